@@ -1,0 +1,1 @@
+"""The parts of `beat.py`: contenders, what runs in subprocesses, measures, tables."""

@@ -1,0 +1,183 @@
+"""Settings: read from the Celery app (`pgbeat_*`) or the environment (`PGBEAT_*`), checked once."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any
+
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from pgbeat.errors import ConfigError
+
+#: Schemes that mean Postgres, once kombu's `sqla+` (or `sqlalchemy+`) and a driver are taken off.
+_POSTGRES = {"postgres", "postgresql"}
+_TRANSPORTS = ("sqla+", "sqlalchemy+", "db+")
+
+
+def postgres_url(text: str) -> URL:
+    """The SQLAlchemy URL (driver psycopg) of any of the ways to write a Postgres DSN.
+
+    Accepts `postgresql://`, `postgres://`, `postgresql+DRIVER://`, and those behind kombu's
+    `sqla+` or Celery's `db+`. Raises `ConfigError` for anything else; the message shows no password.
+    """
+    for prefix in _TRANSPORTS:
+        text = text.removeprefix(prefix)
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        raise ConfigError(
+            "the database URL can't be parsed; expected postgresql://user:password@host:5432/name"
+        ) from None
+    except ValueError as error:  # a port that is no number
+        raise ConfigError(
+            f"the database URL can't be parsed ({error}); "
+            "expected postgresql://user:password@host:5432/name"
+        ) from None
+    if url.get_backend_name() not in _POSTGRES and url.drivername not in _POSTGRES:
+        raise ConfigError(
+            f"{url.drivername}:// is not Postgres; expected postgresql://user:password@host:5432/name"
+        )
+    return url.set(drivername="postgresql+psycopg")
+
+
+def is_postgres(text: str | None) -> bool:
+    """Whether a broker's or database's URL means Postgres."""
+    try:
+        return bool(text) and bool(postgres_url(text or ""))
+    except ConfigError:
+        return False
+
+
+def is_sqlalchemy_broker(text: str | None) -> bool:
+    """Whether a broker's URL means kombu's SQLAlchemy transport on Postgres."""
+    return bool(text) and str(text).startswith(_TRANSPORTS[:2]) and is_postgres(text)
+
+
+def same_database(one: URL, other: URL) -> bool:
+    """Whether two URLs name the same server and database (user, password and options aside)."""
+
+    def place(url: URL) -> tuple[Any, ...]:
+        host = url.host or url.query.get("host") or "localhost"
+        port = url.port or url.query.get("port") or 5432
+        return str(host), int(str(port)), url.database or url.username
+
+    return place(one) == place(other)
+
+
+def redacted(url: URL | str) -> str:
+    """The URL for people to read: no password, wherever it was written."""
+    url = make_url(url)
+    query = {k: ("***" if "pass" in k.lower() else v) for k, v in url.query.items()}
+    return url.set(query=query).render_as_string(hide_password=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What can be set. Times are seconds unless the name says otherwise."""
+
+    #: DSN of the database with pgbeat's schema; the broker's where that is Postgres.
+    url: URL
+    #: Key of the advisory lock that makes one beat the leader.
+    lock_key: int = 1050
+    #: The longest that beat sleeps between two looks at the schedules.
+    loop_interval: float = 5.0
+    #: Schedules decided in one transaction, at most.
+    batch_size: int = 500
+    #: How long a condition and preparation may take together.
+    condition_timeout: float = 30.0
+    #: Conditions evaluated at the same time, at most.
+    condition_threads: int = 8
+    #: Failures in a row after which a new schedule is disabled.
+    max_retries: int = 5
+    #: A new schedule's n-th retry comes after base × 2^n seconds …
+    retry_base: float = 60.0
+    #: … but no later than this.
+    retry_cap: float = 3600.0
+    #: Days that ticks and jobs are kept; 0 keeps them for ever.
+    retention_days: float = 30.0
+
+    @classmethod
+    def load(
+        cls, conf: Mapping[str, Any] | None = None, environ: Mapping[str, str] = os.environ
+    ) -> "Settings":
+        """Settings from a Celery app's `conf`; a `PGBEAT_*` variable wins over the app's.
+
+        Raises `ConfigError` that lists every mistake.
+        """
+        conf = conf if conf is not None else {}
+        mistakes: list[str] = list(_unknown(conf))
+        values: dict[str, Any] = {}
+        for name, read in _READERS.items():
+            for source, text in (
+                (f"PGBEAT_{name.upper()}", environ.get(f"PGBEAT_{name.upper()}") or None),
+                (f"pgbeat_{name}", conf.get(f"pgbeat_{name}")),
+            ):
+                if text is not None:
+                    try:
+                        values[name] = read(text)
+                    except (ValueError, TypeError, ConfigError) as error:
+                        mistakes.append(f"{source}: {error}")
+                    break
+        if not values.get("url") and not any("url" in mistake.lower() for mistake in mistakes):
+            broker = conf.get("broker_write_url") or conf.get("broker_url")
+            broker = broker[0] if isinstance(broker, list | tuple) and broker else broker
+            first = str(broker or "").split(";")[0]
+            if is_postgres(first):
+                values["url"] = postgres_url(first)
+            else:
+                mistakes.append(
+                    "pgbeat_url: not set, and the broker is not Postgres; set it "
+                    "(or PGBEAT_URL) to postgresql://user:password@host:5432/name"
+                )
+        if values.get("retry_cap", cls.retry_cap) < values.get("retry_base", cls.retry_base):
+            mistakes.append("pgbeat_retry_cap: must not be below pgbeat_retry_base")
+        if mistakes:
+            raise ConfigError("pgbeat's settings are wrong:\n  " + "\n  ".join(mistakes))
+        return cls(**values)
+
+
+def _unknown(conf: Mapping[str, Any]) -> list[str]:
+    """Keys of the app that look like ours and aren't, each with the nearest that is."""
+    mistakes = []
+    for key in conf:
+        name = str(key).lower()
+        if name.startswith("pgbeat_") and name.removeprefix("pgbeat_") not in _READERS:
+            near = get_close_matches(name, [f"pgbeat_{known}" for known in _READERS], n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(_READERS)}"
+            mistakes.append(f"{name}: no such setting; {hint}")
+    return mistakes
+
+
+def _number(lowest: float, *, highest: float = 2**63 - 1, whole: bool = False) -> Any:
+    def read(value: Any) -> float | int:
+        if isinstance(value, bool):
+            raise ValueError(f"{value!r} is not a number")
+        try:
+            number = int(value) if whole else float(value)
+        except (TypeError, ValueError):
+            kind = "a whole number" if whole else "a number"
+            raise ValueError(f"{value!r} is not {kind}") from None
+        if not lowest <= number <= highest:
+            raise ValueError(f"{number} is out of range; at least {lowest:g}, at most {highest:g}")
+        return number
+
+    return read
+
+
+_READERS: dict[str, Any] = {
+    "url": lambda value: postgres_url(str(value)),
+    "lock_key": _number(-(2**63), whole=True),
+    "loop_interval": _number(0.05, highest=300),
+    "batch_size": _number(1, highest=10_000, whole=True),
+    "condition_timeout": _number(0.01, highest=3600),
+    "condition_threads": _number(1, highest=256, whole=True),
+    "max_retries": _number(0, highest=1_000_000, whole=True),
+    "retry_base": _number(0, highest=86_400 * 365),
+    "retry_cap": _number(0, highest=86_400 * 365),
+    "retention_days": _number(0, highest=36_500),
+}
+
+if set(_READERS) != {field.name for field in fields(Settings)}:  # pragma: no cover
+    raise AssertionError("every setting needs a reader")

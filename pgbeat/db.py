@@ -1,0 +1,63 @@
+"""Connections to Postgres: engines, the explicit transaction, what counts as a lost connection."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
+
+#: Raised by SQLAlchemy or psycopg when the server is gone, is starting, or cut the connection.
+LOST = (psycopg.OperationalError, psycopg.InterfaceError)
+
+
+def engine(url: URL, name: str, **options: Any) -> Engine:
+    """An engine without a pool whose sessions say `name` in pg_stat_activity.
+
+    Extra `options` go to psycopg (`connect_timeout`, `options` …).
+    """
+    options.setdefault("connect_timeout", 10)
+    return create_engine(
+        url, poolclass=NullPool, connect_args={"application_name": name, **options}
+    )
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether an error means that the connection is gone, rather than that a statement was bad."""
+    if isinstance(error, DBAPIError):
+        if error.connection_invalidated:
+            return True
+        cause = error.orig
+    else:
+        cause = error
+    if not isinstance(cause, LOST):
+        return False
+    # Statement errors of the operational classes keep the connection: 55P03 lock timeout,
+    # 53xxx resources, 57014 cancelled. Those with no code never reached the server.
+    state = getattr(cause, "sqlstate", None)
+    return state is None or state.startswith("08") or state in {"57P01", "57P02", "57P03", "57P05"}
+
+
+@contextmanager
+def transaction(connection: Connection) -> Iterator[Connection]:
+    """BEGIN … COMMIT on a connection in autocommit mode, ROLLBACK when the block raises.
+
+    The leader's connection lives in autocommit mode, so that a look at what is due costs one round
+    trip; what must be atomic says so with this block.
+    """
+    connection.execute(_BEGIN)
+    try:
+        yield connection
+    except BaseException:
+        if not connection.closed and not connection.invalidated:
+            driver = connection.connection.driver_connection
+            if driver is not None and not driver.closed:
+                connection.execute(_ROLLBACK)
+        raise
+    connection.execute(_COMMIT)
+
+
+_BEGIN, _COMMIT, _ROLLBACK = text("BEGIN"), text("COMMIT"), text("ROLLBACK")

@@ -1,0 +1,60 @@
+"""Every error that pgbeat raises on purpose.
+
+    PgbeatError
+    ├── ConfigError           settings or the DSN are wrong; lists every mistake at once
+    ├── SchemaError           the database's schema is missing, older or newer than this code
+    ├── InvalidSchedule       a row names something that isn't there, or isn't well formed
+    │   ├── InvalidTimetable  cron expression, interval or time zone
+    │   ├── UnknownTask       a task that the app has not registered
+    │   └── UnknownLauncher   a launcher that the app has not registered
+    ├── NotFound              no schedule of that name
+    ├── AlreadyExists         a schedule of that name is there
+    ├── ConditionError        a condition raised, was refused or returned something else
+    └── ConditionTimeout      a condition or preparation took longer than it may
+
+A message names the thing, what is wrong with it, and what would be right.
+"""
+
+
+class PgbeatError(Exception):
+    """Base of all errors raised by pgbeat."""
+
+
+class ConfigError(PgbeatError):
+    """Settings are wrong. The message lists every mistake."""
+
+
+class SchemaError(PgbeatError):
+    """The database does not hold the schema that this version of pgbeat works with."""
+
+
+class InvalidSchedule(PgbeatError):
+    """A schedule is not well formed."""
+
+
+class InvalidTimetable(InvalidSchedule):
+    """A cron expression, an interval or a time zone can't be understood."""
+
+
+class UnknownTask(InvalidSchedule):
+    """A schedule names a task that the app has not registered."""
+
+
+class UnknownLauncher(InvalidSchedule):
+    """A schedule names a launcher that the app has not registered."""
+
+
+class NotFound(PgbeatError):
+    """There is no such schedule."""
+
+
+class AlreadyExists(PgbeatError):
+    """There is such a schedule already."""
+
+
+class ConditionError(PgbeatError):
+    """A launcher's condition or preparation failed."""
+
+
+class ConditionTimeout(ConditionError):
+    """A launcher's condition or preparation took longer than it may."""

@@ -1,0 +1,235 @@
+"""Launchers: they decide, at a due time, whether to launch, and with what."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from sqlalchemy import Connection, text
+
+from pgbeat.errors import ConditionError, UnknownLauncher
+
+if TYPE_CHECKING:
+    from pgbeat.schedules import Schedule
+
+__all__ = [
+    "Context",
+    "GenericLauncher",
+    "JobRequest",
+    "Launcher",
+    "Skip",
+    "launcher",
+]
+
+
+class Skip(Exception):  # noqa: N818 - it is an outcome, not an error
+    """Conditions are not met, and why. Returned or raised by a launcher; never a failure."""
+
+    def __init__(self, reason: str = "conditions not met") -> None:
+        super().__init__(reason)
+        self.reason = str(reason) or "conditions not met"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What to launch: arguments of the task, and Celery's publish options (`queue`, `priority` …).
+
+    Options given here win over those of the schedule.
+    """
+
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    task: str = ""
+
+
+class Context:
+    """What a launcher knows while it decides."""
+
+    def __init__(
+        self,
+        schedule: "Schedule",
+        due_at: datetime,
+        now: datetime,
+        connect: Callable[[], Connection],
+    ) -> None:
+        #: The schedule's row.
+        self.schedule = schedule
+        #: The time that the schedule was due, by its timetable.
+        self.due_at = due_at
+        #: The database's time at the start of this look at the schedules.
+        self.now = now
+        #: Anything JSON that the launcher wants to find again at the next tick; saved with it.
+        self.cursor: Any = schedule.cursor
+        self._connect = connect
+        self._connection: Connection | None = None
+
+    @property
+    def last_run(self) -> datetime | None:
+        """When the schedule was decided last, whatever the outcome."""
+        return self.schedule.last_run
+
+    @property
+    def last_success(self) -> datetime | None:
+        """When the schedule launched last."""
+        return self.schedule.last_success
+
+    @property
+    def connection(self) -> Connection:
+        """A connection to pgbeat's database, opened when first used: one read-only transaction
+        under a statement timeout, rolled back after the decision."""
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+
+class Launcher(ABC):
+    """Decides one schedule at its due time. Subclass, register with `@launcher`.
+
+    An instance is made for each decision. `check_conditions` and `prepare_job_data` run on a
+    thread of their own under a time limit; whatever they raise makes the tick `failed`.
+    """
+
+    #: Name of the task to launch, unless `get_job_type` says otherwise or the row names one.
+    task: str | None = None
+
+    @abstractmethod
+    def check_conditions(self, ctx: Context) -> bool | Skip:
+        """`True` to launch; `False`, or a `Skip` with the reason, not to."""
+
+    def prepare_job_data(self, ctx: Context) -> Mapping[str, Any] | JobRequest:
+        """The task's keyword arguments, or a `JobRequest`. By default, the row's arguments."""
+        row = ctx.schedule
+        return JobRequest(args=row.args or (), kwargs=row.kwargs)
+
+    def get_job_type(self) -> str | None:
+        """Name of the task to launch; `None` leaves it to the row."""
+        return self.task
+
+    def launch(self, ctx: Context) -> JobRequest | Skip:
+        """The decision: what to launch, or why not. Raises whatever failed."""
+        name = type(self).__name__
+        try:
+            verdict = self.check_conditions(ctx)
+        except Skip as skip:
+            return skip
+        if isinstance(verdict, Skip):
+            return verdict
+        if verdict is None:
+            raise ConditionError(
+                f"{name}.check_conditions returned None; return True, False or Skip(reason)"
+            )
+        if not verdict:
+            return Skip(f"{name}: conditions not met")
+        try:
+            data = self.prepare_job_data(ctx)
+        except Skip as skip:
+            return skip
+        if isinstance(data, JobRequest):
+            request = data
+        elif isinstance(data, Mapping):
+            request = JobRequest(kwargs=data)
+        else:
+            raise ConditionError(
+                f"{name}.prepare_job_data returned {type(data).__name__}; "
+                "return a dict of keyword arguments or a JobRequest"
+            )
+        task = request.task or ctx.schedule.task or self.get_job_type()
+        if not task:
+            raise ConditionError(
+                f"{name} names no task; set its `task`, or the schedule's"
+            )
+        return JobRequest(request.args, request.kwargs, request.options, task)
+
+
+class GenericLauncher(Launcher):
+    """Needs no code: task, arguments and an optional SQL condition, all from the row."""
+
+    def check_conditions(self, ctx: Context) -> bool | Skip:
+        """True when the condition's first row's first column is truthy, or there is none."""
+        sql = ctx.schedule.condition_sql
+        if sql is None:
+            return True
+        # The driver's own cursor: a condition is the operator's SQL, colons and percents included.
+        cursor = ctx.connection.connection.cursor()
+        try:
+            cursor.execute(sql)
+            if cursor.description is None:
+                raise ConditionError(
+                    "condition_sql returns no rows by its nature; it must be a SELECT"
+                )
+            row = cursor.fetchone()
+        finally:
+            cursor.close()
+        if row is None:
+            return Skip("condition_sql found no row")
+        return True if row[0] else Skip(f"condition_sql is {_shown(row[0])}")
+
+
+def _shown(value: Any) -> str:
+    return {None: "null", False: "false"}.get(value, repr(value)) if not value else repr(value)
+
+
+_registry: dict[str, type[Launcher]] = {"GenericLauncher": GenericLauncher}
+
+L = TypeVar("L", bound=type[Launcher])
+
+
+@overload
+def launcher(cls: L, /) -> L: ...
+@overload
+def launcher(name: str, /) -> Callable[[L], L]: ...
+
+
+def launcher(cls_or_name: Any, /) -> Any:
+    """Registers a `Launcher` under its class name, or under the name given.
+
+    `@launcher` or `@launcher("name")`. A module called `launchers` beside the app's `tasks` is
+    imported by Celery's autodiscovery when beat starts.
+    """
+    if isinstance(cls_or_name, str):
+        return lambda cls: _register(cls, cls_or_name)
+    return _register(cls_or_name, cls_or_name.__name__)
+
+
+def _register(cls: Any, name: str) -> Any:
+    if not (isinstance(cls, type) and issubclass(cls, Launcher)):
+        raise TypeError(f"@launcher is for subclasses of pgbeat.Launcher, not {cls!r}")
+    known = _registry.get(name)
+    if known is not None and (known.__module__, known.__qualname__) != (
+        cls.__module__,
+        cls.__qualname__,
+    ):
+        raise ValueError(
+            f"two launchers are called {name!r}: {known.__module__}.{known.__qualname__} and "
+            f"{cls.__module__}.{cls.__qualname__}; give one another name with @launcher('name')"
+        )
+    _registry[name] = cls
+    return cls
+
+
+def registered() -> list[str]:
+    """Names of all registered launchers."""
+    return sorted(_registry)
+
+
+def find(name: str) -> type[Launcher]:
+    """The launcher of that name. Raises `UnknownLauncher`, which lists what there is."""
+    try:
+        return _registry[name]
+    except KeyError:
+        near = get_close_matches(name, _registry, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise UnknownLauncher(
+            f"launcher {name!r} is not registered; {hint}registered: {', '.join(registered())}"
+        ) from None
+
+
+def read_only(connection: Connection, timeout: float) -> None:
+    """Makes the transaction that has just begun read-only and limits its statements (seconds)."""
+    connection.execute(text("SET TRANSACTION READ ONLY"))
+    connection.execute(
+        text("SELECT set_config('statement_timeout', :ms, true)"), {"ms": f"{int(timeout * 1000)}"}
+    )

@@ -1,0 +1,96 @@
+"""The schema's version: upgrade it, check it, print it."""
+
+import io
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+from sqlalchemy.engine import URL
+
+from pgbeat import db
+from pgbeat.errors import SchemaError
+from pgbeat.tables import SCHEMA
+
+#: Migrations run one at a time under this lock, whoever starts them ("pgbeat" in ASCII).
+MIGRATION_LOCK = 0x706762656174
+
+
+def _config(buffer: io.StringIO | None = None) -> Config:
+    config = Config(output_buffer=buffer) if buffer else Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def newest() -> str:
+    """The version that this code works with, such as `0001`."""
+    head = ScriptDirectory.from_config(_config()).get_current_head()
+    assert head is not None  # noqa: S101 - the package always carries migrations
+    return head
+
+
+def known() -> list[str]:
+    """All versions that this code knows, oldest first."""
+    scripts = ScriptDirectory.from_config(_config()).walk_revisions()
+    return [script.revision for script in scripts][::-1]
+
+
+def current(connection: Connection) -> str | None:
+    """The database's version; `None` where pgbeat's schema is not installed."""
+    table = connection.scalar(text("SELECT to_regclass(:name)"), {"name": f"{SCHEMA}.migrations"})
+    if table is None:
+        return None
+    version = connection.scalar(text("SELECT max(version_num) FROM pgbeat.migrations"))
+    return None if version is None else str(version)
+
+
+def check(connection: Connection) -> None:
+    """Raises `SchemaError`, which says what to do, unless the database's version is ours."""
+    have, want = current(connection), newest()
+    if have == want:
+        return
+    if have is None:
+        raise SchemaError("the database has no pgbeat schema; run `pgbeat migrate`")
+    if have in known():
+        raise SchemaError(
+            f"the database's pgbeat schema is {have}, this pgbeat needs {want}; "
+            "run `pgbeat migrate`"
+        )
+    raise SchemaError(
+        f"the database's pgbeat schema is {have}, newer than the {want} that this pgbeat knows; "
+        "upgrade pgbeat"
+    )
+
+
+def upgrade(url: URL) -> tuple[str | None, str]:
+    """Brings the database to the newest version; returns the versions before and after.
+
+    One transaction under an advisory lock: any number may run it at once, and a failure leaves
+    nothing behind. Raises `SchemaError` on a schema newer than this code.
+    """
+    engine = db.engine(url, "pgbeat migrate")
+    try:
+        with engine.begin() as connection:
+            connection.execute(
+                text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK}
+            )
+            before = current(connection)
+            if before is not None and before not in known():
+                check(connection)
+            connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
+            config = _config()
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+        return before, newest()
+    finally:
+        engine.dispose()
+
+
+def script() -> str:
+    """The SQL that `upgrade` would run on an empty database."""
+    buffer = io.StringIO()
+    config = _config(buffer)
+    command.upgrade(config, "head", sql=True)
+    return buffer.getvalue()

@@ -1,0 +1,21 @@
+"""Alembic's entry: runs the numbered migrations on the connection that `pgbeat.migrate` opened."""
+
+from alembic import context
+
+from pgbeat.tables import SCHEMA, metadata
+
+options = {
+    "target_metadata": metadata,
+    "version_table": "migrations",
+    "version_table_schema": SCHEMA,
+    "include_schemas": True,
+}
+
+if context.is_offline_mode():
+    context.configure(dialect_name="postgresql", output_buffer=None, **options)
+    with context.begin_transaction():
+        context.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
+        context.run_migrations()
+else:
+    context.configure(connection=context.config.attributes["connection"], **options)
+    context.run_migrations()
