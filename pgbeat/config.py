@@ -131,11 +131,12 @@ class Settings:
                     "pgbeat_url: not set, and the broker is not Postgres; set it "
                     "(or PGBEAT_URL) to postgresql://user:password@host:5432/name"
                 )
-        if values.get("retry_cap", cls.retry_cap) < values.get("retry_base", cls.retry_base):
+        if not mistakes:
+            settings = cls(**values)
+            if settings.retry_cap >= settings.retry_base:
+                return settings
             mistakes.append("pgbeat_retry_cap: must not be below pgbeat_retry_base")
-        if mistakes:
-            raise ConfigError("pgbeat's settings are wrong:\n  " + "\n  ".join(mistakes))
-        return cls(**values)
+        raise ConfigError("pgbeat's settings are wrong:\n  " + "\n  ".join(mistakes))
 
 
 def _unknown(conf: Mapping[str, Any]) -> list[str]:

@@ -15,13 +15,12 @@ LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 
 
 def engine(url: URL, name: str, **options: Any) -> Engine:
-    """An engine without a pool whose sessions say `name` in pg_stat_activity.
-
-    Extra `options` go to psycopg (`connect_timeout`, `options` …).
-    """
-    options.setdefault("connect_timeout", 10)
+    """An engine whose sessions say `name` in pg_stat_activity; without a pool unless `options`
+    (those of SQLAlchemy's `create_engine`) ask for one."""
     return create_engine(
-        url, poolclass=NullPool, connect_args={"application_name": name, **options}
+        url,
+        connect_args={"application_name": name, "connect_timeout": 10},
+        **{"poolclass": NullPool, "pool_pre_ping": True, **options},
     )
 
 

@@ -2,8 +2,6 @@
 
 from abc import ABC, abstractmethod
 
-import psycopg
-
 
 class Queue(ABC):
     """The queue `celery` of one broker."""
@@ -37,6 +35,8 @@ class PostgresQueue(Queue):
     costs an index lookup of the new rows, not a scan of all."""
 
     def __init__(self, url: str) -> None:
+        import psycopg
+
         self._connection = psycopg.connect(url, autocommit=True)
         self._count = 0
         self._last = 0

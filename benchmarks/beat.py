@@ -1,0 +1,226 @@
+"""Measures pgbeat beside its peers in one run: `python benchmarks/beat.py --help`."""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from beats.contenders import Contender, Pgbeat
+from beats.measures import Bench, Figures, change, idle, lateness, launch
+from beats.peers import CONTENDERS, RedBeat
+from beats.processes import ProcessError, Processes
+from beats.report import Results, number, print_results
+from beats.spec import Spec
+from beats.takeover import takeover
+from rich.console import Console
+from servers import Postgres, Redis
+
+MEASURES = ("idle", "launch", "change", "late", "takeover")
+SIZES = (1_000, 10_000, 100_000, 1_000_000)
+#: Peers take minutes at this size and above.
+FULL_SIZE = 1_000_000
+MOST_DUE = 10_000
+
+Case = tuple[str, Callable[[Contender], Figures | None]]
+
+
+def cases(measure: str, bench: Bench, options: argparse.Namespace) -> Iterator[Case]:
+    """The cases of a measure: a title, and what to run for a contender (`None`: left out)."""
+    if measure == "idle":
+        for size in options.sizes:
+            yield (
+                f"{number(size)} schedules",
+                lambda contender, size=size: (  # type: ignore[misc]
+                    idle(bench, contender, size)
+                    if size < FULL_SIZE or options.full or isinstance(contender, Pgbeat)
+                    else {"note": "--full"}
+                ),
+            )
+    if measure == "launch":
+        for size in options.sizes:
+            if size <= MOST_DUE or (options.full and size < FULL_SIZE):
+                due = min(size, MOST_DUE)
+                yield (
+                    f"{number(due)} of {number(size)} schedules",
+                    lambda contender, size=size, due=due: launch(bench, contender, size, due),  # type: ignore[misc]
+                )
+    if measure == "change":
+        size = min(1_000, max(options.sizes))
+        yield f"{number(size)} schedules", lambda contender: _change(bench, contender, size)
+    if measure == "late":
+        size, seconds = min(1_000, max(options.sizes)), 15
+        yield (
+            f"{number(size)} schedules, every second, {seconds} s",
+            lambda contender: lateness(bench, contender, size, seconds),
+        )
+    if measure == "takeover":
+        yield f"{options.repeats} times", lambda contender: _takeover(bench, contender, options)
+
+
+def _change(bench: Bench, contender: Contender, size: int) -> Figures:
+    if contender.changes is None:
+        return {"note": contender.change_note}
+    figures = change(bench, contender, size, contender.changes)
+    return {**figures, "remark": contender.change_note} if contender.change_note else figures
+
+
+def _takeover(bench: Bench, contender: Contender, options: argparse.Namespace) -> Figures:
+    if isinstance(contender, Pgbeat):
+        return takeover(bench, contender, options.repeats)
+    if isinstance(contender, RedBeat):
+        said, _ = bench.processes.run(contender.spec, "lock-timeout", limit=60)
+        timeout = said[0]["lock_timeout_s"]
+        return {"lock_timeout_s": timeout, "note": f"{timeout:.0f} s (default lock timeout)"}
+    return {"note": contender.takeover_note}
+
+
+def measure_all(
+    bench: Bench, contenders: list[Contender], options: argparse.Namespace, results: Results
+) -> None:
+    """Runs every case for every contender, next to each other, into `results`."""
+    for measure in options.only:
+        for title, run in cases(measure, bench, options):
+            row = results.setdefault(measure, {}).setdefault(title, {})
+            for contender in contenders:
+                bench.say(f"{measure}, {title}: {contender.name} …")
+                try:
+                    figures = run(contender)
+                except ProcessError as error:
+                    figures = {"error": str(error)}
+                if figures is not None:
+                    row[contender.name] = figures
+                    bench.say(f"    {_brief(figures)}")
+
+
+def _brief(figures: Figures) -> str:
+    return ", ".join(
+        f"{name} {number(value) if isinstance(value, int | float) else value}"
+        for name, value in figures.items()
+        if isinstance(value, int | float | str)
+    )
+
+
+def contenders_for(options: argparse.Namespace, say: Callable[[str], None]) -> list[str]:
+    """The names to compare; says which are left out and why."""
+    names = []
+    for name in options.schedulers:
+        kind = CONTENDERS[name]
+        if not kind.installed():
+            say(f"{name}: skipped (not installed: {kind.package})")
+        elif kind.uses_redis and not Redis.installed():
+            say(f"{name}: skipped (no redis-server)")
+        else:
+            names.append(name)
+    return names
+
+
+def environment(postgres: Postgres) -> dict[str, object]:
+    """What the figures depend on."""
+    packages = {"celery", "kombu", "sqlalchemy", "psycopg", "django", "redis"}
+    packages |= {kind.package for kind in CONTENDERS.values()}
+    versions = {}
+    for package in sorted(packages):
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "postgres": postgres.version,
+        "packages": versions,
+    }
+
+
+def _names(text: str, known: tuple[str, ...]) -> list[str]:
+    by_lower = {name.lower(): name for name in known}
+    names = [by_lower.get(part.strip().lower(), "") for part in text.split(",")]
+    if "" in names:
+        raise argparse.ArgumentTypeError(f"{text!r}: choose from {', '.join(known)}")
+    return [name for name in known if name in names]
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    everyone = tuple(CONTENDERS)
+    parser.add_argument(
+        "--only", type=lambda text: _names(text, MEASURES), default=list(MEASURES),
+        metavar="MEASURES", help=f"of {','.join(MEASURES)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--schedulers", type=lambda text: _names(text, everyone), default=list(everyone),
+        metavar="NAMES", help=f"of {','.join(everyone)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--sizes", type=lambda text: sorted(int(part) for part in text.split(",")),
+        default=list(SIZES), metavar="NUMBERS", help=f"of schedules; {','.join(map(str, SIZES))}",
+    )  # fmt: skip
+    parser.add_argument("--repeats", type=int, default=10, help="of the take-over; 10")
+    parser.add_argument("--full", action="store_true", help="peers at 1M too; launches at 100k")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write all figures")
+    return parser.parse_args(arguments)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    """Runs the benchmark; 130 after Ctrl-C, with the tables of what was measured until then."""
+    options = parse(sys.argv[1:])
+    signal.signal(signal.SIGTERM, _interrupt)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    progress = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    names = contenders_for(options, progress.print)
+    results: Results = {}
+    code = 0
+    with ExitStack() as stack:
+        postgres = stack.enter_context(Postgres(os.environ.get("PGBEAT_TEST_URL")))
+        machine = environment(postgres)
+        try:
+            needs_redis = any(CONTENDERS[name].uses_redis for name in names)
+            redis = stack.enter_context(Redis()) if needs_redis else None
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pgbeat-bench-"))
+            processes = stack.enter_context(Processes())
+            bench = Bench(processes, progress.print)
+            contenders = []
+            for number_, name in enumerate(names):
+                kind = CONTENDERS[name]
+                own = Path(folder) / name
+                own.mkdir()
+                database = ""
+                if kind.uses_postgres:
+                    database = postgres.database(f"pgbeat_bench_{os.getpid()}_{number_}")
+                spec = Spec(name, str(own), database, redis.url if redis else "")
+                try:
+                    processes.run(spec, "migrate", limit=120)
+                    contenders.append(kind(spec))
+                except ProcessError as error:
+                    progress.print(f"{name}: skipped ({error})")
+            measure_all(bench, contenders, options, results)
+        except KeyboardInterrupt:
+            progress.print("interrupted")
+            code = 130
+    print_results(console, results, names)
+    if options.json:
+        options.json.write_text(
+            json.dumps({"environment": machine, "results": results}, indent=1) + "\n"
+        )
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

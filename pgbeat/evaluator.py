@@ -1,0 +1,156 @@
+"""Evaluation of conditions on threads of their own, so that none delays another schedule."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+from pgbeat.schedules import Schedule
+
+logger = logging.getLogger("pgbeat")
+
+#: Beyond a condition's own limit, for the database to say first that a statement took too long.
+_GRACE = 0.5
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    schedule: Schedule
+    run: Callable[[], Any]
+    started: float | None = None
+    result: Any = None
+    is_done: bool = False
+    abandoned: bool = False
+    #: Guards the race between a late result and giving up on it.
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Evaluator:
+    """Runs evaluations on up to `threads` daemon threads, each for `timeout` seconds at most.
+
+    A thread can't be stopped from outside. One whose time is up is left to itself, its result is
+    dropped, and another takes its place; its schedule is `stuck` until it returns.
+    """
+
+    def __init__(self, threads: int, timeout: float) -> None:
+        self._threads, self._timeout = threads, timeout
+        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
+        self._work: dict[int, _Work] = {}
+        self._abandoned: dict[int, _Work] = {}
+        self._alive = self._idle = 0
+        self._mutex = threading.Lock()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+
+    @property
+    def held(self) -> list[int]:
+        """Ids of the schedules that are being evaluated."""
+        return list(self._work)
+
+    @property
+    def room(self) -> int:
+        """How many more evaluations may be handed in before some are done."""
+        return max(0, self._threads * 8 - len(self._work))
+
+    def is_stuck(self, schedule_id: int) -> bool:
+        """Whether an evaluation of the schedule still runs that was given up."""
+        work = self._abandoned.get(schedule_id)
+        if work is not None and work.is_done:
+            del self._abandoned[schedule_id]
+            return False
+        return work is not None
+
+    def submit(self, schedule: Schedule, run: Callable[[], Any]) -> None:
+        """Hands in an evaluation. `run` must not raise."""
+        work = _Work(schedule, run)
+        self._work[schedule.id] = work
+        self._queue.put(work)
+        with self._mutex:
+            start = self._idle < self._queue.qsize() and self._alive < self._threads
+            self._alive += start
+        if start:
+            threading.Thread(target=self._serve, name="pgbeat-condition", daemon=True).start()
+
+    def collect(self) -> tuple[list[Any], list[Schedule]]:
+        """Results that are in, and schedules whose time is up."""
+        self._drain()
+        results, expired = [], []
+        now = time.monotonic()
+        for schedule_id, work in list(self._work.items()):
+            with work.lock:
+                if work.is_done:
+                    results.append(work.result)
+                elif work.started is not None and now - work.started > self._timeout + _GRACE:
+                    work.abandoned = True
+                    self._abandoned[schedule_id] = work
+                    expired.append(work.schedule)
+                    with self._mutex:
+                        self._alive -= 1
+                else:
+                    continue
+            del self._work[schedule_id]
+        return results, expired
+
+    def next_deadline(self) -> float | None:
+        """Seconds until the next evaluation's time is up; `None` when none runs."""
+        starts = [work.started for work in self._work.values() if work.started is not None]
+        if not starts:
+            return None
+        return max(0.0, min(starts) + self._timeout + _GRACE - time.monotonic()) + 0.01
+
+    def forget(self) -> None:
+        """Drops everything under way: whatever it decides, somebody else may decide too."""
+        for work in self._work.values():
+            with work.lock:
+                if not work.is_done and work.started is not None and not work.abandoned:
+                    work.abandoned = True
+                    self._abandoned[work.schedule.id] = work
+                    with self._mutex:
+                        self._alive -= 1
+                work.abandoned = True
+        self._work.clear()
+
+    def fileno(self) -> int:
+        """Readable when a result came in."""
+        return self._wake_read
+
+    def _drain(self) -> None:
+        try:
+            while os.read(self._wake_read, 4096):
+                pass
+        except BlockingIOError:
+            return
+
+    def _serve(self) -> None:
+        while True:
+            with self._mutex:
+                self._idle += 1
+            work = self._queue.get()
+            with self._mutex:
+                self._idle -= 1
+            if work is None:
+                return
+            with work.lock:
+                if work.abandoned:
+                    continue
+                work.started = time.monotonic()
+            result = work.run()
+            with work.lock:
+                work.result, work.is_done = result, True
+                late = work.abandoned
+            if late:
+                logger.warning(
+                    "Schedule '%s': a condition that had been given up returned after %.1f s",
+                    work.schedule.name,
+                    time.monotonic() - work.started,
+                )
+                return  # another thread has taken this one's place
+            try:
+                os.write(self._wake_write, b"\0")
+            except (BlockingIOError, OSError):
+                continue  # a full pipe wakes as well as one more byte

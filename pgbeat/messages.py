@@ -1,0 +1,77 @@
+"""Messages: rows of the broker's tables, in the format of kombu's SQLAlchemy transport."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from sqlalchemy import Connection, text
+from sqlalchemy.dialects.postgresql.base import PGIdentifierPreparer
+from sqlalchemy.dialects.postgresql.psycopg import dialect
+from sqlalchemy.sql.elements import TextClause
+
+_quote = PGIdentifierPreparer(dialect()).quote
+
+
+@dataclass(frozen=True)
+class BrokerTables:
+    """The broker's tables, named as in the transport's options. Table names are the operator's."""
+
+    queue: str = "kombu_queue"
+    message: str = "kombu_message"
+
+    def exist(self, connection: Connection) -> bool:
+        """Whether both tables and their sequences are there, in the connection's search path."""
+        names = [_quote(self.queue), _quote(self.message)]
+        names += ["queue_id_sequence", "message_id_sequence"]
+        return all(connection.scalar(_EXISTS, {"name": name}) for name in names)
+
+    def put(self, connection: Connection, batch: Sequence[tuple[str, str]]) -> None:
+        """Writes messages, (queue, payload) each, in the order given; makes missing queues."""
+        if not batch:
+            return
+        queues = sorted({queue for queue, _ in batch})
+        known = set(connection.scalars(self._known, {"queues": queues}))
+        if known != set(queues):
+            connection.execute(self._declare, {"queues": sorted(set(queues) - known)})
+        connection.execute(
+            self._put,
+            {"queues": [queue for queue, _ in batch], "payloads": [text for _, text in batch]},
+        )
+
+    def depths(self, connection: Connection) -> dict[str, int]:
+        """Messages waiting in each queue."""
+        return {str(name): int(count) for name, count in connection.execute(self._depths)}
+
+    def _sql(self, template: str) -> TextClause:
+        return text(template.format(queue=_quote(self.queue), message=_quote(self.message)))
+
+    @cached_property
+    def _known(self) -> TextClause:
+        return self._sql("SELECT name FROM {queue} WHERE name = ANY (CAST(:queues AS text[]))")
+
+    @cached_property
+    def _declare(self) -> TextClause:
+        return self._sql(
+            "INSERT INTO {queue} (id, name) SELECT nextval('queue_id_sequence'), name "
+            "FROM unnest(CAST(:queues AS text[])) AS d (name) ON CONFLICT (name) DO NOTHING"
+        )
+
+    @cached_property
+    def _put(self) -> TextClause:
+        return self._sql(
+            "INSERT INTO {message} (id, visible, payload, version, queue_id) "
+            "SELECT nextval('message_id_sequence'), true, d.payload, 1, q.id "
+            "FROM unnest(CAST(:queues AS text[]), CAST(:payloads AS text[])) "
+            "WITH ORDINALITY AS d (queue, payload, position) JOIN {queue} q ON q.name = d.queue "
+            "ORDER BY d.position"
+        )
+
+    @cached_property
+    def _depths(self) -> TextClause:
+        return self._sql(
+            "SELECT q.name, count(m.id) FROM {queue} q "
+            "LEFT JOIN {message} m ON m.queue_id = q.id AND m.visible GROUP BY q.name ORDER BY 1"
+        )
+
+
+_EXISTS = text("SELECT to_regclass(:name) IS NOT NULL")

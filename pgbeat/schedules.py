@@ -1,0 +1,407 @@
+"""Schedules: the rows that say what to launch when, and every statement about them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid5
+
+from sqlalchemy import Connection, RowMapping, bindparam, delete, func, insert, select, text, update
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.sql.elements import ColumnElement
+
+from pgbeat.errors import AlreadyExists, InvalidSchedule, InvalidTimetable, NotFound
+from pgbeat.tables import schedules
+from pgbeat.timetables import Cron, Interval, Timetable, parse_cron, zone
+
+#: Channel on which the database says that a schedule was changed.
+CHANNEL = "pgbeat_schedules"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A row of `pgbeat.schedules`, as read at one moment."""
+
+    id: int
+    uid: UUID
+    name: str
+    launcher: str
+    task: str | None
+    #: `None` where the arguments are not JSON and stay in the app's code (`source` is `code`).
+    args: list[Any] | None
+    kwargs: dict[str, Any]
+    options: dict[str, Any]
+    queue: str | None
+    condition_sql: str | None
+    cron: str | None
+    every: timedelta | None
+    timezone: str | None
+    enabled: bool
+    disabled_reason: str | None
+    paused_at: datetime | None
+    max_retries: int
+    retry_base: timedelta
+    retry_cap: timedelta
+    retry_count: int
+    next_run: datetime | None
+    last_run: datetime | None
+    last_success: datetime | None
+    last_failure: datetime | None
+    last_error: str | None
+    cursor: Any
+    owner: str | None
+    source: str
+    created_at: datetime
+    updated_at: datetime
+    #: The row's version (`xmin`): another one means that somebody wrote to it since.
+    version: int
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it launches always, with what the row says: nothing to wait for."""
+        return (
+            self.launcher == "GenericLauncher"
+            and self.condition_sql is None
+            and self.args is not None
+        )
+
+    def timetable(self, default_timezone: str) -> Timetable | None:
+        """When it is due; `None` where that is decided by the app's code.
+
+        Raises `InvalidTimetable` for what was written past the checks.
+        """
+        timezone = self.timezone or default_timezone
+        zone(timezone)
+        if self.cron is not None:
+            parse_cron(self.cron)
+            return Cron(self.cron, timezone)
+        if self.every is not None:
+            return Interval(self.every, self.created_at)
+        return None
+
+    def job_id(self, due_at: datetime) -> UUID:
+        """The Celery task id of what is launched for a due time: the same whoever asks."""
+        return uuid5(self.uid, due_at.astimezone(UTC).isoformat())
+
+    def backoff(self) -> timedelta:
+        """How long after a failure to try again: base × 2^n, capped, n counting this failure."""
+        doubled = min(self.retry_count + 1, 40)
+        return min(self.retry_base * 2**doubled, self.retry_cap)
+
+
+_SELECT = select(*schedules.c, text("schedules.xmin::text::bigint AS version"))
+_ACTIVE = schedules.c.enabled & schedules.c.paused_at.is_(None)
+
+
+def _schedule(row: Sequence[Any]) -> Schedule:
+    return Schedule(*row)
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What an idle look at the schedules says, in one statement."""
+
+    #: The database's clock.
+    now: datetime
+    #: When the next schedule is due; `None` when there is none.
+    next_run: datetime | None
+    #: Whether a row waits for its next time to be computed.
+    has_new: bool
+
+
+_OUTLOOK = text(
+    """
+    SELECT statement_timestamp(),
+           (SELECT min(next_run) FROM pgbeat.schedules
+             WHERE enabled AND paused_at IS NULL AND id <> ALL (CAST(:held AS bigint[]))),
+           EXISTS (SELECT FROM pgbeat.schedules
+             WHERE enabled AND paused_at IS NULL AND next_run IS NULL
+               AND id <> ALL (CAST(:held AS bigint[])))
+    """
+)
+
+
+def outlook(connection: Connection, held: Iterable[int] = ()) -> Outlook:
+    """The clock and the next due time, leaving out the `held` ids."""
+    return Outlook(*connection.execute(_OUTLOOK, {"held": list(held)}).one())
+
+
+_DUE = (
+    _SELECT.where(
+        _ACTIVE,
+        schedules.c.next_run <= bindparam("now"),
+        text("schedules.id <> ALL (CAST(:held AS bigint[]))"),
+    )
+    .order_by(schedules.c.next_run)
+    .limit(bindparam("limit"))
+)
+_DUE_PLAIN = _DUE.where(
+    schedules.c.launcher == "GenericLauncher",
+    schedules.c.condition_sql.is_(None),
+    schedules.c.args.is_not(None),
+)
+
+
+def due(
+    connection: Connection,
+    now: datetime,
+    *,
+    limit: int,
+    held: Iterable[int] = (),
+    only_plain: bool = False,
+) -> list[Schedule]:
+    """Schedules that are due, oldest first, leaving out the `held` ids."""
+    query = _DUE_PLAIN if only_plain else _DUE
+    rows = connection.execute(query, {"now": now, "limit": limit, "held": list(held)})
+    return [_schedule(row) for row in rows]
+
+
+_NEW = _SELECT.where(
+    _ACTIVE,
+    schedules.c.next_run.is_(None),
+    text("schedules.id <> ALL (CAST(:held AS bigint[]))"),
+).limit(bindparam("limit"))
+
+
+def new(connection: Connection, *, limit: int, held: Iterable[int] = ()) -> list[Schedule]:
+    """Schedules whose next time is still to be computed."""
+    rows = connection.execute(_NEW, {"limit": limit, "held": list(held)})
+    return [_schedule(row) for row in rows]
+
+
+_LOCK = text(
+    """
+    SELECT s.id FROM pgbeat.schedules s
+      JOIN unnest(CAST(:ids AS bigint[]), CAST(:versions AS bigint[])) AS d (id, version)
+        ON s.id = d.id
+     WHERE s.xmin::text::bigint = d.version
+       FOR UPDATE OF s SKIP LOCKED
+    """
+)
+
+
+def lock(connection: Connection, batch: Sequence[Schedule]) -> set[int]:
+    """Locks those of the batch that nobody else holds and nobody wrote to since; their ids."""
+    ids = [schedule.id for schedule in batch]
+    versions = [schedule.version for schedule in batch]
+    return set(connection.scalars(_LOCK, {"ids": ids, "versions": versions}))
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """What a decision does to a schedule's run state."""
+
+    id: int
+    next_run: datetime | None
+    retry_count: int
+    last_run: datetime
+    last_success: datetime | None
+    last_failure: datetime | None
+    last_error: str | None
+    cursor: str | None
+
+
+_ADVANCE = text(
+    """
+    UPDATE pgbeat.schedules s
+       SET next_run = d.next_run, retry_count = d.retry_count, last_run = d.last_run,
+           last_success = d.last_success, last_failure = d.last_failure,
+           last_error = d.last_error, cursor = d.cursor
+      FROM unnest(CAST(:id AS bigint[]), CAST(:next_run AS timestamptz[]),
+                  CAST(:retry_count AS integer[]), CAST(:last_run AS timestamptz[]),
+                  CAST(:last_success AS timestamptz[]), CAST(:last_failure AS timestamptz[]),
+                  CAST(:last_error AS text[]), CAST(:cursor AS jsonb[]))
+        AS d (id, next_run, retry_count, last_run, last_success, last_failure, last_error, cursor)
+     WHERE s.id = d.id
+    """
+)
+
+
+def advance(connection: Connection, batch: Sequence[Advance]) -> None:
+    """Writes the run state that a batch of decisions leaves behind."""
+    if batch:
+        names = Advance.__slots__
+        connection.execute(
+            _ADVANCE, {name: [getattr(row, name) for row in batch] for name in names}
+        )
+
+
+_SET_NEXT = text(
+    """
+    UPDATE pgbeat.schedules s SET next_run = d.next_run
+      FROM unnest(CAST(:id AS bigint[]), CAST(:version AS bigint[]),
+                  CAST(:next_run AS timestamptz[])) AS d (id, version, next_run)
+     WHERE s.id = d.id AND s.xmin::text::bigint = d.version
+    """
+)
+
+
+def set_next(connection: Connection, batch: Sequence[tuple[Schedule, datetime]]) -> None:
+    """Gives schedules their next time, unless somebody wrote to them since they were read."""
+    if batch:
+        connection.execute(
+            _SET_NEXT,
+            {
+                "id": [schedule.id for schedule, _ in batch],
+                "version": [schedule.version for schedule, _ in batch],
+                "next_run": [moment for _, moment in batch],
+            },
+        )
+
+
+def get(connection: Connection, name: str, *, for_update: bool = False) -> Schedule:
+    """The schedule of that name. Raises `NotFound`, which names the nearest there is."""
+    query = _SELECT.where(schedules.c.name == name)
+    row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
+    if row is None:
+        raise NotFound(_not_found(connection, name))
+    return _schedule(row)
+
+
+def _not_found(connection: Connection, name: str) -> str:
+    from difflib import get_close_matches
+
+    names = connection.scalars(select(schedules.c.name).order_by(schedules.c.name).limit(10_000))
+    near = get_close_matches(name, list(names), n=1)
+    return f"there is no schedule {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+
+
+def listing(connection: Connection, *conditions: ColumnElement[bool]) -> list[Schedule]:
+    """All schedules that meet the conditions, by name."""
+    query = _SELECT.where(*conditions).order_by(schedules.c.name)
+    return [_schedule(row) for row in connection.execute(query)]
+
+
+def count(connection: Connection) -> RowMapping:
+    """How many there are: `total`, `active`, `paused`, `disabled`, `due`, `oldest_due`."""
+    c = schedules.c
+    is_due = _ACTIVE & (c.next_run <= func.now())
+    return (
+        connection.execute(
+            select(
+                func.count().label("total"),
+                func.count().filter(_ACTIVE).label("active"),
+                func.count().filter(c.enabled & c.paused_at.is_not(None)).label("paused"),
+                func.count().filter(~c.enabled).label("disabled"),
+                func.count().filter(is_due).label("due"),
+                func.min(c.next_run).filter(is_due).label("oldest_due"),
+            ).select_from(schedules)
+        )
+        .mappings()
+        .one()
+    )
+
+
+#: What a person may set on a schedule.
+EDITABLE = frozenset(
+    {
+        "launcher", "task", "args", "kwargs", "options", "queue", "condition_sql", "cron", "every",
+        "timezone", "max_retries", "retry_base", "retry_cap", "owner", "next_run",
+    }
+)  # fmt: skip
+
+
+def add(connection: Connection, name: str, *, source: str, **values: Any) -> Schedule:
+    """Adds a schedule. Raises `InvalidSchedule` or `AlreadyExists`."""
+    _check_values(values)
+    try:
+        with connection.begin_nested():
+            connection.execute(insert(schedules).values(name=name, source=source, **values))
+    except IntegrityError as error:
+        if _constraint(error) == "schedules_name_key":
+            raise AlreadyExists(
+                f"there is a schedule {name!r} already; change it with `pgbeat update`"
+            ) from None
+        raise _invalid(error) from None
+    except DBAPIError as error:
+        raise _invalid(error) from None
+    return get(connection, name)
+
+
+def edit(connection: Connection, name: str, **values: Any) -> Schedule:
+    """Changes a schedule. Raises `InvalidSchedule` or `NotFound`."""
+    _check_values(values)
+    get(connection, name, for_update=True)
+    if values:
+        try:
+            with connection.begin_nested():
+                connection.execute(
+                    update(schedules).where(schedules.c.name == name).values(**values)
+                )
+        except DBAPIError as error:
+            raise _invalid(error) from None
+    return get(connection, name)
+
+
+def enable(connection: Connection, name: str) -> Schedule:
+    """Puts a schedule (back) in service; its next time is computed from now."""
+    return _set(connection, name, enabled=True)
+
+
+def disable(connection: Connection, name: str, reason: str | None = None) -> Schedule:
+    """Takes a schedule out of service, until it is enabled."""
+    return _set(connection, name, enabled=False, disabled_reason=reason or "disabled by hand")
+
+
+def pause(connection: Connection, name: str) -> Schedule:
+    """Holds a schedule; what falls due meanwhile is not made up for."""
+    if get(connection, name, for_update=True).paused_at is not None:
+        return get(connection, name)
+    return _set(connection, name, paused_at=func.now())
+
+
+def resume(connection: Connection, name: str) -> Schedule:
+    """Lets a paused schedule go on; its next time is computed from now."""
+    return _set(connection, name, paused_at=None)
+
+
+def remove(connection: Connection, name: str) -> None:
+    """Deletes a schedule; its ticks and jobs stay until they are pruned. Raises `NotFound`."""
+    get(connection, name, for_update=True)
+    connection.execute(delete(schedules).where(schedules.c.name == name))
+
+
+_DISABLE_FAILED = text(
+    """
+    UPDATE pgbeat.schedules s SET enabled = false, disabled_reason = d.reason
+      FROM unnest(CAST(:id AS bigint[]), CAST(:reason AS text[])) AS d (id, reason)
+     WHERE s.id = d.id
+    """
+)
+
+
+def disable_failed(connection: Connection, reasons: Mapping[int, str]) -> None:
+    """Takes schedules out of service that failed too often, by id."""
+    if reasons:
+        connection.execute(
+            _DISABLE_FAILED, {"id": list(reasons), "reason": list(reasons.values())}
+        )
+
+
+def _set(connection: Connection, name: str, **values: Any) -> Schedule:
+    get(connection, name, for_update=True)
+    connection.execute(update(schedules).where(schedules.c.name == name).values(**values))
+    return get(connection, name)
+
+
+def _check_values(values: Mapping[str, Any]) -> None:
+    unknown = set(values) - EDITABLE
+    if unknown:
+        raise InvalidSchedule(f"a schedule has no {', '.join(sorted(unknown))} that can be set")
+    if values.get("cron") is not None:
+        parse_cron(values["cron"])
+    if values.get("timezone") is not None:
+        zone(values["timezone"])
+
+
+def _constraint(error: DBAPIError) -> str | None:
+    return getattr(getattr(error.orig, "diag", None), "constraint_name", None)
+
+
+def _invalid(error: DBAPIError) -> InvalidSchedule:
+    """The database's refusal, in the sentence of its trigger."""
+    message = getattr(getattr(error.orig, "diag", None), "message_primary", None)
+    if message is None:  # not the server's word: a lost connection, say
+        raise error
+    kind = InvalidTimetable if "cron " in message or "timezone " in message else InvalidSchedule
+    return kind(str(message))

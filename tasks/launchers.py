@@ -1,0 +1,85 @@
+"""Launchers of the example: check often, work rarely."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import func, select
+
+from pgbeat import Context, Launcher, Skip, launcher
+from tasks.store import changes, types
+
+
+@launcher
+class CategoryRefreshLauncher(Launcher):
+    """Launches when there are `llm_generated` types to put into categories."""
+
+    task = "tasks.vocabulary.refresh_categories"
+
+    def check_conditions(self, ctx: Context) -> bool | Skip:
+        waiting = ctx.connection.scalar(
+            select(func.count()).select_from(types).where(types.c.source == "llm_generated")
+        )
+        return True if waiting else Skip("no llm_generated types")
+
+    def prepare_job_data(self, ctx: Context) -> Mapping[str, Any]:
+        return {}
+
+
+@launcher
+class VocabConsolidationLauncher(Launcher):
+    """Launches once many types are inactive, and then on until few are (hysteresis).
+
+    Begins when more than 50 types are active and the inactive are more than 20 % of them; goes on
+    at later ticks until they are below 10 %. The cursor says whether it is at it.
+    """
+
+    task = "tasks.vocabulary.consolidate"
+    enough = 50
+    begin_above = 0.20
+    end_below = 0.10
+
+    def check_conditions(self, ctx: Context) -> bool | Skip:
+        active, inactive = ctx.connection.execute(
+            select(
+                func.count().filter(types.c.active),
+                func.count().filter(~types.c.active),
+            ).select_from(types)
+        ).one()
+        ratio = inactive / active if active else float(inactive > 0)
+        if (ctx.cursor or {}).get("consolidating"):
+            if ratio >= self.end_below:
+                return True
+            ctx.cursor = {"consolidating": False}
+            return Skip(f"consolidated: inactive ratio {ratio:.0%} < {self.end_below:.0%}")
+        if active <= self.enough:
+            return Skip(f"{active} active types, consolidates above {self.enough}")
+        if ratio > self.begin_above:
+            ctx.cursor = {"consolidating": True}
+            return True
+        if ratio < self.end_below:
+            return Skip(f"inactive ratio {ratio:.0%} < {self.end_below:.0%}")
+        return Skip(f"inactive ratio {ratio:.0%}, begins above {self.begin_above:.0%}")
+
+
+@launcher
+class EpistemicRemeasurementLauncher(Launcher):
+    """Launches when the vocabulary changed often enough since the last measurement.
+
+    The cursor keeps the last change that was counted.
+    """
+
+    task = "tasks.vocabulary.remeasure"
+    threshold = 20
+
+    def check_conditions(self, ctx: Context) -> bool | Skip:
+        self.since = int((ctx.cursor or {}).get("change", 0))
+        counted, self.until = ctx.connection.execute(
+            select(func.count(), func.max(changes.c.id)).where(changes.c.id > self.since)
+        ).one()
+        if counted < self.threshold:
+            return Skip(f"{counted} vocabulary changes < {self.threshold}")
+        return True
+
+    def prepare_job_data(self, ctx: Context) -> Mapping[str, Any]:
+        ctx.cursor = {"change": self.until}
+        return {"since": self.since, "until": self.until}

@@ -1,0 +1,129 @@
+"""The example's tables, in the schema `example` of the same Postgres, and what is in them at first.
+
+A vocabulary of relationship types, as a knowledge graph's extraction builds one up: a type has a
+category once it was put into one, evidence for and against, and is merged away when it falls out
+of use. Beside it, prices fetched from outside.
+"""
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKey,
+    Identity,
+    Integer,
+    MetaData,
+    Numeric,
+    Table,
+    Text,
+    create_engine,
+    func,
+    insert,
+    select,
+    text,
+)
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.engine import Connection
+from sqlalchemy.pool import NullPool
+
+from tasks import URL
+
+metadata = MetaData(schema="example")
+
+#: A connection for each task: nothing to share between a pool's processes.
+engine = create_engine(
+    URL, poolclass=NullPool, connect_args={"application_name": "example", "connect_timeout": 10}
+)
+
+categories = Table(
+    "categories",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("refreshed_at", DateTime(timezone=True)),
+)
+
+types = Table(
+    "types",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("category", Text, ForeignKey(categories.c.name)),
+    # `llm_generated` until a category refresh puts it into a category.
+    Column("source", Text, nullable=False, server_default="curated"),
+    Column("active", Boolean, nullable=False, server_default=text("true")),
+    Column("uses", Integer, nullable=False, server_default="0"),
+    Column("supporting", Integer, nullable=False, server_default="0"),
+    Column("contradicting", Integer, nullable=False, server_default="0"),
+    Column("epistemic_status", Text),
+    Column("measured_at", DateTime(timezone=True)),
+    CheckConstraint("source IN ('curated', 'llm_generated', 'integrated')", name="types_source"),
+    CheckConstraint("category IS NOT NULL OR source = 'llm_generated'", name="types_category"),
+)
+
+#: What changed in the vocabulary, in order.
+changes = Table(
+    "changes",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("type", Text, nullable=False),
+    Column("change", Text, nullable=False),
+    Column("into", Text),
+    CheckConstraint(
+        "change IN ('added', 'integrated', 'deactivated', 'merged', 'deleted')",
+        name="changes_change",
+    ),
+)
+
+prices = Table(
+    "prices",
+    metadata,
+    Column("area", Text, primary_key=True),
+    Column("starts_at", DateTime(timezone=True), primary_key=True),
+    Column("eur_per_mwh", Numeric(10, 2), nullable=False),
+    Column("fetched_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)
+
+_SUBJECTS = {
+    "causal": ("causes", "prevents", "enables", "triggers", "inhibits"),
+    "temporal": ("precedes", "follows", "during", "until", "since"),
+    "structural": ("part_of", "contains", "composes", "connects", "borders"),
+    "logical": ("implies", "contradicts", "supports", "refutes", "assumes"),
+}
+_MANNERS = ("", "directly_", "partly_")
+#: Schema creation by several processes at once is serialized on this advisory lock.
+_CREATION_LOCK = 0x6578616D706C65
+
+
+def create(connection: Connection) -> None:
+    """Makes what is missing of schema, tables and first rows; harmless when all is there.
+
+    The first rows are 60 active types and 5 inactive ones.
+    """
+    connection.execute(select(func.pg_advisory_xact_lock(_CREATION_LOCK)))
+    connection.execute(text("CREATE SCHEMA IF NOT EXISTS example"))
+    metadata.create_all(connection)
+    if connection.scalar(select(func.count()).select_from(categories)):
+        return
+    connection.execute(insert(categories), [{"name": name} for name in _SUBJECTS])
+    rows = [
+        {
+            "name": f"{manner}{verb}",
+            "category": category,
+            "uses": 3 + 7 * (number + 1) % 23,
+            "supporting": 5 * (number + 1) % 13,
+            "contradicting": 3 * number % 7,
+            "active": True,
+        }
+        for category, verbs in _SUBJECTS.items()
+        for number, (verb, manner) in enumerate((v, m) for m in _MANNERS for v in verbs)
+    ]
+    rows += [
+        {
+            "name": f"rarely_{verb}", "category": "causal", "uses": 0, "supporting": 0,
+            "contradicting": 0, "active": False,
+        }
+        for verb in _SUBJECTS["causal"]
+    ]  # fmt: skip
+    connection.execute(upsert(types).on_conflict_do_nothing(), rows)
