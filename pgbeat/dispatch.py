@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from celery import Celery
@@ -25,8 +24,7 @@ from pgbeat.timetables import Timetable
 _LONGEST = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What was decided for a schedule, not yet written: exactly one of launch, skip and error."""
 
     schedule: Schedule
@@ -35,12 +33,11 @@ class Verdict:
     request: JobRequest | None = None
     skip: str | None = None
     error: str | None = None
-    #: The launcher's cursor as JSON text.
+    #: The launcher's cursor as JSON text; `None` leaves it as it is.
     cursor: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """A tick that is written, with what it did to its schedule."""
 
     tick: Tick
@@ -76,14 +73,14 @@ class Dispatcher:
         self, schedule: Schedule, due_at: datetime, now: datetime, trigger: Trigger | None = None
     ) -> Verdict:
         """Runs the launcher; whatever it raises becomes the verdict's error. Any thread may."""
-        verdict = Verdict(schedule, due_at, trigger or _trigger(schedule), cursor=_NO_CURSOR)
+        verdict = Verdict(schedule, due_at, trigger or _trigger(schedule))
         for last_try in (False, True):
             try:
                 return self._launch(verdict, now)
             except Exception as error:
                 if db.is_lost(error) and not last_try:
                     continue  # a pooled connection had died
-                return replace(verdict, error=self._explain(error))
+                return verdict._replace(error=self._explain(error))
         raise AssertionError("unreachable")
 
     def _launch(self, verdict: Verdict, now: datetime) -> Verdict:
@@ -105,27 +102,25 @@ class Dispatcher:
             for connection in opened:
                 connection.close()
         if isinstance(answer, Skip):
-            return replace(verdict, skip=answer.reason, cursor=cursor)
+            return verdict._replace(skip=answer.reason, cursor=cursor)
         if row.args is None:
             args, kwargs, options = entries.code_arguments(self._app, row, self._default_entries)
             answer = JobRequest(args, kwargs, {**options, **answer.options}, answer.task)
-        return replace(verdict, request=answer, cursor=cursor)
+        return verdict._replace(request=answer, cursor=cursor)
 
     def plain(self, schedule: Schedule, due_at: datetime) -> Verdict:
         """The verdict on a schedule that has no condition."""
         request = JobRequest(schedule.args or (), schedule.kwargs, {}, schedule.task or "")
-        cursor = None if schedule.cursor is None else json.dumps(schedule.cursor)
-        return Verdict(schedule, due_at, _trigger(schedule), request=request, cursor=cursor)
+        return Verdict(schedule, due_at, _trigger(schedule), request)
 
     def overdue(self, schedule: Schedule, due_at: datetime, message: str = "") -> Verdict:
         """The verdict on a condition whose time is up."""
         error = ConditionTimeout(
-            message or f"the condition took longer than {self._settings.condition_timeout:g} s "
+            message
+            or f"the condition took longer than {self._settings.condition_timeout:g} s "
             "(pgbeat_condition_timeout)"
         )
-        return Verdict(
-            schedule, due_at, _trigger(schedule), error=self._explain(error), cursor=_NO_CURSOR
-        )
+        return Verdict(schedule, due_at, _trigger(schedule), error=self._explain(error))
 
     def commit(
         self, connection: Connection, verdicts: Sequence[Verdict], now: datetime
@@ -148,9 +143,8 @@ class Dispatcher:
                 except DBAPIError as error:
                     if db.is_lost(error):
                         raise
-                    failed = replace(
-                        verdict, request=None, skip=None, error=self._explain(error),
-                        cursor=_NO_CURSOR,
+                    failed = verdict._replace(
+                        request=None, skip=None, error=self._explain(error),
                     )  # fmt: skip
                     decisions += self._commit(connection, [failed], now)
             return decisions
@@ -192,7 +186,7 @@ class Dispatcher:
             advances.append(advance)
             if verdict.schedule.id in fresh:
                 decisions.append(decision)
-        schedules.advance(connection, advances)
+        schedules.advance(connection, advances, now)
         schedules.disable_failed(
             connection,
             {d.schedule.id: d.disabled_reason for d in decisions if d.disabled_reason},
@@ -202,11 +196,11 @@ class Dispatcher:
     def _publish(self, verdict: Verdict) -> tuple[Tick, jobs.Job | None]:
         """The verdict's tick and, where it launches, its job, the message made."""
         row, request = verdict.schedule, verdict.request
-        tick = Tick(row.id, row.name, verdict.trigger, verdict.due_at, "failed")
+        head = (row.id, row.name, verdict.trigger, verdict.due_at)
         if request is None:
             if verdict.skip is not None:
-                return replace(tick, outcome="skipped", reason=verdict.skip[:_LONGEST]), None
-            return replace(tick, error=verdict.error or "no verdict"), None
+                return Tick(*head, "skipped", reason=verdict.skip[:_LONGEST]), None
+            return Tick(*head, "failed", error=verdict.error), None
         try:
             options = self._options(row, request)
             job_id = row.job_id(verdict.due_at)
@@ -216,21 +210,21 @@ class Dispatcher:
         except Exception as error:
             if db.is_lost(error) and self.publisher.transactional:
                 raise
-            return replace(tick, error=self._explain(error)), None
+            return Tick(*head, "failed", error=self._explain(error)), None
         job = jobs.Job(
             id=job_id,
             schedule_id=row.id,
             schedule=row.name,
             due_at=verdict.due_at,
             task=request.task,
-            args=_json_or_none(list(request.args)),
-            kwargs=_json_or_none(dict(request.kwargs)),
+            args=request.args if row.is_plain else _if_json(list(request.args)),
+            kwargs=request.kwargs if row.is_plain else _if_json(dict(request.kwargs)),
             queue=queue or _queue_name(options),
             job_source="scheduled_task",
             created_by=f"system:scheduler:{row.launcher}",
             is_system_job=True,
         )
-        return replace(tick, outcome="launched", job_id=job_id), job
+        return Tick(*head, "launched", job_id=job_id), job
 
     def _options(self, row: Schedule, request: JobRequest) -> dict[str, Any]:
         """Publish options of a launch, the task's name checked."""
@@ -264,18 +258,8 @@ class Dispatcher:
                 next_run, disabled = row.next_run, str(error)
             if next_run is None:
                 disabled = disabled or "its timetable has no time left"
-        cursor = verdict.cursor
-        if cursor == _NO_CURSOR:
-            cursor = None if row.cursor is None else json.dumps(row.cursor)
         advance = schedules.Advance(
-            id=row.id,
-            next_run=next_run,
-            retry_count=retry_count,
-            last_run=now,
-            last_success=now if tick.outcome == "launched" else row.last_success,
-            last_failure=now if failed else row.last_failure,
-            last_error=tick.error if failed else row.last_error,
-            cursor=cursor,
+            row.id, tick.outcome, next_run, retry_count, tick.error, verdict.cursor
         )
         return Decision(tick, row, retry_count, next_run, disabled), advance
 
@@ -292,11 +276,7 @@ class Dispatcher:
                     raise InvalidSchedule("its timetable has no time left")
                 times.append((row, moment))
             except Exception as error:
-                verdicts.append(
-                    Verdict(
-                        row, now, _trigger(row), error=self._explain(error), cursor=_NO_CURSOR
-                    )
-                )
+                verdicts.append(Verdict(row, now, _trigger(row), error=self._explain(error)))
         return times, verdicts
 
     def not_yet(self, row: Schedule, now: datetime) -> datetime | None:
@@ -309,9 +289,7 @@ class Dispatcher:
 
     def broken(self, row: Schedule, due_at: datetime, error: Exception) -> Verdict:
         """The verdict on a schedule that could not even be looked at."""
-        return Verdict(
-            row, due_at, _trigger(row), error=self._explain(error), cursor=_NO_CURSOR
-        )
+        return Verdict(row, due_at, _trigger(row), error=self._explain(error))
 
     def _explain(self, error: BaseException) -> str:
         """One line for a row: what was raised, without a traceback."""
@@ -325,10 +303,6 @@ class Dispatcher:
             message = getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause)
             text = f"{type(cause).__name__}: {message}".rstrip(": ")
         return text.replace("\0", "\\0")[:_LONGEST]
-
-
-#: Marks that a verdict leaves the schedule's cursor as it is.
-_NO_CURSOR = "\0"
 
 
 def check_task(app: Celery, name: str) -> None:
@@ -351,17 +325,17 @@ def _queue_name(options: Mapping[str, Any]) -> str | None:
     return None if queue is None else str(getattr(queue, "name", queue))
 
 
-def _json(value: Any, what: str) -> str | None:
-    if value is None:
-        return None
+def _json(value: Any, what: str) -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise InvalidSchedule(f"{what} is not JSON: {error}") from None
 
 
-def _json_or_none(value: Any) -> str | None:
+def _if_json(value: Any) -> Any:
+    """The value if it can stand in a JSON column, else `None`."""
     try:
-        return json.dumps(value, allow_nan=False)
+        json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
         return None
+    return value

@@ -49,6 +49,8 @@ class Server:
     sockets: Path
     #: The postmaster's process id.
     pid: int
+    #: The folder of its programs, psql among them.
+    programs: Path
 
     def url(self, database: str = "postgres") -> URL:
         """How SQLAlchemy reaches a database as superuser."""
@@ -98,7 +100,7 @@ def server(
         log = folder / "postgres.log"
         process = _start(bin_folder, data, sockets, log, owner, settings or {})
         try:
-            running = Server(folder, sockets, process.pid)
+            running = Server(folder, sockets, process.pid, bin_folder)
             _await_ready(running, process, log)
             yield running
         finally:
@@ -158,9 +160,7 @@ def _programs() -> Path:
         found = sorted(Path(root).glob("pginstall*/bin/postgres"))
         if found:
             return found[-1].parent
-    raise PgbeatError(
-        "the embedded Postgres is not installed; run: pip install 'pgbeat[embedded]'"
-    )
+    raise PgbeatError("the embedded Postgres is not installed; run: pip install 'pgbeat[embedded]'")
 
 
 def _owner() -> pwd.struct_passwd | None:

@@ -42,9 +42,7 @@ def code_entry(app: Celery, name: str, entry: Any) -> CodeEntry:
         ]
     except ValueError:
         values = [None, {}, {}]
-    return CodeEntry(
-        str(name), str(task), cron, every, _zone_name(app) if cron else None, *values
-    )
+    return CodeEntry(str(name), str(task), cron, every, _zone_name(app) if cron else None, *values)
 
 
 def _timetable(app: Celery, value: Any, relative: bool) -> tuple[str | None, timedelta | None]:

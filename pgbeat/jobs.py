@@ -1,24 +1,24 @@
 """Jobs: one row for each unit of launched work; its id is the Celery task id."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from uuid import UUID
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 
+from pgbeat.db import recordset
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What was launched. `args` and `kwargs` are JSON text, `None` where they are not JSON."""
 
-    id: UUID
+class Job(NamedTuple):
+    """What was launched. `args` and `kwargs` are `None` where they are not JSON."""
+
+    id: str
     schedule_id: int | None
     schedule: str | None
     due_at: datetime | None
     task: str
-    args: str | None
-    kwargs: str | None
+    args: list[Any] | None
+    kwargs: dict[str, Any] | None
     queue: str | None
     job_source: str
     created_by: str
@@ -30,11 +30,12 @@ _CREATE = text(
     INSERT INTO pgbeat.jobs
            (id, schedule_id, schedule, due_at, task, args, kwargs, queue, job_source, created_by,
             is_system_job)
-    SELECT * FROM unnest(
-           CAST(:id AS uuid[]), CAST(:schedule_id AS bigint[]), CAST(:schedule AS text[]),
-           CAST(:due_at AS timestamptz[]), CAST(:task AS text[]), CAST(:args AS jsonb[]),
-           CAST(:kwargs AS jsonb[]), CAST(:queue AS text[]), CAST(:job_source AS text[]),
-           CAST(:created_by AS text[]), CAST(:is_system_job AS boolean[]))
+    SELECT id, schedule_id, schedule, due_at, task, args, kwargs, queue, job_source, created_by,
+           is_system_job
+      FROM json_to_recordset(CAST(:batch AS json)) AS d (
+               id uuid, schedule_id bigint, schedule text, due_at timestamptz, task text,
+               args jsonb, kwargs jsonb, queue text, job_source text, created_by text,
+               is_system_job boolean)
     ON CONFLICT (id) DO NOTHING
     """
 )
@@ -43,25 +44,7 @@ _CREATE = text(
 def create(connection: Connection, batch: Sequence[Job]) -> None:
     """Writes jobs, in state `pending`. One that is there already stays as it is."""
     if batch:
-        connection.execute(
-            _CREATE, {name: [getattr(job, name) for job in batch] for name in Job.__slots__}
-        )
-
-
-_PRUNE = text(
-    """
-    DELETE FROM pgbeat.jobs WHERE id IN (
-        SELECT id FROM pgbeat.jobs WHERE created_at < now() - make_interval(secs => :seconds)
-           AND state IN ('completed', 'failed', 'cancelled', 'skipped', 'pending')
-         ORDER BY created_at LIMIT :limit)
-    """
-)
-
-
-def prune(connection: Connection, days: float, *, limit: int = 1000) -> int:
-    """Deletes up to `limit` of the oldest jobs if they are older than `days`; how many."""
-    result = connection.execute(_PRUNE, {"seconds": days * 86_400, "limit": limit})
-    return int(result.rowcount)
+        connection.execute(_CREATE, {"batch": recordset(batch)})
 
 
 _START = text(
@@ -79,11 +62,11 @@ _FINISH = text(
 )
 
 
-def start(connection: Connection, job_id: UUID, worker: str) -> bool:
+def start(connection: Connection, job_id: str, worker: str) -> bool:
     """A worker begins (or, redelivered, begins again); `False` where there is no such job."""
     return connection.execute(_START, {"id": job_id, "worker": worker}).rowcount > 0
 
 
-def finish(connection: Connection, job_id: UUID, state: str, error: str | None = None) -> bool:
+def finish(connection: Connection, job_id: str, state: str, error: str | None = None) -> bool:
     """A worker is done: `state` is completed, failed or cancelled; `scheduled` for a retry."""
     return connection.execute(_FINISH, {"id": job_id, "state": state, "error": error}).rowcount > 0

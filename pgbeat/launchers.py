@@ -24,7 +24,7 @@ __all__ = [
 ]
 
 
-class Skip(Exception):  # noqa: N818 - it is an outcome, not an error
+class Skip(Exception):
     """Conditions are not met, and why. Returned or raised by a launcher; never a failure."""
 
     def __init__(self, reason: str = "conditions not met") -> None:
@@ -138,9 +138,7 @@ class Launcher(ABC):
             )
         task = request.task or ctx.schedule.task or self.get_job_type()
         if not task:
-            raise ConditionError(
-                f"{name} names no task; set its `task`, or the schedule's"
-            )
+            raise ConditionError(f"{name} names no task; set its `task`, or the schedule's")
         return JobRequest(request.args, request.kwargs, request.options, task)
 
 

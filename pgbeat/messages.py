@@ -1,5 +1,6 @@
 """Messages: rows of the broker's tables, in the format of kombu's SQLAlchemy transport."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,7 +36,7 @@ class BrokerTables:
             connection.execute(self._declare, {"queues": sorted(set(queues) - known)})
         connection.execute(
             self._put,
-            {"queues": [queue for queue, _ in batch], "payloads": [text for _, text in batch]},
+            {"batch": json.dumps([{"queue": q, "payload": p} for q, p in batch])},
         )
 
     def depths(self, connection: Connection) -> dict[str, int]:
@@ -61,7 +62,7 @@ class BrokerTables:
         return self._sql(
             "INSERT INTO {message} (id, visible, payload, version, queue_id) "
             "SELECT nextval('message_id_sequence'), true, d.payload, 1, q.id "
-            "FROM unnest(CAST(:queues AS text[]), CAST(:payloads AS text[])) "
+            "FROM ROWS FROM (json_to_recordset(CAST(:batch AS json)) AS (queue text, payload text)) "
             "WITH ORDINALITY AS d (queue, payload, position) JOIN {queue} q ON q.name = d.queue "
             "ORDER BY d.position"
         )

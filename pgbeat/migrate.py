@@ -73,9 +73,7 @@ def upgrade(url: URL) -> tuple[str | None, str]:
     engine = db.engine(url, "pgbeat migrate")
     try:
         with engine.begin() as connection:
-            connection.execute(
-                text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK}
-            )
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
             before = current(connection)
             if before is not None and before not in known():
                 check(connection)

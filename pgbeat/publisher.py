@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from json import dumps
 from typing import Any, Protocol
-from uuid import UUID
 
 from celery import Celery
 from kombu import Connection as BrokerConnection
@@ -41,7 +40,7 @@ class Publisher(Protocol):
 
     def publish(
         self,
-        job_id: UUID,
+        job_id: str,
         task: str,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
@@ -49,7 +48,7 @@ class Publisher(Protocol):
     ) -> str | None:
         """Makes the message; the queue's name, where that is known. Raises what Celery raises."""
 
-    def flush(self, connection: Connection, job_ids: Iterable[UUID]) -> None:
+    def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
         """Writes the messages of these jobs into the open transaction."""
 
     def clear(self) -> None:
@@ -68,7 +67,7 @@ def publisher(app: Celery, settings: Settings, producer: Callable[[], Any]) -> P
 
 def apply_async(
     app: Celery,
-    job_id: UUID,
+    job_id: str,
     task: str,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -77,7 +76,7 @@ def apply_async(
 ) -> None:
     """Publishes through Celery, as its own beat does: the task's `apply_async`, or by name."""
     headers = {**(options.get("headers") or {}), "celery_beat_task": True}
-    options = {**options, "headers": headers, "task_id": str(job_id), "producer": producer}
+    options = {**options, "headers": headers, "task_id": job_id, "producer": producer}
     registered = app.tasks.get(task)
     if registered is not None:
         registered.apply_async(tuple(args), dict(kwargs), **options)
@@ -131,7 +130,7 @@ class TransactionPublisher:
         self._channel = connection.default_channel
         self._producer = app.amqp.Producer(connection, auto_declare=False)
         self._templates = Templates(app)
-        self._made: dict[UUID, list[tuple[str, str]]] = {}
+        self._made: dict[str, list[tuple[str, str]]] = {}
 
     def prepare(self, connection: Connection) -> None:
         """Makes the transport's tables where they are missing, with the transport's own DDL."""
@@ -143,7 +142,7 @@ class TransactionPublisher:
 
     def publish(
         self,
-        job_id: UUID,
+        job_id: str,
         task: str,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
@@ -161,7 +160,7 @@ class TransactionPublisher:
         made = self._made[job_id]
         return made[0][0] if made else None
 
-    def flush(self, connection: Connection, job_ids: Iterable[UUID]) -> None:
+    def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
         batch = [message for job_id in job_ids for message in self._made.get(job_id, ())]
         self.tables.put(connection, batch)
 
@@ -178,14 +177,14 @@ class BrokerPublisher:
     def __init__(self, app: Celery, producer: Callable[[], Any]) -> None:
         self._app = app
         self._producer = producer
-        self._sent: set[UUID] = set()
+        self._sent: set[str] = set()
 
     def prepare(self, connection: Connection) -> None:
         """Nothing to do: the broker is another server."""
 
     def publish(
         self,
-        job_id: UUID,
+        job_id: str,
         task: str,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
@@ -196,7 +195,7 @@ class BrokerPublisher:
             self._sent.add(job_id)
         return None
 
-    def flush(self, connection: Connection, job_ids: Iterable[UUID]) -> None:
+    def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
         """Nothing to do: the broker has the messages."""
 
     def clear(self) -> None:

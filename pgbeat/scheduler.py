@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
-from pgbeat import db, entries, jobs, leases, log, migrate, schedules, sync, ticks
+from pgbeat import db, entries, leases, log, migrate, schedules, sync, ticks
 from pgbeat.config import Settings, redacted
 from pgbeat.dispatch import Decision, Dispatcher, Verdict
 from pgbeat.errors import SchemaError
@@ -48,7 +48,7 @@ class Scheduler(celery.beat.Scheduler):
         app: Celery,
         schedule: Any = None,
         max_interval: float | None = None,
-        Producer: Any = None,  # noqa: N803 - Celery's name
+        Producer: Any = None,
         lazy: bool = False,
         sync_every_tasks: int | None = None,
         **kwargs: Any,
@@ -397,8 +397,7 @@ class Scheduler(celery.beat.Scheduler):
         """Prunes a little of what is older than it is kept."""
         days = self.settings.retention_days
         if days and time.monotonic() - self._pruned_at >= _PRUNE_EVERY:
-            gone = ticks.prune(connection, days), jobs.prune(connection, days)
-            if max(gone) < 1000:
+            if ticks.prune(connection, days) < 1000:
                 self._pruned_at = time.monotonic()
 
 

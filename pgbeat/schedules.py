@@ -3,23 +3,25 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
-from uuid import UUID, uuid5
+from functools import lru_cache
+from hashlib import sha1
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, bindparam, delete, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
+from pgbeat.db import recordset
 from pgbeat.errors import AlreadyExists, InvalidSchedule, InvalidTimetable, NotFound
 from pgbeat.tables import schedules
-from pgbeat.timetables import Cron, Interval, Timetable, parse_cron, zone
+from pgbeat.timetables import Interval, Timetable, cron, parse_cron, zone
 
 #: Channel on which the database says that a schedule was changed.
 CHANNEL = "pgbeat_schedules"
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(NamedTuple):
     """A row of `pgbeat.schedules`, as read at one moment."""
 
     id: int
@@ -71,17 +73,20 @@ class Schedule:
         Raises `InvalidTimetable` for what was written past the checks.
         """
         timezone = self.timezone or default_timezone
-        zone(timezone)
         if self.cron is not None:
-            parse_cron(self.cron)
-            return Cron(self.cron, timezone)
+            return cron(self.cron, timezone)
         if self.every is not None:
+            zone(timezone)
             return Interval(self.every, self.created_at)
         return None
 
-    def job_id(self, due_at: datetime) -> UUID:
-        """The Celery task id of what is launched for a due time: the same whoever asks."""
-        return uuid5(self.uid, due_at.astimezone(UTC).isoformat())
+    def job_id(self, due_at: datetime) -> str:
+        """The Celery task id of what is launched for a due time: the same whoever asks.
+
+        It is the UUID (version 5) of the time's ISO form in UTC, in the schedule's own namespace.
+        """
+        digest = sha1(self.uid.bytes + _iso(due_at), usedforsecurity=False).digest()
+        return str(UUID(bytes=digest[:16], version=5))
 
     def backoff(self) -> timedelta:
         """How long after a failure to try again: base × 2^n, capped, n counting this failure."""
@@ -89,12 +94,16 @@ class Schedule:
         return min(self.retry_base * 2**doubled, self.retry_cap)
 
 
+@lru_cache(maxsize=1024)
+def _iso(moment: datetime) -> bytes:
+    return moment.astimezone(UTC).isoformat().encode()
+
+
 _SELECT = select(*schedules.c, text("schedules.xmin::text::bigint AS version"))
 _ACTIVE = schedules.c.enabled & schedules.c.paused_at.is_(None)
 
 
-def _schedule(row: Sequence[Any]) -> Schedule:
-    return Schedule(*row)
+_schedule = Schedule._make
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,43 +196,39 @@ def lock(connection: Connection, batch: Sequence[Schedule]) -> set[int]:
     return set(connection.scalars(_LOCK, {"ids": ids, "versions": versions}))
 
 
-@dataclass(frozen=True, slots=True)
-class Advance:
+class Advance(NamedTuple):
     """What a decision does to a schedule's run state."""
 
     id: int
+    outcome: str
     next_run: datetime | None
     retry_count: int
-    last_run: datetime
-    last_success: datetime | None
-    last_failure: datetime | None
-    last_error: str | None
+    error: str | None
+    #: JSON text; `None` leaves the cursor as it is.
     cursor: str | None
 
 
 _ADVANCE = text(
     """
     UPDATE pgbeat.schedules s
-       SET next_run = d.next_run, retry_count = d.retry_count, last_run = d.last_run,
-           last_success = d.last_success, last_failure = d.last_failure,
-           last_error = d.last_error, cursor = d.cursor
-      FROM unnest(CAST(:id AS bigint[]), CAST(:next_run AS timestamptz[]),
-                  CAST(:retry_count AS integer[]), CAST(:last_run AS timestamptz[]),
-                  CAST(:last_success AS timestamptz[]), CAST(:last_failure AS timestamptz[]),
-                  CAST(:last_error AS text[]), CAST(:cursor AS jsonb[]))
-        AS d (id, next_run, retry_count, last_run, last_success, last_failure, last_error, cursor)
+       SET next_run = d.next_run, retry_count = d.retry_count, last_run = :now,
+           last_success = CASE WHEN d.outcome = 'launched' THEN :now ELSE s.last_success END,
+           last_failure = CASE WHEN d.outcome = 'failed' THEN :now ELSE s.last_failure END,
+           last_error = coalesce(d.error, s.last_error),
+           cursor = CASE WHEN d.cursor IS NULL THEN s.cursor
+                         ELSE nullif(CAST(d.cursor AS jsonb), 'null') END
+      FROM json_to_recordset(CAST(:batch AS json)) AS d (
+               id bigint, outcome text, next_run timestamptz, retry_count integer, error text,
+               cursor text)
      WHERE s.id = d.id
     """
 )
 
 
-def advance(connection: Connection, batch: Sequence[Advance]) -> None:
-    """Writes the run state that a batch of decisions leaves behind."""
+def advance(connection: Connection, batch: Sequence[Advance], now: datetime) -> None:
+    """Writes the run state that a batch of decisions, made at `now`, leaves behind."""
     if batch:
-        names = Advance.__slots__
-        connection.execute(
-            _ADVANCE, {name: [getattr(row, name) for row in batch] for name in names}
-        )
+        connection.execute(_ADVANCE, {"batch": recordset(batch), "now": now})
 
 
 _SET_NEXT = text(
@@ -373,9 +378,7 @@ _DISABLE_FAILED = text(
 def disable_failed(connection: Connection, reasons: Mapping[int, str]) -> None:
     """Takes schedules out of service that failed too often, by id."""
     if reasons:
-        connection.execute(
-            _DISABLE_FAILED, {"id": list(reasons), "reason": list(reasons.values())}
-        )
+        connection.execute(_DISABLE_FAILED, {"id": list(reasons), "reason": list(reasons.values())})
 
 
 def _set(connection: Connection, name: str, **values: Any) -> Schedule:

@@ -151,4 +151,3 @@ jobs = Table(
     ),
 )
 Index("jobs_by_schedule", jobs.c.schedule_id, jobs.c.created_at)
-Index("jobs_by_age", jobs.c.created_at)

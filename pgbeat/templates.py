@@ -7,11 +7,12 @@ tell: no signal receiver, nothing overridden or patched, nothing that depends on
 
 import inspect
 import json
+import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import celery.app.amqp
 import celery.app.base
@@ -31,7 +32,8 @@ _STOCK = {
     "_get_exec_options": celery.app.task,
     "send_task": celery.app.base,
 }
-_SIGNALS = (signals.before_task_publish, signals.after_task_publish, signals.task_sent)
+_BEFORE, _AFTER = signals.before_task_publish, signals.after_task_publish
+_SENT = signals.task_sent
 _TAGS = ("id", "root_id", "argsrepr", "kwargsrepr")
 
 
@@ -50,21 +52,21 @@ class Templates:
 
     def message(
         self,
-        job_id: UUID,
+        job_id: str,
         task: str,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
         options: Mapping[str, Any],
     ) -> tuple[str, str] | None:
         """Queue and payload of the message, or `None` where Celery must make it."""
-        if any(signal.receivers for signal in _SIGNALS):
+        if _BEFORE.receivers or _AFTER.receivers or _SENT.receivers:
             return None
         template = self._known.get((task, _key(options)))
-        return template.fill(str(job_id), args, kwargs) if template else None
+        return template.fill(job_id, args, kwargs) if template else None
 
     def learn(
         self,
-        job_id: UUID,
+        job_id: str,
         task: str,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
@@ -73,16 +75,15 @@ class Templates:
     ) -> None:
         """Takes note of what Celery made, if messages like it can be cut from it."""
         key = (task, _key(options))
-        if key in self._known or any(signal.receivers for signal in _SIGNALS):
+        if key in self._known or _BEFORE.receivers or _AFTER.receivers or _SENT.receivers:
             return
         template = None
         if len(outbox) == 1 and self._is_plain(task):
             queue, payload = outbox[0]
             registered = self._app.tasks[task]
             check = registered.__header__ if registered.typing else None
-            template = _Template.of(
-                queue, payload, str(job_id), args, kwargs, check, self._app.amqp
-            )
+            shown = _Repr(self._app)
+            template = _Template.of(queue, payload, job_id, args, kwargs, check, shown)
         self._known[key] = template
 
     def _is_plain(self, name: str) -> bool:
@@ -113,20 +114,56 @@ def _key(options: Mapping[str, Any]) -> str:
     return repr(sorted(options.items())) if options else ""
 
 
+class _Repr:
+    """Arguments as Celery shows them in a message's headers."""
+
+    def __init__(self, app: Celery) -> None:
+        self._args_limit = app.amqp.argsrepr_maxsize
+        self._kwargs_limit = app.amqp.kwargsrepr_maxsize
+        self._levels = app.conf.get("task_repr_maxlevels", 3)
+
+    def args(self, args: tuple[Any, ...]) -> str:
+        if len(args) <= _FEW and all(_is_plain(value) for value in args):
+            return repr(args)
+        return str(saferepr(args, self._args_limit, maxlevels=self._levels))
+
+    def kwargs(self, kwargs: dict[str, Any]) -> str:
+        if len(kwargs) <= _FEW and all(
+            _is_plain(key) and _is_plain(value) for key, value in kwargs.items()
+        ):
+            return repr(kwargs)
+        return str(saferepr(kwargs, self._kwargs_limit, maxlevels=self._levels))
+
+
+#: Up to here `repr` of plain values says what Celery's `saferepr` says, and stays below its limit.
+_FEW, _SHORT = 8, 40
+_word = re.compile(r"[\w .:/@+-]*", re.ASCII).fullmatch
+
+
+def _is_plain(value: Any) -> bool:
+    kind = type(value)
+    if kind is str:
+        return len(value) <= _SHORT and _word(value) is not None
+    return (kind is int and -(10**18) < value < 10**18) or kind is bool or value is None
+
+
+#: As kombu encodes what JSON knows; what it doesn't know is left to kombu.
+_encode = json.JSONEncoder().encode
+_EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+
+
 class _Template:
     """One task's message with holes for the id, the arguments and the delivery tag."""
 
-    def __init__(
-        self, queue: str, parts: list[str], names: list[str], embed: Any, serializer: str,
-        check: Any, amqp: Any,
-    ) -> None:  # fmt: skip
-        self._queue, self._parts, self._names = queue, parts, names
-        self._embed, self._serializer, self._check, self._amqp = embed, serializer, check, amqp
+    def __init__(self, queue: str, check: Any, shown: _Repr) -> None:
+        self._queue, self._check, self._shown = queue, check, shown
+        self._parts: list[str] = []
+        self._names: list[str] = []
 
     @classmethod
     def of(
         cls, queue: str, payload: Any, job_id: str, args: Sequence[Any],
-        kwargs: Mapping[str, Any], check: Any, amqp: Any,
+        kwargs: Mapping[str, Any], check: Any, shown: _Repr,
     ) -> "_Template | None":  # fmt: skip
         """The template of a message, or `None` where some part is not what it is thought to be."""
         headers, properties = payload["headers"], payload["properties"]
@@ -141,8 +178,7 @@ class _Template:
             or "expiration" in properties
         ):
             return None
-        embed = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
-        made = cls(queue, [], [], embed, "json", check, amqp)
+        made = cls(queue, check, shown)
         values = made._values(job_id, args, kwargs)
         actual = {
             **{name: headers.get(name) for name in _TAGS},
@@ -185,17 +221,17 @@ class _Template:
         self, job_id: str, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> dict[str, str]:
         args, kwargs = tuple(args), dict(kwargs)
-        body = serialize((args, kwargs, self._embed), serializer=self._serializer)[2]
-        limit = self._amqp.argsrepr_maxsize
-        levels = self._amqp.app.conf.get("task_repr_maxlevels", 3)
+        try:
+            body = _encode((args, kwargs, _EMBED))
+        except TypeError:
+            body = serialize((args, kwargs, _EMBED), serializer="json")[2]
         return {
             "id": job_id,
             "root_id": job_id,
             "correlation_id": job_id,
-            "argsrepr": saferepr(args, limit, maxlevels=levels) if args else "()",
-            "kwargsrepr": saferepr(
-                kwargs, self._amqp.kwargsrepr_maxsize, maxlevels=levels
-            ) if kwargs else "{}",
+            "argsrepr": self._shown.args(args),
+            "kwargsrepr": self._shown.kwargs(kwargs),
             "body": b64encode(body.encode()).decode(),
-            "delivery_tag": str(uuid4()),
+            # Anything that no other message has: Celery takes a random one.
+            "delivery_tag": job_id,
         }

@@ -1,21 +1,21 @@
 """Ticks: one row for every decision on a due schedule, with its outcome."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection, desc, func, select, text
 
+from pgbeat.db import recordset
 from pgbeat.tables import ticks
 
 Outcome = Literal["launched", "skipped", "failed"]
 Trigger = Literal["timetable", "retry", "manual"]
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(NamedTuple):
     """A decision: `reason` says why it was skipped, `error` why it failed."""
 
     schedule_id: int
@@ -25,7 +25,7 @@ class Tick:
     outcome: Outcome
     reason: str | None = None
     error: str | None = None
-    job_id: UUID | None = None
+    job_id: str | None = None
 
 
 _RECORD = text(
@@ -34,11 +34,9 @@ _RECORD = text(
            (schedule_id, schedule, trigger, due_at, decided_at, outcome, reason, error, job_id)
     SELECT d.schedule_id, d.schedule, d.trigger, d.due_at, clock_timestamp(), d.outcome, d.reason,
            d.error, d.job_id
-      FROM unnest(CAST(:schedule_id AS bigint[]), CAST(:schedule AS text[]),
-                  CAST(:trigger AS text[]), CAST(:due_at AS timestamptz[]),
-                  CAST(:outcome AS text[]), CAST(:reason AS text[]), CAST(:error AS text[]),
-                  CAST(:job_id AS uuid[]))
-        AS d (schedule_id, schedule, trigger, due_at, outcome, reason, error, job_id)
+      FROM json_to_recordset(CAST(:batch AS json)) AS d (
+               schedule_id bigint, schedule text, trigger text, due_at timestamptz, outcome text,
+               reason text, error text, job_id uuid)
     ON CONFLICT ON CONSTRAINT ticks_one_decision DO NOTHING
     RETURNING schedule_id
     """
@@ -50,8 +48,7 @@ def record(connection: Connection, batch: Sequence[Tick]) -> set[int]:
     that due time."""
     if not batch:
         return set()
-    columns = {name: [getattr(tick, name) for tick in batch] for name in Tick.__slots__}
-    return set(connection.scalars(_RECORD, columns))
+    return set(connection.scalars(_RECORD, {"batch": recordset(batch)}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,25 +121,22 @@ def newest(connection: Connection) -> Any:
     return connection.execute(query).one_or_none()
 
 
-# The oldest rows stand first in the primary key: no scan, however many are kept.
+# The oldest rows stand first in the primary key: no scan, however many are kept. What a tick
+# launched goes with it.
 _PRUNE = text(
     """
-    DELETE FROM pgbeat.ticks WHERE id IN (
-        SELECT id FROM (SELECT id, decided_at FROM pgbeat.ticks ORDER BY id LIMIT :limit) oldest
-         WHERE decided_at < now() - make_interval(secs => :seconds))
+    WITH gone AS (
+        DELETE FROM pgbeat.ticks WHERE id IN (
+            SELECT id FROM (SELECT id, decided_at FROM pgbeat.ticks ORDER BY id LIMIT :limit) o
+             WHERE decided_at < now() - make_interval(secs => :seconds))
+        RETURNING job_id),
+    jobs AS (DELETE FROM pgbeat.jobs WHERE id IN (SELECT job_id FROM gone))
+    SELECT count(*) FROM gone
     """
 )
 
 
 def prune(connection: Connection, days: float, *, limit: int = 1000) -> int:
-    """Deletes up to `limit` of the oldest ticks if they are older than `days`; how many."""
-    result = connection.execute(_PRUNE, {"seconds": days * 86_400, "limit": limit})
-    return int(result.rowcount)
-
-
-def outcomes(batch: Iterable[Tick]) -> dict[str, int]:
-    """How often each outcome occurs."""
-    counts = {"launched": 0, "skipped": 0, "failed": 0}
-    for tick in batch:
-        counts[tick.outcome] += 1
-    return counts
+    """Deletes up to `limit` of the oldest ticks, and their jobs, if they are older than `days`;
+    how many."""
+    return int(connection.scalar(_PRUNE, {"seconds": days * 86_400, "limit": limit}) or 0)

@@ -53,9 +53,16 @@ class Cron:
 
 
 @lru_cache(maxsize=4096)
+def cron(expression: str, timezone: str) -> Cron:
+    """The cron timetable, checked. Raises `InvalidTimetable`."""
+    zone(timezone)
+    parse_cron(expression)
+    return Cron(expression, timezone)
+
+
+@lru_cache(maxsize=4096)
 def _cron_next(expression: str, timezone: str, moment: datetime) -> datetime | None:
     local = moment.astimezone(zone(timezone))
-    parse_cron(expression)
     try:
         return croniter(expression, local).get_next(datetime).astimezone(UTC)
     except CroniterError:

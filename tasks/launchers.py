@@ -1,6 +1,7 @@
 """Launchers of the example: check often, work rarely."""
 
 from collections.abc import Mapping
+from math import floor
 from typing import Any
 
 from sqlalchemy import func, select
@@ -35,8 +36,9 @@ class VocabConsolidationLauncher(Launcher):
 
     task = "tasks.vocabulary.consolidate"
     enough = 50
-    begin_above = 0.20
-    end_below = 0.10
+    #: Percent of the active types.
+    begin_above = 20
+    end_below = 10
 
     def check_conditions(self, ctx: Context) -> bool | Skip:
         active, inactive = ctx.connection.execute(
@@ -45,20 +47,24 @@ class VocabConsolidationLauncher(Launcher):
                 func.count().filter(~types.c.active),
             ).select_from(types)
         ).one()
-        ratio = inactive / active if active else float(inactive > 0)
+        ratio = 100 * inactive / active if active else 100.0 * (inactive > 0)
+        figure = f"inactive ratio {floor(ratio)}%"
         if (ctx.cursor or {}).get("consolidating"):
             if ratio >= self.end_below:
                 return True
             ctx.cursor = {"consolidating": False}
-            return Skip(f"consolidated: inactive ratio {ratio:.0%} < {self.end_below:.0%}")
+            return Skip(f"{figure} < {self.end_below}%, consolidated")
         if active <= self.enough:
             return Skip(f"{active} active types, consolidates above {self.enough}")
         if ratio > self.begin_above:
             ctx.cursor = {"consolidating": True}
             return True
         if ratio < self.end_below:
-            return Skip(f"inactive ratio {ratio:.0%} < {self.end_below:.0%}")
-        return Skip(f"inactive ratio {ratio:.0%}, begins above {self.begin_above:.0%}")
+            return Skip(f"{figure} < {self.end_below}%")
+        return Skip(f"{figure}, consolidates above {self.begin_above}%")
+
+    def prepare_job_data(self, ctx: Context) -> Mapping[str, Any]:
+        return ctx.schedule.kwargs
 
 
 @launcher

@@ -85,7 +85,8 @@ prices = Table(
     Column("fetched_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
 )
 
-_SUBJECTS = {
+#: What the types say, by category.
+VERBS = {
     "causal": ("causes", "prevents", "enables", "triggers", "inhibits"),
     "temporal": ("precedes", "follows", "during", "until", "since"),
     "structural": ("part_of", "contains", "composes", "connects", "borders"),
@@ -106,7 +107,7 @@ def create(connection: Connection) -> None:
     metadata.create_all(connection)
     if connection.scalar(select(func.count()).select_from(categories)):
         return
-    connection.execute(insert(categories), [{"name": name} for name in _SUBJECTS])
+    connection.execute(insert(categories), [{"name": name} for name in VERBS])
     rows = [
         {
             "name": f"{manner}{verb}",
@@ -116,7 +117,7 @@ def create(connection: Connection) -> None:
             "contradicting": 3 * number % 7,
             "active": True,
         }
-        for category, verbs in _SUBJECTS.items()
+        for category, verbs in VERBS.items()
         for number, (verb, manner) in enumerate((v, m) for m in _MANNERS for v in verbs)
     ]
     rows += [
@@ -124,6 +125,6 @@ def create(connection: Connection) -> None:
             "name": f"rarely_{verb}", "category": "causal", "uses": 0, "supporting": 0,
             "contradicting": 0, "active": False,
         }
-        for verb in _SUBJECTS["causal"]
+        for verb in VERBS["causal"]
     ]  # fmt: skip
     connection.execute(upsert(types).on_conflict_do_nothing(), rows)

@@ -1,38 +1,45 @@
 """Tasks on the vocabulary: taking in, category refresh, consolidation, re-measurement."""
 
+from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import Connection, case, delete, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from tasks import app
-from tasks.store import categories, changes, engine, types
+from tasks.store import VERBS, categories, changes, engine, types
 
-_PREFIXES = ("mainly", "loosely", "jointly", "formerly", "locally", "recursively", "mutually")
+_MANNERS = ("mainly", "loosely", "jointly", "formerly", "locally", "recursively", "mutually")
+_NAMES = [
+    f"{manner}_{'' if known else 'un'}{verb}"
+    for known in (True, False)
+    for manner in _MANNERS
+    for verbs in VERBS.values()
+    for verb in verbs
+]
 
 
 @app.task
-def take_in(new: int = 2, fading: int = 3) -> dict[str, int]:
+def take_in(new: int = 3, fading: int = 3) -> dict[str, int]:
     """Takes in what an extraction found: `new` types without a category, and evidence for some.
 
-    The `fading` least used active types fall out of use. Returns how many were added and faded.
+    The `fading` least used types fall out of use. Returns how many were added and deactivated.
     """
     with engine.begin() as connection:
-        curated = connection.scalars(
-            select(types.c.name).where(types.c.source == "curated").order_by(types.c.name)
-        ).all()
         number = connection.scalar(select(func.coalesce(func.max(changes.c.id), 0))) or 0
-        names = [
-            f"{_PREFIXES[(number + i) % len(_PREFIXES)]}_{curated[(5 * number + i) % len(curated)]}"
-            for i in range(new)
-        ]
+        known = set(connection.scalars(select(types.c.name)))
+        found = (_NAMES[(7 * number + 13 * step) % len(_NAMES)] for step in range(len(_NAMES)))
         rows = [
-            {"name": name, "source": "llm_generated", "uses": 10, "supporting": 1} for name in names
+            {"name": name, "source": "llm_generated", "uses": 10, "supporting": 1}
+            for name in islice((name for name in found if name not in known), new)
         ]
-        added = connection.scalars(
-            upsert(types).values(rows).on_conflict_do_nothing().returning(types.c.name)
-        ).all()
+        added: Sequence[str] = []
+        if rows:
+            added = connection.scalars(
+                upsert(types).values(rows).on_conflict_do_nothing().returning(types.c.name)
+            ).all()
         connection.execute(
             update(types)
             .where(types.c.active, func.length(types.c.name) % 3 == number % 3)
@@ -60,8 +67,9 @@ def refresh_categories() -> dict[str, Any]:
     moved: dict[str, int] = {}
     with engine.begin() as connection:
         known = connection.execute(
-            select(types.c.name, types.c.category).where(types.c.source == "curated")
-        ).all()
+            select(types.c.name, types.c.category).where(types.c.category.is_not(None))
+        )
+        category_of = {row.name: row.category for row in known}
         fresh = connection.scalars(
             select(types.c.name)
             .where(types.c.source == "llm_generated")
@@ -69,8 +77,7 @@ def refresh_categories() -> dict[str, Any]:
             .with_for_update(skip_locked=True)
         ).all()
         for name in fresh:
-            alike = _most_alike(name, [row.name for row in known])
-            category = next(row.category for row in known if row.name == alike)
+            category = category_of[_most_alike(name, category_of)]
             connection.execute(
                 update(types)
                 .where(types.c.name == name)
@@ -149,7 +156,7 @@ def remeasure(since: int = 0, until: int | None = None) -> dict[str, int]:
         return {"changes": counted} | {str(name): number for name, number in found}
 
 
-def _most_alike(name: str, others: list[str] | Any) -> str:
+def _most_alike(name: str, others: Iterable[str]) -> str:
     matcher = SequenceMatcher(b=name, autojunk=False)
 
     def likeness(other: str) -> float:

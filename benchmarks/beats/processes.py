@@ -36,8 +36,7 @@ class Processes:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for process in list(self._running):
-            self.kill(process)
+        self.kill_all()
 
     def child(self, spec: Spec, command: str, *arguments: float) -> subprocess.Popen[str]:
         """Starts a command of `beats.child`."""
@@ -52,11 +51,9 @@ class Processes:
 
     def _start(self, spec: Spec, argv: list[str], **pipes: Any) -> subprocess.Popen[str]:
         path = os.pathsep.join(filter(None, [str(BENCHMARKS), os.environ.get("PYTHONPATH")]))
-        environment = {**os.environ, VARIABLE: spec.to_json(), "PYTHONPATH": path}
-        # The contender's database is the one to use, whatever the shell says.
-        environment = {k: v for k, v in environment.items() if not k.startswith("PGBEAT_")} | {
-            VARIABLE: environment[VARIABLE]
-        }
+        # The contender's database is the one to use, whatever PGBEAT_URL says.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PGBEAT_")}
+        environment |= {VARIABLE: spec.to_json(), "PYTHONPATH": path}
         with (Path(spec.folder) / "errors.log").open("w") as errors:
             process = subprocess.Popen(
                 argv,
@@ -71,7 +68,9 @@ class Processes:
         return process
 
     def kill(self, process: subprocess.Popen[str]) -> None:
-        """kill -9 of a subprocess and its group."""
+        """kill -9 of a subprocess and its group, if it runs."""
+        if process not in self._running:
+            return
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -81,6 +80,11 @@ class Processes:
             if pipe is not None:
                 pipe.close()
         self._running.remove(process)
+
+    def kill_all(self) -> None:
+        """kill -9 of all that run."""
+        for process in list(self._running):
+            self.kill(process)
 
     def run(
         self, spec: Spec, command: str, *arguments: float, limit: float

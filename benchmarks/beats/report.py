@@ -99,7 +99,7 @@ def print_results(console: Console, results: Results, names: list[str]) -> None:
     for measure, cases in results.items():
         title, rows = TABLES[measure]
         for case, by_name in cases.items():
-            table = Table(title=title.format(case), title_justify="left", title_style="bold")
+            table = Table()
             table.add_column("")
             for name in names:
                 table.add_column(name, justify="right")
@@ -113,7 +113,7 @@ def print_results(console: Console, results: Results, names: list[str]) -> None:
                     notes = [by_name.get(name, {}).get("note") for name in names]
                     cells = ["" if c == n else c for c, n in zip(cells, notes, strict=True)]
                 table.add_row(row.label, *cells, ratio(values, row.more_is_better))
-            console.print()
+            console.print(f"\n[bold]{title.format(case)}[/bold]", highlight=False)
             console.print(table)
             for name, figures in by_name.items():
                 for kind in ("remark", "error"):

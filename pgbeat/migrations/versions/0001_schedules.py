@@ -105,7 +105,6 @@ CREATE TABLE pgbeat.jobs (
 ) WITH (fillfactor = 85);
 
 CREATE INDEX jobs_by_schedule ON pgbeat.jobs (schedule_id, created_at);
-CREATE INDEX jobs_by_age ON pgbeat.jobs (created_at);
 """
 
 # What is wrong with a cron expression, in a sentence; NULL when nothing is. The common case costs

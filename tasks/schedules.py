@@ -1,0 +1,120 @@
+"""The example's schedules, as rows: `python -m tasks.schedules` makes the tables and loads them.
+
+`--demo` makes them due every few seconds, and adds one whose condition is broken.
+"""
+
+import argparse
+from dataclasses import dataclass, field
+from typing import Any
+
+from kombu import Queue
+from sqlalchemy import Connection, bindparam, text
+from sqlalchemy.dialects.postgresql import JSONB
+
+from tasks import app, store
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A schedule; `every` takes the place of `cron` in the demo."""
+
+    name: str
+    cron: str
+    every: str
+    task: str | None = None
+    launcher: str = "GenericLauncher"
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    condition_sql: str | None = None
+    retry_base: str = "1 minute"
+
+
+SCHEDULES = [
+    Row("take-in", "*/10 * * * *", "4 seconds", "tasks.vocabulary.take_in"),
+    Row("category-refresh", "0 */6 * * *", "3 seconds", launcher="CategoryRefreshLauncher"),
+    Row("vocab-consolidation", "0 */12 * * *", "4 seconds", launcher="VocabConsolidationLauncher"),
+    Row("epistemic", "0 * * * *", "5 seconds", launcher="EpistemicRemeasurementLauncher"),
+    Row(
+        "nightly-backup", "0 2 * * *", "10 seconds", "tasks.maintenance.backup", kwargs={"keep": 7}
+    ),
+    Row(
+        "prices-dk1", "5 * * * *", "3 seconds", "tasks.prices.fetch_prices", kwargs={"area": "DK1"}
+    ),
+    Row(
+        "prices-no1-when-stale",
+        "*/5 * * * *",
+        "5 seconds",
+        "tasks.prices.fetch_prices",
+        kwargs={"area": "NO1"},
+        condition_sql=(
+            "SELECT coalesce(max(fetched_at), '-infinity') < now() - interval '{}' "
+            "FROM example.prices WHERE area = 'NO1'"
+        ),
+    ),
+]
+#: Its condition reads a table that isn't there.
+BROKEN = Row(
+    "broken-report",
+    "0 6 * * *",
+    "2 seconds",
+    "tasks.maintenance.backup",
+    condition_sql="SELECT count(*) > 0 FROM example.reports_to_send",
+    retry_base="0.25 seconds",
+)
+
+_UPSERT = text(
+    """
+    INSERT INTO pgbeat.schedules
+        (name, cron, every, task, launcher, kwargs, condition_sql, retry_base)
+    VALUES (:name, :cron, CAST(:every AS interval), :task, :launcher, :kwargs, :condition_sql,
+            CAST(:retry_base AS interval))
+    ON CONFLICT (name) DO UPDATE SET
+        (cron, every, task, launcher, kwargs, condition_sql, retry_base) =
+        (excluded.cron, excluded.every, excluded.task, excluded.launcher, excluded.kwargs,
+         excluded.condition_sql, excluded.retry_base)
+    """
+).bindparams(bindparam("kwargs", type_=JSONB))
+
+
+def load(connection: Connection, *, demo: bool = False) -> int:
+    """Makes the example's tables and writes its schedules, anew where they are there; how many."""
+    store.create(connection)
+    rows = [*SCHEDULES, BROKEN] if demo else SCHEDULES
+    stale = "8 seconds" if demo else "55 minutes"
+    for row in rows:
+        values = {
+            "name": row.name,
+            "cron": None if demo else row.cron,
+            "every": row.every if demo else None,
+            "task": row.task,
+            "launcher": row.launcher,
+            "kwargs": row.kwargs,
+            "condition_sql": row.condition_sql and row.condition_sql.format(stale),
+            "retry_base": row.retry_base,
+        }
+        connection.execute(_UPSERT, values)
+    return len(rows)
+
+
+def declare() -> None:
+    """Makes the broker's and the result backend's tables and the default queue.
+
+    The stock transport makes them when first used, and doesn't expect two processes to do so at
+    the same time.
+    """
+    with app.connection_for_write() as connection:
+        Queue(app.conf.task_default_queue)(connection.default_channel).declare()
+    app.backend.get_state("none")
+
+
+def main() -> None:
+    """Loads them into `$PGBEAT_URL`, and declares what the broker needs."""
+    parser = argparse.ArgumentParser(prog="python -m tasks.schedules", description=__doc__)
+    parser.add_argument("--demo", action="store_true", help="due every few seconds")
+    demo = parser.parse_args().demo
+    with store.engine.begin() as connection:
+        print(f"{load(connection, demo=demo)} schedules loaded")
+    declare()
+
+
+if __name__ == "__main__":
+    main()
