@@ -20,7 +20,7 @@ def postgres_url(text: str) -> URL:
     """The SQLAlchemy URL (driver psycopg) of any of the ways to write a Postgres DSN.
 
     Accepts `postgresql://`, `postgres://`, `postgresql+DRIVER://`, and those behind kombu's
-    `sqla+` or Celery's `db+`. Raises `ConfigError` for anything else; the message shows no password.
+    `sqla+` or Celery's `db+`. Raises `ConfigError`, which shows no password, for anything else.
     """
     for prefix in _TRANSPORTS:
         text = text.removeprefix(prefix)

@@ -27,12 +27,11 @@ def engine(url: URL, name: str, **options: Any) -> Engine:
 
 def is_lost(error: BaseException) -> bool:
     """Whether an error means that the connection is gone, rather than that a statement was bad."""
+    cause: BaseException | None = error
     if isinstance(error, DBAPIError):
         if error.connection_invalidated:
             return True
         cause = error.orig
-    else:
-        cause = error
     if not isinstance(cause, LOST):
         return False
     # Statement errors of the operational classes keep the connection: 55P03 lock timeout,

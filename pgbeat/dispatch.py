@@ -217,8 +217,8 @@ class Dispatcher:
             schedule=row.name,
             due_at=verdict.due_at,
             task=request.task,
-            args=request.args if row.is_plain else _if_json(list(request.args)),
-            kwargs=request.kwargs if row.is_plain else _if_json(dict(request.kwargs)),
+            args=_if_json(row, list(request.args)),
+            kwargs=_if_json(row, dict(request.kwargs)),
             queue=queue or _queue_name(options),
             job_source="scheduled_task",
             created_by=f"system:scheduler:{row.launcher}",
@@ -280,10 +280,13 @@ class Dispatcher:
         return times, verdicts
 
     def not_yet(self, row: Schedule, now: datetime) -> datetime | None:
-        """When to ask again a row whose timetable is in the code and that is not due after all."""
-        if row.cron is not None or row.every is not None:
+        """When to ask again a row whose timetable is in the code and that is not due after all.
+
+        Raises `InvalidSchedule` for a timetable that can't be understood.
+        """
+        timetable = self.timetable(row)
+        if not isinstance(timetable, entries.CodeTimetable):
             return None
-        timetable = entries.code_timetable(self._app, row, self._default_entries)
         is_due, moment = timetable.due(row.last_run or row.created_at, now)
         return None if is_due else max(moment, now + timedelta(milliseconds=10))
 
@@ -332,8 +335,10 @@ def _json(value: Any, what: str) -> str:
         raise InvalidSchedule(f"{what} is not JSON: {error}") from None
 
 
-def _if_json(value: Any) -> Any:
-    """The value if it can stand in a JSON column, else `None`."""
+def _if_json(row: Schedule, value: Any) -> Any:
+    """The value if it can stand in a JSON column, else `None`; a row's own always can."""
+    if row.is_plain:
+        return value
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):

@@ -87,6 +87,7 @@ def server(
     owner = _owner()
     folder = (folder or default_folder()).absolute()
     _make_folder(folder, owner)
+    settings = settings or {}
     with _only_one(folder):
         sockets = _socket_folder(folder, owner)
         version = bin_folder.parent.name.removeprefix("pginstall") or "16"
@@ -96,9 +97,9 @@ def server(
         for stale in sockets.glob(".s.PGSQL.*"):
             stale.unlink(missing_ok=True)
         if not (data / "PG_VERSION").exists():
-            _init(bin_folder, data, owner)
+            _init(bin_folder, data, owner, settings)
         log = folder / "postgres.log"
-        process = _start(bin_folder, data, sockets, log, owner, settings or {})
+        process = _start(bin_folder, data, sockets, log, owner, settings)
         try:
             running = Server(folder, sockets, process.pid, bin_folder)
             _await_ready(running, process, log)
@@ -272,7 +273,9 @@ def _environment() -> dict[str, str]:
     return kept | {"LC_ALL": "C"}
 
 
-def _init(bin_folder: Path, data: Path, owner: pwd.struct_passwd | None) -> None:
+def _init(
+    bin_folder: Path, data: Path, owner: pwd.struct_passwd | None, settings: Mapping[str, str]
+) -> None:
     """Makes the data folder, whole or not at all."""
     half = data.with_name(f"{data.name}.new")
     shutil.rmtree(half, ignore_errors=True)
@@ -281,6 +284,8 @@ def _init(bin_folder: Path, data: Path, owner: pwd.struct_passwd | None) -> None
         str(bin_folder / "initdb"), "--pgdata", str(half), "--username=postgres", "--auth=trust",
         "--encoding=UTF8", "--locale=C", "--no-instructions",
     ]  # fmt: skip
+    if settings.get("fsync") == "off":
+        command.append("--no-sync")
     done = subprocess.run(  # noqa: S603 - the wheel's own program
         child_command(command, owner=owner),
         cwd=half,
@@ -342,7 +347,8 @@ def _await_ready(
                 said = log.read_text(errors="replace").strip().splitlines()[-8:]
                 why = "\n".join(said) or str(error)
                 raise PgbeatError(
-                    f"Postgres doesn't start in {running.folder}; its log says:\n{why}"
+                    f"Postgres doesn't start in {running.folder} (if its data are damaged, remove "
+                    f"that folder); its log says:\n{why}"
                 ) from None
         time.sleep(0.02)
 

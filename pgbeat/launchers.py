@@ -152,7 +152,8 @@ class GenericLauncher(Launcher):
             return True
         # The driver's own cursor: a condition is the operator's SQL, colons and percents included.
         # Streaming takes one statement only, and stops a SELECT of a million rows at its second.
-        with ctx.connection.connection.cursor() as cursor:
+        driver: Any = ctx.connection.connection.driver_connection
+        with driver.cursor() as cursor:
             rows = cursor.stream(sql)
             row = next(rows, None)
             next(rows, None)
@@ -163,7 +164,8 @@ class GenericLauncher(Launcher):
 
 
 def _shown(value: Any) -> str:
-    return {None: "null", False: "false"}.get(value, repr(value)) if not value else repr(value)
+    """A value as SQL shows it."""
+    return "null" if value is None else "false" if value is False else repr(value)
 
 
 _registry: dict[str, type[Launcher]] = {"GenericLauncher": GenericLauncher}

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sqlalchemy import Connection, text
-from sqlalchemy.dialects.postgresql.base import PGIdentifierPreparer
-from sqlalchemy.dialects.postgresql.psycopg import dialect
+from sqlalchemy.dialects.postgresql.base import PGDialect, PGIdentifierPreparer
 from sqlalchemy.sql.elements import TextClause
 
-_quote = PGIdentifierPreparer(dialect()).quote
+_quote = PGIdentifierPreparer(PGDialect()).quote
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,8 @@ class BrokerTables:
         return self._sql(
             "INSERT INTO {message} (id, visible, payload, version, queue_id) "
             "SELECT nextval('message_id_sequence'), true, d.payload, 1, q.id "
-            "FROM ROWS FROM (json_to_recordset(CAST(:batch AS json)) AS (queue text, payload text)) "
+            "FROM ROWS FROM ("
+            "json_to_recordset(CAST(:batch AS json)) AS (queue text, payload text)) "
             "WITH ORDINALITY AS d (queue, payload, position) JOIN {queue} q ON q.name = d.queue "
             "ORDER BY d.position"
         )

@@ -9,7 +9,8 @@ import os
 import select
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 import celery.beat
@@ -64,6 +65,7 @@ class Scheduler(celery.beat.Scheduler):
         self._lost_at: float | None = None
         self._attempts = 0
         self._busy: dict[int, float] = {}
+        self._dropped: set[int] = set()
         self._pruned_at = 0.0
         super().__init__(
             app,
@@ -148,10 +150,10 @@ class Scheduler(celery.beat.Scheduler):
         )
 
     @property
-    def schedule(self) -> dict[str, celery.beat.ScheduleEntry]:  # type: ignore[override]
+    def schedule(self) -> dict[str, celery.beat.ScheduleEntry]:
         """The enabled rows as Celery's entries: a copy, for reading."""
         with self._own_engine().connect() as connection:
-            rows = schedules.listing(connection, schedules.schedules.c.enabled)
+            rows = schedules.listing(connection, enabled=True)
         return entries.as_celery_entries(self.app, rows)
 
     def add(self, **kwargs: Any) -> celery.beat.ScheduleEntry:
@@ -233,8 +235,8 @@ class Scheduler(celery.beat.Scheduler):
         wanted = entries.from_app(self.app, self.default_entries())
         defaults = {
             "max_retries": self.settings.max_retries,
-            "retry_base": _seconds(self.settings.retry_base),
-            "retry_cap": _seconds(self.settings.retry_cap),
+            "retry_base": timedelta(seconds=self.settings.retry_base),
+            "retry_cap": timedelta(seconds=self.settings.retry_cap),
         }
         with db.transaction(connection):
             changes = sync.apply(connection, wanted, **defaults)
@@ -292,7 +294,8 @@ class Scheduler(celery.beat.Scheduler):
             self._apply_entries(connection)
         self._changed = False
         verdicts = self._collect()
-        held = [*self._evaluator.held, *self._still_busy()]
+        decided = [verdict.schedule.id for verdict in verdicts]
+        held = [*decided, *self._evaluator.held, *self._still_busy()]
         outlook = schedules.outlook(connection, held)
         now = outlook.now
         rows: list[Schedule] = []
@@ -308,7 +311,7 @@ class Scheduler(celery.beat.Scheduler):
         if verdicts:
             self.reached("after conditions")
             decisions = self._dispatcher.commit(connection, verdicts, now)
-            self._note_busy(verdicts, decisions)
+            self._note_dropped(verdicts, decisions)
             log.decided(decisions)
             return decisions
         if not rows and not outlook.has_new:
@@ -320,7 +323,7 @@ class Scheduler(celery.beat.Scheduler):
             self._wait(connection, None)
         return []
 
-    def _due(self, connection: Connection, now: Any, held: list[int]) -> list[Schedule]:
+    def _due(self, connection: Connection, now: datetime, held: list[int]) -> list[Schedule]:
         limit = self.settings.batch_size
         if self._evaluator.room:
             return schedules.due(connection, now, limit=limit, held=held)
@@ -332,16 +335,13 @@ class Scheduler(celery.beat.Scheduler):
         late = [self._dispatcher.overdue(row, row.next_run) for row in expired if row.next_run]
         return [*results, *late]
 
-    def _judge(self, connection: Connection, rows: list[Schedule], now: Any) -> list[Verdict]:
+    def _judge(self, connection: Connection, rows: list[Schedule], now: datetime) -> list[Verdict]:
         """Verdicts that need no waiting; conditions are handed to the evaluator."""
         verdicts: list[Verdict] = []
-        later: list[tuple[Schedule, Any]] = []
+        later: list[tuple[Schedule, datetime]] = []
         room = self._evaluator.room
         for row in rows:
             due_at = row.next_run or now
-            if row.is_plain:
-                verdicts.append(self._dispatcher.plain(row, due_at))
-                continue
             try:
                 again = self._dispatcher.not_yet(row, now)
             except Exception as error:
@@ -349,6 +349,8 @@ class Scheduler(celery.beat.Scheduler):
                 continue
             if again is not None:
                 later.append((row, again))
+            elif row.is_plain:
+                verdicts.append(self._dispatcher.plain(row, due_at))
             elif self._evaluator.is_stuck(row.id):
                 message = "the condition of an earlier tick was given up and still runs"
                 verdicts.append(self._dispatcher.overdue(row, due_at, message))
@@ -358,17 +360,17 @@ class Scheduler(celery.beat.Scheduler):
         schedules.set_next(connection, later)
         return verdicts
 
-    def _evaluation(self, row: Schedule, due_at: Any, now: Any) -> Any:
+    def _evaluation(self, row: Schedule, due_at: datetime, now: datetime) -> Callable[[], Verdict]:
         return lambda: self._dispatcher.evaluate(row, due_at, now)
 
-    def _note_busy(self, verdicts: list[Verdict], decisions: list[Decision]) -> None:
-        """Leaves rows alone for a moment that somebody else holds, rather than ask in a loop."""
-        if len(decisions) < len(verdicts):
-            decided = {decision.schedule.id for decision in decisions}
-            until = time.monotonic() + _BUSY
-            for verdict in verdicts:
-                if verdict.schedule.id not in decided:
-                    self._busy[verdict.schedule.id] = until
+    def _note_dropped(self, verdicts: list[Verdict], decisions: list[Decision]) -> None:
+        """A row that changed is looked at again at once; one dropped twice running is held locked
+        by somebody, and left alone for a moment rather than asked for in a loop."""
+        wanted = {verdict.schedule.id for verdict in verdicts}
+        dropped = wanted - {decision.schedule.id for decision in decisions}
+        until = time.monotonic() + _BUSY
+        self._busy.update((key, until) for key in dropped & self._dropped)
+        self._dropped = dropped
 
     def _still_busy(self) -> list[int]:
         now = time.monotonic()
@@ -384,8 +386,9 @@ class Scheduler(celery.beat.Scheduler):
         if self._changed:
             return
         raw = driver(connection)
-        readable, _, _ = select.select([raw, self._evaluator], [], [], seconds)
-        if raw in readable:
+        sockets = [raw.fileno(), self._evaluator.fileno()]
+        readable, _, _ = select.select(sockets, [], [], seconds)
+        if raw.fileno() in readable:
             raw.pgconn.consume_input()
             while raw.pgconn.notifies():
                 self._changed = True
@@ -396,21 +399,15 @@ class Scheduler(celery.beat.Scheduler):
     def _maintain(self, connection: Connection) -> None:
         """Prunes a little of what is older than it is kept."""
         days = self.settings.retention_days
-        if days and time.monotonic() - self._pruned_at >= _PRUNE_EVERY:
-            if ticks.prune(connection, days) < 1000:
-                self._pruned_at = time.monotonic()
+        is_time = days and time.monotonic() - self._pruned_at >= _PRUNE_EVERY
+        if is_time and ticks.prune(connection, days) < 1000:
+            self._pruned_at = time.monotonic()
 
 
 def driver(connection: Connection) -> "psycopg.Connection[Any]":
     """psycopg's connection beneath SQLAlchemy's."""
     raw: Any = connection.connection.driver_connection
     return raw  # type: ignore[no-any-return]
-
-
-def _seconds(value: float) -> Any:
-    from datetime import timedelta
-
-    return timedelta(seconds=value)
 
 
 def _first_line(error: BaseException) -> str:

@@ -10,7 +10,6 @@ from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, bindparam, delete, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
-from sqlalchemy.sql.elements import ColumnElement
 
 from pgbeat.db import recordset
 from pgbeat.errors import AlreadyExists, InvalidSchedule, InvalidTimetable, NotFound
@@ -91,7 +90,8 @@ class Schedule(NamedTuple):
     def backoff(self) -> timedelta:
         """How long after a failure to try again: base × 2^n, capped, n counting this failure."""
         doubled = min(self.retry_count + 1, 40)
-        return min(self.retry_base * 2**doubled, self.retry_cap)
+        wait: timedelta = min(self.retry_base * (1 << doubled), self.retry_cap)
+        return wait
 
 
 @lru_cache(maxsize=1024)
@@ -271,9 +271,11 @@ def _not_found(connection: Connection, name: str) -> str:
     return f"there is no schedule {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
 
 
-def listing(connection: Connection, *conditions: ColumnElement[bool]) -> list[Schedule]:
-    """All schedules that meet the conditions, by name."""
-    query = _SELECT.where(*conditions).order_by(schedules.c.name)
+def listing(connection: Connection, *, enabled: bool | None = None) -> list[Schedule]:
+    """All schedules, or those that are (not) enabled, by name."""
+    query = _SELECT.order_by(schedules.c.name)
+    if enabled is not None:
+        query = query.where(schedules.c.enabled == enabled)
     return [_schedule(row) for row in connection.execute(query)]
 
 

@@ -112,7 +112,8 @@ def stats(connection: Connection, schedule_id: int) -> Stats:
         func.count(),
         *(func.count().filter(ticks.c.outcome == o) for o in ("launched", "skipped", "failed")),
     ).where(ticks.c.schedule_id == schedule_id)
-    return Stats(*connection.execute(query).one())
+    total, launched, skipped, failed = connection.execute(query).one()
+    return Stats(total, launched, skipped, failed)
 
 
 def newest(connection: Connection) -> Any:

@@ -61,12 +61,13 @@ def cron(expression: str, timezone: str) -> Cron:
 
 
 @lru_cache(maxsize=4096)
-def _cron_next(expression: str, timezone: str, moment: datetime) -> datetime | None:
-    local = moment.astimezone(zone(timezone))
+def _cron_next(expression: str, timezone: str, after: datetime) -> datetime | None:
+    local = after.astimezone(zone(timezone))
     try:
-        return croniter(expression, local).get_next(datetime).astimezone(UTC)
+        moment: datetime = croniter(expression, local).get_next(datetime)
     except CroniterError:
         return None  # the 30th of February: well formed, and never
+    return moment.astimezone(UTC)
 
 
 @lru_cache(maxsize=4096)

@@ -1,10 +1,12 @@
 """Alembic's entry: runs the numbered migrations on the connection that `pgbeat.migrate` opened."""
 
+from typing import Any
+
 from alembic import context
 
 from pgbeat.tables import SCHEMA, metadata
 
-options = {
+options: dict[str, Any] = {
     "target_metadata": metadata,
     "version_table": "migrations",
     "version_table_schema": SCHEMA,

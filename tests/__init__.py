@@ -1,0 +1,1 @@
+"""pgbeat's tests: real Postgres, real Celery processes, no mocks."""

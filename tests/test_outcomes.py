@@ -1,0 +1,252 @@
+"""Three outcomes: what each does to a schedule, a tick, a job and a message."""
+
+import json
+from base64 import b64decode
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pgbeat.scheduler import Scheduler
+
+Beat = Callable[..., Scheduler]
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+DUE = "now() - interval '1 second'"
+
+
+def add(sql: Sql, name: str = "s", **values: Any) -> None:
+    """A schedule that is due since a second, launching `tests.add` unless told otherwise."""
+    values = {"task": "tests.add", "every": "1 hour", **values}
+    columns = ", ".join(values)
+    marks = ", ".join(["%s"] * len(values))
+    sql(
+        f"INSERT INTO pgbeat.schedules (name, next_run, {columns}) VALUES (%s, {DUE}, {marks})",
+        name,
+        *values.values(),
+    )
+
+
+def make_due(sql: Sql, name: str = "s") -> None:
+    sql(f"UPDATE pgbeat.schedules SET next_run = {DUE} WHERE name = %s", name)
+
+
+def ticks(sql: Sql) -> list[tuple[Any, ...]]:
+    return sql("SELECT outcome, coalesce(reason, error), trigger FROM pgbeat.ticks ORDER BY id")
+
+
+def messages(sql: Sql) -> list[dict[str, Any]]:
+    return [json.loads(row[0]) for row in sql("SELECT payload FROM kombu_message ORDER BY id")]
+
+
+def test_launched(beat: Beat, sql: Sql) -> None:
+    add(sql, kwargs='{"x": 40}', args="[]")
+    assert beat().run_due() == 1
+    [(outcome, reason, trigger)] = ticks(sql)
+    assert (outcome, reason, trigger) == ("launched", None, "timetable")
+    [(job_id, state, source, creator, is_system, queue)] = sql(
+        "SELECT id, state, job_source, created_by, is_system_job, queue FROM pgbeat.jobs"
+    )
+    assert (state, source, is_system, queue) == ("pending", "scheduled_task", True, "celery")
+    assert creator == "system:scheduler:GenericLauncher"
+    [message] = messages(sql)
+    assert message["headers"]["id"] == str(job_id)
+    assert message["headers"]["task"] == "tests.add"
+    assert message["headers"]["celery_beat_task"] is True
+    assert json.loads(b64decode(message["body"]))[:2] == [[], {"x": 40}]
+    [row] = sql(
+        "SELECT retry_count, last_run = last_success, last_failure IS NULL, next_run > now(), "
+        "next_run - now() <= interval '1 hour' FROM pgbeat.schedules"
+    )
+    assert row == (0, True, True, True, True)
+
+
+def test_skipped_by_condition(beat: Beat, sql: Sql) -> None:
+    add(sql, condition_sql="SELECT count(*) FROM pgbeat.jobs")
+    beat().run_due()
+    assert ticks(sql) == [("skipped", "condition_sql is 0", "timetable")]
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
+    assert messages(sql) == []
+    [row] = sql(
+        "SELECT retry_count, last_run IS NOT NULL, last_success, last_failure, next_run > now() "
+        "FROM pgbeat.schedules"
+    )
+    assert row == (0, True, None, None, True)
+
+
+@pytest.mark.parametrize(
+    ("condition", "reason"),
+    [
+        ("SELECT false", "condition_sql is false"),
+        ("SELECT NULL", "condition_sql is null"),
+        ("SELECT ''", "condition_sql is ''"),
+        ("SELECT 1 WHERE false", "condition_sql found no row"),
+    ],
+)
+def test_what_counts_as_not_met(beat: Beat, sql: Sql, condition: str, reason: str) -> None:
+    add(sql, condition_sql=condition)
+    beat().run_due()
+    assert ticks(sql) == [("skipped", reason, "timetable")]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "SELECT true",
+        "SELECT 'x'",
+        "SELECT i FROM generate_series(1, 10000000) i",
+        "WITH a AS (SELECT 1 AS n) SELECT n FROM a; ",
+        "SELECT 'a:b' LIKE '%:%' -- 100 % :literal",
+    ],
+)
+def test_what_counts_as_met(beat: Beat, sql: Sql, condition: str) -> None:
+    add(sql, condition_sql=condition)
+    beat().run_due()
+    assert ticks(sql) == [("launched", None, "timetable")]
+
+
+def test_skips_do_not_disable(beat: Beat, sql: Sql) -> None:
+    add(sql, condition_sql="SELECT false")
+    scheduler = beat()
+    for _ in range(7):
+        make_due(sql)
+        scheduler.run_due()
+    assert len(ticks(sql)) == 7
+    assert sql("SELECT enabled, retry_count FROM pgbeat.schedules") == [(True, 0)]
+
+
+def test_failures_back_off_and_disable_at_the_fifth(beat: Beat, sql: Sql) -> None:
+    add(sql, condition_sql="SELECT 1/0")
+    scheduler = beat()
+    for n in range(1, 6):
+        make_due(sql)
+        scheduler.run_due()
+        [(count, enabled, minutes, failed)] = sql(
+            "SELECT retry_count, enabled, extract(epoch FROM next_run - last_run)::int / 60, "
+            "last_failure = last_run FROM pgbeat.schedules"
+        )
+        assert (count, failed) == (n, True)
+        assert enabled == (n < 5)
+        assert minutes == min(2**n, 60)
+    [(reason,)] = sql("SELECT disabled_reason FROM pgbeat.schedules")
+    assert reason == "failed 5 times in a row; last: DivisionByZero: division by zero"
+    outcomes = ticks(sql)
+    assert [row[0] for row in outcomes] == ["failed"] * 5
+    assert [row[2] for row in outcomes] == ["timetable"] + ["retry"] * 4
+    make_due(sql)
+    assert scheduler.run_due() == 0
+
+
+def test_backoff_is_capped(beat: Beat, sql: Sql) -> None:
+    add(sql, condition_sql="SELECT 1/0", max_retries=100, retry_count=50)
+    beat().run_due()
+    [(minutes,)] = sql(
+        "SELECT extract(epoch FROM next_run - last_run)::int / 60 FROM pgbeat.schedules"
+    )
+    assert minutes == 60
+
+
+def test_a_launch_ends_the_run_of_failures(beat: Beat, sql: Sql) -> None:
+    add(sql, retry_count=3)
+    beat().run_due()
+    assert ticks(sql) == [("launched", None, "retry")]
+    assert sql("SELECT retry_count FROM pgbeat.schedules") == [(0,)]
+
+
+def test_enabling_starts_afresh(beat: Beat, sql: Sql) -> None:
+    add(sql, condition_sql="SELECT 1/0", max_retries=1)
+    scheduler = beat()
+    scheduler.run_due()
+    sql("UPDATE pgbeat.schedules SET enabled = true, condition_sql = NULL")
+    assert sql("SELECT retry_count, disabled_reason, next_run FROM pgbeat.schedules") == [
+        (0, None, None)
+    ]
+    assert scheduler.run_due() == 0
+    assert sql("SELECT next_run > now() FROM pgbeat.schedules") == [(True,)]
+
+
+def test_one_due_time_is_decided_once(beat: Beat, sql: Sql) -> None:
+    add(sql)
+    scheduler = beat()
+    scheduler.run_due()
+    sql("UPDATE pgbeat.schedules SET next_run = (SELECT due_at FROM pgbeat.ticks)")
+    assert scheduler.run_due() == 0
+    assert len(ticks(sql)) == len(messages(sql)) == 1
+    assert sql("SELECT next_run > now() FROM pgbeat.schedules") == [(True,)]
+
+
+def test_the_job_id_is_the_schedules_and_the_due_times(beat: Beat, sql: Sql) -> None:
+    import uuid
+    from datetime import UTC
+
+    add(sql)
+    beat().run_due()
+    [(uid, due_at, job_id)] = sql(
+        "SELECT s.uid, t.due_at, t.job_id FROM pgbeat.ticks t JOIN pgbeat.schedules s "
+        "ON s.id = t.schedule_id"
+    )
+    assert job_id == uuid.uuid5(uid, due_at.astimezone(UTC).isoformat())
+
+
+@pytest.mark.parametrize(
+    ("values", "error"),
+    [
+        ({"task": "tests.ad"}, "task 'tests.ad' is not registered; did you mean 'tests.add'?"),
+        (
+            {"launcher": "GenericLauncer"},
+            "launcher 'GenericLauncer' is not registered; did you mean 'GenericLauncher'?",
+        ),
+        ({"kwargs": '{"z": 1}'}, "TypeError: add() got an unexpected keyword argument 'z'"),
+        ({"options": '{"producer": 1}'}, "options has 'producer', which is no publish option"),
+        ({"condition_sql": "SELEC 1"}, 'SyntaxError: syntax error at or near "SELEC"'),
+        ({"condition_sql": "SELECT 1; SELECT 2"}, "SyntaxError: cannot insert multiple commands"),
+        (
+            {"condition_sql": "DELETE FROM pgbeat.schedules RETURNING 1"},
+            "ReadOnlySqlTransaction: cannot execute DELETE in a read-only transaction",
+        ),
+        (
+            {"condition_sql": "WITH d AS (DELETE FROM pgbeat.ticks RETURNING 1) SELECT * FROM d"},
+            "ReadOnlySqlTransaction: cannot execute SELECT in a read-only transaction",
+        ),
+        ({"condition_sql": "COMMIT"}, "ProgrammingError"),
+        ({"condition_sql": "SELECT pg_sleep(60)"}, "the condition took longer than 0.2 s"),
+    ],
+)
+def test_failed_says_why_and_the_neighbour_is_launched(
+    beat: Beat, sql: Sql, app: Any, values: dict[str, Any], error: str
+) -> None:
+    app.conf.pgbeat_condition_timeout = 0.2
+    add(sql, "bad", **values)
+    add(sql, "good")
+    assert beat().run_due() == 2
+    [(said,)] = sql("SELECT error FROM pgbeat.ticks WHERE schedule = 'bad'")
+    assert error in said
+    assert sql("SELECT outcome FROM pgbeat.ticks WHERE schedule = 'good'") == [("launched",)]
+    assert len(messages(sql)) == 1
+
+
+def test_what_the_checks_were_evaded_for_fails_with_their_sentence(beat: Beat, sql: Sql) -> None:
+    sql("ALTER TABLE pgbeat.schedules DISABLE TRIGGER check_schedule")
+    add(sql, "zone", timezone="Mars/Olympus")
+    add(sql, "cron", cron="61 * * * *", every=None)
+    sql("INSERT INTO pgbeat.schedules (name, task, cron) VALUES ('new', 'tests.add', 'x y')")
+    add(sql, "good")
+    assert beat().run_due() == 4
+    errors = dict(sql("SELECT schedule, error FROM pgbeat.ticks WHERE outcome = 'failed'"))
+    assert errors.keys() == {"zone", "cron", "new"}
+    assert "timezone 'Mars/Olympus' is not known; use an IANA name" in errors["zone"]
+    assert errors["cron"].startswith("cron '61 * * * *': ")
+    assert errors["new"].startswith("cron 'x y': it has 2 fields, not 5")
+    assert sql("SELECT outcome FROM pgbeat.ticks WHERE schedule = 'good'") == [("launched",)]
+
+
+def test_the_database_refuses_one_of_a_batch(beat: Beat, sql: Sql) -> None:
+    """A row that can't be written fails alone; the rest of its batch commits."""
+    for n in range(20):
+        add(sql, f"s{n}")
+    sql("ALTER TABLE pgbeat.jobs ADD CHECK (schedule <> 's7')")
+    assert beat().run_due() == 20
+    [(failed, error)] = sql("SELECT schedule, error FROM pgbeat.ticks WHERE outcome = 'failed'")
+    assert failed == "s7" and "CheckViolation" in error
+    assert len(messages(sql)) == 19
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(19,)]
