@@ -20,13 +20,13 @@ app.conf.pgbeat_loop_interval = float(os.environ.get("TESTS_LOOP_INTERVAL", "1")
 app.conf.pgbeat_condition_timeout = 2.0
 
 
-@app.task(name="tests.add")
+@app.task(name="tests.add", shared=False)
 def add(x: int = 1, y: int = 2) -> int:
     """A sum."""
     return x + y
 
 
-@app.task(name="tests.note", bind=True)
+@app.task(name="tests.note", bind=True, shared=False)
 def note(self: "object", **kwargs: object) -> None:
     """Writes down that it ran, and with what, in the table `notes`."""
     with psycopg.connect(DATABASE) as connection:

@@ -1,0 +1,129 @@
+"""What is killed, whenever it is killed: every due time has one tick and one message."""
+
+import json
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pgbeat.scheduler import Scheduler
+from tests import nursery
+from tests.processes import Processes, until
+
+Beat = Callable[..., Scheduler]
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+LEADER = """
+    SELECT l.pid FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objid = 1050
+       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
+
+
+def message_ids(sql: Sql) -> list[str]:
+    return [json.loads(row[0])["headers"]["id"] for row in sql("SELECT payload FROM kombu_message")]
+
+
+def assert_launched_once(sql: Sql) -> None:
+    """Ticks, jobs and messages are the same set, each once."""
+    launched = [str(row[0]) for row in sql("SELECT job_id FROM pgbeat.ticks ORDER BY 1")]
+    assert len(set(launched)) == len(launched)
+    assert sorted(message_ids(sql)) == launched
+    assert [str(row[0]) for row in sql("SELECT id FROM pgbeat.jobs ORDER BY 1")] == launched
+
+
+@pytest.mark.parametrize("step", nursery.STEPS)
+def test_killed_at_each_step(processes: Processes, beat: Beat, sql: Sql, step: str) -> None:
+    """Twenty times each: the leader dies by SIGKILL at the step, another beat takes over."""
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run, condition_sql) "
+        "SELECT 's' || i, 'tests.add', '1 hour', now() + interval '1 hour', "
+        "CASE WHEN i % 3 = 0 THEN 'SELECT true' END FROM generate_series(1, 9) i"
+    )
+    victims = nursery.start(processes.env, step)
+    try:
+        for n in range(1, 21):
+            sql("UPDATE pgbeat.schedules SET next_run = now()")
+            victims.stdin.write("\n")
+            victims.stdin.flush()
+            assert victims.stdout.readline() == "killed\n"
+            survivor = beat()
+            until(lambda s=survivor: s.run_due() or due(sql) == 0)  # type: ignore[misc]
+            survivor.close()
+            assert sql("SELECT count(*), count(DISTINCT due_at) FROM pgbeat.ticks") == [(9 * n, n)]
+            assert sql("SELECT DISTINCT outcome FROM pgbeat.ticks") == [("launched",)]
+        assert_launched_once(sql)
+    finally:
+        victims.kill()
+        victims.communicate()
+
+
+def due(sql: Sql) -> int:
+    [(count,)] = sql("SELECT count(*) FROM pgbeat.schedules WHERE next_run <= now()")
+    return int(count)
+
+
+def run_four_beats(processes: Processes, sql: Sql, seconds: int) -> None:
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every) "
+        "SELECT 's' || i, 'tests.add', '1 second' FROM generate_series(1, 20) i"
+    )
+    beats = [processes.beat() for _ in range(4)]
+    for process in beats:
+        process.says("beat: Starting...")
+    enough = "SELECT count(DISTINCT due_at) >= %s FROM pgbeat.ticks"
+    until(lambda: sql(enough, seconds)[0][0], seconds * 3 + 30)
+    for process in beats:
+        process.send_signal(signal.SIGTERM)
+    for process in beats:
+        assert process.wait(20) == 0, process.output
+    assert sum("This beat leads" in process.output for process in beats) >= 1
+    assert_launched_once(sql)
+
+
+def test_four_beats_launch_once(processes: Processes, sql: Sql) -> None:
+    run_four_beats(processes, sql, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_four_beats_launch_once_for_a_minute(processes: Processes, sql: Sql) -> None:
+    run_four_beats(processes, sql, 60)
+
+
+def test_the_standby_takes_over_when_the_leader_is_killed(processes: Processes, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 'tests.add', '1 second')")
+    beats = {processes.beat() for _ in range(3)}
+    for n in range(3):
+        leader = until(lambda b=beats: next((p for p in b if "leads" in p.output), None))  # type: ignore[misc]
+        until(lambda n=n: sql("SELECT count(*) > %s FROM pgbeat.ticks", n * 3)[0][0])  # type: ignore[misc]
+        [(before,)] = sql(LEADER)
+        leader.kill_group()
+        beats.discard(leader)
+        if beats:
+            until(lambda p=before: [r for r in sql(LEADER) if r[0] != p])  # type: ignore[misc]
+    assert_launched_once(sql)
+
+
+def test_backends_terminated_at_random(processes: Processes, sql: Sql) -> None:
+    """The server cuts beat's connections again and again; nothing is lost, nothing twice."""
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, condition_sql) "
+        "SELECT 's' || i, 'tests.add', '300 milliseconds', "
+        "CASE WHEN i % 2 = 0 THEN 'SELECT true' END FROM generate_series(1, 10) i"
+    )
+    process = processes.beat()
+    for n in range(10):
+        until(lambda n=n: sql("SELECT count(*) > %s FROM pgbeat.ticks", n * 12)[0][0])  # type: ignore[misc]
+        sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name LIKE 'pgbeat %' AND datname = current_database()"
+        )
+    until(lambda: sql("SELECT count(*) > 130 FROM pgbeat.ticks")[0][0])
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0, process.output
+    assert sql("SELECT DISTINCT outcome FROM pgbeat.ticks") == [("launched",)]
+    assert_launched_once(sql)
+    assert "Lost the database" in process.output and "The database is back" in process.output
+    assert "Traceback" not in process.output
