@@ -3,19 +3,17 @@
 import argparse
 import json
 import os
-import platform
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from beats.contenders import Contender, Pgbeat
+from beats.machine import Stolen, description
 from beats.measures import Bench, Figures, change, idle, lateness, launch
 from beats.peers import CONTENDERS, RedBeat
 from beats.processes import ProcessError, Processes
@@ -31,11 +29,11 @@ SIZES = (1_000, 10_000, 100_000, 1_000_000)
 FULL_SIZE = 1_000_000
 MOST_DUE = 10_000
 
-Case = tuple[str, Callable[[Contender], Figures | None]]
+Case = tuple[str, Callable[[Contender], Figures]]
 
 
 def cases(measure: str, bench: Bench, options: argparse.Namespace) -> Iterator[Case]:
-    """The cases of a measure: a title, and what to run for a contender (`None`: left out)."""
+    """The cases of a measure: a title, and what to run for a contender."""
     if measure == "idle":
         for size in options.sizes:
             yield (
@@ -93,15 +91,15 @@ def measure_all(
             row = results.setdefault(measure, {}).setdefault(title, {})
             for contender in contenders:
                 bench.say(f"{measure}, {title}: {contender.name} …")
+                stolen = Stolen()
                 try:
                     figures = run(contender)
                 except Exception as error:  # the other figures are worth having all the same
                     figures = {"error": str(error) or repr(error)}
                 finally:
                     bench.processes.kill_all()
-                if figures is not None:
-                    row[contender.name] = figures
-                    bench.say(f"    {_brief(figures)}")
+                row[contender.name] = {**figures, "stolen_percent": stolen.percent()}
+                bench.say(f"    {_brief(row[contender.name])}")
 
 
 def _brief(figures: Figures) -> str:
@@ -124,26 +122,6 @@ def contenders_for(options: argparse.Namespace, say: Callable[[str], None]) -> l
         else:
             names.append(name)
     return names
-
-
-def environment(postgres: Postgres) -> dict[str, object]:
-    """What the figures depend on."""
-    packages = {"celery", "kombu", "sqlalchemy", "psycopg", "django", "redis"}
-    packages |= {kind.package for kind in CONTENDERS.values()}
-    versions = {}
-    for package in sorted(packages):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cpus": os.cpu_count(),
-        "postgres": postgres.settings,
-        "packages": versions,
-    }
 
 
 def _names(text: str, known: tuple[str, ...]) -> list[str]:
@@ -188,11 +166,12 @@ def main() -> int:
     progress = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     names = contenders_for(options, progress.print)
     results: Results = {}
+    machine: dict[str, object] = {}
     code = 0
     with ExitStack() as stack:
-        postgres = stack.enter_context(Postgres(os.environ.get("PGBEAT_TEST_URL")))
-        machine = environment(postgres)
         try:
+            postgres = stack.enter_context(Postgres(os.environ.get("PGBEAT_TEST_URL")))
+            machine = description((kind.package for kind in CONTENDERS.values()), postgres.settings)
             needs_redis = any(CONTENDERS[name].uses_redis for name in names)
             redis = stack.enter_context(Redis()) if needs_redis else None
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="pgbeat-bench-"))

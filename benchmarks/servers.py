@@ -81,6 +81,14 @@ class Postgres:
         self.settings: dict[str, str] = {}
 
     def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def _start(self) -> None:
         if self._given:
             self._url = make_url(self._given)
         else:
@@ -98,7 +106,6 @@ class Postgres:
                 " ('server_version', 'fsync', 'synchronous_commit', 'shared_buffers')"
             )
             self.settings = dict(rows.fetchall())
-        return self
 
     def database(self, name: str) -> str:
         """Creates an empty database and returns its URL (`postgresql://…`)."""
@@ -120,12 +127,13 @@ class Postgres:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._embedded is not None:
-            self._embedded.cleanup()
-            shutil.rmtree(self._folder, ignore_errors=True)
-        else:
+        if self._given:
             for name in self._databases:
                 self._drop(name)
+        if self._embedded is not None:
+            self._embedded.cleanup()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def libpq(url: URL | str) -> str:

@@ -30,10 +30,10 @@ def postgres_url(text: str) -> URL:
         raise ConfigError(
             "the database URL can't be parsed; expected postgresql://user:password@host:5432/name"
         ) from None
-    except ValueError as error:  # a port that is no number
+    except ValueError:  # what stands where the port should be may be a piece of the password
         raise ConfigError(
-            f"the database URL can't be parsed ({error}); "
-            "expected postgresql://user:password@host:5432/name"
+            "the database URL can't be parsed: its port is not a number; expected "
+            "postgresql://user:password@host:5432/name, with %2F for a slash in the password"
         ) from None
     if url.get_backend_name() not in _POSTGRES and url.drivername not in _POSTGRES:
         raise ConfigError(
@@ -64,6 +64,15 @@ def same_database(one: URL, other: URL) -> bool:
         return str(host), int(str(port)), url.database or url.username
 
     return place(one) == place(other)
+
+
+def place(url: URL) -> str:
+    """Database, server and user for a sentence: `'app' on db.example.com:5432 as beat`."""
+    host = url.host or url.query.get("host") or "the default host"
+    port = url.port or url.query.get("port") or ""
+    where = f"{host}:{port}" if port and not str(host).startswith("/") else str(host)
+    user = f" as {url.username}" if url.username else ""
+    return f"{url.database or url.username or 'default'!r} on {where}{user}"
 
 
 def redacted(url: URL | str) -> str:

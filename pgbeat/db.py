@@ -3,10 +3,11 @@
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any
 
 import psycopg
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, func, select, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
@@ -23,6 +24,28 @@ def engine(url: URL, name: str, **options: Any) -> Engine:
         connect_args={"application_name": name, "connect_timeout": 10},
         **{"poolclass": NullPool, "pool_pre_ping": True, **options},
     )
+
+
+def now(connection: Connection) -> datetime:
+    """The database's clock, at the start of the open transaction."""
+    moment: datetime = connection.execute(select(func.now())).scalar_one()
+    return moment
+
+
+def is_shared(one: Connection, other: Connection) -> bool:
+    """Whether a transaction-mode pooler stands before the server: two connections (in autocommit
+    mode) that take turns then meet the same session, or one of them several.
+
+    Session locks, LISTEN and session settings, all of which beat needs, get lost behind it.
+    """
+    seen: dict[Connection, set[int]] = {one: set(), other: set()}
+    # Such that neither a stack nor a queue of sessions gives each its own again.
+    for connection in (one, other, other, one, one, other):
+        seen[connection].add(connection.execute(_PID).scalar_one())
+    return len(seen[one]) > 1 or len(seen[other]) > 1 or seen[one] == seen[other]
+
+
+_PID = text("SELECT pg_backend_pid()")
 
 
 def is_lost(error: BaseException) -> bool:

@@ -35,6 +35,9 @@ class Verdict(NamedTuple):
     error: str | None = None
     #: The launcher's cursor as JSON text; `None` leaves it as it is.
     cursor: str | None = None
+    #: Where the job comes from (`jobs.job_source`), and who asked, if not the scheduler.
+    job_source: str = "scheduled_task"
+    created_by: str | None = None
 
 
 class Decision(NamedTuple):
@@ -220,8 +223,8 @@ class Dispatcher:
             args=_if_json(row, list(request.args)),
             kwargs=_if_json(row, dict(request.kwargs)),
             queue=queue or _queue_name(options),
-            job_source="scheduled_task",
-            created_by=f"system:scheduler:{row.launcher}",
+            job_source=verdict.job_source,
+            created_by=verdict.created_by or f"system:scheduler:{row.launcher}",
             is_system_job=True,
         )
         return Tick(*head, "launched", job_id=job_id), job

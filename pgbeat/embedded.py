@@ -37,6 +37,7 @@ _SOCKET_FOLDER_BYTES = 104 - len("/.s.PGSQL.5432") - 1
 #: Whom root runs the server as (Postgres refuses root): a user that every system has.
 _UNPRIVILEGED = "nobody"
 _PORT = 5432
+_ANOTHER = "use another folder (for the demo, set XDG_CACHE_HOME)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +195,13 @@ def _make_folder(folder: Path, owner: pwd.struct_passwd | None) -> None:
         if owner is not None:
             for path in missing:
                 path.chmod(0o755)
-        writable = os.access(folder, os.W_OK | os.X_OK)
+        ours = os.access(folder, os.W_OK | os.X_OK) and (
+            owner is not None or folder.stat().st_uid == os.geteuid()
+        )
     except OSError as error:
         raise PgbeatError(f"can't use {folder}: {error.strerror or error}") from None
-    if not writable:
-        raise PgbeatError(f"can't write to {folder}; use another folder (XDG_CACHE_HOME)")
+    if not ours:
+        raise PgbeatError(f"{folder} is not ours to write in; {_ANOTHER}")
     if owner is not None and not _reaches(owner, folder):
         raise PgbeatError(
             f"user {owner.pw_name!r}, who runs Postgres for root, can't reach {folder}; "
@@ -209,14 +212,18 @@ def _make_folder(folder: Path, owner: pwd.struct_passwd | None) -> None:
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
     """Holds the folder for this process; the lock goes with the process, however it ends."""
-    with (folder / "lock").open("a+") as lock:
+    try:
+        lock = (folder / "lock").open("a+")
+    except PermissionError:
+        raise PgbeatError(f"{folder} was made by another user; {_ANOTHER}") from None
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             lock.seek(0)
             raise PgbeatError(
                 f"process {lock.read().strip() or '?'} runs a server in {folder} already; "
-                "end it, or use another folder (XDG_CACHE_HOME)"
+                f"end it, or {_ANOTHER}"
             ) from None
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
@@ -254,16 +261,23 @@ def _reachable_copy(bin_folder: Path, folder: Path, owner: pwd.struct_passwd | N
     """The programs, copied where the server's user can't reach them (a virtualenv in /root)."""
     if owner is None or _reaches(owner, bin_folder / "postgres"):
         return bin_folder
-    source = bin_folder.parent
-    copy = folder / source.name
+    status = (bin_folder / "postgres").stat()
+    copy = folder / f"programs-{status.st_size:x}-{int(status.st_mtime):x}"
+    package = bin_folder.parent.parent
+    site = package.parent
     if not copy.exists():
-        half = folder / f"{source.name}.new"
-        shutil.rmtree(half, ignore_errors=True)
-        shutil.copytree(source, half, ignore=shutil.ignore_patterns("include", "*.a"))
+        for old in folder.glob("programs-*"):
+            shutil.rmtree(old, ignore_errors=True)
+        half = copy.with_name(f"{copy.name}.new")
+        # Beside the programs, the libraries that the wheel carries for them.
+        for source in (bin_folder.parent, package / ".dylibs", site / f"{package.name}.libs"):
+            if source.exists():
+                unneeded = shutil.ignore_patterns("include", "*.a")
+                shutil.copytree(source, half / source.relative_to(site), ignore=unneeded)
         for path in (half, *half.rglob("*")):
             path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
         half.rename(copy)
-    return copy / "bin"
+    return copy / bin_folder.relative_to(site)
 
 
 def _environment() -> dict[str, str]:
@@ -389,7 +403,7 @@ def _end_left_over(data: Path, patience: float = 15.0) -> None:
         waited = time.monotonic() - begun
         if waited > patience:
             raise PgbeatError(f"a Postgres (process {pid}) still runs in {data}; end it")
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGINT if waited < patience / 2 else signal.SIGQUIT)
         time.sleep(0.1)
     pid_file.unlink(missing_ok=True)

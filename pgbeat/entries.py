@@ -17,6 +17,19 @@ from pgbeat.sync import CodeEntry, faithful
 from pgbeat.timetables import zone
 
 
+def built_in(app: Celery) -> dict[str, Any]:
+    """Celery's own entries: the cleanup of results, where the result backend needs one."""
+    if not app.conf.result_expires or app.backend.supports_autoexpire:
+        return {}
+    return {
+        "celery.backend_cleanup": {
+            "task": "celery.backend_cleanup",
+            "schedule": crontab("0", "4", "*"),
+            "options": {"expires": 12 * 3600},
+        }
+    }
+
+
 def from_app(app: Celery, defaults: Mapping[str, Any]) -> list[CodeEntry]:
     """What the app schedules in code, with `defaults` (Celery's own entries) beneath it."""
     entries = {**defaults, **app.conf.beat_schedule}

@@ -9,6 +9,7 @@
     │   └── UnknownLauncher   a launcher that the app has not registered
     ├── NotFound              no schedule of that name
     ├── AlreadyExists         a schedule of that name is there
+    ├── Busy                  the schedule is being changed by somebody else
     ├── ConditionError        a condition raised, was refused or returned something else
     └── ConditionTimeout      a condition or preparation took longer than it may
 
@@ -50,6 +51,10 @@ class NotFound(PgbeatError):
 
 class AlreadyExists(PgbeatError):
     """There is such a schedule already."""
+
+
+class Busy(PgbeatError):
+    """The schedule is being changed by somebody else at this moment."""
 
 
 class ConditionError(PgbeatError):

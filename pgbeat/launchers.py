@@ -148,19 +148,22 @@ class GenericLauncher(Launcher):
     def check_conditions(self, ctx: Context) -> bool | Skip:
         """True when the condition's first row's first column is truthy, or there is none."""
         sql = ctx.schedule.condition_sql
-        if sql is None:
-            return True
-        # The driver's own cursor: a condition is the operator's SQL, colons and percents included.
-        # Streaming takes one statement only, and stops a SELECT of a million rows at its second.
-        driver: Any = ctx.connection.connection.driver_connection
-        with driver.cursor() as cursor:
-            rows = cursor.stream(sql)
-            row = next(rows, None)
-            next(rows, None)
-            rows.close()
-        if row is None:
-            return Skip("condition_sql found no row")
-        return True if row[0] else Skip(f"condition_sql is {_shown(row[0])}")
+        return True if sql is None else holds(ctx.connection, sql)
+
+
+def holds(connection: Connection, condition_sql: str) -> bool | Skip:
+    """Whether a condition in SQL holds. For a transaction that is `read_only`."""
+    # The driver's own cursor: a condition is the operator's SQL, colons and percents included.
+    # Streaming takes one statement only, and stops a SELECT of a million rows at its second.
+    driver: Any = connection.connection.driver_connection
+    with driver.cursor() as cursor:
+        rows = cursor.stream(condition_sql)
+        row = next(rows, None)
+        next(rows, None)
+        rows.close()
+    if row is None:
+        return Skip("condition_sql found no row")
+    return True if row[0] else Skip(f"condition_sql is {_shown(row[0])}")
 
 
 def _shown(value: Any) -> str:

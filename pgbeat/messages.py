@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sqlalchemy import Connection, text
-from sqlalchemy.dialects.postgresql.base import PGDialect, PGIdentifierPreparer
+from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.elements import TextClause
 
-_quote = PGIdentifierPreparer(PGDialect()).quote
+_quote = postgresql.dialect().identifier_preparer.quote  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,21 @@ class BrokerTables:
         names = [_quote(self.queue), _quote(self.message)]
         names += ["queue_id_sequence", "message_id_sequence"]
         return all(connection.scalar(_EXISTS, {"name": name}) for name in names)
+
+    def missing_privileges(self, connection: Connection) -> list[str]:
+        """What the role may not do that publishing needs, such as `INSERT on kombu_message`."""
+        needs = [
+            (_quote(self.queue), "SELECT, INSERT", _MAY_USE_TABLE),
+            (_quote(self.message), "SELECT, INSERT", _MAY_USE_TABLE),
+            ("queue_id_sequence", "USAGE", _MAY_USE_SEQUENCE),
+            ("message_id_sequence", "USAGE", _MAY_USE_SEQUENCE),
+        ]
+        return [
+            f"{privilege} on {name}"
+            for name, privileges, query in needs
+            for privilege in privileges.split(", ")
+            if not connection.scalar(query, {"name": name, "privilege": privilege})
+        ]
 
     def put(self, connection: Connection, batch: Sequence[tuple[str, str]]) -> None:
         """Writes messages, (queue, payload) each, in the order given; makes missing queues."""
@@ -76,3 +91,5 @@ class BrokerTables:
 
 
 _EXISTS = text("SELECT to_regclass(:name) IS NOT NULL")
+_MAY_USE_TABLE = text("SELECT has_table_privilege(:name, :privilege)")
+_MAY_USE_SEQUENCE = text("SELECT has_sequence_privilege(:name, :privilege)")

@@ -16,7 +16,6 @@ from typing import Any
 import celery.beat
 import psycopg
 from celery import Celery
-from celery.schedules import crontab
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
@@ -174,16 +173,7 @@ class Scheduler(celery.beat.Scheduler):
 
     def default_entries(self) -> dict[str, Any]:
         """Celery's own: the cleanup of results, where the result backend needs one."""
-        conf = self.app.conf
-        if not conf.result_expires or self.app.backend.supports_autoexpire:
-            return {}
-        return {
-            "celery.backend_cleanup": {
-                "task": "celery.backend_cleanup",
-                "schedule": crontab("0", "4", "*"),
-                "options": {"expires": 12 * 3600},
-            }
-        }
+        return entries.built_in(self.app)
 
     def reached(self, step: str) -> None:
         """Called at each step of a tick, by name. Does nothing; tests stop the process here."""

@@ -89,9 +89,10 @@ class Schedule(NamedTuple):
 
     def backoff(self) -> timedelta:
         """How long after a failure to try again: base × 2^n, capped, n counting this failure."""
-        doubled = min(self.retry_count + 1, 40)
-        wait: timedelta = min(self.retry_base * (1 << doubled), self.retry_cap)
-        return wait
+        factor = 1 << min(self.retry_count + 1, 40)
+        # Asked by division: the product may be longer than a timedelta can be.
+        is_capped = self.retry_base > self.retry_cap / factor
+        return self.retry_cap if is_capped else self.retry_base * factor
 
 
 @lru_cache(maxsize=1024)

@@ -112,8 +112,8 @@ def stats(connection: Connection, schedule_id: int) -> Stats:
         func.count(),
         *(func.count().filter(ticks.c.outcome == o) for o in ("launched", "skipped", "failed")),
     ).where(ticks.c.schedule_id == schedule_id)
-    total, launched, skipped, failed = connection.execute(query).one()
-    return Stats(total, launched, skipped, failed)
+    counts: Any = connection.execute(query).one()
+    return Stats(*counts)
 
 
 def newest(connection: Connection) -> Any:

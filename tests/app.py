@@ -15,7 +15,6 @@ app = Celery("tests", broker=broker_url(DATABASE))
 app.conf.task_ignore_result = True
 app.conf.result_expires = None  # no cleanup among the schedules
 app.conf.broker_connection_retry_on_startup = True
-app.conf.broker_transport_options = {"polling_interval": 0.05}
 app.conf.pgbeat_loop_interval = float(os.environ.get("TESTS_LOOP_INTERVAL", "1"))
 app.conf.pgbeat_condition_timeout = 2.0
 

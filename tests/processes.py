@@ -13,7 +13,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).parent.parent
 
 
-def until(condition: Callable[[], T], seconds: float = 30.0, what: str = "") -> T:
+def until(condition: Callable[[], T | None], seconds: float = 30.0, what: str = "") -> T:
     """Asks again and again until the condition is truthy; its value. Fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
@@ -29,7 +29,7 @@ class Process(subprocess.Popen[bytes]):
     """A process whose output goes to a file, killed with its children."""
 
     def __init__(self, command: list[str], log: Path, env: dict[str, str]) -> None:
-        self.log = log
+        self.log, self.command = log, " ".join(command)
         with log.open("wb") as output:
             super().__init__(
                 command,
@@ -111,6 +111,7 @@ class Processes:
         return self.celery("worker", "-l", "INFO", "-n", name, *pool, *arguments, app=app, **env)
 
     def stop_all(self) -> None:
-        """Kills what still runs."""
+        """Kills what still runs, and prints what each said last: pytest shows it on a failure."""
         for process in self.started:
             process.kill_group()
+            print(f"--- {process.command[-100:]}\n{process.output[-3000:]}")

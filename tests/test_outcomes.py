@@ -232,7 +232,9 @@ def test_what_the_checks_were_evaded_for_fails_with_their_sentence(beat: Beat, s
     sql("INSERT INTO pgbeat.schedules (name, task, cron) VALUES ('new', 'tests.add', 'x y')")
     add(sql, "good")
     assert beat().run_due() == 4
-    errors = dict(sql("SELECT schedule, error FROM pgbeat.ticks WHERE outcome = 'failed'"))
+    errors: dict[str, str] = dict(
+        sql("SELECT schedule, error FROM pgbeat.ticks WHERE outcome = 'failed'")
+    )
     assert errors.keys() == {"zone", "cron", "new"}
     assert "timezone 'Mars/Olympus' is not known; use an IANA name" in errors["zone"]
     assert errors["cron"].startswith("cron '61 * * * *': ")

@@ -44,7 +44,11 @@ def idle(bench: Bench, contender: Contender, size: int) -> Figures:
     bench.seed(contender)
     said, in_time = bench.processes.run(contender.spec, "idle", limit=START_LIMIT)
     figures: Figures = {key: value for line in said for key, value in line.items()}
-    return figures if in_time else {**figures, "limit_s": START_LIMIT}
+    if not in_time:
+        figures["limit_s"] = START_LIMIT
+        if "startup_mb" in figures:
+            figures["peak_mb"] = figures["startup_mb"]
+    return figures
 
 
 def launch(bench: Bench, contender: Contender, size: int, due: int) -> Figures:

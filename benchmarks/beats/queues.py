@@ -24,7 +24,7 @@ class RedisQueue(Queue):
         self._client = redis.Redis.from_url(url)
 
     def count(self) -> int:
-        return int(self._client.llen("celery"))  # type: ignore[arg-type]
+        return int(str(self._client.llen("celery")))
 
     def purge(self) -> None:
         self._client.delete("celery")

@@ -61,8 +61,7 @@ def takeover(bench: Bench, contender: Contender, repeats: int) -> Figures:
             old = holder()
             begun = time.perf_counter()
             bench.processes.kill(leader)
-            # What is decided after this is the standby's: a tick carries the start of its
-            # transaction, and the dead begin none.
+            # What is decided after this is the standby's: the dead don't commit.
             dead_at = one("SELECT clock_timestamp()")
             if not wait_until(lambda dead=old: holder() not in (None, dead), 60, pause=0.001):
                 raise ProcessError("nobody took over within 60 s")

@@ -1,0 +1,135 @@
+"""The command line: `pgbeat …`, and the same commands as `celery -A app pgbeat …`.
+
+This module imports nothing heavy: Celery loads it for each of its own commands too.
+"""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pgbeat import __version__
+
+#: Key of the `Target` in click's `Context.meta`.
+TARGET = "pgbeat.cli.target"
+
+#: Each command's module and what the list of commands says about it.
+COMMANDS = {
+    "add": ("definitions", "Add a schedule."),
+    "demo": ("setup", "Show pgbeat at work on a Postgres of its own."),
+    "disable": ("switches", "Take a schedule out of service."),
+    "doctor": ("doctor", "Check the database, the beat and the broker."),
+    "enable": ("switches", "Put a disabled schedule back in service."),
+    "explain": ("explain", "Say why a schedule did or didn't run."),
+    "history": ("ticks", "Show a schedule's last ticks and how they came out."),
+    "list": ("views", "List the schedules."),
+    "migrate": ("setup", "Bring the database's schema to the newest version."),
+    "next": ("views", "Show when a schedule is due next."),
+    "pause": ("switches", "Hold a schedule until it is resumed."),
+    "remove": ("switches", "Delete a schedule."),
+    "resume": ("switches", "Let a paused schedule go on."),
+    "status": ("views", "Show all about a schedule."),
+    "trigger": ("ticks", "Decide a schedule now."),
+    "update": ("definitions", "Change a schedule."),
+}
+
+
+class Commands(click.Group):
+    """A group whose commands are imported when they are called, and whose errors are sentences."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, its module imported."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"pgbeat.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command named first; for a name that is none, the nearest there is."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, COMMANDS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "see --help for those there are"
+            ctx.fail(f"there is no command {name!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, none of them imported."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Runs the command; an error that has a sentence is shown as that."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise click.exceptions.Exit(130) from None
+        except (click.ClickException, click.Abort, click.exceptions.Exit, OSError):
+            raise
+        except Exception as error:
+            from pgbeat.cli.failures import refusal
+
+            sentence = refusal(error, ctx.meta.get(TARGET))
+            if sentence is None:
+                raise
+            raise sentence from None
+
+
+_url = click.option("--url", envvar="PGBEAT_URL", help="The database; wins over the app's.")
+
+
+@click.group(cls=Commands, invoke_without_command=True)
+@_url
+@click.pass_context
+def pgbeat(ctx: click.Context, /, url: str | None, **preload: object) -> None:
+    """Schedules of pgbeat: look at them, change them, find out why they did or didn't run."""
+    from pgbeat.cli.target import Target
+
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+        ctx.exit()
+    given = ctx.find_root().params.get("app") is not None
+    ctx.meta[TARGET] = Target(url, celery=ctx.obj, is_given=given)
+
+
+@click.group(cls=Commands, invoke_without_command=True)
+@click.option("-A", "--app", metavar="APP", envvar="PGBEAT_APP", help="The Celery app.")
+@click.option(
+    "--workdir",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder to change to first.",
+)
+@_url
+@click.version_option(__version__, message="pgbeat %(version)s")
+@click.pass_context
+def program(ctx: click.Context, app: str | None, workdir: Path | None, url: str | None) -> None:
+    """A Celery beat scheduler on Postgres: schedules, conditions, history and broker in one place.
+
+    Commands that only read and switch need a database: --url, or the app's. Those that launch, or
+    check what can be launched, need the app.
+    """
+    from pgbeat.cli.target import Target
+
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+        ctx.exit()
+    ctx.meta[TARGET] = Target(url, name=app, workdir=workdir)
+
+
+def main() -> None:
+    """The console script."""
+    try:
+        program(prog_name="pgbeat")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,140 @@
+"""`pgbeat add` and `update`: what schedules are."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import click
+from rich.text import Text
+from sqlalchemy import Connection
+
+from pgbeat import schedules
+from pgbeat.cli import printing
+from pgbeat.cli.options import CLEARABLE, clearing, definition
+from pgbeat.cli.switches import dry_run_option, next_line
+from pgbeat.cli.target import Target, pass_target
+from pgbeat.errors import AlreadyExists, ConditionError
+from pgbeat.schedules import Schedule
+
+#: What the code of the app decides about the schedules that it makes.
+_CODE_OWNS = {"task", "cron", "every", "timezone", "args", "kwargs", "options"}
+
+
+@click.command("add")
+@click.argument("name")
+@definition
+@click.option("--if-not-exists", is_flag=True, help="Leave it as it is if it is there.")
+@dry_run_option
+@pass_target
+def add_command(
+    target: Target, /, name: str, if_not_exists: bool, dry_run: bool, **given: Any
+) -> None:
+    """Add a schedule: a name, a task, and --cron or --every.
+
+    With the app (-A), task, launcher and arguments are checked against what it has registered.
+    """
+    settings = target.settings
+    values: dict[str, Any] = {
+        "max_retries": settings.max_retries,
+        "retry_base": timedelta(seconds=settings.retry_base),
+        "retry_cap": timedelta(seconds=settings.retry_cap),
+    }
+    values |= {key: value for key, value in given.items() if value is not None}
+    try:
+        with target.transaction(dry_run=dry_run) as connection:
+            row = schedules.add(connection, name, source="cli", **values)
+            remark = _check(target, connection, row, set(values))
+    except AlreadyExists:
+        if not if_not_exists:
+            raise
+        click.echo(f"Schedule {name!r} is there already; it is left as it is.")
+        return
+    click.echo(f"{'Would add' if dry_run else 'Added'} schedule {name!r}. "
+               f"{next_line(target, row)}".rstrip())  # fmt: skip
+    if remark:
+        click.echo(remark)
+
+
+@click.command("update")
+@click.argument("name")
+@definition
+@clearing
+@dry_run_option
+@pass_target
+def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> None:
+    """Change a schedule. A new timetable counts from now on.
+
+    --cron takes the place of --every, and the other way round.
+    """
+    values = {
+        key: value
+        for key, value in given.items()
+        if value is not None and not key.startswith("no_")
+    }
+    for option, column in CLEARABLE.items():
+        if given[f"no_{option}"]:
+            if column in values:
+                flag = column.replace("_", "-")
+                raise click.UsageError(f"--{flag} and --no-{option} exclude each other")
+            values[column] = None
+    if not values:
+        raise click.UsageError("nothing to change; give at least one option (see --help)")
+    for one, other in (("cron", "every"), ("every", "cron")):
+        if one in values and other not in values:
+            values[other] = None
+    with target.transaction(dry_run=dry_run) as connection:
+        before = schedules.get(connection, name, for_update=True)
+        row = schedules.edit(connection, name, **values)
+        remark = _check(target, connection, row, set(values))
+    changes = [key for key in values if getattr(before, key) != getattr(row, key)]
+    if not changes:
+        click.echo(f"Schedule {name!r} is like that already.")
+        return
+    verb = "Would change" if dry_run else "Changed"
+    click.echo(f"{verb} schedule {name!r}. {next_line(target, row)}".rstrip())
+    printing.show(printing.facts([(key, _change(before, row, key)) for key in changes]))
+    if remark:
+        click.echo(remark)
+    if row.source == "code" and _CODE_OWNS & set(changes):
+        printing.note("it is made by the app's code, and beat sets it back when it starts.")
+
+
+def _change(before: Schedule, after: Schedule, key: str) -> Text:
+    return Text(f"{_value(getattr(before, key))} → {_value(getattr(after, key))}")
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, timedelta):
+        return printing.span(value, units=4)
+    return printing.line(value if isinstance(value, str) else json.dumps(value))
+
+
+def _check(target: Target, connection: Connection, row: Schedule, given: set[str]) -> str:
+    """Refuses what the app can't launch; says how the condition stands."""
+    from pgbeat.publisher import check_options
+    from pgbeat.registry import check
+
+    if given & {"task", "launcher", "args", "kwargs", "options"}:
+        app = target.registry
+        if app is not None:
+            check(app, row)
+        else:
+            check_options(row.options)
+            printing.note("task and launcher are not checked; with -A APP they would be.")
+    if "condition_sql" in given and row.condition_sql is not None:
+        return _try_condition(target, row.condition_sql)
+    return ""
+
+
+def _try_condition(target: Target, condition_sql: str) -> str:
+    """How the condition stands. Refuses one that can never hold."""
+    from pgbeat.registry import check_condition
+
+    try:
+        with target.engine.connect() as connection:
+            answer = check_condition(connection, condition_sql, target.settings.condition_timeout)
+    except ConditionError as error:
+        return f"Its condition fails as things are: {error}."
+    return "Its condition holds now." if answer is True else f"Its condition says no: {answer}."

@@ -1,0 +1,87 @@
+"""Errors as sentences: what a person reads instead of a traceback, and the exit status."""
+
+from typing import Any
+
+import click
+import psycopg
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat import db
+from pgbeat.config import place
+from pgbeat.errors import ConfigError, InvalidSchedule, PgbeatError
+
+#: Exit statuses: it failed, or there is no such thing; it was not understood; conditions say no.
+FAILED, REFUSED, SKIPPED = 1, 2, 3
+
+#: SQLSTATEs of what a missing or another schema looks like: no schema, table, column, function.
+_OTHER_SCHEMA = {"3F000", "42P01", "42703", "42883"}
+
+
+class BadInput(click.ClickException):
+    """A sentence about what was asked for; it can't be done that way."""
+
+    exit_code = REFUSED
+
+
+def refusal(error: Exception, target: Any) -> click.ClickException | None:
+    """What to say about an error; `None` for one that is a mistake of ours."""
+    if isinstance(error, ConfigError | InvalidSchedule):
+        return BadInput(str(error))
+    if isinstance(error, UnicodeEncodeError):
+        return BadInput("an argument is not valid UTF-8")
+    if isinstance(error, PgbeatError):
+        return click.ClickException(str(error))
+    if isinstance(getattr(error, "orig", None), psycopg.ProgrammingError) and _state(error) is None:
+        return BadInput(f"the database URL is not right: {first_line(error)}")
+    if isinstance(error, DBAPIError | psycopg.Error):
+        return click.ClickException(_of_database(error, target))
+    return None
+
+
+def _of_database(error: DBAPIError | psycopg.Error, target: Any) -> str:
+    if db.is_lost(error):
+        return unreachable(error, target)
+    state = _state(error)
+    if state in _OTHER_SCHEMA:
+        problem = _schema_problem(target)
+        if problem is not None:
+            return problem
+    if state == "55P03":
+        return "somebody else is changing that schedule and isn't done yet; try again"
+    return f"the database refused: {first_line(error)}" + (
+        "; `pgbeat doctor` lists the missing permissions" if state == "42501" else ""
+    )
+
+
+def _state(error: Exception) -> str | None:
+    return getattr(getattr(error, "orig", None) or error, "sqlstate", None)
+
+
+def unreachable(error: BaseException, target: Any) -> str:
+    """Which database can't be reached, and why."""
+    line = first_line(error)
+    for noise in ("connection failed: ", "connection to server "):
+        line = line.removeprefix(noise)
+    reason = line.rpartition(" failed: ")[2].removeprefix("FATAL:").strip()
+    return f"can't reach database {place(target.settings.url)}: {reason}"
+
+
+def _schema_problem(target: Any) -> str | None:
+    """Whether the schema is missing or another one, in the words of `pgbeat.migrate`."""
+    from pgbeat import migrate
+
+    try:
+        with target.engine.connect() as connection:
+            migrate.check(connection)
+    except PgbeatError as error:
+        return str(error)
+    except DBAPIError:
+        return None
+    return None
+
+
+def first_line(error: BaseException) -> str:
+    """What the server or the driver says, without its hints."""
+    cause = getattr(error, "orig", None) or error
+    message = getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause)
+    return (message.strip().splitlines() or [type(cause).__name__])[0]

@@ -1,0 +1,173 @@
+"""How things look: tables, times, JSON."""
+
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, is_dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import click
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pgbeat.schedules import Schedule
+
+STYLES = {
+    "launched": "green",
+    "skipped": "yellow",
+    "failed": "red",
+    "completed": "green",
+    "running": "cyan",
+    "active": "green",
+    "paused": "yellow",
+    "disabled": "red",
+    "ok": "green",
+    "warn": "yellow",
+    "fail": "red",
+}
+#: Columns of the terminal from which tables show all that they have.
+WIDE = 110
+
+
+def console() -> Console:
+    """Standard output. Where that is no terminal, lines are as long as they need to be."""
+    from pgbeat.cli import TARGET
+
+    target = click.get_current_context().meta.get(TARGET)
+    plain = Console(
+        highlight=False, markup=False, emoji=False, no_color=getattr(target, "no_color", None)
+    )
+    if not plain.is_terminal:
+        plain.width = 10_000
+    return plain
+
+
+def show(*parts: RenderableType) -> None:
+    """Prints, without blanks at the ends of lines."""
+    target = console()
+    with target.capture() as capture:
+        for part in parts:
+            target.print(part)
+    for line in capture.get().splitlines():
+        click.echo(line.rstrip(), color=target.is_terminal or None)
+
+
+def is_wide() -> bool:
+    """Whether there is room for all columns."""
+    return console().width >= WIDE
+
+
+def table(*columns: str, folding: Collection[str] = ()) -> Table:
+    """A table without lines; the `folding` columns give way where there is too little room."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        made.add_column(column, no_wrap=column not in folding, overflow="fold")
+    return made
+
+
+def facts(pairs: Sequence[tuple[str, RenderableType | None]]) -> Table:
+    """Names and values beneath each other; those without a value are left out."""
+    made = Table.grid(padding=(0, 2))
+    made.add_column(style="bold", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in pairs:
+        if value is not None and value != "":
+            made.add_row(f"  {name}", value)
+    return made
+
+
+def line(value: object) -> str:
+    """A value from the database on one line, with nothing in it that would move the cursor."""
+    words = " ".join(str(value).split())
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
+
+
+def styled(word: str) -> Text:
+    """An outcome, a state or a result in its colour."""
+    return Text(word, style=STYLES.get(word.split(" ")[0], ""))
+
+
+def utc(moment: datetime | None) -> str:
+    """A time in UTC, to the second."""
+    return "" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+_SPANS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def span(length: timedelta, units: int = 2) -> str:
+    """A length of time in its largest units, as many as that."""
+    seconds = abs(length.total_seconds())
+    if seconds < 10 or (units > 2 and not seconds.is_integer()):
+        return f"{round(seconds, 3 if units > 2 else 1):g} s"
+    parts: list[str] = []
+    rest = round(seconds)
+    for size, name in _SPANS:
+        count, rest = divmod(rest, size)
+        if count or parts:
+            parts.append(f"{count} {name}" if count else "")
+    return " ".join(filter(None, parts[:units]))
+
+
+def relative(moment: datetime, now: datetime) -> str:
+    """How far away a time is."""
+    return f"in {span(moment - now)}" if moment > now else f"{span(now - moment)} ago"
+
+
+def when(moment: datetime | None, now: datetime) -> str | None:
+    """A time in UTC and how far away it is."""
+    return None if moment is None else f"{utc(moment)} UTC, {relative(moment, now)}"
+
+
+def timetable(row: Schedule, default_zone: str | None = None) -> str:
+    """When a schedule is due, as its row says it."""
+    if row.every is not None:
+        return f"every {span(row.every, units=4)}"
+    if row.cron is None:
+        return "by the app's code"
+    zone = row.timezone or default_zone
+    return f"{row.cron} ({zone})" if zone else row.cron
+
+
+def state(row: Schedule) -> str:
+    """Whether a schedule is in service."""
+    if not row.enabled:
+        return "disabled"
+    if row.paused_at is not None:
+        return "paused"
+    return f"retry {row.retry_count}/{row.max_retries}" if row.retry_count else "active"
+
+
+def note(message: str) -> None:
+    """A remark beside the result, on standard error."""
+    click.echo(f"Note: {message}", err=True)
+
+
+def echo_json(value: Any) -> None:
+    """JSON with times in ISO 8601 (UTC) and lengths of time in seconds."""
+    click.echo(json.dumps(value, default=_plain, indent=2, ensure_ascii=False))
+
+
+def row_json(row: Schedule) -> dict[str, Any]:
+    """A schedule's columns."""
+    return {key: value for key, value in row._asdict().items() if key != "version"}
+
+
+def compact(value: Any) -> str:
+    """JSON on one line; nothing for what is empty."""
+    return json.dumps(value, default=_plain, ensure_ascii=False) if value else ""
+
+
+def _plain(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+        return int(seconds) if seconds.is_integer() else seconds
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")

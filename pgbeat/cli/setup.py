@@ -1,0 +1,60 @@
+"""`pgbeat migrate` and `demo`: getting going."""
+
+import click
+
+from pgbeat.cli import printing
+from pgbeat.cli.failures import FAILED
+from pgbeat.cli.target import Target, pass_target
+from pgbeat.cli.views import json_option
+
+
+@click.command("migrate")
+@click.option("--check", is_flag=True, help="Only say whether it is; exits with 1 if not.")
+@click.option("--sql", is_flag=True, help="Print the SQL for an empty database instead.")
+@json_option
+@click.pass_context
+@pass_target
+def migrate_command(
+    target: Target, ctx: click.Context, check: bool, sql: bool, as_json: bool
+) -> None:
+    """Bring the database's schema to the newest version. Any number may do so at once."""
+    from pgbeat import migrate
+
+    if sql:
+        click.echo(migrate.script().strip())
+        return
+    newest = migrate.newest()
+    if check:
+        with target.transaction() as connection:
+            current = migrate.current(connection)
+            if as_json:
+                printing.echo_json({"current": current, "newest": newest})
+                ctx.exit(0 if current == newest else FAILED)
+            migrate.check(connection)
+        click.echo(f"The schema is at {newest}, the newest version.")
+        return
+    before, after = migrate.upgrade(target.settings.url)
+    if as_json:
+        printing.echo_json({"before": before, "current": after, "newest": newest})
+    elif before == after:
+        click.echo(f"The schema is at {after} already, the newest version.")
+    elif before is None:
+        click.echo(f"The schema is installed, at version {after}.")
+    else:
+        click.echo(f"The schema went from version {before} to {after}.")
+
+
+@click.command("demo")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), help="End by itself after so long."
+)
+@click.pass_context
+def demo_command(ctx: click.Context, seconds: float | None) -> None:
+    """Show pgbeat at work: a Postgres of its own, a worker, two beats, and the ticks as they come.
+
+    Ctrl-C ends it. With --seconds it exits with 0 only if it saw launched, skipped and failed
+    ticks and a finished job. Needs the extra pgbeat[embedded].
+    """
+    from pgbeat import demo
+
+    ctx.exit(demo.run(seconds))

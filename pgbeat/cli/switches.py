@@ -1,0 +1,109 @@
+"""`pgbeat enable`, `disable`, `pause`, `resume` and `remove`: schedules in and out of service."""
+
+import click
+
+from pgbeat import db, schedules
+from pgbeat.cli import printing
+from pgbeat.cli.target import Target, pass_target
+from pgbeat.schedules import Schedule
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done.")
+
+
+@click.command("enable")
+@click.argument("name")
+@pass_target
+def enable_command(target: Target, name: str) -> None:
+    """Put a disabled schedule back in service; it is due next by its timetable, from now on."""
+    with target.transaction() as connection:
+        before = schedules.get(connection, name)
+        row = before if before.enabled else schedules.enable(connection, name)
+    if before.enabled:
+        click.echo(f"Schedule {name!r} is enabled already.")
+    else:
+        click.echo(f"Enabled schedule {name!r}. {_next(target, row)}")
+    if row.paused_at is not None:
+        printing.note(f"it is paused; `pgbeat resume {name}` lets it go on.")
+
+
+@click.command("disable")
+@click.argument("name")
+@click.option("--reason", help="Why, for those who wonder later.")
+@pass_target
+def disable_command(target: Target, name: str, reason: str | None) -> None:
+    """Take a schedule out of service until it is enabled. What was launched goes on."""
+    with target.transaction() as connection:
+        row = schedules.disable(connection, name, reason)
+    click.echo(f"Disabled schedule {name!r}: {printing.line(row.disabled_reason)}")
+
+
+@click.command("pause")
+@click.argument("name")
+@pass_target
+def pause_command(target: Target, name: str) -> None:
+    """Hold a schedule until it is resumed; what falls due meanwhile is not made up for."""
+    with target.transaction() as connection:
+        before = schedules.get(connection, name)
+        row = schedules.pause(connection, name)
+        now = db.now(connection)
+    if before.paused_at is None:
+        click.echo(f"Paused schedule {name!r}.")
+    else:
+        click.echo(
+            f"Schedule {name!r} is paused already, since {printing.when(row.paused_at, now)}."
+        )
+    if not row.enabled:
+        printing.note("it is disabled, too.")
+
+
+@click.command("resume")
+@click.argument("name")
+@pass_target
+def resume_command(target: Target, name: str) -> None:
+    """Let a paused schedule go on; it is due next by its timetable, from now on."""
+    with target.transaction() as connection:
+        before = schedules.get(connection, name)
+        row = before if before.paused_at is None else schedules.resume(connection, name)
+    if before.paused_at is None:
+        click.echo(f"Schedule {name!r} is not paused.")
+    else:
+        click.echo(f"Resumed schedule {name!r}. {_next(target, row)}")
+    if not row.enabled:
+        printing.note(f"it is disabled; `pgbeat enable {name}` puts it back in service.")
+
+
+@click.command("remove")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@dry_run_option
+@pass_target
+def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
+    """Delete a schedule. Its ticks and jobs stay until they are as old as they are kept."""
+    with target.transaction() as connection:
+        row = schedules.get(connection, name)
+    if dry_run:
+        click.echo(f"Would remove schedule {name!r}.")
+    elif yes or click.confirm(f"Remove schedule {name!r}?"):
+        with target.transaction() as connection:
+            schedules.remove(connection, name)
+        click.echo(f"Removed schedule {name!r}.")
+    else:
+        click.echo("Nothing is removed.")
+        return
+    if row.source == "code":
+        printing.note("it is made by the app's code, and comes back when beat starts; "
+                      f"`pgbeat disable {name}` lasts.")  # fmt: skip
+
+
+def next_line(target: Target, row: Schedule) -> str:
+    """When a schedule that was just put in service is due, in a sentence."""
+    if not row.enabled or row.paused_at is not None:
+        return ""
+    with target.transaction() as connection:
+        now = db.now(connection)
+    timetable = row.timetable(target.timezone)
+    moment = row.next_run or (timetable and timetable.next_after(now))
+    return f"Next: {printing.when(moment, now)}." if moment else ""
+
+
+_next = next_line

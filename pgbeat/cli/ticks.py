@@ -1,0 +1,163 @@
+"""`pgbeat trigger` and `history`: decisions made now, and those made so far."""
+
+import getpass
+import os
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+from rich.text import Text
+
+from pgbeat import db, schedules, ticks
+from pgbeat.cli import printing
+from pgbeat.cli.failures import FAILED, SKIPPED, first_line
+from pgbeat.cli.printing import line, styled, utc
+from pgbeat.cli.target import Target, pass_target
+from pgbeat.cli.views import json_option
+from pgbeat.ticks import Entry
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: Celery's states as a job's.
+_STATES = {
+    "STARTED": "running",
+    "RETRY": "scheduled",
+    "SUCCESS": "completed",
+    "FAILURE": "failed",
+    "REVOKED": "cancelled",
+}
+
+
+@click.command("trigger")
+@click.argument("name")
+@json_option
+@click.pass_context
+@pass_target
+def trigger_command(target: Target, ctx: click.Context, name: str, as_json: bool) -> None:
+    """Decide a schedule now, whatever its timetable says; even a disabled or paused one.
+
+    Its conditions are checked as ever. Exits with 0 if it launched, 3 if it was skipped, 1 if it
+    failed. Needs the app.
+    """
+    from pgbeat.manual import trigger
+
+    app = target.require_app("a trigger needs the app, whose launchers and tasks it runs")
+    with target.session() as connection:
+        decision = trigger(
+            connection, app, target.settings, name,
+            job_source="user_cli", created_by=f"user:{_person()}",
+        )  # fmt: skip
+    tick = decision.tick
+    if as_json:
+        printing.echo_json(tick._asdict())
+    else:
+        why = f"job {tick.job_id}" if tick.job_id else line(tick.reason or tick.error)
+        printing.show(Text.assemble(styled(tick.outcome), f": {why}"))
+    ctx.exit({"launched": 0, "skipped": SKIPPED}.get(tick.outcome, FAILED))
+
+
+def _person() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return str(os.getuid())
+
+
+@click.command("history")
+@click.argument("name")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True,
+              help="The newest so many.")  # fmt: skip
+@click.option("--results", is_flag=True,
+              help="Ask the app's result backend about jobs that seem pending.")  # fmt: skip
+@json_option
+@pass_target
+def history_command(target: Target, name: str, limit: int, results: bool, as_json: bool) -> None:
+    """Show a schedule's last ticks: outcome, reason or job, and how the job ended.
+
+    Jobs stay pending here unless the worker's app imports pgbeat.worker; --results asks the
+    result backend instead.
+    """
+    with target.transaction() as connection:
+        now = db.now(connection)
+        row = schedules.get(connection, name)
+        entries = ticks.history(connection, row.id, limit=limit)
+        stats = ticks.stats(connection, row.id)
+    if results:
+        app = target.require_app("the result backend is the app's")
+        entries = [_with_result(app, entry) for entry in entries]
+    if as_json:
+        figures = {
+            "total": stats.total,
+            "launched": stats.launched,
+            "skipped": stats.skipped,
+            "failed": stats.failed,
+            "success_rate": stats.success_rate,
+        }
+        printing.echo_json({"schedule": row.name, "stats": figures, "ticks": entries})
+        return
+    if not entries:
+        click.echo(f"Schedule {row.name!r} has no ticks yet; `pgbeat explain` says why.")
+        return
+    _show(entries)
+    click.echo()
+    click.echo(_summary(stats))
+    old = [e for e in entries if e.job_state == "pending" and now - e.decided_at > _SOON]
+    if old and not results:
+        printing.note(
+            f"{len(old)} of the jobs seem pending: no worker took them, or its app doesn't "
+            "import pgbeat.worker (--results asks the result backend)."
+        )
+
+
+#: After this long a pending job is worth a remark.
+_SOON = timedelta(minutes=1)
+
+
+def _show(entries: list[Entry]) -> None:
+    wide = printing.is_wide()
+    middle = ["trigger", "reason or error", "job", "how it ended"] if wide else ["why, or job"]
+    folding = {"reason or error", "how it ended", "why, or job"}
+    table = printing.table("due (UTC)", "outcome", *middle, folding=folding)
+    for entry in entries:
+        why = line(entry.reason or entry.error or "")
+        job = str(entry.job_id or "")
+        ended = Text.assemble(
+            styled(entry.job_state or ("gone" if job else "")),
+            f": {line(entry.job_error)}" if entry.job_error else "",
+        )
+        if wide:
+            cells: list[str | Text] = [entry.trigger, why, job, ended]
+        else:
+            asked = "" if entry.trigger == "timetable" else f"({entry.trigger}) "
+            cells = [Text.assemble(asked, f"{job} ", ended) if job else f"{asked}{why}"]
+        table.add_row(utc(entry.due_at), styled(entry.outcome), *cells)
+    printing.show(table)
+
+
+def _summary(stats: ticks.Stats) -> str:
+    counts = f"{stats.launched} launched, {stats.skipped} skipped, {stats.failed} failed"
+    rate = "" if stats.success_rate is None else f"; success rate {stats.success_rate:.0%}"
+    noun = "tick" if stats.total == 1 else "ticks"
+    return (
+        f"{stats.total} {noun}: {counts}{rate} (of launched and failed)"
+        if rate
+        else (f"{stats.total} {noun}: {counts}")
+    )
+
+
+def _with_result(app: "Celery", entry: Entry) -> Entry:
+    """The tick with its job's state by the result backend, where the job itself doesn't say."""
+    if entry.job_state != "pending":
+        return entry
+    try:
+        meta = app.backend.get_task_meta(str(entry.job_id))
+    except Exception as error:  # any backend's, and Celery's for none
+        raise click.ClickException(
+            f"the result backend can't be asked: {type(error).__name__}: {first_line(error)}"
+        ) from None
+    state = _STATES.get(meta["status"], entry.job_state)
+    failed = state == "failed" and meta["result"] is not None
+    reason = f"{type(meta['result']).__name__}: {meta['result']}" if failed else None
+    return replace(entry, job_state=state, job_error=reason)

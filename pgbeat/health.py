@@ -1,0 +1,269 @@
+"""Health: is everything there that a beat needs, and what to do about what isn't."""
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from sqlalchemy import Connection, Engine, text
+
+from pgbeat import db, leases, migrate, schedules
+from pgbeat.config import (
+    Settings,
+    is_sqlalchemy_broker,
+    place,
+    postgres_url,
+    same_database,
+)
+from pgbeat.errors import SchemaError
+from pgbeat.leases import Holder
+from pgbeat.messages import BrokerTables
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: The oldest Postgres whose settings for lost clients a beat relies on (idle_session_timeout).
+_OLDEST = 14
+#: Clocks that differ by less (seconds) trouble nobody.
+_SKEW = 2.0
+
+
+class Check(NamedTuple):
+    """What was looked at, how it is, and what to do about it."""
+
+    check: str
+    result: Literal["ok", "warn", "fail"]
+    detail: str
+    advice: str = ""
+
+
+def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
+    """All checks, in an order in which each makes sense if those before it passed.
+
+    Raises what the driver raises when the database can't be reached.
+    """
+    engine = db.engine(settings.url, "pgbeat doctor").execution_options(
+        isolation_level="AUTOCOMMIT"
+    )
+    with engine.connect() as connection:
+        yield _server(connection, settings)
+        yield _pooler(connection, engine)
+        yield _clock(connection)
+        yield from _role(connection)
+        missing = _missing_privileges(connection)
+        yield missing
+        if missing.result == "ok":
+            schema = _schema(connection)
+            yield schema
+            if schema.result == "ok":
+                holders = leases.holders(connection, settings.lock_key)
+                yield from _beat(connection, holders, settings)
+        yield from _broker(connection, settings, app)
+
+
+def _server(connection: Connection, settings: Settings) -> Check:
+    version, number = connection.execute(_VERSION).one()
+    detail = f"PostgreSQL {version}, database {place(settings.url)}"
+    if int(number) // 10_000 < _OLDEST:
+        return Check("server", "fail", detail, f"pgbeat needs PostgreSQL {_OLDEST} or newer.")
+    return Check("server", "ok", detail)
+
+
+_VERSION = text(
+    "SELECT split_part(current_setting('server_version'), ' ', 1), "
+    "current_setting('server_version_num')"
+)
+
+
+def _pooler(connection: Connection, engine: Engine) -> Check:
+    with engine.connect() as other:
+        if db.is_shared(connection, other):
+            return Check(
+                "connection",
+                "fail",
+                "a pooler hands each transaction another session",
+                "Beat needs session locks and LISTEN: point pgbeat_url at the server itself, or "
+                "at a pool in session mode.",
+            )
+    return Check("connection", "ok", "each connection keeps its own session")
+
+
+def _clock(connection: Connection) -> Check:
+    before = time.time()
+    server = connection.execute(_EPOCH).scalar_one()
+    after = time.time()
+    ahead = float(server) - (before + after) / 2
+    slack = _SKEW + (after - before) / 2
+    detail = f"the server's is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this one"
+    if abs(ahead) > slack:
+        return Check(
+            "clock",
+            "warn",
+            detail,
+            "What is due is decided by the server's clock, but expires, eta and countdown by the "
+            "clock of beat's machine: set both by NTP.",
+        )
+    return Check("clock", "ok", detail)
+
+
+_EPOCH = text("SELECT extract(epoch FROM clock_timestamp())")
+
+
+def _role(connection: Connection) -> Iterator[Check]:
+    role, is_superuser = connection.execute(_ROLE).one()
+    if is_superuser:
+        yield Check(
+            "role",
+            "warn",
+            f"{role} is a superuser",
+            "SQL conditions run as it, read-only, but a superuser reads files and ends sessions: "
+            "give beat a role of its own.",
+        )
+    else:
+        yield Check("role", "ok", f"{role} is an ordinary role")
+
+
+_ROLE = text("SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user")
+
+
+def _missing_privileges(connection: Connection) -> Check:
+    missing = list(connection.scalars(_MISSING))
+    if not missing:
+        return Check("permissions", "ok", "the role may do on pgbeat's tables what beat does")
+    role = connection.execute(text("SELECT quote_ident(current_user)")).scalar_one()
+    return Check(
+        "permissions",
+        "fail",
+        f"the role lacks {', '.join(missing)}",
+        f"As the owner: GRANT USAGE ON SCHEMA pgbeat TO {role}; "
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgbeat TO {role};",
+    )
+
+
+# By the catalogue: asking for a table by name needs USAGE on its schema.
+_MISSING = text(
+    """
+    SELECT 'USAGE on schema pgbeat' FROM pg_namespace
+     WHERE nspname = 'pgbeat' AND NOT has_schema_privilege(oid, 'USAGE')
+    UNION ALL
+    (SELECT string_agg(p.privilege, ', ') || ' on pgbeat.' || c.relname
+       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
+            unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p (privilege)
+      WHERE n.nspname = 'pgbeat' AND c.relkind IN ('r', 'p')
+        AND (c.relname <> 'migrations' OR p.privilege = 'SELECT')
+        AND NOT has_table_privilege(c.oid, p.privilege)
+      GROUP BY c.relname ORDER BY c.relname)
+    """
+)
+
+
+def _schema(connection: Connection) -> Check:
+    try:
+        migrate.check(connection)
+    except SchemaError as error:
+        problem, _, advice = str(error).partition("; ")
+        return Check("schema", "fail", problem, f"{advice[:1].upper()}{advice[1:]}.")
+    return Check("schema", "ok", f"version {migrate.newest()}, the newest")
+
+
+def _beat(connection: Connection, holders: list[Holder], settings: Settings) -> Iterator[Check]:
+    figures = schedules.count(connection)
+    leader = next((holder for holder in holders if holder.leads), None)
+    standbys = sum(not holder.leads for holder in holders)
+    is_overdue = figures["due"] > 0
+    if leader is None:
+        yield Check(
+            "beat",
+            "fail" if is_overdue else "warn",
+            f"none runs: nobody holds lock {settings.lock_key}",
+            "Start one: celery -A APP beat -S pgbeat.Scheduler",
+        )
+    elif leader.application_name and not leader.application_name.startswith("pgbeat beat"):
+        yield Check(
+            "beat",
+            "fail",
+            f"lock {settings.lock_key} is held by {leader.application_name!r} (session "
+            f"{leader.pid}), which is no beat",
+            "Let beat use another lock: set pgbeat_lock_key.",
+        )
+    else:
+        name = leader.application_name.removeprefix("pgbeat beat ") or f"session {leader.pid}"
+        waiting = {0: "no other stands by", 1: "one stands by"}
+        detail = f"{name} leads, {waiting.get(standbys, f'{standbys} stand by')}"
+        yield Check("beat", "ok", detail)
+    yield _lag(connection, figures, settings)
+
+
+def _lag(connection: Connection, figures: Any, settings: Settings) -> Check:
+    total = f"{figures['total']} schedules" if figures["total"] != 1 else "1 schedule"
+    if not figures["due"]:
+        return Check("lag", "ok", f"nothing is overdue; {total}, {figures['active']} active")
+    late = (db.now(connection) - figures["oldest_due"]).total_seconds()
+    detail = f"{figures['due']} of {total} due, the oldest for {late:.1f} s"
+    if late <= settings.loop_interval:
+        return Check("lag", "ok", detail)
+    patience = settings.loop_interval + settings.condition_timeout
+    return Check(
+        "lag",
+        "warn" if late <= patience else "fail",
+        detail,
+        "`pgbeat explain` says of a schedule why it waits.",
+    )
+
+
+def _broker(connection: Connection, settings: Settings, app: "Celery | None") -> Iterator[Check]:
+    options: dict[str, Any] = {}
+    if app is not None:
+        urls = app.conf.broker_write_url or app.conf.broker_url
+        first = urls[0] if isinstance(urls, list | tuple) and urls else urls
+        first = str(first or "").split(";")[0]
+        if not (is_sqlalchemy_broker(first) and same_database(postgres_url(first), settings.url)):
+            yield _broker_elsewhere(app)
+            return
+        options = app.conf.broker_transport_options or {}
+    tables = BrokerTables(
+        options.get("queue_tablename", "kombu_queue"),
+        options.get("message_tablename", "kombu_message"),
+    )
+    if tables.exist(connection):
+        lacking = tables.missing_privileges(connection)
+        if lacking:
+            yield Check(
+                "broker",
+                "fail",
+                f"the role lacks {', '.join(lacking)}",
+                "As the owner, GRANT them.",
+            )
+            return
+        depths = tables.depths(connection)
+        waiting = ", ".join(f"{name} {count}" for name, count in depths.items() if count)
+        detail = f"{sum(depths.values())} messages wait" + (f" ({waiting})" if waiting else "")
+        yield Check("broker", "ok", f"its tables are here; {detail}")
+    elif app is None:
+        yield Check("broker", "ok", "not looked at; give the app with -A APP")
+    elif connection.execute(_MAY_CREATE).scalar_one():
+        yield Check("broker", "ok", "its tables are made when first used")
+    else:
+        yield Check(
+            "broker",
+            "fail",
+            "its tables are not there, and the role may not make them",
+            "GRANT CREATE on the role's schema, or start a worker once as a role that may.",
+        )
+
+
+_MAY_CREATE = text("SELECT coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)")
+
+
+def _broker_elsewhere(app: "Celery") -> Check:
+    with app.connection_for_write() as broker:
+        where = broker.as_uri()
+        try:
+            broker.ensure_connection(max_retries=1, interval_start=0, timeout=5)
+        except Exception as error:  # any transport's
+            return Check(
+                "broker",
+                "fail",
+                f"{where} can't be reached: {str(error) or type(error).__name__}",
+                "Start it, or put the app's broker_url right.",
+            )
+    return Check("broker", "ok", f"{where}, another server: each launch is sent at least once")

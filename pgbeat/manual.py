@@ -1,0 +1,69 @@
+"""Manual ticks: a schedule decided now because a person asks, whatever its timetable says."""
+
+import threading
+from contextlib import ExitStack
+from datetime import datetime
+from queue import Empty, SimpleQueue
+
+from celery import Celery
+from sqlalchemy import Connection
+
+from pgbeat import db, entries, schedules
+from pgbeat.config import Settings
+from pgbeat.dispatch import Decision, Dispatcher, Verdict
+from pgbeat.errors import Busy
+from pgbeat.publisher import publisher
+from pgbeat.schedules import Schedule
+
+#: Beyond a condition's own limit, for the database to say first that a statement took too long.
+_GRACE = 0.5
+
+
+def trigger(
+    connection: Connection,
+    app: Celery,
+    settings: Settings,
+    name: str,
+    *,
+    job_source: str,
+    created_by: str,
+) -> Decision:
+    """Decides a schedule as if it were due now, and writes what follows from it.
+
+    Conditions are checked as ever; a pause or being disabled doesn't matter. The timetable, and
+    the count of failures unless it launches, stay as they are. `connection` is in autocommit mode.
+    `job_source` and `created_by` go to the job. Raises `NotFound`, and `Busy` when the schedule
+    changed while it was decided, twice: a tick of the beat's at the same time goes first.
+    """
+    with ExitStack() as stack:
+        broker = publisher(
+            app, settings, lambda: stack.enter_context(app.producer_or_acquire(None))
+        )
+        conditions = db.engine(settings.url, "pgbeat condition")
+        dispatcher = Dispatcher(app, settings, broker, conditions, entries.built_in(app))
+        with db.transaction(connection):
+            broker.prepare(connection)
+        for again in (False, True):
+            # The second time, whoever writes to the row is waited for.
+            row = schedules.get(connection, name, for_update=again)
+            now = db.now(connection)
+            verdict = _evaluate(dispatcher, row, now, settings.condition_timeout)
+            verdict = verdict._replace(job_source=job_source, created_by=created_by)
+            decisions = dispatcher.commit(connection, [verdict], now)
+            if decisions:
+                return decisions[0]
+    raise Busy(f"schedule {name!r} changed while it was being decided; try again")
+
+
+def _evaluate(dispatcher: Dispatcher, row: Schedule, now: datetime, timeout: float) -> Verdict:
+    """The verdict, or that its time (seconds) is up: a thread can't be stopped, but left."""
+    verdicts: SimpleQueue[Verdict] = SimpleQueue()
+    threading.Thread(
+        target=lambda: verdicts.put(dispatcher.evaluate(row, now, now, "manual")),
+        name="pgbeat-condition",
+        daemon=True,
+    ).start()
+    try:
+        return verdicts.get(timeout=timeout + _GRACE)
+    except Empty:
+        return dispatcher.overdue(row, now)._replace(trigger="manual")

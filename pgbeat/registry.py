@@ -1,0 +1,66 @@
+"""Whether a schedule can be launched by an app: launcher, task, arguments and publish options."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psycopg
+from celery import Celery
+from sqlalchemy import Connection
+
+from pgbeat import db
+from pgbeat.dispatch import check_task
+from pgbeat.errors import ConditionError, InvalidSchedule
+from pgbeat.launchers import GenericLauncher, Skip, find, holds, read_only
+from pgbeat.publisher import check_options
+from pgbeat.schedules import Schedule
+
+
+def check(app: Celery, row: Schedule) -> None:
+    """Raises `InvalidSchedule` unless the app, its modules imported, can launch the schedule."""
+    launcher = find(row.launcher)
+    check_options(row.options)
+    task = row.task or launcher.task
+    if task is not None:
+        check_task(app, task)
+    if task is not None and launcher is GenericLauncher and row.args is not None:
+        check_arguments(app, task, row.args, row.kwargs)
+
+
+def check_arguments(app: Celery, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises `InvalidSchedule` for arguments that the task's function doesn't take.
+
+    It is the check that Celery makes when it publishes (`Task.typing`).
+    """
+    registered = app.tasks[task]
+    fits = getattr(registered, "__header__", None)
+    if not registered.typing or fits is None:
+        return
+    try:
+        fits(*args, **kwargs)
+    except TypeError as error:
+        raise InvalidSchedule(f"the arguments don't fit task {task!r}: {error}") from None
+
+
+def check_condition(connection: Connection, condition_sql: str, timeout: float) -> bool | Skip:
+    """What a condition says now, asked as beat asks it. `connection` has no open transaction.
+
+    Raises `InvalidSchedule` for one that no data would make run, `ConditionError` for one that
+    fails as things are: a table that is not there yet, say, or `timeout` seconds are over.
+    """
+    try:
+        read_only(connection, timeout)
+        return holds(connection, condition_sql)
+    except psycopg.Error as error:
+        if db.is_lost(error):
+            raise
+        problem = error.diag.message_primary or str(error)
+        if error.sqlstate in _NEVER or not isinstance(error, psycopg.DatabaseError):
+            raise InvalidSchedule(f"condition_sql can't run: {problem}; {_EXAMPLE}") from None
+        raise ConditionError(problem) from None
+    finally:
+        connection.rollback()
+
+
+#: SQLSTATEs: syntax error, several statements, a write, nothing that gives rows.
+_NEVER = {"42601", "25006", "0A000"}
+_EXAMPLE = "write one SELECT, such as 'SELECT count(*) > 0 FROM orders WHERE NOT done'"
