@@ -2,10 +2,8 @@
 
 import io
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL
 
@@ -13,28 +11,33 @@ from pgbeat import db
 from pgbeat.errors import SchemaError
 from pgbeat.tables import SCHEMA
 
+if TYPE_CHECKING:
+    from alembic.config import Config
+
 #: Migrations run one at a time under this lock, whoever starts them ("pgbeat" in ASCII).
 MIGRATION_LOCK = 0x706762656174
 
+_FOLDER = Path(__file__).parent / "migrations"
 
-def _config(buffer: io.StringIO | None = None) -> Config:
+
+def _config(buffer: io.StringIO | None = None) -> "Config":
+    # Here, not above: beat checks the version without carrying Alembic about.
+    from alembic.config import Config
+
     config = Config(output_buffer=buffer) if buffer else Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(_FOLDER))
     config.set_main_option("path_separator", "os")
     return config
 
 
-def newest() -> str:
-    """The version that this code works with, such as `0001`."""
-    head = ScriptDirectory.from_config(_config()).get_current_head()
-    assert head is not None  # noqa: S101 - the package always carries migrations
-    return head
-
-
 def known() -> list[str]:
-    """All versions that this code knows, oldest first."""
-    scripts = ScriptDirectory.from_config(_config()).walk_revisions()
-    return [script.revision for script in scripts][::-1]
+    """All versions that this code knows, such as `0001`, oldest first."""
+    return sorted(path.name[:4] for path in (_FOLDER / "versions").glob("[0-9]*.py"))
+
+
+def newest() -> str:
+    """The version that this code works with."""
+    return known()[-1]
 
 
 def current(connection: Connection) -> str | None:
@@ -70,6 +73,8 @@ def upgrade(url: URL) -> tuple[str | None, str]:
     One transaction under an advisory lock: any number may run it at once, and a failure leaves
     nothing behind. Raises `SchemaError` on a schema newer than this code.
     """
+    from alembic import command
+
     engine = db.engine(url, "pgbeat migrate")
     try:
         with engine.begin() as connection:
@@ -88,6 +93,8 @@ def upgrade(url: URL) -> tuple[str | None, str]:
 
 def script() -> str:
     """The SQL that `upgrade` would run on an empty database."""
+    from alembic import command
+
     buffer = io.StringIO()
     config = _config(buffer)
     command.upgrade(config, "head", sql=True)

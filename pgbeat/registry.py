@@ -61,6 +61,6 @@ def check_condition(connection: Connection, condition_sql: str, timeout: float) 
         connection.rollback()
 
 
-#: SQLSTATEs: syntax error, several statements, a write, nothing that gives rows.
-_NEVER = {"42601", "25006", "0A000"}
+#: SQLSTATEs: a syntax error or several statements, a write, a command that wants no transaction.
+_NEVER = {"42601", "25006", "25001", "0A000"}
 _EXAMPLE = "write one SELECT, such as 'SELECT count(*) > 0 FROM orders WHERE NOT done'"

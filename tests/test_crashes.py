@@ -3,12 +3,17 @@
 import json
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
+from pgbeat import migrate
+from pgbeat.config import postgres_url
 from pgbeat.scheduler import Scheduler
 from tests import nursery
+from tests.conftest import Embedded
 from tests.processes import Process, Processes, until
 
 Beat = Callable[..., Scheduler]
@@ -127,3 +132,55 @@ def test_backends_terminated_at_random(processes: Processes, sql: Sql) -> None:
     assert_launched_once(sql)
     assert "Lost the database" in process.output and "The database is back" in process.output
     assert "Traceback" not in process.output
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+def test_the_database_restarts(own_server: Embedded, tmp_path: Path, mode: str) -> None:
+    """Two beats wait for it, calmly, and go on; what was committed is there, once."""
+    migrate.upgrade(postgres_url(own_server.dsn))
+    processes = Processes(own_server.dsn, tmp_path)
+
+    def sql(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        with psycopg.connect(own_server.dsn, autocommit=True) as connection:
+            cursor = connection.execute(statement, parameters or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def count() -> int:
+        return int(sql("SELECT count(*) FROM pgbeat.ticks")[0][0])
+
+    try:
+        sql(
+            "INSERT INTO pgbeat.schedules (name, task, every) "
+            "SELECT 's' || i, 'tests.add', '200 milliseconds' FROM generate_series(1, 10) i"
+        )
+        beats = [processes.beat(), processes.beat()]
+        for n in range(1, 3):
+            until(lambda n=n: count() > n * 100)  # type: ignore[misc]
+            own_server.restart(mode)
+        before = count()
+        until(lambda: count() > before + 50)
+        for process in beats:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0, process.output
+            assert process.output.count("Lost the database") <= 2
+            assert "Traceback" not in process.output
+        assert sql("SELECT DISTINCT outcome FROM pgbeat.ticks") == [("launched",)]
+        assert_launched_once(sql)
+    finally:
+        processes.stop_all()
+
+
+def test_a_beat_that_starts_before_its_database(tmp_path: Path, own_server: Embedded) -> None:
+    """It waits for the server, says so once, and begins when it is there."""
+    migrate.upgrade(postgres_url(own_server.dsn))
+    processes = Processes(own_server.dsn, tmp_path)
+    try:
+        own_server.stop()
+        beat = processes.beat()
+        beat.says("Lost the database, trying again until it is back")
+        own_server.restart("fast")
+        beat.says("This beat leads")
+        assert beat.output.count("Lost the database") == 1
+        assert "The database is back after" in beat.output
+    finally:
+        processes.stop_all()

@@ -102,8 +102,10 @@ def next_line(target: Target, row: Schedule) -> str:
     with target.transaction() as connection:
         now = db.now(connection)
     timetable = row.timetable(target.timezone)
-    moment = row.next_run or (timetable and timetable.next_after(now))
-    return f"Next: {printing.when(moment, now)}." if moment else ""
+    if timetable is None:
+        return ""
+    moment = row.next_run or timetable.next_after(now)
+    return f"Next: {printing.when(moment, now)}." if moment else "It is never due."
 
 
 _next = next_line

@@ -138,13 +138,10 @@ def _show(entries: list[Entry]) -> None:
 
 def _summary(stats: ticks.Stats) -> str:
     counts = f"{stats.launched} launched, {stats.skipped} skipped, {stats.failed} failed"
-    rate = "" if stats.success_rate is None else f"; success rate {stats.success_rate:.0%}"
     noun = "tick" if stats.total == 1 else "ticks"
-    return (
-        f"{stats.total} {noun}: {counts}{rate} (of launched and failed)"
-        if rate
-        else (f"{stats.total} {noun}: {counts}")
-    )
+    rate = stats.success_rate
+    shown = "" if rate is None else f"; success rate {rate:.0%} (skips aside)"
+    return f"{stats.total} {noun}: {counts}{shown}"
 
 
 def _with_result(app: "Celery", entry: Entry) -> Entry:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from pgbeat import db, entries, schedules, ticks
 from pgbeat.cli import printing
-from pgbeat.cli.printing import line, styled, utc, when
+from pgbeat.cli.printing import line, styled, when
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.schedules import Schedule
 from pgbeat.timetables import Timetable, zone
@@ -153,11 +153,11 @@ def next_command(target: Target, name: str, count: int, as_json: bool) -> None:
         found = [{"utc": moment, "local": moment.astimezone(local).isoformat()} for moment in times]
         printing.echo_json({"schedule": row.name, "timezone": local.key, "times": found})
     else:
-        table = printing.table(local.key, "UTC", "")
+        zones = [local] if local.key == "UTC" else [local, UTC]
+        table = printing.table(*map(str, zones), "")
         for moment in times:
-            own = moment.astimezone(local)
-            cells = (f"{own:%a %Y-%m-%d %H:%M:%S %Z}", utc(moment), printing.relative(moment, now))
-            table.add_row(*cells)
+            cells = [f"{moment.astimezone(own):%a %Y-%m-%d %H:%M:%S %Z}" for own in zones]
+            table.add_row(*cells, printing.relative(moment, now))
         printing.show(table)
     _remark(target, row, times, count)
 
