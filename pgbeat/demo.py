@@ -455,6 +455,6 @@ class Lines:
     def _line(self, moment: datetime | None, what: str, name: str, more: str) -> None:
         clock = f"{moment.astimezone():%H:%M:%S}" if moment else time.strftime("%H:%M:%S")
         line = Text.assemble(
-            f"{clock} ", (f"{what:<10}", _STYLES.get(what, "")), f"{name:<22} {more}"
+            f"{clock} ", (f"{what:<10}", _STYLES.get(what, "")), f"{name:<22} {more}".rstrip()
         )
         _say(self.console, line)

@@ -15,6 +15,7 @@ def prepare_session(connection: Connection, silence: float) -> None:
 
     A vanished host is noticed by keepalives, a dead client of a waiting statement by the check
     interval, a frozen process by its silence (seconds): the session ends, and with it its locks.
+    In a transaction, where publishing to a broker elsewhere may take its time, a minute is given.
     """
     connection.execute(
         text(
@@ -24,11 +25,14 @@ def prepare_session(connection: Connection, silence: float) -> None:
                    set_config('tcp_keepalives_count', '3', false),
                    set_config('tcp_user_timeout', '5000', false),
                    set_config('client_connection_check_interval', '500', false),
-                   set_config('idle_in_transaction_session_timeout', :silence, false),
+                   set_config('idle_in_transaction_session_timeout', :in_transaction, false),
                    set_config('idle_session_timeout', :silence, false)
             """
         ),
-        {"silence": f"{int(silence * 1000)}"},
+        {
+            "silence": f"{int(silence * 1000)}",
+            "in_transaction": f"{int(max(silence, 60) * 1000)}",
+        },
     )
 
 

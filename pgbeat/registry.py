@@ -53,8 +53,9 @@ def check_condition(connection: Connection, condition_sql: str, timeout: float) 
     except psycopg.Error as error:
         if db.is_lost(error):
             raise
-        problem = error.diag.message_primary or str(error)
-        if error.sqlstate in _NEVER or not isinstance(error, psycopg.DatabaseError):
+        # The driver's own error, without a state, is about a command that has no rows.
+        problem = error.diag.message_primary or "it gives no rows"
+        if error.sqlstate is None or error.sqlstate in _NEVER:
             raise InvalidSchedule(f"condition_sql can't run: {problem}; {_EXAMPLE}") from None
         raise ConditionError(problem) from None
     finally:

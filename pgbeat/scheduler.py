@@ -193,7 +193,7 @@ class Scheduler(celery.beat.Scheduler):
             try:
                 connection = connection.execution_options(isolation_level="AUTOCOMMIT")
                 migrate.check(connection)
-                leases.prepare_session(connection, max(30.0, 4 * self.max_interval))
+                leases.prepare_session(connection, max(15.0, 4 * self.max_interval))
                 driver(connection).add_notify_handler(self._notified)
             except BaseException:
                 connection.invalidate()

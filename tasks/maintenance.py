@@ -9,7 +9,7 @@ from typing import Any, TextIO
 from sqlalchemy import Connection, Text, cast, func, select, text
 
 from tasks import app
-from tasks.store import engine, metadata
+from tasks.store import begin, metadata
 
 
 @app.task
@@ -21,8 +21,7 @@ def backup(directory: str | None = None, keep: int = 7) -> dict[str, Any]:
     """
     folder = Path(directory or os.environ.get("PGBEAT_BACKUPS") or "backups").absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    snapshot = engine.execution_options(isolation_level="REPEATABLE READ")
-    with snapshot.begin() as connection:
+    with begin(snapshot=True) as connection:
         moment = connection.execute(select(func.timezone("UTC", func.now()))).scalar_one()
         path = folder / f"example-{moment:%Y%m%dT%H%M%S.%fZ}.jsonl.gz"
         half = folder / f".{path.name}"

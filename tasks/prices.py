@@ -12,7 +12,7 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from tasks import app
-from tasks.store import engine, prices
+from tasks.store import begin, prices
 
 
 class PricesUnavailable(Exception):
@@ -26,7 +26,7 @@ def fetch_prices(area: str) -> dict[str, Any]:
     From `$PGBEAT_PRICES_URL` (`http://127.0.0.1:8737`, where `python -m tasks.price_server`
     listens). Raises `PricesUnavailable`.
     """
-    with engine.begin() as connection:
+    with begin() as connection:
         today = connection.execute(select(func.timezone("UTC", func.now()))).scalar_one().date()
     rows = [
         {"area": area, "starts_at": hour["starts_at"], "eur_per_mwh": hour["eur_per_mwh"]}
@@ -39,7 +39,7 @@ def fetch_prices(area: str) -> dict[str, Any]:
         index_elements=[prices.c.area, prices.c.starts_at],
         set_={"eur_per_mwh": new.excluded.eur_per_mwh, "fetched_at": func.now()},
     )
-    with engine.begin() as connection:
+    with begin() as connection:
         connection.execute(new)
     mean = sum(row["eur_per_mwh"] for row in rows) / len(rows)
     return {"area": area, "stored": len(rows), "mean": round(mean, 2)}

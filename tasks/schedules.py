@@ -111,7 +111,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tasks.schedules", description=__doc__)
     parser.add_argument("--demo", action="store_true", help="due every few seconds")
     demo = parser.parse_args().demo
-    with store.engine.begin() as connection:
+    with store.begin() as connection:
         print(f"{load(connection, demo=demo)} schedules loaded")
     declare()
 

@@ -5,6 +5,10 @@ category once it was put into one, evidence for and against, and is merged away 
 of use. Beside it, prices fetched from outside.
 """
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Literal
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -95,6 +99,21 @@ VERBS = {
 _MANNERS = ("", "directly_", "partly_")
 #: Schema creation by several processes at once is serialized on this advisory lock.
 _CREATION_LOCK = 0x6578616D706C65
+
+
+def begin(*, snapshot: bool = False) -> AbstractContextManager[Connection]:
+    """A transaction, committed when the block ends well; a `snapshot` sees one moment only."""
+    level: Literal["REPEATABLE READ", "READ COMMITTED"]
+    level = "REPEATABLE READ" if snapshot else "READ COMMITTED"
+    return engine.execution_options(isolation_level=level).begin()
+
+
+@contextmanager
+def vocabulary() -> Iterator[Connection]:
+    """A transaction that changes the vocabulary: one at a time, others wait, readers don't."""
+    with begin() as connection:
+        connection.execute(text("LOCK TABLE example.types IN SHARE ROW EXCLUSIVE MODE"))
+        yield connection
 
 
 def create(connection: Connection) -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, case, delete, func, insert, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from tasks import app
-from tasks.store import VERBS, categories, changes, engine, types
+from tasks.store import VERBS, categories, changes, types, vocabulary
 
 _MANNERS = ("mainly", "loosely", "jointly", "formerly", "locally", "recursively", "mutually")
 _NAMES = [
@@ -27,7 +27,7 @@ def take_in(new: int = 3, fading: int = 3) -> dict[str, int]:
 
     The `fading` least used types fall out of use. Returns how many were added and deactivated.
     """
-    with engine.begin() as connection:
+    with vocabulary() as connection:
         number = connection.scalar(select(func.coalesce(func.max(changes.c.id), 0))) or 0
         known = set(connection.scalars(select(types.c.name)))
         found = (_NAMES[(7 * number + 13 * step) % len(_NAMES)] for step in range(len(_NAMES)))
@@ -65,16 +65,13 @@ def refresh_categories() -> dict[str, Any]:
     Returns how many types went into which category.
     """
     moved: dict[str, int] = {}
-    with engine.begin() as connection:
+    with vocabulary() as connection:
         known = connection.execute(
             select(types.c.name, types.c.category).where(types.c.category.is_not(None))
         )
         category_of = {row.name: row.category for row in known}
         fresh = connection.scalars(
-            select(types.c.name)
-            .where(types.c.source == "llm_generated")
-            .order_by(types.c.name)
-            .with_for_update(skip_locked=True)
+            select(types.c.name).where(types.c.source == "llm_generated").order_by(types.c.name)
         ).all()
         for name in fresh:
             category = category_of[_most_alike(name, category_of)]
@@ -99,13 +96,9 @@ def consolidate(limit: int = 8) -> dict[str, int]:
     one without is deleted. Returns how many of each.
     """
     merged = 0
-    with engine.begin() as connection:
+    with vocabulary() as connection:
         inactive = connection.execute(
-            select(types)
-            .where(~types.c.active)
-            .order_by(types.c.uses, types.c.name)
-            .limit(limit)
-            .with_for_update(skip_locked=True)
+            select(types).where(~types.c.active).order_by(types.c.uses, types.c.name).limit(limit)
         ).all()
         for row in inactive:
             near = connection.scalars(
@@ -144,7 +137,7 @@ def remeasure(since: int = 0, until: int | None = None) -> dict[str, int]:
         (share >= 0.4, "contested"),
         else_="contradicted",
     )
-    with engine.begin() as connection:
+    with vocabulary() as connection:
         occasion = select(func.count()).select_from(changes).where(changes.c.id > since)
         if until is not None:
             occasion = occasion.where(changes.c.id <= until)

@@ -14,8 +14,9 @@ import pytest
 from celery import Celery
 from sqlalchemy.engine import URL
 
-from pgbeat import migrate
+from pgbeat import db, migrate
 from pgbeat.config import postgres_url
+from pgbeat.publisher import TransactionPublisher
 from pgbeat.scheduler import Scheduler
 from tests.processes import Processes
 
@@ -95,13 +96,18 @@ def _url(dsn: str) -> URL:
 
 
 @pytest.fixture(scope="session")
-def template(server: str, worker_id: str) -> str:
-    """Name of a migrated database, from which each test's is copied."""
+def template(server: str, worker_id: str) -> Iterator[str]:
+    """Name of a database with pgbeat's schema and the broker's tables, copied for each test."""
     name = f"{TEMPLATE}_{worker_id}_{uuid.uuid4().hex[:8]}"
     with psycopg.connect(server, autocommit=True) as admin:
         admin.execute(f'CREATE DATABASE "{name}"')
-    migrate.upgrade(postgres_url(in_database(server, name)))
-    return name
+        url = postgres_url(in_database(server, name))
+        migrate.upgrade(url)
+        engine = db.engine(url, "tests")
+        with engine.begin() as connection:
+            TransactionPublisher(Celery(set_as_current=False)).prepare(connection)
+        yield name
+        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
 @pytest.fixture

@@ -110,6 +110,23 @@ def test_the_standby_takes_over_when_the_leader_is_killed(processes: Processes, 
     assert_launched_once(sql)
 
 
+@pytest.mark.slow
+def test_a_frozen_leader_is_replaced_and_fenced(processes: Processes, sql: Sql) -> None:
+    """Stopped by SIGSTOP it loses its session after its silence; awake again it stands by."""
+    sql("INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 'tests.add', '1 second')")
+    leader = processes.beat()
+    leader.says("This beat leads")
+    standby = processes.beat()
+    standby.says("beat: Starting...")
+    leader.send_signal(signal.SIGSTOP)
+    standby.says("This beat leads", 60)
+    leader.send_signal(signal.SIGCONT)
+    leader.says("Lost the database")
+    leader.says("The database is back")
+    assert leader.output.count("This beat leads") == 1
+    assert_launched_once(sql)
+
+
 def test_backends_terminated_at_random(processes: Processes, sql: Sql) -> None:
     """The server cuts beat's connections again and again; nothing is lost, nothing twice."""
     sql(

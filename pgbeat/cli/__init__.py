@@ -75,7 +75,12 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(130) from None
-        except (click.ClickException, click.Abort, click.exceptions.Exit, OSError):
+        except click.NoSuchOption as error:
+            right = _misplaced(ctx, error)
+            if right is None:
+                raise
+            ctx.fail(right)
+        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except Exception as error:
             from pgbeat.cli.failures import refusal
@@ -84,6 +89,17 @@ class Commands(click.Group):
             if sentence is None:
                 raise
             raise sentence from None
+
+
+def _misplaced(ctx: click.Context, error: click.NoSuchOption) -> str | None:
+    """What to say about an option of the whole that was given after the command's name."""
+    command = error.ctx.info_name if error.ctx else "COMMAND"
+    for options, owner in ((("-A", "--app", "--workdir"), ctx.find_root()), (("--url",), ctx)):
+        if error.option_name in options:
+            between = ctx.command_path.removeprefix(owner.command_path)
+            right = f"{owner.command_path} {error.option_name} …{between} {command}"
+            return f"{error.option_name} goes before the command: {right}"
+    return None
 
 
 _url = click.option("--url", envvar="PGBEAT_URL", help="The database; wins over the app's.")
@@ -99,8 +115,7 @@ def pgbeat(ctx: click.Context, /, url: str | None, **preload: object) -> None:
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
         ctx.exit()
-    given = ctx.find_root().params.get("app") is not None
-    ctx.meta[TARGET] = Target(url, celery=ctx.obj, is_given=given)
+    ctx.meta[TARGET] = Target(url, celery=ctx.obj)
 
 
 @click.group(cls=Commands, invoke_without_command=True)

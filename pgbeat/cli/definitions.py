@@ -1,12 +1,12 @@
 """`pgbeat add` and `update`: what schedules are."""
 
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import click
 from rich.text import Text
-from sqlalchemy import Connection
 
 from pgbeat import schedules
 from pgbeat.cli import printing
@@ -16,6 +16,8 @@ from pgbeat.cli.target import Target, pass_target
 from pgbeat.errors import AlreadyExists, ConditionError
 from pgbeat.schedules import Schedule
 
+#: What can only be checked with the app.
+_NEED_APP = {"task", "launcher", "args", "kwargs", "options"}
 #: What the code of the app decides about the schedules that it makes.
 _CODE_OWNS = {"task", "cron", "every", "timezone", "args", "kwargs", "options"}
 
@@ -40,19 +42,20 @@ def add_command(
         "retry_cap": timedelta(seconds=settings.retry_cap),
     }
     values |= {key: value for key, value in given.items() if value is not None}
+    check = _checker(target, values)
+    condition = _try_condition(target, values)
     try:
         with target.transaction(dry_run=dry_run) as connection:
             row = schedules.add(connection, name, source="cli", **values)
-            remark = _check(target, connection, row, set(values))
+            check(row)
     except AlreadyExists:
         if not if_not_exists:
             raise
         click.echo(f"Schedule {name!r} is there already; it is left as it is.")
         return
-    click.echo(f"{'Would add' if dry_run else 'Added'} schedule {name!r}. "
-               f"{next_line(target, row)}".rstrip())  # fmt: skip
-    if remark:
-        click.echo(remark)
+    verb = "Would add" if dry_run else "Added"
+    click.echo(f"{verb} schedule {name!r}. {next_line(target, row)}".rstrip())
+    _remark(target, values, condition)
 
 
 @click.command("update")
@@ -82,10 +85,12 @@ def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) ->
     for one, other in (("cron", "every"), ("every", "cron")):
         if one in values and other not in values:
             values[other] = None
+    check = _checker(target, values)
+    condition = _try_condition(target, values)
     with target.transaction(dry_run=dry_run) as connection:
         before = schedules.get(connection, name, for_update=True)
         row = schedules.edit(connection, name, **values)
-        remark = _check(target, connection, row, set(values))
+        check(row)
     changes = [key for key in values if getattr(before, key) != getattr(row, key)]
     if not changes:
         click.echo(f"Schedule {name!r} is like that already.")
@@ -93,8 +98,7 @@ def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) ->
     verb = "Would change" if dry_run else "Changed"
     click.echo(f"{verb} schedule {name!r}. {next_line(target, row)}".rstrip())
     printing.show(printing.facts([(key, _change(before, row, key)) for key in changes]))
-    if remark:
-        click.echo(remark)
+    _remark(target, values, condition)
     if row.source == "code" and _CODE_OWNS & set(changes):
         printing.note("it is made by the app's code, and beat sets it back when it starts.")
 
@@ -111,30 +115,32 @@ def _value(value: Any) -> str:
     return printing.line(value if isinstance(value, str) else json.dumps(value))
 
 
-def _check(target: Target, connection: Connection, row: Schedule, given: set[str]) -> str:
-    """Refuses what the app can't launch; says how the condition stands."""
+def _checker(target: Target, values: dict[str, Any]) -> Callable[[Schedule], None]:
+    """Refuses a row that the app can't launch. The app is loaded here, before any row is locked."""
     from pgbeat.publisher import check_options
     from pgbeat.registry import check
 
-    if given & {"task", "launcher", "args", "kwargs", "options"}:
-        app = target.registry
-        if app is not None:
-            check(app, row)
-        else:
-            check_options(row.options)
-            printing.note("task and launcher are not checked; with -A APP they would be.")
-    if "condition_sql" in given and row.condition_sql is not None:
-        return _try_condition(target, row.condition_sql)
-    return ""
+    app = target.registry if _NEED_APP & set(values) else None
+    return lambda row: check_options(row.options) if app is None else check(app, row)
 
 
-def _try_condition(target: Target, condition_sql: str) -> str:
-    """How the condition stands. Refuses one that can never hold."""
+def _try_condition(target: Target, values: dict[str, Any]) -> str:
+    """How the condition, if there is a new one, stands. Refuses one that can never hold."""
     from pgbeat.registry import check_condition
 
+    condition = values.get("condition_sql")
+    if condition is None or not condition.strip():
+        return ""
     try:
         with target.engine.connect() as connection:
-            answer = check_condition(connection, condition_sql, target.settings.condition_timeout)
+            answer = check_condition(connection, condition, target.settings.condition_timeout)
     except ConditionError as error:
         return f"Its condition fails as things are: {error}."
     return "Its condition holds now." if answer is True else f"Its condition says no: {answer}."
+
+
+def _remark(target: Target, values: dict[str, Any], condition: str) -> None:
+    if condition:
+        click.echo(condition)
+    if _NEED_APP & set(values) and not target.has_app:
+        printing.note("task and launcher are not checked; with -A APP they would be.")

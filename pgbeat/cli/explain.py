@@ -102,7 +102,11 @@ def explain(
         )
     is_due = row.next_run is not None and row.next_run <= now
     if not any(holder.leads for holder in holders):
-        due = f"it is due since {span(now - row.next_run)}, but" if is_due and row.next_run else ""
+        due = (
+            f"it has been due for {span(now - row.next_run)}, but"
+            if is_due and row.next_run
+            else ""
+        )
         return Answer(
             "no_beat",
             f"{due or 'it waits:'} no beat runs (nobody holds lock {lock_key}).",
@@ -141,13 +145,13 @@ def _late(row: Schedule, backlog: int, now: datetime, patience: timedelta) -> An
     if conditional and late <= patience + _PROMPT:
         return Answer(
             "condition",
-            f"it is due since {span(late)}; its condition is being checked, for {span(patience)} "
-            "at most.",
+            f"it has been due for {span(late)}; its condition is being checked, for "
+            f"{span(patience)} at most.",
         )
     others = f"; {backlog} schedules are due" if backlog > 1 else ""
     return Answer(
         "behind",
-        f"it is due since {span(late)}, and the beat has not decided it{others}.",
+        f"it has been due for {span(late)}, and the beat has not decided it{others}.",
         "The beat is busy, or hangs, or somebody holds the row locked: see its log, and "
         "`pgbeat doctor`.",
     )

@@ -29,7 +29,7 @@ def refusal(error: Exception, target: Any) -> click.ClickException | None:
         return BadInput(str(error))
     if isinstance(error, UnicodeEncodeError):
         return BadInput("an argument is not valid UTF-8")
-    if isinstance(error, PgbeatError):
+    if isinstance(error, PgbeatError | OSError):
         return click.ClickException(str(error))
     if isinstance(getattr(error, "orig", None), psycopg.ProgrammingError) and _state(error) is None:
         return BadInput(f"the database URL is not right: {first_line(error)}")

@@ -1,9 +1,11 @@
 """How things look: tables, times, JSON."""
 
 import json
+import sys
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
+from io import StringIO
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +14,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pgbeat.cli import TARGET
 from pgbeat.schedules import Schedule
 
 STYLES = {
@@ -31,32 +34,35 @@ STYLES = {
 WIDE = 110
 
 
-def console() -> Console:
-    """Standard output. Where that is no terminal, lines are as long as they need to be."""
-    from pgbeat.cli import TARGET
-
+def _console(written: StringIO) -> Console:
+    """Like standard output, but to be written later. Where that is no terminal, lines are as long
+    as they need to be."""
     target = click.get_current_context().meta.get(TARGET)
-    plain = Console(
-        highlight=False, markup=False, emoji=False, no_color=getattr(target, "no_color", None)
+    is_terminal = sys.stdout.isatty()
+    return Console(
+        file=written,
+        force_terminal=is_terminal,
+        width=None if is_terminal else 10_000,
+        no_color=getattr(target, "no_color", None) or None,
+        highlight=False,
+        markup=False,
+        emoji=False,
     )
-    if not plain.is_terminal:
-        plain.width = 10_000
-    return plain
 
 
 def show(*parts: RenderableType) -> None:
     """Prints, without blanks at the ends of lines."""
-    target = console()
-    with target.capture() as capture:
-        for part in parts:
-            target.print(part)
-    for line in capture.get().splitlines():
-        click.echo(line.rstrip(), color=target.is_terminal or None)
+    written = StringIO()
+    console = _console(written)
+    for part in parts:
+        console.print(part)
+    for row in written.getvalue().splitlines():
+        click.echo(row.rstrip(), color=console.is_terminal or None)
 
 
 def is_wide() -> bool:
     """Whether there is room for all columns."""
-    return console().width >= WIDE
+    return _console(StringIO()).width >= WIDE
 
 
 def table(*columns: str, folding: Collection[str] = ()) -> Table:

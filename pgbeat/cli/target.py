@@ -32,7 +32,7 @@ class Target:
     """The app and the database, each found when first asked for.
 
     `url` wins over the app's setting. `name` is loaded as Celery loads `-A`; under Celery,
-    `celery` is its `CLIContext` instead, and `is_given` whether `-A` was.
+    `celery` is its `CLIContext` instead.
     """
 
     def __init__(
@@ -42,13 +42,20 @@ class Target:
         name: str | None = None,
         workdir: Path | None = None,
         celery: Any = None,
-        is_given: bool = False,
     ) -> None:
         self._url, self._name, self._celery = url, name, celery
-        self.has_app = is_given or name is not None
         self.no_color = bool(getattr(celery, "no_color", False))
         if workdir is not None:
             os.chdir(workdir)
+
+    @cached_property
+    def has_app(self) -> bool:
+        """Whether an app was given. Without -A, Celery hands over its default one."""
+        if self._celery is None:
+            return self._name is not None
+        from celery import _state
+
+        return self._celery.app is not _state.default_app
 
     @cached_property
     def app(self) -> "Celery | None":

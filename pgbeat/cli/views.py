@@ -1,7 +1,7 @@
 """`pgbeat list`, `status` and `next`: schedules to look at."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import click
 from rich.console import RenderableType
@@ -36,7 +36,8 @@ def list_command(target: Target, enabled: bool | None, as_json: bool) -> None:
         return
     wide = printing.is_wide()
     columns = ["schedule", "timetable", "state", "next", "last", *(["task"] if wide else [])]
-    table = printing.table(*columns, folding={"schedule", "timetable", "task"})
+    long = {"schedule"} if any(len(row.name) > _LONG for row in rows) else set()
+    table = printing.table(*columns, folding={"timetable", "task"} | long)
     for row in rows:
         cells: list[RenderableType] = [
             line(row.name),
@@ -49,10 +50,17 @@ def list_command(target: Target, enabled: bool | None, as_json: bool) -> None:
     printing.show(table)
 
 
+#: Names up to here are kept on one line.
+_LONG = 30
+
+
 def _next(row: Schedule, now: datetime) -> str:
     if not row.enabled or row.paused_at is not None:
         return "-"
-    return "new" if row.next_run is None else printing.relative(row.next_run, now)
+    if row.next_run is None:
+        return "new"
+    late = now - row.next_run
+    return f"due for {printing.span(late)}" if late >= timedelta(0) else f"in {printing.span(late)}"
 
 
 def _last(row: Schedule, now: datetime) -> str:
@@ -60,7 +68,7 @@ def _last(row: Schedule, now: datetime) -> str:
     if row.last_run is None:
         return "never"
     outcome = {row.last_failure: "failed", row.last_success: "launched"}.get(row.last_run)
-    return f"{outcome or 'skipped'} {printing.relative(row.last_run, now)}"
+    return f"{outcome or 'skipped'} {printing.span(now - row.last_run, units=1)} ago"
 
 
 def _what(row: Schedule) -> str:
