@@ -24,20 +24,24 @@ class _Work:
     started: float | None = None
     result: Any = None
     is_done: bool = False
+    #: Its time was up; its thread is left to itself.
     abandoned: bool = False
+    #: Nobody wants the result any more.
+    unwanted: bool = False
     #: Guards the race between a late result and giving up on it.
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class Evaluator:
-    """Runs evaluations on up to `threads` daemon threads, each for `timeout` seconds at most.
+    """Runs evaluations on up to `threads` daemon threads, each for `timeout` seconds at most;
+    up to `capacity` may wait or run.
 
     A thread can't be stopped from outside. One whose time is up is left to itself, its result is
     dropped, and another takes its place; its schedule is `stuck` until it returns.
     """
 
-    def __init__(self, threads: int, timeout: float) -> None:
-        self._threads, self._timeout = threads, timeout
+    def __init__(self, threads: int, timeout: float, capacity: int) -> None:
+        self._threads, self._timeout, self._capacity = threads, timeout, capacity
         self._queue: SimpleQueue[_Work | None] = SimpleQueue()
         self._work: dict[int, _Work] = {}
         self._abandoned: dict[int, _Work] = {}
@@ -55,7 +59,7 @@ class Evaluator:
     @property
     def room(self) -> int:
         """How many more evaluations may be handed in before some are done."""
-        return max(0, self._threads * 8 - len(self._work))
+        return max(0, self._capacity - len(self._work))
 
     def is_stuck(self, schedule_id: int) -> bool:
         """Whether an evaluation of the schedule still runs that was given up."""
@@ -84,11 +88,13 @@ class Evaluator:
         for schedule_id, work in list(self._work.items()):
             with work.lock:
                 if work.is_done:
-                    results.append(work.result)
+                    if not work.unwanted:
+                        results.append(work.result)
                 elif work.started is not None and now - work.started > self._timeout + _GRACE:
                     work.abandoned = True
                     self._abandoned[schedule_id] = work
-                    expired.append(work.schedule)
+                    if not work.unwanted:
+                        expired.append(work.schedule)
                     with self._mutex:
                         self._alive -= 1
                 else:
@@ -104,16 +110,10 @@ class Evaluator:
         return max(0.0, min(starts) + self._timeout + _GRACE - time.monotonic()) + 0.01
 
     def forget(self) -> None:
-        """Drops everything under way: whatever it decides, somebody else may decide too."""
+        """Drops the results of everything under way: somebody else may decide it meanwhile. What
+        runs is held until it ends."""
         for work in self._work.values():
-            with work.lock:
-                if not work.is_done and work.started is not None and not work.abandoned:
-                    work.abandoned = True
-                    self._abandoned[work.schedule.id] = work
-                    with self._mutex:
-                        self._alive -= 1
-                work.abandoned = True
-        self._work.clear()
+            work.unwanted = True
 
     def fileno(self) -> int:
         """Readable when a result came in."""

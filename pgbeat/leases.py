@@ -47,11 +47,23 @@ def acquire(connection: Connection, key: int, wait: float) -> bool:
     try:
         connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": key})
     except DBAPIError as error:
-        if getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
+        if is_lock_timeout(error):
             return False
         raise
     connection.execute(text("SELECT set_config('lock_timeout', '0', false)"))
     return True
+
+
+def limit_waiting(connection: Connection, seconds: float) -> None:
+    """Limits the wait for locks in the open transaction."""
+    connection.execute(
+        text("SELECT set_config('lock_timeout', :ms, true)"), {"ms": f"{int(seconds * 1000)}"}
+    )
+
+
+def is_lock_timeout(error: DBAPIError) -> bool:
+    """Whether a statement waited for a lock longer than it may."""
+    return getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,10 @@ logger = logging.getLogger("celery.beat.pgbeat")
 
 #: Seconds between two rounds of pruning, while nothing is due.
 _PRUNE_EVERY = 60.0
-#: Seconds for which a row that somebody else holds locked is left out.
+#: Seconds for which a row that somebody else holds locked, or that finds no room, is left alone.
 _BUSY = 0.25
+#: Seconds that the app's entries wait for rows that somebody holds locked, and then are put off.
+_PATIENCE = 2.0
 
 
 class Scheduler(celery.beat.Scheduler):
@@ -59,7 +61,7 @@ class Scheduler(celery.beat.Scheduler):
         self._connection: Connection | None = None
         self._leads = False
         self._changed = False
-        self._resync = False
+        self._resync_at: float | None = None
         self._closed = False
         self._lost_at: float | None = None
         self._attempts = 0
@@ -80,7 +82,9 @@ class Scheduler(celery.beat.Scheduler):
     def setup_schedule(self) -> None:
         """Connects and checks the schema; a server that is away is waited for in `tick`."""
         self._evaluator = Evaluator(
-            self.settings.condition_threads, self.settings.condition_timeout
+            self.settings.condition_threads,
+            self.settings.condition_timeout,
+            self.settings.batch_size,
         )
         self._conditions = db.engine(
             self.settings.url,
@@ -164,12 +168,12 @@ class Scheduler(celery.beat.Scheduler):
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
         """Adds or changes entries made by code."""
         self.app.conf.beat_schedule.update(dict_)
-        self._resync = True
+        self._resync_at = time.monotonic()
 
     def merge_inplace(self, b: Mapping[str, Any]) -> None:
         """Makes these the entries made by code."""
         self.app.conf.beat_schedule = dict(b)
-        self._resync = True
+        self._resync_at = time.monotonic()
 
     def default_entries(self) -> dict[str, Any]:
         """Celery's own: the cleanup of results, where the result backend needs one."""
@@ -228,9 +232,17 @@ class Scheduler(celery.beat.Scheduler):
             "retry_base": timedelta(seconds=self.settings.retry_base),
             "retry_cap": timedelta(seconds=self.settings.retry_cap),
         }
-        with db.transaction(connection):
-            changes = sync.apply(connection, wanted, **defaults)
-        self._resync = False
+        self._resync_at = None
+        try:
+            with db.transaction(connection):
+                leases.limit_waiting(connection, _PATIENCE)
+                changes = sync.apply(connection, wanted, **defaults)
+        except DBAPIError as error:
+            if not leases.is_lock_timeout(error):
+                raise
+            logger.warning("The app's entries wait: somebody holds a lock on their rows")
+            self._resync_at = time.monotonic() + 5 * _PATIENCE
+            return
         for verb in ("added", "changed", "removed"):
             names = getattr(changes, verb)
             if names:
@@ -245,8 +257,12 @@ class Scheduler(celery.beat.Scheduler):
         """Gives up the connection; says so once."""
         if self._lost_at is None:
             self._lost_at = time.monotonic()
-            level = logger.error if db.is_lost(error) else logger.exception
-            level("Lost the database, trying again until it is back: %s", _first_line(error))
+            if db.is_lost(error):
+                logger.error(
+                    "Lost the database, trying again until it is back: %s", _first_line(error)
+                )
+            else:
+                logger.exception("The database refuses, trying again: %s", _first_line(error))
         self._drop()
 
     def _recovered(self) -> None:
@@ -280,7 +296,7 @@ class Scheduler(celery.beat.Scheduler):
     def _look(self, *, wait: bool) -> list[Decision]:
         """Decides one batch of what is due; if there is none and `wait` is set, waits for it."""
         connection = self._connect()
-        if self._resync:
+        if self._resync_at is not None and time.monotonic() >= self._resync_at:
             self._apply_entries(connection)
         self._changed = False
         verdicts = self._collect()
@@ -307,6 +323,8 @@ class Scheduler(celery.beat.Scheduler):
         if not rows and not outlook.has_new:
             self._maintain(connection)
             until = None if outlook.next_run is None else (outlook.next_run - now).total_seconds()
+            if until is not None and until <= 0:
+                until = _BUSY  # conditions that are due and find no room: one that ends wakes us
             if wait:
                 self._wait(connection, until)
         if not wait and self._evaluator.held:

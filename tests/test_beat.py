@@ -305,6 +305,51 @@ def test_a_row_that_somebody_edits_is_left_alone(beat: Beat, sql: Sql, database:
     assert kwargs == {"x": 9}
 
 
+def test_the_apps_entries_wait_for_an_editor_and_beat_does_not(
+    app: Celery, beat: Beat, sql: Sql, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgbeat.scheduler._PATIENCE", 0.1)
+    app.conf.beat_schedule = {"code": {"task": "tests.add", "schedule": 3600}}
+    first = beat()
+    first.run_due()
+    first.close()
+    app.conf.beat_schedule["code"]["schedule"] = 7200
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+        "VALUES ('s', 'tests.add', '1 hour', now())"
+    )
+    with psycopg.connect(database) as editor:
+        editor.execute("SELECT FROM pgbeat.schedules WHERE name = 'code' FOR UPDATE")
+        second = beat()
+        assert second.run_due() == 1
+    changed = "SELECT every = '2 hours' FROM pgbeat.schedules WHERE name = 'code'"
+    until(lambda: [second.run_due(), sql(changed)[0][0]][1])
+
+
+def test_beats_make_the_brokers_tables(processes: Processes, empty_database: str) -> None:
+    """Three beats that are the first users of a migrated database don't get in each other's way."""
+    from pgbeat import migrate
+    from pgbeat.config import postgres_url
+
+    migrate.upgrade(postgres_url(empty_database))
+    with psycopg.connect(empty_database, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 'tests.add', '1 second')"
+        )
+        beats = [processes.beat(TESTS_DATABASE=empty_database) for _ in range(3)]
+
+        def messages() -> bool:
+            [table] = connection.execute("SELECT to_regclass('kombu_message')").fetchone() or [None]
+            found = table and connection.execute("SELECT 1 FROM kombu_message").fetchone()
+            return bool(found)
+
+        until(messages)
+    assert all(process.poll() is None for process in beats)
+    for process in beats:
+        process.kill_group()
+        assert "Traceback" not in process.output
+
+
 def test_a_broker_elsewhere(
     app: Celery, beat: Beat, sql: Sql, database: str, tmp_path: Path
 ) -> None:

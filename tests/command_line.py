@@ -1,0 +1,47 @@
+"""Runs `pgbeat` in this process, by itself or as a command of Celery's."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery
+from celery.bin.base import CLIContext
+from click.testing import CliRunner, Result
+
+from pgbeat.cli import pgbeat, program
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+def run(database: str | None, *arguments: str, **options: Any) -> Result:
+    """`pgbeat --url DATABASE …`; what a user would see as a traceback is raised."""
+    given = ["--url", database] if database else []
+    return _checked(CliRunner().invoke(program, [*given, *arguments], **options))
+
+
+def run_with(app: Celery, *arguments: str) -> Result:
+    """`celery -A app pgbeat …`."""
+    context = CLIContext(app=app, no_color=True, workdir=None)
+    return _checked(CliRunner().invoke(pgbeat, list(arguments), obj=context))
+
+
+def read(database: str, *arguments: str) -> Any:
+    """What `pgbeat … --json` prints."""
+    result = run(database, *arguments, "--json")
+    assert result.exit_code in (0, 1, 3), result.output
+    return json.loads(result.stdout)
+
+
+def refused(result: Result, exit_code: int = 2) -> str:
+    """The sentence that a refusal consists of."""
+    assert result.exit_code == exit_code, result.output
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert lines[-1].startswith("Error: "), result.stderr
+    return lines[-1].removeprefix("Error: ")
+
+
+def _checked(result: Result) -> Result:
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
