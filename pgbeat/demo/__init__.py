@@ -1,0 +1,122 @@
+"""`pgbeat demo`: an embedded Postgres, one worker and two beats at work, seen tick by tick."""
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from sqlalchemy import Connection
+
+from pgbeat import db, embedded, migrate
+from pgbeat.demo.children import Children
+from pgbeat.demo.show import Lines, LiveTable, Show, say
+from pgbeat.demo.watch import LOCK_KEY, Watch
+from pgbeat.errors import PgbeatError
+
+#: Seconds between two looks at the database.
+_PAUSE = 0.25
+#: The database is made anew each time: nothing in it has to survive a power cut.
+_SETTINGS = {"timezone": "UTC", "fsync": "off"}
+
+
+def run(
+    seconds: float | None = None, folder: Path | None = None, console: Console | None = None
+) -> int:
+    """Runs the demo for so many seconds, once a beat leads, or until interrupted; the exit status.
+
+    With `seconds`, that is 0 only if launched, skipped and failed ticks and a completed job were
+    seen. Nothing that it started outlives it. Raises `PgbeatError` where something doesn't start,
+    or ends by itself.
+    """
+    console = console or Console()
+    show: Show = LiveTable(console) if console.is_terminal else Lines(console)
+    watch = Watch()
+    try:
+        with _interruptible(), _everything(folder, console) as (connection, children), show:
+            while not watch.is_over(seconds):
+                watch.look(connection, children)
+                show.update(watch)
+                time.sleep(_PAUSE)
+    except KeyboardInterrupt:
+        pass
+    say(console, watch.summary())
+    if seconds is None:
+        return 0
+    missing = watch.missing()
+    if missing:
+        say(console, f"Not seen: {', '.join(missing)}.")
+    return 1 if missing else 0
+
+
+@contextmanager
+def _everything(folder: Path | None, console: Console) -> Iterator[tuple[Connection, "Children"]]:
+    """The server and all processes, running inside the block."""
+    folder = (folder or embedded.default_folder()).absolute()
+    say(console, f"Starting Postgres in {folder}")
+    with embedded.server(folder, _SETTINGS) as server:
+        url = server.create_database("pgbeat", fresh=True)
+        migrate.upgrade(url)
+        dsn = server.dsn("pgbeat")
+        with Children(folder, _environment(dsn, folder)) as children:
+            children.run("schedules", "tasks.schedules", "--demo")
+            prices = children.start("prices", "tasks.price_server", "--port=0", "--fail-every=4")
+            children.environment["PGBEAT_PRICES_URL"] = prices
+            celery = ("celery", "-A", "tasks")
+            children.start("worker", *celery, "worker", "--concurrency=2", "--loglevel=info")
+            for number in (1, 2):
+                beat = ("beat", "-S", "pgbeat.Scheduler", "--loglevel=info")
+                children.start(f"beat {number}", *celery, *beat)
+            psql = "psql" if shutil.which("psql") else str(server.programs / "psql")
+            say(console, f"  look inside: {psql} '{dsn}'")
+            say(console, f"  logs:        {folder}/*.log")
+            say(console, "One worker and two beats are starting; Ctrl-C ends them.")
+            with db.engine(url, "pgbeat demo").connect() as connection:
+                try:
+                    yield connection.execution_options(isolation_level="AUTOCOMMIT"), children
+                finally:
+                    say(console, "Stopping; Ctrl-C again doesn't wait for the worker.")
+
+
+def _environment(dsn: str, folder: Path) -> dict[str, str]:
+    """The children's: none of the user's settings of libpq, pgbeat and Celery, and the example."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "CELERY_"))}
+    path = [str(_example()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return kept | {
+        "PGBEAT_URL": dsn,
+        "PGBEATLOCK_KEY": str(LOCK_KEY),
+        "PGBEAT_BACKUPS": str(folder / "backups"),
+        "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def _example() -> Path:
+    """The folder with the example's package `tasks`: in the wheel, or in a checkout."""
+    here = Path(__file__).resolve().parent.parent
+    for root in (here / "_example", here.parent):
+        if (root / "tasks" / "price_server.py").exists():
+            return root
+    raise PgbeatError("the example app `tasks` is missing from this installation")
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """TERM and HUP end the demo as Ctrl-C does; what the caller made it ignore stays ignored."""
+
+    def interrupt(signum: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = {}
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) is not signal.SIG_IGN:
+            before[signum] = signal.signal(signum, interrupt)
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

@@ -1,0 +1,105 @@
+"""The processes of the demo: started, watched over, and stopped in order."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from pgbeat.embedded import child_command
+from pgbeat.errors import PgbeatError
+
+#: Seconds that a process may take to end when it is asked to.
+_PATIENCE = 10.0
+
+
+class Children:
+    """The processes of the demo, each with its log in the folder; stopped when the block ends."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.folder = folder
+        self.environment = environment
+        self.running: dict[str, subprocess.Popen[str]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Ends them, the price server last: TERM, and KILL for those that take too long.
+
+        An interruption meanwhile kills the rest at once.
+        """
+        first = [process for name, process in self.running.items() if name != "prices"]
+        try:
+            for group in (first, [*self.running.values()]):
+                for process in group:
+                    process.terminate()
+                deadline = time.monotonic() + _PATIENCE
+                for process in group:
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(max(0.0, deadline - time.monotonic()))
+        finally:
+            for process in self.running.values():
+                # A pool's processes are of the worker's group.
+                if process.poll() != 0:
+                    with suppress(ProcessLookupError, PermissionError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+    def log(self, name: str) -> Path:
+        """A process's log."""
+        return self.folder / f"{name.replace(' ', '-')}.log"
+
+    def start(self, name: str, module: str, *arguments: str) -> str:
+        """Starts a Python module; for the price server, the first line that it prints."""
+        process = self._popen(name, module, *arguments, pipe=name == "prices")
+        self.running[name] = process
+        if process.stdout is None:
+            return ""
+        with process.stdout as output:
+            line = output.readline().strip()
+        if not line:
+            raise self._broken(name)
+        return line
+
+    def run(self, name: str, module: str, *arguments: str) -> None:
+        """Runs a Python module to its end. Raises `PgbeatError` if that is not a good one."""
+        process = self._popen(name, module, *arguments)
+        try:
+            if process.wait() != 0:
+                raise self._broken(name)
+        finally:
+            process.kill()
+            process.wait()
+
+    def check(self) -> list[str]:
+        """Names of those that have ended. Raises `PgbeatError` where the demo can't go on."""
+        ended = [name for name, process in self.running.items() if process.poll() is not None]
+        if "worker" in ended or "prices" in ended or {"beat 1", "beat 2"} <= set(ended):
+            raise self._broken(ended[0])
+        return ended
+
+    def _popen(
+        self, name: str, module: str, *arguments: str, pipe: bool = False
+    ) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", module, *arguments]
+        with self.log(name).open("wb") as log:
+            return subprocess.Popen(  # noqa: S603 - our own command
+                child_command(command),
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if pipe else log,
+                stderr=log,
+                text=True,
+                # A Ctrl-C in the terminal is for the demo, which ends its children in order.
+                start_new_session=True,
+            )
+
+    def _broken(self, name: str) -> PgbeatError:
+        log = self.log(name)
+        last = "\n".join(log.read_text(errors="replace").strip().splitlines()[-5:])
+        return PgbeatError(f"{name} has ended; the end of {log}:\n{last}")

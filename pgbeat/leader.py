@@ -1,0 +1,134 @@
+"""The leader's connection: it holds the lock, runs the transactions, and hears of changes."""
+
+import logging
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import psycopg
+from sqlalchemy import Connection, text
+
+from pgbeat import db, leases, migrate, schedules
+from pgbeat.config import Settings
+
+logger = logging.getLogger("celery.beat.pgbeat")
+
+
+class Readable(Protocol):
+    """Something that `select` can wait for."""
+
+    def fileno(self) -> int:
+        """The file descriptor."""
+        ...
+
+
+class Leader:
+    """One session of a beat, leader or standby. `on_lead` is called when it becomes the leader.
+
+    A beat that lost the lock has lost this connection, and can't commit.
+    """
+
+    def __init__(
+        self, settings: Settings, interval: float, on_lead: Callable[[Connection], None]
+    ) -> None:
+        self._settings, self._interval, self._on_lead = settings, interval, on_lead
+        name = f"pgbeat beat {socket.gethostname()}:{os.getpid()}"
+        self._engine = db.engine(settings.url, name[:63])
+        self._connection: Connection | None = None
+        self._leads = False
+        self._lost_at: float | None = None
+        self._attempts = 0
+        #: Whether a schedule was changed by somebody since this was last set to false.
+        self.changed = False
+
+    def connect(self) -> Connection:
+        """The connection, in autocommit mode. Raises `SchemaError`."""
+        if self._connection is None:
+            connection = self._engine.connect()
+            try:
+                connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+                migrate.check(connection)
+                leases.prepare_session(connection, max(15.0, 4 * self._interval))
+                _driver(connection).add_notify_handler(self._notified)
+            except BaseException:
+                connection.invalidate()
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def lead(self) -> bool:
+        """Whether this beat leads now; a standby waits in here for most of the interval."""
+        connection = self.connect()
+        if self._leads:
+            return True
+        wait = max(0.02, 0.8 * self._interval)
+        if leases.acquire(connection, self._settings.lock_key, wait):
+            connection.execute(text("SELECT set_config('pgbeat.leader', 'on', false)"))
+            connection.execute(text(f"LISTEN {schedules.CHANNEL}"))
+            self._on_lead(connection)
+            self._leads = True
+            logger.info("This beat leads (lock %d)", self._settings.lock_key)
+        if self._lost_at is not None:
+            logger.warning("The database is back after %.1f s", time.monotonic() - self._lost_at)
+            self._lost_at, self._attempts = None, 0
+        return self._leads
+
+    def wait(self, seconds: float, other: Readable) -> None:
+        """Sleeps until a schedule is changed, or `other` is readable, or the time is up."""
+        if self.changed:
+            return
+        raw = _driver(self.connect())
+        sockets = [raw.fileno(), other.fileno()]
+        readable, _, _ = select.select(sockets, [], [], max(0.0, seconds))
+        if raw.fileno() in readable:
+            raw.pgconn.consume_input()
+            while raw.pgconn.notifies():
+                self.changed = True
+
+    def lose(self, error: BaseException) -> None:
+        """Gives up the connection for an error; says so once."""
+        if self._lost_at is None:
+            self._lost_at = time.monotonic()
+            if db.is_lost(error):
+                logger.error(
+                    "Lost the database, trying again until it is back: %s", _first_line(error)
+                )
+            else:
+                logger.exception("The database refuses, trying again: %s", _first_line(error))
+        self.drop()
+
+    def back_off(self) -> None:
+        """Sleeps for longer with each attempt."""
+        self._attempts += 1
+        time.sleep(min(0.05 * 2**self._attempts, 5.0, self._interval))
+
+    def drop(self) -> None:
+        """Closes the connection at once, whatever it is doing: the server rolls back and frees
+        the lock."""
+        connection, self._connection, self._leads = self._connection, None, False
+        if connection is None or connection.closed:
+            return
+        try:
+            _driver(connection).close()
+            connection.invalidate()
+        except Exception:
+            logger.debug("The connection was gone before it was closed", exc_info=True)
+        connection.close()
+
+    def _notified(self, notification: psycopg.Notify) -> None:
+        self.changed = True
+
+
+def _driver(connection: Connection) -> "psycopg.Connection[Any]":
+    """psycopg's connection beneath SQLAlchemy's."""
+    raw: Any = connection.connection.driver_connection
+    return raw  # type: ignore[no-any-return]
+
+
+def _first_line(error: BaseException) -> str:
+    cause = getattr(error, "orig", None) or error
+    return (str(cause).strip().splitlines() or [type(cause).__name__])[0]

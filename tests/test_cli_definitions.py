@@ -1,0 +1,308 @@
+"""`pgbeat add` and `update`: what they write, and what they refuse in which words."""
+
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from celery import Celery
+
+from pgbeat.errors import InvalidTimetable
+from pgbeat.timetables import parse_duration
+from tests.command_line import Sql, read, refused, run, run_with
+
+NOT_CHECKED = "Note: task and launcher are not checked; with -A APP they would be.\n"
+
+
+def add(database: str, name: str = "s", *arguments: str, every: str = "1 hour") -> None:
+    added = run(database, "add", name, "--task", "tests.add", "--every", every, *arguments)
+    assert added.exit_code == 0, added.output
+
+
+def test_the_least_there_is(database: str, sql: Sql) -> None:
+    added = run(database, "add", "nightly", "--task", "tests.add", "--cron", "0 2 * * *")
+    assert added.stdout.startswith("Added schedule 'nightly'. Next: ")
+    assert added.stdout.endswith(".\n")
+    assert " 02:00:00 UTC, in " in added.stdout
+    assert added.stderr == NOT_CHECKED
+    assert sql(
+        "SELECT name, task, cron, every, launcher, source, max_retries, next_run, timezone "
+        "FROM pgbeat.schedules"
+    ) == [("nightly", "tests.add", "0 2 * * *", None, "GenericLauncher", "cli", 5, None, None)]
+
+
+def test_everything_there_is(database: str, app: Celery) -> None:
+    added = run_with(
+        app, "add", "all", "--task", "tests.add", "--cron", "30 4 * * mon", "--timezone",
+        "Europe/Oslo", "--args", "[1]", "--kwargs", '{"y": 2}', "--queue", "slow", "--options",
+        '{"priority": 3}', "--condition-sql", "SELECT 1", "--max-retries", "7", "--retry-base",
+        "10", "--retry-cap", "2 min", "--owner", "ops",
+    )  # fmt: skip
+    assert added.exit_code == 0, added.output
+    assert added.stdout.splitlines()[1:] == ["Its condition holds now."]
+    assert added.stderr == ""
+    row = read(database, "status", "all")
+    wanted: dict[str, Any] = {
+        "task": "tests.add", "cron": "30 4 * * mon", "every": None, "timezone": "Europe/Oslo",
+        "args": [1], "kwargs": {"y": 2}, "queue": "slow", "options": {"priority": 3},
+        "condition_sql": "SELECT 1", "max_retries": 7, "retry_base": 10, "retry_cap": 120,
+        "owner": "ops", "launcher": "GenericLauncher", "source": "cli", "enabled": True,
+    }  # fmt: skip
+    assert {key: row[key] for key in wanted} == wanted
+
+
+def test_defaults_are_the_settings(database: str, app: Celery) -> None:
+    app.conf.pgbeat_max_retries = 2
+    app.conf.pgbeat_retry_base = 3.5
+    assert run_with(app, "add", "s", "--task", "tests.add", "--every", "90").exit_code == 0
+    row = read(database, "status", "s")
+    assert (row["max_retries"], row["retry_base"], row["every"]) == (2, 3.5, 90)
+
+
+def test_twice(database: str) -> None:
+    add(database)
+    command = ("add", "s", "--task", "tests.note", "--every", "5")
+    said = refused_after_note(database, *command, exit_code=1)
+    assert said == "there is a schedule 's' already; change it with `pgbeat update`"
+    again = run(database, *command, "--if-not-exists")
+    assert (again.exit_code, again.stdout) == (
+        0, "Schedule 's' is there already; it is left as it is.\n",
+    )  # fmt: skip
+    assert read(database, "status", "s")["task"] == "tests.add"
+
+
+def test_dry_run_adds_nothing(database: str) -> None:
+    tried = run(database, "add", "s", "--task", "tests.add", "--every", "5", "--dry-run")
+    assert tried.stdout.startswith("Would add schedule 's'. Next: ")
+    assert read(database, "list") == []
+
+
+def refused_after_note(database: str, *arguments: str, exit_code: int = 2) -> str:
+    return refused(run(database, *arguments), exit_code)
+
+
+CRON = 'a cron expression is "minute hour day month weekday", for example'
+LENGTH = "write seconds, or for example '15 minutes', '1h 30m' or '2 days'"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--cron", "61 * * * *"], f"minute '61' is not valid: numbers are 0-59, with lists, "
+         f"ranges and steps; {CRON}"),
+        (["--cron", "* * *"], f"it has 3 fields, not 5; {CRON}"),
+        (["--cron", "@never"], "it has 1 fields, not 5"),
+        (["--cron", "* * * * *", "--every", "5"], "it has both cron and every; keep one"),
+        ([], "it has no timetable; set cron (for example '0 2 * * *') or every"),
+        (["--every", "soon"], f"'--every': 'soon': it is no length of time; {LENGTH}"),
+        (["--every", "-5"], f"'-5': it is no length of time; {LENGTH}"),
+        (["--every", "0"], "every is 00:00:00; it must be longer than nothing"),
+        (["--every", "1 month"], "months and years have no fixed length, use cron"),
+        (["--every", "5", "--timezone", "Mars/Phobos"], "timezone 'Mars/Phobos' is not known; use "
+         "an IANA name, for example 'Europe/Oslo' or 'UTC'"),
+        (["--every", "5", "--args", "{1"], "'{1' is not JSON (Expecting property name"),
+        (["--every", "5", "--args", "{}"], "'{}' is not an array; write for example '[1, "),
+        (["--every", "5", "--kwargs", "[1]"], "'[1]' is not an object; write for example '{"),
+        (["--every", "5", "--kwargs", '{"x": NaN}'], "NaN is no JSON number"),
+        (["--every", "5", "--kwargs", '{"x": "\\u0000"}'], "\\u0000 cannot be converted to text"),
+        (["--every", "5", "--options", '{"prio": 1}'], "options has 'prio', which is no publish "
+         "option; there are "),
+        (["--every", "5", "--max-retries", "-1"], "'--max-retries': -1 is not in the range"),
+        (["--every", "5", "--max-retries", "some"], "'some' is not a valid integer"),
+        (["--every", "5", "--retry-base", "-1"], "'--retry-base': '-1': it is no length of time"),
+        (["--every", "5", "--retry-base", "2h"], "retry_cap not below it"),
+        (["--every", "5", "--launcher", "a b"], "launcher 'a b' is not a launcher's name"),
+        (["--every", "5", "--task", ""], "it has no task; set task to a registered task's name"),
+        (["--every", "5", "--condition-sql", " "], "condition_sql is empty"),
+        (["--every", "5", "--condition-sql", "SELEC 1"], 'condition_sql can\'t run: syntax error '
+         'at or near "SELEC"; write one SELECT, such as'),
+        (["--every", "5", "--condition-sql", "DELETE FROM pgbeat.jobs"],
+         "cannot execute DELETE in a read-only transaction"),
+        (["--every", "5", "--condition-sql", "SELECT 1; SELECT 2"], "multiple commands"),
+        (["--every", "5", "--condition-sql", "SET a.b = 1"], "it gives no rows"),
+        (["--every", "5", "--condition-sql", "VACUUM"], "cannot run inside a transaction block"),
+    ],
+)  # fmt: skip
+def test_bad_input(database: str, arguments: list[str], sentence: str) -> None:
+    task = () if "--task" in arguments else ("--task", "tests.add")
+    said = refused(run(database, "add", "s", *task, *arguments))
+    assert sentence in said
+    assert read(database, "list") == []
+
+
+@pytest.mark.parametrize("name", ["a/b", " a", "a\nb", "", "x" * 201])
+def test_a_bad_name(database: str, name: str) -> None:
+    command = ("add", "--task", "tests.add", "--every", "5", "--", name)
+    assert "name" in refused(run(database, *command))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--task", "tests.ad"], "task 'tests.ad' is not registered; did you mean 'tests.add'? "
+         "registered: tests.add, tests.note"),
+        (["--task", "tests.add", "--launcher", "NoLauncher"],
+         "launcher 'NoLauncher' is not registered; "),
+        (["--task", "tests.add", "--kwargs", '{"z": 1}'], "the arguments don't fit task "
+         "'tests.add': add() got an unexpected keyword argument 'z'"),
+        (["--task", "tests.add", "--args", "[1, 2, 3]"], "the arguments don't fit task"),
+        (["--task", "tests.add", "--options", '{"prio": 1}'], "options has 'prio'"),
+    ],
+)  # fmt: skip
+def test_what_the_app_does_not_have(
+    database: str, app: Celery, arguments: list[str], sentence: str
+) -> None:
+    said = refused(run_with(app, "add", "s", "--every", "5", *arguments))
+    assert said.startswith(sentence)
+    assert read(database, "list") == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "remark"),
+    [
+        ("SELECT 1", "Its condition holds now."),
+        ("SELECT false", "Its condition says no: condition_sql is false."),
+        ("SELECT 1 WHERE false", "Its condition says no: condition_sql found no row."),
+        ("SELECT * FROM later", 'Its condition fails as things are: relation "later" does not '
+         "exist."),
+    ],
+)  # fmt: skip
+def test_a_condition_is_tried(database: str, condition: str, remark: str) -> None:
+    added = run(
+        database, "add", "s", "--task", "tests.add", "--every", "5", "--condition-sql", condition
+    )
+    assert (added.exit_code, added.stdout.splitlines()[1:]) == (0, [remark])
+
+
+def test_a_condition_that_hangs(database: str, app: Celery) -> None:
+    app.conf.pgbeat_condition_timeout = 0.1
+    added = run_with(
+        app, "add", "s", "--task", "tests.add", "--every", "5",
+        "--condition-sql", "SELECT true FROM pg_sleep(60)",
+    )  # fmt: skip
+    assert added.stdout.splitlines()[1:] == [
+        "Its condition fails as things are: canceling statement due to statement timeout."
+    ]
+
+
+def test_never_due(database: str) -> None:
+    added = run(database, "add", "s", "--task", "tests.add", "--cron", "0 0 30 2 *")
+    assert added.stdout == "Added schedule 's'. It is never due.\n"
+
+
+# -- update ------------------------------------------------------------------------------------
+
+
+def test_update(database: str, sql: Sql) -> None:
+    add(database, "s", "--queue", "slow", "--condition-sql", "SELECT 1")
+    sql("UPDATE pgbeat.schedules SET next_run = now() + interval '1 minute'")
+    changed = run(
+        database, "update", "s", "--cron", "0 3 * * *", "--timezone", "America/New_York",
+        "--no-queue", "--no-condition", "--retry-base", "10",
+    )  # fmt: skip
+    assert changed.exit_code == 0
+    first, *rest = changed.stdout.splitlines()
+    assert first.startswith("Changed schedule 's'. Next: ")
+    assert {line.strip() for line in rest} == {
+        "cron           none → 0 3 * * *",
+        "every          1 h → none",
+        "timezone       none → America/New_York",
+        "queue          slow → none",
+        "condition_sql  SELECT 1 → none",
+        "retry_base     1 min → 10 s",
+    }
+    assert sql("SELECT cron, every, next_run, queue FROM pgbeat.schedules") == [
+        ("0 3 * * *", None, None, None)
+    ]
+
+
+def test_update_the_other_way_round(database: str) -> None:
+    run(database, "add", "s", "--task", "tests.add", "--cron", "0 3 * * *")
+    assert run(database, "update", "s", "--every", "1h 30m").exit_code == 0
+    row = read(database, "status", "s")
+    assert (row["cron"], row["every"]) == (None, 5400)
+
+
+def test_update_dry_run(database: str) -> None:
+    add(database)
+    tried = run(database, "update", "s", "--owner", "ops", "--dry-run")
+    assert tried.stdout.startswith("Would change schedule 's'.")
+    assert "owner  none → ops" in tried.stdout
+    assert read(database, "status", "s")["owner"] is None
+
+
+def test_update_to_what_it_is(database: str) -> None:
+    add(database)
+    same = run(database, "update", "s", "--every", "60m")
+    assert (same.exit_code, same.stdout) == (0, "Schedule 's' is like that already.\n")
+
+
+def test_update_refuses(database: str, app: Celery) -> None:
+    add(database)
+    assert refused(run(database, "update", "s")).startswith("nothing to change; give at least one")
+    assert refused(run(database, "update", "s", "--queue", "x", "--no-queue")) == (
+        "--queue and --no-queue exclude each other"
+    )
+    assert refused(run(database, "update", "s", "--no-condition", "--condition-sql", "SELECT 1")) == (
+        "--condition-sql and --no-condition exclude each other"
+    )
+    assert refused(run(database, "update", "t", "--owner", "x"), 1) == (
+        "there is no schedule 't'"
+    )
+    assert "minute '61' is not valid" in refused(run(database, "update", "s", "--cron", "61 * * * *"))
+    assert "did you mean 'tests.note'" in refused(run_with(app, "update", "s", "--task", "tests.not"))
+    assert "fit task 'tests.note'" in refused(run_with(app, "update", "s", "--kwargs", '{"x": 1}',
+                                                       "--task", "tests.note"))  # fmt: skip
+    assert read(database, "status", "s")["task"] == "tests.add"
+
+
+def test_update_leaves_a_task_unchecked_that_it_does_not_touch(database: str, app: Celery) -> None:
+    run(database, "add", "s", "--task", "elsewhere.task", "--every", "5")
+    assert run_with(app, "update", "s", "--owner", "ops").exit_code == 0
+
+
+def test_update_of_what_code_made(database: str, sql: Sql) -> None:
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, source) "
+        "VALUES ('s', 'tests.add', '1 hour', 'code')"
+    )
+    changed = run(database, "update", "s", "--every", "5")
+    assert changed.stderr == (
+        "Note: it is made by the app's code, and beat sets it back when it starts.\n"
+    )
+    assert run(database, "update", "s", "--max-retries", "2").stderr == ""
+
+
+def test_update_of_a_row_that_somebody_holds(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgbeat.cli.target._PATIENCE", "50")
+    add(database)
+    with psycopg.connect(database) as other:
+        other.execute("UPDATE pgbeat.schedules SET owner = 'me'")
+        said = refused(run(database, "update", "s", "--owner", "ops"), 1)
+    assert said == "somebody else is changing that schedule and isn't done yet; try again"
+
+
+# -- lengths of time ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 90), ("0.5", 0.5), (".5", 0.5), ("0", 0), ("15 minutes", 900), ("1h30m", 5400),
+        ("1 hour, 30 mins", 5400), ("1.5 h", 5400), (" 2 DAYS ", 172_800), ("1w", 604_800),
+        ("1 sec", 1), ("2 hrs 3 s", 7203),
+    ],
+)  # fmt: skip
+def test_a_length_of_time(text: str, seconds: float) -> None:
+    assert parse_duration(text) == timedelta(seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s", "-1", "1:30", "1h30", "1e9", "5 parsecs", "2 weeks ago", "1 month", "2y",
+             "9" * 30, "9" * 400, "1..5"],
+)  # fmt: skip
+def test_no_length_of_time(text: str) -> None:
+    with pytest.raises(InvalidTimetable, match="write seconds, or for example"):
+        parse_duration(text)

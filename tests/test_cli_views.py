@@ -1,0 +1,279 @@
+"""`pgbeat list`, `status`, `next`, and the switches: what they show and do."""
+
+from datetime import datetime, timedelta
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab, solar
+
+from pgbeat.cli.printing import line, span
+from tests.command_line import Sql, read, refused, run, run_with
+
+
+@pytest.fixture(autouse=True)
+def rows(sql: Sql) -> None:
+    """Four schedules: one that is due later, one due, one disabled, one paused."""
+    sql(
+        """
+        INSERT INTO pgbeat.schedules (name, task, cron, timezone, next_run, last_run, last_success)
+        VALUES ('later', 'tests.add', '0 2 * * *', 'Europe/Oslo', now() + interval '2 hours',
+                now() - interval '1 day', now() - interval '1 day');
+        """
+    )
+    sql(
+        """
+        INSERT INTO pgbeat.schedules (name, task, every, next_run, last_run, last_failure,
+                                      last_error, retry_count)
+        VALUES ('due', 'tests.add', '15 minutes', now() - interval '90 seconds',
+                now() - interval '3 minutes', now() - interval '3 minutes', 'no luck', 2);
+        """
+    )
+    sql(
+        """
+        INSERT INTO pgbeat.schedules (name, task, every, enabled, disabled_reason, last_run)
+        VALUES ('off', 'tests.add', '1 day', false, 'too noisy', now() - interval '5 seconds')
+        """
+    )
+    sql(
+        """
+        INSERT INTO pgbeat.schedules (name, launcher, every, paused_at)
+        VALUES ('held', 'SomeLauncher', '90 minutes', now() - interval '1 minute')
+        """
+    )
+
+
+def test_list(database: str) -> None:
+    shown = run(database, "list")
+    assert shown.exit_code == 0
+    header, *lines = shown.stdout.splitlines()
+    assert header.split() == ["schedule", "timetable", "state", "next", "last", "task"]
+    cells = [[cell.strip() for cell in text.split("  ") if cell.strip()] for text in lines]
+    assert cells == [
+        ["due", "every 15 min", "retry 2/5", "due for 1 min 30 s", "failed 3 min ago", "tests.add"],
+        ["held", "every 1 h 30 min", "paused", "-", "never", "by SomeLauncher"],
+        ["later", "0 2 * * * (Europe/Oslo)", "active", cells[2][3], "launched 1 d ago", "tests.add"],
+        ["off", "every 1 d", "disabled", "-", cells[3][4], "tests.add"],
+    ]
+    assert cells[2][3] in {"in 2 h", "in 1 h 59 min"}
+    assert cells[3][4].startswith("skipped ")
+    assert all(text == text.rstrip() for text in shown.stdout.splitlines())
+
+
+def test_list_some(database: str) -> None:
+    assert [row["name"] for row in read(database, "list", "--disabled")] == ["off"]
+    assert [row["name"] for row in read(database, "list", "--enabled")] == ["due", "held", "later"]
+
+
+def test_list_none(database: str, sql: Sql) -> None:
+    sql("DELETE FROM pgbeat.schedules")
+    assert run(database, "list").stdout == (
+        "There are no schedules; `pgbeat add --help` says how to add one.\n"
+    )
+    assert run(database, "list", "--disabled").stdout == "There are no disabled schedules.\n"
+    assert read(database, "list") == []
+
+
+def test_json_has_the_columns(database: str, sql: Sql) -> None:
+    columns = {
+        name
+        for (name,) in sql(
+            "SELECT column_name FROM information_schema.columns "
+            "WHERE table_schema = 'pgbeat' AND table_name = 'schedules'"
+        )
+    }
+    row = read(database, "list")[2]
+    assert set(row) == columns
+    assert row["name"] == "later"
+    assert row["next_run"].endswith("Z")
+    [(moment,)] = sql("SELECT next_run FROM pgbeat.schedules WHERE name = 'later'")
+    assert datetime.fromisoformat(row["next_run"]) == moment
+    assert (row["retry_base"], row["every"]) == (60, None)
+    assert set(read(database, "status", "later")) == columns | {"last_tick"}
+
+
+def test_status(database: str) -> None:
+    shown = run(database, "status", "due").stdout
+    assert shown.startswith("due (retry 2/5)\n")
+    facts = dict(text.strip().split("  ", 1) for text in shown.splitlines()[1:])
+    assert facts["timetable"].strip() == "every 15 min"
+    assert facts["last error"].strip() == "no luck"
+    assert facts["retries"].strip() == (
+        "2 of 5 used; 1 min doubled each time, 1 h at most"
+    )
+    assert "disabled" not in facts
+    assert "disabled      too noisy" in run(database, "status", "off").stdout
+    assert refused(run(database, "status", "dut"), 1) == (
+        "there is no schedule 'dut'; did you mean 'due'?"
+    )
+
+
+def test_what_a_row_says_can_not_move_the_cursor(database: str, sql: Sql) -> None:
+    sql("UPDATE pgbeat.schedules SET last_error = E'a\\nb \\033[31m[bold]c' WHERE name = 'due'")
+    assert "last error    a b \N{REPLACEMENT CHARACTER}[31m[bold]c\n" in (
+        run(database, "status", "due").stdout
+    )
+
+
+# -- next --------------------------------------------------------------------------------------
+
+
+def test_next_in_two_zones(database: str, sql: Sql) -> None:
+    sql(
+        "UPDATE pgbeat.schedules SET next_run = '2030-03-29 01:00Z' WHERE name = 'later'"
+    )
+    shown = run(database, "next", "later", "-n", "3").stdout.splitlines()
+    assert shown[0].split() == ["Europe/Oslo", "UTC"]
+    # Clocks go forward on the 31st: 02:00 is not there, and the zone's offset is another one.
+    assert [text.rpartition("  ")[0].strip() for text in shown[1:3]] == [
+        "Fri 2030-03-29 02:00:00 CET   Fri 2030-03-29 01:00:00 UTC",
+        "Sat 2030-03-30 02:00:00 CET   Sat 2030-03-30 01:00:00 UTC",
+    ]
+    assert "Sun 2030-03-31 03:00:00 CEST  Sun 2030-03-31 01:00:00 UTC" in shown[3]
+
+
+def test_next_as_json(database: str, sql: Sql) -> None:
+    sql("UPDATE pgbeat.schedules SET next_run = '2030-07-01 00:00Z' WHERE name = 'later'")
+    found = read(database, "next", "later", "-n", "2")
+    assert found == {
+        "schedule": "later",
+        "timezone": "Europe/Oslo",
+        "times": [
+            {"utc": "2030-07-01T00:00:00Z", "local": "2030-07-01T02:00:00+02:00"},
+            {"utc": "2030-07-02T00:00:00Z", "local": "2030-07-02T02:00:00+02:00"},
+        ],
+    }
+
+
+def test_next_of_an_interval(database: str) -> None:
+    times = [datetime.fromisoformat(time["utc"]) for time in read(database, "next", "due")["times"]]
+    assert len(times) == 10
+    assert {later - earlier for earlier, later in zip(times[1:], times[2:], strict=False)} == {
+        timedelta(minutes=15)
+    }
+
+
+def test_next_remarks(database: str, sql: Sql) -> None:
+    assert run(database, "next", "off").stderr == (
+        "Note: it is disabled (too noisy); none of this will come.\n"
+    )
+    assert run(database, "next", "held").stderr == (
+        "Note: it is paused; none of this comes before it is resumed.\n"
+    )
+    assert run(database, "next", "due").stderr == "Note: the first is retry 2 of 5.\n"
+    sql("UPDATE pgbeat.schedules SET timezone = NULL, cron = '0 0 30 2 *' WHERE name = 'later'")
+    assert run(database, "next", "later").stderr == (
+        "Note: its timetable has no time left.\n"
+        "Note: it names no time zone and takes the app's; without -A APP, UTC is assumed.\n"
+    )
+
+
+def test_next_takes_the_apps_zone(database: str, app: Celery, sql: Sql) -> None:
+    app.conf.timezone = "Asia/Tokyo"
+    sql("UPDATE pgbeat.schedules SET timezone = NULL WHERE name = 'later'")
+    shown = run_with(app, "next", "later", "-n", "1")
+    assert shown.stdout.startswith("Asia/Tokyo")
+    assert " 02:00:00 JST " in shown.stdout
+    assert shown.stderr == ""
+
+
+def test_next_of_what_stays_in_code(database: str, app: Celery, sql: Sql) -> None:
+    app.conf.beat_schedule = {
+        "sun": {"task": "tests.add", "schedule": solar("sunset", 59.9, 10.7)},
+        "thirteenth": {"task": "tests.add", "schedule": crontab("0", "0", "fri", "13")},
+    }
+    for name in app.conf.beat_schedule:
+        sql(
+            "INSERT INTO pgbeat.schedules (name, task, source) VALUES (%s, 'tests.add', 'code')",
+            name,
+        )
+    said = refused(run(database, "next", "thirteenth"))
+    assert said == (
+        "schedule 'thirteenth' has its timetable in the app's code; give it with -A APP"
+    )
+    shown = run_with(app, "next", "thirteenth", "-n", "2").stdout.splitlines()[1:]
+    assert [text[:3] + text[11:14] for text in shown] == ["Fri-13", "Fri-13"]
+    assert len(run_with(app, "next", "sun").stdout.splitlines()) == 11
+
+
+# -- switches ----------------------------------------------------------------------------------
+
+
+def test_disable_and_enable(database: str, sql: Sql) -> None:
+    assert run(database, "disable", "due", "--reason", "broken").stdout == (
+        "Disabled schedule 'due': broken\n"
+    )
+    assert run(database, "disable", "later").stdout == (
+        "Disabled schedule 'later': disabled by hand\n"
+    )
+    enabled = run(database, "enable", "due").stdout
+    assert enabled.startswith("Enabled schedule 'due'. Next: ")
+    assert run(database, "enable", "due").stdout == "Schedule 'due' is enabled already.\n"
+    assert sql(
+        "SELECT enabled, disabled_reason, retry_count, next_run FROM pgbeat.schedules "
+        "WHERE name = 'due'"
+    ) == [(True, None, 0, None)]
+
+
+def test_pause_and_resume(database: str, sql: Sql) -> None:
+    assert run(database, "pause", "due").stdout == "Paused schedule 'due'.\n"
+    assert run(database, "pause", "due").stdout.startswith("Schedule 'due' is paused already, since")
+    assert run(database, "resume", "due").stdout.startswith("Resumed schedule 'due'. Next: ")
+    assert run(database, "resume", "due").stdout == "Schedule 'due' is not paused.\n"
+    assert sql("SELECT paused_at, next_run FROM pgbeat.schedules WHERE name = 'due'") == [
+        (None, None)
+    ]
+
+
+def test_paused_and_disabled(database: str) -> None:
+    assert run(database, "pause", "off").stderr == "Note: it is disabled, too.\n"
+    assert run(database, "enable", "off").stderr == (
+        "Note: it is paused; `pgbeat resume off` lets it go on.\n"
+    )
+    run(database, "disable", "off")
+    assert run(database, "resume", "off").stderr == (
+        "Note: it is disabled; `pgbeat enable off` puts it back in service.\n"
+    )
+
+
+def test_remove(database: str, sql: Sql) -> None:
+    assert run(database, "remove", "off", "--dry-run").stdout == "Would remove schedule 'off'.\n"
+    asked = run(database, "remove", "off", input="n\n")
+    assert asked.stdout == "Remove schedule 'off'? [y/N]: n\nNothing is removed.\n"
+    assert read(database, "status", "off")["name"] == "off"
+    assert run(database, "remove", "off", "--yes").stdout == "Removed schedule 'off'.\n"
+    assert refused(run(database, "remove", "off", "--yes"), 1) == "there is no schedule 'off'"
+
+
+def test_remove_what_code_made(database: str, sql: Sql) -> None:
+    sql("UPDATE pgbeat.schedules SET source = 'code' WHERE name = 'off'")
+    assert run(database, "remove", "off", "--yes").stderr == (
+        "Note: it is made by the app's code, and comes back when beat starts; "
+        "`pgbeat disable off` lasts.\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["enable", "disable", "pause", "resume", "remove"])
+def test_switching_what_is_not_there(database: str, command: str) -> None:
+    assert refused(run(database, command, "duE"), 1) == (
+        "there is no schedule 'duE'; did you mean 'due'?"
+    )
+
+
+# -- words -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "short", "exact"),
+    [
+        (0, "0 s", "0 s"), (0.25, "0.2 s", "0.25 s"), (59.6, "1 min", "59.6 s"), (60, "1 min", "1 min"),
+        (61, "1 min 1 s", "1 min 1 s"), (3600, "1 h", "1 h"), (3605, "1 h", "1 h 5 s"),
+        (93_784, "1 d 2 h", "1 d 2 h 3 min 4 s"), (-5, "5 s", "5 s"),
+    ],
+)  # fmt: skip
+def test_spans(seconds: float, short: str, exact: str) -> None:
+    assert span(timedelta(seconds=seconds)) == short
+    assert span(timedelta(seconds=seconds), units=4) == exact
+
+
+def test_lines() -> None:
+    assert line("a\r\n\tb\x00c") == "a b\N{REPLACEMENT CHARACTER}c"
