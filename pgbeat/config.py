@@ -61,7 +61,7 @@ def same_database(one: URL, other: URL) -> bool:
     def place(url: URL) -> tuple[Any, ...]:
         host = url.host or url.query.get("host") or "localhost"
         port = url.port or url.query.get("port") or 5432
-        return str(host), int(str(port)), url.database or url.username
+        return str(host), str(port), url.database or url.username
 
     return place(one) == place(other)
 
@@ -118,6 +118,7 @@ class Settings:
         conf = conf if conf is not None else {}
         mistakes: list[str] = list(_unknown(conf))
         values: dict[str, Any] = {}
+        wrong: set[str] = set()
         for name, read in _READERS.items():
             for source, text in (
                 (f"PGBEAT_{name.upper()}", environ.get(f"PGBEAT_{name.upper()}") or None),
@@ -128,8 +129,9 @@ class Settings:
                         values[name] = read(text)
                     except (ValueError, TypeError, ConfigError) as error:
                         mistakes.append(f"{source}: {error}")
+                        wrong.add(name)
                     break
-        if not values.get("url") and not any("url" in mistake.lower() for mistake in mistakes):
+        if "url" not in values and "url" not in wrong:
             broker = conf.get("broker_write_url") or conf.get("broker_url")
             broker = broker[0] if isinstance(broker, list | tuple) and broker else broker
             first = str(broker or "").split(";")[0]
@@ -140,12 +142,13 @@ class Settings:
                     "pgbeat_url: not set, and the broker is not Postgres; set it "
                     "(or PGBEAT_URL) to postgresql://user:password@host:5432/name"
                 )
-        if not mistakes:
-            settings = cls(**values)
-            if settings.retry_cap >= settings.retry_base:
-                return settings
-            mistakes.append("pgbeat_retry_cap: must not be below pgbeat_retry_base")
-        raise ConfigError("pgbeat's settings are wrong:\n  " + "\n  ".join(mistakes))
+        settings = cls(**{"url": make_url("postgresql://"), **values})
+        if settings.retry_cap < settings.retry_base and not wrong & {"retry_base", "retry_cap"}:
+            base = f"{settings.retry_base:g}"
+            mistakes.append(f"pgbeat_retry_cap: must not be below pgbeat_retry_base ({base})")
+        if mistakes:
+            raise ConfigError("pgbeat's settings are wrong:\n  " + "\n  ".join(mistakes))
+        return settings
 
 
 def _unknown(conf: Mapping[str, Any]) -> list[str]:
@@ -154,8 +157,9 @@ def _unknown(conf: Mapping[str, Any]) -> list[str]:
     for key in conf:
         name = str(key).lower()
         if name.startswith("pgbeat_") and name.removeprefix("pgbeat_") not in _READERS:
-            near = get_close_matches(name, [f"pgbeat_{known}" for known in _READERS], n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(_READERS)}"
+            # Without the prefix: it would make everything look near.
+            near = get_close_matches(name.removeprefix("pgbeat_"), _READERS, n=1)
+            hint = f"did you mean pgbeat_{near[0]}?" if near else f"known: {', '.join(_READERS)}"
             mistakes.append(f"{name}: no such setting; {hint}")
     return mistakes
 
@@ -166,7 +170,9 @@ def _number(lowest: float, *, highest: float = 2**63 - 1, whole: bool = False) -
             raise ValueError(f"{value!r} is not a number")
         try:
             number = int(value) if whole else float(value)
-        except (TypeError, ValueError):
+            if whole and isinstance(value, float) and number != value:
+                raise ValueError
+        except (TypeError, ValueError, OverflowError):
             kind = "a whole number" if whole else "a number"
             raise ValueError(f"{value!r} is not {kind}") from None
         if not lowest <= number <= highest:

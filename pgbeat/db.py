@@ -49,6 +49,12 @@ def is_shared(one: Connection, other: Connection) -> bool:
 _PID = text("SELECT pg_backend_pid()")
 
 
+def driver(connection: Connection) -> "psycopg.Connection[Any]":
+    """psycopg's connection beneath SQLAlchemy's."""
+    raw: Any = connection.connection.driver_connection
+    return raw  # type: ignore[no-any-return]
+
+
 def is_lost(error: BaseException) -> bool:
     """Whether an error means that the connection is gone, rather than that a statement was bad."""
     cause: BaseException | None = error
@@ -101,7 +107,10 @@ def _decode(data: bytes | str) -> Any:
         return {}
     if data == b"[]":
         return []
-    return json.loads(data)
+    try:
+        return json.loads(data)
+    except ValueError:  # more digits than Python turns into an int: it must not stop the others
+        return json.loads(data, parse_int=float)
 
 
 _encode = json.JSONEncoder(default=str).encode

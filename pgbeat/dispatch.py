@@ -64,6 +64,7 @@ class Dispatcher:
     ) -> None:
         self._app, self._settings, self.publisher = app, settings, publisher
         self._engine, self._default_entries, self._reached = engine, default_entries, reached
+        self._tasks = app.tasks
         self._timezone = str(getattr(app.timezone, "key", None) or app.timezone)
 
     def timetable(self, schedule: Schedule) -> Timetable:
@@ -232,11 +233,13 @@ class Dispatcher:
     def _options(self, row: Schedule, request: JobRequest) -> dict[str, Any]:
         """Publish options of a launch, the task's name checked."""
         options = {**row.options, **request.options}
+        if row.source != "code":
+            if request.task not in self._tasks:
+                check_task(self._app, request.task)
+            if options:
+                check_options(options)
         if row.queue is not None:
             options.setdefault("queue", row.queue)
-        if row.source != "code":
-            check_task(self._app, request.task)
-            check_options(options)
         return options
 
     def _advance(

@@ -2,19 +2,21 @@
 
 import copy
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from hashlib import sha1
 from typing import Any
 
 from celery import Celery
 from celery.beat import BeatLazyFunc, ScheduleEntry
-from celery.schedules import crontab, maybe_schedule, schedule
+from celery.schedules import ParseException, crontab, maybe_schedule, schedule
 from croniter import croniter
 
 from pgbeat.errors import ConfigError, InvalidSchedule, InvalidTimetable
 from pgbeat.schedules import Schedule
 from pgbeat.sync import CodeEntry, faithful
-from pgbeat.timetables import zone
+from pgbeat.timetables import parse_cron, zone
 
 
 def built_in(app: Celery) -> dict[str, Any]:
@@ -55,13 +57,27 @@ def code_entry(app: Celery, name: str, entry: Any) -> CodeEntry:
         ]
     except ValueError:
         values = [None, {}, {}]
-    return CodeEntry(str(name), str(task), cron, every, _zone_name(app) if cron else None, *values)
+    return CodeEntry(
+        row_name(name), str(task), cron, every, _zone_name(app) if cron else None, *values
+    )
+
+
+def row_name(name: Any) -> str:
+    """An entry's name as a row can have it: shorter, with a digest, where it is too long (Celery
+    takes a periodic task's `repr` for a name), empty, or no text to Postgres."""
+    text = str(name)
+    plain = text.encode(errors="replace").decode().replace("\0", "?")
+    if plain == text and len(text.strip()) > 0 and len(text) <= 200:
+        return text
+    digest = sha1(text.encode(errors="replace"), usedforsecurity=False).hexdigest()
+    return f"{plain[:180]}…{digest[:12]}"
 
 
 def _timetable(app: Celery, value: Any, relative: bool) -> tuple[str | None, timedelta | None]:
     value = maybe_schedule(value, relative, app=app)
     if type(value) is schedule and not value.relative and value.nowfun is None:
-        return (None, value.run_every) if value.run_every > timedelta(0) else (None, None)
+        fits = timedelta(0) < value.run_every <= timedelta(days=36_500)
+        return None, value.run_every if fits else None
     if type(value) is crontab and value.nowfun is None and _zone_name(app):
         return _cron(value), None
     return None, None
@@ -92,6 +108,7 @@ def _cron(value: crontab) -> str | None:
         plain = ",".join(str(number) for number in sorted(numbers))
         shown = " ".join([*["*"] * index, text, *["*"] * (4 - index)])
         try:
+            parse_cron(shown)
             same = set(croniter.expand(shown)[0][index]) == numbers
         except Exception:
             same = False
@@ -154,30 +171,30 @@ def _called(value: Any) -> Any:
 
 
 def _fields(app: Celery, row: Schedule, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    try:
-        return dict({**defaults, **app.conf.beat_schedule}[row.name])
-    except KeyError:
-        raise InvalidSchedule(
-            f"schedule {row.name!r} leaves its timetable or arguments to the app's beat_schedule, "
-            "and this app has no entry of that name"
-        ) from None
+    configured = {**defaults, **app.conf.beat_schedule}
+    for name, entry in configured.items():
+        if row_name(name) == row.name:
+            return dict(entry)
+    raise InvalidSchedule(
+        f"schedule {row.name!r} leaves its timetable or arguments to the app's beat_schedule, "
+        "and this app has no entry of that name"
+    )
 
 
 def as_celery_entries(app: Celery, rows: Iterable[Schedule]) -> dict[str, ScheduleEntry]:
     """Rows as Celery's `ScheduleEntry` objects, for those who look at `scheduler.schedule`."""
     entries = {}
     for row in rows:
+        timetable: Any = None
         if row.every is not None:
-            timetable: Any = schedule(row.every, app=app)
-        elif row.cron is not None and not row.cron.startswith("@"):
-            minute, hour, day, month, weekday = row.cron.split()
-            try:
+            timetable = schedule(row.every, app=app)
+        elif row.cron is not None:
+            with suppress(ValueError, ParseException):  # what Celery's parser has no word for
+                minute, hour, day, month, weekday = row.cron.split()
                 timetable = crontab(minute, hour, weekday, day, month, app=app)
-            except ValueError:  # what Celery's own parser has no word for
-                timetable = None
-        else:
-            configured = app.conf.beat_schedule.get(row.name)
-            timetable = dict(configured)["schedule"] if configured else None
+        elif row.source == "code":
+            with suppress(InvalidSchedule):
+                timetable = code_timetable(app, row, {}).schedule
         entries[row.name] = ScheduleEntry(
             name=row.name,
             task=row.task,

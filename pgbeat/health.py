@@ -145,9 +145,10 @@ _MISSING = text(
     SELECT 'USAGE on schema pgbeat' FROM pg_namespace
      WHERE nspname = 'pgbeat' AND NOT has_schema_privilege(oid, 'USAGE')
     UNION ALL
-    (SELECT string_agg(p.privilege, ', ') || ' on pgbeat.' || c.relname
+    (SELECT string_agg(p.privilege, ', ' ORDER BY p.position) || ' on pgbeat.' || c.relname
        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
-            unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) AS p (privilege)
+            unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) WITH ORDINALITY
+                AS p (privilege, position)
       WHERE n.nspname = 'pgbeat' AND c.relkind IN ('r', 'p')
         AND (c.relname <> 'migrations' OR p.privilege = 'SELECT')
         AND NOT has_table_privilege(c.oid, p.privilege)

@@ -6,7 +6,7 @@ import select
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import psycopg
 from sqlalchemy import Connection, text
@@ -52,7 +52,7 @@ class Leader:
                 connection = connection.execution_options(isolation_level="AUTOCOMMIT")
                 migrate.check(connection)
                 leases.prepare_session(connection, max(15.0, 4 * self._interval))
-                _driver(connection).add_notify_handler(self._notified)
+                db.driver(connection).add_notify_handler(self._notified)
             except BaseException:
                 connection.invalidate()
                 connection.close()
@@ -81,7 +81,7 @@ class Leader:
         """Sleeps until a schedule is changed, or `other` is readable, or the time is up."""
         if self.changed:
             return
-        raw = _driver(self.connect())
+        raw = db.driver(self.connect())
         sockets = [raw.fileno(), other.fileno()]
         readable, _, _ = select.select(sockets, [], [], max(0.0, seconds))
         if raw.fileno() in readable:
@@ -113,7 +113,7 @@ class Leader:
         if connection is None or connection.closed:
             return
         try:
-            _driver(connection).close()
+            db.driver(connection).close()
             connection.invalidate()
         except Exception:
             logger.debug("The connection was gone before it was closed", exc_info=True)
@@ -121,12 +121,6 @@ class Leader:
 
     def _notified(self, notification: psycopg.Notify) -> None:
         self.changed = True
-
-
-def _driver(connection: Connection) -> "psycopg.Connection[Any]":
-    """psycopg's connection beneath SQLAlchemy's."""
-    raw: Any = connection.connection.driver_connection
-    return raw  # type: ignore[no-any-return]
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,10 +1,17 @@
 """Leases: who leads, by a session's advisory lock."""
 
+import select
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
+import psycopg
+from psycopg.pq import ExecStatus, TransactionStatus
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
+
+from pgbeat import db
 
 #: SQLSTATE of a lock that was not had in time.
 _LOCK_NOT_AVAILABLE = "55P03"
@@ -24,7 +31,8 @@ def prepare_session(connection: Connection, silence: float) -> None:
                    set_config('tcp_keepalives_interval', '1', false),
                    set_config('tcp_keepalives_count', '3', false),
                    set_config('tcp_user_timeout', '5000', false),
-                   set_config('client_connection_check_interval', '500', false),
+                   set_config('statement_timeout', '0', false),
+                   set_config('lock_timeout', '0', false),
                    set_config('idle_in_transaction_session_timeout', :in_transaction, false),
                    set_config('idle_session_timeout', :silence, false)
             """
@@ -34,24 +42,39 @@ def prepare_session(connection: Connection, silence: float) -> None:
             "in_transaction": f"{int(max(silence, 60) * 1000)}",
         },
     )
+    with suppress(DBAPIError):  # refused by servers on systems that can't tell
+        connection.execute(
+            text("SELECT set_config('client_connection_check_interval', '500', false)")
+        )
 
 
 def acquire(connection: Connection, key: int, wait: float) -> bool:
     """Waits up to `wait` seconds for the session lock; whether it is held now.
 
     The wait is inside the server, which hands the lock over the moment its holder's session ends.
+    It goes on there when the time is up: until it is granted, the connection is for calling this
+    again and nothing else. Raises `psycopg.OperationalError` when the connection is lost.
     """
-    connection.execute(
-        text("SELECT set_config('lock_timeout', :ms, false)"), {"ms": f"{int(wait * 1000)}"}
-    )
-    try:
-        connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": key})
-    except DBAPIError as error:
-        if is_lock_timeout(error):
+    driver = db.driver(connection)
+    request = driver.pgconn
+    if request.transaction_status != TransactionStatus.ACTIVE:
+        request.send_query(b"SELECT pg_advisory_lock(%d)" % key)
+        request.flush()
+    deadline = time.monotonic() + wait
+    while True:
+        while not request.is_busy():
+            result = request.get_result()
+            if result is None:
+                return True
+            if result.status != ExecStatus.TUPLES_OK:
+                while request.get_result() is not None:
+                    continue
+                raise psycopg.errors.error_from_result(result)
+        seconds = max(0.0, deadline - time.monotonic())
+        readable, _, _ = select.select([driver.fileno()], [], [], seconds)
+        if not readable:
             return False
-        raise
-    connection.execute(text("SELECT set_config('lock_timeout', '0', false)"))
-    return True
+        request.consume_input()
 
 
 def limit_waiting(connection: Connection, seconds: float) -> None:

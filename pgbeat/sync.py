@@ -91,9 +91,13 @@ def faithful(value: Any) -> Any:
     A tuple counts as its list: Celery's own serializer makes no difference.
     """
     try:
-        copy = json.loads(json.dumps(value, allow_nan=False))
+        written = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        written.encode()  # raises for half a surrogate pair
+        copy = json.loads(written)
     except TypeError as error:
         raise ValueError(str(error)) from None
+    if "\\u0000" in written:
+        raise ValueError("jsonb holds no NUL")
     if copy != _listed(value):
         raise ValueError(f"{value!r} is not the same after JSON")
     return copy

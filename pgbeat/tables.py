@@ -73,10 +73,29 @@ schedules = Table(
     CheckConstraint("jsonb_typeof(args) = 'array'", name="schedules_args_array"),
     CheckConstraint("jsonb_typeof(kwargs) = 'object'", name="schedules_kwargs_object"),
     CheckConstraint("jsonb_typeof(options) = 'object'", name="schedules_options_object"),
-    CheckConstraint("every > interval '0'", name="schedules_every_positive"),
+    CheckConstraint(
+        "every > interval '0' AND every <= interval '36500 days'", name="schedules_every_range"
+    ),
     CheckConstraint("max_retries >= 0 AND retry_count >= 0", name="schedules_retries_positive"),
     CheckConstraint(
-        "retry_base >= interval '0' AND retry_cap >= retry_base", name="schedules_backoff"
+        "retry_base >= interval '0' AND retry_cap >= retry_base "
+        "AND retry_cap <= interval '36500 days'",
+        name="schedules_backoff",
+    ),
+    CheckConstraint(
+        " AND ".join(
+            f"{name} BETWEEN '0001-01-02 00:00+00' AND '9999-12-30 00:00+00'"
+            for name in (
+                "next_run",
+                "last_run",
+                "last_success",
+                "last_failure",
+                "paused_at",
+                "created_at",
+                "updated_at",
+            )
+        ),
+        name="schedules_times_of_calendar",
     ),
     CheckConstraint("source IN ('sql', 'cli', 'api', 'file', 'code')", name="schedules_source"),
 )

@@ -8,7 +8,6 @@ from typing import Protocol
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from croniter import croniter
-from croniter.croniter import CroniterError
 
 from pgbeat.errors import InvalidTimetable
 
@@ -41,7 +40,9 @@ def zone(name: str) -> ZoneInfo:
 class Cron:
     """Five fields (minute hour day month weekday) or `@daily` and kin, in a time zone.
 
-    Day and weekday, both given, match when either does, as in cron(8).
+    Day and weekday, both given, match when either does, as in cron(8). So do the clocks: where
+    they go forward, what falls into the gap comes right after it; where they go back, a fixed
+    time comes once, one with a `*` (or `*/15`) for its minute or hour in both hours.
     """
 
     expression: str
@@ -61,35 +62,79 @@ def cron(expression: str, timezone: str) -> Cron:
     return Cron(expression, timezone)
 
 
+# croniter takes a range from a number to itself for the whole cycle.
+_RANGE_OF_ONE = re.compile(r"\b0*(\w+)-0*\1(/\d+)?\b", re.ASCII)
+
+
 @lru_cache(maxsize=4096)
 def _cron_next(expression: str, timezone: str, after: datetime) -> datetime | None:
-    local = after.astimezone(zone(timezone))
+    fields = _RANGE_OF_ONE.sub(r"\1", _plain(expression))
+    is_fixed = not any(field.startswith("*") for field in fields.split()[:2])
+    moment: datetime = after.astimezone(zone(timezone))
     try:
-        moment: datetime = croniter(expression, local).get_next(datetime)
-    except CroniterError:
-        return None  # the 30th of February: well formed, and never
-    return moment.astimezone(UTC)
+        while True:
+            moment = croniter(fields, moment).get_next(datetime)
+            # Where the clocks went back, a time of day may have been already.
+            if not is_fixed or moment.utcoffset() == moment.replace(fold=0).utcoffset():
+                return moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None  # the 30th of February, the year 10000: well formed, and never
+
+
+_NAMES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+_MONTH = "(0*[1-9]|0*1[0-2]|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
+_WEEKDAY = "(0*[0-7]|sun|mon|tue|wed|thu|fri|sat)"
+#: Each field's name, what it may hold, one number of it, and what else may stand alone. The
+#: database's `pgbeat.cron_problem` has the same.
+_FIELDS = (
+    ("minute", "0-59", "0*[0-5]?[0-9]", ""),
+    ("hour", "0-23", "0*([0-9]|1[0-9]|2[0-3])", ""),
+    ("day of month", "1-31", "0*([1-9]|[12][0-9]|3[01])", "|l"),
+    ("month", "1-12 or jan-dec", _MONTH, ""),
+    ("weekday", "0-7 or sun-sat", _WEEKDAY, f"|l0*[0-7]|{_WEEKDAY}#[1-5]"),
+)
 
 
 @lru_cache(maxsize=4096)
 def parse_cron(expression: str) -> None:
     """Raises `InvalidTimetable`, in a sentence, unless the expression is well formed."""
-    count = len(expression.split())
-    problem: object
-    if expression.strip().startswith("@"):
-        known = croniter.is_valid(expression.strip())
-        problem = None if known else "no such name; there are @hourly, @daily, @weekly, @monthly, "
-        problem = problem and f"{problem}@yearly; {CRON_EXAMPLE}"
-    elif count != 5:
-        problem = f"it has {count} fields, not 5; {CRON_EXAMPLE}"
-    else:
-        try:
-            croniter.expand(expression)
-            problem = None
-        except (CroniterError, ValueError, KeyError, AttributeError) as error:
-            problem = f"{error}; {CRON_EXAMPLE}"
+    problem = _problem(expression)
     if problem:
-        raise InvalidTimetable(f"cron {expression!r}: {problem}")
+        raise InvalidTimetable(f"cron {expression!r}: {problem}; {CRON_EXAMPLE}")
+
+
+def _plain(expression: str) -> str:
+    """Lower case, without space around it, names like `@daily` replaced by their five fields."""
+    expression = expression.strip(" \t\n\r\f\v").lower()
+    return _NAMES.get(expression, expression)
+
+
+def _problem(expression: str) -> str | None:
+    expression = _plain(expression)
+    if expression.startswith("@"):
+        return f"no such name; there are {', '.join(_NAMES)}"
+    fields = re.findall(r"\S+", expression, re.ASCII)
+    if len(fields) != 5:
+        return f"it has {len(fields)} fields, not 5"
+    for field, (label, numbers, number, extra) in zip(fields, _FIELDS, strict=True):
+        item = re.compile(rf"(\*|{number}(-{number})?)(/0*[1-9][0-9]*)?{extra}")
+        for text in () if field == "?" and extra else field.split(","):
+            if not item.fullmatch(text):
+                return (
+                    f"{label} {text!r} is not valid: numbers are {numbers}, "
+                    "with lists, ranges and steps"
+                )
+    if len({bool(re.search("[#l]", item)) for item in fields[4].split(",")}) > 1:
+        return f"weekday {fields[4]!r} mixes weeks of the month (mon#1, l5) with every week"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +161,7 @@ class Interval:
 
 _PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)")
 _UNITS = {
+    0.001: {"ms", "msec", "millisecond"},
     1: {"", "s", "sec", "second"},
     60: {"m", "min", "minute"},
     3600: {"h", "hr", "hour"},
@@ -135,7 +181,7 @@ def parse_duration(text: str) -> timedelta:
     problem = "" if parts and not _PART.sub("", written).strip(" ,") else "it is no length of time"
     for number, unit in parts:
         singular = unit.removesuffix("s")
-        size = next((size for size, names in _UNITS.items() if singular in names), None)
+        size = next((size for size, names in _UNITS.items() if {unit, singular} & names), None)
         if singular in {"mon", "month", "y", "yr", "year"}:
             problem = "months and years have no fixed length, use cron (for example '0 0 1 * *')"
         elif size is None or (not unit and len(parts) > 1):

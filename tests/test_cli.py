@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import uuid
 from importlib import import_module
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def test_an_unknown_command(name: str) -> None:
 def test_options_of_the_whole_after_the_command(database: str) -> None:
     assert refused(run(None, "list", "-A", "x")).endswith("program -A … list")
     assert refused(run(None, "list", "--url", "x")).endswith("program --url … list")
-    assert refused(run(None, "list", "--frob")) == "No such option '--frob'."
+    assert refused(run(None, "list", "--frob")).startswith("No such option")
 
 
 @pytest.mark.parametrize(
@@ -122,16 +123,17 @@ def test_a_database_without_the_schema(empty_database: str) -> None:
 
 
 def test_a_role_that_may_not(database: str, sql: Sql) -> None:
-    sql("CREATE ROLE onlooker")
+    role = f"onlooker_{uuid.uuid4().hex[:12]}"
+    sql(f"CREATE ROLE {role}")
     try:
         options = "&" if "?" in database else "?"
-        said = refused(run(f"{database}{options}options=-crole%3Donlooker", "list"), 1)
+        said = refused(run(f"{database}{options}options=-crole%3D{role}", "list"), 1)
         assert said == (
             "the database refused: permission denied for schema pgbeat; "
             "`pgbeat doctor` lists the missing permissions"
         )
     finally:
-        sql("DROP ROLE onlooker")
+        sql(f"DROP ROLE {role}")
 
 
 def test_an_argument_that_is_no_text(database: str) -> None:

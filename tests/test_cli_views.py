@@ -1,6 +1,7 @@
 """`pgbeat list`, `status`, `next`, and the switches: what they show and do."""
 
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 import pytest
 from celery import Celery
@@ -51,7 +52,14 @@ def test_list(database: str) -> None:
     assert cells == [
         ["due", "every 15 min", "retry 2/5", "due for 1 min 30 s", "failed 3 min ago", "tests.add"],
         ["held", "every 1 h 30 min", "paused", "-", "never", "by SomeLauncher"],
-        ["later", "0 2 * * * (Europe/Oslo)", "active", cells[2][3], "launched 1 d ago", "tests.add"],
+        [
+            "later",
+            "0 2 * * * (Europe/Oslo)",
+            "active",
+            cells[2][3],
+            "launched 1 d ago",
+            "tests.add",
+        ],
         ["off", "every 1 d", "disabled", "-", cells[3][4], "tests.add"],
     ]
     assert cells[2][3] in {"in 2 h", "in 1 h 59 min"}
@@ -97,11 +105,9 @@ def test_status(database: str) -> None:
     facts = dict(text.strip().split("  ", 1) for text in shown.splitlines()[1:])
     assert facts["timetable"].strip() == "every 15 min"
     assert facts["last error"].strip() == "no luck"
-    assert facts["retries"].strip() == (
-        "2 of 5 used; 1 min doubled each time, 1 h at most"
-    )
+    assert facts["retries"].strip() == ("2 of 5 used; 1 min doubled each time, 1 h at most")
     assert "disabled" not in facts
-    assert "disabled      too noisy" in run(database, "status", "off").stdout
+    assert "disabled   too noisy" in run(database, "status", "off").stdout
     assert refused(run(database, "status", "dut"), 1) == (
         "there is no schedule 'dut'; did you mean 'due'?"
     )
@@ -118,9 +124,7 @@ def test_what_a_row_says_can_not_move_the_cursor(database: str, sql: Sql) -> Non
 
 
 def test_next_in_two_zones(database: str, sql: Sql) -> None:
-    sql(
-        "UPDATE pgbeat.schedules SET next_run = '2030-03-29 01:00Z' WHERE name = 'later'"
-    )
+    sql("UPDATE pgbeat.schedules SET next_run = '2030-03-29 01:00Z' WHERE name = 'later'")
     shown = run(database, "next", "later", "-n", "3").stdout.splitlines()
     assert shown[0].split() == ["Europe/Oslo", "UTC"]
     # Clocks go forward on the 31st: 02:00 is not there, and the zone's offset is another one.
@@ -147,9 +151,7 @@ def test_next_as_json(database: str, sql: Sql) -> None:
 def test_next_of_an_interval(database: str) -> None:
     times = [datetime.fromisoformat(time["utc"]) for time in read(database, "next", "due")["times"]]
     assert len(times) == 10
-    assert {later - earlier for earlier, later in zip(times[1:], times[2:], strict=False)} == {
-        timedelta(minutes=15)
-    }
+    assert {later - earlier for earlier, later in pairwise(times[1:])} == {timedelta(minutes=15)}
 
 
 def test_next_remarks(database: str, sql: Sql) -> None:
@@ -216,7 +218,9 @@ def test_disable_and_enable(database: str, sql: Sql) -> None:
 
 def test_pause_and_resume(database: str, sql: Sql) -> None:
     assert run(database, "pause", "due").stdout == "Paused schedule 'due'.\n"
-    assert run(database, "pause", "due").stdout.startswith("Schedule 'due' is paused already, since")
+    assert run(database, "pause", "due").stdout.startswith(
+        "Schedule 'due' is paused already, since"
+    )
     assert run(database, "resume", "due").stdout.startswith("Resumed schedule 'due'. Next: ")
     assert run(database, "resume", "due").stdout == "Schedule 'due' is not paused.\n"
     assert sql("SELECT paused_at, next_run FROM pgbeat.schedules WHERE name = 'due'") == [
@@ -265,8 +269,9 @@ def test_switching_what_is_not_there(database: str, command: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "short", "exact"),
     [
-        (0, "0 s", "0 s"), (0.25, "0.2 s", "0.25 s"), (59.6, "1 min", "59.6 s"), (60, "1 min", "1 min"),
-        (61, "1 min 1 s", "1 min 1 s"), (3600, "1 h", "1 h"), (3605, "1 h", "1 h 5 s"),
+        (0, "0 s", "0 s"), (0.25, "0.2 s", "0.25 s"), (59.6, "1 min", "59.6 s"),
+        (60, "1 min", "1 min"), (61, "1 min 1 s", "1 min 1 s"), (3600, "1 h", "1 h"),
+        (3605, "1 h", "1 h 5 s"),
         (93_784, "1 d 2 h", "1 d 2 h 3 min 4 s"), (-5, "5 s", "5 s"),
     ],
 )  # fmt: skip

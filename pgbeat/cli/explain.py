@@ -43,6 +43,7 @@ def explain_command(target: Target, name: str, as_json: bool) -> None:
         holders = leases.holders(connection, settings.lock_key)
         backlog = schedules.count(connection)["due"]
     last = history[0] if history else None
+    leader = next((holder for holder in holders if holder.leads), None)
     patience = timedelta(seconds=settings.condition_timeout)
     answer = explain(row, holders, backlog, now, settings.lock_key, patience)
     if as_json:
@@ -54,7 +55,7 @@ def explain_command(target: Target, name: str, as_json: bool) -> None:
                 "advice": answer.advice or None,
                 "next_run": row.next_run,
                 "last_tick": last,
-                "leader": next((holder for holder in holders if holder.leads), None),
+                "leader": leader,
             }
         )
         return
@@ -62,7 +63,6 @@ def explain_command(target: Target, name: str, as_json: bool) -> None:
     if answer.advice:
         click.echo(answer.advice)
     click.echo()
-    leaders = [f"{_beat(holder)}" for holder in holders if holder.leads]
     waits = row.enabled and row.paused_at is None
     printing.show(
         printing.facts(
@@ -72,7 +72,7 @@ def explain_command(target: Target, name: str, as_json: bool) -> None:
                 ("next run", when(row.next_run, now) if waits else None),
                 ("timetable", printing.timetable(row, target.timezone)),
                 ("condition", _condition(row)),
-                ("beat", leaders[0] if leaders else "none"),
+                ("beat", "none" if leader is None else _beat(leader)),
             ]
         )
     )

@@ -21,7 +21,7 @@ def enable_command(target: Target, name: str) -> None:
     if before.enabled:
         click.echo(f"Schedule {name!r} is enabled already.")
     else:
-        click.echo(f"Enabled schedule {name!r}. {_next(target, row)}")
+        click.echo(f"Enabled schedule {name!r}. {next_line(target, row)}")
     if row.paused_at is not None:
         printing.note(f"it is paused; `pgbeat resume {name}` lets it go on.")
 
@@ -67,7 +67,7 @@ def resume_command(target: Target, name: str) -> None:
     if before.paused_at is None:
         click.echo(f"Schedule {name!r} is not paused.")
     else:
-        click.echo(f"Resumed schedule {name!r}. {_next(target, row)}")
+        click.echo(f"Resumed schedule {name!r}. {next_line(target, row)}")
     if not row.enabled:
         printing.note(f"it is disabled; `pgbeat enable {name}` puts it back in service.")
 
@@ -106,6 +106,3 @@ def next_line(target: Target, row: Schedule) -> str:
         return ""
     moment = row.next_run or timetable.next_after(now)
     return f"Next: {printing.when(moment, now)}." if moment else "It is never due."
-
-
-_next = next_line

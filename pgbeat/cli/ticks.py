@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pgbeat import db, schedules, ticks
 from pgbeat.cli import printing
-from pgbeat.cli.failures import FAILED, SKIPPED, first_line
+from pgbeat.cli.failures import FAILED, SKIPPED, BadInput, first_line
 from pgbeat.cli.printing import line, styled, utc
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
@@ -86,6 +86,8 @@ def history_command(target: Target, name: str, limit: int, results: bool, as_jso
         stats = ticks.stats(connection, row.id)
     if results:
         app = target.require_app("the result backend is the app's")
+        if app.backend.as_uri() == "disabled://":
+            raise BadInput("the app has no result backend; set result_backend")
         entries = [_with_result(app, entry) for entry in entries]
     if as_json:
         figures = {
@@ -150,7 +152,7 @@ def _with_result(app: "Celery", entry: Entry) -> Entry:
         return entry
     try:
         meta = app.backend.get_task_meta(str(entry.job_id))
-    except Exception as error:  # any backend's, and Celery's for none
+    except Exception as error:  # any backend's
         raise click.ClickException(
             f"the result backend can't be asked: {type(error).__name__}: {first_line(error)}"
         ) from None

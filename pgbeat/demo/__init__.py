@@ -54,7 +54,7 @@ def run(
 
 
 @contextmanager
-def _everything(folder: Path | None, console: Console) -> Iterator[tuple[Connection, "Children"]]:
+def _everything(folder: Path | None, console: Console) -> Iterator[tuple[Connection, Children]]:
     """The server and all processes, running inside the block."""
     folder = (folder or embedded.default_folder()).absolute()
     say(console, f"Starting Postgres in {folder}")
@@ -88,7 +88,7 @@ def _environment(dsn: str, folder: Path) -> dict[str, str]:
     path = [str(_example()), *filter(None, [os.environ.get("PYTHONPATH")])]
     return kept | {
         "PGBEAT_URL": dsn,
-        "PGBEATLOCK_KEY": str(LOCK_KEY),
+        "PGBEAT_LOCK_KEY": str(LOCK_KEY),
         "PGBEAT_BACKUPS": str(folder / "backups"),
         "PYTHONPATH": os.pathsep.join(path),
         "PYTHONUNBUFFERED": "1",

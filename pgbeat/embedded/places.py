@@ -68,6 +68,7 @@ def _reaches(owner: pwd.struct_passwd, path: Path) -> bool:
 
 
 def make_folder(folder: Path, owner: pwd.struct_passwd | None) -> None:
+    """Makes the folder. Raises `PgbeatError` if it can't be used; opens none that was there."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -46,10 +46,21 @@ CREATE TABLE pgbeat.schedules (
     CONSTRAINT schedules_args_array CHECK (jsonb_typeof(args) = 'array'),
     CONSTRAINT schedules_kwargs_object CHECK (jsonb_typeof(kwargs) = 'object'),
     CONSTRAINT schedules_options_object CHECK (jsonb_typeof(options) = 'object'),
-    CONSTRAINT schedules_every_positive CHECK (every > interval '0'),
+    CONSTRAINT schedules_every_range CHECK (
+        every > interval '0' AND every <= interval '36500 days'),
     CONSTRAINT schedules_retries_positive CHECK (max_retries >= 0 AND retry_count >= 0),
     CONSTRAINT schedules_backoff CHECK (
-        retry_base >= interval '0' AND retry_cap >= retry_base),
+        retry_base >= interval '0' AND retry_cap >= retry_base
+        AND retry_cap <= interval '36500 days'),
+    -- One row whose time Python can't hold would stop every look at all the others.
+    CONSTRAINT schedules_times_of_calendar CHECK (
+        next_run BETWEEN '0001-01-02 00:00+00' AND '9999-12-30 00:00+00'
+        AND last_run BETWEEN '0001-01-02 00:00+00' AND '9999-12-30 00:00+00'
+        AND last_success BETWEEN '0001-01-02 00:00+00' AND '9999-12-30 00:00+00'
+        AND last_failure BETWEEN '0001-01-02 00:00+00' AND '9999-12-30 00:00+00'
+        AND paused_at BETWEEN '0001-01-02 00:00+00' AND '9999-12-30 00:00+00'
+        AND created_at BETWEEN '0001-01-02 00:00+00' AND '9999-12-30 00:00+00'
+        AND updated_at BETWEEN '0001-01-02 00:00+00' AND '9999-12-30 00:00+00'),
     CONSTRAINT schedules_source CHECK (source IN ('sql', 'cli', 'api', 'file', 'code'))
 ) WITH (
     -- Rows are rewritten at every tick: leave room on the page, and clean up early.
@@ -118,33 +129,42 @@ DECLARE
     labels   CONSTANT text[] := ARRAY['minute', 'hour', 'day of month', 'month', 'weekday'];
     ranges   CONSTANT text[] := ARRAY['0-59', '0-23', '1-31', '1-12 or jan-dec',
         '0-7 or sun-sat'];
-    month    CONSTANT text := '(0?[1-9]|1[0-2]|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)';
-    weekday  CONSTANT text := '([0-7]|sun|mon|tue|wed|thu|fri|sat)';
-    numbers  CONSTANT text[] := ARRAY['[0-5]?[0-9]', '([01]?[0-9]|2[0-3])',
-        '(0?[1-9]|[12][0-9]|3[01])', month, weekday];
-    extras   CONSTANT text[] := ARRAY['', '', '|l', '', '|l' || weekday || '|' || weekday
-        || '#[1-5]'];
-    fields   text[];
+    month    CONSTANT text := '(0*[1-9]|0*1[0-2]|jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)';
+    weekday  CONSTANT text := '(0*[0-7]|sun|mon|tue|wed|thu|fri|sat)';
+    numbers  CONSTANT text[] := ARRAY['0*[0-5]?[0-9]', '0*([0-9]|1[0-9]|2[0-3])',
+        '0*([1-9]|[12][0-9]|3[01])', month, weekday];
+    extras   CONSTANT text[] := ARRAY['', '', '|l', '', '|l0*[0-7]|' || weekday || '#[1-5]'];
+    -- As in Python: what else may count as space differs between locales.
+    spaces   CONSTANT text := E' \t\n\r\f\v';
+    plain    CONSTANT text := lower(btrim(expression, spaces));
+    fields   CONSTANT text[] := CASE WHEN plain = '' THEN '{}'
+        ELSE regexp_split_to_array(plain, '[' || spaces || ']+') END;
     item     text;
 BEGIN
-    IF lower(expression) ~ '^@(hourly|daily|midnight|weekly|monthly|yearly|annually)$' THEN
+    IF plain ~ '^@(hourly|daily|midnight|weekly|monthly|yearly|annually)$' THEN
         RETURN NULL;
-    END IF;
-    fields := regexp_split_to_array(lower(btrim(expression)), '\s+');
-    IF cardinality(fields) <> 5 THEN
-        RETURN format('it has %s fields, not 5; %s', CASE WHEN btrim(expression) = '' THEN 0
-            ELSE cardinality(fields) END, example);
+    ELSIF plain ~ '^@' THEN
+        RETURN format('no such name; there are @hourly, @daily, @midnight, @weekly, @monthly, '
+            '@yearly, @annually; %s', example);
+    ELSIF cardinality(fields) <> 5 THEN
+        RETURN format('it has %s fields, not 5; %s', cardinality(fields), example);
     END IF;
     FOR i IN 1..5 LOOP
         CONTINUE WHEN fields[i] = '*' OR (i IN (3, 5) AND fields[i] = '?');
         FOREACH item IN ARRAY string_to_array(fields[i], ',') LOOP
-            IF item !~ ('^((\*|' || numbers[i] || '(-' || numbers[i] || ')?)(/[1-9][0-9]*)?'
+            IF item !~ ('^((\*|' || numbers[i] || '(-' || numbers[i] || ')?)(/0*[1-9][0-9]*)?'
                     || extras[i] || ')$') THEN
                 RETURN format('%s %L is not valid: numbers are %s, with lists, ranges and '
                     'steps; %s', labels[i], item, ranges[i], example);
             END IF;
         END LOOP;
     END LOOP;
+    IF fields[5] ~ '[#l]' AND EXISTS (
+        SELECT FROM unnest(string_to_array(fields[5], ',')) AS i (item) WHERE i.item !~ '[#l]')
+    THEN
+        RETURN format('weekday %L mixes weeks of the month (mon#1, l5) with every week; %s',
+            fields[5], example);
+    END IF;
     RETURN NULL;
 END
 $$;
@@ -159,10 +179,15 @@ LANGUAGE plpgsql AS $$
 DECLARE
     problem text;
     fresh   CONSTANT boolean := TG_OP = 'INSERT';
+    first   CONSTANT timestamptz := '0001-01-02 00:00+00';
+    last    CONSTANT timestamptz := '9999-12-30 00:00+00';
+    zones   text;
 BEGIN
     IF NEW.name IS NULL OR btrim(NEW.name) = '' THEN
         problem := 'a schedule needs a name';
-    ELSIF NEW.name ~ '[[:cntrl:]/]' OR btrim(NEW.name) <> NEW.name THEN
+    ELSIF length(NEW.name) > 200 THEN
+        problem := format('a name has at most 200 characters, not %s', length(NEW.name));
+    ELSIF NEW.source <> 'code' AND (NEW.name ~ '[[:cntrl:]/]' OR btrim(NEW.name) <> NEW.name) THEN
         problem := 'a name has no slash, no control character and no space at its ends';
     ELSIF num_nonnulls(NEW.cron, NEW.every) = 2 THEN
         problem := 'it has both cron and every; keep one';
@@ -171,6 +196,8 @@ BEGIN
             'or every (for example ''15 minutes'')';
     ELSIF NEW.every <= interval '0' THEN
         problem := format('every is %s; it must be longer than nothing', NEW.every);
+    ELSIF NEW.every > interval '36500 days' THEN
+        problem := format('every is %s; it must be 36500 days or less', NEW.every);
     ELSIF extract(month FROM NEW.every) <> 0 OR extract(year FROM NEW.every) <> 0 THEN
         problem := format('every is %s; months and years have no fixed length, use cron '
             '(for example ''0 0 1 * *'')', NEW.every);
@@ -183,6 +210,10 @@ BEGIN
     ELSIF NEW.task ~ '[[:cntrl:]]' OR NEW.task ~ '^\s|\s$' OR length(NEW.task) > 255 THEN
         problem := format('task %L is not a task''s name; use the name that it is registered by',
             left(NEW.task, 80));
+    ELSIF NEW.queue !~ '\S' THEN
+        problem := 'queue is empty; leave it NULL for the task''s own';
+    ELSIF NEW.args IS NULL AND NEW.source <> 'code' THEN
+        problem := 'args is NULL; it must be a JSON array, for example ''[]''';
     ELSIF jsonb_typeof(NEW.args) <> 'array' THEN
         problem := format('args is a JSON %s; it must be an array, for example ''[1, "two"]''',
             jsonb_typeof(NEW.args));
@@ -196,26 +227,39 @@ BEGIN
         problem := format('max_retries is %s; it must be 0 or more', NEW.max_retries);
     ELSIF NEW.retry_base < interval '0' OR NEW.retry_cap < NEW.retry_base THEN
         problem := 'retry_base must not be negative, and retry_cap not below it';
-    ELSIF btrim(NEW.condition_sql) = '' THEN
+    ELSIF NEW.retry_cap > interval '36500 days' THEN
+        problem := format('retry_cap is %s; it must be 36500 days or less', NEW.retry_cap);
+    ELSIF NEW.condition_sql !~ '\S' THEN
         problem := 'condition_sql is empty; leave it NULL for no condition';
+    ELSIF NOT (NEW.next_run BETWEEN first AND last) THEN
+        problem := format('next_run is %s; it must be a time of the years 1 to 9999, for example '
+            'now(), or NULL to have it computed', NEW.next_run);
+    ELSIF NOT (NEW.paused_at BETWEEN first AND last) THEN
+        problem := format('paused_at is %s; set it to now() to pause the schedule, until it is '
+            'NULL again', NEW.paused_at);
     END IF;
     IF problem IS NULL AND NEW.cron IS NOT NULL AND (fresh OR NEW.cron IS DISTINCT FROM OLD.cron)
     THEN
         problem := pgbeat.cron_problem(NEW.cron);
         problem := format('cron %L: ', NEW.cron) || problem;
     END IF;
-    IF problem IS NULL AND NEW.timezone IS NOT NULL
+    IF problem IS NULL AND NEW.timezone IS NOT NULL AND NEW.source <> 'code'
         AND (fresh OR NEW.timezone IS DISTINCT FROM OLD.timezone)
     THEN
-        BEGIN
-            IF NEW.timezone !~ '^[A-Za-z]+[A-Za-z0-9_+-]*(/[A-Za-z0-9_+-]+)*$' THEN
-                RAISE invalid_parameter_value;
-            END IF;
-            PERFORM now() AT TIME ZONE NEW.timezone;
-        EXCEPTION WHEN invalid_parameter_value THEN
+        -- AT TIME ZONE would take 'pdt' and 'Foo5' too. The list of names is read from files,
+        -- so the session keeps those that it has looked up.
+        zones := coalesce(current_setting('pgbeat.zones', true), '');
+        IF NEW.timezone = ANY (string_to_array(zones, ',')) THEN
+            NULL;
+        ELSIF NEW.timezone !~ '^(posix|right|localtime)'
+            AND EXISTS (SELECT FROM pg_timezone_names WHERE pg_timezone_names.name = NEW.timezone)
+        THEN
+            PERFORM set_config('pgbeat.zones', concat_ws(',', nullif(zones, ''), NEW.timezone),
+                false);
+        ELSE
             problem := format('timezone %L is not known; use an IANA name, for example '
                 '''Europe/Oslo'' or ''UTC''', NEW.timezone);
-        END;
+        END IF;
     END IF;
     IF problem IS NOT NULL THEN
         RAISE EXCEPTION 'schedule "%": %', coalesce(NEW.name, ''), problem
@@ -245,6 +289,12 @@ CREATE TRIGGER check_schedule
     BEFORE INSERT OR UPDATE OF name, launcher, task, args, kwargs, options, queue, condition_sql,
         cron, every, timezone, enabled, paused_at, max_retries, retry_base, retry_cap, source
     ON pgbeat.schedules FOR EACH ROW EXECUTE FUNCTION pgbeat.check_schedule();
+
+-- Apart, and only for what is wrong: the leader sets next_run at every tick.
+CREATE TRIGGER check_next_run
+    BEFORE UPDATE OF next_run ON pgbeat.schedules FOR EACH ROW
+    WHEN (NOT (NEW.next_run BETWEEN '0001-01-02 00:00+00' AND '9999-12-30 00:00+00'))
+    EXECUTE FUNCTION pgbeat.check_schedule();
 """
 
 # Wakes the leader. One notification a statement, and none for what the leader itself writes:

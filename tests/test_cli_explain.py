@@ -1,0 +1,157 @@
+"""`pgbeat explain`: the first reason that applies, in a sentence, with what to do."""
+
+from collections.abc import Callable
+
+import pytest
+from celery import Celery
+
+from pgbeat.scheduler import Scheduler
+from tests.command_line import Sql, read, refused, run, run_with
+
+Beat = Callable[..., Scheduler]
+
+
+@pytest.fixture
+def leader(beat: Beat) -> Scheduler:
+    """A beat that leads, and then decides nothing any more."""
+    scheduler = beat()
+    scheduler.run_due()
+    return scheduler
+
+
+def add(sql: Sql, next_run: str | None = "1 hour", **values: object) -> None:
+    """A schedule `s`, due in so long (an interval; negative: since so long)."""
+    values = {"task": "tests.add", "every": "1 hour", **values}
+    marks = ", ".join(["%s"] * len(values))
+    sql(
+        f"INSERT INTO pgbeat.schedules (name, next_run, {', '.join(values)}) "
+        f"VALUES ('s', now() + CAST(%s AS interval), {marks})",
+        next_run,
+        *values.values(),
+    )
+
+
+def explained(database: str) -> tuple[str, str]:
+    """The cause, and the sentences of it."""
+    lines = run(database, "explain", "s").stdout.split("\n\n")[0]
+    return read(database, "explain", "s")["cause"], lines
+
+
+def test_disabled(database: str, sql: Sql) -> None:
+    add(sql, enabled=False, disabled_reason="failed 5 times in a row; last: no luck")
+    assert explained(database) == (
+        "disabled",
+        "s: it is disabled: failed 5 times in a row; last: no luck.\n"
+        "`pgbeat enable s` puts it back in service.",
+    )
+
+
+def test_paused(database: str, sql: Sql) -> None:
+    add(sql, paused_at="2026-01-01Z")
+    cause, said = explained(database)
+    assert cause == "paused"
+    assert said.startswith("s: it is paused, since 2026-01-01 00:00:00 UTC, ")
+    assert said.endswith("\n`pgbeat resume s` lets it go on.")
+
+
+def test_no_beat(database: str, sql: Sql) -> None:
+    add(sql)
+    advice = "Start one: celery -A APP beat -S pgbeat.Scheduler"
+    assert explained(database) == (
+        "no_beat", f"s: it waits: no beat runs (nobody holds lock 1050).\n{advice}",
+    )  # fmt: skip
+    sql("UPDATE pgbeat.schedules SET next_run = now() - interval '1 hour'")
+    assert explained(database) == (
+        "no_beat",
+        f"s: it has been due for 1 h, but no beat runs (nobody holds lock 1050).\n{advice}",
+    )
+
+
+def test_the_lock_is_the_apps(database: str, app: Celery, sql: Sql, leader: Scheduler) -> None:
+    add(sql)
+    app.conf.pgbeat_lock_key = 77
+    assert "nobody holds lock 77" in run_with(app, "explain", "s").stdout
+
+
+@pytest.mark.usefixtures("leader")
+def test_not_due(database: str, sql: Sql) -> None:
+    add(sql, next_run="1 hour 30 seconds")
+    assert explained(database) == ("not_due", "s: it is not due yet; next in 1 h.")
+
+
+@pytest.mark.usefixtures("leader")
+def test_retry(database: str, sql: Sql) -> None:
+    add(sql, next_run="1 hour 30 seconds", retry_count=2, last_error="no\nluck")
+    assert explained(database) == (
+        "retry",
+        "s: it failed 2 of 5 times in a row and is tried again in 1 h: no luck\n"
+        "`pgbeat trigger s` tries it now.",
+    )
+
+
+@pytest.mark.usefixtures("leader")
+def test_new(database: str, sql: Sql) -> None:
+    add(sql, next_run=None)
+    assert explained(database) == (
+        "new", "s: it has just been changed, and the beat is about to compute when.",
+    )  # fmt: skip
+    sql("UPDATE pgbeat.schedules SET updated_at = now() - interval '1 hour'")
+    cause, said = explained(database)
+    assert cause == "behind"
+    assert said.startswith("s: the beat has not computed its next time, 1 h after the change.")
+
+
+@pytest.mark.usefixtures("leader")
+def test_due(database: str, sql: Sql) -> None:
+    add(sql, next_run="-0.1 seconds")
+    assert explained(database) == ("due", "s: it is due this moment.")
+
+
+@pytest.mark.usefixtures("leader")
+def test_a_condition_is_being_checked(database: str, sql: Sql) -> None:
+    add(sql, next_run="-20 seconds", condition_sql="SELECT true FROM pg_sleep(60)")
+    assert explained(database) == (
+        "condition",
+        "s: it has been due for 20 s; its condition is being checked, for 30 s at most.",
+    )
+
+
+@pytest.mark.usefixtures("leader")
+def test_behind(database: str, sql: Sql) -> None:
+    add(sql, next_run="-1 hour")
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+        "VALUES ('t', 'tests.add', '1 hour', now() - interval '1 hour')"
+    )
+    assert explained(database) == (
+        "behind",
+        "s: it has been due for 1 h, and the beat has not decided it; 2 schedules are due.\n"
+        "The beat is busy, or hangs, or somebody holds the row locked: see its log, and "
+        "`pgbeat doctor`.",
+    )
+
+
+def test_the_last_tick_and_the_beat(database: str, app: Celery, sql: Sql, beat: Beat) -> None:
+    add(sql, next_run="-1 second", condition_sql="SELECT 0 = 1")
+    assert beat().run_due() == 1
+    facts = run(database, "explain", "s").stdout
+    assert "last tick  skipped " in facts
+    assert "ago: condition_sql is false\n" in facts
+    assert "condition  SELECT 0 = 1\n" in facts
+    assert "beat       pgbeat beat " in facts
+    sql("UPDATE pgbeat.schedules SET condition_sql = NULL")
+    assert run_with(app, "trigger", "s").exit_code == 0
+    facts = run(database, "explain", "s").stdout
+    assert "ago, by hand\n" in facts
+    [(job,)] = sql("SELECT id FROM pgbeat.jobs")
+    assert f"its job    {job} pending\n" in facts
+    found = read(database, "explain", "s")
+    assert found["last_tick"]["job_id"] == str(job)
+    assert found["leader"]["leads"] is True
+    assert set(found) == {
+        "schedule", "cause", "summary", "advice", "next_run", "last_tick", "leader",
+    }  # fmt: skip
+
+
+def test_not_there(database: str) -> None:
+    assert refused(run(database, "explain", "s"), 1) == "there is no schedule 's'"

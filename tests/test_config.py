@@ -1,0 +1,293 @@
+"""Settings: the ways to write a DSN, what wins over what, every mistake at once, no password."""
+
+import traceback
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from pgbeat.config import (
+    Settings,
+    is_postgres,
+    is_sqlalchemy_broker,
+    postgres_url,
+    redacted,
+    same_database,
+)
+from pgbeat.errors import ConfigError
+
+URL = "postgresql://me:s3cret@db.example.com:5433/app"
+CONF = {"pgbeat_url": URL}
+
+
+def load(environ: dict[str, str] | None = None, **conf: Any) -> Settings:
+    return Settings.load(conf, environ or {})
+
+
+def mistakes(environ: dict[str, str] | None = None, **conf: Any) -> list[str]:
+    """The lines of the error, but its first."""
+    with pytest.raises(ConfigError) as raised:
+        load(environ, **conf)
+    first, *lines = str(raised.value).splitlines()
+    assert first == "pgbeat's settings are wrong:"
+    return [line.strip() for line in lines]
+
+
+# -- DSNs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "postgresql", "postgres", "postgresql+psycopg", "postgresql+psycopg2", "postgres+asyncpg",
+        "sqla+postgresql", "sqla+postgresql+psycopg", "sqla+postgresql+psycopg2",
+        "sqlalchemy+postgresql", "db+postgresql", "db+postgresql+psycopg2",
+    ],
+)  # fmt: skip
+def test_every_scheme_means_the_same_database(scheme: str) -> None:
+    url = postgres_url(f"{scheme}://me:s3cret@db.example.com:5433/app")
+    assert url == postgres_url(URL)
+    assert url.drivername == "postgresql+psycopg"
+    assert (url.username, url.password, url.host, url.port, url.database) == (
+        "me", "s3cret", "db.example.com", 5433, "app",
+    )  # fmt: skip
+
+
+def test_a_socket_is_a_host_in_the_query() -> None:
+    url = postgres_url("sqla+postgresql+psycopg://u@/db?host=/var/run/postgresql")
+    assert (url.username, url.host, url.database) == ("u", None, "db")
+    assert url.query == {"host": "/var/run/postgresql"}
+
+
+def test_a_password_may_hold_what_is_escaped() -> None:
+    assert postgres_url("postgresql://u:p%40s%2Fs@h/d").password == "p@s/s"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "can't be parsed"),
+        ("host=h dbname=d password=s3cret", "can't be parsed"),
+        ("s3cret", "can't be parsed"),
+        ("postgresql://u:s3cret@h:54x32/d", "its port is not a number"),
+        ("postgresql://u:p@ss:s3cret@h/d", "its port is not a number"),
+        ("mysql://u:s3cret@h/d", "mysql:// is not Postgres"),
+        ("sqla+sqlite:///s3cret", "sqlite:// is not Postgres"),
+        ("redis://:s3cret@h/0", "redis:// is not Postgres"),
+    ],
+)
+def test_what_is_no_dsn_says_what_one_looks_like(text: str, problem: str) -> None:
+    assert not is_postgres(text)
+    with pytest.raises(ConfigError) as raised:
+        postgres_url(text)
+    assert problem in str(raised.value)
+    assert "expected postgresql://user:password@host:5432/name" in str(raised.value)
+    assert "s3cret" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_nothing_is_no_postgres() -> None:
+    assert not is_postgres(None)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("sqla+postgresql://h/d", True),
+        ("sqla+postgresql+psycopg2://h/d", True),
+        ("sqlalchemy+postgresql://h/d", True),
+        ("postgresql://h/d", False),
+        ("db+postgresql://h/d", False),
+        ("sqla+sqlite:///x", False),
+        ("redis://h/0", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_a_sqlalchemy_broker_is_kombus_transport_on_postgres(
+    text: str | None, is_one: bool
+) -> None:
+    assert is_sqlalchemy_broker(text) is is_one
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("postgresql://a:x@h/d", "sqla+postgresql://b:y@h:5432/d", True),
+        ("postgresql://h/d?sslmode=require", "postgresql://h/d", True),
+        ("postgresql:///d", "postgresql://localhost/d", True),
+        ("postgresql://u@/d?host=/tmp", "postgresql:///d?host=/tmp", True),
+        ("postgresql://u@/d?host=h&port=5433", "postgresql://h:5433/d", True),
+        ("postgresql://d@h", "postgresql://h/d", True),
+        ("postgresql://h/d", "postgresql://h/e", False),
+        ("postgresql://h/d", "postgresql://i/d", False),
+        ("postgresql://h/d", "postgresql://h:5433/d", False),
+        ("postgresql:///d?host=/tmp", "postgresql:///d", False),
+        ("postgresql:///d?host=a,b&port=1,2", "postgresql://a:1/d", False),
+    ],
+)
+def test_same_database_is_same_server_and_name(one: str, other: str, same: bool) -> None:
+    assert same_database(postgres_url(one), postgres_url(other)) is same
+    assert same_database(postgres_url(other), postgres_url(one)) is same
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        (URL, "postgresql+psycopg://me:***@db.example.com:5433/app"),
+        ("postgresql://h/d?password=s3cret", "postgresql+psycopg://h/d?password=%2A%2A%2A"),
+        ("postgresql://h/d?sslpassword=s3cret", "postgresql+psycopg://h/d?sslpassword=%2A%2A%2A"),
+        ("postgresql://u@/d?host=/tmp", "postgresql+psycopg://u@/d?host=%2Ftmp"),
+    ],
+)
+def test_redacted_shows_all_but_the_password(text: str, shown: str) -> None:
+    assert redacted(postgres_url(text)) == shown
+
+
+# -- where settings come from ------------------------------------------------------------------
+
+
+def test_defaults() -> None:
+    settings = load(**CONF)
+    assert settings == Settings(url=postgres_url(URL))
+    assert (settings.lock_key, settings.max_retries, settings.retry_base, settings.retry_cap) == (
+        1050, 5, 60, 3600,
+    )  # fmt: skip
+
+
+def test_every_setting_can_be_set_by_the_app_and_by_the_environment() -> None:
+    values = {
+        "url": URL, "lock_key": -7, "loop_interval": 0.5, "batch_size": 10,
+        "condition_timeout": 2.5, "condition_threads": 3, "max_retries": 0, "retry_base": 1.5,
+        "retry_cap": 99.0, "retention_days": 0.0,
+    }  # fmt: skip
+    by_app = Settings.load({f"pgbeat_{name}": value for name, value in values.items()}, {})
+    by_environment = Settings.load(
+        {}, {f"PGBEAT_{name.upper()}": str(value) for name, value in values.items()}
+    )
+    assert by_app == by_environment == Settings(**{**values, "url": postgres_url(URL)})
+
+
+def test_the_environment_wins_over_the_app() -> None:
+    environ = {"PGBEAT_BATCH_SIZE": "7", "PGBEAT_URL": "postgresql://other/db"}
+    settings = load(environ, pgbeat_batch_size=3, pgbeat_lock_key=4, **CONF)
+    assert (settings.batch_size, settings.lock_key) == (7, 4)
+    assert settings.url.host == "other"
+
+
+def test_an_empty_variable_is_not_set() -> None:
+    assert load({"PGBEAT_BATCH_SIZE": ""}, pgbeat_batch_size=3, **CONF).batch_size == 3
+
+
+def test_settings_of_a_celery_app() -> None:
+    app = Celery(broker="sqla+postgresql://h/d", set_as_current=False)
+    app.conf.pgbeat_loop_interval = 2
+    settings = Settings.load(app.conf, {})
+    assert (settings.loop_interval, settings.url) == (2.0, postgres_url("postgresql://h/d"))
+
+
+@pytest.mark.parametrize(
+    "broker",
+    [
+        {"broker_url": "sqla+postgresql+psycopg2://me:s3cret@db.example.com:5433/app"},
+        {"broker_url": f"sqla+{URL};sqla+postgresql://other/db"},
+        {"broker_url": [f"sqla+{URL}", "sqla+postgresql://other/db"]},
+        {"broker_url": "redis://h/0", "broker_write_url": f"sqla+{URL}"},
+        {"broker_url": URL},
+    ],
+)
+def test_the_url_falls_back_to_the_brokers(broker: dict[str, Any]) -> None:
+    assert load(**broker).url == postgres_url(URL)
+
+
+def test_the_url_wins_over_the_brokers() -> None:
+    assert load(broker_url="sqla+postgresql://broker/db", **CONF).url == postgres_url(URL)
+
+
+@pytest.mark.parametrize(
+    "broker",
+    [
+        {},
+        {"broker_url": "redis://:s3cret@h/0"},
+        {"broker_url": "redis://:s3cret@h/0;sqla+postgresql://other/db"},
+        {"broker_url": []},
+    ],
+)
+def test_no_url_and_no_postgres_broker(broker: dict[str, Any]) -> None:
+    [line] = mistakes(**broker)
+    assert line.startswith("pgbeat_url: not set, and the broker is not Postgres; set it (or PGBEAT")
+    assert "s3cret" not in line
+
+
+# -- mistakes ----------------------------------------------------------------------------------
+
+
+def test_every_mistake_is_listed_in_one_error() -> None:
+    assert mistakes(
+        {"PGBEAT_LOOP_INTERVAL": "soon", "PGBEAT_LOCK_KEY": "1.5"},
+        pgbeat_batch_size=0,
+        pgbeat_retry_base=100,
+        pgbeat_retry_cap=99,
+        pgbeat_nonsense=1,
+    ) == [
+        "pgbeat_nonsense: no such setting; known: url, lock_key, loop_interval, batch_size, "
+        "condition_timeout, condition_threads, max_retries, retry_base, retry_cap, retention_days",
+        "PGBEAT_LOCK_KEY: '1.5' is not a whole number",
+        "PGBEAT_LOOP_INTERVAL: 'soon' is not a number",
+        "pgbeat_batch_size: 0 is out of range; at least 1, at most 10000",
+        "pgbeat_url: not set, and the broker is not Postgres; set it (or PGBEAT_URL) to "
+        "postgresql://user:password@host:5432/name",
+        "pgbeat_retry_cap: must not be below pgbeat_retry_base (100)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("batch_size", 5.5, "5.5 is not a whole number"),
+        ("batch_size", float("inf"), "inf is not a whole number"),
+        ("batch_size", True, "True is not a number"),
+        ("batch_size", [], "[] is not a whole number"),
+        ("loop_interval", float("nan"), "nan is out of range; at least 0.05, at most 300"),
+        ("loop_interval", 0, "0.0 is out of range; at least 0.05, at most 300"),
+        ("max_retries", -1, "-1 is out of range; at least 0, at most 1e+06"),
+        ("lock_key", 2**63, f"{2**63} is out of range"),
+        ("retention_days", -0.5, "-0.5 is out of range; at least 0, at most 36500"),
+        ("url", "redis://:s3cret@h", "redis:// is not Postgres; expected postgresql://user:"),
+    ],
+)
+def test_a_bad_value_says_what_would_be_right(name: str, value: Any, problem: str) -> None:
+    [line] = mistakes(**{**CONF, f"pgbeat_{name}": value})
+    assert line.startswith(f"pgbeat_{name}: {problem}")
+    assert "s3cret" not in line
+
+
+@pytest.mark.parametrize(
+    ("key", "near"),
+    [
+        ("pgbeat_lock_kei", "pgbeat_lock_key"),
+        ("pgbeat_batchsize", "pgbeat_batch_size"),
+        ("PGBEAT_RETRIES", "pgbeat_max_retries"),
+    ],
+)
+def test_an_unknown_key_says_which_was_meant(key: str, near: str) -> None:
+    assert mistakes(**{**CONF, key: 1}) == [f"{key.lower()}: no such setting; did you mean {near}?"]
+
+
+def test_keys_of_others_are_theirs() -> None:
+    assert load(task_routes={}, pgbeatlike=1, **CONF)
+
+
+@pytest.mark.parametrize(
+    ("conf", "base"), [({"retry_cap": 59}, "60"), ({"retry_base": 4000}, "4000")]
+)
+def test_the_cap_of_retries_is_not_below_their_base(conf: dict[str, Any], base: str) -> None:
+    assert mistakes(**CONF, **{f"pgbeat_{name}": value for name, value in conf.items()}) == [
+        f"pgbeat_retry_cap: must not be below pgbeat_retry_base ({base})"
+    ]
+
+
+def test_the_password_is_in_no_message_and_in_no_repr() -> None:
+    assert "s3cret" not in repr(load(**CONF))
+    lines = mistakes({"PGBEAT_URL": "mysql://u:s3cret@h/d"}, pgbeat_batch_size="x")
+    assert len(lines) == 2
+    assert "s3cret" not in "".join(lines)
