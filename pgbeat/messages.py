@@ -1,7 +1,7 @@
 """Messages: rows of the broker's tables, in the format of kombu's SQLAlchemy transport."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -44,14 +44,18 @@ class BrokerTables:
         """Writes messages, (queue, payload) each, in the order given; makes missing queues."""
         if not batch:
             return
-        queues = sorted({queue for queue, _ in batch})
-        known = set(connection.scalars(self._known, {"queues": queues}))
-        if known != set(queues):
-            connection.execute(self._declare, {"queues": sorted(set(queues) - known)})
+        self.declare(connection, {queue for queue, _ in batch})
         connection.execute(
             self._put,
             {"batch": json.dumps([{"queue": q, "payload": p} for q, p in batch])},
         )
+
+    def declare(self, connection: Connection, queues: Iterable[str]) -> None:
+        """Makes the queues that are missing."""
+        wanted = set(queues)
+        known = set(connection.scalars(self._known, {"queues": sorted(wanted)}))
+        if wanted - known:
+            connection.execute(self._declare, {"queues": sorted(wanted - known)})
 
     def depths(self, connection: Connection) -> dict[str, int]:
         """Messages waiting in each queue."""

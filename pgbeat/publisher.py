@@ -11,6 +11,7 @@ from kombu.transport.sqlalchemy import Transport as StockTransport
 from kombu.transport.sqlalchemy.models import metadata as stock_metadata
 from sqlalchemy import Connection, text
 
+from pgbeat import db
 from pgbeat.config import Settings, is_sqlalchemy_broker, postgres_url, same_database
 from pgbeat.errors import InvalidSchedule
 from pgbeat.messages import BrokerTables
@@ -63,6 +64,16 @@ def publisher(app: Celery, settings: Settings, producer: Callable[[], Any]) -> P
     if is_sqlalchemy_broker(first) and same_database(postgres_url(first), settings.url):
         return TransactionPublisher(app)
     return BrokerPublisher(app, producer)
+
+
+def prepare_broker(app: Celery, settings: Settings) -> bool:
+    """Makes the broker's tables and the app's queues, if the broker is this database; whether it
+    is."""
+    made = publisher(app, settings, lambda: None)
+    if made.transactional:
+        with db.engine(settings.url, "pgbeat migrate").begin() as connection:
+            made.prepare(connection)
+    return made.transactional
 
 
 def apply_async(
@@ -133,12 +144,16 @@ class TransactionPublisher:
         self._made: dict[str, list[tuple[str, str]]] = {}
 
     def prepare(self, connection: Connection) -> None:
-        """Makes the transport's tables where they are missing, with the transport's own DDL."""
-        if self.tables.exist(connection):
-            return
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-        tables = [self._channel.queue_cls.__table__, self._channel.message_cls.__table__]
-        stock_metadata.create_all(connection, tables=tables)
+        """Makes the transport's tables, with its own DDL, and the app's queues, where missing.
+
+        The stock transport doesn't expect two first users: a worker that makes them at the same
+        moment fails.
+        """
+        if not self.tables.exist(connection):
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+            tables = [self._channel.queue_cls.__table__, self._channel.message_cls.__table__]
+            stock_metadata.create_all(connection, tables=tables)
+        self.tables.declare(connection, self._app.amqp.queues)
 
     def publish(
         self,

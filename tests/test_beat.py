@@ -350,6 +350,18 @@ def test_beats_make_the_brokers_tables(processes: Processes, empty_database: str
         assert "Traceback" not in process.output
 
 
+def test_migrating_with_the_app_makes_the_broker_too(
+    processes: Processes, empty_database: str
+) -> None:
+    migrating = [
+        processes.celery("pgbeat", "migrate", TESTS_DATABASE=empty_database) for _ in range(3)
+    ]
+    assert [process.wait(60) for process in migrating] == [0, 0, 0]
+    assert "The broker's tables and queues are there." in migrating[0].output
+    with psycopg.connect(empty_database) as connection:
+        assert connection.execute("SELECT name FROM kombu_queue").fetchall() == [("celery",)]
+
+
 def test_a_broker_elsewhere(
     app: Celery, beat: Beat, sql: Sql, database: str, tmp_path: Path
 ) -> None:

@@ -151,8 +151,8 @@ def test_backends_terminated_at_random(processes: Processes, sql: Sql) -> None:
     assert "Traceback" not in process.output
 
 
-@pytest.mark.parametrize("mode", ["fast", "immediate"])
-def test_the_database_restarts(own_server: Embedded, tmp_path: Path, mode: str) -> None:
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "immediate"])
+def test_the_database_restarts(own_server: Embedded, tmp_path: Path, sign: signal.Signals) -> None:
     """Two beats wait for it, calmly, and go on; what was committed is there, once."""
     migrate.upgrade(postgres_url(own_server.dsn))
     processes = Processes(own_server.dsn, tmp_path)
@@ -173,7 +173,8 @@ def test_the_database_restarts(own_server: Embedded, tmp_path: Path, mode: str) 
         beats = [processes.beat(), processes.beat()]
         for n in range(1, 3):
             until(lambda n=n: count() > n * 100)  # type: ignore[misc]
-            own_server.restart(mode)
+            own_server.stop(sign)
+            own_server.start()
         before = count()
         until(lambda: count() > before + 50)
         for process in beats:
@@ -195,7 +196,7 @@ def test_a_beat_that_starts_before_its_database(tmp_path: Path, own_server: Embe
         own_server.stop()
         beat = processes.beat()
         beat.says("Lost the database, trying again until it is back")
-        own_server.restart("fast")
+        own_server.start()
         beat.says("This beat leads")
         assert beat.output.count("Lost the database") == 1
         assert "The database is back after" in beat.output

@@ -17,7 +17,11 @@ from pgbeat.cli.views import json_option
 def migrate_command(
     target: Target, ctx: click.Context, check: bool, sql: bool, as_json: bool
 ) -> None:
-    """Bring the database's schema to the newest version. Any number may do so at once."""
+    """Bring the database's schema to the newest version. Any number may do so at once.
+
+    With the app, whose broker is the same database, the broker's tables and queues are made too:
+    kombu's transport doesn't expect two first users.
+    """
     from pgbeat import migrate
 
     if sql:
@@ -34,6 +38,11 @@ def migrate_command(
         click.echo(f"The schema is at {newest}, the newest version.")
         return
     before, after = migrate.upgrade(target.settings.url)
+    has_broker = False
+    if target.registry is not None:
+        from pgbeat.publisher import prepare_broker
+
+        has_broker = prepare_broker(target.registry, target.settings)
     if as_json:
         printing.echo_json({"before": before, "current": after, "newest": newest})
     elif before == after:
@@ -42,6 +51,8 @@ def migrate_command(
         click.echo(f"The schema is installed, at version {after}.")
     else:
         click.echo(f"The schema went from version {before} to {after}.")
+    if has_broker and not as_json:
+        click.echo("The broker's tables and queues are there.")
 
 
 @click.command("demo")

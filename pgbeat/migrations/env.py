@@ -14,7 +14,8 @@ options: dict[str, Any] = {
 }
 
 if context.is_offline_mode():
-    context.configure(dialect_name="postgresql", output_buffer=None, **options)
+    # Named, not the driver's format style, which would double every % of the functions' bodies.
+    context.configure(dialect_name="postgresql", dialect_opts={"paramstyle": "named"}, **options)
     with context.begin_transaction():
         context.execute(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}")
         context.run_migrations()
