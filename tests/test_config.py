@@ -17,14 +17,14 @@ from pgbeat.config import (
 from pgbeat.errors import ConfigError
 
 URL = "postgresql://me:s3cret@db.example.com:5433/app"
-CONF = {"pgbeat_url": URL}
+CONF: dict[str, Any] = {"pgbeat_url": URL}
 
 
-def load(environ: dict[str, str] | None = None, **conf: Any) -> Settings:
+def load(environ: dict[str, str] | None = None, /, **conf: Any) -> Settings:
     return Settings.load(conf, environ or {})
 
 
-def mistakes(environ: dict[str, str] | None = None, **conf: Any) -> list[str]:
+def mistakes(environ: dict[str, str] | None = None, /, **conf: Any) -> list[str]:
     """The lines of the error, but its first."""
     with pytest.raises(ConfigError) as raised:
         load(environ, **conf)
@@ -155,7 +155,7 @@ def test_defaults() -> None:
 
 
 def test_every_setting_can_be_set_by_the_app_and_by_the_environment() -> None:
-    values = {
+    values: dict[str, Any] = {
         "url": URL, "lock_key": -7, "loop_interval": 0.5, "batch_size": 10,
         "condition_timeout": 2.5, "condition_threads": 3, "max_retries": 0, "retry_base": 1.5,
         "retry_cap": 99.0, "retention_days": 0.0,

@@ -1,0 +1,787 @@
+"""Schedules: what the database takes and refuses, announces, finds by index and hands out once."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from croniter import croniter
+from sqlalchemy import Connection, Engine, event, text
+
+from pgbeat import db, schedules
+from pgbeat.config import postgres_url
+from pgbeat.errors import AlreadyExists, InvalidSchedule, InvalidTimetable, NotFound
+from pgbeat.timetables import CRON_EXAMPLE, _plain, parse_cron
+from tests.conftest import in_database
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+NOW = datetime(2025, 6, 1, 12, tzinfo=UTC)
+
+
+def in_own_database(server: str, template: str) -> Iterator[str]:
+    """DSN of a database that lives as long as the module's tests."""
+    name = f"pgbeat_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(server, autocommit=True) as admin:
+        admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        yield in_database(server, name)
+        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+@pytest.fixture(scope="module")
+def shared(server: str, template: str) -> Iterator[str]:
+    """DSN of a database for the tests that leave nothing in it."""
+    yield from in_own_database(server, template)
+
+
+@pytest.fixture
+def connection(shared: str) -> Iterator[Connection]:
+    """A connection in a transaction, rolled back after the test."""
+    with db.engine(postgres_url(shared), "tests").connect() as connection:
+        connection.execute(text("SELECT"))  # begins it
+        yield connection
+
+
+@pytest.fixture
+def sql(connection: Connection) -> Sql:
+    """Runs a statement in the connection's transaction, which survives its errors; its rows."""
+    driver: Any = connection.connection.driver_connection
+
+    def run(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        with driver.transaction():
+            cursor = driver.execute(statement, parameters or None)
+            return cursor.fetchall() if cursor.description else []
+
+    return run
+
+
+@pytest.fixture
+def engine(database: str) -> Engine:
+    """An engine on a database of the test's own, where several sessions meet."""
+    return db.engine(postgres_url(database), "tests")
+
+
+def insert(sql: Sql, name: str = "s", **values: Any) -> None:
+    """A schedule as a person would type it, every hour unless told otherwise."""
+    values = {"name": name, "task": "tests.add", "every": "1 hour", **values}
+    marks = ", ".join(["%s"] * len(values))
+    sql(f"INSERT INTO pgbeat.schedules ({', '.join(values)}) VALUES ({marks})", *values.values())
+
+
+def insert_many(dsn: str, count: int) -> None:
+    """Schedules s1, s2 …, every third paused or disabled, half of them due within the hour."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO pgbeat.schedules (name, task, cron, next_run, enabled, paused_at, kwargs) "
+            "SELECT 's' || i, 'tests.add', i %% 60 || ' * * * *', "
+            "now() + (i - %s) * interval '1 s', i %% 3 <> 0, CASE WHEN i %% 6 = 1 THEN now() END, "
+            "jsonb_build_object('x', i) "
+            "FROM generate_series(1, %s) i",
+            (count // 2, count),
+        )
+        connection.execute("VACUUM ANALYZE pgbeat.schedules")
+
+
+# -- what the database takes ---------------------------------------------------------------------
+
+
+def test_the_least_that_a_person_would_type(sql: Sql, connection: Connection) -> None:
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, cron) "
+        "VALUES ('nightly', 'tasks.maintenance.backup', '0 2 * * *')"
+    )
+    row = schedules.get(connection, "nightly")
+    assert (row.task, row.cron, row.every, row.timezone) == (
+        "tasks.maintenance.backup", "0 2 * * *", None, None,
+    )  # fmt: skip
+    assert (row.launcher, row.args, row.kwargs, row.options) == ("GenericLauncher", [], {}, {})
+    assert (row.enabled, row.paused_at, row.next_run, row.source) == (True, None, None, "sql")
+    assert (row.max_retries, row.retry_base, row.retry_cap, row.retry_count) == (
+        5, timedelta(minutes=1), timedelta(hours=1), 0,
+    )  # fmt: skip
+    assert row.is_plain
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"every": "1 microsecond"},
+        {"every": "36500 days"},
+        {"every": None, "cron": "@daily"},
+        {"launcher": "mine", "task": None},
+        {"launcher": "app.launchers:Mine"},
+        {"timezone": "America/Argentina/Buenos_Aires"},
+        {"timezone": "UTC"},
+        {"max_retries": 0, "retry_base": "0", "retry_cap": "0"},
+        {"args": '[1, "two"]', "kwargs": '{"area": "DK1"}', "options": '{"priority": 3}'},
+        {"name": "Ünïcode, (and) ~more!"},
+        {"name": "x" * 200},
+        {"source": "code", "every": None, "args": None},
+        {"source": "code", "name": "fetch('http://example.com/')"},
+        {"next_run": "2000-01-01", "paused_at": "2000-01-01"},
+    ],
+)
+def test_what_is_taken(sql: Sql, connection: Connection, values: dict[str, Any]) -> None:
+    insert(sql, **values)
+    [row] = schedules.listing(connection)
+    assert row.name == values.get("name", "s")
+
+
+# -- what the database refuses -------------------------------------------------------------------
+
+
+def refusal(sql: Sql, name: str = "s", **values: Any) -> str:
+    with pytest.raises(psycopg.errors.CheckViolation) as raised:
+        insert(sql, name, **values)
+    return str(raised.value.diag.message_primary)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        (
+            {"every": None, "cron": "61 * * * *"},
+            "cron '61 * * * *': minute '61' is not valid: numbers are 0-59, with lists, ranges and "
+            f"steps; {CRON_EXAMPLE}",
+        ),
+        (
+            {"timezone": "Mars/Olympus"},
+            "timezone 'Mars/Olympus' is not known; use an IANA name, for example 'Europe/Oslo' or "
+            "'UTC'",
+        ),
+        (
+            {"args": '{"x": 1}'},
+            "args is a JSON object; it must be an array, for example '[1, \"two\"]'",
+        ),
+        ({"args": None}, "args is NULL; it must be a JSON array, for example '[]'"),
+        (
+            {"kwargs": "[]"},
+            'kwargs is a JSON array; it must be an object, for example \'{"area": "DK1"}\'',
+        ),
+        (
+            {"kwargs": "null"},
+            'kwargs is a JSON null; it must be an object, for example \'{"area": "DK1"}\'',
+        ),
+        (
+            {"options": '"urgent"'},
+            "options is a JSON string; it must be an object of publish options, for example "
+            "'{\"priority\": 3}'",
+        ),
+        (
+            {"every": "1 month"},
+            "every is 1 mon; months and years have no fixed length, use cron (for example "
+            "'0 0 1 * *')",
+        ),
+        (
+            {"every": "1 month -29 days"},
+            "every is 1 mon -29 days; months and years have no fixed length, use cron (for example "
+            "'0 0 1 * *')",
+        ),
+        ({"every": "0"}, "every is 00:00:00; it must be longer than nothing"),
+        ({"every": "-1 hour"}, "every is -01:00:00; it must be longer than nothing"),
+        ({"every": "36501 days"}, "every is 36501 days; it must be 36500 days or less"),
+        ({"cron": "0 2 * * *"}, "it has both cron and every; keep one"),
+        (
+            {"every": None},
+            "it has no timetable; set cron (for example '0 2 * * *') or every (for example "
+            "'15 minutes')",
+        ),
+        ({"max_retries": -1}, "max_retries is -1; it must be 0 or more"),
+        ({"retry_base": "-1 s"}, "retry_base must not be negative, and retry_cap not below it"),
+        ({"retry_cap": "1 s"}, "retry_base must not be negative, and retry_cap not below it"),
+        ({"retry_cap": "99999 days"}, "retry_cap is 99999 days; it must be 36500 days or less"),
+        ({"condition_sql": ""}, "condition_sql is empty; leave it NULL for no condition"),
+        ({"condition_sql": " \n\t"}, "condition_sql is empty; leave it NULL for no condition"),
+        (
+            {"launcher": "my launcher"},
+            "launcher 'my launcher' is not a launcher's name; use the name that it is registered "
+            "by",
+        ),
+        (
+            {"launcher": ""},
+            "launcher '' is not a launcher's name; use the name that it is registered by",
+        ),
+        (
+            {"task": None},
+            "it has no task; set task to a registered task's name (for example "
+            "'tasks.maintenance.backup')",
+        ),
+        (
+            {"task": " tests.add"},
+            "task ' tests.add' is not a task's name; use the name that it is registered by",
+        ),
+        ({"queue": ""}, "queue is empty; leave it NULL for the task's own"),
+        ({"name": ""}, "a schedule needs a name"),
+        (
+            {"name": "a/b"},
+            "a name has no slash, no control character and no space at its ends",
+        ),
+        ({"name": "a "}, "a name has no slash, no control character and no space at its ends"),
+        ({"name": "x" * 201}, "a name has at most 200 characters, not 201"),
+        (
+            {"next_run": "infinity"},
+            "next_run is infinity; it must be a time of the years 1 to 9999, for example now(), or "
+            "NULL to have it computed",
+        ),
+        (
+            {"paused_at": "infinity"},
+            "paused_at is infinity; set it to now() to pause the schedule, until it is NULL again",
+        ),
+    ],
+)
+def test_what_is_refused_is_told_what_would_be_right(
+    sql: Sql, values: dict[str, Any], sentence: str
+) -> None:
+    name = values.get("name", "s")
+    assert refusal(sql, **values) == f'schedule "{name}": {sentence}'
+    # The same words for a row that is there already.
+    insert(sql, "there")
+    assignments = ", ".join(f"{column} = %s" for column in values)
+    with pytest.raises(psycopg.errors.CheckViolation) as raised:
+        sql(f"UPDATE pgbeat.schedules SET {assignments}", *values.values())
+    said = str(raised.value.diag.message_primary)
+    assert said.partition(": ")[2] == sentence
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"every": "-1 hour"},
+        {"every": "40000 days"},
+        {"cron": "* * * * *"},
+        {"every": None},
+        {"args": "{}"},
+        {"args": None},
+        {"kwargs": "[]"},
+        {"options": "[]"},
+        {"task": None},
+        {"max_retries": -1},
+        {"retry_count": -1},
+        {"retry_cap": "1 s"},
+        {"source": "elsewhere"},
+        {"name": "x" * 201},
+        {"next_run": "-infinity"},
+        {"last_run": "infinity"},
+        {"last_success": "0044-03-15 BC"},
+        {"last_failure": "10000-01-01"},
+        {"paused_at": "infinity"},
+        {"created_at": "infinity"},
+        {"updated_at": "infinity"},
+    ],
+)
+def test_what_would_break_beat_is_refused_without_the_trigger_too(
+    sql: Sql, values: dict[str, Any]
+) -> None:
+    sql("ALTER TABLE pgbeat.schedules DISABLE TRIGGER USER")
+    insert(sql, "good")
+    with pytest.raises(psycopg.errors.CheckViolation):
+        insert(sql, **values)
+
+
+@pytest.mark.parametrize("value", ["infinity", "-infinity", "0044-03-15 BC", "10000-01-01"])
+def test_a_next_run_beyond_the_calendar_is_refused_by_itself(sql: Sql, value: str) -> None:
+    insert(sql)
+    with pytest.raises(psycopg.errors.CheckViolation, match="it must be a time of the years 1 to"):
+        sql("UPDATE pgbeat.schedules SET next_run = %s", value)
+
+
+def test_a_name_is_taken_once(sql: Sql) -> None:
+    insert(sql)
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        insert(sql)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["pdt", "Foo5", "UTC+3", "europe/oslo", "Europe", "+01:00", "localtime", "posix/UTC", "", ","],
+)
+def test_what_only_postgres_would_take_for_a_zone_is_refused(sql: Sql, name: str) -> None:
+    assert f"timezone '{name}' is not known" in refusal(sql, timezone=name)
+
+
+def test_a_number_of_any_length_does_not_hide_the_other_rows(
+    sql: Sql, connection: Connection
+) -> None:
+    insert(sql, "huge", kwargs='{"x": 1e5000}')
+    insert(sql, "good", kwargs='{"x": 1}')
+    rows = {row.name: row.kwargs for row in schedules.listing(connection)}
+    assert rows == {"huge": {"x": float("inf")}, "good": {"x": 1}}
+
+
+# -- cron: the database and Python agree ---------------------------------------------------------
+
+GOOD = """
+    * * * * * | */15 * * * * | 0 2 * * mon-fri | 0 2 * * MON-FRI | 59 23 31 12 7 | 0 0 30 2 *
+    1-5 * * * * | 50-10 * * * * | 5-5 * * * * | 1-5/2 * * * * | 5/10 * * * * | */100 * * * *
+    * */25 * * * | * * */32 * * | 1,2,3 * * * * | *,5 * * * * | */5,7 * * * * | 0 22-2 * * *
+    * * * jan * | * * * jan-mar * | * * * dec-feb * | * * * 1-dec,3 * | * * * feb/3 * | * * * * sun
+    * * * * sat-sun | * * * * 5-7 | * * * * 0-7 | * * * * mon,wed,5 | * * * * mon-fri/2
+    * * l * * | * * 15,L * * | * * ? * * | * * * * ? | * * ? * ? | * * * * L5 | * * * * l7
+    * * * * l05 | * * * * 2#1 | * * * * tue#5 | * * * * tue#1,fri#3 | * * * * L5,2#1
+    01 02 03 04 05 | 007 * * * * | */05 * * * * | 00 00 01 01 00 | @hourly | @DAILY | @midnight
+    @weekly | @monthly | @yearly | @annually
+"""
+BAD = """
+    60 * * * * | * 24 * * * | * * 0 * * | * * 32 * * | * * * 0 * | * * * 13 * | * * * * 8
+    */0 * * * * | 1,,3 * * * * | ,1 * * * * | 1, * * * * | 1- * * * * | -1 * * * * | +1 * * * *
+    1.5 * * * * | 1_0 * * * * | 1-5-7 * * * * | */5/2 * * * * | /5 * * * * | 5/ * * * *
+    */-5 * * * * | *-5 * * * * | * * * january * | * * * * sunday | ? * * * * | * * ?/2 * *
+    * * 1,? * * | * * L-3 * * | * * 1-L * * | * * 15W * * | * * LW * * | * * * * L | * * * * Lfri
+    * * * * 5L | H/15 * * * * | * * * * L8 | * * * * 2#6 | * * * * 2#0 | * * * * *#2 | * * * * 1-5#2
+    * * * * tue#1,3 | * * * * L5,1 | * * * * *,2#1 | H * * * * | R * * * * | a * * * *
+    * * * * | * * * * * * | @reboot | @every 5m | @ | @@daily | 1~5 * * * * | 1;2 * * * * | x y
+"""
+
+
+def split(table: str) -> list[str]:
+    return [part.strip() for line in table.strip().splitlines() for part in line.split(" | ")]
+
+
+STRANGE = ["", " ", "  0   2 * * *  ", "*\t*\t* * *", "* * * * *\n", " @daily\t", "*\u00a0* * * *",
+           "* *\u3000* * *", "*\x1c* * * *", "\u0661 * * * *", "\uff11 * * * *"]  # fmt: skip
+
+
+def in_python(expression: str) -> str | None:
+    try:
+        parse_cron(expression)
+    except InvalidTimetable as error:
+        return str(error).removeprefix(f"cron {expression!r}: ")
+    return None
+
+
+@pytest.mark.parametrize("expression", [*split(GOOD), *split(BAD), *STRANGE])
+def test_the_database_and_python_say_the_same_of_a_cron_expression(
+    sql: Sql, expression: str
+) -> None:
+    [(in_database,)] = sql("SELECT pgbeat.cron_problem(%s)", expression)
+    assert in_database == in_python(expression)
+    if expression in split(GOOD):
+        assert in_database is None
+        croniter.expand(_plain(expression))  # raises for what it has no words for
+    elif expression in split(BAD):
+        assert in_database is not None
+
+
+# -- what a change does to the row ---------------------------------------------------------------
+
+SPENT: dict[str, Any] = {
+    "next_run": "2030-01-01",
+    "retry_count": 3,
+    "disabled_reason": "failed 3 times in a row",
+}
+STATE = "SELECT next_run IS NULL, retry_count, disabled_reason FROM pgbeat.schedules"
+KEPT = [(False, 3, SPENT["disabled_reason"])]
+
+
+def test_enabling_computes_the_next_time_and_forgets_failures(sql: Sql) -> None:
+    insert(sql, enabled=False, **SPENT)
+    sql("UPDATE pgbeat.schedules SET enabled = true")
+    assert sql(STATE) == [(True, 0, None)]
+
+
+def test_resuming_computes_the_next_time(sql: Sql) -> None:
+    insert(sql, paused_at="2025-01-01", **SPENT)
+    sql("UPDATE pgbeat.schedules SET paused_at = NULL")
+    assert sql(STATE) == [(True, *KEPT[0][1:])]
+
+
+@pytest.mark.parametrize(
+    "change", ["every = '2 hours'", "every = NULL, cron = '0 2 * * *'", "timezone = 'Europe/Oslo'"]
+)
+def test_another_timetable_computes_the_next_time(sql: Sql, change: str) -> None:
+    insert(sql, **SPENT)
+    sql(f"UPDATE pgbeat.schedules SET {change}")
+    assert sql(STATE) == [(True, *KEPT[0][1:])]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "enabled = false",
+        "enabled = true",
+        "paused_at = now()",
+        "every = '60 minutes'",
+        "kwargs = '{\"x\": 1}'",
+        "max_retries = 9",
+        "name = 'other'",
+        "last_run = now()",
+    ],
+)
+def test_other_changes_leave_the_run_state(sql: Sql, change: str) -> None:
+    insert(sql, **SPENT)
+    sql(f"UPDATE pgbeat.schedules SET {change}")
+    assert sql(STATE) == KEPT
+
+
+@pytest.mark.parametrize("change", ["enabled = true", "paused_at = NULL", "every = '2 hours'"])
+def test_a_next_run_set_in_the_same_statement_stays(sql: Sql, change: str) -> None:
+    insert(sql, enabled=False, paused_at="2025-01-01", **SPENT)
+    sql(f"UPDATE pgbeat.schedules SET {change}, next_run = '2031-01-01'")
+    assert sql("SELECT next_run = '2031-01-01' FROM pgbeat.schedules") == [(True,)]
+
+
+def test_a_change_by_a_person_is_dated(sql: Sql) -> None:
+    insert(sql, updated_at="2025-01-01")
+    sql("UPDATE pgbeat.schedules SET next_run = now(), retry_count = 1")
+    assert sql("SELECT updated_at = '2025-01-01' FROM pgbeat.schedules") == [(True,)]
+    sql("UPDATE pgbeat.schedules SET max_retries = 1")
+    assert sql("SELECT updated_at > '2025-01-02' FROM pgbeat.schedules") == [(True,)]
+
+
+# -- what is announced ---------------------------------------------------------------------------
+
+
+CHANGES = [
+    "INSERT INTO pgbeat.schedules (name, task, every) VALUES ('t', 'tests.add', '1 hour')",
+    "UPDATE pgbeat.schedules SET next_run = now()",
+    "UPDATE pgbeat.schedules SET paused_at = now()",
+    "DELETE FROM pgbeat.schedules WHERE name <> 's1'",
+    "TRUNCATE pgbeat.schedules",
+]
+
+
+def announcements(database: str, setting: str) -> dict[str, int]:
+    """How many notifications come of each change: those that come before one of our own."""
+    insert_many(database, 10)
+    counts = dict.fromkeys(CHANGES, 0)
+    with (
+        psycopg.connect(database, autocommit=True) as listener,
+        psycopg.connect(database, autocommit=True) as other,
+    ):
+        listener.execute(f"LISTEN {schedules.CHANNEL}")
+        other.execute("SELECT set_config('pgbeat.leader', %s, false)", (setting,))
+        for change in CHANGES:
+            other.execute(change.encode())
+            other.execute(f"NOTIFY {schedules.CHANNEL}, 'the end'")
+            for notification in listener.notifies(timeout=30):
+                if notification.payload == "the end":
+                    break
+                counts[change] += 1
+            else:
+                raise AssertionError("our own notification did not come")
+    return counts
+
+
+@pytest.mark.parametrize("setting", ["", "off"])
+def test_a_change_is_announced_once_a_statement(database: str, setting: str) -> None:
+    assert announcements(database, setting) == dict.fromkeys(CHANGES, 1)
+
+
+def test_what_the_leader_writes_is_not_announced(database: str) -> None:
+    assert announcements(database, "on") == dict.fromkeys(CHANGES, 0)
+
+
+# -- what is found by index ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def many(server: str, template: str) -> Iterator[str]:
+    """DSN of a database with a hundred thousand schedules, for reading."""
+    for dsn in in_own_database(server, template):
+        insert_many(dsn, 100_000)
+        yield dsn
+
+
+def due_now(connection: Connection, limit: int = 500) -> list[schedules.Schedule]:
+    return schedules.due(connection, db.now(connection), limit=limit)
+
+
+QUERIES: dict[str, Callable[[Connection], Any]] = {
+    "outlook": schedules.outlook,
+    "outlook without held": lambda connection: schedules.outlook(connection, range(1, 64)),
+    "due": due_now,
+    "due, only plain": lambda connection: schedules.due(
+        connection, db.now(connection), limit=500, held=range(1, 64), only_plain=True
+    ),
+    "due, none": lambda connection: schedules.due(connection, NOW - timedelta(days=9999), limit=9),
+    "new": lambda connection: schedules.new(connection, limit=500),
+    "lock": lambda connection: schedules.lock(connection, due_now(connection)),
+    "lock, one": lambda connection: schedules.lock(connection, due_now(connection, 1)),
+    "get": lambda connection: schedules.get(connection, "s5000"),
+    "get for update": lambda connection: schedules.get(connection, "s5000", for_update=True),
+}
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_no_plan_reads_the_whole_table(many: str, query: str) -> None:
+    """Every statement that the function sends, explained with the very parameters."""
+    engine = db.engine(postgres_url(many), "tests")
+    sent: list[tuple[str, Any]] = []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def note(_: Any, __: Any, statement: str, parameters: Any, *rest: Any) -> None:
+        if "pgbeat.schedules" in statement:
+            sent.append((statement, parameters))
+
+    with engine.begin() as connection:
+        QUERIES[query](connection)
+        assert sent
+        for statement, parameters in list(sent):
+            rows = connection.exec_driver_sql(f"EXPLAIN {statement}", parameters)
+            plan = "\n".join(rows.scalars())
+            assert "Seq Scan" not in plan, plan
+            assert "Index" in plan, plan
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_no_plan_that_is_kept_reads_the_whole_table(many: str, query: str) -> None:
+    """The driver prepares what it sends often, and then Postgres may plan without parameters."""
+    with db.engine(postgres_url(many), "tests").begin() as connection:
+        connection.execute(text("SET plan_cache_mode = force_generic_plan"))
+        for _ in range(8):
+            QUERIES[query](connection)
+        scans = connection.execute(
+            text(
+                "SELECT seq_scan, idx_scan FROM pg_stat_xact_user_tables "
+                "WHERE relid = 'pgbeat.schedules'::regclass"
+            )
+        ).one()
+        assert scans.seq_scan == 0
+        assert scans.idx_scan >= 8
+
+
+def test_an_idle_look_reads_a_handful_of_pages(many: str) -> None:
+    with db.engine(postgres_url(many), "tests").connect() as connection:
+        rows = connection.exec_driver_sql(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {schedules._OUTLOOK}", {"held": []}
+        )
+        [plan] = rows.scalar_one()
+        assert plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"] < 20
+
+
+# -- what is read, and handed out once -----------------------------------------------------------
+
+
+def test_due_is_what_is_enabled_not_paused_and_past_oldest_first(
+    sql: Sql, connection: Connection
+) -> None:
+    insert(sql, "b", next_run="2025-06-01 11:00Z")
+    insert(sql, "a", next_run="2025-06-01 12:00Z")
+    insert(sql, "later", next_run="2025-06-01 12:00:00.000001Z")
+    insert(sql, "disabled", next_run="2025-06-01 11:00Z", enabled=False)
+    insert(sql, "paused", next_run="2025-06-01 11:00Z", paused_at="2025-01-01")
+    insert(sql, "new")
+    rows = schedules.due(connection, NOW, limit=10)
+    assert [row.name for row in rows] == ["b", "a"]
+    assert [row.name for row in schedules.due(connection, NOW, limit=1)] == ["b"]
+    assert [row.name for row in schedules.due(connection, NOW, limit=9, held=[rows[0].id])] == ["a"]
+    assert [row.name for row in schedules.new(connection, limit=10)] == ["new"]
+
+
+def test_only_plain_leaves_out_what_has_to_be_asked(sql: Sql, connection: Connection) -> None:
+    insert(sql, "plain", next_run=NOW)
+    insert(sql, "condition", next_run=NOW, condition_sql="SELECT true")
+    insert(sql, "launcher", next_run=NOW, launcher="mine")
+    insert(sql, "code", next_run=NOW, source="code", args=None)
+    rows = schedules.due(connection, NOW, limit=10, only_plain=True)
+    assert [row.name for row in rows] == ["plain"]
+    assert {row.name: row.is_plain for row in schedules.due(connection, NOW, limit=10)} == {
+        "plain": True, "condition": False, "launcher": False, "code": False,
+    }  # fmt: skip
+
+
+def test_the_outlook(sql: Sql, connection: Connection) -> None:
+    assert schedules.outlook(connection).next_run is None
+    insert(sql, "b", next_run="2031-01-01Z")
+    insert(sql, "a", next_run="2030-01-01Z")
+    insert(sql, "disabled", next_run="2029-01-01Z", enabled=False)
+    insert(sql, "paused", next_run="2029-01-01Z", paused_at="2025-01-01")
+    outlook = schedules.outlook(connection)
+    assert (outlook.next_run, outlook.has_new) == (datetime(2030, 1, 1, tzinfo=UTC), False)
+    insert(sql, "new")
+    assert schedules.outlook(connection).has_new
+    held = [schedules.get(connection, name).id for name in ("a", "new")]
+    outlook = schedules.outlook(connection, held)
+    assert (outlook.next_run, outlook.has_new) == (datetime(2031, 1, 1, tzinfo=UTC), False)
+    assert abs(outlook.now - db.now(connection)) < timedelta(seconds=30)
+
+
+@pytest.fixture
+def three(engine: Engine) -> list[schedules.Schedule]:
+    """The schedules a, b and c, as read before anything happened to them."""
+    with engine.begin() as connection:
+        for name in ("a", "b", "c"):
+            schedules.add(connection, name, source="cli", task="t", every=timedelta(hours=1))
+    with engine.begin() as connection:
+        return schedules.listing(connection)
+
+
+def test_lock_takes_what_nobody_touched(engine: Engine, three: list[schedules.Schedule]) -> None:
+    with engine.begin() as taking:
+        assert schedules.lock(taking, three) == {row.id for row in three}
+        assert schedules.lock(taking, []) == set()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE pgbeat.schedules SET paused_at = now() WHERE name = 'b'",
+        "UPDATE pgbeat.schedules SET next_run = next_run WHERE name = 'b'",
+        "DELETE FROM pgbeat.schedules WHERE name = 'b'",
+    ],
+)
+def test_lock_drops_what_was_changed_since_it_was_read(
+    engine: Engine, three: list[schedules.Schedule], change: str
+) -> None:
+    a, _, c = three
+    with engine.begin() as other:
+        other.execute(text(change))
+    with engine.begin() as taking:
+        assert schedules.lock(taking, three) == {a.id, c.id}
+
+
+def test_lock_drops_what_another_holds_without_waiting(
+    engine: Engine, three: list[schedules.Schedule]
+) -> None:
+    a, b, c = three
+    with engine.begin() as other, engine.begin() as taking:
+        schedules.get(other, "b", for_update=True)
+        taking.execute(text("SET LOCAL lock_timeout = 1"))
+        assert schedules.lock(taking, three) == {a.id, c.id}
+    with engine.begin() as taking:
+        assert schedules.lock(taking, three) == {a.id, b.id, c.id}
+
+
+def test_set_next_leaves_what_was_changed_since_it_was_read(
+    engine: Engine, three: list[schedules.Schedule]
+) -> None:
+    a, b, _ = three
+    moment = datetime(2031, 1, 1, tzinfo=UTC)
+    with engine.begin() as other:
+        schedules.edit(other, "b", next_run=moment)
+    with engine.begin() as connection:
+        schedules.set_next(connection, [(a, NOW), (b, NOW)])
+    with engine.begin() as connection:
+        found = {row.name: row.next_run for row in schedules.listing(connection)}
+    assert found == {"a": NOW, "b": moment, "c": None}
+
+
+# -- what a person does --------------------------------------------------------------------------
+
+
+def test_add_gives_the_row(connection: Connection) -> None:
+    row = schedules.add(connection, "s", source="cli", task="t", cron="0 2 * * *", kwargs={"x": 1})
+    assert (row.name, row.source, row.kwargs, row.next_run) == ("s", "cli", {"x": 1}, None)
+    assert row == schedules.get(connection, "s")
+
+
+def test_what_is_there_is_not_added_again(connection: Connection) -> None:
+    schedules.add(connection, "s", source="cli", task="t", every=timedelta(hours=1))
+    with pytest.raises(AlreadyExists) as raised:
+        schedules.add(connection, "s", source="cli", task="u", every=timedelta(hours=1))
+    assert str(raised.value) == ("there is a schedule 's' already; change it with `pgbeat update`")
+    assert schedules.get(connection, "s").task == "t"
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "problem"),
+    [
+        ({"cron": "61 * * * *"}, InvalidTimetable, "cron '61 * * * *': minute '61' is not valid"),
+        ({"cron": "* * * * *", "timezone": "Mars"}, InvalidTimetable, "timezone 'Mars' is not"),
+        ({"every": timedelta(0)}, InvalidSchedule, "every is 00:00:00; it must be longer than"),
+        ({}, InvalidSchedule, "it has no timetable"),
+        ({"every": timedelta(1), "kwargs": []}, InvalidSchedule, "kwargs is a JSON array"),
+        ({"every": timedelta(1), "colour": "red"}, InvalidSchedule, "a schedule has no colour"),
+        ({"every": timedelta(1), "retry_count": 1}, InvalidSchedule, "a schedule has no retry_cou"),
+        ({"every": timedelta(1), "max_retries": 2**31}, InvalidSchedule, "out of range"),
+    ],
+)
+def test_what_is_wrong_is_neither_added_nor_edited(
+    connection: Connection, values: dict[str, Any], kind: type[Exception], problem: str
+) -> None:
+    with pytest.raises(kind) as raised:
+        schedules.add(connection, "s", source="cli", **{"task": "t", **values})
+    assert problem in str(raised.value)
+    assert schedules.listing(connection) == []
+    before = schedules.add(connection, "s", source="cli", task="t", every=timedelta(hours=1))
+    changes = {"every": None, **values}
+    with pytest.raises(kind) as raised:
+        schedules.edit(connection, "s", **changes)
+    assert problem in str(raised.value)
+    assert schedules.get(connection, "s") == before
+
+
+def test_edit_changes_what_it_is_told(connection: Connection) -> None:
+    schedules.add(connection, "s", source="cli", task="t", every=timedelta(hours=1), owner="ops")
+    row = schedules.edit(connection, "s", every=None, cron="0 2 * * *", queue="slow")
+    assert (row.every, row.cron, row.queue, row.owner) == (None, "0 2 * * *", "slow", "ops")
+    assert schedules.edit(connection, "s") == row
+
+
+def test_switches(connection: Connection) -> None:
+    schedules.add(connection, "s", source="cli", task="t", every=timedelta(hours=1), next_run=NOW)
+    assert schedules.disable(connection, "s").disabled_reason == "disabled by hand"
+    row = schedules.disable(connection, "s", "too loud")
+    assert (row.enabled, row.disabled_reason, row.next_run) == (False, "too loud", NOW)
+    row = schedules.enable(connection, "s")
+    assert (row.enabled, row.disabled_reason, row.next_run) == (True, None, None)
+    paused = schedules.pause(connection, "s")
+    assert paused.paused_at is not None
+    assert schedules.resume(connection, "s").paused_at is None
+    schedules.remove(connection, "s")
+    assert schedules.listing(connection) == []
+
+
+def test_a_pause_begins_once(sql: Sql, connection: Connection) -> None:
+    insert(sql, paused_at="2025-01-01Z")
+    assert schedules.pause(connection, "s").paused_at == datetime(2025, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        schedules.get, schedules.edit, schedules.enable, schedules.disable, schedules.pause,
+        schedules.resume, schedules.remove,
+    ],
+)  # fmt: skip
+def test_what_is_not_there_is_not_found(connection: Connection, verb: Callable[..., Any]) -> None:
+    with pytest.raises(NotFound) as raised:
+        verb(connection, "nihgtly")
+    assert str(raised.value) == "there is no schedule 'nihgtly'"
+    schedules.add(connection, "nightly", source="cli", task="t", every=timedelta(hours=1))
+    with pytest.raises(NotFound) as raised:
+        verb(connection, "nihgtly")
+    assert str(raised.value) == "there is no schedule 'nihgtly'; did you mean 'nightly'?"
+
+
+def test_listing_and_count(sql: Sql, connection: Connection) -> None:
+    insert(sql, "b", next_run="2025-01-01Z")
+    insert(sql, "a", next_run="9000-01-01Z")
+    insert(sql, "c", enabled=False)
+    insert(sql, "d", paused_at="2025-01-01")
+    names = [[row.name for row in schedules.listing(connection, enabled=which)] for which in (
+        None, True, False,
+    )]  # fmt: skip
+    assert names == [["a", "b", "c", "d"], ["a", "b", "d"], ["c"]]
+    assert dict(schedules.count(connection)) == {
+        "total": 4, "active": 2, "paused": 1, "disabled": 1, "due": 1,
+        "oldest_due": datetime(2025, 1, 1, tzinfo=UTC),
+    }  # fmt: skip
+
+
+# -- what a row computes -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failures", "minutes"), [(0, 2), (1, 4), (2, 8), (4, 32), (5, 60), (6, 60), (10**9, 60)]
+)
+def test_backoff_doubles_up_to_its_cap(
+    sql: Sql, connection: Connection, failures: int, minutes: int
+) -> None:
+    insert(sql, retry_count=failures)
+    assert schedules.get(connection, "s").backoff() == timedelta(minutes=minutes)
+
+
+def test_backoff_of_long_times_is_capped_too(sql: Sql, connection: Connection) -> None:
+    insert(sql, retry_base="36500 days", retry_cap="36500 days", retry_count=100)
+    assert schedules.get(connection, "s").backoff() == timedelta(days=36_500)
+
+
+def test_the_job_id_is_the_same_in_every_zone(sql: Sql, connection: Connection) -> None:
+    insert(sql)
+    row = schedules.get(connection, "s")
+    elsewhere = NOW.astimezone(tz=None)
+    assert row.job_id(NOW) == row.job_id(elsewhere) == str(uuid.uuid5(row.uid, NOW.isoformat()))
+    assert row.job_id(NOW) != row.job_id(NOW + timedelta(microseconds=1))

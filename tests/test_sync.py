@@ -1,0 +1,241 @@
+"""Sync: the rows made by code are just the code's entries, and nobody else's are touched."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from decimal import Decimal
+from enum import IntEnum, StrEnum
+from typing import Any
+
+import pytest
+from celery import Celery
+from sqlalchemy import Connection, event
+
+from pgbeat import db, schedules, sync
+from pgbeat.config import postgres_url
+from pgbeat.scheduler import Scheduler
+from pgbeat.sync import Changes, CodeEntry, faithful
+
+Beat = Callable[..., Scheduler]
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def connection(database: str) -> Iterator[Connection]:
+    """A connection in autocommit mode."""
+    with db.engine(postgres_url(database), "tests").connect() as connection:
+        yield connection.execution_options(isolation_level="AUTOCOMMIT")
+
+
+def entry(name: str = "s", **changes: Any) -> CodeEntry:
+    """An entry of every hour, unless told otherwise."""
+    values: dict[str, Any] = {
+        "task": "tests.add", "cron": None, "every": HOUR, "timezone": None, "args": [],
+        "kwargs": {}, "options": {}, **changes,
+    }  # fmt: skip
+    return CodeEntry(name, **values)
+
+
+def everything(connection: Connection, name: str) -> dict[str, Any]:
+    """All of a row, its version too: nobody wrote to it if that is the same."""
+    return schedules.get(connection, name)._asdict()
+
+
+def test_what_the_code_has_is_added(connection: Connection) -> None:
+    entries = [
+        entry("a", args=[1], kwargs={"x": {"y": [None, "ü"]}}, options={"queue": "slow"}),
+        entry("b", every=None, cron="0 2 * * *", timezone="Europe/Oslo"),
+        entry("c", every=None, args=None),
+    ]
+    assert sync.apply(connection, entries, max_retries=2) == Changes(added=["a", "b", "c"])
+    a, b, c = schedules.listing(connection)
+    assert (a.source, a.max_retries, a.every, a.args) == ("code", 2, HOUR, [1])
+    assert (a.kwargs, a.options) == ({"x": {"y": [None, "ü"]}}, {"queue": "slow"})
+    assert (b.cron, b.timezone, b.every) == ("0 2 * * *", "Europe/Oslo", None)
+    assert (c.cron, c.every, c.args, c.source) == (None, None, None, "code")
+
+
+def test_the_same_again_writes_nothing(connection: Connection) -> None:
+    entries = [
+        entry("a", kwargs={"x": 1e22, "y": 0.1, "z": -0.0}),
+        entry("b", cron="@daily", every=None),
+    ]
+    sync.apply(connection, entries)
+    before = [everything(connection, name) for name in ("a", "b")]
+    assert sync.apply(connection, entries, max_retries=9) == Changes()
+    assert [everything(connection, name) for name in ("a", "b")] == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "has_new_time"),
+    [
+        ({"every": timedelta(hours=2)}, True),
+        ({"every": None, "cron": "0 2 * * *"}, True),
+        ({"timezone": "Europe/Oslo"}, True),
+        ({"every": None}, True),
+        ({"task": "tests.note"}, False),
+        ({"args": [2]}, False),
+        ({"args": None}, False),
+        ({"kwargs": {"x": 1}}, False),
+        ({"options": {"priority": 1}}, False),
+    ],
+)
+def test_what_the_code_changed_is_changed(
+    connection: Connection, sql: Sql, changes: dict[str, Any], has_new_time: bool
+) -> None:
+    sync.apply(connection, [entry(), entry("other")])
+    sql("UPDATE pgbeat.schedules SET next_run = '2030-01-01'")
+    other = everything(connection, "other")
+    assert sync.apply(connection, [entry(**changes), entry("other")]) == Changes(changed=["s"])
+    row = everything(connection, "s")
+    for name, value in changes.items():
+        assert row[name] == value
+    assert (row["next_run"] is None) == has_new_time
+    assert everything(connection, "other") == other
+
+
+def test_what_the_code_dropped_is_removed(connection: Connection) -> None:
+    sync.apply(connection, [entry("a"), entry("b"), entry("c")])
+    assert sync.apply(connection, [entry("b")]) == Changes(removed=["a", "c"])
+    assert [row.name for row in schedules.listing(connection)] == ["b"]
+    assert sync.apply(connection, []) == Changes(removed=["b"])
+
+
+@pytest.mark.parametrize("source", ["sql", "cli", "api", "file"])
+def test_rows_made_elsewhere_are_not_touched(connection: Connection, sql: Sql, source: str) -> None:
+    for name in ("theirs", "both"):
+        sql(
+            "INSERT INTO pgbeat.schedules (name, source, task, every) VALUES (%s, %s, 't', '1 h')",
+            name,
+            source,
+        )
+    before = [everything(connection, name) for name in ("theirs", "both")]
+    assert sync.apply(connection, [entry("both"), entry("ours")]) == Changes(
+        added=["ours"], taken=["both"]
+    )
+    assert sync.apply(connection, [entry("both", every=timedelta(1))]) == Changes(
+        removed=["ours"], taken=["both"]
+    )
+    assert [everything(connection, name) for name in ("theirs", "both")] == before
+
+
+def test_a_pause_and_the_run_state_survive_a_change(connection: Connection, sql: Sql) -> None:
+    sync.apply(connection, [entry()])
+    sql(
+        "UPDATE pgbeat.schedules SET paused_at = '2025-01-01Z', retry_count = 2, "
+        "last_run = '2025-01-02Z', last_success = '2025-01-03Z', last_failure = '2025-01-04Z', "
+        "last_error = 'oops', cursor = '7', max_retries = 9, owner = 'ops', "
+        "condition_sql = 'SELECT true'"
+    )
+    before = everything(connection, "s")
+    assert sync.apply(connection, [entry(kwargs={"x": 1})]) == Changes(changed=["s"])
+    after = everything(connection, "s")
+    assert after.pop("kwargs") == {"x": 1}
+    for written in ("kwargs", "version", "updated_at"):
+        before.pop(written)
+        after.pop(written, None)
+    assert after == before
+
+
+def test_being_disabled_survives_a_change(connection: Connection) -> None:
+    sync.apply(connection, [entry()])
+    schedules.disable(connection, "s", "too loud")
+    sync.apply(connection, [entry(kwargs={"x": 1})])
+    row = schedules.get(connection, "s")
+    assert (row.enabled, row.disabled_reason) == (False, "too loud")
+
+
+def test_a_beat_that_comes_later_leaves_a_persons_pause(
+    beat: Beat, app: Celery, connection: Connection
+) -> None:
+    app.conf.beat_schedule = {"s": {"task": "tests.add", "schedule": 30.0}}
+    first = beat()
+    first.run_due()
+    first.close()
+    paused = schedules.pause(connection, "s").paused_at
+    app.conf.beat_schedule = {"s": {"task": "tests.add", "schedule": 60.0}}
+    beat().run_due()
+    row = schedules.get(connection, "s")
+    assert (row.paused_at, row.every) == (paused, timedelta(seconds=60))
+
+
+@pytest.mark.parametrize(
+    "name", ["fetch('http://example.com/')", "  spaces  ", "two\nlines", "x" * 200, "ünïcode"]
+)
+def test_the_code_may_name_things_as_it_likes(connection: Connection, name: str) -> None:
+    assert sync.apply(connection, [entry(name)]) == Changes(added=[name])
+    assert sync.apply(connection, [entry(name)]) == Changes()
+    assert sync.apply(connection, [entry(name, args=[1])]) == Changes(changed=[name])
+    assert sync.apply(connection, []) == Changes(removed=[name])
+
+
+def test_a_thousand_entries_are_a_few_statements(connection: Connection) -> None:
+    sync.apply(connection, [entry(f"s{n}") for n in range(1000)])
+    sent: list[str] = []
+
+    @event.listens_for(connection, "before_cursor_execute")
+    def note(_: Any, __: Any, statement: str, *rest: Any) -> None:
+        sent.append(statement)
+
+    changed = [entry(f"s{n}", kwargs={"x": n}) for n in range(500, 1500)]
+    changes = sync.apply(connection, changed)
+    assert [len(names) for names in (changes.added, changes.changed, changes.removed)] == [500] * 3
+    assert len(sent) == 4
+    assert {row.name: row.kwargs for row in schedules.listing(connection)} == {
+        f"s{n}": {"x": n} for n in range(500, 1500)
+    }
+
+
+# -- what can stand in a row ---------------------------------------------------------------------
+
+
+class Colour(StrEnum):
+    RED = "red"
+
+
+class Size(IntEnum):
+    BIG = 3
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ([1, 1.5, "a", None, True], [1, 1.5, "a", None, True]),
+        ((1, (2, [3, (4,)])), [1, [2, [3, [4]]]]),
+        ({"a": {"b": (1,)}}, {"a": {"b": [1]}}),
+        (OrderedDict(b=1, a=2), {"b": 1, "a": 2}),
+        ([Colour.RED, Size.BIG], ["red", 3]),
+        ("ünïcode 🎉", "ünïcode 🎉"),
+        (10**40, 10**40),
+        ({}, {}),
+    ],
+)
+def test_what_json_gives_back_is_faithful(
+    connection: Connection, value: Any, expected: Any
+) -> None:
+    given = faithful(value)
+    assert given == expected
+    sync.apply(connection, [entry(args=[given])])
+    assert schedules.get(connection, "s").args == [expected]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {1: "a"}, {None: 1}, {True: 1}, {(1, 2): 3}, {"a": {1: 2}}, {1, 2}, b"bytes",
+        Decimal("1.5"), timedelta(1), object(), float("nan"), float("inf"), [float("-inf")],
+        "a\0b", {"a\0b": 1}, "half a pair: \ud83c", [10**5000],
+    ],
+)  # fmt: skip
+def test_what_json_or_jsonb_would_change_is_refused(value: Any) -> None:
+    with pytest.raises(ValueError):
+        faithful(value)
+
+
+def test_what_contains_itself_is_refused() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(ValueError, match="Circular"):
+        faithful(endless)
