@@ -11,7 +11,7 @@ from celery import Celery
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import db, entries, jobs, schedules, ticks
+from pgbeat import db, due, entries, jobs, ticks
 from pgbeat.config import Settings
 from pgbeat.errors import ConditionTimeout, InvalidSchedule, PgbeatError, UnknownTask
 from pgbeat.launchers import Context, JobRequest, Skip, find, read_only
@@ -159,7 +159,7 @@ class Dispatcher:
         self, connection: Connection, verdicts: Sequence[Verdict], now: datetime
     ) -> list[Decision]:
         with db.transaction(connection):
-            locked = schedules.lock(connection, [verdict.schedule for verdict in verdicts])
+            locked = due.lock(connection, [verdict.schedule for verdict in verdicts])
             live = [verdict for verdict in verdicts if verdict.schedule.id in locked]
             decisions = self.write(connection, live, now)
             self._reached("before commit")
@@ -190,8 +190,8 @@ class Dispatcher:
             advances.append(advance)
             if verdict.schedule.id in fresh:
                 decisions.append(decision)
-        schedules.advance(connection, advances, now)
-        schedules.disable_failed(
+        due.advance(connection, advances, now)
+        due.disable(
             connection,
             {d.schedule.id: d.disabled_reason for d in decisions if d.disabled_reason},
         )
@@ -242,9 +242,7 @@ class Dispatcher:
             options.setdefault("queue", row.queue)
         return options
 
-    def _advance(
-        self, verdict: Verdict, tick: Tick, now: datetime
-    ) -> tuple[Decision, schedules.Advance]:
+    def _advance(self, verdict: Verdict, tick: Tick, now: datetime) -> tuple[Decision, due.Advance]:
         row, disabled = verdict.schedule, None
         retry_count, next_run = 0, row.next_run
         failed = tick.outcome == "failed"
@@ -264,7 +262,7 @@ class Dispatcher:
                 next_run, disabled = row.next_run, str(error)
             if next_run is None:
                 disabled = disabled or "its timetable has no time left"
-        advance = schedules.Advance(
+        advance = due.Advance(
             row.id, tick.outcome, next_run, retry_count, tick.error, verdict.cursor
         )
         return Decision(tick, row, retry_count, next_run, disabled), advance

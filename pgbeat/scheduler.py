@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
-from pgbeat import db, entries, leases, log, schedules, sync, ticks
+from pgbeat import db, due, entries, leases, log, schedules, sync, ticks
 from pgbeat.config import Settings, redacted
 from pgbeat.dispatch import Decision, Dispatcher, Verdict
 from pgbeat.errors import SchemaError
@@ -220,16 +220,16 @@ class Scheduler(celery.beat.Scheduler):
         verdicts = self._collect()
         decided = [verdict.schedule.id for verdict in verdicts]
         held = [*decided, *self._evaluator.held, *self._still_busy()]
-        outlook = schedules.outlook(connection, held)
+        outlook = due.outlook(connection, held)
         now = outlook.now
         rows: list[Schedule] = []
         if outlook.next_run is not None and outlook.next_run <= now:
             self.reached("before claim")
             rows = self._due(connection, now, held)
         if outlook.has_new:
-            fresh = schedules.new(connection, limit=self.settings.batch_size, held=held)
+            fresh = due.new(connection, limit=self.settings.batch_size, held=held)
             times, broken = self._dispatcher.first_runs(fresh, now)
-            schedules.set_next(connection, times)
+            self._set_next(connection, times)
             verdicts += broken
         verdicts += self._judge(connection, rows, now)
         if verdicts:
@@ -252,8 +252,8 @@ class Scheduler(celery.beat.Scheduler):
     def _due(self, connection: Connection, now: datetime, held: list[int]) -> list[Schedule]:
         limit = self.settings.batch_size
         if self._evaluator.room:
-            return schedules.due(connection, now, limit=limit, held=held)
-        return schedules.due(connection, now, limit=limit, held=held, only_plain=True)
+            return due.oldest(connection, now, limit=limit, held=held)
+        return due.oldest(connection, now, limit=limit, held=held, only_plain=True)
 
     def _collect(self) -> list[Verdict]:
         """Verdicts of conditions that have come in, or run out of time."""
@@ -283,7 +283,7 @@ class Scheduler(celery.beat.Scheduler):
             elif room > 0:
                 room -= 1
                 self._evaluator.submit(row, self._evaluation(row, due_at, now))
-        schedules.set_next(connection, later)
+        self._set_next(connection, later)
         return verdicts
 
     def _evaluation(self, row: Schedule, due_at: datetime, now: datetime) -> Callable[[], Verdict]:
@@ -297,6 +297,12 @@ class Scheduler(celery.beat.Scheduler):
         until = time.monotonic() + _BUSY
         self._busy.update((key, until) for key in dropped & self._dropped)
         self._dropped = dropped
+
+    def _set_next(self, connection: Connection, times: list[tuple[Schedule, datetime]]) -> None:
+        """Writes next times; rows that somebody holds, or changed, are left alone for a moment."""
+        given = due.set_next(connection, times)
+        until = time.monotonic() + _BUSY
+        self._busy.update((row.id, until) for row, _ in times if row.id not in given)
 
     def _still_busy(self) -> list[int]:
         now = time.monotonic()

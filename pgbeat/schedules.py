@@ -1,17 +1,15 @@
 """Schedules: the rows that say what to launch when, and every statement about them."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import sha1
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, bindparam, delete, func, insert, select, text, update
+from sqlalchemy import Connection, RowMapping, delete, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from pgbeat.db import recordset
 from pgbeat.errors import AlreadyExists, InvalidSchedule, InvalidTimetable, NotFound
 from pgbeat.tables import schedules
 from pgbeat.timetables import Interval, Timetable, cron, parse_cron, zone
@@ -100,167 +98,19 @@ def _iso(moment: datetime) -> bytes:
     return moment.astimezone(UTC).isoformat().encode()
 
 
-_SELECT = select(*schedules.c, text("schedules.xmin::text::bigint AS version"))
-_ACTIVE = schedules.c.enabled & schedules.c.paused_at.is_(None)
-
-
-_schedule = Schedule._make
-
-
-@dataclass(frozen=True, slots=True)
-class Outlook:
-    """What an idle look at the schedules says, in one statement."""
-
-    #: The database's clock.
-    now: datetime
-    #: When the next schedule is due; `None` when there is none.
-    next_run: datetime | None
-    #: Whether a row waits for its next time to be computed.
-    has_new: bool
-
-
-# Asked at every idle tick: straight to the driver, which has it prepared.
-_OUTLOOK = """
-    SELECT statement_timestamp(),
-           (SELECT min(next_run) FROM pgbeat.schedules
-             WHERE enabled AND paused_at IS NULL AND id <> ALL (%(held)s::bigint[])),
-           EXISTS (SELECT FROM pgbeat.schedules
-             WHERE enabled AND paused_at IS NULL AND next_run IS NULL
-               AND id <> ALL (%(held)s::bigint[]))
-"""
-
-
-def outlook(connection: Connection, held: Iterable[int] = ()) -> Outlook:
-    """The clock and the next due time, leaving out the `held` ids."""
-    return Outlook(*connection.exec_driver_sql(_OUTLOOK, {"held": list(held)}).one())
-
-
-_DUE = (
-    _SELECT.where(
-        _ACTIVE,
-        schedules.c.next_run <= bindparam("now"),
-        text("schedules.id <> ALL (CAST(:held AS bigint[]))"),
-    )
-    .order_by(schedules.c.next_run)
-    .limit(bindparam("limit"))
-)
-_DUE_PLAIN = _DUE.where(
-    schedules.c.launcher == "GenericLauncher",
-    schedules.c.condition_sql.is_(None),
-    schedules.c.args.is_not(None),
-)
-
-
-def due(
-    connection: Connection,
-    now: datetime,
-    *,
-    limit: int,
-    held: Iterable[int] = (),
-    only_plain: bool = False,
-) -> list[Schedule]:
-    """Schedules that are due, oldest first, leaving out the `held` ids."""
-    query = _DUE_PLAIN if only_plain else _DUE
-    rows = connection.execute(query, {"now": now, "limit": limit, "held": list(held)})
-    return [_schedule(row) for row in rows]
-
-
-_NEW = _SELECT.where(
-    _ACTIVE,
-    schedules.c.next_run.is_(None),
-    text("schedules.id <> ALL (CAST(:held AS bigint[]))"),
-).limit(bindparam("limit"))
-
-
-def new(connection: Connection, *, limit: int, held: Iterable[int] = ()) -> list[Schedule]:
-    """Schedules whose next time is still to be computed."""
-    rows = connection.execute(_NEW, {"limit": limit, "held": list(held)})
-    return [_schedule(row) for row in rows]
-
-
-_LOCK = text(
-    """
-    SELECT s.id FROM pgbeat.schedules s
-      JOIN unnest(CAST(:ids AS bigint[]), CAST(:versions AS bigint[])) AS d (id, version)
-        ON s.id = d.id
-     WHERE s.xmin::text::bigint = d.version
-       FOR UPDATE OF s SKIP LOCKED
-    """
-)
-
-
-def lock(connection: Connection, batch: Sequence[Schedule]) -> set[int]:
-    """Locks those of the batch that nobody else holds and nobody wrote to since; their ids."""
-    ids = [schedule.id for schedule in batch]
-    versions = [schedule.version for schedule in batch]
-    return set(connection.scalars(_LOCK, {"ids": ids, "versions": versions}))
-
-
-class Advance(NamedTuple):
-    """What a decision does to a schedule's run state."""
-
-    id: int
-    outcome: str
-    next_run: datetime | None
-    retry_count: int
-    error: str | None
-    #: JSON text; `None` leaves the cursor as it is.
-    cursor: str | None
-
-
-_ADVANCE = text(
-    """
-    UPDATE pgbeat.schedules s
-       SET next_run = d.next_run, retry_count = d.retry_count, last_run = :now,
-           last_success = CASE WHEN d.outcome = 'launched' THEN :now ELSE s.last_success END,
-           last_failure = CASE WHEN d.outcome = 'failed' THEN :now ELSE s.last_failure END,
-           last_error = coalesce(d.error, s.last_error),
-           cursor = CASE WHEN d.cursor IS NULL THEN s.cursor
-                         ELSE nullif(CAST(d.cursor AS jsonb), 'null') END
-      FROM json_to_recordset(CAST(:batch AS json)) AS d (
-               id bigint, outcome text, next_run timestamptz, retry_count integer, error text,
-               cursor text)
-     WHERE s.id = d.id
-    """
-)
-
-
-def advance(connection: Connection, batch: Sequence[Advance], now: datetime) -> None:
-    """Writes the run state that a batch of decisions, made at `now`, leaves behind."""
-    if batch:
-        connection.execute(_ADVANCE, {"batch": recordset(batch), "now": now})
-
-
-_SET_NEXT = text(
-    """
-    UPDATE pgbeat.schedules s SET next_run = d.next_run
-      FROM unnest(CAST(:id AS bigint[]), CAST(:version AS bigint[]),
-                  CAST(:next_run AS timestamptz[])) AS d (id, version, next_run)
-     WHERE s.id = d.id AND s.xmin::text::bigint = d.version
-    """
-)
-
-
-def set_next(connection: Connection, batch: Sequence[tuple[Schedule, datetime]]) -> None:
-    """Gives schedules their next time, unless somebody wrote to them since they were read."""
-    if batch:
-        connection.execute(
-            _SET_NEXT,
-            {
-                "id": [schedule.id for schedule, _ in batch],
-                "version": [schedule.version for schedule, _ in batch],
-                "next_run": [moment for _, moment in batch],
-            },
-        )
+#: Selects the columns of `Schedule`.
+SELECT = select(*schedules.c, text("schedules.xmin::text::bigint AS version"))
+#: Whether beat looks at a row at all.
+ACTIVE = schedules.c.enabled & schedules.c.paused_at.is_(None)
 
 
 def get(connection: Connection, name: str, *, for_update: bool = False) -> Schedule:
     """The schedule of that name. Raises `NotFound`, which names the nearest there is."""
-    query = _SELECT.where(schedules.c.name == name)
+    query = SELECT.where(schedules.c.name == name)
     row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
     if row is None:
         raise NotFound(_not_found(connection, name))
-    return _schedule(row)
+    return Schedule._make(row)
 
 
 def _not_found(connection: Connection, name: str) -> str:
@@ -273,21 +123,21 @@ def _not_found(connection: Connection, name: str) -> str:
 
 def listing(connection: Connection, *, enabled: bool | None = None) -> list[Schedule]:
     """All schedules, or those that are (not) enabled, by name."""
-    query = _SELECT.order_by(schedules.c.name)
+    query = SELECT.order_by(schedules.c.name)
     if enabled is not None:
         query = query.where(schedules.c.enabled == enabled)
-    return [_schedule(row) for row in connection.execute(query)]
+    return [Schedule._make(row) for row in connection.execute(query)]
 
 
 def count(connection: Connection) -> RowMapping:
     """How many there are: `total`, `active`, `paused`, `disabled`, `due`, `oldest_due`."""
     c = schedules.c
-    is_due = _ACTIVE & (c.next_run <= func.now())
+    is_due = ACTIVE & (c.next_run <= func.now())
     return (
         connection.execute(
             select(
                 func.count().label("total"),
-                func.count().filter(_ACTIVE).label("active"),
+                func.count().filter(ACTIVE).label("active"),
                 func.count().filter(c.enabled & c.paused_at.is_not(None)).label("paused"),
                 func.count().filter(~c.enabled).label("disabled"),
                 func.count().filter(is_due).label("due"),
@@ -368,21 +218,6 @@ def remove(connection: Connection, name: str) -> None:
     """Deletes a schedule; its ticks and jobs stay until they are pruned. Raises `NotFound`."""
     get(connection, name, for_update=True)
     connection.execute(delete(schedules).where(schedules.c.name == name))
-
-
-_DISABLE_FAILED = text(
-    """
-    UPDATE pgbeat.schedules s SET enabled = false, disabled_reason = d.reason
-      FROM unnest(CAST(:id AS bigint[]), CAST(:reason AS text[])) AS d (id, reason)
-     WHERE s.id = d.id
-    """
-)
-
-
-def disable_failed(connection: Connection, reasons: Mapping[int, str]) -> None:
-    """Takes schedules out of service that failed too often, by id."""
-    if reasons:
-        connection.execute(_DISABLE_FAILED, {"id": list(reasons), "reason": list(reasons.values())})
 
 
 def _set(connection: Connection, name: str, **values: Any) -> Schedule:

@@ -289,6 +289,21 @@ def test_a_slow_condition_delays_nobody(beat: Beat, sql: Sql, app: Celery, tmp_p
     file.unlink()
 
 
+def test_a_new_row_that_somebody_edits_delays_nobody(beat: Beat, sql: Sql, database: str) -> None:
+    sql("INSERT INTO pgbeat.schedules (name, task, every) VALUES ('new', 'tests.add', '1 hour')")
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+        "VALUES ('due', 'tests.add', '1 hour', now())"
+    )
+    scheduler = beat()
+    next_run = "SELECT next_run > now() FROM pgbeat.schedules WHERE name = 'new'"
+    with psycopg.connect(database) as editor:
+        editor.execute("UPDATE pgbeat.schedules SET owner = 'me' WHERE name = 'new'")
+        assert scheduler.run_due() == 1
+        assert sql(next_run) == [(None,)]
+    until(lambda: [scheduler.run_due(), sql(next_run) == [(True,)]][1])
+
+
 def test_a_row_that_somebody_edits_is_left_alone(beat: Beat, sql: Sql, database: str) -> None:
     """An editor's open transaction delays its own row only; the decision sees what it commits."""
     sql(

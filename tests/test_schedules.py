@@ -10,7 +10,7 @@ import pytest
 from croniter import croniter
 from sqlalchemy import Connection, Engine, event, text
 
-from pgbeat import db, schedules
+from pgbeat import db, due, schedules
 from pgbeat.config import postgres_url
 from pgbeat.errors import AlreadyExists, InvalidSchedule, InvalidTimetable, NotFound
 from pgbeat.timetables import CRON_EXAMPLE, _plain, parse_cron
@@ -485,20 +485,20 @@ def many(server: str, template: str) -> Iterator[str]:
 
 
 def due_now(connection: Connection, limit: int = 500) -> list[schedules.Schedule]:
-    return schedules.due(connection, db.now(connection), limit=limit)
+    return due.oldest(connection, db.now(connection), limit=limit)
 
 
 QUERIES: dict[str, Callable[[Connection], Any]] = {
-    "outlook": schedules.outlook,
-    "outlook without held": lambda connection: schedules.outlook(connection, range(1, 64)),
+    "outlook": due.outlook,
+    "outlook without held": lambda connection: due.outlook(connection, range(1, 64)),
     "due": due_now,
-    "due, only plain": lambda connection: schedules.due(
+    "due, only plain": lambda connection: due.oldest(
         connection, db.now(connection), limit=500, held=range(1, 64), only_plain=True
     ),
-    "due, none": lambda connection: schedules.due(connection, NOW - timedelta(days=9999), limit=9),
-    "new": lambda connection: schedules.new(connection, limit=500),
-    "lock": lambda connection: schedules.lock(connection, due_now(connection)),
-    "lock, one": lambda connection: schedules.lock(connection, due_now(connection, 1)),
+    "due, none": lambda connection: due.oldest(connection, NOW - timedelta(days=9999), limit=9),
+    "new": lambda connection: due.new(connection, limit=500),
+    "lock": lambda connection: due.lock(connection, due_now(connection)),
+    "lock, one": lambda connection: due.lock(connection, due_now(connection, 1)),
     "get": lambda connection: schedules.get(connection, "s5000"),
     "get for update": lambda connection: schedules.get(connection, "s5000", for_update=True),
 }
@@ -545,7 +545,7 @@ def test_no_plan_that_is_kept_reads_the_whole_table(many: str, query: str) -> No
 def test_an_idle_look_reads_a_handful_of_pages(many: str) -> None:
     with db.engine(postgres_url(many), "tests").connect() as connection:
         rows = connection.exec_driver_sql(
-            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {schedules._OUTLOOK}", {"held": []}
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {due._OUTLOOK}", {"held": []}
         )
         [plan] = rows.scalar_one()
         assert plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"] < 20
@@ -563,11 +563,11 @@ def test_due_is_what_is_enabled_not_paused_and_past_oldest_first(
     insert(sql, "disabled", next_run="2025-06-01 11:00Z", enabled=False)
     insert(sql, "paused", next_run="2025-06-01 11:00Z", paused_at="2025-01-01")
     insert(sql, "new")
-    rows = schedules.due(connection, NOW, limit=10)
+    rows = due.oldest(connection, NOW, limit=10)
     assert [row.name for row in rows] == ["b", "a"]
-    assert [row.name for row in schedules.due(connection, NOW, limit=1)] == ["b"]
-    assert [row.name for row in schedules.due(connection, NOW, limit=9, held=[rows[0].id])] == ["a"]
-    assert [row.name for row in schedules.new(connection, limit=10)] == ["new"]
+    assert [row.name for row in due.oldest(connection, NOW, limit=1)] == ["b"]
+    assert [row.name for row in due.oldest(connection, NOW, limit=9, held=[rows[0].id])] == ["a"]
+    assert [row.name for row in due.new(connection, limit=10)] == ["new"]
 
 
 def test_only_plain_leaves_out_what_has_to_be_asked(sql: Sql, connection: Connection) -> None:
@@ -575,25 +575,25 @@ def test_only_plain_leaves_out_what_has_to_be_asked(sql: Sql, connection: Connec
     insert(sql, "condition", next_run=NOW, condition_sql="SELECT true")
     insert(sql, "launcher", next_run=NOW, launcher="mine")
     insert(sql, "code", next_run=NOW, source="code", args=None)
-    rows = schedules.due(connection, NOW, limit=10, only_plain=True)
+    rows = due.oldest(connection, NOW, limit=10, only_plain=True)
     assert [row.name for row in rows] == ["plain"]
-    assert {row.name: row.is_plain for row in schedules.due(connection, NOW, limit=10)} == {
+    assert {row.name: row.is_plain for row in due.oldest(connection, NOW, limit=10)} == {
         "plain": True, "condition": False, "launcher": False, "code": False,
     }  # fmt: skip
 
 
 def test_the_outlook(sql: Sql, connection: Connection) -> None:
-    assert schedules.outlook(connection).next_run is None
+    assert due.outlook(connection).next_run is None
     insert(sql, "b", next_run="2031-01-01Z")
     insert(sql, "a", next_run="2030-01-01Z")
     insert(sql, "disabled", next_run="2029-01-01Z", enabled=False)
     insert(sql, "paused", next_run="2029-01-01Z", paused_at="2025-01-01")
-    outlook = schedules.outlook(connection)
+    outlook = due.outlook(connection)
     assert (outlook.next_run, outlook.has_new) == (datetime(2030, 1, 1, tzinfo=UTC), False)
     insert(sql, "new")
-    assert schedules.outlook(connection).has_new
+    assert due.outlook(connection).has_new
     held = [schedules.get(connection, name).id for name in ("a", "new")]
-    outlook = schedules.outlook(connection, held)
+    outlook = due.outlook(connection, held)
     assert (outlook.next_run, outlook.has_new) == (datetime(2031, 1, 1, tzinfo=UTC), False)
     assert abs(outlook.now - db.now(connection)) < timedelta(seconds=30)
 
@@ -610,8 +610,8 @@ def three(engine: Engine) -> list[schedules.Schedule]:
 
 def test_lock_takes_what_nobody_touched(engine: Engine, three: list[schedules.Schedule]) -> None:
     with engine.begin() as taking:
-        assert schedules.lock(taking, three) == {row.id for row in three}
-        assert schedules.lock(taking, []) == set()
+        assert due.lock(taking, three) == {row.id for row in three}
+        assert due.lock(taking, []) == set()
 
 
 @pytest.mark.parametrize(
@@ -629,7 +629,7 @@ def test_lock_drops_what_was_changed_since_it_was_read(
     with engine.begin() as other:
         other.execute(text(change))
     with engine.begin() as taking:
-        assert schedules.lock(taking, three) == {a.id, c.id}
+        assert due.lock(taking, three) == {a.id, c.id}
 
 
 def test_lock_drops_what_another_holds_without_waiting(
@@ -639,9 +639,9 @@ def test_lock_drops_what_another_holds_without_waiting(
     with engine.begin() as other, engine.begin() as taking:
         schedules.get(other, "b", for_update=True)
         taking.execute(text("SET LOCAL lock_timeout = 1"))
-        assert schedules.lock(taking, three) == {a.id, c.id}
+        assert due.lock(taking, three) == {a.id, c.id}
     with engine.begin() as taking:
-        assert schedules.lock(taking, three) == {a.id, b.id, c.id}
+        assert due.lock(taking, three) == {a.id, b.id, c.id}
 
 
 def test_set_next_leaves_what_was_changed_since_it_was_read(
@@ -652,7 +652,7 @@ def test_set_next_leaves_what_was_changed_since_it_was_read(
     with engine.begin() as other:
         schedules.edit(other, "b", next_run=moment)
     with engine.begin() as connection:
-        schedules.set_next(connection, [(a, NOW), (b, NOW)])
+        due.set_next(connection, [(a, NOW), (b, NOW)])
     with engine.begin() as connection:
         found = {row.name: row.next_run for row in schedules.listing(connection)}
     assert found == {"a": NOW, "b": moment, "c": None}
