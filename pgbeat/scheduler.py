@@ -149,6 +149,10 @@ class Scheduler(celery.beat.Scheduler):
             rows = schedules.listing(connection, enabled=True)
         return entries.as_celery_entries(self.app, rows)
 
+    @schedule.setter
+    def schedule(self, value: Mapping[str, Any]) -> None:
+        self.merge_inplace(value)
+
     def add(self, **kwargs: Any) -> celery.beat.ScheduleEntry:
         """Adds an entry made by code, as `add_periodic_task` does."""
         entry = self.Entry(app=self.app, **kwargs)
@@ -166,8 +170,9 @@ class Scheduler(celery.beat.Scheduler):
         self._resync_at = time.monotonic()
 
     def default_entries(self) -> dict[str, Any]:
-        """Celery's own: the cleanup of results, where the result backend needs one."""
-        return entries.built_in(self.app)
+        """Celery's own (the cleanup of results, where the result backend needs one), and those
+        that the constructor was given."""
+        return {**entries.built_in(self.app), **self.data}
 
     def reached(self, step: str) -> None:
         """Called at each step of a tick, by name. Does nothing; tests stop the process here."""

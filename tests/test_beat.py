@@ -425,3 +425,19 @@ def test_scheduler_schedule_is_a_view_of_the_rows(beat: Beat, sql: Sql) -> None:
     assert entries["a"].schedule.run_every.total_seconds() == 300
     assert entries["a"].options == {"queue": "q"}
     assert str(entries["b"].schedule) == "<crontab: 0 2 * * * (m/h/dM/MY/d)>"
+
+
+def test_entries_given_and_added_to_the_scheduler(beat: Beat, sql: Sql, app: Celery) -> None:
+    """As other code does with Celery's scheduler: by the constructor, `add`, and assignment."""
+    names = "SELECT name FROM pgbeat.schedules ORDER BY name"
+    scheduler = beat(schedule={"given": {"task": "tests.add", "schedule": 60}})
+    scheduler.run_due()
+    assert sql(names) == [("given",)]
+    entry = scheduler.add(name="added", task="tests.add", schedule=60)
+    scheduler.run_due()
+    assert entry.name == "added"
+    assert sql(names) == [("added",), ("given",)]
+    assert set(scheduler.schedule) == {"added", "given"}
+    scheduler.schedule = {"other": {"task": "tests.add", "schedule": 60}}
+    scheduler.run_due()
+    assert sql(names) == [("given",), ("other",)]
