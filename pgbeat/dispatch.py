@@ -262,9 +262,9 @@ class Dispatcher:
                 next_run, disabled = row.next_run, str(error)
             if next_run is None:
                 disabled = disabled or "its timetable has no time left"
-        advance = due.Advance(
-            row.id, tick.outcome, next_run, retry_count, tick.error, verdict.cursor
-        )
+        # What was not launched after all is to be found again by the retry.
+        cursor = None if failed else verdict.cursor
+        advance = due.Advance(row.id, tick.outcome, next_run, retry_count, tick.error, cursor)
         return Decision(tick, row, retry_count, next_run, disabled), advance
 
     def first_runs(

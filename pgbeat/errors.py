@@ -10,8 +10,8 @@
     ├── NotFound              no schedule of that name
     ├── AlreadyExists         a schedule of that name is there
     ├── Busy                  the schedule is being changed by somebody else
-    ├── ConditionError        a condition raised, was refused or returned something else
-    └── ConditionTimeout      a condition or preparation took longer than it may
+    └── ConditionError        a condition raised, was refused or returned something else
+        └── ConditionTimeout  a condition or preparation took longer than it may
 
 A message names the thing, what is wrong with it, and what would be right.
 """

@@ -61,7 +61,8 @@ class Context:
         self.due_at = due_at
         #: The database's time at the start of this look at the schedules.
         self.now = now
-        #: Anything JSON that the launcher wants to find again at the next tick; saved with it.
+        #: Anything JSON that the launcher wants to find again at the next tick; saved with this
+        #: one, unless it fails.
         self.cursor: Any = schedule.cursor
         self._connect = connect
         self._connection: Connection | None = None

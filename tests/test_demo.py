@@ -127,7 +127,7 @@ def test_server_makes_a_database_anew(folder: Path) -> None:
             assert connection.execute("SELECT to_regclass('here')").fetchone() == (None,)
 
 
-@pytest.mark.parametrize("name", ["x" * 120, "a b, c%20'd\"é"])
+@pytest.mark.parametrize("name", ["x" * 120, "a b, c%20'dé"])
 def test_server_in_a_folder_whose_name_no_socket_can_have(folder: Path, name: str) -> None:
     for _ in range(2):
         with embedded.server(folder / name, {"fsync": "off"}) as server:

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import CheckConstraint, Connection, Engine, inspect, text
+from sqlalchemy import Connection, Engine, inspect, text
 
 from pgbeat import db, migrate
 from pgbeat.config import postgres_url
@@ -269,26 +269,21 @@ def test_the_tables_in_python_are_those_of_the_migrations(database: str) -> None
         assert compare_metadata(context, metadata) == []
 
 
-def test_the_checks_in_python_are_those_of_the_migrations(engine: Engine, database: str) -> None:
-    """Name by name and, as Postgres prints them, word by word."""
+def test_the_tables_made_by_python_are_those_of_the_migrations(
+    engine: Engine, database: str
+) -> None:
+    """Columns, checks and indexes, word by word as Postgres prints them."""
     with engine.begin() as connection:
         connection.execute(text(f"CREATE SCHEMA {SCHEMA}"))
         metadata.create_all(connection)
-        in_python = checks(connection)
+        in_python = described(connection)
     with db.engine(postgres_url(database), "tests").connect() as connection:
-        assert in_python == checks(connection)
-    declared = {
-        constraint.name
-        for table in metadata.tables.values()
-        for constraint in table.constraints
-        if isinstance(constraint, CheckConstraint)
-    }
-    assert declared == {name for _, name, _ in in_python}
+        assert in_python == described(connection)
 
 
-def checks(connection: Connection) -> list[tuple[Any, ...]]:
-    query = """
-        SELECT conrelid::regclass::text, conname, pg_get_constraintdef(oid) FROM pg_constraint
-         WHERE connamespace = 'pgbeat'::regnamespace AND contype = 'c' ORDER BY 1, 2
-    """
-    return [tuple(row) for row in connection.execute(text(query))]
+def described(connection: Connection) -> list[tuple[Any, ...]]:
+    return [
+        (kind, name, definition)
+        for kind, name, definition in contents(connection)
+        if kind in {"column", "constraint", "index"} and "migrations" not in name
+    ]

@@ -119,6 +119,11 @@ def reachable(bin_folder: Path, folder: Path, owner: pwd.struct_passwd | None) -
     """The programs, copied where the server's user can't reach them (a virtualenv in /root)."""
     if owner is None or _reaches(owner, bin_folder / "postgres"):
         return bin_folder
+    if set(str(folder)) & set('"$`\\'):
+        raise PgbeatError(
+            f"{folder}: the programs must be copied there for user {owner.pw_name}, and can't be "
+            f'run from a folder with one of " $ ` \\ in its name; {ANOTHER}'
+        )
     status = (bin_folder / "postgres").stat()
     copy = folder / f"programs-{status.st_size:x}-{int(status.st_mtime):x}"
     package = bin_folder.parent.parent
