@@ -24,8 +24,11 @@ NOW = datetime(2025, 6, 1, 12, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[dict[str, type[Launcher]]]:
-    """The registry, afterwards as it was before."""
+    """The registry without other modules' launchers, afterwards as it was before."""
     before = dict(launchers._registry)
+    for name, known in before.items():
+        if known.__module__ not in {launchers.__name__, __name__}:
+            del launchers._registry[name]
     yield launchers._registry
     launchers._registry.clear()
     launchers._registry.update(before)
