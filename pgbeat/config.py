@@ -13,6 +13,7 @@ from pgbeat.errors import ConfigError
 
 #: Schemes that mean Postgres, once kombu's `sqla+` (or `sqlalchemy+`) and a driver are taken off.
 _POSTGRES = {"postgres", "postgresql"}
+_LOOPBACK = ("127.0.0.1", "::1")
 _TRANSPORTS = ("sqla+", "sqlalchemy+", "db+")
 
 
@@ -60,6 +61,7 @@ def same_database(one: URL, other: URL) -> bool:
 
     def place(url: URL) -> tuple[Any, ...]:
         host = url.host or url.query.get("host") or "localhost"
+        host = "localhost" if host in _LOOPBACK else host
         port = url.port or url.query.get("port") or 5432
         return str(host), str(port), url.database or url.username
 

@@ -70,6 +70,19 @@ def is_lost(error: BaseException) -> bool:
     return state is None or state.startswith("08") or state in {"57P01", "57P02", "57P03", "57P05"}
 
 
+def is_refused(error: DBAPIError) -> bool:
+    """Whether the database refuses the values: a constraint, a check's sentence, no such value."""
+    state = getattr(error.orig, "sqlstate", None) or ""
+    return state[:2] in {"22", "23"}
+
+
+def first_line(error: BaseException) -> str:
+    """What the server or the driver says, without its hints."""
+    cause = getattr(error, "orig", None) or error
+    message = getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause)
+    return (message.strip().splitlines() or [type(cause).__name__])[0]
+
+
 @contextmanager
 def transaction(connection: Connection) -> Iterator[Connection]:
     """BEGIN … COMMIT on a connection in autocommit mode, ROLLBACK when the block raises.

@@ -95,10 +95,10 @@ class Leader:
             self._lost_at = time.monotonic()
             if db.is_lost(error):
                 logger.error(
-                    "Lost the database, trying again until it is back: %s", _first_line(error)
+                    "Lost the database, trying again until it is back: %s", db.first_line(error)
                 )
             else:
-                logger.exception("The database refuses, trying again: %s", _first_line(error))
+                logger.exception("The database refuses, trying again: %s", db.first_line(error))
         self.drop()
 
     def back_off(self) -> None:
@@ -121,8 +121,3 @@ class Leader:
 
     def _notified(self, notification: psycopg.Notify) -> None:
         self.changed = True
-
-
-def _first_line(error: BaseException) -> str:
-    cause = getattr(error, "orig", None) or error
-    return (str(cause).strip().splitlines() or [type(cause).__name__])[0]

@@ -201,9 +201,12 @@ class Scheduler(celery.beat.Scheduler):
                 leases.limit_waiting(connection, _PATIENCE)
                 changes = sync.apply(connection, wanted, **defaults)
         except DBAPIError as error:
-            if not leases.is_lock_timeout(error):
+            if leases.is_lock_timeout(error):
+                logger.warning("The app's entries wait: somebody holds a lock on their rows")
+            elif db.is_refused(error):
+                logger.error("The app's entries are left as they were: %s", db.first_line(error))
+            else:
                 raise
-            logger.warning("The app's entries wait: somebody holds a lock on their rows")
             self._resync_at = time.monotonic() + 5 * _PATIENCE
             return
         for verb in ("added", "changed", "removed"):

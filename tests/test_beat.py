@@ -441,3 +441,17 @@ def test_entries_given_and_added_to_the_scheduler(beat: Beat, sql: Sql, app: Cel
     scheduler.schedule = {"other": {"task": "tests.add", "schedule": 60}}
     scheduler.run_due()
     assert sql(names) == [("given",), ("other",)]
+
+
+def test_an_entry_that_the_database_refuses_stops_nobody(
+    beat: Beat, sql: Sql, app: Celery, caplog: pytest.LogCaptureFixture
+) -> None:
+    sql("ALTER TABLE pgbeat.schedules ADD CONSTRAINT house_rule CHECK (name <> 'forbidden')")
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+        "VALUES ('s', 'tests.add', '1 hour', now())"
+    )
+    app.conf.beat_schedule = {"forbidden": {"task": "tests.add", "schedule": 60}}
+    assert beat().run_due() == 1
+    assert "The app's entries are left as they were" in caplog.text
+    assert "house_rule" in caplog.text

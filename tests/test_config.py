@@ -123,6 +123,8 @@ def test_a_sqlalchemy_broker_is_kombus_transport_on_postgres(
         ("postgresql://h/d", "postgresql://h:5433/d", False),
         ("postgresql:///d?host=/tmp", "postgresql:///d", False),
         ("postgresql:///d?host=a,b&port=1,2", "postgresql://a:1/d", False),
+        ("postgresql://localhost/a", "postgresql://127.0.0.1:5432/a", True),
+        ("postgresql://[::1]/a", "postgresql:///a", True),
     ],
 )
 def test_same_database_is_same_server_and_name(one: str, other: str, same: bool) -> None:

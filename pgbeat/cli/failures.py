@@ -32,7 +32,7 @@ def refusal(error: Exception, target: Any) -> click.ClickException | None:
     if isinstance(error, PgbeatError | OSError):
         return click.ClickException(str(error))
     if isinstance(getattr(error, "orig", None), psycopg.ProgrammingError) and _state(error) is None:
-        return BadInput(f"the database URL is not right: {first_line(error)}")
+        return BadInput(f"the database URL is not right: {db.first_line(error)}")
     if isinstance(error, DBAPIError | psycopg.Error):
         return click.ClickException(_of_database(error, target))
     return None
@@ -48,7 +48,7 @@ def _of_database(error: DBAPIError | psycopg.Error, target: Any) -> str:
             return problem
     if state == "55P03":
         return "somebody else is changing that schedule and isn't done yet; try again"
-    return f"the database refused: {first_line(error)}" + (
+    return f"the database refused: {db.first_line(error)}" + (
         "; `pgbeat doctor` lists the missing permissions" if state == "42501" else ""
     )
 
@@ -59,7 +59,7 @@ def _state(error: Exception) -> str | None:
 
 def unreachable(error: BaseException, target: Any) -> str:
     """Which database can't be reached, and why."""
-    line = first_line(error)
+    line = db.first_line(error)
     for noise in ("connection failed: ", "connection to server "):
         line = line.removeprefix(noise)
     reason = line.rpartition(" failed: ")[2].removeprefix("FATAL:").strip()
@@ -78,10 +78,3 @@ def _schema_problem(target: Any) -> str | None:
     except DBAPIError:
         return None
     return None
-
-
-def first_line(error: BaseException) -> str:
-    """What the server or the driver says, without its hints."""
-    cause = getattr(error, "orig", None) or error
-    message = getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause)
-    return (message.strip().splitlines() or [type(cause).__name__])[0]

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pgbeat import db, schedules, ticks
 from pgbeat.cli import printing
-from pgbeat.cli.failures import FAILED, SKIPPED, BadInput, first_line
+from pgbeat.cli.failures import FAILED, SKIPPED, BadInput
 from pgbeat.cli.printing import line, styled, utc
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
@@ -154,7 +154,7 @@ def _with_result(app: "Celery", entry: Entry) -> Entry:
         meta = app.backend.get_task_meta(str(entry.job_id))
     except Exception as error:  # any backend's
         raise click.ClickException(
-            f"the result backend can't be asked: {type(error).__name__}: {first_line(error)}"
+            f"the result backend can't be asked: {type(error).__name__}: {db.first_line(error)}"
         ) from None
     state = _STATES.get(meta["status"], entry.job_state)
     failed = state == "failed" and meta["result"] is not None
