@@ -56,6 +56,19 @@ def is_sqlalchemy_broker(text: str | None) -> bool:
     return bool(text) and str(text).startswith(_TRANSPORTS[:2]) and is_postgres(text)
 
 
+def _first_broker(conf: Mapping[str, Any]) -> str:
+    """The URL that the app publishes to; the first of a failover list, empty where it has none."""
+    urls = conf.get("broker_write_url") or conf.get("broker_url")
+    first = urls[0] if isinstance(urls, list | tuple) and urls else urls
+    return str(first or "").split(";")[0]
+
+
+def is_own_broker(conf: Mapping[str, Any], url: URL) -> bool:
+    """Whether the app publishes to kombu's SQLAlchemy transport in the database of that URL."""
+    broker = _first_broker(conf)
+    return is_sqlalchemy_broker(broker) and same_database(postgres_url(broker), url)
+
+
 def same_database(one: URL, other: URL) -> bool:
     """Whether two URLs name the same server and database (user, password and options aside)."""
 
@@ -134,9 +147,7 @@ class Settings:
                         wrong.add(name)
                     break
         if "url" not in values and "url" not in wrong:
-            broker = conf.get("broker_write_url") or conf.get("broker_url")
-            broker = broker[0] if isinstance(broker, list | tuple) and broker else broker
-            first = str(broker or "").split(";")[0]
+            first = _first_broker(conf)
             if is_postgres(first):
                 values["url"] = postgres_url(first)
             else:

@@ -7,13 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from sqlalchemy import Connection, Engine, text
 
 from pgbeat import db, leases, migrate, schedules
-from pgbeat.config import (
-    Settings,
-    is_sqlalchemy_broker,
-    place,
-    postgres_url,
-    same_database,
-)
+from pgbeat.config import Settings, is_own_broker, place
 from pgbeat.errors import SchemaError
 from pgbeat.leases import Holder
 from pgbeat.messages import BrokerTables
@@ -214,10 +208,7 @@ def _lag(connection: Connection, figures: Any, settings: Settings) -> Check:
 def _broker(connection: Connection, settings: Settings, app: "Celery | None") -> Iterator[Check]:
     options: dict[str, Any] = {}
     if app is not None:
-        urls = app.conf.broker_write_url or app.conf.broker_url
-        first = urls[0] if isinstance(urls, list | tuple) and urls else urls
-        first = str(first or "").split(";")[0]
-        if not (is_sqlalchemy_broker(first) and same_database(postgres_url(first), settings.url)):
+        if not is_own_broker(app.conf, settings.url):
             yield _broker_elsewhere(app)
             return
         options = app.conf.broker_transport_options or {}

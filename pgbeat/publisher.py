@@ -12,7 +12,7 @@ from kombu.transport.sqlalchemy.models import metadata as stock_metadata
 from sqlalchemy import Connection, text
 
 from pgbeat import db
-from pgbeat.config import Settings, is_sqlalchemy_broker, postgres_url, same_database
+from pgbeat.config import Settings, is_own_broker
 from pgbeat.errors import InvalidSchedule
 from pgbeat.messages import BrokerTables
 from pgbeat.migrate import MIGRATION_LOCK
@@ -58,10 +58,7 @@ class Publisher(Protocol):
 
 def publisher(app: Celery, settings: Settings, producer: Callable[[], Any]) -> Publisher:
     """The publisher for the app's broker; `producer` gives one where the broker is elsewhere."""
-    urls = app.conf.broker_write_url or app.conf.broker_url
-    first = urls[0] if isinstance(urls, list | tuple) and urls else urls
-    first = str(first or "").split(";")[0]
-    if is_sqlalchemy_broker(first) and same_database(postgres_url(first), settings.url):
+    if is_own_broker(app.conf, settings.url):
         return TransactionPublisher(app)
     return BrokerPublisher(app, producer)
 
