@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pgbeat.launchers import Skip as Skip
     from pgbeat.launchers import launcher as launcher
     from pgbeat.scheduler import Scheduler as Scheduler
+    from pgbeat.transaction import in_transaction as in_transaction
 
 __version__ = "0.1.0"
 
@@ -26,6 +27,7 @@ _HOME = {
     "PgbeatError": "pgbeat.errors",
     "Scheduler": "pgbeat.scheduler",
     "Skip": "pgbeat.launchers",
+    "in_transaction": "pgbeat.transaction",
     "launcher": "pgbeat.launchers",
 }
 
@@ -40,3 +42,15 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return __all__
+
+
+def _register_transport() -> None:
+    """Makes `pgbeat+postgresql://` known to kombu, without loading the transport."""
+    from kombu.transport import TRANSPORT_ALIASES
+
+    # kombu takes the part before the plus, but after a failover the whole scheme.
+    for scheme in ("", "+postgresql", "+postgres", "+postgresql+psycopg"):
+        TRANSPORT_ALIASES[f"pgbeat{scheme}"] = "pgbeat.transport:Transport"
+
+
+_register_transport()

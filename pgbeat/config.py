@@ -14,7 +14,7 @@ from pgbeat.errors import ConfigError
 #: Schemes that mean Postgres, once kombu's `sqla+` (or `sqlalchemy+`) and a driver are taken off.
 _POSTGRES = {"postgres", "postgresql"}
 _LOOPBACK = ("127.0.0.1", "::1")
-_TRANSPORTS = ("sqla+", "sqlalchemy+", "db+")
+_TRANSPORTS = ("sqla+", "sqlalchemy+", "pgbeat+", "db+")
 
 
 def postgres_url(text: str) -> URL:
@@ -52,8 +52,8 @@ def is_postgres(text: str | None) -> bool:
 
 
 def is_sqlalchemy_broker(text: str | None) -> bool:
-    """Whether a broker's URL means kombu's SQLAlchemy transport on Postgres."""
-    return bool(text) and str(text).startswith(_TRANSPORTS[:2]) and is_postgres(text)
+    """Whether a broker's URL means pgbeat's transport, or kombu's SQLAlchemy one, on Postgres."""
+    return bool(text) and str(text).startswith(_TRANSPORTS[:3]) and is_postgres(text)
 
 
 def _first_broker(conf: Mapping[str, Any]) -> str:
@@ -63,8 +63,13 @@ def _first_broker(conf: Mapping[str, Any]) -> str:
     return str(first or "").split(";")[0]
 
 
+def delays_in_table(conf: Mapping[str, Any]) -> bool:
+    """Whether the app's broker keeps a task's ETA itself: pgbeat's transport does."""
+    return _first_broker(conf).startswith("pgbeat+")
+
+
 def is_own_broker(conf: Mapping[str, Any], url: URL) -> bool:
-    """Whether the app publishes to kombu's SQLAlchemy transport in the database of that URL."""
+    """Whether the app publishes to pgbeat's transport, or kombu's, in the database of that URL."""
     broker = _first_broker(conf)
     return is_sqlalchemy_broker(broker) and same_database(postgres_url(broker), url)
 

@@ -1,7 +1,8 @@
 """Connections to Postgres: engines, the explicit transaction, what counts as a lost connection."""
 
 import json
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -12,16 +13,20 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
+logger = logging.getLogger("pgbeat")
+
 #: Raised by SQLAlchemy or psycopg when the server is gone, is starting, or cut the connection.
 LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 
 
-def engine(url: URL, name: str, **options: Any) -> Engine:
+def engine(
+    url: URL, name: str, connect_args: Mapping[str, Any] | None = None, **options: Any
+) -> Engine:
     """An engine whose sessions say `name` in pg_stat_activity; without a pool unless `options`
     (those of SQLAlchemy's `create_engine`) ask for one."""
     return create_engine(
         url,
-        connect_args={"application_name": name, "connect_timeout": 10},
+        connect_args={"application_name": name, "connect_timeout": 10, **(connect_args or {})},
         json_deserializer=_decode,
         **{"poolclass": NullPool, "pool_pre_ping": True, **options},
     )
@@ -53,6 +58,18 @@ def driver(connection: Connection) -> "psycopg.Connection[Any]":
     """psycopg's connection beneath SQLAlchemy's."""
     raw: Any = connection.connection.driver_connection
     return raw  # type: ignore[no-any-return]
+
+
+def close(connection: Connection) -> None:
+    """Closes a connection at once, whatever it is doing: the server rolls back."""
+    if connection.closed:
+        return
+    try:
+        driver(connection).close()
+        connection.invalidate()
+    except Exception:
+        logger.debug("The connection was gone before it was closed", exc_info=True)
+    connection.close()
 
 
 def is_lost(error: BaseException) -> bool:

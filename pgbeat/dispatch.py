@@ -17,6 +17,7 @@ from pgbeat.errors import ConditionTimeout, InvalidSchedule, PgbeatError, Unknow
 from pgbeat.launchers import Context, JobRequest, Skip, find, read_only
 from pgbeat.publisher import Publisher, check_options
 from pgbeat.schedules import Schedule
+from pgbeat.templates import Launch
 from pgbeat.ticks import Tick, Trigger
 from pgbeat.timetables import Timetable
 
@@ -209,7 +210,7 @@ class Dispatcher:
             options = self._options(row, request)
             job_id = row.job_id(verdict.due_at)
             queue = self.publisher.publish(
-                job_id, request.task, request.args, request.kwargs, options
+                Launch(job_id, request.task, request.args, request.kwargs, options)
             )
         except Exception as error:
             if db.is_lost(error) and self.publisher.transactional:

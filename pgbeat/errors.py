@@ -7,9 +7,10 @@
     │   ├── InvalidTimetable  cron expression, interval or time zone
     │   ├── UnknownTask       a task that the app has not registered
     │   └── UnknownLauncher   a launcher that the app has not registered
-    ├── NotFound              no schedule of that name
+    ├── NotFound              nothing of that name
     ├── AlreadyExists         a schedule of that name is there
     ├── Busy                  the schedule is being changed by somebody else
+    ├── QueueLocked           a queue is exclusive to another process
     └── ConditionError        a condition raised, was refused or returned something else
         └── ConditionTimeout  a condition or preparation took longer than it may
 
@@ -46,7 +47,7 @@ class UnknownLauncher(InvalidSchedule):
 
 
 class NotFound(PgbeatError):
-    """There is no such schedule."""
+    """There is nothing of that name."""
 
 
 class AlreadyExists(PgbeatError):
@@ -55,6 +56,10 @@ class AlreadyExists(PgbeatError):
 
 class Busy(PgbeatError):
     """The schedule is being changed by somebody else at this moment."""
+
+
+class QueueLocked(PgbeatError):
+    """A queue is exclusive to another process."""
 
 
 class ConditionError(PgbeatError):

@@ -212,10 +212,7 @@ def _broker(connection: Connection, settings: Settings, app: "Celery | None") ->
             yield _broker_elsewhere(app)
             return
         options = app.conf.broker_transport_options or {}
-    tables = BrokerTables(
-        options.get("queue_tablename", "kombu_queue"),
-        options.get("message_tablename", "kombu_message"),
-    )
+    tables = BrokerTables.named(options)
     if tables.exist(connection):
         lacking = tables.missing_privileges(connection)
         if lacking:

@@ -110,14 +110,8 @@ class Leader:
         """Closes the connection at once, whatever it is doing: the server rolls back and frees
         the lock."""
         connection, self._connection, self._leads = self._connection, None, False
-        if connection is None or connection.closed:
-            return
-        try:
-            db.driver(connection).close()
-            connection.invalidate()
-        except Exception:
-            logger.debug("The connection was gone before it was closed", exc_info=True)
-        connection.close()
+        if connection is not None:
+            db.close(connection)
 
     def _notified(self, notification: psycopg.Notify) -> None:
         self.changed = True

@@ -17,11 +17,12 @@ from pgbeat import db
 _LOCK_NOT_AVAILABLE = "55P03"
 
 
-def prepare_session(connection: Connection, silence: float) -> None:
+def prepare_session(connection: Connection, silence: float = 0.0) -> None:
     """Makes the server notice soon that this session's owner is gone.
 
     A vanished host is noticed by keepalives, a dead client of a waiting statement by the check
-    interval, a frozen process by its silence (seconds): the session ends, and with it its locks.
+    interval, a frozen process by its silence (seconds; 0: never): the session ends, and with it
+    its locks.
     In a transaction, where publishing to a broker elsewhere may take its time, a minute is given.
     """
     connection.execute(

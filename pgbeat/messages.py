@@ -1,15 +1,84 @@
-"""Messages: rows of the broker's tables, in the format of kombu's SQLAlchemy transport."""
+"""Messages: rows of the broker's tables, which are those of kombu's SQLAlchemy transport."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.elements import TextClause
 
+from pgbeat.db import recordset
+
 _quote = postgresql.dialect().identifier_preparer.quote  # type: ignore[no-untyped-call]
+
+#: A message `d` goes to a queue `q`; the queue's declaration has its say.
+_INSERT = """
+    INSERT INTO {message} (visible, payload, priority, available_at, expires_at, queue_id)
+    SELECT d.available_at IS NULL OR d.available_at <= now(), d.payload,
+           least(d.priority, coalesce(q.max_priority, 9)),
+           CASE WHEN d.available_at > now() THEN d.available_at END,
+           greatest(d.available_at, now()) + least(d.ttl, q.message_ttl) * interval '1 ms', q.id
+"""
+#: The queues, each once, whose bindings `b` match an exchange and a routing key.
+_MATCHES = """
+    b.exchange = d.exchange AND CASE b.type WHEN 'fanout' THEN true
+        WHEN 'topic' THEN d.routing_key ~ b.pattern ELSE b.routing_key = d.routing_key END
+"""
+
+
+class Message(NamedTuple):
+    """A message to be put: to a queue or, where `queue` is `None`, to those that are bound."""
+
+    queue: str | None
+    payload: str
+    priority: int = 0
+    #: ISO 8601; kept from consumers until then.
+    available_at: str | None = None
+    #: Milliseconds that it lives, once available.
+    ttl: int | None = None
+    exchange: str = ""
+    routing_key: str = ""
+
+
+def message(
+    payload: Mapping[str, Any],
+    *,
+    queue: str | None = None,
+    exchange: str = "",
+    routing_key: str = "",
+    delay: bool = True,
+) -> Message:
+    """The message of what kombu publishes: body, headers and properties.
+
+    With `delay` the ETA of a Celery task is when it becomes available. Without, the worker keeps
+    it in its memory until then, as on the stock transport.
+    """
+    properties = payload["properties"]
+    eta = payload["headers"].get("eta") if delay and payload["headers"] else None
+    expiration = properties.get("expiration")
+    try:
+        priority = min(max(int(properties.get("priority") or 0), 0), 255)
+    except (TypeError, ValueError):
+        priority = 0
+    return Message(
+        queue,
+        json.dumps(payload),
+        priority,
+        eta if isinstance(eta, str) else None,
+        int(expiration) if expiration is not None else None,
+        exchange,
+        routing_key,
+    )
+
+
+class Statement(NamedTuple):
+    """A statement that sessions prepare by its name, with parameters $1, $2, …"""
+
+    name: str
+    sql: str
 
 
 @dataclass(frozen=True)
@@ -19,17 +88,43 @@ class BrokerTables:
     queue: str = "kombu_queue"
     message: str = "kombu_message"
 
+    @classmethod
+    def named(cls, options: Mapping[str, Any]) -> "BrokerTables":
+        """The tables that a transport's options name."""
+        return cls(
+            options.get("queue_tablename", cls.queue), options.get("message_tablename", cls.message)
+        )
+
+    def sql(self, template: str) -> str:
+        """The template with the tables' names, quoted, in their places."""
+        return template.format(
+            queue=_quote(self.queue),
+            message=_quote(self.message),
+            dead=_quote(f"{self.message}_dead"),
+            exchange=_quote(f"{self.queue}_exchange"),
+            binding=_quote(f"{self.queue}_binding"),
+            consumer=_quote(f"{self.queue}_consumer"),
+        )
+
+    def text(self, template: str) -> TextClause:
+        """The same as a statement of SQLAlchemy's."""
+        return text(self.sql(template))
+
     def exist(self, connection: Connection) -> bool:
-        """Whether both tables and their sequences are there, in the connection's search path."""
-        names = [_quote(self.queue), _quote(self.message)]
-        names += ["queue_id_sequence", "message_id_sequence"]
-        return all(connection.scalar(_EXISTS, {"name": name}) for name in names)
+        """Whether the tables are there, in the connection's search path, as pgbeat has them."""
+        return bool(connection.scalar(_ADOPTED, {"name": _quote(self.message)}))
+
+    def adopt(self, connection: Connection) -> None:
+        """Makes the tables, or takes over those of the stock transport. Again, it does nothing."""
+        connection.execute(_ADOPT, {"queue": self.queue, "message": self.message})
 
     def missing_privileges(self, connection: Connection) -> list[str]:
         """What the role may not do that publishing needs, such as `INSERT on kombu_message`."""
         needs = [
             (_quote(self.queue), "SELECT, INSERT", _MAY_USE_TABLE),
             (_quote(self.message), "SELECT, INSERT", _MAY_USE_TABLE),
+            (_quote(f"{self.queue}_exchange"), "SELECT, INSERT", _MAY_USE_TABLE),
+            (_quote(f"{self.queue}_binding"), "SELECT, INSERT", _MAY_USE_TABLE),
             ("queue_id_sequence", "USAGE", _MAY_USE_SEQUENCE),
             ("message_id_sequence", "USAGE", _MAY_USE_SEQUENCE),
         ]
@@ -40,15 +135,15 @@ class BrokerTables:
             if not connection.scalar(query, {"name": name, "privilege": privilege})
         ]
 
-    def put(self, connection: Connection, batch: Sequence[tuple[str, str]]) -> None:
-        """Writes messages, (queue, payload) each, in the order given; makes missing queues."""
-        if not batch:
-            return
-        self.declare(connection, {queue for queue, _ in batch})
-        connection.execute(
-            self._put,
-            {"batch": json.dumps([{"queue": q, "payload": p} for q, p in batch])},
-        )
+    def put(self, connection: Connection, batch: Sequence[Message]) -> None:
+        """Writes messages in the order given; makes missing queues."""
+        direct = [m for m in batch if m.queue is not None]
+        routed = [m for m in batch if m.queue is None]
+        if direct:
+            self.declare(connection, {str(m.queue) for m in direct})
+            connection.execute(self._put, {"batch": recordset(direct)})
+        if routed:
+            connection.execute(self._route, {"batch": recordset(routed)})
 
     def declare(self, connection: Connection, queues: Iterable[str]) -> None:
         """Makes the queues that are missing."""
@@ -61,39 +156,157 @@ class BrokerTables:
         """Messages waiting in each queue."""
         return {str(name): int(count) for name, count in connection.execute(self._depths)}
 
-    def _sql(self, template: str) -> TextClause:
-        return text(template.format(queue=_quote(self.queue), message=_quote(self.message)))
-
     @cached_property
     def _known(self) -> TextClause:
-        return self._sql("SELECT name FROM {queue} WHERE name = ANY (CAST(:queues AS text[]))")
+        return self.text("SELECT name FROM {queue} WHERE name = ANY (CAST(:queues AS text[]))")
 
     @cached_property
     def _declare(self) -> TextClause:
-        return self._sql(
-            "INSERT INTO {queue} (id, name) SELECT nextval('queue_id_sequence'), name "
+        return self.text(
+            "INSERT INTO {queue} (name) SELECT name "
             "FROM unnest(CAST(:queues AS text[])) AS d (name) ON CONFLICT (name) DO NOTHING"
         )
 
     @cached_property
     def _put(self) -> TextClause:
-        return self._sql(
-            "INSERT INTO {message} (id, visible, payload, version, queue_id) "
-            "SELECT nextval('message_id_sequence'), true, d.payload, 1, q.id "
-            "FROM ROWS FROM ("
-            "json_to_recordset(CAST(:batch AS json)) AS (queue text, payload text)) "
-            "WITH ORDINALITY AS d (queue, payload, position) JOIN {queue} q ON q.name = d.queue "
-            "ORDER BY d.position"
+        return self.text(
+            _INSERT + _BATCH + "JOIN {queue} q ON q.name = d.queue ORDER BY d.position"
+        )
+
+    @cached_property
+    def _route(self) -> TextClause:
+        return self.text(
+            _INSERT
+            + _BATCH
+            + "JOIN {queue} q ON q.id IN (SELECT b.queue_id FROM {binding} b WHERE "
+            + _MATCHES
+            + ") ORDER BY d.position"
+        )
+
+    @cached_property
+    def put_one(self) -> Statement:
+        """Puts a message to a queue: name, payload, priority, available_at, ttl, synchronous_commit
+        (NULL: as the session has it). No row where there is no such queue."""
+        return Statement(
+            "put",
+            self.sql(_INSERT + "FROM {queue} q, " + _ONE + "WHERE q.name = $1 AND " + _COMMIT),
+        )
+
+    @cached_property
+    def route_one(self) -> Statement:
+        """Puts a message to an exchange; as `put_one`, and the routing key at the end."""
+        one = _ONE.replace("AS d (", "AS d (exchange, routing_key, ").replace(
+            "(VALUES (", "(VALUES ($1::text, $7::text, "
+        )
+        return Statement(
+            "route",
+            self.sql(
+                _INSERT
+                + "FROM "
+                + one
+                + "JOIN {queue} q ON q.id IN (SELECT b.queue_id FROM {binding} b WHERE "
+                + _MATCHES
+                + ") WHERE "
+                + _COMMIT
+            ),
+        )
+
+    @cached_property
+    def claim(self) -> Statement:
+        """Claims messages: queues, at most, for which consumer; and acknowledges: ids.
+
+        Rows: id, queue_id, priority, deliveries, redelivered, payload.
+        """
+        return Statement("claim", self.sql(_CLAIM.replace("{low}", _FROM_THE_START)))
+
+    @cached_property
+    def claim_on(self) -> Statement:
+        """The same from where the last one ended: for each queue and priority, the lowest id."""
+        return Statement("claim_on", self.sql(_CLAIM.replace("{low}", _FROM_MARKS)))
+
+    @cached_property
+    def take(self) -> Statement:
+        """Takes messages for good: queues, at most, acknowledged ids and their consumer."""
+        return Statement("take", self.sql(_TAKE))
+
+    @cached_property
+    def ack(self) -> Statement:
+        """Deletes claimed messages: ids, claimed by which consumer."""
+        return Statement(
+            "ack",
+            self.sql("DELETE FROM {message} WHERE id = ANY ($1::bigint[]) AND claimed_by = $2"),
         )
 
     @cached_property
     def _depths(self) -> TextClause:
-        return self._sql(
+        return self.text(
             "SELECT q.name, count(m.id) FROM {queue} q "
             "LEFT JOIN {message} m ON m.queue_id = q.id AND m.visible GROUP BY q.name ORDER BY 1"
         )
 
 
-_EXISTS = text("SELECT to_regclass(:name) IS NOT NULL")
+_ADOPTED = text(
+    "SELECT EXISTS (SELECT FROM pg_attribute "
+    "WHERE attrelid = to_regclass(:name) AND attname = 'claimed_by')"
+)
+_ADOPT = text("SELECT pgbeat.adopt_broker(:queue, :message)")
 _MAY_USE_TABLE = text("SELECT has_table_privilege(:name, :privilege)")
 _MAY_USE_SEQUENCE = text("SELECT has_sequence_privilege(:name, :privilege)")
+
+_BATCH = """
+    FROM ROWS FROM (json_to_recordset(CAST(:batch AS json)) AS (
+             queue text, payload text, priority integer, available_at timestamptz, ttl bigint,
+             exchange text, routing_key text))
+         WITH ORDINALITY AS d (queue, payload, priority, available_at, ttl, exchange, routing_key,
+             position)
+"""
+_ONE = """(VALUES ($2::text, $3::integer, $4::timestamptz, $5::bigint))
+    AS d (payload, priority, available_at, ttl) """
+#: Evaluated once, before the commit that it is for.
+_COMMIT = "($6::text IS NULL OR set_config('synchronous_commit', $6, true) IS NOT NULL)"
+
+# Each queue's rows are read in the index's order and locked as they are read; the outer LIMIT
+# stops at the number wanted, so no row is locked in vain. Queues come in the order given.
+_CLAIM = """
+    WITH acked AS (
+        DELETE FROM {message} WHERE id = ANY ($4::bigint[]) AND claimed_by = $3::integer),
+    picked AS MATERIALIZED (
+        {low}
+        LIMIT $2::integer)
+    UPDATE {message} m
+       SET visible = false, claimed_by = $3::integer, deliveries = m.deliveries + 1
+      FROM picked WHERE m.ctid = picked.tid
+    RETURNING m.id, m.queue_id, m.priority, m.deliveries, m.redelivered, m.payload
+"""
+_FROM_THE_START = """
+    SELECT r.tid
+      FROM unnest($1::bigint[]) WITH ORDINALITY AS w (queue_id, position)
+           JOIN {queue} q ON q.id = w.queue_id AND q.paused_at IS NULL
+           CROSS JOIN LATERAL (
+               SELECT c.ctid AS tid FROM {message} c
+                WHERE c.queue_id = w.queue_id AND c.visible
+                  AND (c.expires_at IS NULL OR c.expires_at > now())
+                ORDER BY c.priority DESC, c.id LIMIT $2::integer FOR UPDATE SKIP LOCKED) r
+"""
+# Where a transaction that is open elsewhere keeps dead rows from being cleaned up, a queue's index
+# begins with all the messages of that time: they are passed over by their ids.
+_FROM_MARKS = """
+    SELECT r.tid
+      FROM unnest($1::bigint[], $5::smallint[], $6::bigint[]) AS w (queue_id, priority, low)
+           JOIN {queue} q ON q.id = w.queue_id AND q.paused_at IS NULL
+           CROSS JOIN LATERAL (
+               SELECT c.ctid AS tid FROM {message} c
+                WHERE c.queue_id = w.queue_id AND c.visible
+                  AND c.priority = w.priority AND c.id >= w.low
+                  AND (c.expires_at IS NULL OR c.expires_at > now())
+                ORDER BY c.id LIMIT $2::integer FOR UPDATE SKIP LOCKED) r
+"""
+_TAKE = f"""
+    WITH acked AS (
+        DELETE FROM {{message}} WHERE id = ANY ($4::bigint[]) AND claimed_by = $3::integer),
+    picked AS MATERIALIZED (
+        {_FROM_THE_START}
+        LIMIT $2::integer)
+    DELETE FROM {{message}} m USING picked WHERE m.ctid = picked.tid
+    RETURNING m.id, m.queue_id, m.priority, m.deliveries + 1, m.redelivered, m.payload
+"""

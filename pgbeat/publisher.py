@@ -1,22 +1,18 @@
 """Publishing: Celery makes the messages; on this Postgres they become rows of our transaction."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from json import dumps
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from celery import Celery
-from kombu import Connection as BrokerConnection
-from kombu.transport.sqlalchemy import Channel as StockChannel
-from kombu.transport.sqlalchemy import Transport as StockTransport
-from kombu.transport.sqlalchemy.models import metadata as stock_metadata
 from sqlalchemy import Connection, text
 
 from pgbeat import db
-from pgbeat.config import Settings, is_own_broker
+from pgbeat.config import Settings, delays_in_table, is_own_broker
 from pgbeat.errors import InvalidSchedule
-from pgbeat.messages import BrokerTables
+from pgbeat.messages import BrokerTables, Message
 from pgbeat.migrate import MIGRATION_LOCK
-from pgbeat.templates import Templates
+from pgbeat.templates import Launch, Templates
+from pgbeat.transport.outbox import OutboxConnection
 
 #: What a row's `options` may hold: `Task.apply_async`'s options that are data.
 OPTIONS = frozenset(
@@ -39,14 +35,7 @@ class Publisher(Protocol):
     def prepare(self, connection: Connection) -> None:
         """Sees to it that the broker can take messages; called in a transaction of its own."""
 
-    def publish(
-        self,
-        job_id: str,
-        task: str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        options: Mapping[str, Any],
-    ) -> str | None:
+    def publish(self, launch: Launch) -> str | None:
         """Makes the message; the queue's name, where that is known. Raises what Celery raises."""
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
@@ -73,23 +62,20 @@ def prepare_broker(app: Celery, settings: Settings) -> bool:
     return made.transactional
 
 
-def apply_async(
-    app: Celery,
-    job_id: str,
-    task: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    options: Mapping[str, Any],
-    producer: Any,
-) -> None:
+def apply_async(app: Celery, launch: Launch, producer: Any) -> None:
     """Publishes through Celery, as its own beat does: the task's `apply_async`, or by name."""
-    headers = {**(options.get("headers") or {}), "celery_beat_task": True}
-    options = {**options, "headers": headers, "task_id": job_id, "producer": producer}
-    registered = app.tasks.get(task)
+    headers = {**(launch.options.get("headers") or {}), "celery_beat_task": True}
+    send_task(app, launch._replace(options={**launch.options, "headers": headers}), producer)
+
+
+def send_task(app: Celery, launch: Launch, producer: Any) -> None:
+    """Publishes through Celery: the task's `apply_async`, or by name where it is not known."""
+    options = {**launch.options, "task_id": launch.job_id, "producer": producer}
+    registered = app.tasks.get(launch.task)
     if registered is not None:
-        registered.apply_async(tuple(args), dict(kwargs), **options)
+        registered.apply_async(tuple(launch.args), dict(launch.kwargs), **options)
     else:
-        app.send_task(task, tuple(args), dict(kwargs), **options)
+        app.send_task(launch.task, tuple(launch.args), dict(launch.kwargs), **options)
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -102,83 +88,75 @@ def check_options(options: Mapping[str, Any]) -> None:
         )
 
 
-class _OutboxChannel(StockChannel):
-    """The stock channel, but what it would insert and commit goes to an outbox."""
+class _Collected:
+    """What a publish makes, until it is flushed."""
 
-    def _put(self, queue: str, payload: Any, **kwargs: Any) -> None:
-        self.connection.client.outbox.append((queue, payload))
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._calls: dict[str, Callable[[Connection, BrokerTables], Any]] = {}
 
-    def _new_queue(self, queue: str, **kwargs: Any) -> None:
-        """A queue's row is made with its first message."""
+    def write(self, message: Message) -> None:
+        self.messages.append(message)
 
-    def _size(self, queue: str) -> int:
-        return 0
+    def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        key = repr((function, args, kwargs))
+        self._calls[key] = lambda connection, tables: function(connection, tables, *args, **kwargs)
 
-
-class _OutboxTransport(StockTransport):
-    Channel = _OutboxChannel
+    def declare(self, connection: Connection, tables: BrokerTables) -> None:
+        """Makes the exchanges, queues and bindings that were asked for."""
+        for call in self._calls.values():
+            call(connection, tables)
+        self._calls.clear()
 
 
 class TransactionPublisher:
-    """For the stock SQLAlchemy transport on this very database: exactly one message a launch."""
+    """For a broker in this very database, stock or pgbeat's: exactly one message a launch."""
 
     transactional = True
 
-    def __init__(self, app: Celery) -> None:
-        self._app = app
-        options = dict(app.conf.broker_transport_options or {})
-        self.tables = BrokerTables(
-            options.get("queue_tablename", "kombu_queue"),
-            options.get("message_tablename", "kombu_message"),
-        )
-        self._outbox: list[tuple[str, Any]] = []
-        connection = BrokerConnection("localhost", transport=_OutboxTransport)
-        connection.transport_options = options
-        connection.outbox = self._outbox
-        self._channel = connection.default_channel
-        self._producer = app.amqp.Producer(connection, auto_declare=False)
+    def __init__(
+        self, app: Celery, send: Callable[[Celery, Launch, Any], None] = apply_async
+    ) -> None:
+        self._app, self._send = app, send
+        self.tables = BrokerTables.named(app.conf.broker_transport_options or {})
+        self._outbox = _Collected()
+        self._connection = OutboxConnection(self._outbox, delays=delays_in_table(app.conf))
+        self._producer = app.amqp.Producer(self._connection, auto_declare=False)
         self._templates = Templates(app)
-        self._made: dict[str, list[tuple[str, str]]] = {}
+        self._made: dict[str, list[Message]] = {}
 
     def prepare(self, connection: Connection) -> None:
-        """Makes the transport's tables, with its own DDL, and the app's queues, where missing.
-
-        The stock transport doesn't expect two first users: a worker that makes them at the same
-        moment fails.
-        """
+        """Makes the broker's tables, and the app's queues with their bindings, where missing."""
         if not self.tables.exist(connection):
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-            tables = [self._channel.queue_cls.__table__, self._channel.message_cls.__table__]
-            stock_metadata.create_all(connection, tables=tables)
-        self.tables.declare(connection, self._app.amqp.queues)
+            self.tables.adopt(connection)
+        for queue in self._app.amqp.queues.values():
+            queue(self._connection.default_channel).declare()
+        self._outbox.declare(connection, self.tables)
 
-    def publish(
-        self,
-        job_id: str,
-        task: str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        options: Mapping[str, Any],
-    ) -> str | None:
-        if job_id not in self._made:
-            quick = self._templates.message(job_id, task, args, kwargs, options)
+    def publish(self, launch: Launch) -> str | None:
+        made = self._made.get(launch.job_id)
+        if made is None:
+            quick = self._templates.message(launch)
             if quick is not None:
-                self._made[job_id] = [quick]
+                made = [quick]
             else:
-                self._outbox.clear()
-                apply_async(self._app, job_id, task, args, kwargs, options, self._producer)
-                self._templates.learn(job_id, task, args, kwargs, options, self._outbox)
-                self._made[job_id] = [(queue, dumps(payload)) for queue, payload in self._outbox]
-        made = self._made[job_id]
-        return made[0][0] if made else None
+                self._outbox.messages.clear()
+                self._send(self._app, launch, self._producer)
+                made = list(self._outbox.messages)
+                self._templates.learn(launch, made)
+            self._made[launch.job_id] = made
+        return made[0].queue if made else None
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
+        self._outbox.declare(connection, self.tables)
         batch = [message for job_id in job_ids for message in self._made.get(job_id, ())]
         self.tables.put(connection, batch)
 
     def clear(self) -> None:
         self._made.clear()
-        self._outbox.clear()
+        self._outbox.messages.clear()
+        self._connection.forget_declared()
 
 
 class BrokerPublisher:
@@ -194,17 +172,10 @@ class BrokerPublisher:
     def prepare(self, connection: Connection) -> None:
         """Nothing to do: the broker is another server."""
 
-    def publish(
-        self,
-        job_id: str,
-        task: str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        options: Mapping[str, Any],
-    ) -> str | None:
-        if job_id not in self._sent:
-            apply_async(self._app, job_id, task, args, kwargs, options, self._producer())
-            self._sent.add(job_id)
+    def publish(self, launch: Launch) -> str | None:
+        if launch.job_id not in self._sent:
+            apply_async(self._app, launch, self._producer())
+            self._sent.add(launch.job_id)
         return None
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:

@@ -170,3 +170,12 @@ jobs = Table(
     ),
 )
 Index("jobs_by_schedule", jobs.c.schedule_id, jobs.c.created_at)
+
+consumers = Table(
+    "consumers",
+    metadata,
+    Column("id", Integer, Identity(cycle=True), primary_key=True),
+    Column("name", Text, nullable=False),
+    _time("started_at", now=True),
+    _time("lease_until"),
+)

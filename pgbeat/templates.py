@@ -11,7 +11,7 @@ import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from json.encoder import encode_basestring_ascii as quoted
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import celery.app.amqp
@@ -23,6 +23,8 @@ from celery.app.routes import MapRoute
 from celery.backends.base import Backend
 from celery.utils.saferepr import saferepr
 from kombu.serialization import dumps as serialize
+
+from pgbeat.messages import Message
 
 #: Functions that the quick path stands in for, each with the module that it must come from: a
 #: patched or overridden one makes every message go through Celery.
@@ -43,6 +45,16 @@ def _is_stock(function: Any, module: Any) -> bool:
     return plain and code is not None and code.co_filename == module.__file__
 
 
+class Launch(NamedTuple):
+    """A task to be sent: its id, its name, its arguments, and options of `apply_async`."""
+
+    job_id: str
+    task: str
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = {}
+    options: Mapping[str, Any] = {}
+
+
 class Templates:
     """Messages learnt from Celery, by task and options."""
 
@@ -50,40 +62,23 @@ class Templates:
         self._app = app
         self._known: dict[tuple[str, str], _Template | None] = {}
 
-    def message(
-        self,
-        job_id: str,
-        task: str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        options: Mapping[str, Any],
-    ) -> tuple[str, str] | None:
-        """Queue and payload of the message, or `None` where Celery must make it."""
+    def message(self, launch: Launch) -> Message | None:
+        """The message, or `None` where Celery must make it."""
         if _BEFORE.receivers or _AFTER.receivers or _SENT.receivers:
             return None
-        template = self._known.get((task, _key(options)))
-        return template.fill(job_id, args, kwargs) if template else None
+        template = self._known.get((launch.task, _key(launch.options)))
+        return template.fill(launch) if template else None
 
-    def learn(
-        self,
-        job_id: str,
-        task: str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        options: Mapping[str, Any],
-        outbox: Sequence[tuple[str, Any]],
-    ) -> None:
+    def learn(self, launch: Launch, made: Sequence[Message]) -> None:
         """Takes note of what Celery made, if messages like it can be cut from it."""
-        key = (task, _key(options))
+        key = (launch.task, _key(launch.options))
         if key in self._known or _BEFORE.receivers or _AFTER.receivers or _SENT.receivers:
             return
         template = None
-        if len(outbox) == 1 and self._is_plain(task):
-            queue, payload = outbox[0]
-            registered = self._app.tasks[task]
+        if len(made) == 1 and self._is_plain(launch.task):
+            registered = self._app.tasks[launch.task]
             check = registered.__header__ if registered.typing else None
-            shown = _Repr(self._app)
-            template = _Template.of(queue, payload, job_id, args, kwargs, check, shown)
+            template = _Template.of(made[0], launch, check, _Repr(self._app))
         self._known[key] = template
 
     def _is_plain(self, name: str) -> bool:
@@ -155,17 +150,15 @@ _EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 class _Template:
     """One task's message with holes for the id, the arguments and the delivery tag."""
 
-    def __init__(self, queue: str, check: Any, shown: _Repr) -> None:
-        self._queue, self._check, self._shown = queue, check, shown
+    def __init__(self, message: Message, check: Any, shown: _Repr) -> None:
+        self._message, self._check, self._shown = message, check, shown
         self._parts: list[str] = []
         self._names: list[str] = []
 
     @classmethod
-    def of(
-        cls, queue: str, payload: Any, job_id: str, args: Sequence[Any],
-        kwargs: Mapping[str, Any], check: Any, shown: _Repr,
-    ) -> "_Template | None":  # fmt: skip
+    def of(cls, message: Message, launch: Launch, check: Any, shown: _Repr) -> "_Template | None":
         """The template of a message, or `None` where some part is not what it is thought to be."""
+        payload = json.loads(message.payload)
         headers, properties = payload["headers"], payload["properties"]
         if (
             payload["content-type"] != "application/json"
@@ -178,8 +171,8 @@ class _Template:
             or "expiration" in properties
         ):
             return None
-        made = cls(queue, check, shown)
-        values = made._values(job_id, args, kwargs)
+        made = cls(message, check, shown)
+        values = made._values(launch)
         actual = {
             **{name: headers.get(name) for name in _TAGS},
             "correlation_id": properties.get("correlation_id"),
@@ -207,20 +200,18 @@ class _Template:
         made._parts.append(rest)
         return made
 
-    def fill(self, job_id: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, str]:
-        """Queue and payload. Raises `TypeError` where the task does not take the arguments."""
+    def fill(self, launch: Launch) -> Message:
+        """The message. Raises `TypeError` where the task does not take the arguments."""
         if self._check is not None:
-            self._check(*args, **kwargs)
-        values = self._values(job_id, args, kwargs)
+            self._check(*launch.args, **launch.kwargs)
+        values = self._values(launch)
         pieces = [self._parts[0]]
         for name, part in zip(self._names, self._parts[1:], strict=True):
             pieces += (quoted(values[name]), part)
-        return self._queue, "".join(pieces)
+        return self._message._replace(payload="".join(pieces))
 
-    def _values(
-        self, job_id: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> dict[str, str]:
-        args, kwargs = tuple(args), dict(kwargs)
+    def _values(self, launch: Launch) -> dict[str, str]:
+        job_id, args, kwargs = launch.job_id, tuple(launch.args), dict(launch.kwargs)
         try:
             body = _encode((args, kwargs, _EMBED))
         except TypeError:

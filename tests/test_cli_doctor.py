@@ -91,6 +91,7 @@ def test_a_role_that_may_not(ordinary: Ordinary, sql: Sql) -> None:
     assert lacking.result == "fail"
     assert lacking.detail == (
         "the role lacks USAGE on schema pgbeat, "
+        "SELECT, INSERT, UPDATE, DELETE on pgbeat.consumers, "
         "INSERT, UPDATE, DELETE on pgbeat.jobs, "
         "SELECT, INSERT, UPDATE, DELETE on pgbeat.schedules, "
         "SELECT, INSERT, UPDATE, DELETE on pgbeat.ticks"
@@ -121,6 +122,8 @@ def test_a_role_that_may_not_publish(ordinary: Ordinary, app: Celery, beat: Beat
     shown = run_with(app, "doctor")
     assert (
         "the role lacks INSERT on kombu_queue, SELECT on kombu_message, INSERT on kombu_message, "
+        "SELECT on kombu_queue_exchange, INSERT on kombu_queue_exchange, "
+        "SELECT on kombu_queue_binding, INSERT on kombu_queue_binding, "
         "USAGE on queue_id_sequence, USAGE on message_id_sequence" in shown.stdout
     )
     assert shown.exit_code == 1

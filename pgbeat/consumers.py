@@ -1,0 +1,245 @@
+"""Consumers: processes that claim messages, and what becomes of their claims when they die."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, text
+from sqlalchemy.sql.elements import TextClause
+
+from pgbeat import queues
+from pgbeat.messages import BrokerTables
+
+#: The first half of the advisory locks that consumers live by.
+LIFE = 1885823587
+#: What every consumer listens to: bindings that changed, messages that are due within seconds.
+CHANNEL = "pgbeat_broker"
+
+
+def queue_channel(queue: int) -> str:
+    """What consumers of that queue listen to."""
+    return f"pgbeat_queue_{queue}"
+
+
+def register(connection: Connection, name: str, lease: float | None = None) -> int:
+    """Makes a consumer, alive as long as this session or, with `lease`, for so many seconds."""
+    while True:
+        made = int(connection.execute(_REGISTER, {"name": name, "lease": lease}).scalar_one())
+        if lease is not None or connection.scalar(_LIVE, {"id": made}):
+            return made
+
+
+# The row is young, and so it can't be taken for dead before its lock is held: see `_DEAD`.
+_REGISTER = text(
+    "INSERT INTO pgbeat.consumers AS c (name, lease_until) "
+    "VALUES (:name, now() + make_interval(secs => :lease)) RETURNING id"
+)
+_LIVE = text(f"SELECT pg_try_advisory_lock({LIFE}, :id)")
+
+
+def renew(connection: Connection, consumer: int, lease: float) -> bool:
+    """Lives for so many more seconds; whether it was known still."""
+    values = {"id": consumer, "lease": lease}
+    return bool(connection.execute(_RENEW, values).rowcount)
+
+
+_RENEW = text(
+    "UPDATE pgbeat.consumers SET lease_until = now() + make_interval(secs => :lease) WHERE id = :id"
+)
+
+
+def subscribe(connection: Connection, tables: BrokerTables, consumer: int, queue: int) -> None:
+    """Notes that the consumer consumes from the queue."""
+    connection.execute(
+        tables.text(
+            "INSERT INTO {consumer} (queue_id, consumer_id) VALUES (:queue, :consumer) "
+            "ON CONFLICT DO NOTHING"
+        ),
+        {"queue": queue, "consumer": consumer},
+    )
+
+
+def unsubscribe(
+    connection: Connection, tables: BrokerTables, consumer: int, of: Sequence[int]
+) -> None:
+    """Notes that it no longer does; a queue that deletes itself goes with its last consumer."""
+    connection.execute(
+        tables.text(
+            "WITH gone AS (DELETE FROM {consumer} WHERE consumer_id = :consumer "
+            "AND queue_id = ANY (:queues)) "
+            "UPDATE {queue} SET used_at = now() WHERE id = ANY (:queues) AND expires IS NOT NULL"
+        ),
+        {"consumer": consumer, "queues": list(of)},
+    )
+    queues.delete_abandoned(connection, tables, of)
+
+
+def leave(connection: Connection, tables: BrokerTables, consumer: int) -> None:
+    """The consumer is gone: what it had goes back, what was its own goes with it."""
+    bury(connection, tables, [consumer], limit=None, counts=False)
+
+
+_GIVE_BACK = """
+    WITH mine AS (
+        SELECT m.id, m.queue_id,
+               :uncounted = 0 AND m.deliveries >= coalesce(q.delivery_limit, :limit) AS spent
+          FROM {message} m LEFT JOIN {queue} q ON q.id = m.queue_id
+         WHERE {which} FOR UPDATE OF m SKIP LOCKED),
+    dead AS (
+        DELETE FROM {message} m USING mine WHERE m.id = mine.id AND mine.spent RETURNING m.*),
+    noted AS (
+        INSERT INTO {dead} (id, queue, payload, priority, deliveries, reason, enqueued_at)
+        SELECT d.id, coalesce(q.name, ''), d.payload, d.priority, d.deliveries,
+               'delivered ' || d.deliveries || ' times, the last time ' || :fate, d.enqueued_at
+          FROM dead d LEFT JOIN {queue} q ON q.id = d.queue_id
+        ON CONFLICT DO NOTHING),
+    back AS (
+        UPDATE {message} m SET visible = true, claimed_by = NULL, redelivered = true,
+               deliveries = m.deliveries - :uncounted
+          FROM mine WHERE m.id = mine.id AND mine.spent IS NOT TRUE RETURNING m.queue_id)
+    SELECT count(*), count(pgbeat.announce_queue(queue_id, 'again')) FROM (
+        SELECT DISTINCT queue_id FROM back) AS q
+"""
+
+
+def _give_back(tables: BrokerTables, which: str) -> TextClause:
+    return tables.text(_GIVE_BACK.replace("{which}", which))
+
+
+def requeue(
+    connection: Connection,
+    tables: BrokerTables,
+    consumer: int,
+    messages: Sequence[int],
+    *,
+    limit: int | None,
+    counts: bool = True,
+) -> None:
+    """Puts claimed messages back, or among the dead letters when the limit is reached.
+
+    Where it doesn't count they were not started.
+    """
+    connection.execute(
+        _give_back(tables, "m.id = ANY (:messages) AND m.claimed_by = :consumer"),
+        {
+            "messages": list(messages),
+            "consumer": consumer,
+            "limit": limit,
+            "uncounted": 0 if counts else 1,
+            "fate": "rejected",
+        },
+    )
+
+
+def reject(
+    connection: Connection, tables: BrokerTables, consumer: int, messages: Sequence[int]
+) -> None:
+    """Moves claimed messages among the dead letters."""
+    connection.execute(
+        tables.text(
+            """
+            WITH dead AS (DELETE FROM {message} m
+                WHERE m.id = ANY (:messages) AND m.claimed_by = :consumer RETURNING m.*)
+            INSERT INTO {dead} (id, queue, payload, priority, deliveries, reason, enqueued_at)
+            SELECT d.id, coalesce(q.name, ''), d.payload, d.priority, d.deliveries, 'rejected',
+                   d.enqueued_at
+              FROM dead d LEFT JOIN {queue} q ON q.id = d.queue_id
+            ON CONFLICT DO NOTHING
+            """
+        ),
+        {"messages": list(messages), "consumer": consumer},
+    )
+
+
+def bury(
+    connection: Connection,
+    tables: BrokerTables,
+    dead: Sequence[int],
+    *,
+    limit: int | None,
+    counts: bool = True,
+) -> None:
+    """Gives back what dead consumers had claimed, and deletes what was theirs alone."""
+    connection.execute(
+        _give_back(tables, "m.claimed_by = ANY (:dead)"),
+        {
+            "dead": list(dead),
+            "limit": limit,
+            "uncounted": 0 if counts else 1,
+            "fate": "to a consumer that died",
+        },
+    )
+    abandoned = connection.scalars(
+        tables.text(
+            "WITH gone AS (DELETE FROM {consumer} WHERE consumer_id = ANY (:dead) "
+            "RETURNING queue_id) UPDATE {queue} SET used_at = now() "
+            "WHERE id IN (SELECT queue_id FROM gone) RETURNING id"
+        ),
+        {"dead": list(dead)},
+    ).all()
+    queues.delete_owned(connection, tables, dead)
+    queues.delete_abandoned(connection, tables, abandoned)
+    connection.execute(text("DELETE FROM pgbeat.consumers WHERE id = ANY (:dead)"), {"dead": dead})
+
+
+class Survey(NamedTuple):
+    """What there is to do for the good of all."""
+
+    #: Consumers that died.
+    dead: list[int]
+    #: Seconds until the next delayed message is due, at most; `None` where there is none.
+    next_due: float | None
+    #: Whether messages, or queues, have outlived their time.
+    has_expired: bool
+    #: Consumers that are registered.
+    consumers: int
+
+
+_SURVEY = """
+    SELECT ARRAY(SELECT d.id FROM pgbeat.dead_consumers() AS d (id)
+                        JOIN pgbeat.consumers c USING (id)
+                  WHERE c.started_at < now() - interval '0.5 seconds'),
+           (SELECT extract(epoch FROM min(available_at) - clock_timestamp())::float8
+              FROM {message} WHERE available_at IS NOT NULL),
+           EXISTS (SELECT FROM {message} WHERE expires_at <= now() AND claimed_by IS NULL)
+               OR EXISTS (SELECT FROM {queue} q
+                   WHERE q.used_at + q.expires * interval '1 millisecond' < now()
+                     AND NOT EXISTS (SELECT FROM {consumer} c WHERE c.queue_id = q.id)),
+           (SELECT count(*) FROM pgbeat.consumers)
+"""
+
+
+def survey(connection: Connection, tables: BrokerTables) -> Survey:
+    """Looks around; one statement, cheap where nothing is to do."""
+    return Survey(*connection.execute(tables.text(_SURVEY)).one())
+
+
+_PROMOTE = """
+    WITH due AS (
+        SELECT ctid AS tid FROM {message}
+         WHERE available_at <= clock_timestamp() ORDER BY available_at LIMIT :limit
+           FOR UPDATE SKIP LOCKED),
+    ready AS (
+        UPDATE {message} m
+           SET visible = true, available_at = NULL, id = nextval('message_id_sequence')
+          FROM due WHERE m.ctid = due.tid RETURNING m.queue_id)
+    SELECT (SELECT count(*) FROM ready), count(pgbeat.announce_queue(queue_id))
+      FROM (SELECT DISTINCT queue_id FROM ready) AS q
+"""
+
+
+def promote(connection: Connection, tables: BrokerTables, limit: int = 1000) -> int:
+    """Makes delayed messages available whose time has come; how many. They queue up behind those
+    that wait already."""
+    row = connection.execute(tables.text(_PROMOTE), {"limit": limit}).one()
+    return int(row[0])
+
+
+def expire(connection: Connection, tables: BrokerTables) -> None:
+    """Deletes messages and queues that have outlived their time."""
+    connection.execute(
+        tables.text(
+            "DELETE FROM {message} WHERE id IN (SELECT id FROM {message} WHERE expires_at <= now() "
+            "AND claimed_by IS NULL LIMIT 5000 FOR UPDATE SKIP LOCKED)"
+        )
+    )
+    queues.delete_expired(connection, tables)

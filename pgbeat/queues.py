@@ -1,0 +1,364 @@
+"""Queues: declared, bound to exchanges, paused, purged, deleted, listed."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+
+from pgbeat.errors import NotFound, QueueLocked
+from pgbeat.messages import BrokerTables
+
+#: What of a declaration's arguments a queue keeps, and the column's name.
+ARGUMENTS = {
+    "x-max-priority": "max_priority",
+    "x-message-ttl": "message_ttl",
+    "x-expires": "expires",
+    "x-delivery-limit": "delivery_limit",
+}
+#: The longest name, in characters: kombu's column is that wide.
+LONGEST_NAME = 200
+
+
+class Declared(NamedTuple):
+    """A queue that is there."""
+
+    id: int
+    #: Messages that wait in it.
+    messages: int
+    #: Processes that consume from it.
+    consumers: int
+
+
+_STATE = """
+    SELECT q.id, (SELECT count(*) FROM {message} m WHERE m.queue_id = q.id AND m.visible),
+           (SELECT count(*) FROM {consumer} c WHERE c.queue_id = q.id)
+      FROM {queue} q WHERE q.name = :name
+"""
+_DECLARE = """
+    INSERT INTO {queue} AS q (name, durable, auto_delete, owner, max_priority, message_ttl,
+           expires, delivery_limit)
+    VALUES (:name, :durable, :auto_delete, :owner, least(:max_priority, 255), :message_ttl,
+            :expires, :delivery_limit)
+    ON CONFLICT (name) DO UPDATE SET used_at = now(),
+           max_priority = coalesce(excluded.max_priority, q.max_priority),
+           message_ttl = coalesce(excluded.message_ttl, q.message_ttl),
+           expires = coalesce(excluded.expires, q.expires),
+           delivery_limit = coalesce(excluded.delivery_limit, q.delivery_limit)
+"""
+_LOCKED = """
+    SELECT q.owner, q.owner IN (SELECT pgbeat.dead_consumers())
+               OR NOT EXISTS (SELECT FROM pgbeat.consumers c WHERE c.id = q.owner)
+      FROM {queue} q WHERE q.name = :name AND q.owner IS DISTINCT FROM :owner
+       AND q.owner IS NOT NULL
+"""
+
+
+def find(connection: Connection, tables: BrokerTables, name: str) -> Declared | None:
+    """The queue of that name, if it is there."""
+    row = connection.execute(tables.text(_STATE), {"name": name}).one_or_none()
+    return Declared(*row) if row else None
+
+
+def declare(
+    connection: Connection,
+    tables: BrokerTables,
+    name: str,
+    *,
+    durable: bool = True,
+    auto_delete: bool = False,
+    owner: int | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    caller: int | None = None,
+) -> Declared:
+    """Makes the queue, or notes that it is used.
+
+    `owner` is the consumer that it is exclusive to, `caller` the one that declares it. What a
+    later declaration leaves out stays. Raises `QueueLocked` where the queue is another's, and
+    `ValueError` for a name or an argument that can't be.
+    """
+    if not 0 < len(name) <= LONGEST_NAME:
+        raise ValueError(
+            f"a queue's name has 1 to {LONGEST_NAME} characters; {name[:40]!r}… has {len(name)}"
+        )
+    values = {column: _whole(key, arguments) for key, column in ARGUMENTS.items()}
+    locked = connection.execute(tables.text(_LOCKED), {"name": name, "owner": caller}).one_or_none()
+    if locked is not None:
+        if not locked[1]:
+            raise QueueLocked(f"queue {name!r} is exclusive to another process, which is alive")
+        delete(connection, tables, name)
+    connection.execute(
+        tables.text(_DECLARE),
+        {"name": name, "durable": durable, "auto_delete": auto_delete, "owner": owner, **values},
+    )
+    declared = find(connection, tables, name)
+    if declared is None:  # deleted by somebody else in this instant
+        return declare(
+            connection, tables, name, durable=durable, auto_delete=auto_delete, owner=owner,
+            arguments=arguments, caller=caller,
+        )  # fmt: skip
+    return declared
+
+
+def _whole(key: str, arguments: Mapping[str, Any] | None) -> int | None:
+    value = (arguments or {}).get(key)
+    if value is None:
+        return None
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = -1
+    if number < 0:
+        raise ValueError(f"{key} is {value!r}; it must be a whole number, 0 or more")
+    return number
+
+
+_DELETE = """
+    WITH gone AS (DELETE FROM {queue} q WHERE {which} RETURNING q.id),
+    unbound AS (DELETE FROM {binding} WHERE queue_id IN (SELECT id FROM gone) RETURNING exchange),
+    left_over AS (DELETE FROM {consumer} WHERE queue_id IN (SELECT id FROM gone)),
+    exchanges AS (
+        DELETE FROM {exchange} x
+         WHERE x.auto_delete AND x.name IN (SELECT exchange FROM unbound)
+           AND NOT EXISTS (SELECT FROM {binding} b WHERE b.exchange = x.name
+                              AND b.queue_id NOT IN (SELECT id FROM gone))),
+    lost AS (DELETE FROM {message} WHERE queue_id IN (SELECT id FROM gone) RETURNING visible)
+    SELECT count(*) FILTER (WHERE visible) FROM lost
+"""
+
+
+def _delete(tables: BrokerTables, which: str) -> Any:
+    return tables.text(_DELETE.replace("{which}", which))
+
+
+def delete(
+    connection: Connection,
+    tables: BrokerTables,
+    name: str,
+    *,
+    if_unused: bool = False,
+    if_empty: bool = False,
+) -> int:
+    """Deletes the queue with its bindings and messages; how many of those waited."""
+    which = "q.name = :name"
+    if if_unused:
+        which += " AND NOT EXISTS (SELECT FROM {consumer} c WHERE c.queue_id = q.id)"
+    if if_empty:
+        which += " AND NOT EXISTS (SELECT FROM {message} m WHERE m.queue_id = q.id)"
+    return int(connection.execute(_delete(tables, which), {"name": name}).scalar_one())
+
+
+def delete_abandoned(connection: Connection, tables: BrokerTables, queues: Sequence[int]) -> None:
+    """Deletes those of the queues that delete themselves and have no consumer any more."""
+    which = (
+        "q.id = ANY (:queues) AND q.auto_delete "
+        "AND NOT EXISTS (SELECT FROM {consumer} c WHERE c.queue_id = q.id)"
+    )
+    connection.execute(_delete(tables, which), {"queues": list(queues)})
+
+
+def delete_expired(connection: Connection, tables: BrokerTables) -> None:
+    """Deletes queues that nobody used for as long as they were declared to live so."""
+    which = (
+        "q.used_at + q.expires * interval '1 millisecond' < now() "
+        "AND NOT EXISTS (SELECT FROM {consumer} c WHERE c.queue_id = q.id)"
+    )
+    connection.execute(_delete(tables, which))
+
+
+def delete_owned(connection: Connection, tables: BrokerTables, owners: Sequence[int]) -> None:
+    """Deletes the queues that were exclusive to these consumers."""
+    connection.execute(_delete(tables, "q.owner = ANY (:owners)"), {"owners": list(owners)})
+
+
+def purge(connection: Connection, tables: BrokerTables, name: str) -> int:
+    """Deletes the messages that wait in the queue, delayed ones too; how many."""
+    statement = tables.text(
+        "DELETE FROM {message} m USING {queue} q "
+        "WHERE q.name = :name AND m.queue_id = q.id AND m.claimed_by IS NULL"
+        # What the stock transport delivered is of no use to anybody.
+        " AND (m.visible OR m.available_at IS NOT NULL)"
+    )
+    return int(connection.execute(statement, {"name": name}).rowcount)
+
+
+def pause(connection: Connection, tables: BrokerTables, name: str) -> bool:
+    """Keeps consumers from claiming more of the queue's messages; whether it was not paused.
+
+    Raises `NotFound`.
+    """
+    return _set_paused(connection, tables, name, True)
+
+
+def resume(connection: Connection, tables: BrokerTables, name: str) -> bool:
+    """Lets consumers claim again; whether it was paused. Raises `NotFound`."""
+    return _set_paused(connection, tables, name, False)
+
+
+_PAUSE = """
+    UPDATE {queue} SET paused_at = CASE WHEN :paused THEN now() END
+     WHERE name = :name AND (paused_at IS NULL) = :paused RETURNING id
+"""
+
+
+def _set_paused(connection: Connection, tables: BrokerTables, name: str, paused: bool) -> bool:
+    values = {"name": name, "paused": paused}
+    changed = connection.execute(tables.text(_PAUSE), values).scalar_one_or_none()
+    if changed is None and find(connection, tables, name) is None:
+        raise NotFound(f"there is no queue {name!r}; `pgbeat queues` lists them")
+    if changed is not None and not paused:
+        connection.execute(
+            tables.text("SELECT pg_notify('pgbeat_queue_' || :id, 'again')"), {"id": str(changed)}
+        )
+    return changed is not None
+
+
+def exchange_type(connection: Connection, tables: BrokerTables, name: str) -> str | None:
+    """The exchange's type, if it is there."""
+    statement = tables.text("SELECT type FROM {exchange} WHERE name = :name")
+    return connection.execute(statement, {"name": name}).scalar_one_or_none()
+
+
+def declare_exchange(
+    connection: Connection,
+    tables: BrokerTables,
+    name: str,
+    type: str,
+    *,
+    durable: bool = True,
+    auto_delete: bool = False,
+) -> str:
+    """Makes the exchange where it is missing; the type that it has."""
+    values = {"name": name, "type": type, "durable": durable, "auto_delete": auto_delete}
+    connection.execute(
+        tables.text(
+            "INSERT INTO {exchange} (name, type, durable, auto_delete) "
+            "VALUES (:name, :type, :durable, :auto_delete) ON CONFLICT (name) DO NOTHING"
+        ),
+        values,
+    )
+    return exchange_type(connection, tables, name) or type
+
+
+def delete_exchange(
+    connection: Connection, tables: BrokerTables, name: str, *, if_unused: bool = False
+) -> None:
+    """Deletes the exchange and its bindings."""
+    unused = " AND NOT EXISTS (SELECT FROM {binding} b WHERE b.exchange = x.name)"
+    connection.execute(
+        tables.text(
+            "WITH gone AS (DELETE FROM {exchange} x WHERE x.name = :name"
+            + (unused if if_unused else "")
+            + " RETURNING name) DELETE FROM {binding} WHERE exchange IN (SELECT name FROM gone)"
+        ),
+        {"name": name},
+    )
+
+
+def bind(
+    connection: Connection,
+    tables: BrokerTables,
+    queue: str,
+    exchange: str,
+    routing_key: str,
+    type: str,
+) -> None:
+    """Binds the queue to the exchange."""
+    connection.execute(
+        tables.text(
+            "INSERT INTO {binding} (exchange, routing_key, queue_id, type, pattern) "
+            "SELECT :exchange, :routing_key, id, :type, :pattern FROM {queue} WHERE name = :queue "
+            "ON CONFLICT (exchange, routing_key, queue_id) DO NOTHING"
+        ),
+        {
+            "exchange": exchange,
+            "routing_key": routing_key,
+            "queue": queue,
+            "type": type,
+            "pattern": topic_pattern(routing_key) if type == "topic" else None,
+        },
+    )
+
+
+def unbind(
+    connection: Connection, tables: BrokerTables, queue: str, exchange: str, routing_key: str
+) -> None:
+    """Removes one binding."""
+    connection.execute(
+        tables.text(
+            "DELETE FROM {binding} WHERE exchange = :exchange AND routing_key = :routing_key "
+            "AND queue_id = (SELECT id FROM {queue} WHERE name = :queue)"
+        ),
+        {"exchange": exchange, "routing_key": routing_key, "queue": queue},
+    )
+
+
+def bindings(connection: Connection, tables: BrokerTables) -> list[tuple[str, str, str]]:
+    """All bindings: queue, exchange, routing key."""
+    statement = tables.text(
+        "SELECT q.name, b.exchange, b.routing_key FROM {binding} b JOIN {queue} q "
+        "ON q.id = b.queue_id ORDER BY 2, 3, 1"
+    )
+    return [(str(q), str(e), str(k)) for q, e, k in connection.execute(statement)]
+
+
+def is_bound(connection: Connection, tables: BrokerTables, exchange: str) -> bool:
+    """Whether any queue is bound to the exchange."""
+    statement = tables.text("SELECT EXISTS (SELECT FROM {binding} WHERE exchange = :exchange)")
+    return bool(connection.scalar(statement, {"exchange": exchange}))
+
+
+def topic_pattern(routing_key: str) -> str:
+    """A topic's binding key as a regular expression of Postgres'.
+
+    `*` is exactly one word, `#` any number of them, none too (AMQP 0-9-1, 3.1.3.3).
+    """
+    pattern, separator = "", ""
+    for word in routing_key.split("."):
+        if word == "#":
+            # With the dot that it may lack: before it or, at the start, behind it.
+            pattern += r"(\.[^.]+)*" if separator else r"([^.]+(\.|$))*"
+            separator = separator or "optional"
+            continue
+        if separator == r"\.":
+            pattern += separator
+        pattern += "[^.]+" if word == "*" else _escaped(word)
+        separator = r"\."
+    return f"^{pattern}$"
+
+
+def _escaped(word: str) -> str:
+    return "".join(c if c.isalnum() or c in "_- " else f"\\{c}" if c.isascii() else c for c in word)
+
+
+class Queue(NamedTuple):
+    """A queue as people look at it."""
+
+    name: str
+    waiting: int
+    delayed: int
+    claimed: int
+    dead: int
+    consumers: int
+    #: How long the oldest waiting message has been there.
+    age: timedelta | None
+    paused_at: datetime | None
+
+
+def all_queues(connection: Connection, tables: BrokerTables) -> list[Queue]:
+    """Every queue with its numbers, by name."""
+    statement = tables.text(
+        """
+        SELECT q.name, coalesce(m.waiting, 0), coalesce(m.delayed, 0), coalesce(m.claimed, 0),
+               (SELECT count(*) FROM {dead} d WHERE d.queue = q.name),
+               (SELECT count(*) FROM {consumer} c WHERE c.queue_id = q.id),
+               now() - m.oldest, q.paused_at
+          FROM {queue} q LEFT JOIN (
+               SELECT queue_id, count(*) FILTER (WHERE visible) AS waiting,
+                      count(available_at) AS delayed, count(claimed_by) AS claimed,
+                      min(enqueued_at) FILTER (WHERE visible) AS oldest
+                 FROM {message} GROUP BY queue_id) m ON m.queue_id = q.id
+         ORDER BY q.name
+        """
+    )
+    return [Queue(*row) for row in connection.execute(statement)]

@@ -1,0 +1,80 @@
+"""Publishing inside the caller's own transaction: tasks that exist only if it commits."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any
+from uuid import uuid4
+
+from celery import Celery, current_app
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from pgbeat.config import delays_in_table
+from pgbeat.messages import BrokerTables, Message
+from pgbeat.publisher import TransactionPublisher, send_task
+from pgbeat.templates import Launch
+from pgbeat.transport.outbox import OutboxConnection
+
+#: Messages that go to the server in one statement.
+_CHUNK = 1000
+
+
+class _Immediate:
+    """Writes at once, on the caller's connection."""
+
+    def __init__(self, connection: Connection, tables: BrokerTables) -> None:
+        self.connection, self.tables = connection, tables
+
+    def write(self, message: Message) -> None:
+        self.tables.put(self.connection, [message])
+
+    def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return function(self.connection, self.tables, *args, **kwargs)
+
+
+class InTransaction(OutboxConnection):
+    """A kombu connection that publishes into an open transaction."""
+
+    def __init__(self, connection: Connection, app: Celery) -> None:
+        tables = BrokerTables.named(app.conf.broker_transport_options or {})
+        super().__init__(_Immediate(connection, tables), delays=delays_in_table(app.conf))
+        self._app = app
+        self._open = connection
+
+    def send_many(
+        self,
+        task: Any,
+        arguments: Iterable[Sequence[Any] | Mapping[str, Any]],
+        **options: Any,
+    ) -> list[str]:
+        """Sends a task once for each item: a sequence of arguments, or a mapping of keyword
+        arguments. The ids of the tasks.
+
+        `task` is a task, or a task's name; `options` are `apply_async`'s. Many times faster than
+        `apply_async` in a loop where the task is a plain one.
+        """
+        app = getattr(task, "app", None) or self._app
+        publisher = TransactionPublisher(app, send_task)
+        name, items, ids = getattr(task, "name", task), iter(arguments), []
+        while chunk := list(islice(items, _CHUNK)):
+            fresh = []
+            for item in chunk:
+                is_mapping = isinstance(item, Mapping)
+                args, kwargs = ((), item) if is_mapping else (item, {})
+                launch = Launch(str(uuid4()), name, args, kwargs, options)  # type: ignore[arg-type]
+                publisher.publish(launch)
+                fresh.append(launch.job_id)
+            publisher.flush(self._open, fresh)
+            publisher.clear()
+            ids += fresh
+        return ids
+
+
+def in_transaction(session: Session | Connection, app: Celery | None = None) -> InTransaction:
+    """A connection for `apply_async(connection=…)` whose messages commit, or vanish, with the open
+    transaction of an SQLAlchemy session or connection.
+
+    The session's database must be the broker's. `app` is the current one unless given.
+    """
+    connection = session.connection() if isinstance(session, Session) else session
+    return InTransaction(connection, app or current_app._get_current_object())

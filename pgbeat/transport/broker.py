@@ -1,0 +1,237 @@
+"""A process's connections to its broker, shared by all of kombu's: one that works, one that
+consumes."""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from psycopg.pq.abc import PGresult
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.engine import URL
+
+from pgbeat import db, migrate, queues
+from pgbeat.config import place
+from pgbeat.errors import SchemaError
+from pgbeat.messages import Message
+from pgbeat.transport.options import Options
+from pgbeat.transport.session import Delivery, Session, deliveries
+from pgbeat.transport.wire import Wire
+
+logger = logging.getLogger("pgbeat.transport")
+
+#: The first version of pgbeat's schema that has a broker in it.
+_FIRST = "0002"
+#: How long an exchange without any binding is taken for one, unless told otherwise.
+_UNBOUND = 0.5
+
+
+class Working(NamedTuple):
+    """The working connection, for SQLAlchemy and without it."""
+
+    connection: Connection
+    wire: Wire
+
+
+class Broker:
+    """One broker as this process knows it."""
+
+    def __init__(self, url: URL, options: Options) -> None:
+        self.url, self.options = url, options
+        self.tables = options.tables
+        #: Held while the working connection is used.
+        self.lock = threading.RLock()
+        self._engine = self._make_engine(url)
+        self._working: Working | None = None
+        self._is_checked = False
+        self._session: Session | None = None
+        self._unbound: dict[str, float] = {}
+        #: Open kombu connections.
+        self.users = 0
+
+    def _make_engine(self, url: URL) -> Engine:
+        name = f"pgbeat transport {socket.gethostname()}:{os.getpid()}"
+        # Not prepared by psycopg, of its own accord: a pooler may stand in between.
+        arguments = {"prepare_threshold": None, **self.options.connect_args}
+        return db.engine(url, name[:63], connect_args=arguments)
+
+    @contextmanager
+    def work(self) -> Iterator[Working]:
+        """The connection for everything but consuming, in autocommit mode, for this block only.
+
+        A connection that broke is given up; the next block gets a new one.
+        """
+        with self.lock:
+            if self._working is None or not self._working.wire.is_alive():
+                self._drop()
+                self._working = self._connect()
+            try:
+                yield self._working
+            except BaseException as error:
+                # An interruption leaves it in the midst of something.
+                if db.is_lost(error) or not isinstance(error, Exception):
+                    self._drop()
+                raise
+
+    def _connect(self) -> Working:
+        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            if not self._is_checked:
+                self._check(connection)
+                self._is_checked = True
+            commit = self.options.synchronous_commit
+            if commit is not None:
+                connection.execute(_SET_COMMIT, {"value": commit})
+        except BaseException:
+            connection.invalidate()
+            connection.close()
+            raise
+        return Working(connection, Wire(db.driver(connection)))
+
+    def _check(self, connection: Connection) -> None:
+        """Sees to it that the tables are there; the first who comes makes them."""
+        version = migrate.current(connection)
+        if version is not None and version < _FIRST:
+            raise SchemaError(
+                f"the database's pgbeat schema is {version}, the transport needs {_FIRST} or "
+                "newer; run `pgbeat migrate`"
+            )
+        if version is None:
+            migrate.upgrade(self.url)
+        if not self.tables.exist(connection):
+            self.tables.adopt(connection)
+
+    def open(self) -> None:
+        """Connects, if it isn't. Raises what the driver raises."""
+        with self.work():
+            self.users += 1
+
+    def release(self) -> None:
+        """One of those that opened it has no more use for it."""
+        self.users -= 1
+        if self.users <= 0:
+            self.users = 0
+            with self.lock:
+                self._drop()
+            if self._session is not None:
+                self._session.close()
+                self._session = None
+
+    def _drop(self) -> None:
+        working, self._working = self._working, None
+        if working is not None:
+            db.close(working.connection)
+
+    def session(self) -> Session:
+        """The consuming side, opened when first asked for."""
+        with self.lock:
+            if self._session is None or self._session.lost is not None:
+                self._session = self._open_session()
+            return self._session
+
+    @property
+    def has_session(self) -> bool:
+        """Whether this process consumes."""
+        return self._session is not None and self._session.lost is None
+
+    def _open_session(self) -> Session:
+        with self.work() as (other, _):
+            connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            try:
+                if not db.is_shared(connection, other):
+                    return Session(self, connection)
+                if self.options.direct_url is not None:
+                    db.close(connection)
+                    connection = self._make_engine(self.options.direct_url).connect()
+                    connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+                    return Session(self, connection)
+                logger.warning(
+                    "A transaction-mode pooler stands before %s: LISTEN and session locks don't "
+                    "work through it. Consumers look for messages every half second and live by "
+                    "leases of %g s. Set the transport option direct_url to the server's own DSN "
+                    "to have messages at once.",
+                    place(self.url),
+                    self.options.lease,
+                )
+                return Session(self, connection, lease=self.options.lease)
+            except BaseException:
+                db.close(connection)
+                raise
+
+    def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Calls a function of the domain with the working connection, in a transaction."""
+        with self.work() as (connection, _), db.transaction(connection):
+            return function(connection, self.tables, *args, **kwargs)
+
+    def publish(self, message: Message, transient: bool = False) -> int:
+        """Commits a message; how many queues got it."""
+        routed = message.queue is None
+        if routed and self._unbound.get(message.exchange, 0) > time.monotonic():
+            return 0
+        statement = self.tables.route_one if routed else self.tables.put_one
+        parameters = [
+            (message.exchange if message.queue is None else message.queue).encode(),
+            message.payload.encode(),
+            b"%d" % message.priority,
+            message.available_at.encode() if message.available_at else None,
+            b"%d" % message.ttl if message.ttl is not None else None,
+            b"off" if transient else None,
+        ]
+        if routed:
+            parameters.append(message.routing_key.encode())
+        with self.work() as (_, wire):
+            count = _count(wire.run(statement, *parameters))
+            if count == 0 and message.queue is not None:
+                # As kombu's virtual transports do it: a queue is there when it is first used.
+                self.do(queues.declare, message.queue)
+                count = _count(wire.run(statement, *parameters))
+            elif count == 0 and not self.do(queues.is_bound, message.exchange):
+                self._unbound[message.exchange] = time.monotonic() + _UNBOUND
+        return count
+
+    def take(self, queue: int) -> Delivery | None:
+        """Takes the queue's next message for good."""
+        with self.work() as (_, wire):
+            found = deliveries(wire.run(self.tables.take, b"{%d}" % queue, b"1", b"0", b"{}"))
+        return found[0] if found else None
+
+    def bindings_changed(self) -> None:
+        """Forgets what it knew of exchanges."""
+        self._unbound.clear()
+
+
+_SET_COMMIT = text("SELECT set_config('synchronous_commit', :value, false)")
+
+
+def _count(result: PGresult) -> int:
+    return result.command_tuples or 0
+
+
+_brokers: dict[tuple[Any, ...], Broker] = {}
+_lock = threading.Lock()
+
+
+def broker(url: URL, options: Options) -> Broker:
+    """This process's broker of that URL and these options."""
+    key = (url.render_as_string(hide_password=False), repr(options))
+    with _lock:
+        if key not in _brokers:
+            _brokers[key] = Broker(url, options)
+        return _brokers[key]
+
+
+#: Connections of the parent's: kept, so that nothing closes them in its name.
+_inherited: list[Any] = []
+
+
+def _after_fork() -> None:
+    global _brokers, _lock
+    _inherited.append(_brokers)
+    _brokers, _lock = {}, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,441 @@
+"""The channel: what kombu asks of a broker, in terms of queues and messages in Postgres."""
+
+import json
+import warnings
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from amqp.protocol import queue_declare_ok_t
+from kombu.exceptions import ChannelError
+from kombu.transport import sqlalchemy as stock
+from kombu.transport import virtual
+from kombu.transport.virtual.base import UNDELIVERABLE_FMT, UndeliverableWarning
+from kombu.utils.uuid import uuid
+
+from pgbeat import messages, queues
+from pgbeat.errors import QueueLocked
+from pgbeat.messages import Message
+from pgbeat.transport.session import Delivery
+
+#: Without a limit on the prefetch, a blocking consumer's claims begin with one and double.
+_FIRST_BATCH = 1
+
+
+class QoS(virtual.QoS):
+    """What was delivered and not acknowledged; the database has it too."""
+
+    def __init__(self, channel: "Channel", prefetch_count: int = 0) -> None:
+        # Not the base's: it gives messages back at the interpreter's exit. Here they go back
+        # with the session.
+        self.channel = channel
+        self.prefetch_count = prefetch_count or 0
+        self._delivered: dict[int, Any] = {}
+
+    def can_consume(self) -> bool:
+        return not self.prefetch_count or len(self._delivered) < self.prefetch_count
+
+    def can_consume_max_estimate(self) -> int | None:
+        if not self.prefetch_count:
+            return None
+        return max(self.prefetch_count - len(self._delivered), 0)
+
+    def append(self, message: Any, delivery_tag: int) -> None:
+        self._delivered[delivery_tag] = message
+
+    def ack(self, delivery_tag: int) -> None:
+        if self._delivered.pop(delivery_tag, None) is not None:
+            self.channel.acknowledge(delivery_tag)
+
+    def reject(self, delivery_tag: int, requeue: bool = False) -> None:
+        if self._delivered.pop(delivery_tag, None) is not None:
+            if requeue:
+                self.channel.session.requeue([delivery_tag])
+            else:
+                self.channel.session.reject([delivery_tag])
+
+    def restore_unacked(self) -> list[Any]:
+        """Gives everything back that was delivered and not acknowledged."""
+        tags = list(self._delivered)
+        self._delivered.clear()
+        if tags:
+            self.channel.session.requeue(tags, counts=False)
+        return []
+
+    def restore_unacked_once(self, stderr: Any = None) -> None:
+        self.restore_unacked()
+
+    def _flush(self) -> None:
+        """Nothing is kept back."""
+
+
+class Consumer:
+    """One `basic_consume`."""
+
+    __slots__ = ("callback", "no_ack", "queue", "queue_id", "tag")
+
+    def __init__(
+        self, tag: str, queue: str, queue_id: int, no_ack: bool, callback: Callable[[Any], Any]
+    ) -> None:
+        self.tag, self.queue, self.queue_id = tag, queue, queue_id
+        self.no_ack, self.callback = no_ack, callback
+
+
+class Channel(stock.Channel):
+    """A channel on `pgbeat.transport`."""
+
+    QoS = QoS
+    supports_fanout = True
+    closed: bool
+    exchange_types: Any
+
+    def __init__(self, connection: Any, **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        self._consumers: dict[str, Consumer] = {}
+        self._by_queue: dict[int, deque[Consumer]] = {}
+        self._buffer: deque[Delivery] = deque()
+        #: Messages in the buffer that are to be acknowledged.
+        self._reserved = 0
+        self._batch = _FIRST_BATCH
+        self._session: Any = None
+        #: Ids of the queues consumed with acknowledgements, and without.
+        self.acked: list[int] = []
+        self.taken: list[int] = []
+
+    def _configure_entity_tablenames(self, opts: Any) -> None:
+        """The tables' names are options of the broker's."""
+
+    # ----- the database
+
+    @property
+    def broker(self) -> Any:
+        """The process's broker."""
+        return self.connection.broker
+
+    @property
+    def session(self) -> Any:
+        """The process's consuming side; the one that this channel consumes by."""
+        if self._session is None:
+            self._session = self.connection.open_session()
+        return self._session
+
+    def _do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        return self.broker.do(function, *args, **kwargs)
+
+    def _write(self, message: Message, transient: bool) -> int | None:
+        """Puts a message; how many queues got it, if that is known."""
+        return int(self.broker.publish(message, transient))
+
+    # ----- exchanges and queues
+
+    def exchange_declare(
+        self,
+        exchange: str | None = None,
+        type: str = "direct",
+        durable: bool = False,
+        auto_delete: bool = False,
+        arguments: Any = None,
+        nowait: bool = False,
+        passive: bool = False,
+    ) -> None:
+        type = type or "direct"
+        exchange = exchange or f"amq.{type}"
+        if passive:
+            if self._do(queues.exchange_type, exchange) is None:
+                raise _not_found("exchange", exchange)
+            return
+        if type not in self.exchange_types:
+            raise ChannelError(
+                f"COMMAND_INVALID - unknown exchange type {type!r}; there are "
+                + ", ".join(sorted(self.exchange_types)),
+                (40, 10), "Channel.exchange_declare", "503",
+            )  # fmt: skip
+        super().exchange_declare(exchange, type, durable, auto_delete, arguments, nowait)
+        has = self._do(
+            queues.declare_exchange, exchange, type, durable=durable, auto_delete=auto_delete
+        )
+        if has is not None and has != type:
+            self.state.exchanges.pop(exchange, None)
+            raise ChannelError(
+                f"PRECONDITION_FAILED - exchange {exchange!r} is of type {has}, not {type}; "
+                "delete it, or declare it as it is",
+                (40, 10), "Channel.exchange_declare", "406",
+            )  # fmt: skip
+
+    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
+        self.state.exchanges.pop(exchange, None)
+        self._do(queues.delete_exchange, exchange, if_unused=if_unused)
+
+    def queue_declare(
+        self,
+        queue: str | None = None,
+        passive: bool = False,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        queue = queue or f"amq.gen-{uuid()}"
+        if passive:
+            found = self._do(queues.find, queue)
+            if found is None:
+                raise _not_found("queue", queue)
+            return queue_declare_ok_t(queue, found.messages, found.consumers)
+        caller = self._owner(exclusive)
+        try:
+            found = self._do(
+                queues.declare, queue, durable=bool(durable), auto_delete=bool(auto_delete),
+                owner=caller if exclusive else None, arguments=arguments, caller=caller,
+            )  # fmt: skip
+        except QueueLocked as error:
+            raise ChannelError(
+                f"RESOURCE_LOCKED - {error}", (50, 10), "Channel.queue_declare", "405"
+            ) from None
+        except ValueError as error:
+            raise ChannelError(
+                f"PRECONDITION_FAILED - {error}", (50, 10), "Channel.queue_declare", "406"
+            ) from None
+        if exclusive:
+            self.connection.own(queue)
+        return queue_declare_ok_t(queue, found.messages, found.consumers)
+
+    def _owner(self, exclusive: bool) -> int | None:
+        if exclusive:
+            return int(self.session.id)
+        return int(self.broker.session().id) if self.broker.has_session else None
+
+    def queue_bind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        exchange = exchange or "amq.direct"
+        known = self.state.exchanges.get(exchange)
+        type = known["type"] if known else self._do(queues.exchange_type, exchange)
+        self._do(queues.bind, queue, exchange, routing_key or "", type or "direct")
+        self.broker.bindings_changed()
+
+    def queue_unbind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        self._do(queues.unbind, queue, exchange or "amq.direct", routing_key or "")
+
+    def queue_delete(
+        self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
+    ) -> int:
+        return int(self._do(queues.delete, queue, if_unused=if_unused, if_empty=if_empty) or 0)
+
+    def list_bindings(self) -> Any:
+        return iter(self._do(queues.bindings))
+
+    def get_exchanges(self) -> list[str]:
+        return sorted({exchange for _, exchange, _ in self._do(queues.bindings)})
+
+    def _purge(self, queue: str) -> int:
+        return int(self._do(queues.purge, queue))
+
+    def _size(self, queue: str) -> int:
+        found = self._do(queues.find, queue)
+        return int(found.messages) if found else 0
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        return self._do(queues.find, queue) is not None
+
+    def _new_queue(self, queue: str, **kwargs: Any) -> None:
+        self.queue_declare(queue, **kwargs)
+
+    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        self.queue_delete(queue)
+
+    # ----- publishing
+
+    def basic_publish(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> None:
+        self._inplace_augment_message(message, exchange, routing_key)
+        if not exchange:
+            self._put(routing_key, message)
+            return
+        is_transient = message["properties"].get("delivery_mode") == 1
+        made = messages.message(message, exchange=exchange, routing_key=routing_key or "")
+        if self._write(made, is_transient) == 0 and self.deadletter_queue is not None:
+            warnings.warn(
+                UndeliverableWarning(
+                    UNDELIVERABLE_FMT.format(exchange=exchange, routing_key=routing_key)
+                ),
+                stacklevel=2,
+            )
+            self._put(self.deadletter_queue, message)
+
+    def _put(self, queue: str, payload: Any, **kwargs: Any) -> None:
+        is_transient = payload["properties"].get("delivery_mode") == 1
+        self._write(messages.message(payload, queue=queue), is_transient)
+
+    def _put_fanout(self, exchange: str, payload: Any, routing_key: str, **kwargs: Any) -> None:
+        self._write(messages.message(payload, exchange=exchange, routing_key=routing_key), False)
+
+    def _restore(self, message: Any) -> None:
+        self.session.requeue([message.delivery_tag])
+
+    # ----- consuming
+
+    def basic_consume(
+        self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any
+    ) -> None:
+        found = self._do(queues.find, queue)
+        if found is None:
+            raise _not_found("queue", queue)
+        consumer = Consumer(consumer_tag, queue, found.id, bool(no_ack), callback)
+        self._consumers[consumer_tag] = consumer
+        self._by_queue.setdefault(found.id, deque()).append(consumer)
+        (self.taken if no_ack else self.acked).append(found.id)
+        self.session.subscribe(self, found.id)
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        consumer = self._consumers.pop(consumer_tag, None)
+        if consumer is None:
+            return
+        self._by_queue[consumer.queue_id].remove(consumer)
+        if not self._by_queue[consumer.queue_id]:
+            del self._by_queue[consumer.queue_id]
+            self._return_buffered(consumer.queue_id)
+        (self.taken if consumer.no_ack else self.acked).remove(consumer.queue_id)
+        if self.session.lost is None:
+            self.session.unsubscribe(self, consumer.queue_id)
+
+    def _return_buffered(self, queue: int) -> None:
+        """Gives back what was claimed for a consumer that is no more. What it took without
+        acknowledgement is lost with it, as in AMQP."""
+        with self.session.lock:
+            mine = [d for d in self._buffer if d.queue == queue]
+            self._buffer = deque(d for d in self._buffer if d.queue != queue)
+            if mine and queue in self.acked:
+                self._reserved -= len(mine)
+                if self.session.lost is None:
+                    self.session.requeue([d.id for d in mine], counts=False)
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        found = self._do(queues.find, queue)
+        if found is None:
+            raise _not_found("queue", queue)
+        delivery = self.broker.take(found.id) if no_ack else self.session.claim_one(found.id)
+        if delivery is None:
+            return None
+        message = self._message(delivery, queue)
+        if not no_ack:
+            self.qos.append(message, delivery.id)
+        return message
+
+    def acknowledge(self, delivery_tag: int) -> None:
+        """Deletes the message: with the next statement where one is sure to come soon."""
+        self.session.ack(delivery_tag)
+        self.connection.acks_wait()
+
+    def basic_recover(self, requeue: bool = False) -> Any:
+        if not requeue:
+            raise NotImplementedError("there is no recovery without requeue")
+        return self.qos.restore_unacked()
+
+    def basic_qos(
+        self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False
+    ) -> None:
+        self.qos.prefetch_count = prefetch_count
+        if self._session is not None:
+            self._session.wake()
+
+    # What the session asks of a channel, and gives it, with its lock held.
+
+    def credit(self) -> int:
+        if not self.qos.can_consume():
+            return 0
+        free: int | None = self.qos.can_consume_max_estimate()
+        if free is not None:
+            return max(free - self._reserved, 0)
+        return self._free_batch()
+
+    def room(self) -> int:
+        return self._free_batch()
+
+    def _free_batch(self) -> int:
+        if self.connection.is_evented:
+            return max(int(self.broker.options.batch_size) - len(self._buffer), 0)
+        return 0 if self._buffer else self._batch
+
+    def receive(self, found: list[Delivery], *, acked: bool) -> None:
+        self._buffer.extend(found)
+        if acked:
+            self._reserved += len(found)
+        if len(found) == self._batch:
+            self._batch = min(self._batch * 2, int(self.broker.options.batch_size))
+        if found:
+            self.connection.has_received()
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether something was claimed and not delivered."""
+        return bool(self._buffer)
+
+    def deliver_one(self) -> bool:
+        """Hands the next message to its consumer; whether there was one."""
+        with self.session.lock:
+            if not self._buffer:
+                return False
+            delivery = self._buffer.popleft()
+            waiting = self._by_queue.get(delivery.queue)
+            if not waiting:
+                return True
+            consumer = waiting[0]
+            waiting.rotate(-1)
+            if not consumer.no_ack:
+                self._reserved -= 1
+            message = self._message(delivery, consumer.queue)
+            if not consumer.no_ack:
+                self.qos.append(message, delivery.id)
+        consumer.callback(message)
+        return True
+
+    def _message(self, delivery: Delivery, queue: str) -> Any:
+        payload = json.loads(delivery.payload)
+        properties = payload.setdefault("properties", {})
+        properties["delivery_tag"] = delivery.id
+        info = properties.setdefault("delivery_info", {})
+        info.setdefault("exchange", "")
+        info.setdefault("routing_key", queue)
+        info["redelivered"] = is_again = delivery.redelivered or delivery.deliveries > 1
+        if is_again:
+            headers = payload.setdefault("headers", {})
+            headers["redelivered"] = True
+            # As RabbitMQ's quorum queues count them: deliveries that failed before.
+            headers["x-delivery-count"] = delivery.deliveries - 1
+        return self.Message(payload, channel=self)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        session = self._session
+        try:
+            if session is not None and session.lost is None:
+                for tag in list(self._consumers):
+                    self.basic_cancel(tag)
+                if self._qos is not None:
+                    self._qos.restore_unacked_once()
+                session.flush_acks()
+        finally:
+            self._consumers.clear()
+            if self.connection is not None:
+                self.connection.close_channel(self)
+            self.exchange_types = None
+
+
+def _not_found(kind: str, name: str) -> ChannelError:
+    return ChannelError(
+        f"NOT_FOUND - there is no {kind} {name!r}", (50, 10), f"Channel.{kind}_declare", "404"
+    )

@@ -1,0 +1,544 @@
+"""The consuming side of a process: one connection that lives, listens, claims and acknowledges.
+
+Whoever holds the lock may let it do its next step: a worker's event loop, which sends a statement
+and goes on until the answer is there, or a thread that waits in `drain_events`. A message is
+claimed for a channel, into its buffer, up to its free prefetch; acknowledgements travel with the
+next claim.
+"""
+
+import logging
+import os
+import random
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import psycopg
+from psycopg.pq.abc import PGresult
+from sqlalchemy import Connection, text
+
+from pgbeat import consumers, db, dead_letters, leases
+from pgbeat.messages import Statement
+from pgbeat.transport.wire import Parameter, Wire, array
+
+if TYPE_CHECKING:
+    from pgbeat.transport.broker import Broker
+
+logger = logging.getLogger("pgbeat.transport")
+
+#: Seconds between two looks at what there is to do for all consumers.
+_SURVEY = 0.8
+#: The same where there is nobody to tell of new messages.
+_POLL_POOLED = 0.5
+#: A claim from the queue's start that took longer than this is followed by claims from where the
+#: last one ended, until it has cost no more than a part of the time in between.
+_DEEP_COST, _DEEP_SHARE, _DEEP_LATEST = 0.02, 0.05, 30.0
+#: Dead letters are looked through this seldom for those that are too old.
+_PRUNE = 600.0
+
+_AWAIT = Statement("await", "SELECT pgbeat.await_queues($1::bigint[])")
+_LEAVE = Statement("leave", "SELECT pgbeat.leave_queues($1::bigint[])")
+
+
+class Delivery(NamedTuple):
+    """A message that was claimed."""
+
+    id: int
+    queue: int
+    priority: int
+    deliveries: int
+    redelivered: bool
+    payload: bytes
+
+
+class Intake(Protocol):
+    """A channel, as far as the session needs it."""
+
+    #: Ids of the queues consumed with acknowledgements, and without.
+    acked: list[int]
+    taken: list[int]
+
+    def credit(self) -> int:
+        """How many more messages it takes to be acknowledged."""
+
+    def room(self) -> int:
+        """How many more it takes of the others."""
+
+    def receive(self, found: list[Delivery], *, acked: bool) -> None:
+        """Gets what was claimed for it."""
+
+
+class Watched:
+    """A queue that this process consumes."""
+
+    __slots__ = ("awaited", "full", "hungry", "id", "retry_after", "retry_at", "users")
+
+    def __init__(self, id: int) -> None:
+        self.id, self.users = id, 0
+        #: Whether there may be messages that nobody claimed.
+        self.hungry = True
+        #: Whether the next message will be announced.
+        self.awaited = False
+        #: Claims in a row that got all they wanted.
+        self.full = 0
+        #: When to look again, and how long to wait the time after.
+        self.retry_at: float | None = None
+        self.retry_after = 0.002
+
+
+class Request(NamedTuple):
+    """A statement to be sent, and what to do with its result."""
+
+    statement: Statement
+    parameters: tuple[Parameter, ...]
+    done: Callable[[PGresult], None]
+
+
+class Session:
+    """One consumer, in the database's eyes. Its claims go back when its connection is gone."""
+
+    def __init__(
+        self, broker: "Broker", connection: Connection, lease: float | None = None
+    ) -> None:
+        self._broker, self._connection, self._lease = broker, connection, lease
+        self._tables, self._options = broker.tables, broker.options
+        #: Held for each step.
+        self.lock = threading.RLock()
+        #: The error that ended it.
+        self.lost: BaseException | None = None
+        self._intakes: deque[Intake] = deque()
+        self._watched: dict[int, Watched] = {}
+        self._acks: deque[int] = deque()
+        self._request: Request | None = None
+        #: For each queue and priority, where claims go on while those from the start are costly.
+        self._marks: dict[tuple[int, int], int] = {}
+        self._next_deep = 0.0
+        self._is_shallow = False
+        self._wakers: set[Callable[[], None]] = set()
+        #: Whether a claim, or anything else, is announced to this session.
+        self._listens = lease is None
+        self._poll = self._options.polling_interval if self._listens else min(
+            _POLL_POOLED, self._options.polling_interval
+        )  # fmt: skip
+        name = f"{socket.gethostname()}:{os.getpid()}"
+        if self._listens:
+            leases.prepare_session(connection)
+            connection.execute(text("SELECT set_config('synchronous_commit', 'off', false)"))
+        #: The consumer's id; claims are under it.
+        self.id = consumers.register(connection, name, lease)
+        if self._listens:
+            connection.execute(text(f"LISTEN {consumers.CHANNEL}"))
+        else:
+            self._renewal = threading.Event()
+            threading.Thread(target=self._renew, name="pgbeat lease", daemon=True).start()
+        self.wire = Wire(db.driver(connection), prepares=self._listens)
+        now = time.monotonic()
+        self._survey_at, self._poll_at, self._prune_at = now, now + self._poll, now
+        self._due_at: float | None = None
+
+    # ----- who consumes what
+
+    def subscribe(self, intake: Intake, queue: int) -> None:
+        """The channel consumes the queue from now on."""
+        with self.alone():
+            if intake not in self._intakes:
+                self._intakes.append(intake)
+            watched = self._watched.get(queue)
+            if watched is None:
+                consumers.subscribe(self._connection, self._tables, self.id, queue)
+                if self._listens:
+                    self._connection.execute(text(f"LISTEN {consumers.queue_channel(queue)}"))
+                watched = self._watched[queue] = Watched(queue)
+            watched.users += 1
+            watched.hungry = True
+        self.wake()
+
+    def unsubscribe(self, intake: Intake, queue: int) -> None:
+        """The channel consumes it no more."""
+        with self.alone():
+            watched = self._watched.get(queue)
+            if watched is None:
+                return
+            watched.users -= 1
+            if watched.users == 0:
+                del self._watched[queue]
+                if watched.awaited:
+                    self.wire.run(_LEAVE, array([queue]))
+                if self._listens:
+                    self._connection.execute(text(f"UNLISTEN {consumers.queue_channel(queue)}"))
+                with db.transaction(self._connection):
+                    consumers.unsubscribe(self._connection, self._tables, self.id, [queue])
+            if not intake.acked and not intake.taken and intake in self._intakes:
+                self._intakes.remove(intake)
+
+    def alone(self) -> "_Alone":
+        """The connection for something else: what was sent is finished first."""
+        return _Alone(self)
+
+    def close(self) -> None:
+        """Gives everything back and ends the session."""
+        try:
+            if self.lost is None:
+                with self.alone():
+                    self._flush_acks()
+                    with db.transaction(self._connection):
+                        consumers.leave(self._connection, self._tables, self.id)
+        except Exception as error:
+            logger.debug("The server gives back what this consumer had: %s", error)
+        finally:
+            if self.lost is None:
+                self.lost = psycopg.OperationalError("the consumer's session was closed")
+            db.close(self._connection)
+            if not self._listens:
+                self._renewal.set()
+
+    def _fail(self, error: BaseException) -> None:
+        if self.lost is None:
+            self.lost = error
+            db.close(self._connection)
+        for waker in list(self._wakers):
+            waker()
+
+    # ----- messages
+
+    def ack(self, message: int) -> None:
+        """Acknowledges a message with the next statement."""
+        self._acks.append(message)
+
+    @property
+    def has_acks(self) -> bool:
+        """Whether acknowledgements wait to be sent."""
+        return bool(self._acks)
+
+    def flush_acks(self) -> None:
+        """Sends them now."""
+        if self._acks:
+            with self.alone():
+                self._flush_acks()
+
+    def _flush_acks(self) -> None:
+        while self._acks:
+            self.wire.run(self._tables.ack, self._take_acks(), b"%d" % self.id)
+
+    def _take_acks(self) -> bytes:
+        acks = self._acks
+        return array([acks.popleft() for _ in range(min(len(acks), 10_000))])
+
+    def claim_one(self, queue: int) -> Delivery | None:
+        """Claims the queue's next message (`basic_get`)."""
+        with self.alone():
+            result = self.wire.run(
+                self._tables.claim, array([queue]), b"1", b"%d" % self.id, self._take_acks()
+            )
+            found = deliveries(result)
+        return found[0] if found else None
+
+    def requeue(self, messages: Sequence[int], *, counts: bool = True) -> None:
+        """Gives claimed messages back."""
+        if not messages:
+            return
+        with self.alone():
+            consumers.requeue(
+                self._connection, self._tables, self.id, messages,
+                limit=self._options.limit, counts=counts,
+            )  # fmt: skip
+            self._marks.clear()
+            for watched in self._watched.values():
+                watched.hungry = True
+        self.wake()
+
+    def reject(self, messages: Sequence[int]) -> None:
+        """Gives claimed messages up."""
+        if messages:
+            with self.alone():
+                consumers.reject(self._connection, self._tables, self.id, messages)
+
+    # ----- steps
+
+    def next_step(self) -> Request | None:
+        """What to send now, if anything. The lock is held."""
+        now = time.monotonic()
+        self._look_at_clock(now)
+        for _ in range(len(self._intakes)):
+            intake = self._intakes[0]
+            self._intakes.rotate(-1)
+            request = self._claim(intake, now)
+            if request is not None:
+                return request
+        if self._acks:
+            parameters = (self._take_acks(), b"%d" % self.id)
+            return Request(self._tables.ack, parameters, lambda result: None)
+        if self._listens:
+            return self._await(now)
+        return None
+
+    def _claim(self, intake: Intake, now: float) -> Request | None:
+        watched = self._watched
+        hungry = [q for q in intake.acked if q in watched and watched[q].hungry]
+        if hungry and (limit := intake.credit()) > 0:
+            is_deep = now >= self._next_deep or not self._marks
+            return self._request_for(intake, hungry, limit, True, is_deep)
+        hungry = [q for q in intake.taken if q in watched and watched[q].hungry]
+        if hungry and (limit := intake.room()) > 0:
+            return self._request_for(intake, hungry, limit, False, True)
+        return None
+
+    def _request_for(
+        self, intake: Intake, of: list[int], limit: int, acked: bool, is_deep: bool
+    ) -> Request:
+        limit = min(limit, self._options.batch_size)
+        if len(of) > 1:
+            random.shuffle(of)  # queues take turns
+        statement = self._tables.claim if acked else self._tables.take
+        parameters: tuple[Parameter, ...] = (array(of), b"%d" % limit, b"%d" % self.id)
+        parameters += (self._take_acks(),)
+        if not is_deep:
+            marks = sorted(
+                ((-priority, of.index(q), q, low) for (q, priority), low in self._marks.items()
+                 if q in of)
+            )  # fmt: skip
+            if not marks:
+                is_deep = True
+            else:
+                statement = self._tables.claim_on
+                parameters = (
+                    array([q for _, _, q, _ in marks]), *parameters[1:],
+                    array([-p for p, _, _, _ in marks]), array([low for *_, low in marks]),
+                )  # fmt: skip
+        start = time.monotonic()
+
+        def done(result: PGresult) -> None:
+            found = deliveries(result)
+            intake.receive(found, acked=acked)
+            if acked:
+                for delivery in found:
+                    key = (delivery.queue, delivery.priority)
+                    self._marks[key] = max(self._marks.get(key, 0), delivery.id + 1)
+                if is_deep:
+                    now = time.monotonic()
+                    cost = now - start
+                    wait = min(cost / _DEEP_SHARE, _DEEP_LATEST) if cost > _DEEP_COST else 0.0
+                    self._next_deep, self._is_shallow = now + wait, False
+            is_full = len(found) == limit
+            for queue in of:
+                if (watched := self._watched.get(queue)) is not None:
+                    watched.hungry = watched.hungry or is_full
+                    watched.full = watched.full + 1 if is_full else 0
+            if not is_full and not is_deep:
+                self._is_shallow = True  # before the marks there may be something
+
+        for queue in of:
+            # What is announced from now on may be missed by the claim.
+            self._watched[queue].hungry = False
+        return Request(statement, parameters, done)
+
+    def _await(self, now: float) -> Request | None:
+        """Asks to be told of new messages, or not to be as long as there are plenty."""
+        plenty = [w for w in self._watched.values() if w.awaited and w.full > 1 and w.hungry]
+        if plenty:
+            for watched in plenty:
+                watched.awaited = False
+            return Request(_LEAVE, (array([w.id for w in plenty]),), lambda result: None)
+        wanted = [
+            w for w in self._watched.values()
+            if not w.awaited and not w.hungry and w.retry_at is None
+        ]  # fmt: skip
+        if not wanted:
+            return None
+
+        def done(result: PGresult) -> None:
+            granted = {int(result.get_value(i, 0) or 0) for i in range(result.ntuples)}
+            for watched in wanted:
+                if watched.id in granted:
+                    # What came before this was not announced: look once more.
+                    watched.awaited, watched.hungry = True, True
+                    watched.retry_after = 0.002
+                else:  # somebody has put a message and not committed yet
+                    watched.retry_at = time.monotonic() + watched.retry_after
+                    watched.retry_after = min(watched.retry_after * 2, 0.25)
+
+        return Request(_AWAIT, (array([w.id for w in wanted]),), done)
+
+    def _look_at_clock(self, now: float) -> None:
+        for watched in self._watched.values():
+            if watched.retry_at is not None and now >= watched.retry_at:
+                watched.retry_at, watched.hungry = None, True
+        if now >= self._poll_at or (self._is_shallow and now >= self._next_deep):
+            self._poll_at, self._is_shallow = now + self._poll, False
+            for watched in self._watched.values():
+                watched.hungry = True
+        if now >= self._survey_at or (self._due_at is not None and now >= self._due_at):
+            self._maintain(now)
+
+    def _maintain(self, now: float) -> None:
+        """Does what has to be done for all consumers, if it is this one's turn."""
+        survey = consumers.survey(self._connection, self._tables)
+        if survey.dead:
+            with db.transaction(self._connection):
+                consumers.bury(
+                    self._connection, self._tables, survey.dead, limit=self._options.limit
+                )
+            logger.warning(
+                "Released what %d dead consumer%s had claimed",
+                len(survey.dead), "s" * (len(survey.dead) > 1),
+            )  # fmt: skip
+        if survey.has_expired:
+            with db.transaction(self._connection):
+                consumers.expire(self._connection, self._tables)
+        next_due = survey.next_due
+        if next_due is not None and next_due <= 0:
+            with db.transaction(self._connection):
+                promoted = consumers.promote(self._connection, self._tables)
+            # Its own queues' waiters are this session: nobody tells it.
+            for watched in self._watched.values():
+                watched.hungry = watched.hungry or promoted > 0
+            next_due = 0.0 if promoted == 1000 else 0.05
+        if self._options.dead_letter_days and now >= self._prune_at:
+            self._prune_at = now + _PRUNE
+            dead_letters.drop(
+                self._connection, self._tables, older_than=self._options.dead_letter_days * 86400
+            )
+        # Many consumers share the work: about ten looks a second, all together.
+        interval = _SURVEY * max(1.0, survey.consumers / 10) * random.uniform(0.8, 1.2)  # noqa: S311
+        now = time.monotonic()
+        self._survey_at = now + interval
+        self._due_at = now + next_due if next_due is not None and next_due < interval else None
+
+    def until_next(self) -> float:
+        """Seconds until there may be something to do that nobody tells of."""
+        times = [self._poll_at, self._survey_at]
+        times += [w.retry_at for w in self._watched.values() if w.retry_at is not None]
+        if self._due_at is not None:
+            times.append(self._due_at)
+        if self._is_shallow:
+            times.append(self._next_deep)
+        return max(0.0, min(times) - time.monotonic())
+
+    def step(self) -> bool:
+        """Takes the next step and waits for its end; whether there was one."""
+        with self.alone():
+            request = self.next_step()
+            if request is None:
+                return False
+            request.done(self.wire.run(request.statement, *request.parameters))
+            self._hear()
+        return True
+
+    def send_step(self) -> None:
+        """Sends the next step, if none is under way; `read` gets its end."""
+        with self._guarded():
+            if self._request is None and (request := self.next_step()) is not None:
+                self._request = request
+                self.wire.send(request.statement, *request.parameters)
+                while not self.wire.flush():
+                    select.select([], [self.wire], [])
+            self._hear()
+
+    def read(self) -> None:
+        """Reads what has come from the server."""
+        with self._guarded():
+            result = self.wire.poll()
+            if result is not None and self._request is not None:
+                request, self._request = self._request, None
+                request.done(result)
+            self._hear()
+
+    def _hear(self) -> None:
+        for channel, payload in self.wire.notifications():
+            if channel == consumers.CHANNEL:
+                if payload == "bindings":
+                    self._broker.bindings_changed()
+                else:
+                    self._survey_at = 0.0
+                continue
+            watched = self._watched.get(int(channel.rpartition("_")[2]))
+            if watched is not None:
+                watched.hungry = True
+                if payload == "again":
+                    self._marks.clear()
+
+    def _guarded(self) -> "_Guarded":
+        return _Guarded(self)
+
+    def finish(self) -> None:
+        """Waits for the end of what was sent. The lock is held."""
+        if self._request is not None:
+            request, self._request = self._request, None
+            request.done(self.wire.finish())
+
+    # ----- waiting
+
+    def add_waker(self, waker: Callable[[], None]) -> None:
+        """To be called when another thread has found something."""
+        self._wakers.add(waker)
+
+    def remove_waker(self, waker: Callable[[], None]) -> None:
+        """No more."""
+        self._wakers.discard(waker)
+
+    def wake(self) -> None:
+        """Wakes whoever waits for messages in this process."""
+        for waker in list(self._wakers):
+            waker()
+
+    def _renew(self) -> None:
+        """Keeps the lease, whatever the other threads are doing."""
+        lease = self._lease or 0.0
+        while not self._renewal.wait(lease / 4):
+            try:
+                with self._broker.work() as (connection, _):
+                    consumers.renew(connection, self.id, lease)
+            except Exception as error:
+                logger.warning("Could not renew the consumer's lease: %s", db.first_line(error))
+
+
+class _Guarded:
+    """The lock; an error of the connection ends the session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def __enter__(self) -> None:
+        self.session.lock.acquire()
+        if self.session.lost is not None:
+            self.session.lock.release()
+            raise psycopg.OperationalError(
+                f"the consumer's session is lost: {db.first_line(self.session.lost)}"
+            )
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        try:
+            if error is not None and (db.is_lost(error) or not isinstance(error, Exception)):
+                self.session._fail(error)
+        finally:
+            self.session.lock.release()
+
+
+class _Alone(_Guarded):
+    """The same, with nothing under way."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        try:
+            self.session.finish()
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+
+
+def deliveries(result: PGresult) -> list[Delivery]:
+    """The rows of a claim, in the order of delivery."""
+    value = result.get_value
+    found = [
+        Delivery(
+            int(value(i, 0) or 0), int(value(i, 1) or 0), int(value(i, 2) or 0),
+            int(value(i, 3) or 0), value(i, 4) == b"t", value(i, 5) or b"",
+        )
+        for i in range(result.ntuples)
+    ]  # fmt: skip
+    found.sort(key=lambda d: (-d.priority, d.id))
+    return found

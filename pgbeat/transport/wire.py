@@ -1,0 +1,127 @@
+"""Prepared statements on a psycopg connection, with as little Python as can be around them.
+
+A worker's throughput hangs on what a message costs here. Cursors, adapters and row factories are
+left out; parameters and results are libpq's text. `send` and `poll` let an event loop go on while
+the server works.
+"""
+
+import select
+from collections.abc import Sequence
+from typing import Any
+
+import psycopg
+from psycopg import generators
+from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGresult
+
+from pgbeat.messages import Statement
+
+Parameter = bytes | None
+
+
+def array(numbers: Sequence[int]) -> bytes:
+    """Numbers as a Postgres array."""
+    return b"{%s}" % ",".join(map(str, numbers)).encode() if numbers else b"{}"
+
+
+class Wire:
+    """One session. Not for two threads at once."""
+
+    def __init__(self, connection: "psycopg.Connection[Any]", prepares: bool = True) -> None:
+        self.connection = connection
+        self.pgconn = connection.pgconn
+        #: Behind a transaction-mode pooler nothing can be prepared.
+        self._prepares = prepares
+        self._prepared: set[str] = set()
+        self._result: PGresult | None = None
+        self._heard: list[tuple[str, str]] = []
+        connection.add_notify_handler(lambda n: self._heard.append((n.channel, n.payload)))
+        #: Whether a statement was sent whose end has not been read.
+        self.is_busy = False
+
+    def fileno(self) -> int:
+        """The socket."""
+        return int(self.pgconn.socket)
+
+    def run(self, statement: Statement, *parameters: Parameter) -> PGresult:
+        """Executes it and waits for the result. Raises psycopg's errors."""
+        try:
+            return self._run(statement, *parameters)
+        except (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement):
+            if not self._prepares:
+                raise
+            self._prepares = False  # a pooler gives each statement another session
+            return self._run(statement, *parameters)
+
+    def _run(self, statement: Statement, *parameters: Parameter) -> PGresult:
+        self.send(statement, *parameters)
+        self.is_busy = False
+        results = self.connection.wait(generators.execute(self.pgconn))
+        return self._checked(results[-1])
+
+    def send(self, statement: Statement, *parameters: Parameter) -> None:
+        """Sends it; the result is for `poll` to get."""
+        if not self._prepares:
+            self.pgconn.send_query_params(statement.sql.encode(), parameters)
+        else:
+            if statement.name not in self._prepared:
+                self._prepare(statement)
+            self.pgconn.send_query_prepared(statement.name.encode(), parameters)
+        self.is_busy, self._result = True, None
+
+    def _prepare(self, statement: Statement) -> None:
+        self.pgconn.send_prepare(statement.name.encode(), statement.sql.encode())
+        self._checked(self.connection.wait(generators.execute(self.pgconn))[-1])
+        self._prepared.add(statement.name)
+
+    def flush(self) -> bool:
+        """Sends what the socket did not take at once; whether all is sent."""
+        return bool(self.pgconn.flush() == 0)
+
+    def poll(self) -> PGresult | None:
+        """Reads what has come; the result of what was sent, once it is whole."""
+        pgconn = self.pgconn
+        pgconn.consume_input()
+        while self.is_busy and not pgconn.is_busy():
+            result = pgconn.get_result()
+            if result is None:
+                self.is_busy = False
+                if self._result is None:
+                    raise psycopg.OperationalError("the connection was lost")
+                return self._checked(self._result)
+            self._result = result
+        return None
+
+    def finish(self) -> PGresult:
+        """Waits for the result of what was sent."""
+        results = self.connection.wait(generators.fetch_many(self.pgconn))
+        self.is_busy = False
+        return self._checked(results[-1] if results else self._result)
+
+    def notifications(self) -> list[tuple[str, str]]:
+        """Channel and payload of the notifications that have been read from the socket."""
+        while (notification := self.pgconn.notifies()) is not None:
+            self._heard.append((notification.relname.decode(), notification.extra.decode()))
+        heard, self._heard = self._heard, []
+        return heard
+
+    def is_alive(self) -> bool:
+        """Whether the connection is good, as far as can be told without asking the server."""
+        if self.connection.closed or self.pgconn.transaction_status == TransactionStatus.UNKNOWN:
+            return False
+        if self.is_busy or not select.select([self.pgconn.socket], [], [], 0)[0]:
+            return True
+        try:
+            # What a server says as it ends comes first, that it has ended second.
+            self.pgconn.consume_input()
+            self.pgconn.consume_input()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _checked(self, result: PGresult | None) -> PGresult:
+        if result is None:
+            raise psycopg.OperationalError("the connection was lost")
+        if result.status == ExecStatus.FATAL_ERROR:
+            raise psycopg.errors.error_from_result(result)
+        return result
