@@ -96,8 +96,8 @@ _GIVE_BACK = """
         UPDATE {message} m SET visible = true, claimed_by = NULL, redelivered = true,
                deliveries = m.deliveries - :uncounted
           FROM mine WHERE m.id = mine.id AND mine.spent IS NOT TRUE RETURNING m.queue_id)
-    SELECT count(*), count(pgbeat.announce_queue(queue_id, 'again')) FROM (
-        SELECT DISTINCT queue_id FROM back) AS q
+    SELECT (SELECT count(*) FROM mine), count(pgbeat.announce_queue(queue_id, 'again'))
+      FROM (SELECT DISTINCT queue_id FROM back) AS q
 """
 
 
@@ -157,9 +157,10 @@ def bury(
     *,
     limit: int | None,
     counts: bool = True,
-) -> None:
-    """Gives back what dead consumers had claimed, and deletes what was theirs alone."""
-    connection.execute(
+) -> int:
+    """Gives back what dead consumers had claimed, and deletes what was theirs alone; how many
+    messages they had."""
+    released = connection.execute(
         _give_back(tables, "m.claimed_by = ANY (:dead)"),
         {
             "dead": list(dead),
@@ -167,7 +168,7 @@ def bury(
             "uncounted": 0 if counts else 1,
             "fate": "to a consumer that died",
         },
-    )
+    ).one()[0]
     abandoned = connection.scalars(
         tables.text(
             "WITH gone AS (DELETE FROM {consumer} WHERE consumer_id = ANY (:dead) "
@@ -179,6 +180,7 @@ def bury(
     queues.delete_owned(connection, tables, dead)
     queues.delete_abandoned(connection, tables, abandoned)
     connection.execute(text("DELETE FROM pgbeat.consumers WHERE id = ANY (:dead)"), {"dead": dead})
+    return int(released)
 
 
 class Survey(NamedTuple):

@@ -1,6 +1,7 @@
 """The schema's version: upgrade it, check it, print it."""
 
 import io
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ def _config(buffer: io.StringIO | None = None) -> "Config":
     config = Config(output_buffer=buffer) if buffer else Config()
     config.set_main_option("script_location", str(_FOLDER))
     config.set_main_option("path_separator", "os")
+    # It tells every step at INFO, in whatever process comes first.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     return config
 
 

@@ -4,7 +4,12 @@ A subclass of kombu's SQLAlchemy transport, on the same two tables: what the one
 other consumes.
 """
 
+import sys
+
 from pgbeat.transport.channel import Channel
 from pgbeat.transport.transport import Transport
+
+if "celery.worker" in sys.modules:  # in a worker, not in everything that publishes
+    from pgbeat.transport import celery_worker as celery_worker
 
 __all__ = ["Channel", "Transport"]

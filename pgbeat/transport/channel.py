@@ -31,14 +31,17 @@ class QoS(virtual.QoS):
         self.channel = channel
         self.prefetch_count = prefetch_count or 0
         self._delivered: dict[int, Any] = {}
+        #: How many the consumer is free for, where that is not a matter of acknowledgements.
+        self.free: Callable[[], int] | None = None
 
     def can_consume(self) -> bool:
-        return not self.prefetch_count or len(self._delivered) < self.prefetch_count
+        return self.can_consume_max_estimate() != 0
 
     def can_consume_max_estimate(self) -> int | None:
-        if not self.prefetch_count:
-            return None
-        return max(self.prefetch_count - len(self._delivered), 0)
+        credit = self.prefetch_count - len(self._delivered) if self.prefetch_count else None
+        if self.free is not None:
+            credit = min(self.free(), self.free() if credit is None else credit)
+        return None if credit is None else max(credit, 0)
 
     def append(self, message: Any, delivery_tag: int) -> None:
         self._delivered[delivery_tag] = message
@@ -359,6 +362,11 @@ class Channel(stock.Channel):
         if free is not None:
             return max(free - self._reserved, 0)
         return self._free_batch()
+
+    @property
+    def polls_credit(self) -> bool:
+        """Whether credit may come back without a word."""
+        return self._qos is not None and self._qos.free is not None
 
     def room(self) -> int:
         return self._free_batch()

@@ -37,6 +37,8 @@ _POLL_POOLED = 0.5
 #: A claim from the queue's start that took longer than this is followed by claims from where the
 #: last one ended, until it has cost no more than a part of the time in between.
 _DEEP_COST, _DEEP_SHARE, _DEEP_LATEST = 0.02, 0.05, 30.0
+#: How often credit is looked for that comes back without a word.
+_STARVING = 0.02
 #: Dead letters are looked through this seldom for those that are too old.
 _PRUNE = 600.0
 
@@ -61,6 +63,8 @@ class Intake(Protocol):
     #: Ids of the queues consumed with acknowledgements, and without.
     acked: list[int]
     taken: list[int]
+    #: Whether credit may come back without a word.
+    polls_credit: bool
 
     def credit(self) -> int:
         """How many more messages it takes to be acknowledged."""
@@ -118,6 +122,7 @@ class Session:
         self._marks: dict[tuple[int, int], int] = {}
         self._next_deep = 0.0
         self._is_shallow = False
+        self._is_starving = False
         self._wakers: set[Callable[[], None]] = set()
         #: Whether a claim, or anything else, is announced to this session.
         self._listens = lease is None
@@ -262,6 +267,7 @@ class Session:
     def next_step(self) -> Request | None:
         """What to send now, if anything. The lock is held."""
         now = time.monotonic()
+        self._is_starving = False
         self._look_at_clock(now)
         for _ in range(len(self._intakes)):
             intake = self._intakes[0]
@@ -282,6 +288,7 @@ class Session:
         if hungry and (limit := intake.credit()) > 0:
             is_deep = now >= self._next_deep or not self._marks
             return self._request_for(intake, hungry, limit, True, is_deep)
+        self._is_starving = self._is_starving or bool(hungry and intake.polls_credit)
         hungry = [q for q in intake.taken if q in watched and watched[q].hungry]
         if hungry and (limit := intake.room()) > 0:
             return self._request_for(intake, hungry, limit, False, True)
@@ -379,13 +386,11 @@ class Session:
         survey = consumers.survey(self._connection, self._tables)
         if survey.dead:
             with db.transaction(self._connection):
-                consumers.bury(
+                released = consumers.bury(
                     self._connection, self._tables, survey.dead, limit=self._options.limit
                 )
-            logger.warning(
-                "Released what %d dead consumer%s had claimed",
-                len(survey.dead), "s" * (len(survey.dead) > 1),
-            )  # fmt: skip
+            if released:
+                logger.warning("Released %d messages that dead consumers had claimed", released)
         if survey.has_expired:
             with db.transaction(self._connection):
                 consumers.expire(self._connection, self._tables)
@@ -416,6 +421,8 @@ class Session:
             times.append(self._due_at)
         if self._is_shallow:
             times.append(self._next_deep)
+        if self._is_starving:
+            times.append(time.monotonic() + _STARVING)
         return max(0.0, min(times) - time.monotonic())
 
     def step(self) -> bool:

@@ -1,0 +1,1 @@
+"""What a team's own tests can use: see `pgbeat.testing.pytest_celery`."""
