@@ -363,6 +363,9 @@ class Channel(stock.Channel):
             return max(free - self._reserved, 0)
         return self._free_batch()
 
+    def has_plenty(self, credit: int) -> bool:
+        return bool(self.connection.is_evented and credit * 2 < self.qos.prefetch_count)
+
     @property
     def polls_credit(self) -> bool:
         """Whether credit may come back without a word."""

@@ -37,6 +37,8 @@ _POLL_POOLED = 0.5
 #: A claim from the queue's start that took longer than this is followed by claims from where the
 #: last one ended, until it has cost no more than a part of the time in between.
 _DEEP_COST, _DEEP_SHARE, _DEEP_LATEST = 0.02, 0.05, 30.0
+#: A worker that has plenty to do collects acknowledgements, and credit, for so long.
+_PATIENCE = 0.003
 #: How often credit is looked for that comes back without a word.
 _STARVING = 0.02
 #: Dead letters are looked through this seldom for those that are too old.
@@ -68,6 +70,9 @@ class Intake(Protocol):
 
     def credit(self) -> int:
         """How many more messages it takes to be acknowledged."""
+
+    def has_plenty(self, credit: int) -> bool:
+        """Whether it has so much to work on that a claim for so few may wait a moment."""
 
     def room(self) -> int:
         """How many more it takes of the others."""
@@ -123,6 +128,8 @@ class Session:
         self._next_deep = 0.0
         self._is_shallow = False
         self._is_starving = False
+        self._is_patient = False
+        self._patient_until = 0.0
         self._wakers: set[Callable[[], None]] = set()
         #: Whether a claim, or anything else, is announced to this session.
         self._listens = lease is None
@@ -267,7 +274,7 @@ class Session:
     def next_step(self) -> Request | None:
         """What to send now, if anything. The lock is held."""
         now = time.monotonic()
-        self._is_starving = False
+        self._is_starving = self._is_patient = False
         self._look_at_clock(now)
         for _ in range(len(self._intakes)):
             intake = self._intakes[0]
@@ -275,7 +282,7 @@ class Session:
             request = self._claim(intake, now)
             if request is not None:
                 return request
-        if self._acks:
+        if self._acks and not self._is_patient:
             parameters = (self._take_acks(), b"%d" % self.id)
             return Request(self._tables.ack, parameters, lambda result: None)
         if self._listens:
@@ -286,6 +293,10 @@ class Session:
         watched = self._watched
         hungry = [q for q in intake.acked if q in watched and watched[q].hungry]
         if hungry and (limit := intake.credit()) > 0:
+            if now < self._patient_until and intake.has_plenty(limit):
+                self._is_patient = True
+                return None
+            self._patient_until = now + _PATIENCE
             is_deep = now >= self._next_deep or not self._marks
             return self._request_for(intake, hungry, limit, True, is_deep)
         self._is_starving = self._is_starving or bool(hungry and intake.polls_credit)
@@ -423,6 +434,8 @@ class Session:
             times.append(self._next_deep)
         if self._is_starving:
             times.append(time.monotonic() + _STARVING)
+        if self._is_patient:
+            times.append(self._patient_until)
         return max(0.0, min(times) - time.monotonic())
 
     def step(self) -> bool:
