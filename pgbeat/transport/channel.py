@@ -50,6 +50,11 @@ class QoS(virtual.QoS):
         if self._delivered.pop(delivery_tag, None) is not None:
             self.channel.acknowledge(delivery_tag)
 
+    def up_to(self, delivery_tag: int) -> list[int]:
+        """The tags that were delivered no later than this one."""
+        tags = list(self._delivered)
+        return tags[: tags.index(delivery_tag) + 1] if delivery_tag in self._delivered else []
+
     def reject(self, delivery_tag: int, requeue: bool = False) -> None:
         if self._delivered.pop(delivery_tag, None) is not None:
             if requeue:
@@ -335,6 +340,10 @@ class Channel(stock.Channel):
         if not no_ack:
             self.qos.append(message, delivery.id)
         return message
+
+    def basic_ack(self, delivery_tag: int, multiple: bool = False) -> None:
+        for tag in self.qos.up_to(delivery_tag) if multiple else [delivery_tag]:
+            self.qos.ack(tag)
 
     def acknowledge(self, delivery_tag: int) -> None:
         """Deletes the message: with the next statement where one is sure to come soon."""

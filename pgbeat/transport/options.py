@@ -15,7 +15,7 @@ from pgbeat.messages import BrokerTables
 _KOMBU = {
     "body_encoding", "deadletter_queue", "callback", "errback", "max_retries", "interval_start",
     "interval_step", "interval_max", "retry_errors", "client_properties", "confirm_publish",
-    "read_timeout", "write_timeout",
+    "read_timeout", "write_timeout", "connect_retries_timeout", "timeout",
 }  # fmt: skip
 _COMMITS = ("on", "off", "local", "remote_write", "remote_apply")
 #: Options of other transports that people bring along, and what they need instead.

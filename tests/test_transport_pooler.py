@@ -1,0 +1,128 @@
+"""Behind PgBouncer in transaction mode: noticed, named, and served."""
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kombu import Connection
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.processes import until
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("pgbouncer") is None, reason="pgbouncer is not installed"
+)
+
+Sql = Callable[..., list[tuple[object, ...]]]
+
+
+@pytest.fixture
+def pooled(database: str, tmp_path: Path) -> Iterator[str]:
+    """The test's database, through a pooler that gives each transaction another session."""
+    server = conninfo_to_dict(database)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    # A server's folder may be closed to whom the pooler runs as; root may not run it.
+    user = "nobody" if os.getuid() == 0 else None
+    upstream = " ".join(f"{key}={server[key]}" for key in ("host", "port", "user") if key in server)
+    config = tmp_path / "pgbouncer.ini"
+    config.write_text(
+        f"[databases]\n* = {upstream}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
+        f"listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\n"
+        "default_pool_size = 3\nignore_startup_parameters = extra_float_digits\n"
+    )
+    for folder in (tmp_path, *tmp_path.parents[:3]):
+        folder.chmod(folder.stat().st_mode | 0o755)
+    with (tmp_path / "pgbouncer.log").open("wb") as log:
+        pooler = subprocess.Popen(
+            ["pgbouncer", str(config)], stdout=log, stderr=log, user=user, cwd="/"
+        )
+    try:
+
+        def is_up() -> bool:
+            if pooler.poll() is not None:
+                raise AssertionError((tmp_path / "pgbouncer.log").read_text())
+            with socket.socket() as client:
+                return client.connect_ex(("127.0.0.1", port)) == 0
+
+        until(is_up)
+        yield f"postgresql://{server['user']}@127.0.0.1:{port}/{server['dbname']}"
+    finally:
+        pooler.terminate()
+        pooler.wait()
+
+
+def exchange(one: Connection, other: Connection) -> list[int]:
+    """Three messages from the one to the other, each taken before the next is put."""
+    received = []
+    with one.SimpleQueue("pooled") as put, other.SimpleQueue("pooled") as get:
+        for number in range(3):
+            put.put(number)
+            message = get.get(timeout=10)
+            received.append(message.payload)
+            message.ack()
+    return received
+
+
+def test_it_is_named_and_served_by_leases(
+    pooled: str, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"pgbeat+{pooled}"
+    with Connection(url) as one, Connection(url) as other:
+        assert exchange(one, other) == [0, 1, 2]
+        [(lease,)] = sql("SELECT lease_until - now() < interval '31 s' FROM pgbeat.consumers")
+        assert lease
+    assert "transaction-mode pooler stands before" in caplog.text
+    assert "direct_url" in caplog.text
+    assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
+    assert sql("SELECT count(*) FROM pgbeat.consumers") == [(0,)]
+
+
+def test_the_lease_is_renewed_while_the_consumer_does_something_else(pooled: str, sql: Sql) -> None:
+    options = {"lease": 3}
+    with Connection(f"pgbeat+{pooled}", transport_options=options) as connection:
+        queue = connection.SimpleQueue("pooled")
+        queue.put("work")
+        message = queue.get(timeout=10)
+        [(first,)] = sql("SELECT lease_until FROM pgbeat.consumers")
+        # Twice what it was given; nobody drains.
+        until(lambda: sql("SELECT now() > %s::timestamptz + interval '3 s'", first)[0][0])
+        assert sql("SELECT * FROM pgbeat.dead_consumers()") == []
+        message.ack()
+        queue.close()
+
+
+def test_what_a_consumer_had_whose_lease_ran_out_goes_back(pooled: str, sql: Sql) -> None:
+    with Connection(f"pgbeat+{pooled}") as connection:
+        queue = connection.SimpleQueue("pooled")
+        queue.put("work")
+        message = queue.get(timeout=10)
+        sql("UPDATE kombu_message SET claimed_by = -1")
+        sql(
+            "INSERT INTO pgbeat.consumers (id, name, started_at, lease_until) "
+            "VALUES (-1, 'gone', now() - interval '1 h', now() - interval '1 s')"
+        )
+        again = queue.get(timeout=10)
+        assert again.payload == message.payload
+        assert again.delivery_info["redelivered"]
+        again.ack()
+        queue.close()
+
+
+def test_with_a_direct_url_nothing_is_polled(
+    pooled: str, database: str, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = {"direct_url": database}
+    url = f"pgbeat+{pooled}"
+    with (
+        Connection(url, transport_options=options) as one,
+        Connection(url, transport_options=options) as other,
+    ):
+        assert exchange(one, other) == [0, 1, 2]
+        assert sql("SELECT lease_until FROM pgbeat.consumers") == [(None,)]
+    assert "pooler" not in caplog.text
