@@ -20,20 +20,25 @@ def queue_channel(queue: int) -> str:
     return f"pgbeat_queue_{queue}"
 
 
-def register(connection: Connection, name: str, lease: float | None = None) -> int:
+def register(
+    connection: Connection, tables: BrokerTables, name: str, lease: float | None = None
+) -> int:
     """Makes a consumer, alive as long as this session or, with `lease`, for so many seconds."""
     while True:
-        made = int(connection.execute(_REGISTER, {"name": name, "lease": lease}).scalar_one())
-        if lease is not None or connection.scalar(_LIVE, {"id": made}):
-            return made
+        values = {"tables": tables.sql("{message}"), "name": name, "lease": lease}
+        made, lives = connection.execute(_REGISTER, values).one()
+        if lives:
+            return int(made)
 
 
-# The row is young, and so it can't be taken for dead before its lock is held: see `_DEAD`.
+# One statement: nobody sees the row before its lock is held, and takes it for a dead consumer's.
 _REGISTER = text(
-    "INSERT INTO pgbeat.consumers AS c (name, lease_until) "
-    "VALUES (:name, now() + make_interval(secs => :lease)) RETURNING id"
+    "WITH made AS (INSERT INTO pgbeat.consumers (tables, name, lease_until) "
+    "VALUES (CAST(:tables AS regclass), :name, "
+    "now() + make_interval(secs => CAST(:lease AS float8))) RETURNING id) "
+    f"SELECT id, CASE WHEN CAST(:lease AS float8) IS NULL THEN pg_try_advisory_lock({LIFE}, id) "
+    "ELSE true END FROM made"
 )
-_LIVE = text(f"SELECT pg_try_advisory_lock({LIFE}, :id)")
 
 
 def renew(connection: Connection, consumer: int, lease: float) -> bool:
@@ -179,7 +184,14 @@ def bury(
     ).all()
     queues.delete_owned(connection, tables, dead)
     queues.delete_abandoned(connection, tables, abandoned)
-    connection.execute(text("DELETE FROM pgbeat.consumers WHERE id = ANY (:dead)"), {"dead": dead})
+    # A row that somebody else had locked was passed over: its consumer is for the next time.
+    connection.execute(
+        tables.text(
+            "DELETE FROM pgbeat.consumers c WHERE id = ANY (:dead) "
+            "AND NOT EXISTS (SELECT FROM {message} m WHERE m.claimed_by = c.id)"
+        ),
+        {"dead": list(dead)},
+    )
     return int(released)
 
 
@@ -199,20 +211,21 @@ class Survey(NamedTuple):
 _SURVEY = """
     SELECT ARRAY(SELECT d.id FROM pgbeat.dead_consumers() AS d (id)
                         JOIN pgbeat.consumers c USING (id)
-                  WHERE c.started_at < now() - interval '0.5 seconds'),
+                  WHERE c.tables = CAST(:tables AS regclass)),
            (SELECT extract(epoch FROM min(available_at) - clock_timestamp())::float8
               FROM {message} WHERE available_at IS NOT NULL),
            EXISTS (SELECT FROM {message} WHERE expires_at <= now() AND claimed_by IS NULL)
                OR EXISTS (SELECT FROM {queue} q
                    WHERE q.used_at + q.expires * interval '1 millisecond' < now()
                      AND NOT EXISTS (SELECT FROM {consumer} c WHERE c.queue_id = q.id)),
-           (SELECT count(*) FROM pgbeat.consumers)
+           (SELECT count(*) FROM pgbeat.consumers WHERE tables = CAST(:tables AS regclass))
 """
 
 
 def survey(connection: Connection, tables: BrokerTables) -> Survey:
     """Looks around; one statement, cheap where nothing is to do."""
-    return Survey(*connection.execute(tables.text(_SURVEY)).one())
+    values = {"tables": tables.sql("{message}")}
+    return Survey(*connection.execute(tables.text(_SURVEY), values).one())
 
 
 _PROMOTE = """

@@ -1,5 +1,6 @@
 """Dead letters: messages that nobody could handle, kept with the reason until a person decides."""
 
+import json
 from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -13,22 +14,45 @@ class DeadLetter(NamedTuple):
     """A message that was given up."""
 
     id: int
+    #: Where it was; empty if the queue was deleted before it was given up.
     queue: str
     payload: str
     reason: str
     deliveries: int
     died_at: datetime
 
+    @property
+    def task(self) -> str | None:
+        """The task's name, where the message is one of Celery's."""
+        return self._header("task")
 
-def _which(queue: str | None, ids: Sequence[int] | None) -> tuple[str, dict[str, object]]:
+    @property
+    def task_id(self) -> str | None:
+        """The task's id, where the message is one of Celery's."""
+        return self._header("id")
+
+    def _header(self, key: str) -> str | None:
+        try:
+            found = json.loads(self.payload)["headers"][key]
+        except (ValueError, LookupError, TypeError, RecursionError):
+            return None
+        return found if isinstance(found, str) else None
+
+
+def _which(
+    queue: str | None, ids: Sequence[int] | None, older_than: float | None = None
+) -> tuple[str, dict[str, object]]:
     clauses = ["true"]
     values: dict[str, object] = {}
     if queue is not None:
-        clauses.append("queue = :queue")
+        clauses.append("d.queue = :queue")
         values["queue"] = queue
     if ids is not None:
-        clauses.append("id = ANY (:ids)")
+        clauses.append("d.id = ANY (:ids)")
         values["ids"] = list(ids)
+    if older_than is not None:
+        clauses.append("d.died_at < now() - make_interval(secs => :older_than)")
+        values["older_than"] = older_than
     return " WHERE " + " AND ".join(clauses), values
 
 
@@ -43,11 +67,30 @@ def find(
     """Dead letters, the newest first."""
     which, values = _which(queue, ids)
     statement = tables.text(
-        "SELECT id, queue, payload, reason, deliveries, died_at FROM {dead}"
+        "SELECT d.id, d.queue, d.payload, d.reason, d.deliveries, d.died_at FROM {dead} d"
         + which
-        + " ORDER BY died_at DESC, id DESC LIMIT :limit"
+        + " ORDER BY d.died_at DESC, d.id DESC LIMIT :limit"
     )
     return [DeadLetter(*row) for row in connection.execute(statement, {**values, "limit": limit})]
+
+
+def choose(
+    connection: Connection,
+    tables: BrokerTables,
+    *,
+    queue: str | None = None,
+    ids: Sequence[int] | None = None,
+    older_than: float | None = None,
+) -> dict[int, str]:
+    """Ids of dead letters, with `older_than` only those of so many seconds ago, and their queues.
+
+    They are locked: whoever else would requeue or drop them waits.
+    """
+    which, values = _which(queue, ids, older_than)
+    statement = tables.text(
+        "SELECT d.id, d.queue FROM {dead} d" + which + " ORDER BY d.id FOR UPDATE"
+    )
+    return {int(id): str(name) for id, name in connection.execute(statement, values)}
 
 
 def requeue(
@@ -57,15 +100,22 @@ def requeue(
     queue: str | None = None,
     ids: Sequence[int] | None = None,
 ) -> int:
-    """Puts dead letters back where they came from, their deliveries not counted; how many."""
+    """Puts dead letters back where they came from, their deliveries not counted; how many.
+
+    Queues that are missing are made. What is of no known queue stays.
+    """
     which, values = _which(queue, ids)
-    names = connection.scalars(tables.text("SELECT DISTINCT queue FROM {dead}" + which), values)
+    names = connection.scalars(
+        tables.text("SELECT DISTINCT d.queue FROM {dead} d" + which + " AND d.queue <> ''"), values
+    )
     tables.declare(connection, names)
     statement = tables.text(
-        "WITH back AS (DELETE FROM {dead}" + which + " RETURNING *) "
+        "WITH back AS (DELETE FROM {dead} d USING {queue} q"
+        + which
+        + " AND d.queue = q.name RETURNING d.*, q.id AS queue_id) "
         "INSERT INTO {message} (visible, payload, priority, queue_id, enqueued_at, redelivered) "
-        "SELECT true, d.payload, d.priority, q.id, d.enqueued_at, true "
-        "FROM back d JOIN {queue} q ON q.name = d.queue ORDER BY d.died_at, d.id"
+        "SELECT true, b.payload, b.priority, b.queue_id, b.enqueued_at, true "
+        "FROM back b ORDER BY b.died_at, b.id"
     )
     return int(connection.execute(statement, values).rowcount)
 
@@ -79,9 +129,6 @@ def drop(
     older_than: float | None = None,
 ) -> int:
     """Deletes dead letters, with `older_than` only those of so many seconds ago; how many."""
-    which, values = _which(queue, ids)
-    if older_than is not None:
-        which += " AND died_at < now() - make_interval(secs => :older_than)"
-        values["older_than"] = older_than
-    statement = tables.text("DELETE FROM {dead}" + which)
+    which, values = _which(queue, ids, older_than)
+    statement = tables.text("DELETE FROM {dead} d" + which)
     return int(connection.execute(statement, values).rowcount)

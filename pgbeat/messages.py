@@ -274,32 +274,37 @@ _CLAIM = """
         {low}
         LIMIT $2::integer)
     UPDATE {message} m
-       SET visible = false, claimed_by = $3::integer, deliveries = m.deliveries + 1
+       SET visible = false, claimed_by = $3::integer, deliveries = least(m.deliveries + 1, 32767)
       FROM picked WHERE m.ctid = picked.tid
     RETURNING m.id, m.queue_id, m.priority, m.deliveries, m.redelivered, m.payload
 """
 _FROM_THE_START = """
     SELECT r.tid
-      FROM unnest($1::bigint[]) WITH ORDINALITY AS w (queue_id, position)
-           JOIN {queue} q ON q.id = w.queue_id AND q.paused_at IS NULL
+      FROM (SELECT w.queue_id
+              FROM unnest($1::bigint[]) WITH ORDINALITY AS w (queue_id, position)
+                   JOIN {queue} q ON q.id = w.queue_id AND q.paused_at IS NULL
+             ORDER BY w.position) AS w
            CROSS JOIN LATERAL (
                SELECT c.ctid AS tid FROM {message} c
                 WHERE c.queue_id = w.queue_id AND c.visible
                   AND (c.expires_at IS NULL OR c.expires_at > now())
-                ORDER BY c.priority DESC, c.id LIMIT $2::integer FOR UPDATE SKIP LOCKED) r
+                ORDER BY c.priority DESC, c.id + 0 LIMIT $2::integer FOR UPDATE SKIP LOCKED) AS r
 """
 # Where a transaction that is open elsewhere keeps dead rows from being cleaned up, a queue's index
 # begins with all the messages of that time: they are passed over by their ids.
 _FROM_MARKS = """
     SELECT r.tid
-      FROM unnest($1::bigint[], $5::smallint[], $6::bigint[]) AS w (queue_id, priority, low)
-           JOIN {queue} q ON q.id = w.queue_id AND q.paused_at IS NULL
+      FROM (SELECT w.queue_id, w.priority, w.low
+              FROM unnest($1::bigint[], $5::smallint[], $6::bigint[])
+                       WITH ORDINALITY AS w (queue_id, priority, low, position)
+                   JOIN {queue} q ON q.id = w.queue_id AND q.paused_at IS NULL
+             ORDER BY w.position) AS w
            CROSS JOIN LATERAL (
                SELECT c.ctid AS tid FROM {message} c
                 WHERE c.queue_id = w.queue_id AND c.visible
-                  AND c.priority = w.priority AND c.id >= w.low
+                  AND c.priority = w.priority AND c.id + 0 >= w.low
                   AND (c.expires_at IS NULL OR c.expires_at > now())
-                ORDER BY c.id LIMIT $2::integer FOR UPDATE SKIP LOCKED) r
+                ORDER BY c.id + 0 LIMIT $2::integer FOR UPDATE SKIP LOCKED) AS r
 """
 _TAKE = f"""
     WITH acked AS (

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
@@ -205,7 +206,7 @@ def _set_paused(connection: Connection, tables: BrokerTables, name: str, paused:
     values = {"name": name, "paused": paused}
     changed = connection.execute(tables.text(_PAUSE), values).scalar_one_or_none()
     if changed is None and find(connection, tables, name) is None:
-        raise NotFound(f"there is no queue {name!r}; `pgbeat queues` lists them")
+        raise NotFound(_not_found(connection, tables, name))
     if changed is not None and not paused:
         connection.execute(
             tables.text("SELECT pg_notify('pgbeat_queue_' || :id, 'again')"), {"id": str(changed)}
@@ -339,26 +340,58 @@ class Queue(NamedTuple):
     delayed: int
     claimed: int
     dead: int
+    #: Processes that consume from it and are alive.
     consumers: int
     #: How long the oldest waiting message has been there.
     age: timedelta | None
     paused_at: datetime | None
+    #: It goes with its last consumer.
+    auto_delete: bool
+    #: The consumer that it is exclusive to.
+    owner: int | None
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether it goes with those who use it: queues of remote control, events, replies."""
+        return self.auto_delete or self.owner is not None
 
 
-def all_queues(connection: Connection, tables: BrokerTables) -> list[Queue]:
-    """Every queue with its numbers, by name."""
-    statement = tables.text(
-        """
-        SELECT q.name, coalesce(m.waiting, 0), coalesce(m.delayed, 0), coalesce(m.claimed, 0),
-               (SELECT count(*) FROM {dead} d WHERE d.queue = q.name),
-               (SELECT count(*) FROM {consumer} c WHERE c.queue_id = q.id),
-               now() - m.oldest, q.paused_at
-          FROM {queue} q LEFT JOIN (
+# Consumers that died are buried by one that lives; until then their rows are there.
+_QUEUES = """
+    WITH alive AS (SELECT id FROM pgbeat.consumers EXCEPT SELECT pgbeat.dead_consumers())
+    SELECT q.name, coalesce(m.waiting, 0), coalesce(m.delayed, 0), coalesce(m.claimed, 0),
+           coalesce(d.count, 0), coalesce(c.count, 0), clock_timestamp() - m.oldest, q.paused_at,
+           q.auto_delete, q.owner
+      FROM {queue} q
+           LEFT JOIN (
                SELECT queue_id, count(*) FILTER (WHERE visible) AS waiting,
                       count(available_at) AS delayed, count(claimed_by) AS claimed,
                       min(enqueued_at) FILTER (WHERE visible) AS oldest
                  FROM {message} GROUP BY queue_id) m ON m.queue_id = q.id
-         ORDER BY q.name
-        """
-    )
-    return [Queue(*row) for row in connection.execute(statement)]
+           LEFT JOIN (SELECT queue, count(*) FROM {dead} GROUP BY queue) d ON d.queue = q.name
+           LEFT JOIN (
+               SELECT queue_id, count(*) FROM {consumer} JOIN alive ON id = consumer_id
+                GROUP BY queue_id) c ON c.queue_id = q.id
+"""
+
+
+def all_queues(connection: Connection, tables: BrokerTables) -> list[Queue]:
+    """Every queue with its numbers, by name."""
+    rows = connection.execute(tables.text(_QUEUES + " ORDER BY q.name"))
+    return [Queue(*row) for row in rows]
+
+
+def get(connection: Connection, tables: BrokerTables, name: str) -> Queue:
+    """The queue of that name with its numbers. Raises `NotFound`."""
+    statement = tables.text(_QUEUES + " WHERE q.name = :name")
+    row = connection.execute(statement, {"name": name}).one_or_none()
+    if row is None:
+        raise NotFound(_not_found(connection, tables, name))
+    return Queue(*row)
+
+
+def _not_found(connection: Connection, tables: BrokerTables, name: str) -> str:
+    names = connection.scalars(tables.text("SELECT name FROM {queue} ORDER BY 1 LIMIT 10000"))
+    near = get_close_matches(name, list(names), n=1)
+    hint = f"did you mean {near[0]!r}?" if near else "`pgbeat queues` lists them"
+    return f"there is no queue {name!r}; {hint}"

@@ -16,7 +16,7 @@ from sqlalchemy import (
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB, UUID
+from sqlalchemy.dialects.postgresql import JSONB, REGCLASS, UUID
 
 SCHEMA = "pgbeat"
 metadata = MetaData(schema=SCHEMA)
@@ -175,6 +175,7 @@ consumers = Table(
     "consumers",
     metadata,
     Column("id", Integer, Identity(cycle=True), primary_key=True),
+    Column("tables", REGCLASS, nullable=False),
     Column("name", Text, nullable=False),
     _time("started_at", now=True),
     _time("lease_until"),

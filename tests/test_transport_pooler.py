@@ -104,8 +104,8 @@ def test_what_a_consumer_had_whose_lease_ran_out_goes_back(pooled: str, sql: Sql
         message = queue.get(timeout=10)
         sql("UPDATE kombu_message SET claimed_by = -1")
         sql(
-            "INSERT INTO pgbeat.consumers (id, name, started_at, lease_until) "
-            "VALUES (-1, 'gone', now() - interval '1 h', now() - interval '1 s')"
+            "INSERT INTO pgbeat.consumers (id, tables, name, started_at, lease_until) "
+            "VALUES (-1, 'kombu_message', 'gone', now(), now() - interval '1 s')"
         )
         again = queue.get(timeout=10)
         assert again.payload == message.payload

@@ -18,6 +18,7 @@ TARGET = "pgbeat.cli.target"
 #: Each command's module and what the list of commands says about it.
 COMMANDS = {
     "add": ("definitions", "Add a schedule."),
+    "dead": ("dead_letters", "Look at dead letters, put them back or drop them."),
     "demo": ("setup", "Show pgbeat at work."),
     "disable": ("switches", "Take a schedule out of service."),
     "doctor": ("doctor", "Check the database, the beat and the broker."),
@@ -28,6 +29,7 @@ COMMANDS = {
     "migrate": ("setup", "Bring the database's schema to the newest version."),
     "next": ("views", "Show when a schedule is due next."),
     "pause": ("switches", "Hold a schedule until it is resumed."),
+    "queues": ("queues", "Show the queues; pause, resume or purge one."),
     "remove": ("switches", "Delete a schedule."),
     "resume": ("switches", "Let a paused schedule go on."),
     "status": ("views", "Show all about a schedule."),
@@ -36,7 +38,24 @@ COMMANDS = {
 }
 
 
-class Commands(click.Group):
+class Group(click.Group):
+    """A group that names the nearest of its commands for a name that is none."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command named first."""
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "see --help for those there are"
+            ctx.fail(f"there is no command {name!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
+
+class Commands(Group):
     """A group whose commands are imported when they are called, and whose errors are sentences."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -50,19 +69,6 @@ class Commands(click.Group):
         module = import_module(f"pgbeat.cli.{COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, f"{cmd_name}_command")
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command named first; for a name that is none, the nearest there is."""
-        name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, COMMANDS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "see --help for those there are"
-            ctx.fail(f"there is no command {name!r}; {hint}")
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, none of them imported."""
@@ -93,7 +99,7 @@ class Commands(click.Group):
 
 def _misplaced(ctx: click.Context, error: click.NoSuchOption) -> str | None:
     """What to say about an option of the whole that was given after the command's name."""
-    command = error.ctx.info_name if error.ctx else "COMMAND"
+    command = error.ctx.command_path.removeprefix(ctx.command_path).strip() if error.ctx else ""
     for options, owner in ((("-A", "--app", "--workdir"), ctx.find_root()), (("--url",), ctx)):
         if error.option_name in options:
             between = ctx.command_path.removeprefix(owner.command_path)

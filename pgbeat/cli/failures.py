@@ -47,7 +47,8 @@ def _of_database(error: DBAPIError | psycopg.Error, target: Any) -> str:
         if problem is not None:
             return problem
     if state == "55P03":
-        return "somebody else is changing that schedule and isn't done yet; try again"
+        what = "that schedule" if '"schedules' in _context(error) else "that"
+        return f"somebody else is changing {what} and isn't done yet; try again"
     return f"the database refused: {db.first_line(error)}" + (
         "; `pgbeat doctor` lists the missing permissions" if state == "42501" else ""
     )
@@ -55,6 +56,12 @@ def _of_database(error: DBAPIError | psycopg.Error, target: Any) -> str:
 
 def _state(error: Exception) -> str | None:
     return getattr(getattr(error, "orig", None) or error, "sqlstate", None)
+
+
+def _context(error: Exception) -> str:
+    """Where the server met the error: the table's name is in it."""
+    diag = getattr(getattr(error, "orig", None) or error, "diag", None)
+    return getattr(diag, "context", None) or ""
 
 
 def unreachable(error: BaseException, target: Any) -> str:

@@ -60,16 +60,22 @@ def show(*parts: RenderableType) -> None:
         click.echo(row.rstrip(), color=console.is_terminal or None)
 
 
-def is_wide() -> bool:
+def is_wide(columns: int = WIDE) -> bool:
     """Whether there is room for all columns."""
-    return _console(StringIO()).width >= WIDE
+    return _console(StringIO()).width >= columns
 
 
-def table(*columns: str, folding: Collection[str] = ()) -> Table:
-    """A table without lines; the `folding` columns give way where there is too little room."""
+def table(*columns: str, folding: Collection[str] = (), numbers: Collection[str] = ()) -> Table:
+    """A table without lines; the `folding` columns give way where there is too little room, the
+    `numbers` are flush right."""
     made = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        made.add_column(column, no_wrap=column not in folding, overflow="fold")
+        made.add_column(
+            column,
+            no_wrap=column not in folding,
+            overflow="fold",
+            justify="right" if column in numbers else "left",
+        )
     return made
 
 
@@ -88,6 +94,11 @@ def line(value: object) -> str:
     """A value from the database on one line, with nothing in it that would move the cursor."""
     words = " ".join(str(value).split())
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
+
+
+def counted(number: int, noun: str) -> str:
+    """How many there are of what: `1 message`, `2 messages`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def styled(word: str) -> Text:

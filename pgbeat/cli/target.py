@@ -16,7 +16,9 @@ from sqlalchemy import Connection, Engine, text
 from pgbeat import db
 from pgbeat.cli import TARGET
 from pgbeat.cli.failures import BadInput
-from pgbeat.config import Settings, postgres_url
+from pgbeat.config import Settings, is_own_broker, place, postgres_url
+from pgbeat.errors import NotFound
+from pgbeat.messages import BrokerTables
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -115,6 +117,30 @@ class Target:
         """The zone of schedules that name none: the app's, or UTC."""
         app = self.app
         return "UTC" if app is None else str(getattr(app.timezone, "key", None) or app.timezone)
+
+    def broker(self, connection: Connection) -> BrokerTables:
+        """The broker's tables, by the names that the app gives them. Raises `NotFound` where they
+        are not in this database."""
+        options: dict[str, Any] = {}
+        if self.app is not None:
+            if not is_own_broker(self.app.conf, self.settings.url):
+                raise NotFound(
+                    f"the app's broker is not database {place(self.settings.url)}, and its queues "
+                    "are not here; --url names another database"
+                )
+            options = self.app.conf.broker_transport_options or {}
+        tables = BrokerTables.named(options)
+        if not tables.exist(connection):
+            raise NotFound(
+                f"the broker's tables are not in database {place(self.settings.url)}"
+                + (
+                    " yet; `pgbeat -A APP migrate` makes them"
+                    if self.app is not None
+                    else ": the broker is elsewhere, its tables have names of their own (give the "
+                    "app with -A APP), or nobody used it yet (`pgbeat -A APP migrate` makes them)"
+                )
+            )
+        return tables
 
     @property
     def engine(self) -> Engine:

@@ -189,7 +189,8 @@ class Broker:
                 # As kombu's virtual transports do it: a queue is there when it is first used.
                 self.do(queues.declare, message.queue)
                 count = _count(wire.run(statement, *parameters))
-            elif count == 0 and not self.do(queues.is_bound, message.exchange):
+            elif count == 0 and transient and not self.do(queues.is_bound, message.exchange):
+                # Events, mostly: once they are wanted, those of half a second may be missed.
                 self._unbound[message.exchange] = time.monotonic() + _UNBOUND
         return count
 

@@ -321,13 +321,14 @@ class Channel(stock.Channel):
     def _return_buffered(self, queue: int) -> None:
         """Gives back what was claimed for a consumer that is no more. What it took without
         acknowledgement is lost with it, as in AMQP."""
-        with self.session.lock:
+        if self.session.lost is not None:
+            return
+        with self.session.alone():
             mine = [d for d in self._buffer if d.queue == queue]
             self._buffer = deque(d for d in self._buffer if d.queue != queue)
             if mine and queue in self.acked:
                 self._reserved -= len(mine)
-                if self.session.lost is None:
-                    self.session.requeue([d.id for d in mine], counts=False)
+                self.session.requeue([d.id for d in mine], counts=False)
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         found = self._do(queues.find, queue)

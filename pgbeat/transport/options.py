@@ -92,13 +92,16 @@ def _hint(key: str) -> str:
 
 def _number(lowest: float, highest: float, whole: bool = False) -> Any:
     def read(value: Any) -> float | int:
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
+        try:
+            number = float("nan") if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            number = float("nan")
+        if number != number:
             raise ValueError(f"{value!r} is not a number")
-        number = float(value)
-        if whole and number != int(number):
-            raise ValueError(f"{value!r} is not a whole number")
         if not lowest <= number <= highest:
             raise ValueError(f"{value} is out of range; at least {lowest:g}, at most {highest:g}")
+        if whole and number != int(number):
+            raise ValueError(f"{value!r} is not a whole number")
         return int(number) if whole else number
 
     return read

@@ -9,7 +9,6 @@ next claim.
 import logging
 import os
 import random
-import select
 import socket
 import threading
 import time
@@ -139,9 +138,16 @@ class Session:
         name = f"{socket.gethostname()}:{os.getpid()}"
         if self._listens:
             leases.prepare_session(connection)
-            connection.execute(text("SELECT set_config('synchronous_commit', 'off', false)"))
+            # By the indexes, whatever the statistics of an empty table say; and a crash of the
+            # server may bring back what was acknowledged just before, but loses nothing.
+            connection.execute(
+                text(
+                    "SELECT set_config('plan_cache_mode', 'force_generic_plan', false), "
+                    "set_config('synchronous_commit', 'off', false)"
+                )
+            )
         #: The consumer's id; claims are under it.
-        self.id = consumers.register(connection, name, lease)
+        self.id = consumers.register(connection, broker.tables, name, lease)
         if self._listens:
             connection.execute(text(f"LISTEN {consumers.CHANNEL}"))
         else:
@@ -258,9 +264,7 @@ class Session:
                 self._connection, self._tables, self.id, messages,
                 limit=self._options.limit, counts=counts,
             )  # fmt: skip
-            self._marks.clear()
-            for watched in self._watched.values():
-                watched.hungry = True
+            self._look_again()
         self.wake()
 
     def reject(self, messages: Sequence[int]) -> None:
@@ -269,6 +273,12 @@ class Session:
             with self.alone():
                 consumers.reject(self._connection, self._tables, self.id, messages)
 
+    def _look_again(self) -> None:
+        """Messages came back: they may be anywhere. Its own announcements don't reach a session."""
+        self._marks.clear()
+        for watched in self._watched.values():
+            watched.hungry = True
+
     # ----- steps
 
     def next_step(self) -> Request | None:
@@ -276,6 +286,7 @@ class Session:
         now = time.monotonic()
         self._is_starving = self._is_patient = False
         self._look_at_clock(now)
+        self.hear()
         for _ in range(len(self._intakes)):
             intake = self._intakes[0]
             self._intakes.rotate(-1)
@@ -401,6 +412,7 @@ class Session:
                     self._connection, self._tables, survey.dead, limit=self._options.limit
                 )
             if released:
+                self._look_again()
                 logger.warning("Released %d messages that dead consumers had claimed", released)
         if survey.has_expired:
             with db.transaction(self._connection):
@@ -445,7 +457,7 @@ class Session:
             if request is None:
                 return False
             request.done(self.wire.run(request.statement, *request.parameters))
-            self._hear()
+            self.hear()
         return True
 
     def send_step(self) -> None:
@@ -454,9 +466,8 @@ class Session:
             if self._request is None and (request := self.next_step()) is not None:
                 self._request = request
                 self.wire.send(request.statement, *request.parameters)
-                while not self.wire.flush():
-                    select.select([], [self.wire], [])
-            self._hear()
+                self.wire.flush()
+            self.hear()
 
     def read(self) -> None:
         """Reads what has come from the server."""
@@ -465,9 +476,10 @@ class Session:
             if result is not None and self._request is not None:
                 request, self._request = self._request, None
                 request.done(result)
-            self._hear()
+            self.hear()
 
-    def _hear(self) -> None:
+    def hear(self) -> None:
+        """Takes note of the notifications that came with answers. The lock is held."""
         for channel, payload in self.wire.notifications():
             if channel == consumers.CHANNEL:
                 if payload == "bindings":
@@ -532,7 +544,9 @@ class _Guarded:
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         try:
-            if error is not None and (db.is_lost(error) or not isinstance(error, Exception)):
+            if error is None:
+                self.session.hear()
+            elif db.is_lost(error) or not isinstance(error, Exception):
                 self.session._fail(error)
         finally:
             self.session.lock.release()

@@ -1,7 +1,6 @@
 """The transport: kombu's connection to a broker in Postgres, for event loops and for threads."""
 
 import os
-import select
 import socket
 import time
 from contextlib import suppress
@@ -20,6 +19,7 @@ from pgbeat.transport import broker as brokers
 from pgbeat.transport.channel import Channel
 from pgbeat.transport.options import Options
 from pgbeat.transport.session import Session
+from pgbeat.transport.wire import readable
 
 #: Messages are delivered for this long before the event loop has its turn again.
 _SLICE = 0.005
@@ -226,13 +226,13 @@ class Transport(stock.Transport):
         try:
             if session.has_acks:
                 return
-            sockets: list[Any] = [session.wire.fileno(), self._waker[0]]
-            readable, _, _ = select.select(sockets, [], [], seconds)
+            sockets = [session.wire.fileno(), self._waker[0].fileno()]
+            found = readable(sockets, seconds)
         finally:
             self._is_waiting = False
-        if self._waker[0] in readable:
+        if sockets[1] in found:
             self._drain_waker()
-        if session.wire.fileno() in readable:
+        if sockets[0] in found:
             session.read()
 
     def _raise_lost(self, session: Session) -> None:

@@ -24,6 +24,20 @@ def array(numbers: Sequence[int]) -> bytes:
     return b"{%s}" % ",".join(map(str, numbers)).encode() if numbers else b"{}"
 
 
+def readable(files: Sequence[int], seconds: float) -> list[int]:
+    """Those of the file descriptors that can be read, waited for so long.
+
+    Not by `select.select`, which takes none above 1023, unless there is nothing else: eventlet has
+    only that.
+    """
+    if not hasattr(select, "poll"):
+        return select.select(files, [], [], seconds)[0]
+    poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
+    return [file for file, _ in poll.poll(seconds * 1000)]
+
+
 class Wire:
     """One session. Not for two threads at once."""
 
@@ -74,9 +88,10 @@ class Wire:
         self._checked(self.connection.wait(generators.execute(self.pgconn))[-1])
         self._prepared.add(statement.name)
 
-    def flush(self) -> bool:
-        """Sends what the socket did not take at once; whether all is sent."""
-        return bool(self.pgconn.flush() == 0)
+    def flush(self) -> None:
+        """Sends what the socket did not take at once."""
+        if self.pgconn.flush():
+            self.connection.wait(generators.send(self.pgconn))
 
     def poll(self) -> PGresult | None:
         """Reads what has come; the result of what was sent, once it is whole."""
@@ -109,7 +124,7 @@ class Wire:
         """Whether the connection is good, as far as can be told without asking the server."""
         if self.connection.closed or self.pgconn.transaction_status == TransactionStatus.UNKNOWN:
             return False
-        if self.is_busy or not select.select([self.pgconn.socket], [], [], 0)[0]:
+        if self.is_busy or not readable([self.fileno()], 0):
             return True
         try:
             # What a server says as it ends comes first, that it has ended second.

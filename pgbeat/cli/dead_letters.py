@@ -1,0 +1,213 @@
+"""`pgbeat dead`: messages that nobody could handle, and what is to become of them."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import click
+from sqlalchemy import Connection
+
+from pgbeat import db, dead_letters, queues
+from pgbeat.cli import Group, printing
+from pgbeat.cli.options import duration
+from pgbeat.cli.printing import counted, line, span
+from pgbeat.cli.switches import dry_run_option
+from pgbeat.cli.target import Target, pass_target
+from pgbeat.cli.views import json_option
+from pgbeat.dead_letters import DeadLetter
+from pgbeat.errors import NotFound
+from pgbeat.messages import BrokerTables
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group("dead", cls=Group, invoke_without_command=True)
+@click.pass_context
+def dead_command(ctx: click.Context) -> None:
+    """Look at dead letters, put them back or drop them.
+
+    A message is dead when it was delivered as often as its queue allows, or was rejected.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+_queue = click.option("--queue", metavar="QUEUE", help="Only those of this queue.")
+
+
+@dead_command.command("list")
+@_queue
+@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True,
+              help="The newest so many.")  # fmt: skip
+@json_option
+@pass_target
+def list_command(target: Target, queue: str | None, limit: int, as_json: bool) -> None:
+    """List dead letters, the newest first."""
+    with target.transaction() as connection:
+        now = db.now(connection)
+        tables = target.broker(connection)
+        found = dead_letters.find(connection, tables, queue=queue, limit=limit + 1)
+        if not found:
+            _check_queue(connection, tables, queue)
+    rows = found[:limit]
+    if as_json:
+        printing.echo_json([_json(row) for row in rows])
+    elif rows:
+        _show(rows, now)
+    else:
+        click.echo(f"There are no dead letters{_scope(queue)}.")
+    if len(found) > limit:
+        printing.note(f"there are more than these {limit}; --limit shows them.")
+
+
+def _json(row: DeadLetter) -> dict[str, Any]:
+    names = {"task": row.task, "task_id": row.task_id}
+    return {key: value for key, value in (row._asdict() | names).items() if key != "payload"}
+
+
+#: Columns of the terminal from which what there is to say of one goes on one line.
+_WIDE = 150
+
+
+def _show(rows: list[DeadLetter], now: datetime) -> None:
+    wide = printing.is_wide(_WIDE)
+    middle = ["task", "task id", "reason"] if wide else ["task, its id, and the reason"]
+    columns = ["id", "queue", *middle, "deliveries", "died"]
+    folding, numbers = {"queue", *middle}, {"id", "deliveries"}
+    table = printing.table(*columns, folding=folding, numbers=numbers)
+    for row in rows:
+        what = [line(row.task or "unknown"), line(row.task_id or ""), line(row.reason)]
+        table.add_row(
+            str(row.id),
+            line(row.queue),
+            *(what if wide else ["\n".join(filter(None, what))]),
+            str(row.deliveries),
+            f"{span(now - row.died_at, units=1)} ago",
+        )
+    printing.show(table)
+
+
+def _selecting(command: F) -> F:
+    """Adds what says which dead letters are meant."""
+    command = click.option("--all", "everything", is_flag=True, help="All of them.")(command)
+    command = _queue(command)
+    ids = click.IntRange(1, 2**63 - 1)
+    return click.argument("ids", nargs=-1, type=ids, metavar="[ID]...")(command)
+
+
+@dead_command.command("requeue")
+@_selecting
+@dry_run_option
+@pass_target
+def requeue_command(
+    target: Target, ids: tuple[int, ...], queue: str | None, everything: bool, dry_run: bool
+) -> None:
+    """Put dead letters back into their queues. Their deliveries count from none again."""
+    _require_selector(ids, everything, queue is not None, "--queue")
+    with target.transaction(dry_run=dry_run) as connection:
+        tables = target.broker(connection)
+        chosen = _choose(connection, tables, ids, queue)
+        count = dead_letters.requeue(connection, tables, ids=list(chosen))
+    homeless = sum(not name for name in chosen.values())
+    if count:
+        verb = "Would put back" if dry_run else "Put back"
+        click.echo(f"{verb} {_what(filter(None, chosen.values()))}.")
+    elif not homeless:
+        click.echo(f"There are no dead letters{_scope(queue)}.")
+    if homeless:
+        printing.note(
+            f"{counted(homeless, 'dead letter')} can't be put back: the queue was deleted before."
+        )
+
+
+@dead_command.command("drop")
+@_selecting
+@click.option("--older-than", type=duration, metavar="TIME",
+              help="Only those that died longer ago: 7d, '12 hours'.")  # fmt: skip
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@dry_run_option
+@pass_target
+def drop_command(
+    target: Target,
+    ids: tuple[int, ...],
+    queue: str | None,
+    everything: bool,
+    older_than: timedelta | None,
+    yes: bool,
+    dry_run: bool,
+) -> None:
+    """Delete dead letters for good."""
+    has_selector = queue is not None or older_than is not None
+    _require_selector(ids, everything, has_selector, "--queue, --older-than")
+    with target.transaction() as connection:
+        tables = target.broker(connection)
+        chosen = _choose(connection, tables, ids, queue, older_than)
+    what = _what(chosen.values())
+    if not chosen:
+        click.echo(f"There are no dead letters{_scope(queue, older_than)}.")
+    elif dry_run:
+        click.echo(f"Would drop {what}.")
+    elif yes or click.confirm(f"Drop {what}?"):
+        with target.transaction() as connection:
+            count = dead_letters.drop(connection, tables, ids=list(chosen))
+        click.echo(f"Dropped {counted(count, 'dead letter')}.")
+    else:
+        click.echo("Nothing is dropped.")
+
+
+def _require_selector(
+    ids: tuple[int, ...], everything: bool, has_selector: bool, selectors: str
+) -> None:
+    if ids and everything:
+        raise click.UsageError("ids and --all exclude each other")
+    if not (ids or everything or has_selector):
+        raise click.UsageError(f"which dead letters? Give their ids, {selectors} or --all")
+
+
+def _choose(
+    connection: Connection,
+    tables: BrokerTables,
+    ids: tuple[int, ...],
+    queue: str | None,
+    older_than: timedelta | None = None,
+) -> dict[int, str]:
+    """The dead letters that are meant. Raises `NotFound` if one of the ids is not among them."""
+    chosen = dead_letters.choose(
+        connection,
+        tables,
+        queue=queue,
+        ids=ids or None,
+        older_than=None if older_than is None else older_than.total_seconds(),
+    )
+    missing = sorted(set(ids) - set(chosen))
+    if missing:
+        named = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
+        are = "is no dead letter" if len(missing) == 1 else "are no dead letters"
+        raise NotFound(
+            f"there {are} {named}{_scope(queue, older_than)}; nothing is changed, "
+            "`pgbeat dead list` shows those there are"
+        )
+    if not chosen:
+        _check_queue(connection, tables, queue)
+    return chosen
+
+
+def _check_queue(connection: Connection, tables: BrokerTables, queue: str | None) -> None:
+    """Raises `NotFound` for a queue that is none; it may have dead letters all the same."""
+    if queue is not None:
+        queues.get(connection, tables, queue)
+
+
+def _scope(queue: str | None, older_than: timedelta | None = None) -> str:
+    of = "" if queue is None else f" of queue {queue!r}"
+    return of + ("" if older_than is None else f" older than {span(older_than, units=4)}")
+
+
+def _what(names: Iterable[str]) -> str:
+    """How many of which queues: `3 dead letters (2 of 'a', 1 of 'b')`."""
+    counts = Counter(names)
+    of = ", ".join(f"{n} of {name!r}" for name, n in counts.most_common())
+    if len(counts) == 1:
+        of = f"of {next(iter(counts))!r}"
+    return f"{counted(counts.total(), 'dead letter')} ({of})"
