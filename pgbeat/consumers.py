@@ -258,3 +258,13 @@ def expire(connection: Connection, tables: BrokerTables) -> None:
         )
     )
     queues.delete_expired(connection, tables)
+
+
+def delete_orphans(connection: Connection, tables: BrokerTables) -> None:
+    """Deletes messages that were put while their queue was being deleted."""
+    connection.execute(
+        tables.text(
+            "DELETE FROM {message} m WHERE claimed_by IS NULL "
+            "AND NOT EXISTS (SELECT FROM {queue} q WHERE q.id = m.queue_id)"
+        )
+    )

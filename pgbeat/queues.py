@@ -39,7 +39,7 @@ _STATE = """
 _DECLARE = """
     INSERT INTO {queue} AS q (name, durable, auto_delete, owner, max_priority, message_ttl,
            expires, delivery_limit)
-    VALUES (:name, :durable, :auto_delete, :owner, least(:max_priority, 255), :message_ttl,
+    VALUES (:name, :durable, :auto_delete, :owner, :max_priority, :message_ttl,
             :expires, :delivery_limit)
     ON CONFLICT (name) DO UPDATE SET used_at = now(),
            max_priority = coalesce(excluded.max_priority, q.max_priority),
@@ -59,6 +59,18 @@ def find(connection: Connection, tables: BrokerTables, name: str) -> Declared | 
     """The queue of that name, if it is there."""
     row = connection.execute(tables.text(_STATE), {"name": name}).one_or_none()
     return Declared(*row) if row else None
+
+
+def use(connection: Connection, tables: BrokerTables, name: str) -> int | None:
+    """The queue's id, if it is there; one that expires lives on from now."""
+    statement = tables.text("SELECT id, expires FROM {queue} WHERE name = :name")
+    row = connection.execute(statement, {"name": name}).one_or_none()
+    if row is None:
+        return None
+    if row.expires is not None:
+        used = tables.text("UPDATE {queue} SET used_at = now() WHERE id = :id")
+        connection.execute(used, {"id": row.id})
+    return int(row.id)
 
 
 def declare(
@@ -83,6 +95,8 @@ def declare(
             f"a queue's name has 1 to {LONGEST_NAME} characters; {name[:40]!r}… has {len(name)}"
         )
     values = {column: _whole(key, arguments) for key, column in ARGUMENTS.items()}
+    if values["max_priority"] is not None:
+        values["max_priority"] = min(values["max_priority"], 255)
     locked = connection.execute(tables.text(_LOCKED), {"name": name, "owner": caller}).one_or_none()
     if locked is not None:
         if not locked[1]:
@@ -312,20 +326,24 @@ def is_bound(connection: Connection, tables: BrokerTables, exchange: str) -> boo
 def topic_pattern(routing_key: str) -> str:
     """A topic's binding key as a regular expression of Postgres'.
 
-    `*` is exactly one word, `#` any number of them, none too (AMQP 0-9-1, 3.1.3.3).
+    `*` is exactly one word, `#` any number of them, none too (AMQP 0-9-1, 3.1.3.3). Words may be
+    empty, but an empty key has none.
     """
-    pattern, separator = "", ""
-    for word in routing_key.split("."):
+    words = routing_key.split(".") if routing_key else []
+    if words and all(word == "#" for word in words):
+        return "^"
+    # Without a word of its own, all that a pattern asks for is that there be one.
+    pattern = "^(?=.)" if words and all(word in {"#", "*"} for word in words) else "^"
+    has_word = False
+    for word in words:
         if word == "#":
-            # With the dot that it may lack: before it or, at the start, behind it.
-            pattern += r"(\.[^.]+)*" if separator else r"([^.]+(\.|$))*"
-            separator = separator or "optional"
+            pattern += r"(\.[^.]*)*" if has_word else r"([^.]*\.)*"
             continue
-        if separator == r"\.":
-            pattern += separator
-        pattern += "[^.]+" if word == "*" else _escaped(word)
-        separator = r"\."
-    return f"^{pattern}$"
+        if has_word:
+            pattern += r"\."
+        pattern += "[^.]*" if word == "*" else _escaped(word)
+        has_word = True
+    return f"{pattern}$"
 
 
 def _escaped(word: str) -> str:

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from psycopg.pq.abc import PGresult
@@ -200,6 +200,18 @@ class Broker:
             found = deliveries(wire.run(self.tables.take, b"{%d}" % queue, b"1", b"0", b"{}"))
         return found[0] if found else None
 
+    def disown(self) -> None:
+        """Lets go of the sockets without a word to the server: they are another process's too."""
+        wires = [self._working.wire] if self._working is not None else []
+        if self._session is not None:
+            wires.append(self._session.wire)
+        for wire in wires:
+            with suppress(Exception):
+                # Not closed: libpq would write to whatever gets that number next.
+                nowhere = os.open(os.devnull, os.O_RDWR)
+                os.dup2(nowhere, wire.fileno())
+                os.close(nowhere)
+
     def bindings_changed(self) -> None:
         """Forgets what it knew of exchanges."""
         self._unbound.clear()
@@ -225,12 +237,15 @@ def broker(url: URL, options: Options) -> Broker:
         return _brokers[key]
 
 
-#: Connections of the parent's: kept, so that nothing closes them in its name.
+#: The parent's: kept, so that nothing closes them in its name.
 _inherited: list[Any] = []
 
 
 def _after_fork() -> None:
+    """In the child: the parent's connections are not ours, and must not outlive it by us."""
     global _brokers, _lock
+    for known in _brokers.values():
+        known.disown()
     _inherited.append(_brokers)
     _brokers, _lock = {}, threading.Lock()
 

@@ -297,14 +297,18 @@ class Channel(stock.Channel):
     def basic_consume(
         self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any
     ) -> None:
-        found = self._do(queues.find, queue)
+        queue_id = self._use(queue)
+        consumer = Consumer(consumer_tag, queue, queue_id, bool(no_ack), callback)
+        self._consumers[consumer_tag] = consumer
+        self._by_queue.setdefault(queue_id, deque()).append(consumer)
+        (self.taken if no_ack else self.acked).append(queue_id)
+        self.session.subscribe(self, queue_id)
+
+    def _use(self, queue: str) -> int:
+        found = self._do(queues.use, queue)
         if found is None:
             raise _not_found("queue", queue)
-        consumer = Consumer(consumer_tag, queue, found.id, bool(no_ack), callback)
-        self._consumers[consumer_tag] = consumer
-        self._by_queue.setdefault(found.id, deque()).append(consumer)
-        (self.taken if no_ack else self.acked).append(found.id)
-        self.session.subscribe(self, found.id)
+        return int(found)
 
     def basic_cancel(self, consumer_tag: str) -> None:
         consumer = self._consumers.pop(consumer_tag, None)
@@ -331,10 +335,8 @@ class Channel(stock.Channel):
                 self.session.requeue([d.id for d in mine], counts=False)
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
-        found = self._do(queues.find, queue)
-        if found is None:
-            raise _not_found("queue", queue)
-        delivery = self.broker.take(found.id) if no_ack else self.session.claim_one(found.id)
+        queue_id = self._use(queue)
+        delivery = self.broker.take(queue_id) if no_ack else self.session.claim_one(queue_id)
         if delivery is None:
             return None
         message = self._message(delivery, queue)

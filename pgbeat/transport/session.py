@@ -40,7 +40,7 @@ _DEEP_COST, _DEEP_SHARE, _DEEP_LATEST = 0.02, 0.05, 30.0
 _PATIENCE = 0.003
 #: How often credit is looked for that comes back without a word.
 _STARVING = 0.02
-#: Dead letters are looked through this seldom for those that are too old.
+#: Old dead letters, and messages whose queue is gone, are looked for this seldom.
 _PRUNE = 600.0
 
 _AWAIT = Statement("await", "SELECT pgbeat.await_queues($1::bigint[])")
@@ -155,7 +155,11 @@ class Session:
             threading.Thread(target=self._renew, name="pgbeat lease", daemon=True).start()
         self.wire = Wire(db.driver(connection), prepares=self._listens)
         now = time.monotonic()
-        self._survey_at, self._poll_at, self._prune_at = now, now + self._poll, now
+        self._survey_at, self._poll_at, self._prune_at = (
+            now,
+            now + self._poll,
+            now + _PRUNE * random.random(),
+        )
         self._due_at: float | None = None
 
     # ----- who consumes what
@@ -425,11 +429,15 @@ class Session:
             for watched in self._watched.values():
                 watched.hungry = watched.hungry or promoted > 0
             next_due = 0.0 if promoted == 1000 else 0.05
-        if self._options.dead_letter_days and now >= self._prune_at:
+        if now >= self._prune_at:
             self._prune_at = now + _PRUNE
-            dead_letters.drop(
-                self._connection, self._tables, older_than=self._options.dead_letter_days * 86400
-            )
+            consumers.delete_orphans(self._connection, self._tables)
+            if self._options.dead_letter_days:
+                dead_letters.drop(
+                    self._connection,
+                    self._tables,
+                    older_than=self._options.dead_letter_days * 86400,
+                )
         # Many consumers share the work: about ten looks a second, all together.
         interval = _SURVEY * max(1.0, survey.consumers / 10) * random.uniform(0.8, 1.2)  # noqa: S311
         now = time.monotonic()
