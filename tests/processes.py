@@ -28,7 +28,9 @@ def until(condition: Callable[[], T | None], seconds: float = 30.0, what: str = 
 class Process(subprocess.Popen[bytes]):
     """A process whose output goes to a file, killed with its children."""
 
-    def __init__(self, command: list[str], log: Path, env: dict[str, str]) -> None:
+    def __init__(
+        self, command: list[str], log: Path, env: dict[str, str], cwd: Path = ROOT
+    ) -> None:
         self.log, self.command = log, " ".join(command)
         with log.open("wb") as output:
             super().__init__(
@@ -37,7 +39,7 @@ class Process(subprocess.Popen[bytes]):
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 env=env,
-                cwd=ROOT,
+                cwd=cwd,
                 start_new_session=True,
             )
 
