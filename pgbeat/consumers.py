@@ -83,6 +83,8 @@ def leave(connection: Connection, tables: BrokerTables, consumer: int) -> None:
     bury(connection, tables, [consumer], limit=None, counts=False)
 
 
+# Rows are found again by arrays of them here: a join's planner may take them for so many that it
+# reads the whole table.
 _GIVE_BACK = """
     WITH mine AS (
         SELECT m.id, m.queue_id,
@@ -90,7 +92,8 @@ _GIVE_BACK = """
           FROM {message} m LEFT JOIN {queue} q ON q.id = m.queue_id
          WHERE {which} FOR UPDATE OF m SKIP LOCKED),
     dead AS (
-        DELETE FROM {message} m USING mine WHERE m.id = mine.id AND mine.spent RETURNING m.*),
+        DELETE FROM {message} m USING unnest(ARRAY(SELECT id FROM mine WHERE spent)) AS d (id)
+         WHERE m.id = d.id RETURNING m.*),
     noted AS (
         INSERT INTO {dead} (id, queue, payload, priority, deliveries, reason, enqueued_at)
         SELECT d.id, coalesce(q.name, ''), d.payload, d.priority, d.deliveries,
@@ -100,7 +103,8 @@ _GIVE_BACK = """
     back AS (
         UPDATE {message} m SET visible = true, claimed_by = NULL, redelivered = true,
                deliveries = m.deliveries - :uncounted
-          FROM mine WHERE m.id = mine.id AND mine.spent IS NOT TRUE RETURNING m.queue_id)
+          FROM unnest(ARRAY(SELECT id FROM mine WHERE spent IS NOT TRUE)) AS b (id)
+         WHERE m.id = b.id RETURNING m.queue_id)
     SELECT (SELECT count(*) FROM mine), count(pgbeat.announce_queue(queue_id, 'again'))
       FROM (SELECT DISTINCT queue_id FROM back) AS q
 """
@@ -214,7 +218,8 @@ _SURVEY = """
                   WHERE c.tables = CAST(:tables AS regclass)),
            (SELECT extract(epoch FROM min(available_at) - clock_timestamp())::float8
               FROM {message} WHERE available_at IS NOT NULL),
-           EXISTS (SELECT FROM {message} WHERE expires_at <= now() AND claimed_by IS NULL)
+           coalesce((SELECT min(expires_at) FROM {message}
+                      WHERE expires_at IS NOT NULL AND claimed_by IS NULL) <= now(), false)
                OR EXISTS (SELECT FROM {queue} q
                    WHERE q.used_at + q.expires * interval '1 millisecond' < now()
                      AND NOT EXISTS (SELECT FROM {consumer} c WHERE c.queue_id = q.id)),
@@ -236,7 +241,8 @@ _PROMOTE = """
     ready AS (
         UPDATE {message} m
            SET visible = true, available_at = NULL, id = nextval('message_id_sequence')
-          FROM due WHERE m.ctid = due.tid RETURNING m.queue_id)
+          FROM unnest(ARRAY(SELECT tid FROM due)) AS d (tid)
+         WHERE m.ctid = d.tid RETURNING m.queue_id)
     SELECT (SELECT count(*) FROM ready), count(pgbeat.announce_queue(queue_id))
       FROM (SELECT DISTINCT queue_id FROM ready) AS q
 """
@@ -253,18 +259,22 @@ def expire(connection: Connection, tables: BrokerTables) -> None:
     """Deletes messages and queues that have outlived their time."""
     connection.execute(
         tables.text(
-            "DELETE FROM {message} WHERE id IN (SELECT id FROM {message} WHERE expires_at <= now() "
-            "AND claimed_by IS NULL LIMIT 5000 FOR UPDATE SKIP LOCKED)"
+            "DELETE FROM {message} m USING unnest(ARRAY("
+            "SELECT ctid FROM {message} WHERE expires_at <= now() AND claimed_by IS NULL "
+            "ORDER BY expires_at LIMIT 5000 FOR UPDATE SKIP LOCKED)) AS e (tid) "
+            "WHERE m.ctid = e.tid"
         )
     )
     queues.delete_expired(connection, tables)
 
 
-def delete_orphans(connection: Connection, tables: BrokerTables) -> None:
-    """Deletes messages that were put while their queue was being deleted."""
+def delete_useless(connection: Connection, tables: BrokerTables) -> None:
+    """Deletes messages whose queue is gone, and those that the stock transport delivered: it
+    leaves them where they are. Reads the whole table."""
     connection.execute(
         tables.text(
-            "DELETE FROM {message} m WHERE claimed_by IS NULL "
-            "AND NOT EXISTS (SELECT FROM {queue} q WHERE q.id = m.queue_id)"
+            "DELETE FROM {message} m WHERE m.claimed_by IS NULL "
+            "AND ((NOT m.visible AND m.available_at IS NULL) "
+            "OR NOT EXISTS (SELECT FROM {queue} q WHERE q.id = m.queue_id))"
         )
     )

@@ -266,7 +266,8 @@ _ONE = """(VALUES ($2::text, $3::integer, $4::timestamptz, $5::bigint))
 _COMMIT = "($6::text IS NULL OR set_config('synchronous_commit', $6, true) IS NOT NULL)"
 
 # Each queue's rows are read in the index's order and locked as they are read; the outer LIMIT
-# stops at the number wanted, so no row is locked in vain. Queues come in the order given.
+# stops at the number wanted, so no row is locked in vain. Queues come in the order given. What
+# was picked is found by its place: no estimate of how many that are can make it a join.
 _CLAIM = """
     WITH acked AS (
         DELETE FROM {message} WHERE id = ANY ($4::bigint[]) AND claimed_by = $3::integer),
@@ -275,7 +276,7 @@ _CLAIM = """
         LIMIT $2::integer)
     UPDATE {message} m
        SET visible = false, claimed_by = $3::integer, deliveries = least(m.deliveries + 1, 32767)
-      FROM picked WHERE m.ctid = picked.tid
+     WHERE m.ctid = ANY (ARRAY(SELECT tid FROM picked))
     RETURNING m.id, m.queue_id, m.priority, m.deliveries, m.redelivered, m.payload
 """
 _FROM_THE_START = """
@@ -312,6 +313,6 @@ _TAKE = f"""
     picked AS MATERIALIZED (
         {_FROM_THE_START}
         LIMIT $2::integer)
-    DELETE FROM {{message}} m USING picked WHERE m.ctid = picked.tid
+    DELETE FROM {{message}} m WHERE m.ctid = ANY (ARRAY(SELECT tid FROM picked))
     RETURNING m.id, m.queue_id, m.priority, m.deliveries + 1, m.redelivered, m.payload
 """

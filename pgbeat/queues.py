@@ -128,6 +128,7 @@ def _whole(key: str, arguments: Mapping[str, Any] | None) -> int | None:
     return number
 
 
+# Messages that don't wait, `consumers.delete_useless` finds later: no index has all of a queue.
 _DELETE = """
     WITH gone AS (DELETE FROM {queue} q WHERE {which} RETURNING q.id),
     unbound AS (DELETE FROM {binding} WHERE queue_id IN (SELECT id FROM gone) RETURNING exchange),
@@ -137,8 +138,12 @@ _DELETE = """
          WHERE x.auto_delete AND x.name IN (SELECT exchange FROM unbound)
            AND NOT EXISTS (SELECT FROM {binding} b WHERE b.exchange = x.name
                               AND b.queue_id NOT IN (SELECT id FROM gone))),
-    lost AS (DELETE FROM {message} WHERE queue_id IN (SELECT id FROM gone) RETURNING visible)
-    SELECT count(*) FILTER (WHERE visible) FROM lost
+    lost AS (
+        DELETE FROM {message} WHERE ctid = ANY (ARRAY(
+            SELECT m.tid FROM gone CROSS JOIN LATERAL (
+                SELECT c.ctid AS tid FROM {message} c
+                 WHERE c.queue_id = gone.id AND c.visible) AS m)) RETURNING id)
+    SELECT count(*) FROM lost
 """
 
 

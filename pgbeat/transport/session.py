@@ -40,7 +40,7 @@ _DEEP_COST, _DEEP_SHARE, _DEEP_LATEST = 0.02, 0.05, 30.0
 _PATIENCE = 0.003
 #: How often credit is looked for that comes back without a word.
 _STARVING = 0.02
-#: Old dead letters, and messages whose queue is gone, are looked for this seldom.
+#: Old dead letters, and messages of no use, are looked for this seldom.
 _PRUNE = 600.0
 
 _AWAIT = Statement("await", "SELECT pgbeat.await_queues($1::bigint[])")
@@ -158,7 +158,7 @@ class Session:
         self._survey_at, self._poll_at, self._prune_at = (
             now,
             now + self._poll,
-            now + _PRUNE * random.random(),
+            now + _PRUNE * (self.id % 10) / 10,  # not all at once
         )
         self._due_at: float | None = None
 
@@ -431,7 +431,7 @@ class Session:
             next_due = 0.0 if promoted == 1000 else 0.05
         if now >= self._prune_at:
             self._prune_at = now + _PRUNE
-            consumers.delete_orphans(self._connection, self._tables)
+            consumers.delete_useless(self._connection, self._tables)
             if self._options.dead_letter_days:
                 dead_letters.drop(
                     self._connection,

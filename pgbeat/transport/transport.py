@@ -57,6 +57,7 @@ class Transport(stock.Transport):
         self._owned: set[str] = set()
         self._loop: Any = None
         self._loop_fd: int | None = None
+        self._file: int | None = None
         self._timer: Any = None
         self._soon: tuple[float, Any] | None = None
         self._is_draining = False
@@ -120,6 +121,7 @@ class Transport(stock.Transport):
             self.channels.clear()
             self._owned.clear()
             self._leave_loop()
+            self._close_file()
             if self._waker is not None:
                 for end in self._waker:
                     end.close()
@@ -152,9 +154,22 @@ class Transport(stock.Transport):
                 self._waker = socket.socketpair()
                 for end in self._waker:
                     end.setblocking(False)
+            self._close_file()
+            # A number of its own: another connection of this process may be waiting for the same
+            # socket, or close it.
+            self._file = os.dup(session.wire.fileno())
             self._session = session
             session.add_waker(self.wake)
         return self._session
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            if self._loop is not None and self._loop_fd == file:
+                self._loop.remove_reader(file)
+                self._loop_fd = None
+            with suppress(OSError):
+                os.close(file)
 
     def own(self, queue: str) -> None:
         """The queue is exclusive to this connection, and goes with it."""
@@ -217,7 +232,7 @@ class Transport(stock.Transport):
         return False
 
     def _wait(self, session: Session | None, seconds: float | None) -> None:
-        if session is None or self._waker is None:
+        if session is None or self._waker is None or self._file is None:
             time.sleep(min(seconds if seconds is not None else 1.0, 1.0))
             return
         until = session.until_next()
@@ -226,7 +241,7 @@ class Transport(stock.Transport):
         try:
             if session.has_acks:
                 return
-            sockets = [session.wire.fileno(), self._waker[0].fileno()]
+            sockets = [self._file, self._waker[0].fileno()]
             found = readable(sockets, seconds)
         finally:
             self._is_waiting = False
@@ -280,7 +295,7 @@ class Transport(stock.Transport):
         if session.lost is not None:
             self._raise_lost(session)
         if self._loop_fd is None and self._waker is not None:
-            self._loop_fd = session.wire.fileno()
+            self._loop_fd = self._file
             loop.add_reader(self._loop_fd, self._on_readable)
             loop.add_reader(self._waker[0], self._drain_waker)
         session.send_step()

@@ -95,7 +95,9 @@ $$;
 CREATE FUNCTION pgbeat.announce_bindings() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM pg_notify('pgbeat_broker', 'bindings');
+    IF EXISTS (SELECT FROM changed) THEN
+        PERFORM pg_notify('pgbeat_broker', 'bindings');
+    END IF;
     RETURN NULL;
 END
 $$;
@@ -240,9 +242,12 @@ BEGIN
     EXECUTE format('CREATE TRIGGER pgbeat_announce AFTER INSERT ON %s
         REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT
         EXECUTE FUNCTION pgbeat.announce_messages()', m);
-    EXECUTE format('CREATE OR REPLACE TRIGGER pgbeat_announce AFTER INSERT OR DELETE ON %I
-        FOR EACH STATEMENT EXECUTE FUNCTION pgbeat.announce_bindings()',
-        queue_table || '_binding');
+    EXECUTE format('CREATE OR REPLACE TRIGGER pgbeat_bound AFTER INSERT ON %I
+        REFERENCING NEW TABLE AS changed FOR EACH STATEMENT
+        EXECUTE FUNCTION pgbeat.announce_bindings()', queue_table || '_binding');
+    EXECUTE format('CREATE OR REPLACE TRIGGER pgbeat_unbound AFTER DELETE ON %I
+        REFERENCING OLD TABLE AS changed FOR EACH STATEMENT
+        EXECUTE FUNCTION pgbeat.announce_bindings()', queue_table || '_binding');
 END
 $$;
 """
