@@ -240,7 +240,8 @@ _PROMOTE = """
            FOR UPDATE SKIP LOCKED),
     ready AS (
         UPDATE {message} m
-           SET visible = true, available_at = NULL, id = nextval('message_id_sequence')
+           SET visible = true, available_at = NULL, enqueued_at = now(),
+               id = nextval('message_id_sequence')
           FROM unnest(ARRAY(SELECT tid FROM due)) AS d (tid)
          WHERE m.ctid = d.tid RETURNING m.queue_id)
     SELECT (SELECT count(*) FROM ready), count(pgbeat.announce_queue(queue_id))

@@ -244,9 +244,10 @@ _MAY_CREATE = text("SELECT coalesce(has_schema_privilege(current_schema(), 'CREA
 
 
 def _broker_elsewhere(app: "Celery") -> Check:
+    where = "the broker"
     with app.connection_for_write() as broker:
-        where = broker.as_uri()
         try:
+            where = broker.as_uri()
             broker.ensure_connection(max_retries=1, interval_start=0, timeout=5)
         except Exception as error:  # any transport's
             return Check(
