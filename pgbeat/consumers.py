@@ -140,7 +140,11 @@ def requeue(
 
 
 def reject(
-    connection: Connection, tables: BrokerTables, consumer: int, messages: Sequence[int]
+    connection: Connection,
+    tables: BrokerTables,
+    consumer: int,
+    messages: Sequence[int],
+    reason: str = "rejected",
 ) -> None:
     """Moves claimed messages among the dead letters."""
     connection.execute(
@@ -149,13 +153,13 @@ def reject(
             WITH dead AS (DELETE FROM {message} m
                 WHERE m.id = ANY (:messages) AND m.claimed_by = :consumer RETURNING m.*)
             INSERT INTO {dead} (id, queue, payload, priority, deliveries, reason, enqueued_at)
-            SELECT d.id, coalesce(q.name, ''), d.payload, d.priority, d.deliveries, 'rejected',
+            SELECT d.id, coalesce(q.name, ''), d.payload, d.priority, d.deliveries, :reason,
                    d.enqueued_at
               FROM dead d LEFT JOIN {queue} q ON q.id = d.queue_id
             ON CONFLICT DO NOTHING
             """
         ),
-        {"messages": list(messages), "consumer": consumer},
+        {"messages": list(messages), "consumer": consumer, "reason": reason},
     )
 
 

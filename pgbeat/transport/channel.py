@@ -1,6 +1,7 @@
 """The channel: what kombu asks of a broker, in terms of queues and messages in Postgres."""
 
 import json
+import logging
 import warnings
 from collections import deque
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
 from kombu.transport import sqlalchemy as stock
 from kombu.transport import virtual
+from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.transport.virtual.base import UNDELIVERABLE_FMT, UndeliverableWarning
 from kombu.utils.uuid import uuid
 
@@ -17,6 +19,8 @@ from pgbeat import messages, queues
 from pgbeat.errors import QueueLocked
 from pgbeat.messages import Message
 from pgbeat.transport.session import Delivery
+
+logger = logging.getLogger("pgbeat.transport")
 
 #: Without a limit on the prefetch, a blocking consumer's claims begin with one and double.
 _FIRST_BATCH = 1
@@ -213,6 +217,10 @@ class Channel(stock.Channel):
             return int(self.session.id)
         return int(self.broker.session().id) if self.broker.has_session else None
 
+    def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
+        """`message_ttl`, `expires`, `max_priority` … of kombu's queues, as in AMQP."""
+        return to_rabbitmq_queue_arguments(arguments, **kwargs)
+
     def queue_bind(
         self,
         queue: str,
@@ -339,10 +347,7 @@ class Channel(stock.Channel):
         delivery = self.broker.take(queue_id) if no_ack else self.session.claim_one(queue_id)
         if delivery is None:
             return None
-        message = self._message(delivery, queue)
-        if not no_ack:
-            self.qos.append(message, delivery.id)
-        return message
+        return self._message(delivery, queue, no_ack)
 
     def basic_ack(self, delivery_tag: int, multiple: bool = False) -> None:
         for tag in self.qos.up_to(delivery_tag) if multiple else [delivery_tag]:
@@ -418,14 +423,28 @@ class Channel(stock.Channel):
             waiting.rotate(-1)
             if not consumer.no_ack:
                 self._reserved -= 1
-            message = self._message(delivery, consumer.queue)
-            if not consumer.no_ack:
-                self.qos.append(message, delivery.id)
-        consumer.callback(message)
+            message = self._message(delivery, consumer.queue, consumer.no_ack)
+        if message is not None:
+            consumer.callback(message)
         return True
 
-    def _message(self, delivery: Delivery, queue: str) -> Any:
+    def _message(self, delivery: Delivery, queue: str, no_ack: bool) -> Any:
+        """The message, noted where it is to be acknowledged; `None` where the row is none."""
+        try:
+            message = self._read(delivery, queue)
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            logger.error("Message %d of queue %r is not kombu's: %s", delivery.id, queue, error)
+            if not no_ack:
+                self.session.reject([delivery.id], f"not a message of kombu's: {error}")
+            return None
+        if not no_ack:
+            self.qos.append(message, delivery.id)
+        return message
+
+    def _read(self, delivery: Delivery, queue: str) -> Any:
         payload = json.loads(delivery.payload)
+        if "body" not in payload:
+            raise ValueError("it has no body")
         properties = payload.setdefault("properties", {})
         properties["delivery_tag"] = delivery.id
         info = properties.setdefault("delivery_info", {})
@@ -433,7 +452,7 @@ class Channel(stock.Channel):
         info.setdefault("routing_key", queue)
         info["redelivered"] = is_again = delivery.redelivered or delivery.deliveries > 1
         if is_again:
-            headers = payload.setdefault("headers", {})
+            headers = payload["headers"] = payload.get("headers") or {}
             headers["redelivered"] = True
             # As RabbitMQ's quorum queues count them: deliveries that failed before.
             headers["x-delivery-count"] = delivery.deliveries - 1

@@ -35,7 +35,9 @@ _SURVEY = 0.8
 _POLL_POOLED = 0.5
 #: A claim from the queue's start that took longer than this is followed by claims from where the
 #: last one ended, until it has cost no more than a part of the time in between.
-_DEEP_COST, _DEEP_SHARE, _DEEP_LATEST = 0.02, 0.05, 30.0
+_DEEP_COST, _DEEP_SHARE, _DEEP_LATEST = 0.02, 0.05, 10.0
+#: Priorities that a claim looks for where it doesn't begin at the start.
+_PRIORITIES = range(10)
 #: A worker that has plenty to do collects acknowledgements, and credit, for so long.
 _PATIENCE = 0.003
 #: How often credit is looked for that comes back without a word.
@@ -125,6 +127,7 @@ class Session:
         #: For each queue and priority, where claims go on while those from the start are costly.
         self._marks: dict[tuple[int, int], int] = {}
         self._next_deep = 0.0
+        self._dear = 0
         self._is_shallow = False
         self._is_starving = False
         self._is_patient = False
@@ -271,11 +274,11 @@ class Session:
             self._look_again()
         self.wake()
 
-    def reject(self, messages: Sequence[int]) -> None:
+    def reject(self, messages: Sequence[int], reason: str = "rejected") -> None:
         """Gives claimed messages up."""
         if messages:
             with self.alone():
-                consumers.reject(self._connection, self._tables, self.id, messages)
+                consumers.reject(self._connection, self._tables, self.id, messages, reason)
 
     def _look_again(self) -> None:
         """Messages came back: they may be anywhere. Its own announcements don't reach a session."""
@@ -330,18 +333,16 @@ class Session:
         parameters: tuple[Parameter, ...] = (array(of), b"%d" % limit, b"%d" % self.id)
         parameters += (self._take_acks(),)
         if not is_deep:
-            marks = sorted(
-                ((-priority, of.index(q), q, low) for (q, priority), low in self._marks.items()
-                 if q in of)
-            )  # fmt: skip
-            if not marks:
-                is_deep = True
-            else:
-                statement = self._tables.claim_on
-                parameters = (
-                    array([q for _, _, q, _ in marks]), *parameters[1:],
-                    array([-p for p, _, _, _ in marks]), array([low for *_, low in marks]),
-                )  # fmt: skip
+            statement = self._tables.claim_on
+            marks = self._marks
+            levels = sorted({*_PRIORITIES, *(p for q, p in marks if q in of)}, reverse=True)
+            starts = [(q, p, marks.get((q, p), 0)) for p in levels for q in of]
+            parameters = (
+                array([q for q, _, _ in starts]),
+                *parameters[1:],
+                array([p for _, p, _ in starts]),
+                array([low for _, _, low in starts]),
+            )
         start = time.monotonic()
 
         def done(result: PGresult) -> None:
@@ -354,7 +355,9 @@ class Session:
                 if is_deep:
                     now = time.monotonic()
                     cost = now - start
-                    wait = min(cost / _DEEP_SHARE, _DEEP_LATEST) if cost > _DEEP_COST else 0.0
+                    # Twice: the first time it may have been the machine.
+                    self._dear = self._dear + 1 if cost > _DEEP_COST else 0
+                    wait = min(cost / _DEEP_SHARE, _DEEP_LATEST) if self._dear > 1 else 0.0
                     self._next_deep, self._is_shallow = now + wait, False
             is_full = len(found) == limit
             for queue in of:
