@@ -6,8 +6,10 @@ exactly, but Celery turns them on for the names that it knows.
 
 from typing import Any
 
-from celery import bootsteps, signals
+from celery import bootsteps, current_app, signals
 from celery.worker import state
+from celery.worker.consumer.gossip import Gossip
+from celery.worker.consumer.mingle import Mingle
 
 from pgbeat.transport.transport import Transport
 
@@ -25,20 +27,24 @@ class ExactPrefetch(bootsteps.StartStopStep):
         c.task_consumer.channel.qos.free = free
 
 
-def prepare_worker(sender: Any, **kwargs: Any) -> None:
-    """Receives `worker_init`: the connection is known, the worker's parts are not made yet."""
-    if not isinstance(sender._conninfo.transport, Transport):
+def prepare(app: Any) -> None:
+    """Before the parts of the app's worker are made."""
+    url = app.conf.broker_read_url or app.conf.broker_url or ""
+    first = url[0] if isinstance(url, list | tuple) else url
+    if not f"{app.conf.broker_transport or ''} {first}".strip().startswith("pgbeat"):
         return
-    from celery.worker.consumer.gossip import Gossip
-    from celery.worker.consumer.mingle import Mingle
-
     for step in (Gossip, Mingle):
         step.compatible_transports = {*step.compatible_transports, Transport.driver_type}
-    conf = sender.app.conf
-    if conf.get("worker_disable_prefetch"):
-        sender.app.steps["consumer"].add(ExactPrefetch)
+    if app.conf.get("worker_disable_prefetch"):
+        app.steps["consumer"].add(ExactPrefetch)
         # Celery would say that it ignores the setting.
-        conf.worker_disable_prefetch = False
+        app.conf.worker_disable_prefetch = False
 
 
-signals.worker_init.connect(prepare_worker)
+def _on_worker_init(sender: Any, **kwargs: Any) -> None:
+    prepare(sender.app)
+
+
+signals.worker_init.connect(_on_worker_init)
+# In green pools the transport is loaded only after that.
+prepare(current_app._get_current_object())

@@ -66,6 +66,10 @@ class QoS(virtual.QoS):
             else:
                 self.channel.session.reject([delivery_tag])
 
+    def forget(self) -> None:
+        """Nothing of this is to be acknowledged any more."""
+        self._delivered.clear()
+
     def restore_unacked(self) -> list[Any]:
         """Gives everything back that was delivered and not acknowledged."""
         tags = list(self._delivered)
@@ -105,7 +109,8 @@ class Channel(stock.Channel):
         super().__init__(connection, **kwargs)
         self._consumers: dict[str, Consumer] = {}
         self._by_queue: dict[int, deque[Consumer]] = {}
-        self._buffer: deque[Delivery] = deque()
+        #: What was claimed, and whether it is to be acknowledged.
+        self._buffer: deque[tuple[Delivery, bool]] = deque()
         #: Messages in the buffer that are to be acknowledged.
         self._reserved = 0
         self._batch = _FIRST_BATCH
@@ -323,24 +328,30 @@ class Channel(stock.Channel):
         if consumer is None:
             return
         self._by_queue[consumer.queue_id].remove(consumer)
-        if not self._by_queue[consumer.queue_id]:
-            del self._by_queue[consumer.queue_id]
-            self._return_buffered(consumer.queue_id)
+        self._return_buffered()
         (self.taken if consumer.no_ack else self.acked).remove(consumer.queue_id)
         if self.session.lost is None:
             self.session.unsubscribe(self, consumer.queue_id)
 
-    def _return_buffered(self, queue: int) -> None:
-        """Gives back what was claimed for a consumer that is no more. What it took without
-        acknowledgement is lost with it, as in AMQP."""
+    def _return_buffered(self) -> None:
+        """Gives back what was claimed for consumers that are no more. What they took
+        without acknowledgement is lost with them, as in AMQP."""
         if self.session.lost is not None:
             return
         with self.session.alone():
-            mine = [d for d in self._buffer if d.queue == queue]
-            self._buffer = deque(d for d in self._buffer if d.queue != queue)
-            if mine and queue in self.acked:
-                self._reserved -= len(mine)
-                self.session.requeue([d.id for d in mine], counts=False)
+            kept: deque[tuple[Delivery, bool]] = deque()
+            mine = []
+            for delivery, acked in self._buffer:
+                if self._has_consumer(delivery.queue, acked):
+                    kept.append((delivery, acked))
+                elif acked:
+                    mine.append(delivery.id)
+            self._buffer = kept
+            self._reserved -= len(mine)
+            self.session.requeue(mine, counts=False)
+
+    def _has_consumer(self, queue: int, acked: bool) -> bool:
+        return any(c.no_ack is not acked for c in self._by_queue.get(queue, ()))
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         queue_id = self._use(queue)
@@ -354,9 +365,11 @@ class Channel(stock.Channel):
             self.qos.ack(tag)
 
     def acknowledge(self, delivery_tag: int) -> None:
-        """Deletes the message: with the next statement where one is sure to come soon."""
-        self.session.ack(delivery_tag)
-        self.connection.acks_wait()
+        """Deletes the message: with the next statement where one is sure to come soon. Where the
+        session is lost the message has gone back."""
+        if self._session is not None and self.connection is not None:
+            self._session.ack(delivery_tag)
+            self.connection.acks_wait()
 
     def basic_recover(self, requeue: bool = False) -> Any:
         if not requeue:
@@ -397,7 +410,7 @@ class Channel(stock.Channel):
         return 0 if self._buffer else self._batch
 
     def receive(self, found: list[Delivery], *, acked: bool) -> None:
-        self._buffer.extend(found)
+        self._buffer.extend((delivery, acked) for delivery in found)
         if acked:
             self._reserved += len(found)
         if len(found) == self._batch:
@@ -415,18 +428,26 @@ class Channel(stock.Channel):
         with self.session.lock:
             if not self._buffer:
                 return False
-            delivery = self._buffer.popleft()
-            waiting = self._by_queue.get(delivery.queue)
-            if not waiting:
-                return True
-            consumer = waiting[0]
-            waiting.rotate(-1)
-            if not consumer.no_ack:
+            delivery, acked = self._buffer.popleft()
+            consumer = self._next_consumer(delivery.queue, acked)
+            if acked:
                 self._reserved -= 1
+            if consumer is None:
+                return True
             message = self._message(delivery, consumer.queue, consumer.no_ack)
         if message is not None:
             consumer.callback(message)
         return True
+
+    def _next_consumer(self, queue: int, acked: bool) -> Consumer | None:
+        """Whose turn it is, among those that acknowledge or those that don't."""
+        waiting = self._by_queue.get(queue, ())
+        for consumer in waiting:
+            if consumer.no_ack is not acked:
+                self._by_queue[queue].remove(consumer)
+                self._by_queue[queue].append(consumer)
+                return consumer
+        return None
 
     def _message(self, delivery: Delivery, queue: str, no_ack: bool) -> Any:
         """The message, noted where it is to be acknowledged; `None` where the row is none."""
@@ -472,6 +493,8 @@ class Channel(stock.Channel):
                 session.flush_acks()
         finally:
             self._consumers.clear()
+            if self._qos is not None:
+                self._qos.forget()  # what ends later has nothing to acknowledge any more
             if self.connection is not None:
                 self.connection.close_channel(self)
             self.exchange_types = None

@@ -245,6 +245,16 @@ class Session:
             with self.alone():
                 self._flush_acks()
 
+    def send_acks(self) -> None:
+        """Sends them, unless something is under way, and doesn't wait for the answer."""
+        with _Guarded(self):
+            if self._request is None and self._acks:
+                self._send(self._acks_request())
+
+    def _acks_request(self) -> Request:
+        parameters = (self._take_acks(), b"%d" % self.id)
+        return Request(self._tables.ack, parameters, lambda result: None)
+
     def _flush_acks(self) -> None:
         while self._acks:
             self.wire.run(self._tables.ack, self._take_acks(), b"%d" % self.id)
@@ -301,8 +311,7 @@ class Session:
             if request is not None:
                 return request
         if self._acks and not self._is_patient:
-            parameters = (self._take_acks(), b"%d" % self.id)
-            return Request(self._tables.ack, parameters, lambda result: None)
+            return self._acks_request()
         if self._listens:
             return self._await(now)
         return None
@@ -473,16 +482,19 @@ class Session:
 
     def send_step(self) -> None:
         """Sends the next step, if none is under way; `read` gets its end."""
-        with self._guarded():
+        with _Guarded(self):
             if self._request is None and (request := self.next_step()) is not None:
-                self._request = request
-                self.wire.send(request.statement, *request.parameters)
-                self.wire.flush()
+                self._send(request)
             self.hear()
+
+    def _send(self, request: Request) -> None:
+        self._request = request
+        self.wire.send(request.statement, *request.parameters)
+        self.wire.flush()
 
     def read(self) -> None:
         """Reads what has come from the server."""
-        with self._guarded():
+        with _Guarded(self):
             result = self.wire.poll()
             if result is not None and self._request is not None:
                 request, self._request = self._request, None
@@ -503,9 +515,6 @@ class Session:
                 watched.hungry = True
                 if payload == "again":
                     self._marks.clear()
-
-    def _guarded(self) -> "_Guarded":
-        return _Guarded(self)
 
     def finish(self) -> None:
         """Waits for the end of what was sent. The lock is held."""

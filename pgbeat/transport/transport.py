@@ -51,6 +51,11 @@ class Transport(stock.Transport):
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
+        # The password for itself: `inspect stats` and Flower show the host name as it stands.
+        host = str(client.hostname or "")
+        if "://" in host and (url := postgres_url(host)).password is not None:
+            client.password = str(url.password)
+            client.hostname = url._replace(password=None).render_as_string()
         self._broker: brokers.Broker | None = None
         self._pid = os.getpid()
         self._session: Session | None = None
@@ -75,7 +80,8 @@ class Transport(stock.Transport):
         client = self.client
         host = str(client.hostname or "localhost")
         if "://" in host:
-            return postgres_url(host)
+            url = postgres_url(host)
+            return url.set(password=client.password) if client.password else url
         # After a failover kombu has it in pieces.
         return URL.create(
             "postgresql+psycopg",
@@ -195,10 +201,16 @@ class Transport(stock.Transport):
 
     def acks_wait(self) -> None:
         """Sees to it that acknowledgements are sent soon."""
+        session = self._session
+        if session is None or self.is_evented:  # the loop sees to it at its next turn
+            return
         if self._is_waiting:
             self.wake()
-        elif not self.is_evented and not self._is_draining and self._session is not None:
-            self._session.flush_acks()
+        elif self._is_draining:
+            # By a callback, which may have much to do yet: on its way, not waited for.
+            session.send_acks()
+        else:
+            session.flush_acks()
 
     # ----- threads: one message for each call
 
