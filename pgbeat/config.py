@@ -58,9 +58,20 @@ def is_sqlalchemy_broker(text: str | None) -> bool:
 
 def _first_broker(conf: Mapping[str, Any]) -> str:
     """The URL that the app publishes to; the first of a failover list, empty where it has none."""
-    urls = conf.get("broker_write_url") or conf.get("broker_url")
-    first = urls[0] if isinstance(urls, list | tuple) and urls else urls
-    return str(first or "").split(";")[0]
+    # Attributes of Celery's settings first: they heed CELERY_BROKER_URL and its like.
+    urls = next(
+        (
+            url
+            for name in ("broker_write_url", "broker_url")
+            if (url := getattr(conf, name, None) or conf.get(name))
+        ),
+        "",
+    )
+    first = str((urls[0] if urls else "") if isinstance(urls, list | tuple) else urls)
+    first = first.split(";")[0]
+    if str(conf.get("broker_transport") or "").startswith("pgbeat") and "+" not in first:
+        return f"pgbeat+{first}"
+    return first
 
 
 def delays_in_table(conf: Mapping[str, Any]) -> bool:

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 import time
 from contextlib import suppress
 from queue import Empty
@@ -62,6 +63,7 @@ class Transport(stock.Transport):
         self._owned: set[str] = set()
         self._loop: Any = None
         self._loop_fd: int | None = None
+        self._loop_thread: int | None = None
         self._file: int | None = None
         self._timer: Any = None
         self._soon: tuple[float, Any] | None = None
@@ -202,9 +204,12 @@ class Transport(stock.Transport):
     def acks_wait(self) -> None:
         """Sees to it that acknowledgements are sent soon."""
         session = self._session
-        if session is None or self.is_evented:  # the loop sees to it at its next turn
+        if session is None:
             return
-        if self._is_waiting:
+        if self.is_evented:  # the loop sees to it at its next turn
+            if threading.get_ident() != self._loop_thread:
+                self.wake()
+        elif self._is_waiting:
             self.wake()
         elif self._is_draining:
             # By a callback, which may have much to do yet: on its way, not waited for.
@@ -304,6 +309,7 @@ class Transport(stock.Transport):
         session, loop = self._session, self._loop
         if session is None or loop is None:
             return
+        self._loop_thread = threading.get_ident()
         if session.lost is not None:
             self._raise_lost(session)
         if self._loop_fd is None and self._waker is not None:
