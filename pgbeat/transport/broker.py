@@ -202,15 +202,15 @@ class Broker:
 
     def disown(self) -> None:
         """Lets go of the sockets without a word to the server: they are another process's too."""
-        wires = [self._working.wire] if self._working is not None else []
+        sockets = [self._working.wire.fileno()] if self._working is not None else []
         if self._session is not None:
-            wires.append(self._session.wire)
-        for wire in wires:
-            with suppress(Exception):
+            sockets += [self._session.wire.fileno(), *self._session.files]
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for file in sockets:
+            with suppress(OSError):
                 # Not closed: libpq would write to whatever gets that number next.
-                nowhere = os.open(os.devnull, os.O_RDWR)
-                os.dup2(nowhere, wire.fileno())
-                os.close(nowhere)
+                os.dup2(nowhere, file)
+        os.close(nowhere)
 
     def bindings_changed(self) -> None:
         """Forgets what it knew of exchanges."""

@@ -118,6 +118,8 @@ class Session:
         self._tables, self._options = broker.tables, broker.options
         #: Held for each step.
         self.lock = threading.RLock()
+        #: Duplicates of the socket that connections of kombu's wait on.
+        self.files: set[int] = set()
         #: The error that ended it.
         self.lost: BaseException | None = None
         self._intakes: deque[Intake] = deque()

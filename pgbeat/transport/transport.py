@@ -166,6 +166,7 @@ class Transport(stock.Transport):
             # A number of its own: another connection of this process may be waiting for the same
             # socket, or close it.
             self._file = os.dup(session.wire.fileno())
+            session.files.add(self._file)
             self._session = session
             session.add_waker(self.wake)
         return self._session
@@ -173,6 +174,8 @@ class Transport(stock.Transport):
     def _close_file(self) -> None:
         file, self._file = self._file, None
         if file is not None:
+            if self._session is not None:
+                self._session.files.discard(file)
             if self._loop is not None and self._loop_fd == file:
                 self._loop.remove_reader(file)
                 self._loop_fd = None
