@@ -215,7 +215,8 @@ class BrokerTables:
     def claim(self) -> Statement:
         """Claims messages: queues, at most, for which consumer; and acknowledges: ids.
 
-        Rows: id, queue_id, priority, deliveries, redelivered, payload.
+        Rows: id, queue_id, priority, deliveries, redelivered, payload; and one at the end with
+        nothing but, as its payload, the seconds that it took.
         """
         return Statement("claim", self.sql(_CLAIM.replace("{low}", _FROM_THE_START)))
 
@@ -273,11 +274,17 @@ _CLAIM = """
         DELETE FROM {message} WHERE id = ANY ($4::bigint[]) AND claimed_by = $3::integer),
     picked AS MATERIALIZED (
         {low}
-        LIMIT $2::integer)
-    UPDATE {message} m
-       SET visible = false, claimed_by = $3::integer, deliveries = least(m.deliveries + 1, 32767)
-     WHERE m.ctid = ANY (ARRAY(SELECT tid FROM picked))
-    RETURNING m.id, m.queue_id, m.priority, m.deliveries, m.redelivered, m.payload
+        LIMIT $2::integer),
+    claimed AS (
+        UPDATE {message} m
+           SET visible = false, claimed_by = $3::integer,
+               deliveries = least(m.deliveries + 1, 32767)
+         WHERE m.ctid = ANY (ARRAY(SELECT tid FROM picked))
+        RETURNING m.id, m.queue_id, m.priority, m.deliveries, m.redelivered, m.payload)
+    SELECT * FROM claimed
+    UNION ALL
+    SELECT NULL, NULL, NULL, NULL, NULL,
+           extract(epoch FROM clock_timestamp() - statement_timestamp())::text
 """
 _FROM_THE_START = """
     SELECT r.tid

@@ -33,9 +33,9 @@ logger = logging.getLogger("pgbeat.transport")
 _SURVEY = 0.8
 #: The same where there is nobody to tell of new messages.
 _POLL_POOLED = 0.5
-#: A claim from the queue's start that took longer than this is followed by claims from where the
-#: last one ended, until it has cost no more than a part of the time in between.
-_DEEP_COST, _DEEP_SHARE, _DEEP_LATEST = 0.02, 0.05, 10.0
+#: Claims from the queues' start may take this part of the time, while there are more of them than
+#: that; the others go on where the last one ended. After so many seconds there is one anyhow.
+_DEEP_SHARE, _DEEP_LATEST = 0.05, 10.0
 #: Priorities that a claim looks for where it doesn't begin at the start.
 _PRIORITIES = range(10)
 #: A worker that has plenty to do collects acknowledgements, and credit, for so long.
@@ -129,7 +129,6 @@ class Session:
         #: For each queue and priority, where claims go on while those from the start are costly.
         self._marks: dict[tuple[int, int], int] = {}
         self._next_deep = 0.0
-        self._dear = 0
         self._is_shallow = False
         self._is_starving = False
         self._is_patient = False
@@ -354,7 +353,6 @@ class Session:
                 array([p for _, p, _ in starts]),
                 array([low for _, _, low in starts]),
             )
-        start = time.monotonic()
 
         def done(result: PGresult) -> None:
             found = deliveries(result)
@@ -364,12 +362,9 @@ class Session:
                     key = (delivery.queue, delivery.priority)
                     self._marks[key] = max(self._marks.get(key, 0), delivery.id + 1)
                 if is_deep:
-                    now = time.monotonic()
-                    cost = now - start
-                    # Twice: the first time it may have been the machine.
-                    self._dear = self._dear + 1 if cost > _DEEP_COST else 0
-                    wait = min(cost / _DEEP_SHARE, _DEEP_LATEST) if self._dear > 1 else 0.0
-                    self._next_deep, self._is_shallow = now + wait, False
+                    cost = float(result.get_value(result.ntuples - 1, 5) or 0)
+                    wait = min(cost / _DEEP_SHARE, _DEEP_LATEST)
+                    self._next_deep, self._is_shallow = time.monotonic() + wait, False
             is_full = len(found) == limit
             for queue in of:
                 if (watched := self._watched.get(queue)) is not None:
@@ -595,6 +590,7 @@ def deliveries(result: PGresult) -> list[Delivery]:
             int(value(i, 3) or 0), value(i, 4) == b"t", value(i, 5) or b"",
         )
         for i in range(result.ntuples)
+        if value(i, 0) is not None
     ]  # fmt: skip
     found.sort(key=lambda d: (-d.priority, d.id))
     return found
