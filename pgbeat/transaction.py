@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from pgbeat.config import delays_in_table
+from pgbeat.errors import SchemaError
 from pgbeat.messages import BrokerTables, Message
 from pgbeat.publisher import TransactionPublisher, send_task
 from pgbeat.templates import Launch
@@ -22,8 +23,15 @@ _CHUNK = 1000
 class _Immediate:
     """Writes at once, on the caller's connection."""
 
-    def __init__(self, connection: Connection, tables: BrokerTables) -> None:
-        self.connection, self.tables = connection, tables
+    def __init__(self, session: Session | Connection, tables: BrokerTables) -> None:
+        self._session, self.tables = session, tables
+
+    @property
+    def connection(self) -> Connection:
+        """Asked of a session every time: it tells the server of a savepoint only then."""
+        if isinstance(self._session, Session):
+            return self._session.connection()
+        return self._session
 
     def write(self, message: Message) -> None:
         self.tables.put(self.connection, [message])
@@ -35,11 +43,17 @@ class _Immediate:
 class InTransaction(OutboxConnection):
     """A kombu connection that publishes into an open transaction."""
 
-    def __init__(self, connection: Connection, app: Celery) -> None:
-        tables = BrokerTables.named(app.conf.broker_transport_options or {})
-        super().__init__(_Immediate(connection, tables), delays=delays_in_table(app.conf))
+    def __init__(self, session: Session | Connection, app: Celery) -> None:
         self._app = app
-        self._open = connection
+        self._open = _Immediate(
+            session, BrokerTables.named(app.conf.broker_transport_options or {})
+        )
+        if not self._open.tables.exist(self._open.connection):
+            raise SchemaError(
+                "the transaction's database has no broker's tables; run `pgbeat migrate` there, "
+                "or take a session of the broker's database"
+            )
+        super().__init__(self._open, delays=delays_in_table(app.conf))
 
     def send_many(
         self,
@@ -59,22 +73,34 @@ class InTransaction(OutboxConnection):
         while chunk := list(islice(items, _CHUNK)):
             fresh = []
             for item in chunk:
-                is_mapping = isinstance(item, Mapping)
-                args, kwargs = ((), item) if is_mapping else (item, {})
-                launch = Launch(str(uuid4()), name, args, kwargs, options)  # type: ignore[arg-type]
+                args, kwargs = _arguments(item)
+                launch = Launch(str(uuid4()), name, args, kwargs, options)
                 publisher.publish(launch)
                 fresh.append(launch.job_id)
-            publisher.flush(self._open, fresh)
+            publisher.flush(self._open.connection, fresh)
             publisher.clear()
             ids += fresh
         return ids
+
+
+def _arguments(
+    item: Sequence[Any] | Mapping[str, Any],
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    if isinstance(item, Mapping):
+        return (), item
+    if isinstance(item, Sequence) and not isinstance(item, str | bytes | bytearray):
+        return item, {}
+    raise TypeError(
+        f"send_many wants for each task a sequence of its arguments, or a mapping of its "
+        f"keyword arguments, not {item!r}"
+    )
 
 
 def in_transaction(session: Session | Connection, app: Celery | None = None) -> InTransaction:
     """A connection for `apply_async(connection=…)` whose messages commit, or vanish, with the open
     transaction of an SQLAlchemy session or connection.
 
-    The session's database must be the broker's. `app` is the current one unless given.
+    The session's database must be the broker's: `SchemaError` where it has no such tables. `app` is
+    the current one unless given.
     """
-    connection = session.connection() if isinstance(session, Session) else session
-    return InTransaction(connection, app or current_app._get_current_object())
+    return InTransaction(session, app or current_app._get_current_object())

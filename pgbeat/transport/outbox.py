@@ -48,6 +48,9 @@ def _declare(connection: Any, tables: BrokerTables, queue: str) -> None:
 
 class _OutboxTransport(Transport):
     Channel = OutboxChannel
+    #: kombu would publish again, on a transaction that is broken.
+    connection_errors: tuple[type[BaseException], ...] = ()
+    channel_errors = ()
 
     def establish_connection(self) -> Transport:
         return self

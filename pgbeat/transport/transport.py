@@ -37,7 +37,7 @@ class Transport(stock.Transport):
     default_port = 5432
     driver_type = "postgresql"
     driver_name = "psycopg"
-    connection_errors = (
+    connection_errors: tuple[type[BaseException], ...] = (
         OperationalError,
         InterfaceError,
         psycopg.OperationalError,
