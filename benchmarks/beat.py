@@ -9,11 +9,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from beats.contenders import Contender, Pgbeat
-from beats.machine import Stolen, description
+from beats.machine import description
 from beats.measures import Bench, Figures, change, idle, lateness, launch
 from beats.peers import CONTENDERS, RedBeat
 from beats.processes import ProcessError, Processes
@@ -21,6 +19,7 @@ from beats.report import Results, number, print_results
 from beats.spec import Spec
 from beats.takeover import takeover
 from rich.console import Console
+from runner import interrupt, measure_all, names_of
 from servers import Postgres, Redis
 
 MEASURES = ("idle", "launch", "change", "late", "takeover")
@@ -82,34 +81,6 @@ def _takeover(bench: Bench, contender: Contender, options: argparse.Namespace) -
     return {"note": contender.takeover_note}
 
 
-def measure_all(
-    bench: Bench, contenders: list[Contender], options: argparse.Namespace, results: Results
-) -> None:
-    """Runs every case for every contender, next to each other, into `results`."""
-    for measure in options.only:
-        for title, run in cases(measure, bench, options):
-            row = results.setdefault(measure, {}).setdefault(title, {})
-            for contender in contenders:
-                bench.say(f"{measure}, {title}: {contender.name} …")
-                stolen = Stolen()
-                try:
-                    figures = run(contender)
-                except Exception as error:  # the other figures are worth having all the same
-                    figures = {"error": str(error) or repr(error)}
-                finally:
-                    bench.processes.kill_all()
-                row[contender.name] = {**figures, "stolen_percent": stolen.percent()}
-                bench.say(f"    {_brief(row[contender.name])}")
-
-
-def _brief(figures: Figures) -> str:
-    return ", ".join(
-        f"{name} {number(value) if isinstance(value, int | float) else value}"
-        for name, value in figures.items()
-        if isinstance(value, int | float | str)
-    )
-
-
 def contenders_for(options: argparse.Namespace, say: Callable[[str], None]) -> list[str]:
     """The names to compare; says which are left out and why."""
     names = []
@@ -124,24 +95,16 @@ def contenders_for(options: argparse.Namespace, say: Callable[[str], None]) -> l
     return names
 
 
-def _names(text: str, known: tuple[str, ...]) -> list[str]:
-    by_lower = {name.lower(): name for name in known}
-    names = [by_lower.get(part.strip().lower(), "") for part in text.split(",")]
-    if "" in names:
-        raise argparse.ArgumentTypeError(f"{text!r}: choose from {', '.join(known)}")
-    return [name for name in known if name in names]
-
-
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     everyone = tuple(CONTENDERS)
     parser.add_argument(
-        "--only", type=lambda text: _names(text, MEASURES), default=list(MEASURES),
+        "--only", type=lambda text: names_of(text, MEASURES), default=list(MEASURES),
         metavar="MEASURES", help=f"of {','.join(MEASURES)}",
     )  # fmt: skip
     parser.add_argument(
-        "--schedulers", type=lambda text: _names(text, everyone), default=list(everyone),
+        "--schedulers", type=lambda text: names_of(text, everyone), default=list(everyone),
         metavar="NAMES", help=f"of {','.join(everyone)}",
     )  # fmt: skip
     parser.add_argument(
@@ -154,14 +117,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
-
-
 def main() -> int:
     """Runs the benchmark; 130 after Ctrl-C, with the tables of what was measured until then."""
     options = parse(sys.argv[1:])
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     console = Console(width=None if sys.stdout.isatty() else 140)
     progress = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     names = contenders_for(options, progress.print)
@@ -191,7 +150,12 @@ def main() -> int:
                     contenders.append(kind(spec))
                 except ProcessError as error:
                     progress.print(f"{name}: skipped ({error})")
-            measure_all(bench, contenders, options, results)
+            all_cases = (
+                (measure, *case)
+                for measure in options.only
+                for case in cases(measure, bench, options)
+            )
+            measure_all(all_cases, contenders, processes, progress.print, results)
         except KeyboardInterrupt:
             progress.print("interrupted")
             code = 130

@@ -1,11 +1,13 @@
-"""The servers a benchmark runs against: its own Redis, and Postgres from a URL or embedded."""
+"""The servers of a benchmark: its own Redis and RabbitMQ, and Postgres from a URL or embedded."""
 
+import os
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
 import warnings
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,8 +22,9 @@ class Redis:
 
     def __init__(self) -> None:
         self.url = ""
-        self._folder = ""
-        self._process: subprocess.Popen[bytes] | None = None
+        #: The server's process, for its CPU time.
+        self.pid: int | None = None
+        self._stack = ExitStack()
 
     @staticmethod
     def installed() -> bool:
@@ -29,26 +32,19 @@ class Redis:
         return shutil.which("redis-server") is not None
 
     def __enter__(self) -> Self:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self._folder = tempfile.mkdtemp(prefix="pgbeat-bench-redis-")
-        self._process = subprocess.Popen(
-            ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--dir", self._folder,
-             "--save", "", "--appendonly", "no", "--daemonize", "no"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-        self.url = f"redis://127.0.0.1:{port}/0"
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                break
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    return self
-            time.sleep(0.02)
-        self.__exit__(None, None, None)
-        raise RuntimeError("redis-server did not start within 10 s")
+        with self._stack as stack:
+            (port,) = free_ports(1)
+            folder = stack.enter_context(_folder("pgbeat-bench-redis-"))
+            process = started(
+                stack,
+                ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--dir", folder,
+                 "--save", "", "--appendonly", "no", "--daemonize", "no"],
+            )  # fmt: skip
+            wait_for_port(process, port, 10, "redis-server")
+            self.url = f"redis://127.0.0.1:{port}/0"
+            self.pid = process.pid
+            self._stack = stack.pop_all()
+        return self
 
     def __exit__(
         self,
@@ -56,14 +52,146 @@ class Redis:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._stack.close()
+
+
+#: Arguments of Erlang.
+_LOOPBACK_ONLY = "-kernel inet_dist_use_interface {127,0,0,1}"
+
+
+class RabbitMQ:
+    """A RabbitMQ of the benchmark's own: loopback, free ports, a node name, port mapper (epmd) and
+    folder of its own, no plugins."""
+
+    #: Debian's command in PATH changes to another user, who can't use our folder; this is what it
+    #: calls.
+    _SCRIPTS = ("/usr/lib/rabbitmq/bin", *os.environ.get("PATH", "").split(os.pathsep), "/usr/sbin")
+
+    def __init__(self) -> None:
+        self.url = ""
+        #: The server's process, for its CPU time.
+        self.pid: int | None = None
+        self._stack = ExitStack()
+
+    @classmethod
+    def _script(cls) -> str | None:
+        return shutil.which("rabbitmq-server", path=os.pathsep.join(cls._SCRIPTS))
+
+    @classmethod
+    def installed(cls) -> bool:
+        """Whether there is a `rabbitmq-server`, and Erlang's `epmd` in PATH."""
+        return cls._script() is not None and shutil.which("epmd") is not None
+
+    def __enter__(self) -> Self:
+        script = self._script()
+        assert script
+        with self._stack as stack:
+            port, distribution, mapper = free_ports(3)
+            folder = Path(stack.enter_context(_folder("pgbeat-bench-rabbitmq-")))
+            (folder / "enabled_plugins").write_text("[].\n")
+            (folder / "advanced.config").write_text("[].\n")
+            (folder / "rabbitmq.conf").touch()
+            (folder / "rabbitmq-env.conf").touch()
+            environment = {
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith(("RABBITMQ_", "ERL_", "NOTIFY_SOCKET"))
+            } | {
+                "HOME": str(folder),  # where Erlang keeps the cookie
+                "ERL_EPMD_ADDRESS": "127.0.0.1",
+                "ERL_EPMD_PORT": str(mapper),
+                "RABBITMQ_NODENAME": f"pgbeat-bench-{os.getpid()}@localhost",
+                "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+                "RABBITMQ_NODE_PORT": str(port),
+                "RABBITMQ_DIST_PORT": str(distribution),
+                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _LOOPBACK_ONLY,
+                "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+                "RABBITMQ_LOG_BASE": str(folder / "log"),
+                "RABBITMQ_SCHEMA_DIR": str(folder / "schema"),
+                "RABBITMQ_GENERATED_CONFIG_DIR": str(folder / "config"),
+                "RABBITMQ_PID_FILE": str(folder / "pid"),
+                "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+                "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+                "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
+                "RABBITMQ_CONF_ENV_FILE": str(folder / "rabbitmq-env.conf"),
+                # The script becomes the server, with no shell between us.
+                "RUNNING_UNDER_SYSTEMD": "1",
+            }
+            # Erlang would start one that outlives it.
+            started(stack, ["epmd", "-port", str(mapper), "-address", "127.0.0.1"], environment)
+            process = started(stack, [script], environment)
+            wait_for_port(process, port, 60, "rabbitmq-server")
+            self.url = f"amqp://guest:guest@127.0.0.1:{port}//"
+            self.pid = process.pid
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+
+def _folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+
+
+def free_ports(count: int) -> list[int]:
+    """Different ports of loopback that nobody listens on."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def started(
+    stack: ExitStack, argv: list[str], environment: dict[str, str] | None = None
+) -> subprocess.Popen[bytes]:
+    """Starts a server that the end of `stack` stops, with all that it started."""
+    process = subprocess.Popen(
+        argv,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    stack.callback(_stop, process)
+    return process
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    import psutil
+
+    try:
+        family = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        family = []
+    process.terminate()
+    try:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+    finally:  # a second Ctrl-C comes here
+        process.kill()
+        process.wait()
+        for child in family:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
+
+
+def wait_for_port(process: subprocess.Popen[bytes], port: int, limit: float, name: str) -> None:
+    """Waits until the server listens; raises `RuntimeError` when it ends or takes too long."""
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline and process.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.02)
+    raise RuntimeError(f"{name} did not start within {limit:.0f} s")
 
 
 class Postgres:
@@ -106,6 +234,17 @@ class Postgres:
                 " ('server_version', 'fsync', 'synchronous_commit', 'shared_buffers')"
             )
             self.settings = dict(rows.fetchall())
+
+    @property
+    def pid(self) -> int | None:
+        """The server's first process, for its CPU time; `None` when it is on another machine."""
+        import psutil
+
+        with psycopg.connect(libpq(self._url)) as connection, suppress(psutil.Error):
+            backend = psutil.Process(connection.info.backend_pid)
+            if backend.name().startswith("postgres"):
+                return int(backend.ppid())
+        return None
 
     def database(self, name: str) -> str:
         """Creates an empty database and returns its URL (`postgresql://…`)."""

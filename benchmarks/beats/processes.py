@@ -10,11 +10,22 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, ClassVar, Protocol, Self
 
 from beats.spec import VARIABLE, Spec
 
 BENCHMARKS = Path(__file__).resolve().parent.parent
+
+
+class Told(Protocol):
+    """What a subprocess is told."""
+
+    @property
+    def folder(self) -> str:
+        """Where it runs, and where its errors go."""
+
+    def to_json(self) -> str:
+        """The text for `VARIABLE`."""
 
 
 class ProcessError(Exception):
@@ -23,6 +34,9 @@ class ProcessError(Exception):
 
 class Processes:
     """Starts subprocesses; the end of the `with` block kills those that still run."""
+
+    #: The module whose commands `child` runs.
+    commands: ClassVar[str] = "beats.child"
 
     def __init__(self) -> None:
         self._running: list[subprocess.Popen[str]] = []
@@ -38,18 +52,23 @@ class Processes:
     ) -> None:
         self.kill_all()
 
-    def child(self, spec: Spec, command: str, *arguments: float) -> subprocess.Popen[str]:
-        """Starts a command of `beats.child`."""
-        argv = [sys.executable, "-m", "beats.child", command, *map(str, arguments)]
+    def child(self, spec: Told, command: str, *arguments: float) -> subprocess.Popen[str]:
+        """Starts a command of the module `commands`."""
+        argv = [sys.executable, "-m", self.commands, command, *map(str, arguments)]
         return self._start(spec, argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def beat(self, spec: Spec, scheduler: str) -> subprocess.Popen[str]:
         """Starts a real `celery beat`."""
-        argv = [sys.executable, "-m", "celery", "-A", "beats.app", "beat", "-S", scheduler]
-        argv += ["-l", "WARNING", "--pidfile="]
+        return self.celery(
+            spec, "-A", "beats.app", "beat", "-S", scheduler, "-l", "WARNING", "--pidfile="
+        )
+
+    def celery(self, spec: Told, *arguments: str) -> subprocess.Popen[str]:
+        """Starts a `celery` command."""
+        argv = [sys.executable, "-m", "celery", *arguments]
         return self._start(spec, argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
-    def _start(self, spec: Spec, argv: list[str], **pipes: Any) -> subprocess.Popen[str]:
+    def _start(self, spec: Told, argv: list[str], **pipes: Any) -> subprocess.Popen[str]:
         path = os.pathsep.join(filter(None, [str(BENCHMARKS), os.environ.get("PYTHONPATH")]))
         # The contender's database is the one to use, whatever PGBEAT_URL says.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PGBEAT_")}
@@ -87,9 +106,9 @@ class Processes:
             self.kill(process)
 
     def run(
-        self, spec: Spec, command: str, *arguments: float, limit: float
+        self, spec: Told, command: str, *arguments: float, limit: float
     ) -> tuple[list[dict[str, Any]], bool]:
-        """Runs a command of `beats.child` to its end, or for `limit` seconds.
+        """Runs a command of the module `commands` to its end, or for `limit` seconds.
 
         Returns what it said, and whether it ended in time. Raises `ProcessError` when it failed.
         """
@@ -114,7 +133,7 @@ def read_line(stream: IO[str], limit: float) -> str:
     return stream.readline() if ready else ""
 
 
-def last_words(spec: Spec) -> str:
+def last_words(spec: Told) -> str:
     """The error that the contender's latest process wrote to stderr last."""
     try:
         lines = (Path(spec.folder) / "errors.log").read_text().strip().splitlines()

@@ -1,5 +1,6 @@
-"""Tables of the results: a column a contender, and how pgbeat does against the best peer."""
+"""Tables of the results: a column a contender, and how pgbeat does against its peers."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -91,27 +92,57 @@ def figure(figures: Figures | None, key: str) -> float | str:
     return float(value)  # type: ignore[arg-type]
 
 
-def ratio(values: dict[str, float | str], better: str) -> str:
-    """How many times better pgbeat is than the best peer (below 1: worse), and which that is."""
-    ours = values.get("pgbeat")
+#: What a column of comparisons says of a row: its figures by contender, and which way is better.
+Comparison = Callable[[Mapping[str, float | str], str], str]
+
+
+def ratio(values: Mapping[str, float | str], better: str, peer: str) -> str:
+    """How many times better pgbeat is than the peer; below 1 it is worse."""
+    ours, theirs = values.get("pgbeat", "-"), values.get(peer, "-")
+    if not better or isinstance(ours, str) or isinstance(theirs, str):
+        return "-"
+    above, below = (ours, theirs) if better == "more" else (theirs, ours)
+    return f"{number(above / below)}x" if below else "-"
+
+
+def against_best(values: Mapping[str, float | str], better: str) -> str:
+    """The ratio to the best peer, and which that is."""
     peers = {k: v for k, v in values.items() if k != "pgbeat" and not isinstance(v, str)}
-    if not better or ours is None or isinstance(ours, str) or not peers:
+    if not peers:
         return "-"
     best = (max if better == "more" else min)(peers, key=lambda name: peers[name])
-    above, below = (ours, peers[best]) if better == "more" else (peers[best], ours)
-    return f"{number(above / below)}x ({best})" if below else "-"
+    found = ratio(values, better, best)
+    return found if found == "-" else f"{found} ({best})"
 
 
-def print_results(console: Console, results: Results, names: list[str]) -> None:
-    """A table for every case that there are results for, with remarks and failures below."""
+def against(peer: str) -> Comparison:
+    """The comparison with one peer."""
+    return lambda values, better: ratio(values, better, peer)
+
+
+AGAINST_BEST: Mapping[str, Comparison] = {"pgbeat vs best peer": against_best}
+
+
+def print_results(
+    console: Console,
+    results: Results,
+    names: list[str],
+    tables: Mapping[str, tuple[str, list[Row]]] = TABLES,
+    comparisons: Mapping[str, Comparison] = AGAINST_BEST,
+) -> None:
+    """A table for every case that there are results for, with remarks and failures below.
+
+    `tables` has a title and rows for each measure, `comparisons` the last columns.
+    """
     for measure, cases in results.items():
-        title, rows = TABLES[measure]
+        title, rows = tables[measure]
         for case, by_name in cases.items():
             table = Table()
             table.add_column("")
             for name in names:
                 table.add_column(name, justify="right")
-            table.add_column("pgbeat vs best peer", justify="right")
+            for heading in comparisons:
+                table.add_column(heading, justify="right")
             for row in rows:
                 values = {name: figure(by_name.get(name), row.key) for name in names}
                 if all(value == "-" for value in values.values()):
@@ -120,7 +151,8 @@ def print_results(console: Console, results: Results, names: list[str]) -> None:
                 if table.row_count:  # a note is said once
                     notes = [by_name.get(name, {}).get("note") for name in names]
                     cells = ["" if c == n else c for c, n in zip(cells, notes, strict=True)]
-                table.add_row(row.label, *cells, ratio(values, row.better))
+                compared = [compare(values, row.better) for compare in comparisons.values()]
+                table.add_row(row.label, *cells, *compared)
             if not table.row_count:
                 continue
             console.print(f"\n[bold]{title.format(case)}[/bold]", highlight=False)

@@ -1,0 +1,82 @@
+"""What runs in a subprocess: `python -m brokers.child COMMAND`. Figures are JSON on stdout."""
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from brokers.app import noop, spec
+from brokers.usage import Usage
+
+
+@contextmanager
+def published(count: int) -> Iterator[None]:
+    """Says how fast `count` messages were published in the block, and what that cost."""
+    server = Usage(spec.server)
+    before, begun = _cpu(), time.perf_counter()
+    yield
+    seconds, cpu = time.perf_counter() - begun, _cpu() - before
+    figures = {"per_s": count / seconds, "client_us": 1e6 * cpu / count}
+    used = server.seconds()
+    if used is not None:
+        figures["server_us"] = 1e6 * used / count
+    print(json.dumps(figures), flush=True)
+
+
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def send(count: int) -> None:
+    """Publishes one by one, unmeasured."""
+    for _ in range(count):
+        noop.apply_async()
+
+
+def publish(count: int, warm: int = 100) -> None:
+    """Publishes one by one; the first open the connection and don't count."""
+    send(warm)
+    with published(count):
+        send(count)
+
+
+def bulk(count: int, warm: int = 100) -> None:
+    """Publishes in one transaction of the caller's."""
+    from servers import sqlalchemy
+    from sqlalchemy import create_engine
+
+    import pgbeat
+
+    engine = create_engine(sqlalchemy(spec.url.partition("+")[2]))
+
+    def send_many(count: int) -> None:
+        with engine.begin() as connection:
+            pgbeat.in_transaction(connection).send_many(noop, [()] * count)
+
+    send(1)  # who connects first makes the tables
+    send_many(warm)
+    with published(count):
+        send_many(count)
+
+
+def paced(count: int, per_s: int) -> None:
+    """Publishes at a steady pace; every message says when it was sent."""
+    begun = time.time()
+    for index in range(count):
+        time.sleep(max(0.0, begun + index / per_s - time.time()))
+        noop.apply_async((time.time(),))
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "send": send,
+    "publish": publish,
+    "bulk": bulk,
+    "paced": paced,
+}
+
+if __name__ == "__main__":
+    command, *arguments = sys.argv[1:]
+    COMMANDS[command](*map(int, arguments))

@@ -1,0 +1,188 @@
+"""Measures brokers for Celery beside each other: `python benchmarks/transport.py --help`."""
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from beats.machine import description
+from beats.measures import Figures
+from beats.report import Results, number, print_results
+from brokers.contenders import CONTENDERS, Contender, Pgbeat, PostgresBroker
+from brokers.held import HELD, drain_held
+from brokers.measures import PREFORK, Bench, compete, drain, idle, latency, publish
+from brokers.processes import Workers
+from brokers.tables import COMPARISONS, TABLES
+from rich.console import Console
+from runner import Case, interrupt, measure_all, names_of
+from servers import Postgres, RabbitMQ, Redis
+
+MEASURES = ("publish", "drain", "compete", "latency", "idle", "backlog", "held")
+POOLS = (PREFORK, ("solo", 1), ("threads", 2))
+COMPETING = 4
+PER_SECOND = 20
+
+
+def cases(measure: str, bench: Bench, options: argparse.Namespace) -> Iterator[Case[Contender]]:
+    """The cases of a measure: its name, a title, and what to run for a contender."""
+    tasks = options.tasks
+    if measure == "publish":
+        yield (
+            measure,
+            f"{number(options.publish)} tasks",
+            lambda contender: publish(bench, contender, options.publish, options.bulk),
+        )
+    if measure == "drain":
+        for pool in POOLS:
+            yield (
+                measure,
+                f"{number(tasks)} waiting, {pool[0]} -c {pool[1]}".replace(" -c 1", ""),
+                lambda contender, pool=pool: drain(bench, contender, pool, tasks, tasks),  # type: ignore[misc]
+            )
+    if measure == "compete":
+        yield (
+            measure,
+            f"{COMPETING} solo workers",
+            lambda contender: compete(bench, contender, COMPETING, tasks),
+        )
+    if measure == "latency":
+        yield (
+            measure,
+            f"{number(options.latency)} tasks, {PER_SECOND} a second, prefork -c 2",
+            lambda contender: latency(bench, contender, options.latency, PER_SECOND),
+        )
+    if measure == "idle":
+        yield (
+            measure,
+            f"prefork -c 2, {options.idle:g} s",
+            lambda contender: idle(bench, contender, options.idle, options.settle),
+        )
+    if measure == "backlog":
+        for waiting in (tasks, options.backlog + tasks):
+            yield (
+                measure,
+                f"{number(waiting)} waiting, the first {number(tasks)}, prefork -c 2",
+                lambda contender, waiting=waiting: _backlog(bench, contender, options, waiting),  # type: ignore[misc]
+            )
+    if measure == "held":
+        for held in HELD:
+            yield (
+                measure,
+                f"{held}, {options.minutes:g} min, prefork -c 2",
+                lambda contender, held=held: _held(bench, contender, options, held),  # type: ignore[misc]
+            )
+
+
+def _backlog(
+    bench: Bench, contender: Contender, options: argparse.Namespace, waiting: int
+) -> Figures:
+    if isinstance(contender, Pgbeat) or options.full:
+        return drain(bench, contender, PREFORK, options.tasks, waiting)
+    return {"note": "--full"}
+
+
+def _held(bench: Bench, contender: Contender, options: argparse.Namespace, held: str) -> Figures:
+    if not isinstance(contender, PostgresBroker):
+        return {"note": "n/a"}
+    if isinstance(contender, Pgbeat) or options.full:
+        return drain_held(bench, contender, held, 60 * options.minutes)
+    return {"note": "--full"}
+
+
+def contenders_for(options: argparse.Namespace, say: Callable[[str], None]) -> list[str]:
+    """The names to compare; says which are left out and why."""
+    names = []
+    for name in options.contenders:
+        missing = CONTENDERS[name].missing()
+        if missing:
+            say(f"{name}: skipped ({missing})")
+        else:
+            names.append(name)
+    return names
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    everyone = tuple(CONTENDERS)
+    parser.add_argument(
+        "--only", type=lambda text: names_of(text, MEASURES), default=list(MEASURES),
+        metavar="MEASURES", help=f"of {','.join(MEASURES)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--contenders", type=lambda text: names_of(text, everyone), default=list(everyone),
+        metavar="NAMES", help=f"of {','.join(everyone)}",
+    )  # fmt: skip
+    for flag, kind, default, words in (
+        ("--publish", int, 2_000, "tasks to publish one by one"),
+        ("--bulk", int, 20_000, "tasks to publish in one transaction"),
+        ("--tasks", int, 5_000, "tasks to drain"),
+        ("--latency", int, 300, "tasks whose latency is taken"),
+        ("--idle", float, 20.0, "seconds of idling"),
+        ("--settle", float, 10.0, "seconds before that"),
+        ("--backlog", int, 1_000_000, "messages that wait behind those drained"),
+        ("--minutes", float, 1.0, "that a transaction is held open"),
+    ):
+        parser.add_argument(flag, type=kind, default=default, help=f"{words}; {default:,g}")
+    parser.add_argument(
+        "--full", action="store_true", help="peers in backlog too, and sqla in held"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write all figures")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Runs the benchmark; 130 after Ctrl-C, with the tables of what was measured until then."""
+    options = parse(sys.argv[1:])
+    signal.signal(signal.SIGTERM, interrupt)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    progress = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    names = contenders_for(options, progress.print)
+    results: Results = {}
+    machine: dict[str, object] = {}
+    code = 0
+    with ExitStack() as stack:
+        try:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgbeat-bench-")))
+            postgres = Postgres(os.environ.get("PGBEAT_TEST_URL"))
+            needed = {CONTENDERS[name].server for name in names}
+            servers = {
+                type(server): stack.enter_context(server)
+                for server in (postgres, Redis(), RabbitMQ())
+                if type(server) in needed
+            }
+            processes = stack.enter_context(Workers())
+            contenders = []
+            for name in names:
+                (folder / name).mkdir()
+                broker = CONTENDERS[name]
+                contenders.append(broker(servers[broker.server], folder / name))
+            versions = {contender.name: contender.version() for contender in contenders}
+            machine = {
+                **description(["pgbeat", "amqp"], postgres.settings),
+                "servers": versions,
+            }
+            bench = Bench(processes, progress.print)
+            every = (case for measure in options.only for case in cases(measure, bench, options))
+            measure_all(every, contenders, processes, progress.print, results)
+        except KeyboardInterrupt:
+            progress.print("interrupted")
+            code = 130
+        # Nothing is left behind, however often somebody presses it.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print_results(console, results, names, TABLES, COMPARISONS)
+    if options.json:
+        options.json.write_text(
+            json.dumps({"environment": machine, "results": results}, indent=1) + "\n"
+        )
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""The Celery app of workers on pgbeat's transport. What its tasks do, they write in a journal.
+
+`TESTS_BROKER` is the broker's URL, `TESTS_FOLDER` where the journal is, `TESTS_SETTINGS` more of
+the app's settings, as JSON. The journal is a file and not a table: databases go away in tests.
+"""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from celery import Celery
+
+import pgbeat as _pgbeat  # the transport's alias
+
+FOLDER = Path(os.environ.get("TESTS_FOLDER", "."))
+SETTINGS: dict[str, Any] = {
+    "task_ignore_result": True,
+    "broker_connection_retry_on_startup": True,
+    # Nothing in these tests may wait for a look at the tables that nobody asked for.
+    "broker_transport_options": {"polling_interval": 600},
+    "result_expires": None,  # no cleanup among the schedules
+    "pgbeat_loop_interval": 1.0,
+}
+__all__ = ["_pgbeat", "app"]
+
+app = Celery("transport", broker=os.environ.get("TESTS_BROKER", "pgbeat+postgresql://nowhere/none"))
+app.conf.update(SETTINGS | json.loads(os.environ.get("TESTS_SETTINGS", "{}")))
+
+
+def journal(task: Any, phase: str, **more: Any) -> None:
+    """Adds a line to the journal, which stays whatever becomes of this process."""
+    request = task.request
+    entry = {
+        "phase": phase,
+        "at": time.time(),
+        "id": request.id,
+        "task": task.name.removeprefix("transport."),
+        "worker": request.hostname,
+        "pid": os.getpid(),
+        "redelivered": bool((request.delivery_info or {}).get("redelivered")),
+        "failed_before": request.get("x-delivery-count") or 0,
+        "retries": request.retries,
+        **more,
+    }
+    file = os.open(FOLDER / "journal", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(file, json.dumps(entry).encode() + b"\n")
+    finally:
+        os.close(file)
+
+
+def wait_for(gate: str, seconds: float = 60.0) -> None:
+    """Waits until a test opens the gate."""
+    deadline = time.monotonic() + seconds
+    while not (FOLDER / f"gate-{gate}").exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"nobody opened {gate}")
+        time.sleep(0.005)
+
+
+@app.task(name="transport.note", bind=True, shared=False)
+def note(self: Any, value: Any = None) -> Any:
+    """Writes down that it ran."""
+    journal(self, "started", value=value)
+    return value
+
+
+@app.task(name="transport.hold", bind=True, shared=False)
+def hold(self: Any, gate: str) -> None:
+    """Runs until the gate is opened."""
+    journal(self, "started", value=gate)
+    wait_for(gate)
+    journal(self, "ended", value=gate)
+
+
+@app.task(name="transport.work", bind=True, shared=False, acks_late=True)
+def work(self: Any, seconds: float = 0.0) -> None:
+    """Takes its time, acknowledges late."""
+    journal(self, "started")
+    time.sleep(seconds)
+    journal(self, "ended")
+
+
+@app.task(name="transport.late", bind=True, shared=False, acks_late=True)
+def late(self: Any, gate: str) -> None:
+    """As `hold`, acknowledged late."""
+    hold.run.__func__(self, gate)
+
+
+@app.task(name="transport.leave_a_child", bind=True, shared=False)
+def leave_a_child(self: Any, gate: str) -> None:
+    """Forks a process that lives until the gate is opened."""
+    if os.fork() == 0:
+        try:
+            os.setsid()
+            journal(self, "child")
+            wait_for(gate)
+        finally:
+            os._exit(0)
+
+
+@app.task(name="transport.again", bind=True, shared=False, max_retries=None)
+def again(self: Any, countdown: float, times: int = 1) -> None:
+    """Wants to be run again, so often."""
+    journal(self, "started")
+    if self.request.retries < times:
+        raise self.retry(countdown=countdown)
+
+
+@app.task(name="transport.poison", bind=True, shared=False, acks_late=True)
+def poison(self: Any, victim: str) -> None:
+    """Kills the process that runs it, or that one's parent."""
+    journal(self, "started")
+    os.kill(os.getpid() if victim == "self" else os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+poison_rejected = app.task(
+    name="transport.poison_rejected", bind=True, shared=False, acks_late=True,
+    reject_on_worker_lost=True,
+)(poison.run.__func__)  # fmt: skip
+
+
+@app.task(name="transport.add", shared=False)
+def add(x: int, y: int) -> int:
+    """A sum."""
+    return x + y
+
+
+@app.task(name="transport.total", shared=False)
+def total(numbers: list[int]) -> int:
+    """The sum of a chord's results."""
+    return sum(numbers)
