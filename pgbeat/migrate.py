@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 #: Migrations run one at a time under this lock, whoever starts them ("pgbeat" in ASCII).
 MIGRATION_LOCK = 0x706762656174
 
+# It tells every step at INFO, in whatever process comes first.
+logging.getLogger("alembic").setLevel(logging.WARNING)
+
 _FOLDER = Path(__file__).parent / "migrations"
 
 
@@ -28,8 +31,6 @@ def _config(buffer: io.StringIO | None = None) -> "Config":
     config = Config(output_buffer=buffer) if buffer else Config()
     config.set_main_option("script_location", str(_FOLDER))
     config.set_main_option("path_separator", "os")
-    # It tells every step at INFO, in whatever process comes first.
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     return config
 
 

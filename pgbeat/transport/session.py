@@ -319,7 +319,7 @@ class Session:
 
     def _claim(self, intake: Intake, now: float) -> Request | None:
         watched = self._watched
-        hungry = [q for q in intake.acked if q in watched and watched[q].hungry]
+        hungry = [q for q in {*intake.acked} if q in watched and watched[q].hungry]
         if hungry and (limit := intake.credit()) > 0:
             if now < self._patient_until and intake.has_plenty(limit):
                 self._is_patient = True
@@ -328,7 +328,7 @@ class Session:
             is_deep = now >= self._next_deep or not self._marks
             return self._request_for(intake, hungry, limit, True, is_deep)
         self._is_starving = self._is_starving or bool(hungry and intake.polls_credit)
-        hungry = [q for q in intake.taken if q in watched and watched[q].hungry]
+        hungry = [q for q in {*intake.taken} if q in watched and watched[q].hungry]
         if hungry and (limit := intake.room()) > 0:
             return self._request_for(intake, hungry, limit, False, True)
         return None
