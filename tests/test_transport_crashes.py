@@ -192,7 +192,13 @@ def test_a_task_that_kills_its_worker_ends_as_a_dead_letter(fleet: Fleet) -> Non
 # -- databases that go away ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "immediate"])
+@pytest.mark.parametrize(
+    "sign",
+    [
+        pytest.param(signal.SIGINT, id="fast", marks=pytest.mark.slow),
+        pytest.param(signal.SIGQUIT, id="immediate"),
+    ],
+)
 def test_the_server_goes_away_and_comes_back(
     own_server: Embedded, own_fleet: Fleet, sign: signal.Signals
 ) -> None:
