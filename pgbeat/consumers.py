@@ -128,7 +128,9 @@ def requeue(
     Where it doesn't count they were not started.
     """
     connection.execute(
-        _give_back(tables, "m.id = ANY (:messages) AND m.claimed_by = :consumer"),
+        _give_back(
+            tables, "m.id = ANY (:messages) AND m.claimed_by IS NOT DISTINCT FROM :consumer"
+        ),
         {
             "messages": list(messages),
             "consumer": consumer,
@@ -151,7 +153,8 @@ def reject(
         tables.text(
             """
             WITH dead AS (DELETE FROM {message} m
-                WHERE m.id = ANY (:messages) AND m.claimed_by = :consumer RETURNING m.*)
+                WHERE m.id = ANY (:messages) AND m.claimed_by IS NOT DISTINCT FROM :consumer
+                RETURNING m.*)
             INSERT INTO {dead} (id, queue, payload, priority, deliveries, reason, enqueued_at)
             SELECT d.id, coalesce(q.name, ''), d.payload, d.priority, d.deliveries, :reason,
                    d.enqueued_at

@@ -1,7 +1,7 @@
 """Messages: rows of the broker's tables, which are those of kombu's SQLAlchemy transport."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -50,6 +50,7 @@ def message(
     exchange: str = "",
     routing_key: str = "",
     delay: bool = True,
+    dumps: Callable[[Any], str] = json.dumps,
 ) -> Message:
     """The message of what kombu publishes: body, headers and properties.
 
@@ -65,7 +66,7 @@ def message(
         priority = 0
     return Message(
         queue,
-        json.dumps(payload),
+        dumps(payload),
         priority,
         eta if isinstance(eta, str) else None,
         int(expiration) if expiration is not None else None,
@@ -235,7 +236,10 @@ class BrokerTables:
         """Deletes claimed messages: ids, claimed by which consumer."""
         return Statement(
             "ack",
-            self.sql("DELETE FROM {message} WHERE id = ANY ($1::bigint[]) AND claimed_by = $2"),
+            self.sql(
+                "DELETE FROM {message} WHERE id = ANY ($1::bigint[]) "
+                "AND claimed_by IS NOT DISTINCT FROM $2::integer"
+            ),
         )
 
     @cached_property
@@ -268,10 +272,13 @@ _COMMIT = "($6::text IS NULL OR set_config('synchronous_commit', $6, true) IS NO
 
 # Each queue's rows are read in the index's order and locked as they are read; the outer LIMIT
 # stops at the number wanted, so no row is locked in vain. Queues come in the order given. What
-# was picked is found by its place: no estimate of how many that are can make it a join.
+# was picked is found by its place: no estimate of how many that are can make it a join. What is
+# acknowledged is found by its id, and never by whose it is: that index has all that this consumer
+# ever claimed, as long as a transaction elsewhere may see it.
 _CLAIM = """
     WITH acked AS (
-        DELETE FROM {message} WHERE id = ANY ($4::bigint[]) AND claimed_by = $3::integer),
+        DELETE FROM {message} WHERE id = ANY ($4::bigint[])
+           AND claimed_by IS NOT DISTINCT FROM $3::integer),
     picked AS MATERIALIZED (
         {low}
         LIMIT $2::integer),
@@ -316,7 +323,8 @@ _FROM_MARKS = """
 """
 _TAKE = f"""
     WITH acked AS (
-        DELETE FROM {{message}} WHERE id = ANY ($4::bigint[]) AND claimed_by = $3::integer),
+        DELETE FROM {{message}} WHERE id = ANY ($4::bigint[])
+           AND claimed_by IS NOT DISTINCT FROM $3::integer),
     picked AS MATERIALIZED (
         {_FROM_THE_START}
         LIMIT $2::integer)

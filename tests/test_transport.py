@@ -4,6 +4,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import kombu
@@ -189,6 +191,14 @@ def test_a_message_of_somebody_elses_making(connection: Any, sql: Sql) -> None:
     assert [m.payload for m in inbox.get(1)] == ["good"]
     dead = {payload for (payload,) in sql("SELECT payload FROM kombu_message_dead")}
     assert dead == {"no JSON", "[]", '"text"', "{}"}
+
+
+def test_headers_may_hold_more_than_json_knows(connection: Any) -> None:
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    publish(connection, "q", "m", headers={"at": at, "price": Decimal("1.5")})
+    [message] = Inbox(connection, "q").get(1)
+    assert message.headers["at"] == at
+    assert message.headers["price"] == Decimal("1.5")
 
 
 # -- got ------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from kombu.transport import sqlalchemy as stock
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.transport.virtual.base import UNDELIVERABLE_FMT, UndeliverableWarning
+from kombu.utils import json as kombu_json
 from kombu.utils.uuid import uuid
 
 from pgbeat import messages, queues
@@ -285,7 +286,7 @@ class Channel(stock.Channel):
             self._put(routing_key, message)
             return
         is_transient = message["properties"].get("delivery_mode") == 1
-        made = messages.message(message, exchange=exchange, routing_key=routing_key or "")
+        made = _message(message, exchange=exchange, routing_key=routing_key or "")
         if self._write(made, is_transient) == 0 and self.deadletter_queue is not None:
             warnings.warn(
                 UndeliverableWarning(
@@ -297,10 +298,10 @@ class Channel(stock.Channel):
 
     def _put(self, queue: str, payload: Any, **kwargs: Any) -> None:
         is_transient = payload["properties"].get("delivery_mode") == 1
-        self._write(messages.message(payload, queue=queue), is_transient)
+        self._write(_message(payload, queue=queue), is_transient)
 
     def _put_fanout(self, exchange: str, payload: Any, routing_key: str, **kwargs: Any) -> None:
-        self._write(messages.message(payload, exchange=exchange, routing_key=routing_key), False)
+        self._write(_message(payload, exchange=exchange, routing_key=routing_key), False)
 
     def _restore(self, message: Any) -> None:
         self.session.requeue([message.delivery_tag])
@@ -463,7 +464,9 @@ class Channel(stock.Channel):
         return message
 
     def _read(self, delivery: Delivery, queue: str) -> Any:
-        payload = json.loads(delivery.payload)
+        # What JSON has no word for, kombu marks so.
+        read = kombu_json.loads if b"__type__" in delivery.payload else json.loads
+        payload = read(delivery.payload)
         if "body" not in payload:
             raise ValueError("it has no body")
         properties = payload.setdefault("properties", {})
@@ -498,6 +501,13 @@ class Channel(stock.Channel):
             if self.connection is not None:
                 self.connection.close_channel(self)
             self.exchange_types = None
+
+
+def _message(payload: Any, **where: Any) -> Message:
+    try:
+        return messages.message(payload, **where)
+    except TypeError:  # times and the like in headers: kombu knows how
+        return messages.message(payload, **where, dumps=kombu_json.dumps)
 
 
 def _not_found(kind: str, name: str) -> ChannelError:
