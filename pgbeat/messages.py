@@ -22,10 +22,13 @@ _INSERT = """
            CASE WHEN d.available_at > now() THEN d.available_at END,
            greatest(d.available_at, now()) + least(d.ttl, q.message_ttl) * interval '1 ms', q.id
 """
-#: The queues, each once, whose bindings `b` match an exchange and a routing key.
-_MATCHES = """
-    b.exchange = d.exchange AND CASE b.type WHEN 'fanout' THEN true
-        WHEN 'topic' THEN d.routing_key ~ b.pattern ELSE b.routing_key = d.routing_key END
+#: … to the queues, each once, whose bindings match its exchange and routing key.
+_BOUND = """
+    JOIN {queue} q ON q.id IN (
+        SELECT b.queue_id FROM {binding} b
+         WHERE b.exchange = d.exchange AND CASE b.type WHEN 'fanout' THEN true
+               WHEN 'topic' THEN d.routing_key ~ b.pattern
+               ELSE b.routing_key = d.routing_key END)
 """
 
 
@@ -117,7 +120,8 @@ class BrokerTables:
 
     def adopt(self, connection: Connection) -> None:
         """Makes the tables, or takes over those of the stock transport. Again, it does nothing."""
-        connection.execute(_ADOPT, {"queue": self.queue, "message": self.message})
+        if not self.exist(connection):
+            connection.execute(_ADOPT, {"queue": self.queue, "message": self.message})
 
     def missing_privileges(self, connection: Connection) -> list[str]:
         """What the role may not do that publishing needs, such as `INSERT on kombu_message`."""
@@ -176,13 +180,7 @@ class BrokerTables:
 
     @cached_property
     def _route(self) -> TextClause:
-        return self.text(
-            _INSERT
-            + _BATCH
-            + "JOIN {queue} q ON q.id IN (SELECT b.queue_id FROM {binding} b WHERE "
-            + _MATCHES
-            + ") ORDER BY d.position"
-        )
+        return self.text(_INSERT + _BATCH + _BOUND + "ORDER BY d.position")
 
     @cached_property
     def put_one(self) -> Statement:
@@ -196,20 +194,8 @@ class BrokerTables:
     @cached_property
     def route_one(self) -> Statement:
         """Puts a message to an exchange; as `put_one`, and the routing key at the end."""
-        one = _ONE.replace("AS d (", "AS d (exchange, routing_key, ").replace(
-            "(VALUES (", "(VALUES ($1::text, $7::text, "
-        )
         return Statement(
-            "route",
-            self.sql(
-                _INSERT
-                + "FROM "
-                + one
-                + "JOIN {queue} q ON q.id IN (SELECT b.queue_id FROM {binding} b WHERE "
-                + _MATCHES
-                + ") WHERE "
-                + _COMMIT
-            ),
+            "route", self.sql(_INSERT + "FROM " + _ONE_ROUTED + _BOUND + "WHERE " + _COMMIT)
         )
 
     @cached_property
@@ -267,6 +253,8 @@ _BATCH = """
 """
 _ONE = """(VALUES ($2::text, $3::integer, $4::timestamptz, $5::bigint))
     AS d (payload, priority, available_at, ttl) """
+_ONE_ROUTED = """(VALUES ($1::text, $7::text, $2::text, $3::integer, $4::timestamptz, $5::bigint))
+    AS d (exchange, routing_key, payload, priority, available_at, ttl) """
 #: Evaluated once, before the commit that it is for.
 _COMMIT = "($6::text IS NULL OR set_config('synchronous_commit', $6, true) IS NOT NULL)"
 

@@ -4,13 +4,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from celery import Celery
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from pgbeat import db
 from pgbeat.config import Settings, delays_in_table, is_own_broker
 from pgbeat.errors import InvalidSchedule
 from pgbeat.messages import BrokerTables, Message
-from pgbeat.migrate import MIGRATION_LOCK
 from pgbeat.templates import Launch, Templates
 from pgbeat.transport.outbox import OutboxConnection
 
@@ -127,9 +126,7 @@ class TransactionPublisher:
 
     def prepare(self, connection: Connection) -> None:
         """Makes the broker's tables, and the app's queues with their bindings, where missing."""
-        if not self.tables.exist(connection):
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-            self.tables.adopt(connection)
+        self.tables.adopt(connection)
         for queue in self._app.amqp.queues.values():
             queue(self._connection.default_channel).declare()
         self._outbox.declare(connection, self.tables)

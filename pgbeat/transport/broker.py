@@ -78,7 +78,7 @@ class Broker:
                 raise
 
     def _connect(self) -> Working:
-        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        connection = _open(self._engine)
         try:
             if not self._is_checked:
                 self._check(connection)
@@ -87,8 +87,7 @@ class Broker:
             if commit is not None:
                 connection.execute(_SET_COMMIT, {"value": commit})
         except BaseException:
-            connection.invalidate()
-            connection.close()
+            db.close(connection)
             raise
         return Working(connection, Wire(db.driver(connection)))
 
@@ -102,8 +101,7 @@ class Broker:
             )
         if version is None:
             migrate.upgrade(self.url)
-        if not self.tables.exist(connection):
-            self.tables.adopt(connection)
+        self.tables.adopt(connection)
 
     def open(self) -> None:
         """Connects, if it isn't. Raises what the driver raises."""
@@ -140,14 +138,13 @@ class Broker:
 
     def _open_session(self) -> Session:
         with self.work() as (other, _):
-            connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            connection = _open(self._engine)
             try:
                 if not db.is_shared(connection, other):
                     return Session(self, connection)
                 if self.options.direct_url is not None:
                     db.close(connection)
-                    connection = self._make_engine(self.options.direct_url).connect()
-                    connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+                    connection = _open(self._make_engine(self.options.direct_url))
                     return Session(self, connection)
                 logger.warning(
                     "A transaction-mode pooler stands before %s: LISTEN and session locks don't "
@@ -218,6 +215,10 @@ class Broker:
 
 
 _SET_COMMIT = text("SELECT set_config('synchronous_commit', :value, false)")
+
+
+def _open(engine: Engine) -> Connection:
+    return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
 
 
 def _count(result: PGresult) -> int:

@@ -43,10 +43,12 @@ class QoS(virtual.QoS):
         return self.can_consume_max_estimate() != 0
 
     def can_consume_max_estimate(self) -> int | None:
-        credit = self.prefetch_count - len(self._delivered) if self.prefetch_count else None
+        limits = []
+        if self.prefetch_count:
+            limits.append(self.prefetch_count - len(self._delivered))
         if self.free is not None:
-            credit = min(self.free(), self.free() if credit is None else credit)
-        return None if credit is None else max(credit, 0)
+            limits.append(self.free())
+        return max(min(limits), 0) if limits else None
 
     def append(self, message: Any, delivery_tag: int) -> None:
         self._delivered[delivery_tag] = message
@@ -285,9 +287,8 @@ class Channel(stock.Channel):
         if not exchange:
             self._put(routing_key, message)
             return
-        is_transient = message["properties"].get("delivery_mode") == 1
-        made = _message(message, exchange=exchange, routing_key=routing_key or "")
-        if self._write(made, is_transient) == 0 and self.deadletter_queue is not None:
+        count = self._publish(message, exchange=exchange, routing_key=routing_key or "")
+        if count == 0 and self.deadletter_queue is not None:
             warnings.warn(
                 UndeliverableWarning(
                     UNDELIVERABLE_FMT.format(exchange=exchange, routing_key=routing_key)
@@ -297,11 +298,11 @@ class Channel(stock.Channel):
             self._put(self.deadletter_queue, message)
 
     def _put(self, queue: str, payload: Any, **kwargs: Any) -> None:
-        is_transient = payload["properties"].get("delivery_mode") == 1
-        self._write(_message(payload, queue=queue), is_transient)
+        self._publish(payload, queue=queue)
 
-    def _put_fanout(self, exchange: str, payload: Any, routing_key: str, **kwargs: Any) -> None:
-        self._write(_message(payload, exchange=exchange, routing_key=routing_key), False)
+    def _publish(self, payload: Any, **where: Any) -> int | None:
+        is_transient = payload["properties"].get("delivery_mode") == 1
+        return self._write(_message(payload, **where), is_transient)
 
     def _restore(self, message: Any) -> None:
         self.session.requeue([message.delivery_tag])
@@ -387,8 +388,6 @@ class Channel(stock.Channel):
     # What the session asks of a channel, and gives it, with its lock held.
 
     def credit(self) -> int:
-        if not self.qos.can_consume():
-            return 0
         free: int | None = self.qos.can_consume_max_estimate()
         if free is not None:
             return max(free - self._reserved, 0)

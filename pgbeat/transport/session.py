@@ -474,7 +474,6 @@ class Session:
             if request is None:
                 return False
             request.done(self.wire.run(request.statement, *request.parameters))
-            self.hear()
         return True
 
     def send_step(self) -> None:
@@ -482,7 +481,6 @@ class Session:
         with _Guarded(self):
             if self._request is None and (request := self.next_step()) is not None:
                 self._send(request)
-            self.hear()
 
     def _send(self, request: Request) -> None:
         self._request = request
@@ -496,7 +494,6 @@ class Session:
             if result is not None and self._request is not None:
                 request, self._request = self._request, None
                 request.done(result)
-            self.hear()
 
     def hear(self) -> None:
         """Takes note of the notifications that came with answers. The lock is held."""
