@@ -83,6 +83,21 @@ def leave(connection: Connection, tables: BrokerTables, consumer: int) -> None:
     bury(connection, tables, [consumer], limit=None, counts=False)
 
 
+#: Rows deleted as `dead` are dead letters from now on.
+_NOTE = """
+        INSERT INTO {dead} (id, queue, payload, priority, deliveries, reason, enqueued_at)
+        SELECT d.id, coalesce(q.name, ''), d.payload, d.priority, d.deliveries, {reason},
+               d.enqueued_at
+          FROM dead d LEFT JOIN {queue} q ON q.id = d.queue_id
+        ON CONFLICT DO NOTHING
+"""
+_SPENT = "'delivered ' || d.deliveries || ' times, the last time ' || :fate"
+
+
+def _note(reason: str) -> str:
+    return _NOTE.replace("{reason}", reason)
+
+
 # Rows are found again by arrays of them here: a join's planner may take them for so many that it
 # reads the whole table.
 _GIVE_BACK = """
@@ -95,11 +110,7 @@ _GIVE_BACK = """
         DELETE FROM {message} m USING unnest(ARRAY(SELECT id FROM mine WHERE spent)) AS d (id)
          WHERE m.id = d.id RETURNING m.*),
     noted AS (
-        INSERT INTO {dead} (id, queue, payload, priority, deliveries, reason, enqueued_at)
-        SELECT d.id, coalesce(q.name, ''), d.payload, d.priority, d.deliveries,
-               'delivered ' || d.deliveries || ' times, the last time ' || :fate, d.enqueued_at
-          FROM dead d LEFT JOIN {queue} q ON q.id = d.queue_id
-        ON CONFLICT DO NOTHING),
+        {note}),
     back AS (
         UPDATE {message} m SET visible = true, claimed_by = NULL, redelivered = true,
                deliveries = m.deliveries - :uncounted
@@ -111,7 +122,8 @@ _GIVE_BACK = """
 
 
 def _give_back(tables: BrokerTables, which: str) -> TextClause:
-    return tables.text(_GIVE_BACK.replace("{which}", which))
+    statement = _GIVE_BACK.replace("{which}", which).replace("{note}", _note(_SPENT))
+    return tables.text(statement)
 
 
 def requeue(
@@ -155,12 +167,8 @@ def reject(
             WITH dead AS (DELETE FROM {message} m
                 WHERE m.id = ANY (:messages) AND m.claimed_by IS NOT DISTINCT FROM :consumer
                 RETURNING m.*)
-            INSERT INTO {dead} (id, queue, payload, priority, deliveries, reason, enqueued_at)
-            SELECT d.id, coalesce(q.name, ''), d.payload, d.priority, d.deliveries, :reason,
-                   d.enqueued_at
-              FROM dead d LEFT JOIN {queue} q ON q.id = d.queue_id
-            ON CONFLICT DO NOTHING
             """
+            + _note(":reason")
         ),
         {"messages": list(messages), "consumer": consumer, "reason": reason},
     )
