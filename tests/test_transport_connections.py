@@ -4,7 +4,7 @@ import os
 import re
 import resource
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from multiprocessing import get_context
 from pathlib import Path
@@ -32,20 +32,8 @@ NOWHERE = "pgbeat+postgresql://me:secret@127.0.0.1:1/nowhere"
 
 
 @pytest.fixture
-def connect(database: str) -> Iterator[Connect]:
-    with connections(database) as found:
-        yield found
-
-
-@pytest.fixture
 def connection(connect: Connect) -> Any:
     return connect()
-
-
-@pytest.fixture
-def child() -> Iterator[Child]:
-    with Child.lent() as child:
-        yield child
 
 
 def socket_url(dsn: str, scheme: str = "pgbeat+postgresql") -> str:
@@ -518,6 +506,23 @@ def test_a_consumer_reads_no_more_than_it_gets(connection: Any, sql: Sql) -> Non
 # -- the first users ------------------------------------------------------------------------------
 
 
+USER = "c = kombu.Connection(url); publish(c, 'q', n); c.release()"
+#: The stock transport fails where it makes what another user is just making: it is started again.
+#: And who is there while the tables are adopted is cut off, once.
+STOCK_USER = """
+from sqlalchemy.exc import IntegrityError, ProgrammingError
+for again in (True, True, True, False):
+    try:
+        c = kombu.Connection(url)
+        publish(c, 'q', n, retry=True)
+        c.release()
+        break
+    except (IntegrityError, ProgrammingError):
+        if not again:
+            raise
+"""
+
+
 def test_first_users_at_once(server: str, database: str) -> None:
     """Two of pgbeat's and one of the stock transport's, in an empty database: all get through."""
     with ExitStack() as stack:
@@ -530,14 +535,7 @@ def test_first_users_at_once(server: str, database: str) -> None:
                 admin.execute(f'CREATE DATABASE "{name}"')
                 try:
                     for n, (child, url) in enumerate(zip(children, urls, strict=True)):
-                        child.start(
-                            # Who is there while the tables are adopted is cut off, once.
-                            "c = kombu.Connection(url)\n"
-                            "publish(c, 'q', n, retry=n == 2)\n"
-                            "c.release()",
-                            url=url,
-                            n=n,
-                        )
+                        child.start(STOCK_USER if n == 2 else USER, url=url, n=n)
                     for child in children:
                         child.finish()
                     with connections(dsn) as connect:

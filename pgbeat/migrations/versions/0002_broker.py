@@ -119,18 +119,29 @@ DECLARE
     other   integer;
 BEGIN
     PERFORM pg_advisory_xact_lock(123589334753652);
-    EXECUTE 'CREATE SEQUENCE IF NOT EXISTS queue_id_sequence';
-    EXECUTE 'CREATE SEQUENCE IF NOT EXISTS message_id_sequence';
-    EXECUTE format('CREATE TABLE IF NOT EXISTS %I (
-        id bigint PRIMARY KEY DEFAULT nextval(''queue_id_sequence''),
-        name varchar(200) UNIQUE)', queue_table);
-    EXECUTE format('CREATE TABLE IF NOT EXISTS %I (
-        id bigint PRIMARY KEY DEFAULT nextval(''message_id_sequence''),
-        visible boolean DEFAULT true,
-        timestamp timestamp,
-        payload text NOT NULL,
-        version smallint NOT NULL DEFAULT 1,
-        queue_id bigint)', message_table);
+    -- IF NOT EXISTS doesn't see what another session (a stock worker's) is just making: each time
+    -- it fails for that, one more of them is there.
+    FOR attempt IN 1..5 LOOP
+        BEGIN
+            EXECUTE 'CREATE SEQUENCE IF NOT EXISTS queue_id_sequence';
+            EXECUTE 'CREATE SEQUENCE IF NOT EXISTS message_id_sequence';
+            EXECUTE format('CREATE TABLE IF NOT EXISTS %I (
+                id bigint PRIMARY KEY DEFAULT nextval(''queue_id_sequence''),
+                name varchar(200) UNIQUE)', queue_table);
+            EXECUTE format('CREATE TABLE IF NOT EXISTS %I (
+                id bigint PRIMARY KEY DEFAULT nextval(''message_id_sequence''),
+                visible boolean DEFAULT true,
+                timestamp timestamp,
+                payload text NOT NULL,
+                version smallint NOT NULL DEFAULT 1,
+                queue_id bigint)', message_table);
+            EXIT;
+        EXCEPTION WHEN unique_violation OR duplicate_table OR duplicate_object THEN
+            IF attempt = 5 THEN
+                RAISE;
+            END IF;
+        END;
+    END LOOP;
     q := quote_ident(queue_table);
     m := quote_ident(message_table);
     IF EXISTS (SELECT FROM pg_attribute
