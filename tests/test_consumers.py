@@ -2,7 +2,7 @@
 
 import select
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,15 +22,8 @@ from tests.broker import (
     plans,
     put,
     rows,
-    sessions,
 )
 from tests.processes import until
-
-
-@pytest.fixture
-def opened(database: str) -> Iterator[Sessions]:
-    with sessions(database) as found:
-        yield found
 
 
 @pytest.fixture

@@ -2,19 +2,12 @@
 
 import json
 import threading
-from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import Connection, text
 
 from pgbeat import consumers, dead_letters, queues
-from tests.broker import TABLES, Sessions, depths, payloads, put, rows, sessions
-
-
-@pytest.fixture
-def opened(database: str) -> Iterator[Sessions]:
-    with sessions(database) as found:
-        yield found
+from tests.broker import TABLES, Sessions, depths, payloads, put, rows
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -27,14 +27,7 @@ from tests.broker import (
     put,
     queue_id,
     rows,
-    sessions,
 )
-
-
-@pytest.fixture
-def opened(database: str) -> Iterator[Sessions]:
-    with sessions(database) as found:
-        yield found
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import random
 import threading
-from collections.abc import Iterator
 from itertools import product
 
 import pytest
@@ -20,15 +19,8 @@ from tests.broker import (
     payloads,
     put,
     rows,
-    sessions,
 )
 from tests.processes import until
-
-
-@pytest.fixture
-def opened(database: str) -> Iterator[Sessions]:
-    with sessions(database) as found:
-        yield found
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 import pgbeat
 from tests.conftest import broker_url, sqlalchemy_url
 from tests.fleet import transport_url
-from tests.kombus import Connect, Inbox, connections
+from tests.kombus import Connect, Inbox
 from tests.processes import until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -58,12 +58,6 @@ def ours(database: str) -> Iterator[Celery]:
     app = make_app(transport_url(database))
     yield app
     app.close()
-
-
-@pytest.fixture
-def connect(database: str) -> Iterator[Connect]:
-    with connections(database) as found:
-        yield found
 
 
 def add(app: Celery) -> Any:

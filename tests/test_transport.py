@@ -3,7 +3,7 @@
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -14,27 +14,15 @@ import pytest
 from kombu.exceptions import ChannelError
 
 from tests.child import Child
-from tests.kombus import Connect, Inbox, connections, publish
+from tests.kombus import Connect, Inbox, publish
 from tests.processes import until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 @pytest.fixture
-def connect(database: str) -> Iterator[Connect]:
-    with connections(database) as found:
-        yield found
-
-
-@pytest.fixture
 def connection(connect: Connect) -> Any:
     return connect()
-
-
-@pytest.fixture
-def child() -> Iterator[Child]:
-    with Child.lent() as child:
-        yield child
 
 
 def count(sql: Sql, condition: str = "true") -> int:

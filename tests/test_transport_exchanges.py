@@ -11,16 +11,10 @@ from kombu.pidbox import Mailbox
 from kombu.transport.virtual.base import UndeliverableWarning
 
 from tests.child import Child
-from tests.kombus import Connect, Inbox, connections, publish
+from tests.kombus import Connect, Inbox, publish
 from tests.processes import until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
-
-
-@pytest.fixture
-def connect(database: str) -> Iterator[Connect]:
-    with connections(database) as found:
-        yield found
 
 
 @pytest.fixture

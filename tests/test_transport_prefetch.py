@@ -8,16 +8,10 @@ from typing import Any
 import kombu
 import pytest
 
-from tests.kombus import Connect, Inbox, Loop, connections, publish
+from tests.kombus import Connect, Inbox, Loop, publish
 from tests.processes import until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
-
-
-@pytest.fixture
-def connect(database: str) -> Iterator[Connect]:
-    with connections(database) as found:
-        yield found
 
 
 @pytest.fixture
@@ -258,7 +252,7 @@ def test_the_loop_notices_a_lost_connection(
     publish(connect(), "q", 1)
     loop.until(lambda: inbox.messages)
     sql(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
     with pytest.raises(connection.connection_errors):
