@@ -37,6 +37,7 @@ def assert_launched_once(sql: Sql) -> None:
     assert [str(row[0]) for row in sql("SELECT id FROM pgbeat.jobs ORDER BY 1")] == launched
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", nursery.STEPS)
 def test_killed_at_each_step(processes: Processes, beat: Beat, sql: Sql, step: str) -> None:
     """Twenty times each: the leader dies by SIGKILL at the step, another beat takes over."""
@@ -86,6 +87,7 @@ def run_four_beats(processes: Processes, sql: Sql, seconds: int) -> None:
     assert_launched_once(sql)
 
 
+@pytest.mark.slow
 def test_four_beats_launch_once(processes: Processes, sql: Sql) -> None:
     run_four_beats(processes, sql, 5)
 
@@ -127,6 +129,7 @@ def test_a_frozen_leader_is_replaced_and_fenced(processes: Processes, sql: Sql) 
     assert_launched_once(sql)
 
 
+@pytest.mark.slow
 def test_backends_terminated_at_random(processes: Processes, sql: Sql) -> None:
     """The server cuts beat's connections again and again; nothing is lost, nothing twice."""
     sql(
@@ -151,6 +154,7 @@ def test_backends_terminated_at_random(processes: Processes, sql: Sql) -> None:
     assert "Traceback" not in process.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "immediate"])
 def test_the_database_restarts(own_server: Embedded, tmp_path: Path, sign: signal.Signals) -> None:
     """Two beats wait for it, calmly, and go on; what was committed is there, once."""
@@ -188,6 +192,7 @@ def test_the_database_restarts(own_server: Embedded, tmp_path: Path, sign: signa
         processes.stop_all()
 
 
+@pytest.mark.slow
 def test_a_beat_that_starts_before_its_database(tmp_path: Path, own_server: Embedded) -> None:
     """It waits for the server, says so once, and begins when it is there."""
     migrate.upgrade(postgres_url(own_server.dsn))

@@ -156,6 +156,7 @@ def test_server_ends_when_its_process_is_killed(
     until(lambda: not psutil.pid_exists(server) and not left(folder), 30)
 
 
+@pytest.mark.slow
 def test_server_that_was_left_over_is_ended(start: Callable[..., Process], folder: Path) -> None:
     process, orphan = serve(start, folder, "orphan")
     process.kill()
@@ -167,6 +168,7 @@ def test_server_that_was_left_over_is_ended(start: Callable[..., Process], folde
     assert left(folder) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["", "garbage\n", "{pid}\n{data}\n1\n5432\n/run\n\n1 1\nready"])
 def test_server_starts_over_a_stale_pid_file(folder: Path, content: str) -> None:
     with embedded.server(folder / "server", {"fsync": "off"}) as server:
@@ -179,6 +181,7 @@ def test_server_starts_over_a_stale_pid_file(folder: Path, content: str) -> None
     assert psutil.pid_exists(other)
 
 
+@pytest.mark.slow
 def test_server_that_was_killed_while_it_was_made(
     start: Callable[..., Process], folder: Path
 ) -> None:
@@ -216,6 +219,7 @@ def test_server_in_a_place_that_is_no_folder(folder: Path) -> None:
             pass
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root's server runs as another user")
 def test_nothing_private_is_opened_for_roots_server(
     folder: Path, monkeypatch: pytest.MonkeyPatch
@@ -263,6 +267,7 @@ def test_demo_shows_everything_and_leaves_nothing(
     assert re.search(r"\nTicks: \d+ launched, \d+ skipped, 5 failed\. Jobs: \d+ comp", output)
 
 
+@pytest.mark.slow
 def test_demo_says_what_it_did_not_see(start: Callable[..., Process], folder: Path) -> None:
     demo = start(*DEMO, "--seconds", "0.01")
     assert demo.wait(110) == 1
@@ -270,6 +275,7 @@ def test_demo_says_what_it_did_not_see(start: Callable[..., Process], folder: Pa
     assert left(folder) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signals", [["SIGINT"], ["SIGTERM"], ["SIGINT", "SIGINT"]], ids=" ".join)
 def test_demo_is_interrupted(
     start: Callable[..., Process], folder: Path, signals: list[str]
@@ -285,6 +291,7 @@ def test_demo_is_interrupted(
     assert "Traceback" not in demo.output
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's part in this is Linux's")
 def test_demo_is_killed(start: Callable[..., Process], folder: Path) -> None:
     demo = start(*DEMO)
@@ -293,6 +300,7 @@ def test_demo_is_killed(start: Callable[..., Process], folder: Path) -> None:
     until(lambda: not left(folder), 60)
 
 
+@pytest.mark.slow
 def test_demo_shows_the_other_beat_taking_over(start: Callable[..., Process], folder: Path) -> None:
     demo = start(*DEMO)
     demo.says(" leads ", 90)
@@ -310,6 +318,7 @@ def test_demo_shows_the_other_beat_taking_over(start: Callable[..., Process], fo
     assert left(folder) == []
 
 
+@pytest.mark.slow
 def test_demo_says_that_its_worker_has_ended(start: Callable[..., Process], folder: Path) -> None:
     demo = start(*DEMO)
     demo.says(" leads ", 90)
@@ -323,6 +332,7 @@ def test_demo_says_that_its_worker_has_ended(start: Callable[..., Process], fold
     assert left(folder) == []
 
 
+@pytest.mark.slow
 def test_second_demo_is_refused(start: Callable[..., Process], folder: Path) -> None:
     first = start(*DEMO)
     first.says("look inside", 90)
@@ -332,6 +342,7 @@ def test_second_demo_is_refused(start: Callable[..., Process], folder: Path) -> 
     assert "Traceback" not in second.output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 150])
 def test_demo_in_a_terminal(folder: Path, columns: int) -> None:
     """A live table; a real Ctrl-C, which the terminal sends to all of the foreground's group."""

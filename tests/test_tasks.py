@@ -256,6 +256,7 @@ def test_prices(
         prices.fetch_prices("DK1")
 
 
+@pytest.mark.slow
 def test_the_example_at_work(
     processes: Processes, sql: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -103,6 +103,7 @@ def due(sql: Sql) -> int:
     return int(count)
 
 
+@pytest.mark.slow
 def test_launched_tasks_run_once(fleet: Fleet, sql: Sql) -> None:
     """Beats are killed while workers, who look for messages once in ten minutes, run tasks."""
     for n in range(5):

@@ -55,7 +55,7 @@ def await_released(fleet: Fleet, consumer: int, since: float, what: str) -> None
 # -- workers that are killed --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("victim", ["main", "group"])
+@pytest.mark.parametrize("victim", ["main", pytest.param("group", marks=pytest.mark.slow)])
 def test_a_killed_prefork_workers_claims_run_elsewhere(fleet: Fleet, victim: str) -> None:
     """The main process alone, or all; children that were forked while it consumed hold nothing."""
     worker = fleet.start("-c", "2", "--max-tasks-per-child", "1")
@@ -97,6 +97,7 @@ def test_a_solo_worker_killed_in_the_midst_of_a_task(fleet: Fleet) -> None:
     assert len(fleet.journal()) == 5
 
 
+@pytest.mark.slow
 def test_a_child_that_outlives_its_worker_keeps_no_claims(fleet: Fleet) -> None:
     """What a task forks has the worker's sockets; it must not live on in its name."""
     worker = fleet.start("-P", "solo")
@@ -120,6 +121,7 @@ def test_a_child_that_outlives_its_worker_keeps_no_claims(fleet: Fleet) -> None:
 # -- workers that seem dead ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_blocked_solo_worker_is_alive(fleet: Fleet) -> None:
     """Its only thread is in a task, through several sweeps of another worker's."""
     sent = [fleet.send("late", "a") for _ in range(4)]
@@ -136,6 +138,7 @@ def test_a_blocked_solo_worker_is_alive(fleet: Fleet) -> None:
     assert {e.failed_before for e in fleet.journal()} == {0}
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_not_robbed(fleet: Fleet) -> None:
     """By SIGSTOP, with all its processes; others take what it has not claimed, and no more."""
     stopped = fleet.start("-c", "1")
@@ -159,6 +162,7 @@ def test_a_stopped_worker_is_not_robbed(fleet: Fleet) -> None:
 # -- messages that kill -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_its_child_ends_as_a_dead_letter(fleet: Fleet) -> None:
     """`acks_late` and `reject_on_worker_lost`: the worker lives on."""
     fleet.start("-c", "1", settings=LIMIT)
@@ -173,6 +177,7 @@ def test_a_task_that_kills_its_child_ends_as_a_dead_letter(fleet: Fleet) -> None
     fleet.await_started([fleet.send("note")])
 
 
+@pytest.mark.slow
 def test_a_task_that_kills_its_worker_ends_as_a_dead_letter(fleet: Fleet) -> None:
     """Each worker dies of it, until it has had its number of deliveries; then they live."""
     poison = fleet.send("poison", "parent")
@@ -192,12 +197,10 @@ def test_a_task_that_kills_its_worker_ends_as_a_dead_letter(fleet: Fleet) -> Non
 # -- databases that go away ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sign",
-    [
-        pytest.param(signal.SIGINT, id="fast", marks=pytest.mark.slow),
-        pytest.param(signal.SIGQUIT, id="immediate"),
-    ],
+    [pytest.param(signal.SIGINT, id="fast"), pytest.param(signal.SIGQUIT, id="immediate")],
 )
 def test_the_server_goes_away_and_comes_back(
     own_server: Embedded, own_fleet: Fleet, sign: signal.Signals
@@ -264,6 +267,7 @@ def connections(fleet: Fleet, worker: Process) -> list[int]:
     return [int(pid) for (pid,) in rows]
 
 
+@pytest.mark.slow
 def test_publishing_while_the_server_restarts(own_server: Embedded, own_fleet: Fleet) -> None:
     """By its retry policy every message arrives; without, the caller is told."""
     fleet = own_fleet
@@ -313,6 +317,7 @@ def test_publishing_while_the_server_restarts(own_server: Embedded, own_fleet: F
 # -- sessions that are cut ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sessions_are_terminated_at_random(fleet: Fleet) -> None:
     """The server cuts the workers' connections while they run tasks; all run."""
     workers = [fleet.begin("-P", "prefork", "-c", "2"), fleet.begin("-P", "solo")]
@@ -329,6 +334,7 @@ def test_sessions_are_terminated_at_random(fleet: Fleet) -> None:
 # -- several workers ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_three_workers_compete_without_duplicates(fleet: Fleet) -> None:
     workers = [
         fleet.begin("-P", "prefork", "-c", "2"),

@@ -24,8 +24,11 @@ def fleet(database: str, tmp_path: Path) -> Iterator[Fleet]:
     fleet.close()
 
 
-#: eventlet, which is on its way out, is in the first test, and with the slow ones in all.
-MOST_POOLS = [*POOLS[:-1], pytest.param("eventlet", marks=pytest.mark.slow)]
+#: A worker takes seconds to start: all pools are in the first test, and with the slow ones in all.
+MOST_POOLS = [
+    pool if pool in ("prefork", "solo") else pytest.param(pool, marks=pytest.mark.slow)
+    for pool in POOLS
+]
 
 
 def start(fleet: Fleet, pool: str, concurrency: int = 2, /, **settings: Any) -> Process:
@@ -182,6 +185,7 @@ def test_prefetch_is_exact(fleet: Fleet, multiplier: int, claimed: int) -> None:
     assert sorted(e.id for e in fleet.journal()) == sorted([*sent, *more])
 
 
+@pytest.mark.slow
 def test_delayed_tasks_are_no_load(fleet: Fleet) -> None:
     """A hundred thousand with an ETA in an hour: not in a worker's memory, there after it."""
     worker = start(fleet, "prefork", 1)
@@ -228,6 +232,7 @@ def memory(worker: Process) -> int:
     return int(psutil.Process(worker.pid).memory_info().rss)
 
 
+@pytest.mark.slow
 def test_priorities(fleet: Fleet) -> None:
     """The higher the sooner, equal ones as they came; a queue's highest is the highest."""
     with fleet.app.connection_for_write() as connection:
@@ -328,6 +333,7 @@ def test_an_idle_solo_worker_answers_at_once(fleet: Fleet) -> None:
     assert elapsed < 10 * 0.4  # the loop's timer is half a second
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet"])
 def test_other_pools_answer(fleet: Fleet, pool: str) -> None:
     """Also while they run tasks; green ones hear by a connection of their own."""
@@ -342,6 +348,7 @@ def test_other_pools_answer(fleet: Fleet, pool: str) -> None:
     fleet.await_empty()
 
 
+@pytest.mark.slow
 def test_workers_know_each_other(fleet: Fleet) -> None:
     """Mingle brings a new one what others have revoked; gossip tells who comes and goes."""
     first = fleet.start("-c", "1", "-l", "DEBUG")
@@ -359,6 +366,7 @@ def test_workers_know_each_other(fleet: Fleet) -> None:
     first.says(f"{fleet.name(second)} left")
 
 
+@pytest.mark.slow
 def test_events_reach_a_receiver(fleet: Fleet) -> None:
     """`celery events`, Flower: in a thread of its own, its queue gone with its connection."""
     heard: dict[str, list[dict[str, Any]]] = {}
@@ -404,6 +412,7 @@ def test_events_reach_a_receiver(fleet: Fleet) -> None:
 # -- canvas -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_chains_groups_and_chords(fleet: Fleet) -> None:
     """With Celery's own result backend on the same database."""
     settings: dict[str, Any] = {

@@ -12,7 +12,10 @@ Beat = Callable[..., Scheduler]
 Sql = Callable[..., list[tuple[Any, ...]]]
 
 
-@pytest.mark.parametrize("pool", ["solo", "prefork", "threads"])
+@pytest.mark.parametrize(
+    "pool",
+    ["prefork", *(pytest.param(pool, marks=pytest.mark.slow) for pool in ("solo", "threads"))],
+)
 def test_jobs_are_followed(processes: Processes, sql: Sql, pool: str) -> None:
     sql(
         "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
@@ -31,6 +34,7 @@ def test_jobs_are_followed(processes: Processes, sql: Sql, pool: str) -> None:
     until(lambda: set(sql(ended)) == expected, what=str(expected))
 
 
+@pytest.mark.slow
 def test_a_killed_child_is_told_by_its_parent(processes: Processes, sql: Sql) -> None:
     sql(
         "INSERT INTO pgbeat.schedules (name, task, every, next_run) "

@@ -1,10 +1,12 @@
 """What workers do while Postgres is away: the broker, the result backend."""
 
+import pytest
 from pytest_celery import RESULT_TIMEOUT, CeleryTestSetup, CeleryTestWorker
 
 from tests.smoke.tasks import add
 
 
+@pytest.mark.slow
 def test_the_broker_is_restarted(celery_setup: CeleryTestSetup) -> None:
     assert add.s(2, 3).delay().get(timeout=RESULT_TIMEOUT) == 5
     celery_setup.broker.restart()
@@ -12,6 +14,7 @@ def test_the_broker_is_restarted(celery_setup: CeleryTestSetup) -> None:
     assert_lives_on(celery_setup.worker)
 
 
+@pytest.mark.slow
 def test_a_message_survives_its_broker(celery_setup: CeleryTestSetup) -> None:
     later = add.s(2, 3).apply_async(countdown=1)
     celery_setup.broker.kill()
@@ -21,6 +24,7 @@ def test_a_message_survives_its_broker(celery_setup: CeleryTestSetup) -> None:
     assert_lives_on(celery_setup.worker)
 
 
+@pytest.mark.slow
 def test_the_result_backend_is_restarted(celery_setup: CeleryTestSetup) -> None:
     celery_setup.backend.restart()
     assert add.s(2, 3).delay().get(timeout=RESULT_TIMEOUT) == 5

@@ -20,6 +20,7 @@ def celery_worker_cluster(
     return CeleryWorkerCluster(celery_worker, celery_other_worker)
 
 
+@pytest.mark.slow
 def test_a_killed_workers_task_is_run_by_another(celery_setup: CeleryTestSetup) -> None:
     held = hold.s().delay()
     until(lambda: held.state == "HELD", what="the task runs")

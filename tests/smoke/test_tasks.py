@@ -13,6 +13,7 @@ def test_task(celery_setup: CeleryTestSetup) -> None:
     assert add.s(2, 3).delay().get(timeout=RESULT_TIMEOUT) == 5
 
 
+@pytest.mark.slow
 def test_retry(celery_setup: CeleryTestSetup) -> None:
     assert fail_twice.s().delay().get(timeout=RESULT_TIMEOUT) == 2
 
@@ -22,6 +23,7 @@ def test_chord(celery_setup: CeleryTestSetup) -> None:
     assert sums.get(timeout=RESULT_TIMEOUT) == 90
 
 
+@pytest.mark.slow
 def test_a_running_task_is_revoked(celery_setup: CeleryTestSetup) -> None:
     held = hold.s().delay()
     until(lambda: held.state == "HELD", what="the task runs")
