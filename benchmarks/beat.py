@@ -12,7 +12,7 @@ from pathlib import Path
 
 from beats.contenders import Contender, Pgbeat
 from beats.machine import description
-from beats.measures import Bench, Figures, change, idle, lateness, launch
+from beats.measures import WITH, Bench, Figures, change, idle, lateness, launch
 from beats.peers import CONTENDERS, RedBeat
 from beats.processes import ProcessError, Processes
 from beats.report import Results, number, print_results
@@ -51,6 +51,16 @@ def cases(measure: str, bench: Bench, options: argparse.Namespace) -> Iterator[C
                     f"{number(due)} of {number(size)} schedules",
                     lambda contender, size=size, due=due: launch(bench, contender, size, due),  # type: ignore[misc]
                 )
+        due = min(MOST_DUE, max(options.sizes))
+        for title, columns in WITH.items():
+            yield (
+                f"{number(due)} of {number(due)} schedules, with {title}",
+                lambda contender, columns=columns: (  # type: ignore[misc]
+                    launch(bench, contender, due, due, columns)
+                    if isinstance(contender, Pgbeat)
+                    else {"note": "-"}
+                ),
+            )
     if measure == "change":
         size = min(1_000, max(options.sizes))
         yield f"{number(size)} schedules", lambda contender: _change(bench, contender, size)

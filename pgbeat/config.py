@@ -1,9 +1,12 @@
 """Settings: read from the Celery app (`pgbeat_*`) or the environment (`PGBEAT_*`), checked once."""
 
+import json
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from hashlib import sha1
 from typing import Any
 
 from sqlalchemy.engine import URL, make_url
@@ -137,6 +140,22 @@ class Settings:
     retry_cap: float = 3600.0
     #: Days that ticks and jobs are kept; 0 keeps them for ever.
     retention_days: float = 30.0
+    #: Of the apps that share the database, whose schedules these are.
+    namespace: str = "default"
+    #: A launcher that says when to be asked next is asked no sooner …
+    again_min: float = 1.0
+    #: … and no later than this.
+    again_max: float = 86_400.0
+    #: Functions that a file's `schedulers:` may name, and their tasks.
+    allowed_functions: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def leader_key(self) -> int:
+        """Key of the lock that the leading beat of this namespace holds."""
+        if self.namespace == "default":
+            return self.lock_key
+        digest = sha1(f"{self.lock_key}:{self.namespace}".encode(), usedforsecurity=False).digest()
+        return int.from_bytes(digest[:8], "big", signed=True)
 
     @classmethod
     def load(
@@ -211,6 +230,33 @@ def _number(lowest: float, *, highest: float = 2**63 - 1, whole: bool = False) -
     return read
 
 
+def _namespace(value: Any) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,63}", str(value)):
+        raise ValueError(f"{value!r} is no namespace; up to 63 letters, digits, '_', '.' and '-'")
+    return str(value)
+
+
+def _functions(value: Any) -> dict[str, str]:
+    """Functions and their tasks: a mapping, or a list of tasks that go by their own names. In the
+    environment, JSON of either, or `function=task,task`."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = [part.strip() for part in value.split(",") if part.strip()]
+            value = dict(part.split("=", 1) if "=" in part else (part, part) for part in value)
+    if isinstance(value, list | tuple | set | frozenset):
+        value = {name: name for name in value}
+    if not isinstance(value, Mapping) or not all(
+        isinstance(name, str) and name.strip() for pair in value.items() for name in pair
+    ):
+        raise ValueError(
+            f"{value!r} is no mapping of functions to tasks; write for example "
+            "{'reports.daily': 'shop.tasks.daily_report'}, or a list of tasks"
+        )
+    return {name.strip(): task.strip() for name, task in value.items()}
+
+
 _READERS: dict[str, Any] = {
     "url": lambda value: postgres_url(str(value)),
     "lock_key": _number(-(2**63), whole=True),
@@ -222,7 +268,11 @@ _READERS: dict[str, Any] = {
     "retry_base": _number(0, highest=86_400 * 365),
     "retry_cap": _number(0, highest=86_400 * 365),
     "retention_days": _number(0, highest=36_500),
+    "namespace": _namespace,
+    "again_min": _number(0.01, highest=86_400 * 365),
+    "again_max": _number(0.01, highest=86_400 * 365),
+    "allowed_functions": _functions,
 }
 
-if set(_READERS) != {field.name for field in fields(Settings)}:  # pragma: no cover
+if set(_READERS) != {each.name for each in fields(Settings)}:  # pragma: no cover
     raise AssertionError("every setting needs a reader")

@@ -1,4 +1,4 @@
-"""Dispatch: from a due schedule to its outcome, and everything that follows in one transaction."""
+"""Dispatch: verdicts on due schedules are written, with everything that follows from them."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -6,39 +6,22 @@ from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
-import psycopg
 from celery import Celery
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import db, due, entries, jobs, ticks
+from pgbeat import db, due, jobs, ticks
 from pgbeat.config import Settings
-from pgbeat.errors import ConditionTimeout, InvalidSchedule, PgbeatError, UnknownTask
-from pgbeat.launchers import Context, JobRequest, Skip, find, read_only
+from pgbeat.errors import PgbeatError, UnknownTask
+from pgbeat.judge import LONGEST, Judge, Verdict
+from pgbeat.launchers import JobRequest
 from pgbeat.publisher import Publisher, check_options
 from pgbeat.schedules import Schedule
 from pgbeat.templates import Launch
-from pgbeat.ticks import Tick, Trigger
-from pgbeat.timetables import Timetable
+from pgbeat.ticks import Tick
 
-#: Errors are kept whole up to here: a row is for reading.
-_LONGEST = 2000
-
-
-class Verdict(NamedTuple):
-    """What was decided for a schedule, not yet written: exactly one of launch, skip and error."""
-
-    schedule: Schedule
-    due_at: datetime
-    trigger: Trigger
-    request: JobRequest | None = None
-    skip: str | None = None
-    error: str | None = None
-    #: The launcher's cursor as JSON text; `None` leaves it as it is.
-    cursor: str | None = None
-    #: Where the job comes from (`jobs.job_source`), and who asked, if not the scheduler.
-    job_source: str = "scheduled_task"
-    created_by: str | None = None
+#: How long what waits for a job is left alone: the job's end wakes it, if workers tell of it.
+_RECHECK = timedelta(minutes=1)
 
 
 class Decision(NamedTuple):
@@ -49,83 +32,26 @@ class Decision(NamedTuple):
     retry_count: int
     next_run: datetime | None
     disabled_reason: str | None
+    #: Whether it is disabled because it has nothing left to do.
+    is_complete: bool = False
 
 
 class Dispatcher:
-    """Decides schedules. One instance for one app; not for several threads but `evaluate`."""
+    """Writes verdicts. One instance for one app; not for several threads."""
 
     def __init__(
         self,
         app: Celery,
         settings: Settings,
         publisher: Publisher,
-        engine: Engine,
-        default_entries: Mapping[str, Any],
+        judge: Judge,
         reached: Callable[[str], None] = lambda step: None,
     ) -> None:
-        self._app, self._settings, self.publisher = app, settings, publisher
-        self._engine, self._default_entries, self._reached = engine, default_entries, reached
+        self._app, self._settings, self.publisher, self._judge = app, settings, publisher, judge
+        self._reached = reached
         self._tasks = app.tasks
-        self._timezone = str(getattr(app.timezone, "key", None) or app.timezone)
-
-    def timetable(self, schedule: Schedule) -> Timetable:
-        """The schedule's timetable, the app's code asked where the row leaves it to it."""
-        return schedule.timetable(self._timezone) or entries.code_timetable(
-            self._app, schedule, self._default_entries
-        )
-
-    def evaluate(
-        self, schedule: Schedule, due_at: datetime, now: datetime, trigger: Trigger | None = None
-    ) -> Verdict:
-        """Runs the launcher; whatever it raises becomes the verdict's error. Any thread may."""
-        verdict = Verdict(schedule, due_at, trigger or _trigger(schedule))
-        for last_try in (False, True):
-            try:
-                return self._launch(verdict, now)
-            except Exception as error:
-                if db.is_lost(error) and not last_try:
-                    continue  # a pooled connection had died
-                return verdict._replace(error=self._explain(error))
-        raise AssertionError("unreachable")
-
-    def _launch(self, verdict: Verdict, now: datetime) -> Verdict:
-        row = verdict.schedule
-        launcher = find(row.launcher)()
-        opened: list[Connection] = []
-
-        def connect() -> Connection:
-            connection = self._engine.connect()
-            opened.append(connection)
-            read_only(connection, self._settings.condition_timeout)
-            return connection
-
-        ctx = Context(row, verdict.due_at, now, connect)
-        try:
-            answer = launcher.launch(ctx)
-            cursor = _json(ctx.cursor, "the launcher's cursor")
-        finally:
-            for connection in opened:
-                connection.close()
-        if isinstance(answer, Skip):
-            return verdict._replace(skip=answer.reason, cursor=cursor)
-        if row.args is None:
-            args, kwargs, options = entries.code_arguments(self._app, row, self._default_entries)
-            answer = JobRequest(args, kwargs, {**options, **answer.options}, answer.task)
-        return verdict._replace(request=answer, cursor=cursor)
-
-    def plain(self, schedule: Schedule, due_at: datetime) -> Verdict:
-        """The verdict on a schedule that has no condition."""
-        request = JobRequest(schedule.args or (), schedule.kwargs, {}, schedule.task or "")
-        return Verdict(schedule, due_at, _trigger(schedule), request)
-
-    def overdue(self, schedule: Schedule, due_at: datetime, message: str = "") -> Verdict:
-        """The verdict on a condition whose time is up."""
-        error = ConditionTimeout(
-            message
-            or f"the condition took longer than {self._settings.condition_timeout:g} s "
-            "(pgbeat_condition_timeout)"
-        )
-        return Verdict(schedule, due_at, _trigger(schedule), error=self._explain(error))
+        #: Schedules (ids) that the last commit left waiting for an unfinished job.
+        self.waiting: set[int] = set()
 
     def commit(
         self, connection: Connection, verdicts: Sequence[Verdict], now: datetime
@@ -135,6 +61,7 @@ class Dispatcher:
         One transaction for all; should the database refuse it, one for each, and those refused
         again become `failed`. Verdicts on rows that changed meanwhile are dropped.
         """
+        self.waiting = set()
         try:
             try:
                 return self._commit(connection, verdicts, now)
@@ -148,9 +75,7 @@ class Dispatcher:
                 except DBAPIError as error:
                     if db.is_lost(error):
                         raise
-                    failed = verdict._replace(
-                        request=None, skip=None, error=self._explain(error),
-                    )  # fmt: skip
+                    failed = self._judge.broken(verdict, error)
                     decisions += self._commit(connection, [failed], now)
             return decisions
         finally:
@@ -172,6 +97,7 @@ class Dispatcher:
     ) -> list[Decision]:
         """Writes verdicts into the open transaction, whose rows are locked: messages, jobs, ticks
         and the schedules' advance, in one statement each."""
+        verdicts, waiting, outdone = self._overlaps(connection, verdicts, now)
         made: list[jobs.Job] = []
         written: list[Tick] = []
         for verdict in verdicts:
@@ -181,31 +107,84 @@ class Dispatcher:
                 made.append(job)
         fresh = ticks.record(connection, written)
         made = [job for job in made if job.schedule_id in fresh]
+        if outdone:
+            gone = jobs.cancel(connection, outdone, "cancelled: its schedule is due again")
+            self.publisher.revoke(connection, gone)
         jobs.create(connection, made)
         self.publisher.flush(connection, [job.id for job in made])
         self._reached("after messages")
 
-        decisions, advances = [], []
+        self.waiting |= {advance.id for advance in waiting}
+        decisions, advances = [], waiting
         for verdict, tick in zip(verdicts, written, strict=True):
             decision, advance = self._advance(verdict, tick, now)
-            advances.append(advance)
+            if advance is not None:
+                advances.append(advance)
             if verdict.schedule.id in fresh:
                 decisions.append(decision)
         due.advance(connection, advances, now)
+        disabled = [d for d in decisions if d.disabled_reason]
         due.disable(
             connection,
-            {d.schedule.id: d.disabled_reason for d in decisions if d.disabled_reason},
+            {d.schedule.id: str(d.disabled_reason) for d in disabled},
+            [d.schedule.id for d in disabled if d.tick.outcome == "failed"],
+            now,
         )
         return decisions
+
+    def _overlaps(
+        self, connection: Connection, verdicts: Sequence[Verdict], now: datetime
+    ) -> tuple[list[Verdict], list[due.Advance], list[str]]:
+        """Launches that meet an unfinished job of their schedule, by its policy: verdicts to write,
+        schedules that wait for the job's end, and jobs to cancel."""
+        careful = {
+            v.schedule.id
+            for v in verdicts
+            if v.request is not None and v.schedule.overlap != "allow" and v.trigger != "backfill"
+        }
+        if not careful:
+            return list(verdicts), [], []
+        unfinished = jobs.unfinished(connection, careful)
+        kept: list[Verdict] = []
+        waiting: list[due.Advance] = []
+        outdone: list[str] = []
+        for verdict in verdicts:
+            row = verdict.schedule
+            before = unfinished.get(row.id) if verdict.request is not None else None
+            if not before:
+                kept.append(verdict)
+            elif row.overlap == "cancel_previous":
+                kept.append(verdict)
+                outdone += [job.id for job in before]
+            elif row.overlap == "queue_one" and verdict.trigger != "manual":
+                waiting.append(
+                    due.Advance(
+                        row.id,
+                        "waiting",
+                        now + _RECHECK,
+                        row.retry_count,
+                        due_at=row.due_at or row.next_run,
+                        waiting_for=before[-1].id,
+                        ended=row.ended,
+                    )
+                )
+            else:
+                job = before[-1]
+                reason = f"the job before it, {job.id}, is still {job.state}"
+                kept.append(verdict._replace(request=None, skip=reason))
+        return kept, waiting, outdone
 
     def _publish(self, verdict: Verdict) -> tuple[Tick, jobs.Job | None]:
         """The verdict's tick and, where it launches, its job, the message made."""
         row, request = verdict.schedule, verdict.request
-        head = (row.id, row.name, verdict.trigger, verdict.due_at)
+        head = Tick(
+            row.id, row.name, verdict.trigger, verdict.due_at, "failed",
+            missed=verdict.missed, note=verdict.note,
+        )  # fmt: skip
         if request is None:
             if verdict.skip is not None:
-                return Tick(*head, "skipped", reason=verdict.skip[:_LONGEST]), None
-            return Tick(*head, "failed", error=verdict.error), None
+                return head._replace(outcome="skipped", reason=verdict.skip[:LONGEST]), None
+            return head._replace(error=verdict.error), None
         try:
             options = self._options(row, request)
             job_id = row.job_id(verdict.due_at)
@@ -215,7 +194,7 @@ class Dispatcher:
         except Exception as error:
             if db.is_lost(error) and self.publisher.transactional:
                 raise
-            return Tick(*head, "failed", error=self._explain(error)), None
+            return head._replace(error=self._judge.explain(error)), None
         job = jobs.Job(
             id=job_id,
             schedule_id=row.id,
@@ -229,7 +208,7 @@ class Dispatcher:
             created_by=verdict.created_by or f"system:scheduler:{row.launcher}",
             is_system_job=True,
         )
-        return Tick(*head, "launched", job_id=job_id), job
+        return head._replace(outcome="launched", job_id=job_id), job
 
     def _options(self, row: Schedule, request: JobRequest) -> dict[str, Any]:
         """Publish options of a launch, the task's name checked."""
@@ -243,74 +222,66 @@ class Dispatcher:
             options.setdefault("queue", row.queue)
         return options
 
-    def _advance(self, verdict: Verdict, tick: Tick, now: datetime) -> tuple[Decision, due.Advance]:
-        row, disabled = verdict.schedule, None
-        retry_count, next_run = 0, row.next_run
-        failed = tick.outcome == "failed"
-        manual = verdict.trigger == "manual"
-        if manual:
+    def _advance(
+        self, verdict: Verdict, tick: Tick, now: datetime
+    ) -> tuple[Decision, due.Advance | None]:
+        """What a tick does to its schedule."""
+        row, launched = verdict.schedule, tick.outcome == "launched"
+        if verdict.trigger == "backfill":
+            return Decision(tick, row, row.retry_count, row.next_run, None), None
+        if verdict.trigger == "manual":
             # A person's trigger neither moves the timetable nor counts as a failure in a row.
-            retry_count = row.retry_count if tick.outcome != "launched" else 0
-        elif failed:
+            retry_count = 0 if launched else row.retry_count
+            advance = due.Advance(
+                row.id, tick.outcome, row.next_run, retry_count, tick.error, verdict.cursor,
+                row.due_at, None if row.waiting_for is None else str(row.waiting_for), row.ended,
+            )  # fmt: skip
+            return Decision(tick, row, retry_count, row.next_run, None), advance
+        if tick.outcome == "failed":
             retry_count = row.retry_count + 1
-            next_run = now + row.backoff()
+            disabled = None
             if retry_count >= row.max_retries:
                 disabled = f"failed {retry_count} times in a row; last: {tick.error}"
-        else:
-            try:
-                next_run = self.timetable(row).next_after(now)
-            except PgbeatError as error:
-                next_run, disabled = row.next_run, str(error)
-            if next_run is None:
-                disabled = disabled or "its timetable has no time left"
-        # What was not launched after all is to be found again by the retry.
-        cursor = None if failed else verdict.cursor
-        advance = due.Advance(row.id, tick.outcome, next_run, retry_count, tick.error, cursor)
-        return Decision(tick, row, retry_count, next_run, disabled), advance
+            next_run = now + row.backoff()
+            # What was not launched after all is to be found again by the retry.
+            advance = due.Advance(
+                row.id, "failed", next_run, retry_count, tick.error, ended=row.ended
+            )
+            return Decision(tick, row, retry_count, next_run, disabled), advance
+        then, disabled, is_complete = self._then(verdict, launched, now)
+        after = None if then is None else then.next_run
+        advance = due.Advance(
+            row.id, tick.outcome, after, 0, tick.error, verdict.cursor,
+            None if then is None else then.due_at, runs=int(launched),
+        )  # fmt: skip
+        return Decision(tick, row, 0, after, disabled, is_complete), advance
 
-    def first_runs(
-        self, rows: Sequence[Schedule], now: datetime
-    ) -> tuple[list[tuple[Schedule, datetime]], list[Verdict]]:
-        """First times of new rows; those whose timetable is no good are due now, as failed."""
-        times: list[tuple[Schedule, datetime]] = []
-        verdicts: list[Verdict] = []
-        for row in rows:
-            try:
-                moment = self.timetable(row).next_after(now)
-                if moment is None:
-                    raise InvalidSchedule("its timetable has no time left")
-                times.append((row, moment))
-            except Exception as error:
-                verdicts.append(Verdict(row, now, _trigger(row), error=self._explain(error)))
-        return times, verdicts
+    def _then(
+        self, verdict: Verdict, launched: bool, now: datetime
+    ) -> tuple[due.Next | None, str | None, bool]:
+        """When a schedule is due next, why it is disabled if it is, and whether it is complete."""
+        row = verdict.schedule
+        if row.max_runs is not None and row.run_count + launched >= row.max_runs:
+            return None, f"completed: launched {row.max_runs} times (max_runs)", True
+        if verdict.again is not None:
+            return due.Next(row, self._again(verdict.again, now)), None, False
+        if row.after is not None:
+            return None, None, False
+        try:
+            found = self._judge.next(row, verdict.then)
+        except PgbeatError as error:
+            return due.Next(row, row.next_run or now, row.due_at), str(error), False
+        if found is None:
+            return None, "completed: its timetable has no time left", True
+        return found, None, False
 
-    def not_yet(self, row: Schedule, now: datetime) -> datetime | None:
-        """When to ask again a row whose timetable is in the code and that is not due after all.
-
-        Raises `InvalidSchedule` for a timetable that can't be understood.
-        """
-        timetable = self.timetable(row)
-        if not isinstance(timetable, entries.CodeTimetable):
-            return None
-        is_due, moment = timetable.due(row.last_run or row.created_at, now)
-        return None if is_due else max(moment, now + timedelta(milliseconds=10))
-
-    def broken(self, row: Schedule, due_at: datetime, error: Exception) -> Verdict:
-        """The verdict on a schedule that could not even be looked at."""
-        return Verdict(row, due_at, _trigger(row), error=self._explain(error))
-
-    def _explain(self, error: BaseException) -> str:
-        """One line for a row: what was raised, without a traceback."""
-        cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
-        if isinstance(cause, psycopg.errors.QueryCanceled):
-            limit = self._settings.condition_timeout
-            text = f"the condition took longer than {limit:g} s (pgbeat_condition_timeout)"
-        elif isinstance(cause, PgbeatError):
-            text = str(cause)
-        else:
-            message = getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause)
-            text = f"{type(cause).__name__}: {message}".rstrip(": ")
-        return text.replace("\0", "\\0")[:_LONGEST]
+    def _again(self, wanted: timedelta | datetime, now: datetime) -> datetime:
+        """When a launcher is asked again that says so itself, within bounds."""
+        least = timedelta(seconds=self._settings.again_min)
+        most = timedelta(seconds=self._settings.again_max)
+        if isinstance(wanted, datetime):
+            wanted = wanted.astimezone(now.tzinfo) - now
+        return now + min(max(wanted, least), most)
 
 
 def check_task(app: Celery, name: str) -> None:
@@ -324,20 +295,9 @@ def check_task(app: Celery, name: str) -> None:
     raise UnknownTask(f"task {name!r} is not registered; {hint}registered: {listed or 'none'}")
 
 
-def _trigger(schedule: Schedule) -> Trigger:
-    return "retry" if schedule.retry_count else "timetable"
-
-
 def _queue_name(options: Mapping[str, Any]) -> str | None:
     queue = options.get("queue")
     return None if queue is None else str(getattr(queue, "name", queue))
-
-
-def _json(value: Any, what: str) -> str:
-    try:
-        return json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise InvalidSchedule(f"{what} is not JSON: {error}") from None
 
 
 def _if_json(row: Schedule, value: Any) -> Any:

@@ -5,19 +5,17 @@ somebody wrote to it meanwhile.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, text
 
 from pgbeat.db import recordset
-from pgbeat.schedules import ACTIVE, SELECT, Schedule
+from pgbeat.schedules import ACTIVE, NAMESPACE, SELECT, Schedule
 from pgbeat.tables import schedules
 
 
-@dataclass(frozen=True, slots=True)
-class Outlook:
+class Outlook(NamedTuple):
     """What an idle look at the schedules says, in one statement."""
 
     #: The database's clock.
@@ -26,26 +24,35 @@ class Outlook:
     next_run: datetime | None
     #: Whether a row waits for its next time to be computed.
     has_new: bool
+    #: When the next schedule that failed too often is to be tried again; `None` for none.
+    next_probe: datetime | None
 
 
 # Asked at every idle tick: straight to the driver, which has it prepared.
 _OUTLOOK = """
     SELECT statement_timestamp(),
            (SELECT min(next_run) FROM pgbeat.schedules
-             WHERE enabled AND paused_at IS NULL AND id <> ALL (%(held)s::bigint[])),
+             WHERE namespace = %(namespace)s AND enabled AND paused_at IS NULL
+               AND id <> ALL (%(held)s::bigint[])),
            EXISTS (SELECT FROM pgbeat.schedules
-             WHERE enabled AND paused_at IS NULL AND next_run IS NULL
-               AND id <> ALL (%(held)s::bigint[]))
+             WHERE namespace = %(namespace)s AND enabled AND paused_at IS NULL
+               AND next_run IS NULL AND after IS NULL AND id <> ALL (%(held)s::bigint[])),
+           (SELECT min(probe_at) FROM pgbeat.schedules
+             WHERE namespace = %(namespace)s AND NOT enabled AND probe_at IS NOT NULL)
 """
 
 
-def outlook(connection: Connection, held: Iterable[int] = ()) -> Outlook:
+def outlook(
+    connection: Connection, held: Iterable[int] = (), *, namespace: str = NAMESPACE
+) -> Outlook:
     """The clock and the next due time, leaving out the `held` ids."""
-    return Outlook(*connection.exec_driver_sql(_OUTLOOK, {"held": list(held)}).one())
+    values = {"namespace": namespace, "held": list(held)}
+    return Outlook(*connection.exec_driver_sql(_OUTLOOK, values).one())
 
 
 _DUE = (
     SELECT.where(
+        schedules.c.namespace == bindparam("namespace"),
         ACTIVE,
         schedules.c.next_run <= bindparam("now"),
         text("schedules.id <> ALL (CAST(:held AS bigint[]))"),
@@ -67,23 +74,29 @@ def oldest(
     limit: int,
     held: Iterable[int] = (),
     only_plain: bool = False,
+    namespace: str = NAMESPACE,
 ) -> list[Schedule]:
     """Schedules that are due, oldest first, leaving out the `held` ids."""
     query = _DUE_PLAIN if only_plain else _DUE
-    rows = connection.execute(query, {"now": now, "limit": limit, "held": list(held)})
+    values = {"namespace": namespace, "now": now, "limit": limit, "held": list(held)}
+    rows = connection.execute(query, values)
     return [Schedule._make(row) for row in rows]
 
 
 _NEW = SELECT.where(
+    schedules.c.namespace == bindparam("namespace"),
     ACTIVE,
     schedules.c.next_run.is_(None),
+    schedules.c.after.is_(None),
     text("schedules.id <> ALL (CAST(:held AS bigint[]))"),
 ).limit(bindparam("limit"))
 
 
-def new(connection: Connection, *, limit: int, held: Iterable[int] = ()) -> list[Schedule]:
+def new(
+    connection: Connection, *, limit: int, held: Iterable[int] = (), namespace: str = NAMESPACE
+) -> list[Schedule]:
     """Schedules whose next time is still to be computed."""
-    rows = connection.execute(_NEW, {"limit": limit, "held": list(held)})
+    rows = connection.execute(_NEW, {"namespace": namespace, "limit": limit, "held": list(held)})
     return [Schedule._make(row) for row in rows]
 
 
@@ -109,18 +122,27 @@ class Advance(NamedTuple):
     """What a decision does to a schedule's run state."""
 
     id: int
+    #: A tick's, or `waiting`: nothing is decided yet.
     outcome: str
     next_run: datetime | None
     retry_count: int
-    error: str | None
+    error: str | None = None
     #: JSON text; `None` leaves the cursor as it is.
-    cursor: str | None
+    cursor: str | None = None
+    #: The timetable's time of `next_run`, where it is another.
+    due_at: datetime | None = None
+    waiting_for: str | None = None
+    ended: int = 0
+    #: Launches to count.
+    runs: int = 0
 
 
 _ADVANCE = text(
     """
     UPDATE pgbeat.schedules s
-       SET next_run = d.next_run, retry_count = d.retry_count, last_run = :now,
+       SET next_run = d.next_run, due_at = d.due_at, waiting_for = d.waiting_for,
+           ended = d.ended, run_count = s.run_count + d.runs, retry_count = d.retry_count,
+           last_run = CASE WHEN d.outcome = 'waiting' THEN s.last_run ELSE :now END,
            last_success = CASE WHEN d.outcome = 'launched' THEN :now ELSE s.last_success END,
            last_failure = CASE WHEN d.outcome = 'failed' THEN :now ELSE s.last_failure END,
            last_error = coalesce(d.error, s.last_error),
@@ -128,7 +150,7 @@ _ADVANCE = text(
                          ELSE nullif(CAST(d.cursor AS jsonb), 'null') END
       FROM json_to_recordset(CAST(:batch AS json)) AS d (
                id bigint, outcome text, next_run timestamptz, retry_count integer, error text,
-               cursor text)
+               cursor text, due_at timestamptz, waiting_for uuid, ended integer, runs integer)
      WHERE s.id = d.id
     """
 )
@@ -144,40 +166,82 @@ _SET_NEXT = text(
     """
     WITH given AS (
         SELECT * FROM unnest(CAST(:id AS bigint[]), CAST(:version AS bigint[]),
-                             CAST(:next_run AS timestamptz[])) AS d (id, version, next_run)),
+                             CAST(:next_run AS timestamptz[]), CAST(:due_at AS timestamptz[]))
+                   AS d (id, version, next_run, due_at)),
     locked AS (
         SELECT s.id FROM pgbeat.schedules s JOIN given USING (id)
          WHERE s.xmin::text::bigint = given.version FOR UPDATE OF s SKIP LOCKED)
-    UPDATE pgbeat.schedules s SET next_run = given.next_run
+    UPDATE pgbeat.schedules s SET next_run = given.next_run, due_at = given.due_at
       FROM given JOIN locked USING (id) WHERE s.id = given.id
     RETURNING s.id
     """
 )
 
 
-def set_next(connection: Connection, batch: Sequence[tuple[Schedule, datetime]]) -> set[int]:
+class Next(NamedTuple):
+    """When a schedule is due next; `due_at` as in `Advance`."""
+
+    schedule: Schedule
+    next_run: datetime
+    due_at: datetime | None = None
+
+
+def set_next(connection: Connection, batch: Sequence[Next]) -> set[int]:
     """Gives schedules their next time, unless somebody holds them or wrote to them since they were
     read; the ids of those that have it."""
     if not batch:
         return set()
     values = {
-        "id": [schedule.id for schedule, _ in batch],
-        "version": [schedule.version for schedule, _ in batch],
-        "next_run": [moment for _, moment in batch],
+        "id": [given.schedule.id for given in batch],
+        "version": [given.schedule.version for given in batch],
+        "next_run": [given.next_run for given in batch],
+        "due_at": [given.due_at for given in batch],
     }
     return set(connection.scalars(_SET_NEXT, values))
 
 
-_DISABLE_FAILED = text(
+_DISABLE = text(
     """
-    UPDATE pgbeat.schedules s SET enabled = false, disabled_reason = d.reason
+    UPDATE pgbeat.schedules s SET enabled = false, disabled_reason = d.reason,
+           probe_at = CASE WHEN d.id = ANY (CAST(:failed AS bigint[]))
+                           THEN :now + s.probe_after END
       FROM unnest(CAST(:id AS bigint[]), CAST(:reason AS text[])) AS d (id, reason)
      WHERE s.id = d.id
     """
 )
 
 
-def disable(connection: Connection, reasons: Mapping[int, str]) -> None:
-    """Takes schedules out of service that failed too often, by id."""
+def disable(
+    connection: Connection, reasons: Mapping[int, str], failed: Iterable[int], now: datetime
+) -> None:
+    """Takes schedules out of service, by id. Those that `failed` are tried again if they say so."""
     if reasons:
-        connection.execute(_DISABLE_FAILED, {"id": list(reasons), "reason": list(reasons.values())})
+        connection.execute(
+            _DISABLE,
+            {
+                "id": list(reasons),
+                "reason": list(reasons.values()),
+                "failed": list(failed),
+                "now": now,
+            },
+        )
+
+
+_PROBE = text(
+    """
+    UPDATE pgbeat.schedules
+       SET enabled = true, next_run = :now, retry_count = greatest(max_retries - 1, 0)
+     WHERE id IN (SELECT id FROM pgbeat.schedules
+                   WHERE namespace = :namespace AND NOT enabled AND probe_at <= :now
+                     FOR UPDATE SKIP LOCKED)
+    RETURNING name
+    """
+)
+
+
+def probe(connection: Connection, now: datetime, *, namespace: str = NAMESPACE) -> list[str]:
+    """Puts schedules that failed too often back for one try, those whose time has come; names.
+
+    One more failure disables such a schedule again.
+    """
+    return list(connection.scalars(_PROBE, {"namespace": namespace, "now": now}))

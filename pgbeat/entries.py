@@ -146,6 +146,14 @@ class CodeTimetable:
         """When to ask first, had it run at `moment`."""
         return self.due(moment, moment)[1]
 
+    def previous(self, moment: datetime) -> datetime | None:
+        """`None`: Celery's schedules don't look back."""
+        return None
+
+    def count(self, after: datetime, until: datetime) -> int:
+        """0: only the code knows what was missed."""
+        return 0
+
 
 def code_timetable(app: Celery, row: Schedule, defaults: Mapping[str, Any]) -> CodeTimetable:
     """The timetable of a row that leaves it to the code. Raises `InvalidSchedule`."""

@@ -5,6 +5,7 @@
     ├── SchemaError           the database's schema is missing, older or newer than this code
     ├── InvalidSchedule       a row names something that isn't there, or isn't well formed
     │   ├── InvalidTimetable  cron expression, interval or time zone
+    │   ├── InvalidCalendar   a calendar's definition; lists every mistake at once
     │   ├── UnknownTask       a task that the app has not registered
     │   └── UnknownLauncher   a launcher that the app has not registered
     ├── NotFound              nothing of that name
@@ -36,6 +37,10 @@ class InvalidSchedule(PgbeatError):
 
 class InvalidTimetable(InvalidSchedule):
     """A cron expression, an interval or a time zone can't be understood."""
+
+
+class InvalidCalendar(InvalidSchedule):
+    """A calendar that schedules name can't be understood, or not be done without."""
 
 
 class UnknownTask(InvalidSchedule):

@@ -4,12 +4,11 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import Any
 
-from pgbeat.schedules import Schedule
+from pgbeat.judge import Verdict
 
 logger = logging.getLogger("pgbeat")
 
@@ -19,10 +18,10 @@ _GRACE = 0.5
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    schedule: Schedule
-    run: Callable[[], Any]
+    verdicts: Sequence[Verdict]
+    run: Callable[[], list[Verdict]]
     started: float | None = None
-    result: Any = None
+    result: Sequence[Verdict] = ()
     is_done: bool = False
     #: Its time was up; its thread is left to itself.
     abandoned: bool = False
@@ -34,7 +33,7 @@ class _Work:
 
 class Evaluator:
     """Runs evaluations on up to `threads` daemon threads, each for `timeout` seconds at most;
-    up to `capacity` may wait or run.
+    up to `capacity` schedules may wait or be asked.
 
     A thread can't be stopped from outside. One whose time is up is left to itself, its result is
     dropped, and another takes its place; its schedule is `stuck` until it returns.
@@ -53,12 +52,12 @@ class Evaluator:
 
     @property
     def held(self) -> list[int]:
-        """Ids of the schedules that are being evaluated."""
+        """Ids of the schedules that are being asked."""
         return list(self._work)
 
     @property
     def room(self) -> int:
-        """How many more evaluations may be handed in before some are done."""
+        """How many more schedules may be handed in before some are done."""
         return max(0, self._capacity - len(self._work))
 
     def is_stuck(self, schedule_id: int) -> bool:
@@ -69,10 +68,11 @@ class Evaluator:
             return False
         return work is not None
 
-    def submit(self, schedule: Schedule, run: Callable[[], Any]) -> None:
-        """Hands in an evaluation. `run` must not raise."""
-        work = _Work(schedule, run)
-        self._work[schedule.id] = work
+    def submit(self, verdicts: Sequence[Verdict], run: Callable[[], list[Verdict]]) -> None:
+        """Hands in an evaluation of some schedules together. `run` must not raise."""
+        work = _Work(verdicts, run)
+        for verdict in verdicts:
+            self._work[verdict.schedule.id] = work
         self._queue.put(work)
         with self._mutex:
             start = self._idle < self._queue.qsize() and self._alive < self._threads
@@ -80,26 +80,29 @@ class Evaluator:
         if start:
             threading.Thread(target=self._serve, name="pgbeat-condition", daemon=True).start()
 
-    def collect(self) -> tuple[list[Any], list[Schedule]]:
-        """Results that are in, and schedules whose time is up."""
+    def collect(self) -> tuple[list[Verdict], list[Verdict]]:
+        """Verdicts that are in, and those whose time is up."""
         self._drain()
-        results, expired = [], []
+        results: list[Verdict] = []
+        expired: list[Verdict] = []
         now = time.monotonic()
-        for schedule_id, work in list(self._work.items()):
+        for work in dict.fromkeys(self._work.values()):
+            ids = [verdict.schedule.id for verdict in work.verdicts]
             with work.lock:
                 if work.is_done:
                     if not work.unwanted:
-                        results.append(work.result)
+                        results += work.result
                 elif work.started is not None and now - work.started > self._timeout + _GRACE:
                     work.abandoned = True
-                    self._abandoned[schedule_id] = work
+                    self._abandoned.update(dict.fromkeys(ids, work))
                     if not work.unwanted:
-                        expired.append(work.schedule)
+                        expired += work.verdicts
                     with self._mutex:
                         self._alive -= 1
                 else:
                     continue
-            del self._work[schedule_id]
+            for schedule_id in ids:
+                del self._work[schedule_id]
         return results, expired
 
     def next_deadline(self) -> float | None:
@@ -146,7 +149,7 @@ class Evaluator:
             if late:
                 logger.warning(
                     "Schedule '%s': a condition that had been given up returned after %.1f s",
-                    work.schedule.name,
+                    work.verdicts[0].schedule.name,
                     time.monotonic() - work.started,
                 )
                 return  # another thread has taken this one's place

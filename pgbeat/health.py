@@ -49,7 +49,7 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
             schema = _schema(connection)
             yield schema
             if schema.result == "ok":
-                holders = leases.holders(connection, settings.lock_key)
+                holders = leases.holders(connection, settings.leader_key)
                 yield from _beat(connection, holders, settings)
         yield from _broker(connection, settings, app)
 
@@ -161,7 +161,7 @@ def _schema(connection: Connection) -> Check:
 
 
 def _beat(connection: Connection, holders: list[Holder], settings: Settings) -> Iterator[Check]:
-    figures = schedules.count(connection)
+    figures = schedules.count(connection, namespace=settings.namespace)
     leader = next((holder for holder in holders if holder.leads), None)
     standbys = sum(not holder.leads for holder in holders)
     is_overdue = figures["due"] > 0
@@ -169,14 +169,14 @@ def _beat(connection: Connection, holders: list[Holder], settings: Settings) -> 
         yield Check(
             "beat",
             "fail" if is_overdue else "warn",
-            f"none runs: nobody holds lock {settings.lock_key}",
+            f"none runs: nobody holds lock {settings.leader_key}",
             "Start one: celery -A APP beat -S pgbeat.Scheduler",
         )
     elif leader.application_name and not leader.application_name.startswith("pgbeat beat"):
         yield Check(
             "beat",
             "fail",
-            f"lock {settings.lock_key} is held by {leader.application_name!r} (session "
+            f"lock {settings.leader_key} is held by {leader.application_name!r} (session "
             f"{leader.pid}), which is no beat",
             "Let beat use another lock: set pgbeat_lock_key.",
         )

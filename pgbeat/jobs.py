@@ -1,6 +1,6 @@
 """Jobs: one row for each unit of launched work; its id is the Celery task id."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -45,6 +45,52 @@ def create(connection: Connection, batch: Sequence[Job]) -> None:
     """Writes jobs, in state `pending`. One that is there already stays as it is."""
     if batch:
         connection.execute(_CREATE, {"batch": recordset(batch)})
+
+
+UNFINISHED = "state IN ('pending', 'scheduled', 'running', 'paused')"
+_UNFINISHED_OF = text(
+    f"""
+    SELECT schedule_id, id, state FROM pgbeat.jobs
+     WHERE schedule_id = ANY (CAST(:schedules AS bigint[])) AND {UNFINISHED}
+     ORDER BY created_at, id
+    """  # noqa: S608
+)
+
+
+class Unfinished(NamedTuple):
+    """A job that has not ended."""
+
+    id: str
+    state: str
+
+
+def unfinished(connection: Connection, schedules: Collection[int]) -> dict[int, list[Unfinished]]:
+    """The jobs of schedules (ids) that have not ended, oldest first."""
+    found: dict[int, list[Unfinished]] = {}
+    if schedules:
+        rows = connection.execute(_UNFINISHED_OF, {"schedules": list(schedules)})
+        for schedule_id, job_id, state in rows:
+            found.setdefault(schedule_id, []).append(Unfinished(str(job_id), state))
+    return found
+
+
+# A row that is locked is just being ended by its worker.
+_CANCEL = text(
+    f"""
+    UPDATE pgbeat.jobs SET state = 'cancelled', finished_at = now(), error = :reason
+     WHERE id IN (SELECT id FROM pgbeat.jobs
+                   WHERE id = ANY (CAST(:ids AS uuid[])) AND {UNFINISHED} FOR UPDATE SKIP LOCKED)
+    RETURNING id
+    """  # noqa: S608
+)
+
+
+def cancel(connection: Connection, job_ids: Collection[str], reason: str) -> list[str]:
+    """Ends jobs that have not ended yet; the ids of those."""
+    if not job_ids:
+        return []
+    found = connection.scalars(_CANCEL, {"ids": list(job_ids), "reason": reason})
+    return [str(job_id) for job_id in found]
 
 
 _START = text(

@@ -1,12 +1,14 @@
 """Launchers: they decide, at a due time, whether to launch, and with what."""
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+import psycopg
 from sqlalchemy import Connection, text
 
 from pgbeat.errors import ConditionError, UnknownLauncher
@@ -27,22 +29,29 @@ __all__ = [
 class Skip(Exception):
     """Conditions are not met, and why. Returned or raised by a launcher; never a failure."""
 
-    def __init__(self, reason: str = "conditions not met") -> None:
+    def __init__(
+        self, reason: str = "conditions not met", *, again: timedelta | datetime | None = None
+    ) -> None:
         super().__init__(reason)
         self.reason = str(reason) or "conditions not met"
+        #: When to be asked next, instead of at the timetable's next time.
+        self.again = again
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
     """What to launch: arguments of the task, and Celery's publish options (`queue`, `priority` …).
 
-    Options given here win over those of the schedule.
+    Options given here win over those of the schedule. `again` says when to be asked next, instead
+    of at the timetable's next time: a time, or how long from now, kept within
+    `pgbeat_again_min` and `pgbeat_again_max` seconds.
     """
 
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     task: str = ""
+    again: timedelta | datetime | None = None
 
 
 class Context:
@@ -140,7 +149,7 @@ class Launcher(ABC):
         task = request.task or ctx.schedule.task or self.get_job_type()
         if not task:
             raise ConditionError(f"{name} names no task; set its `task`, or the schedule's")
-        return JobRequest(request.args, request.kwargs, request.options, task)
+        return replace(request, task=task)
 
 
 class GenericLauncher(Launcher):
@@ -152,19 +161,49 @@ class GenericLauncher(Launcher):
         return True if sql is None else holds(ctx.connection, sql)
 
 
-def holds(connection: Connection, condition_sql: str) -> bool | Skip:
-    """Whether a condition in SQL holds. For a transaction that is `read_only`."""
-    # The driver's own cursor: a condition is the operator's SQL, colons and percents included.
-    # Streaming takes one statement only, and stops a SELECT of a million rows at its second.
-    driver: Any = connection.connection.driver_connection
-    with driver.cursor() as cursor:
-        rows = cursor.stream(condition_sql)
-        row = next(rows, None)
-        next(rows, None)
-        rows.close()
-    if row is None:
+def holds(connection: Connection, condition_sql: str) -> Literal[True] | Skip:
+    """Whether a condition in SQL holds. For a transaction that is `read_only`.
+
+    Raises the driver's error of its SQLSTATE where the condition fails.
+    """
+    (answer,) = ask(connection, [condition_sql])
+    if answer is True or isinstance(answer, Skip):
+        return answer
+    raise answer
+
+
+#: For anything else than one statement that reads.
+_NO_CURSOR = "42P11"
+_ASK = "SELECT first_row, code, problem FROM pgbeat.ask(%(conditions)s)"
+
+
+def ask(
+    connection: Connection, conditions: Sequence[str]
+) -> list[Literal[True] | Skip | Exception]:
+    """What each condition in SQL says, all in one statement; an error for one that fails.
+
+    The answers end with the `QueryCanceled` of the one that ran when the transaction's time was up.
+    """
+    rows = connection.exec_driver_sql(_ASK, {"conditions": list(conditions)})
+    return [_answer(*row) for row in rows]
+
+
+def _answer(
+    first_row: str | None, sqlstate: str | None, problem: str
+) -> Literal[True] | Skip | Exception:
+    if sqlstate == _NO_CURSOR:
+        return ConditionError("condition_sql is not one SELECT")
+    if sqlstate is not None:
+        try:
+            kind = psycopg.errors.lookup(sqlstate)
+        except KeyError:
+            kind = psycopg.DatabaseError
+        return kind(problem)
+    if first_row is None:
         return Skip("condition_sql found no row")
-    return True if row[0] else Skip(f"condition_sql is {_shown(row[0])}")
+    columns = json.loads(first_row, object_pairs_hook=list)
+    value = columns[0][1] if columns else None
+    return True if value else Skip(f"condition_sql is {_shown(value)}")
 
 
 def _shown(value: Any) -> str:

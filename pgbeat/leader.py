@@ -66,12 +66,12 @@ class Leader:
         if self._leads:
             return True
         wait = max(0.02, 0.8 * self._interval)
-        if leases.acquire(connection, self._settings.lock_key, wait):
+        if leases.acquire(connection, self._settings.leader_key, wait):
             connection.execute(text("SELECT set_config('pgbeat.leader', 'on', false)"))
             connection.execute(text(f"LISTEN {schedules.CHANNEL}"))
             self._on_lead(connection)
             self._leads = True
-            logger.info("This beat leads (lock %d)", self._settings.lock_key)
+            logger.info("This beat leads (lock %d)", self._settings.leader_key)
         if self._lost_at is not None:
             logger.warning("The database is back after %.1f s", time.monotonic() - self._lost_at)
             self._lost_at, self._attempts = None, 0

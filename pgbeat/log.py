@@ -27,14 +27,18 @@ def decided(decisions: Sequence[Decision]) -> None:
                     _span(min(row.backoff().total_seconds(), row.retry_cap.total_seconds())),
                     tick.error,
                 )
-        elif decision.disabled_reason:
-            logger.warning("Schedule '%s' disabled: %s", row.name, decision.disabled_reason)
-        elif quiet:
             continue
-        elif tick.outcome == "launched":
-            logger.info("Schedule '%s' launched job %s", row.name, tick.job_id)
+        if decision.disabled_reason and not decision.is_complete:
+            logger.warning("Schedule '%s' disabled: %s", row.name, decision.disabled_reason)
+        if quiet:
+            continue
+        note = f" ({tick.note})" if tick.note else ""
+        if tick.outcome == "launched":
+            logger.info("Schedule '%s' launched job %s%s", row.name, tick.job_id, note)
         else:
-            logger.info("Schedule '%s' skipped: %s", row.name, tick.reason)
+            logger.info("Schedule '%s' skipped: %s%s", row.name, tick.reason, note)
+        if decision.is_complete:
+            logger.info("Schedule '%s' is %s", row.name, decision.disabled_reason)
 
 
 def _span(seconds: float) -> str:

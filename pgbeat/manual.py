@@ -10,10 +10,10 @@ from sqlalchemy import Connection
 
 from pgbeat import db, entries, schedules
 from pgbeat.config import Settings
-from pgbeat.dispatch import Decision, Dispatcher, Verdict
+from pgbeat.dispatch import Decision, Dispatcher
 from pgbeat.errors import Busy
+from pgbeat.judge import Judge, Verdict
 from pgbeat.publisher import publisher
-from pgbeat.schedules import Schedule
 
 #: Beyond a condition's own limit, for the database to say first that a statement took too long.
 _GRACE = 0.5
@@ -40,30 +40,31 @@ def trigger(
             app, settings, lambda: stack.enter_context(app.producer_or_acquire(None))
         )
         conditions = db.engine(settings.url, "pgbeat condition")
-        dispatcher = Dispatcher(app, settings, broker, conditions, entries.built_in(app))
+        judge = Judge(app, settings, conditions, entries.built_in(app))
+        dispatcher = Dispatcher(app, settings, broker, judge)
         with db.transaction(connection):
             broker.prepare(connection)
         for again in (False, True):
             # The second time, whoever writes to the row is waited for.
-            row = schedules.get(connection, name, for_update=again)
+            row = schedules.get(connection, name, namespace=settings.namespace, for_update=again)
             now = db.now(connection)
-            verdict = _evaluate(dispatcher, row, now, settings.condition_timeout)
-            verdict = verdict._replace(job_source=job_source, created_by=created_by)
+            verdict = Verdict(row, now, "manual", now, job_source=job_source, created_by=created_by)
+            verdict = evaluate(judge, verdict, now, settings.condition_timeout)
             decisions = dispatcher.commit(connection, [verdict], now)
             if decisions:
                 return decisions[0]
     raise Busy(f"schedule {name!r} changed while it was being decided; try again")
 
 
-def _evaluate(dispatcher: Dispatcher, row: Schedule, now: datetime, timeout: float) -> Verdict:
+def evaluate(judge: Judge, verdict: Verdict, now: datetime, timeout: float) -> Verdict:
     """The verdict, or that its time (seconds) is up: a thread can't be stopped, but left."""
     verdicts: SimpleQueue[Verdict] = SimpleQueue()
     threading.Thread(
-        target=lambda: verdicts.put(dispatcher.evaluate(row, now, now, "manual")),
+        target=lambda: verdicts.put(judge.evaluate(verdict, now)),
         name="pgbeat-condition",
         daemon=True,
     ).start()
     try:
         return verdicts.get(timeout=timeout + _GRACE)
     except Empty:
-        return dispatcher.overdue(row, now)._replace(trigger="manual")
+        return judge.overdue(verdict)

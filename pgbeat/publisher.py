@@ -1,6 +1,6 @@
 """Publishing: Celery makes the messages; on this Postgres they become rows of our transaction."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from celery import Celery
@@ -39,6 +39,10 @@ class Publisher(Protocol):
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
         """Writes the messages of these jobs into the open transaction."""
+
+    def revoke(self, connection: Connection, job_ids: Sequence[str]) -> None:
+        """Has workers drop these jobs, and end them where they run. Where the broker has no remote
+        control (the stock SQLAlchemy transport), they go on."""
 
     def clear(self) -> None:
         """Forgets what was made and not flushed."""
@@ -150,6 +154,14 @@ class TransactionPublisher:
         batch = [message for job_id in job_ids for message in self._made.get(job_id, ())]
         self.tables.put(connection, batch)
 
+    def revoke(self, connection: Connection, job_ids: Sequence[str]) -> None:
+        if not job_ids or not delays_in_table(self._app.conf):
+            return
+        self._outbox.messages.clear()
+        self._app.control.revoke(list(job_ids), terminate=True, connection=self._connection)
+        self._outbox.declare(connection, self.tables)
+        self.tables.put(connection, self._outbox.messages)
+
     def clear(self) -> None:
         self._made.clear()
         self._outbox.messages.clear()
@@ -177,6 +189,12 @@ class BrokerPublisher:
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
         """Nothing to do: the broker has the messages."""
+
+    def revoke(self, connection: Connection, job_ids: Sequence[str]) -> None:
+        if job_ids:
+            self._app.control.revoke(
+                list(job_ids), terminate=True, connection=self._producer().connection
+            )
 
     def clear(self) -> None:
         self._sent.clear()

@@ -50,14 +50,14 @@ def check_condition(connection: Connection, condition_sql: str, timeout: float) 
     try:
         read_only(connection, timeout)
         return holds(connection, condition_sql)
+    except ConditionError as error:
+        raise InvalidSchedule(f"{error}; {_EXAMPLE}") from None
     except psycopg.Error as error:
         if db.is_lost(error):
             raise
-        # The driver's own error, without a state, is about a command that has no rows.
-        problem = error.diag.message_primary or "it gives no rows"
-        if error.sqlstate is None or error.sqlstate in _NEVER:
-            raise InvalidSchedule(f"condition_sql can't run: {problem}; {_EXAMPLE}") from None
-        raise ConditionError(problem) from None
+        if error.sqlstate in _NEVER:
+            raise InvalidSchedule(f"condition_sql can't run: {error}; {_EXAMPLE}") from None
+        raise ConditionError(str(error)) from None
     finally:
         connection.rollback()
 

@@ -2,8 +2,10 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import celery.beat
@@ -13,11 +15,12 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
-from pgbeat import db, due, entries, leases, log, schedules, sync, ticks
+from pgbeat import calendars, db, due, entries, leases, log, schedules, sync, ticks
 from pgbeat.config import Settings, redacted
-from pgbeat.dispatch import Decision, Dispatcher, Verdict
+from pgbeat.dispatch import Decision, Dispatcher
 from pgbeat.errors import SchemaError
 from pgbeat.evaluator import Evaluator
+from pgbeat.judge import Judge, Verdict
 from pgbeat.leader import Leader
 from pgbeat.publisher import publisher
 from pgbeat.schedules import Schedule
@@ -28,6 +31,8 @@ logger = logging.getLogger("celery.beat.pgbeat")
 _PRUNE_EVERY = 60.0
 #: Seconds for which a row that somebody else holds locked, or that finds no room, is left alone.
 _BUSY = 0.25
+#: Conditions in SQL that are asked in one statement, at most.
+_TOGETHER = 100
 #: Seconds that the app's entries wait for rows that somebody holds locked, and then are put off.
 _PATIENCE = 2.0
 
@@ -54,6 +59,8 @@ class Scheduler(celery.beat.Scheduler):
         self._resync_at: float | None = None
         self._closed = False
         self._busy: dict[int, float] = {}
+        #: Conditions in SQL that are too slow to be asked with others, by schedule.
+        self._slow: dict[int, str] = {}
         self._dropped: set[int] = set()
         self._pruned_at = 0.0
         super().__init__(
@@ -79,12 +86,12 @@ class Scheduler(celery.beat.Scheduler):
             pool_size=self.settings.condition_threads,
             max_overflow=-1,
         )
+        self._judge = Judge(self.app, self.settings, self._conditions, self.default_entries())
         self._dispatcher = Dispatcher(
             self.app,
             self.settings,
             publisher(self.app, self.settings, lambda: self.producer),
-            self._conditions,
-            self.default_entries(),
+            self._judge,
             self.reached,
         )
         self._leader = Leader(self.settings, self.max_interval, self._become_leader)
@@ -117,10 +124,14 @@ class Scheduler(celery.beat.Scheduler):
         decided = 0
         if not self._leader.lead():
             return decided
+        connection = self._leader.connect()
+        until = self._outlook(connection, []).now
         while True:
-            made = self._look(wait=False)
-            decided += len(made)
-            if not made and not self._evaluator.held:
+            decided += len(self._look(wait=False))
+            left = self._outlook(connection, self._still_busy())
+            times = [moment for moment in (left.next_run, left.next_probe) if moment]
+            is_due = left.has_new or any(moment <= until for moment in times)
+            if not is_due and not self._evaluator.held:
                 return decided
 
     def close(self) -> None:
@@ -139,14 +150,14 @@ class Scheduler(celery.beat.Scheduler):
         """Lines for beat's banner: the database without its password, and the lock's key."""
         return (
             f"    . database -> {redacted(self.settings.url)}\n"
-            f"    . lock key -> {self.settings.lock_key}"
+            f"    . lock key -> {self.settings.leader_key}"
         )
 
     @property
     def schedule(self) -> dict[str, celery.beat.ScheduleEntry]:
         """The enabled rows as Celery's entries: a copy, for reading."""
         with db.engine(self.settings.url, "pgbeat schedule").connect() as connection:
-            rows = schedules.listing(connection, enabled=True)
+            rows = schedules.listing(connection, namespace=self.settings.namespace, enabled=True)
         return entries.as_celery_entries(self.app, rows)
 
     @schedule.setter
@@ -199,7 +210,7 @@ class Scheduler(celery.beat.Scheduler):
         try:
             with db.transaction(connection):
                 leases.limit_waiting(connection, _PATIENCE)
-                changes = sync.apply(connection, wanted, **defaults)
+                changes = sync.apply(connection, wanted, self.settings.namespace, **defaults)
         except DBAPIError as error:
             if leases.is_lock_timeout(error):
                 logger.warning("The app's entries wait: somebody holds a lock on their rows")
@@ -228,18 +239,19 @@ class Scheduler(celery.beat.Scheduler):
         verdicts = self._collect()
         decided = [verdict.schedule.id for verdict in verdicts]
         held = [*decided, *self._evaluator.held, *self._still_busy()]
-        outlook = due.outlook(connection, held)
+        outlook = self._outlook(connection, held)
         now = outlook.now
         rows: list[Schedule] = []
+        if outlook.next_probe is not None and outlook.next_probe <= now:
+            for name in due.probe(connection, now, namespace=self.settings.namespace):
+                logger.info("Schedule '%s' was disabled for its failures, and is tried again", name)
+            return []
         if outlook.next_run is not None and outlook.next_run <= now:
             self.reached("before claim")
             rows = self._due(connection, now, held)
         if outlook.has_new:
-            fresh = due.new(connection, limit=self.settings.batch_size, held=held)
-            times, broken = self._dispatcher.first_runs(fresh, now)
-            self._set_next(connection, times)
-            verdicts += broken
-        verdicts += self._judge(connection, rows, now)
+            verdicts += self._begin(connection, now, held)
+        verdicts += self._decide(connection, rows, now)
         if verdicts:
             self.reached("after conditions")
             decisions = self._dispatcher.commit(connection, verdicts, now)
@@ -248,7 +260,8 @@ class Scheduler(celery.beat.Scheduler):
             return decisions
         if not rows and not outlook.has_new:
             self._maintain(connection)
-            until = None if outlook.next_run is None else (outlook.next_run - now).total_seconds()
+            times = [moment for moment in (outlook.next_run, outlook.next_probe) if moment]
+            until = (min(times) - now).total_seconds() if times else None
             if until is not None and until <= 0:
                 until = _BUSY  # conditions that are due and find no room: one that ends wakes us
             if wait:
@@ -257,60 +270,107 @@ class Scheduler(celery.beat.Scheduler):
             self._wait(None)
         return []
 
+    def _outlook(self, connection: Connection, held: list[int]) -> due.Outlook:
+        return due.outlook(connection, held, namespace=self.settings.namespace)
+
     def _due(self, connection: Connection, now: datetime, held: list[int]) -> list[Schedule]:
-        limit = self.settings.batch_size
-        if self._evaluator.room:
-            return due.oldest(connection, now, limit=limit, held=held)
-        return due.oldest(connection, now, limit=limit, held=held, only_plain=True)
+        return due.oldest(
+            connection,
+            now,
+            limit=self.settings.batch_size,
+            held=held,
+            only_plain=not self._evaluator.room,
+            namespace=self.settings.namespace,
+        )
+
+    def _begin(self, connection: Connection, now: datetime, held: list[int]) -> list[Verdict]:
+        """Gives new rows their first time; verdicts on those that have none."""
+        verdicts: list[Verdict] = []
+        times: list[due.Next] = []
+        limit, namespace = self.settings.batch_size, self.settings.namespace
+        for row in due.new(connection, limit=limit, held=held, namespace=namespace):
+            verdict = Verdict(row, now, "retry" if row.retry_count else "timetable", now)
+            try:
+                first = self._judge.first(row, now)
+            except Exception as error:
+                verdicts.append(self._judge.broken(verdict, error))
+                continue
+            if first is None:
+                verdicts.append(verdict._replace(skip="its timetable has no time left"))
+            else:
+                times.append(first)
+        self._set_next(connection, times)
+        return verdicts
 
     def _collect(self) -> list[Verdict]:
         """Verdicts of conditions that have come in, or run out of time."""
         results, expired = self._evaluator.collect()
-        late = [self._dispatcher.overdue(row, row.next_run) for row in expired if row.next_run]
-        return [*results, *late]
+        verdicts = [self._judge.overdue(verdict) for verdict in expired]
+        for verdict in results:
+            if verdict.is_reached:
+                verdicts.append(verdict)
+            else:  # one before it, or its own condition, took too long for many at once
+                self._slow[verdict.schedule.id] = str(verdict.schedule.condition_sql)
+                self._submit(verdict, verdict.then)
+        return verdicts
 
-    def _judge(self, connection: Connection, rows: list[Schedule], now: datetime) -> list[Verdict]:
+    def _decide(self, connection: Connection, rows: list[Schedule], now: datetime) -> list[Verdict]:
         """Verdicts that need no waiting; conditions are handed to the evaluator."""
+        named = {row.calendar for row in rows if row.calendar is not None}
+        known = calendars.load(connection, named, namespace=self.settings.namespace)
         verdicts: list[Verdict] = []
-        later: list[tuple[Schedule, datetime]] = []
+        later: list[due.Next] = []
+        together: list[Verdict] = []
         room = self._evaluator.room
         for row in rows:
-            due_at = row.next_run or now
+            due_at = row.due_at or row.next_run or now
+            verdict = Verdict(row, due_at, "retry" if row.retry_count else "timetable", now)
             try:
-                again = self._dispatcher.not_yet(row, now)
+                again = self._judge.not_yet(row, now)
+                if again is None:
+                    verdict = self._judge.open(row, now, known)
             except Exception as error:
-                verdicts.append(self._dispatcher.broken(row, due_at, error))
+                verdicts.append(self._judge.broken(verdict, error))
                 continue
             if again is not None:
-                later.append((row, again))
+                later.append(due.Next(row, again))
+            elif verdict.skip is not None:
+                verdicts.append(verdict)
             elif row.is_plain:
-                verdicts.append(self._dispatcher.plain(row, due_at))
+                verdicts.append(self._judge.plain(verdict))
             elif self._evaluator.is_stuck(row.id):
                 message = "the condition of an earlier tick was given up and still runs"
-                verdicts.append(self._dispatcher.overdue(row, due_at, message))
+                verdicts.append(self._judge.overdue(verdict, message))
             elif room > 0:
                 room -= 1
-                self._evaluator.submit(row, self._evaluation(row, due_at, now))
+                if row.is_sql_only and self._slow.get(row.id) != row.condition_sql:
+                    together.append(verdict)
+                else:
+                    self._submit(verdict, now)
+        for batch in batched(together, _TOGETHER):
+            self._evaluator.submit(batch, partial(self._judge.ask, batch))
         self._set_next(connection, later)
         return verdicts
 
-    def _evaluation(self, row: Schedule, due_at: datetime, now: datetime) -> Callable[[], Verdict]:
-        return lambda: self._dispatcher.evaluate(row, due_at, now)
+    def _submit(self, verdict: Verdict, now: datetime) -> None:
+        self._evaluator.submit([verdict], lambda: [self._judge.evaluate(verdict, now)])
 
     def _note_dropped(self, verdicts: list[Verdict], decisions: list[Decision]) -> None:
         """A row that changed is looked at again at once; one dropped twice running is held locked
         by somebody, and left alone for a moment rather than asked for in a loop."""
         wanted = {verdict.schedule.id for verdict in verdicts}
-        dropped = wanted - {decision.schedule.id for decision in decisions}
+        decided = {decision.schedule.id for decision in decisions}
+        dropped = wanted - decided - self._dispatcher.waiting
         until = time.monotonic() + _BUSY
         self._busy.update((key, until) for key in dropped & self._dropped)
         self._dropped = dropped
 
-    def _set_next(self, connection: Connection, times: list[tuple[Schedule, datetime]]) -> None:
+    def _set_next(self, connection: Connection, times: list[due.Next]) -> None:
         """Writes next times; rows that somebody holds, or changed, are left alone for a moment."""
         given = due.set_next(connection, times)
         until = time.monotonic() + _BUSY
-        self._busy.update((row.id, until) for row, _ in times if row.id not in given)
+        ids = [moment.schedule.id for moment in times]
+        self._busy.update((key, until) for key in ids if key not in given)
 
     def _still_busy(self) -> list[int]:
         now = time.monotonic()
@@ -331,3 +391,10 @@ class Scheduler(celery.beat.Scheduler):
         is_time = days and time.monotonic() - self._pruned_at >= _PRUNE_EVERY
         if is_time and ticks.prune(connection, days) < 1000:
             self._pruned_at = time.monotonic()
+
+
+def batched(items: Sequence[Verdict], size: int) -> Iterator[list[Verdict]]:
+    """The items in lists of that size; the last may be shorter."""
+    rest = iter(items)
+    while batch := list(islice(rest, size)):
+        yield batch

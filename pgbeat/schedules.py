@@ -7,15 +7,39 @@ from hashlib import sha1
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, RowMapping, delete, func, insert, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from pgbeat.errors import AlreadyExists, InvalidSchedule, InvalidTimetable, NotFound
 from pgbeat.tables import schedules
-from pgbeat.timetables import Interval, Timetable, cron, parse_cron, zone
+from pgbeat.timetables import (
+    NEVER,
+    Interval,
+    Once,
+    Timetable,
+    bounded,
+    cron,
+    parse_cron,
+    parse_rrule,
+    parse_solar,
+    rrule,
+    zone,
+)
 
 #: Channel on which the database says that a schedule was changed.
 CHANNEL = "pgbeat_schedules"
+#: Where schedules are of an app that names no namespace.
+NAMESPACE = "default"
 
 
 class Schedule(NamedTuple):
@@ -23,6 +47,8 @@ class Schedule(NamedTuple):
 
     id: int
     uid: UUID
+    #: Of the apps that share the database, whose it is.
+    namespace: str
     name: str
     launcher: str
     task: str | None
@@ -34,15 +60,41 @@ class Schedule(NamedTuple):
     condition_sql: str | None
     cron: str | None
     every: timedelta | None
+    once_at: datetime | None
+    solar: str | None
+    rrule: str | None
+    #: Name of the schedule that it is launched after.
+    after: str | None
+    after_outcome: str
     timezone: str | None
+    starts_at: datetime | None
+    ends_at: datetime | None
+    max_runs: int | None
+    run_count: int
+    jitter: timedelta
+    calendar: str | None
+    catch_up: str
+    catch_up_limit: int
+    grace: timedelta | None
+    overlap: str
+    min_interval: timedelta | None
     enabled: bool
     disabled_reason: str | None
     paused_at: datetime | None
     max_retries: int
     retry_base: timedelta
+    retry_factor: float
     retry_cap: timedelta
     retry_count: int
+    probe_after: timedelta | None
+    probe_at: datetime | None
     next_run: datetime | None
+    #: The timetable's time, where `next_run` is another.
+    due_at: datetime | None
+    #: The unfinished job that a due time waits for.
+    waiting_for: UUID | None
+    #: Jobs that ended, of the schedule that it is launched after, and are not decided on yet.
+    ended: int
     last_run: datetime | None
     last_success: datetime | None
     last_failure: datetime | None
@@ -50,10 +102,20 @@ class Schedule(NamedTuple):
     cursor: Any
     owner: str | None
     source: str
+    file_definition: Any
     created_at: datetime
     updated_at: datetime
     #: The row's version (`xmin`): another one means that somebody wrote to it since.
     version: int
+
+    @property
+    def is_sql_only(self) -> bool:
+        """Whether it launches what the row says, if its condition in SQL holds."""
+        return (
+            self.launcher == "GenericLauncher"
+            and self.condition_sql is not None
+            and self.args is not None
+        )
 
     @property
     def is_plain(self) -> bool:
@@ -70,12 +132,33 @@ class Schedule(NamedTuple):
         Raises `InvalidTimetable` for what was written past the checks.
         """
         timezone = self.timezone or default_timezone
+        anchor = self.starts_at or self.created_at
+        found: Timetable | None = None
         if self.cron is not None:
-            return cron(self.cron, timezone)
-        if self.every is not None:
+            found = cron(self.cron, timezone)
+        elif self.every is not None:
             zone(timezone)
-            return Interval(self.every, self.created_at)
-        return None
+            found = Interval(self.every, anchor, timezone)
+        elif self.once_at is not None:
+            found = Once(self.once_at)
+        elif self.solar is not None:
+            found = parse_solar(self.solar)
+        elif self.rrule is not None:
+            found = rrule(self.rrule, anchor, timezone)
+        elif self.after is not None:
+            found = NEVER
+        if found is None or (self.starts_at is None and self.ends_at is None):
+            return found
+        return bounded(found, self.starts_at, self.ends_at)
+
+    def jittered(self, moment: datetime) -> datetime:
+        """When it is due, for a time of its timetable: the same for the same time, later by up to
+        `jitter`."""
+        if not self.jitter:
+            return moment
+        digest = sha1(self.uid.bytes + _iso(moment), usedforsecurity=False).digest()
+        share = int.from_bytes(digest[:6], "big") / (1 << 48)
+        return moment + self.jitter * share
 
     def job_id(self, due_at: datetime) -> str:
         """The Celery task id of what is launched for a due time: the same whoever asks.
@@ -86,8 +169,8 @@ class Schedule(NamedTuple):
         return str(UUID(bytes=digest[:16], version=5))
 
     def backoff(self) -> timedelta:
-        """How long after a failure to try again: base × 2^n, capped, n counting this failure."""
-        factor = 1 << min(self.retry_count + 1, 40)
+        """How long after a failure to try again: base × factor^n, capped, n counting this one."""
+        factor = min(self.retry_factor ** min(self.retry_count + 1, 100), 1e15)
         # Asked by division: the product may be longer than a timedelta can be.
         is_capped = self.retry_base > self.retry_cap / factor
         return self.retry_cap if is_capped else self.retry_base * factor
@@ -104,32 +187,48 @@ SELECT = select(*schedules.c, text("schedules.xmin::text::bigint AS version"))
 ACTIVE = schedules.c.enabled & schedules.c.paused_at.is_(None)
 
 
-def get(connection: Connection, name: str, *, for_update: bool = False) -> Schedule:
+def get(
+    connection: Connection, name: str, *, namespace: str = NAMESPACE, for_update: bool = False
+) -> Schedule:
     """The schedule of that name. Raises `NotFound`, which names the nearest there is."""
-    query = SELECT.where(schedules.c.name == name)
+    query = SELECT.where(_is(name, namespace))
     row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
     if row is None:
-        raise NotFound(_not_found(connection, name))
+        raise NotFound(_not_found(connection, name, namespace))
     return Schedule._make(row)
 
 
-def _not_found(connection: Connection, name: str) -> str:
+def _is(name: str, namespace: str) -> ColumnElement[bool]:
+    return (schedules.c.name == name) & (schedules.c.namespace == namespace)
+
+
+def _not_found(connection: Connection, name: str, namespace: str) -> str:
     from difflib import get_close_matches
 
-    names = connection.scalars(select(schedules.c.name).order_by(schedules.c.name).limit(10_000))
+    names = connection.scalars(
+        select(schedules.c.name)
+        .where(schedules.c.namespace == namespace)
+        .order_by(schedules.c.name)
+        .limit(10_000)
+    )
     near = get_close_matches(name, list(names), n=1)
-    return f"there is no schedule {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+    place = "" if namespace == NAMESPACE else f" in namespace {namespace!r}"
+    return f"there is no schedule {name!r}{place}" + (
+        f"; did you mean {near[0]!r}?" if near else ""
+    )
 
 
-def listing(connection: Connection, *, enabled: bool | None = None) -> list[Schedule]:
+def listing(
+    connection: Connection, *, namespace: str = NAMESPACE, enabled: bool | None = None
+) -> list[Schedule]:
     """All schedules, or those that are (not) enabled, by name."""
-    query = SELECT.order_by(schedules.c.name)
+    query = SELECT.where(schedules.c.namespace == namespace).order_by(schedules.c.name)
     if enabled is not None:
         query = query.where(schedules.c.enabled == enabled)
     return [Schedule._make(row) for row in connection.execute(query)]
 
 
-def count(connection: Connection) -> RowMapping:
+def count(connection: Connection, *, namespace: str = NAMESPACE) -> RowMapping:
     """How many there are: `total`, `active`, `paused`, `disabled`, `due`, `oldest_due`."""
     c = schedules.c
     is_due = ACTIVE & (c.next_run <= func.now())
@@ -142,7 +241,9 @@ def count(connection: Connection) -> RowMapping:
                 func.count().filter(~c.enabled).label("disabled"),
                 func.count().filter(is_due).label("due"),
                 func.min(c.next_run).filter(is_due).label("oldest_due"),
-            ).select_from(schedules)
+            )
+            .select_from(schedules)
+            .where(c.namespace == namespace)
         )
         .mappings()
         .one()
@@ -153,17 +254,23 @@ def count(connection: Connection) -> RowMapping:
 EDITABLE = frozenset(
     {
         "launcher", "task", "args", "kwargs", "options", "queue", "condition_sql", "cron", "every",
-        "timezone", "max_retries", "retry_base", "retry_cap", "owner", "next_run",
+        "once_at", "solar", "rrule", "after", "after_outcome", "timezone", "starts_at", "ends_at",
+        "max_runs", "jitter", "calendar", "catch_up", "catch_up_limit", "grace", "overlap",
+        "min_interval", "max_retries", "retry_base", "retry_factor", "retry_cap", "probe_after",
+        "owner", "next_run",
     }
 )  # fmt: skip
 
 
-def add(connection: Connection, name: str, *, source: str, **values: Any) -> Schedule:
+def add(
+    connection: Connection, name: str, *, source: str, namespace: str = NAMESPACE, **values: Any
+) -> Schedule:
     """Adds a schedule. Raises `InvalidSchedule` or `AlreadyExists`."""
     _check_values(values)
+    row = {"name": name, "namespace": namespace, "source": source, **values}
     try:
         with connection.begin_nested():
-            connection.execute(insert(schedules).values(name=name, source=source, **values))
+            connection.execute(insert(schedules).values(row))
     except IntegrityError as error:
         if _constraint(error) == "schedules_name_key":
             raise AlreadyExists(
@@ -173,57 +280,61 @@ def add(connection: Connection, name: str, *, source: str, **values: Any) -> Sch
     except DBAPIError as error:
         raise _invalid(error) from None
     _check_timetable(values)
-    return get(connection, name)
+    return get(connection, name, namespace=namespace)
 
 
-def edit(connection: Connection, name: str, **values: Any) -> Schedule:
+def edit(
+    connection: Connection, name: str, *, namespace: str = NAMESPACE, **values: Any
+) -> Schedule:
     """Changes a schedule. Raises `InvalidSchedule` or `NotFound`."""
     _check_values(values)
-    get(connection, name, for_update=True)
+    get(connection, name, namespace=namespace, for_update=True)
     if values:
         try:
             with connection.begin_nested():
-                connection.execute(
-                    update(schedules).where(schedules.c.name == name).values(**values)
-                )
+                connection.execute(update(schedules).where(_is(name, namespace)).values(**values))
         except DBAPIError as error:
             raise _invalid(error) from None
     _check_timetable(values)
-    return get(connection, name)
+    return get(connection, name, namespace=namespace)
 
 
-def enable(connection: Connection, name: str) -> Schedule:
+def enable(connection: Connection, name: str, *, namespace: str = NAMESPACE) -> Schedule:
     """Puts a schedule (back) in service; its next time is computed from now."""
-    return _set(connection, name, enabled=True)
+    return _set(connection, name, namespace, enabled=True)
 
 
-def disable(connection: Connection, name: str, reason: str | None = None) -> Schedule:
+def disable(
+    connection: Connection, name: str, reason: str | None = None, *, namespace: str = NAMESPACE
+) -> Schedule:
     """Takes a schedule out of service, until it is enabled."""
-    return _set(connection, name, enabled=False, disabled_reason=reason or "disabled by hand")
+    reason = reason or "disabled by hand"
+    return _set(connection, name, namespace, enabled=False, disabled_reason=reason, probe_at=None)
 
 
-def pause(connection: Connection, name: str) -> Schedule:
+def pause(connection: Connection, name: str, *, namespace: str = NAMESPACE) -> Schedule:
     """Holds a schedule; what falls due meanwhile is not made up for."""
-    if get(connection, name, for_update=True).paused_at is not None:
-        return get(connection, name)
-    return _set(connection, name, paused_at=func.now())
+    row = get(connection, name, namespace=namespace, for_update=True)
+    if row.paused_at is not None:
+        return row
+    return _set(connection, name, namespace, paused_at=func.now())
 
 
-def resume(connection: Connection, name: str) -> Schedule:
+def resume(connection: Connection, name: str, *, namespace: str = NAMESPACE) -> Schedule:
     """Lets a paused schedule go on; its next time is computed from now."""
-    return _set(connection, name, paused_at=None)
+    return _set(connection, name, namespace, paused_at=None)
 
 
-def remove(connection: Connection, name: str) -> None:
+def remove(connection: Connection, name: str, *, namespace: str = NAMESPACE) -> None:
     """Deletes a schedule; its ticks and jobs stay until they are pruned. Raises `NotFound`."""
-    get(connection, name, for_update=True)
-    connection.execute(delete(schedules).where(schedules.c.name == name))
+    get(connection, name, namespace=namespace, for_update=True)
+    connection.execute(delete(schedules).where(_is(name, namespace)))
 
 
-def _set(connection: Connection, name: str, **values: Any) -> Schedule:
-    get(connection, name, for_update=True)
-    connection.execute(update(schedules).where(schedules.c.name == name).values(**values))
-    return get(connection, name)
+def _set(connection: Connection, name: str, namespace: str, **values: Any) -> Schedule:
+    get(connection, name, namespace=namespace, for_update=True)
+    connection.execute(update(schedules).where(_is(name, namespace)).values(**values))
+    return get(connection, name, namespace=namespace)
 
 
 def _check_values(values: Mapping[str, Any]) -> None:
@@ -238,6 +349,10 @@ def _check_timetable(values: Mapping[str, Any]) -> None:
         parse_cron(values["cron"])
     if values.get("timezone") is not None:
         zone(values["timezone"])
+    if values.get("solar") is not None:
+        parse_solar(values["solar"])
+    if values.get("rrule") is not None:
+        parse_rrule(values["rrule"])
 
 
 def _constraint(error: DBAPIError) -> str | None:
@@ -253,5 +368,6 @@ def _invalid(error: DBAPIError) -> InvalidSchedule:
     message = str(said.message_primary)
     if not state.startswith("23") and said.message_detail:
         message += f": {said.message_detail}"
-    kind = InvalidTimetable if "cron " in message or "timezone " in message else InvalidSchedule
+    about = ("cron ", "timezone ", "solar ", "rrule ")
+    kind = InvalidTimetable if any(word in message for word in about) else InvalidSchedule
     return kind(message)

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
+from pgbeat.schedules import NAMESPACE
 from pgbeat.tables import schedules
 
 
@@ -40,7 +41,12 @@ class Changes:
 _DEFINITION = [column for column in CodeEntry.__slots__ if column != "name"]
 
 
-def apply(connection: Connection, entries: Sequence[CodeEntry], **defaults: Any) -> Changes:
+def apply(
+    connection: Connection,
+    entries: Sequence[CodeEntry],
+    namespace: str = NAMESPACE,
+    **defaults: Any,
+) -> Changes:
     """Makes the rows whose source is `code` be just the entries; `defaults` go to new rows.
 
     Run state, pauses and disabling of what stays are left alone, as are rows made elsewhere.
@@ -48,7 +54,10 @@ def apply(connection: Connection, entries: Sequence[CodeEntry], **defaults: Any)
     wanted = {entry.name: entry for entry in entries}
     rows = connection.execute(
         select(schedules.c.name, schedules.c.source, *(schedules.c[name] for name in _DEFINITION))
-        .where((schedules.c.source == "code") | schedules.c.name.in_(wanted))
+        .where(
+            schedules.c.namespace == namespace,
+            (schedules.c.source == "code") | schedules.c.name.in_(wanted),
+        )
         .with_for_update()
     )
     changes = Changes()
@@ -68,15 +77,31 @@ def apply(connection: Connection, entries: Sequence[CodeEntry], **defaults: Any)
     changes.added.extend(entry.name for entry in fresh)
 
     if changes.removed:
-        connection.execute(delete(schedules).where(schedules.c.name.in_(changes.removed)))
+        connection.execute(
+            delete(schedules).where(
+                schedules.c.namespace == namespace, schedules.c.name.in_(changes.removed)
+            )
+        )
     if updates:
         connection.execute(
-            update(schedules).where(schedules.c.name == bindparam("the_name")), updates
+            update(schedules).where(
+                schedules.c.namespace == namespace, schedules.c.name == bindparam("the_name")
+            ),
+            updates,
         )
     if fresh:
         connection.execute(
             insert(schedules),
-            [{"name": e.name, "source": "code", **_values(e), **defaults} for e in fresh],
+            [
+                {
+                    "namespace": namespace,
+                    "name": e.name,
+                    "source": "code",
+                    **_values(e),
+                    **defaults,
+                }
+                for e in fresh
+            ],
         )
     return changes
 

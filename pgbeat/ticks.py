@@ -12,7 +12,7 @@ from pgbeat.db import recordset
 from pgbeat.tables import ticks
 
 Outcome = Literal["launched", "skipped", "failed"]
-Trigger = Literal["timetable", "retry", "manual"]
+Trigger = Literal["timetable", "retry", "manual", "after", "backfill"]
 
 
 class Tick(NamedTuple):
@@ -26,17 +26,21 @@ class Tick(NamedTuple):
     reason: str | None = None
     error: str | None = None
     job_id: str | None = None
+    #: Due times before this one that it accounts for; `note` says why.
+    missed: int = 0
+    note: str | None = None
 
 
 _RECORD = text(
     """
     INSERT INTO pgbeat.ticks
-           (schedule_id, schedule, trigger, due_at, decided_at, outcome, reason, error, job_id)
+           (schedule_id, schedule, trigger, due_at, decided_at, outcome, reason, error, job_id,
+            missed, note)
     SELECT d.schedule_id, d.schedule, d.trigger, d.due_at, clock_timestamp(), d.outcome, d.reason,
-           d.error, d.job_id
+           d.error, d.job_id, d.missed, d.note
       FROM json_to_recordset(CAST(:batch AS json)) AS d (
                schedule_id bigint, schedule text, trigger text, due_at timestamptz, outcome text,
-               reason text, error text, job_id uuid)
+               reason text, error text, job_id uuid, missed integer, note text)
     ON CONFLICT ON CONSTRAINT ticks_one_decision DO NOTHING
     RETURNING schedule_id
     """
@@ -64,13 +68,15 @@ class Entry:
     reason: str | None
     error: str | None
     job_id: UUID | None
+    missed: int
+    note: str | None
     job_state: str | None
     job_error: str | None
 
 
 _HISTORY = """
     SELECT t.id, t.schedule, t.trigger, t.due_at, t.decided_at, t.outcome, t.reason, t.error,
-           t.job_id, j.state, j.error
+           t.job_id, t.missed, t.note, j.state, j.error
       FROM pgbeat.ticks t LEFT JOIN pgbeat.jobs j ON j.id = t.job_id
 """
 _OF_SCHEDULE = text(

@@ -91,6 +91,7 @@ def test_a_role_that_may_not(ordinary: Ordinary, sql: Sql) -> None:
     assert lacking.result == "fail"
     assert lacking.detail == (
         "the role lacks USAGE on schema pgbeat, "
+        "SELECT, INSERT, UPDATE, DELETE on pgbeat.calendars, "
         "SELECT, INSERT, UPDATE, DELETE on pgbeat.consumers, "
         "INSERT, UPDATE, DELETE on pgbeat.jobs, "
         "SELECT, INSERT, UPDATE, DELETE on pgbeat.schedules, "

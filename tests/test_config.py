@@ -232,7 +232,8 @@ def test_every_mistake_is_listed_in_one_error() -> None:
         pgbeat_nonsense=1,
     ) == [
         "pgbeat_nonsense: no such setting; known: url, lock_key, loop_interval, batch_size, "
-        "condition_timeout, condition_threads, max_retries, retry_base, retry_cap, retention_days",
+        "condition_timeout, condition_threads, max_retries, retry_base, retry_cap, retention_days, "
+        "namespace, again_min, again_max, allowed_functions",
         "PGBEAT_LOCK_KEY: '1.5' is not a whole number",
         "PGBEAT_LOOP_INTERVAL: 'soon' is not a number",
         "pgbeat_batch_size: 0 is out of range; at least 1, at most 10000",

@@ -12,8 +12,8 @@ import pytest
 from pgbeat import migrate
 from pgbeat.config import postgres_url
 from pgbeat.scheduler import Scheduler
+from pgbeat.testing.databases import Server
 from tests import nursery
-from tests.conftest import Embedded
 from tests.processes import Process, Processes, until
 
 Beat = Callable[..., Scheduler]
@@ -156,7 +156,7 @@ def test_backends_terminated_at_random(processes: Processes, sql: Sql) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "immediate"])
-def test_the_database_restarts(own_server: Embedded, tmp_path: Path, sign: signal.Signals) -> None:
+def test_the_database_restarts(own_server: Server, tmp_path: Path, sign: signal.Signals) -> None:
     """Two beats wait for it, calmly, and go on; what was committed is there, once."""
     migrate.upgrade(postgres_url(own_server.dsn))
     processes = Processes(own_server.dsn, tmp_path)
@@ -193,7 +193,7 @@ def test_the_database_restarts(own_server: Embedded, tmp_path: Path, sign: signa
 
 
 @pytest.mark.slow
-def test_a_beat_that_starts_before_its_database(tmp_path: Path, own_server: Embedded) -> None:
+def test_a_beat_that_starts_before_its_database(tmp_path: Path, own_server: Server) -> None:
     """It waits for the server, says so once, and begins when it is there."""
     migrate.upgrade(postgres_url(own_server.dsn))
     processes = Processes(own_server.dsn, tmp_path)

@@ -104,7 +104,7 @@ def test_an_empty_database_gets_the_newest_schema(engine: Engine) -> None:
         assert migrate.current(connection) == migrate.newest()
         migrate.check(connection)
         tables = inspect(connection).get_table_names(SCHEMA)
-    assert sorted(tables) == ["consumers", "jobs", "migrations", "schedules", "ticks"]
+    assert sorted(tables) == ["calendars", "consumers", "jobs", "migrations", "schedules", "ticks"]
 
 
 def test_again_changes_nothing(engine: Engine) -> None:

@@ -13,27 +13,19 @@ from sqlalchemy import Connection, Engine, event, text
 from pgbeat import db, due, schedules
 from pgbeat.config import postgres_url
 from pgbeat.errors import AlreadyExists, InvalidSchedule, InvalidTimetable, NotFound
+from pgbeat.testing.databases import Databases
 from pgbeat.timetables import CRON_EXAMPLE, _plain, parse_cron
-from tests.conftest import in_database
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
 NOW = datetime(2025, 6, 1, 12, tzinfo=UTC)
 
 
-def in_own_database(server: str, template: str) -> Iterator[str]:
-    """DSN of a database that lives as long as the module's tests."""
-    name = f"pgbeat_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(server, autocommit=True) as admin:
-        admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
-        yield in_database(server, name)
-        admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
-
-
 @pytest.fixture(scope="module")
-def shared(server: str, template: str) -> Iterator[str]:
+def shared(pgbeat_databases: Databases) -> Iterator[str]:
     """DSN of a database for the tests that leave nothing in it."""
-    yield from in_own_database(server, template)
+    with pgbeat_databases.lent() as dsn:
+        yield dsn
 
 
 @pytest.fixture
@@ -186,7 +178,7 @@ def refusal(sql: Sql, name: str = "s", **values: Any) -> str:
         (
             {"every": None},
             "it has no timetable; set cron (for example '0 2 * * *') or every (for example "
-            "'15 minutes')",
+            "'15 minutes'), or once_at, solar, rrule or after",
         ),
         ({"max_retries": -1}, "max_retries is -1; it must be 0 or more"),
         ({"retry_base": "-1 s"}, "retry_base must not be negative, and retry_cap not below it"),
@@ -331,7 +323,7 @@ BAD = """
     * * 1,? * * | * * L-3 * * | * * 1-L * * | * * 15W * * | * * LW * * | * * * * L | * * * * Lfri
     * * * * 5L | H/15 * * * * | * * * * L8 | * * * * 2#6 | * * * * 2#0 | * * * * *#2 | * * * * 1-5#2
     * * * * tue#1,3 | * * * * L5,1 | * * * * *,2#1 | H * * * * | R * * * * | a * * * *
-    * * * * | * * * * * * | @reboot | @every 5m | @ | @@daily | 1~5 * * * * | 1;2 * * * * | x y
+    * * * * | * * * * * 60 | @reboot | @every 5m | @ | @@daily | 1~5 * * * * | 1;2 * * * * | x y
 """
 
 
@@ -477,10 +469,10 @@ def test_what_the_leader_writes_is_not_announced(database: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def many(server: str, template: str) -> Iterator[str]:
-    """DSN of a database with a hundred thousand schedules, for reading."""
-    for dsn in in_own_database(server, template):
-        insert_many(dsn, 100_000)
+def many(pgbeat_databases: Databases) -> Iterator[str]:
+    """DSN of a database with thirty thousand schedules, for reading."""
+    with pgbeat_databases.lent() as dsn:
+        insert_many(dsn, 30_000)
         yield dsn
 
 
@@ -545,7 +537,8 @@ def test_no_plan_that_is_kept_reads_the_whole_table(many: str, query: str) -> No
 def test_an_idle_look_reads_a_handful_of_pages(many: str) -> None:
     with db.engine(postgres_url(many), "tests").connect() as connection:
         rows = connection.exec_driver_sql(
-            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {due._OUTLOOK}", {"held": []}
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {due._OUTLOOK}",
+            {"held": [], "namespace": "default"},
         )
         [plan] = rows.scalar_one()
         assert plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"] < 20
@@ -652,7 +645,7 @@ def test_set_next_leaves_what_was_changed_since_it_was_read(
     with engine.begin() as other:
         schedules.edit(other, "b", next_run=moment)
     with engine.begin() as connection:
-        due.set_next(connection, [(a, NOW), (b, NOW)])
+        due.set_next(connection, [due.Next(a, NOW), due.Next(b, NOW)])
     with engine.begin() as connection:
         found = {row.name: row.next_run for row in schedules.listing(connection)}
     assert found == {"a": NOW, "b": moment, "c": None}

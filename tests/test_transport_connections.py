@@ -20,8 +20,9 @@ from kombu.mixins import ConsumerMixin
 from psycopg.conninfo import conninfo_to_dict
 
 from pgbeat.errors import ConfigError, SchemaError
+from pgbeat.testing.databases import in_database
 from tests.child import Child
-from tests.conftest import broker_url, in_database
+from tests.conftest import broker_url
 from tests.fleet import transport_url
 from tests.kombus import OPTIONS, Connect, Inbox, connections, publish
 from tests.processes import until

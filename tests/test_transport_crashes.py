@@ -15,7 +15,7 @@ import psutil
 import pytest
 from kombu.exceptions import OperationalError
 
-from tests.conftest import Embedded
+from pgbeat.testing.databases import Server
 from tests.fleet import Entry, Fleet
 from tests.processes import Process, until
 
@@ -35,7 +35,7 @@ def fleet(database: str, tmp_path: Path) -> Iterator[Fleet]:
 
 
 @pytest.fixture
-def own_fleet(own_server: Embedded, tmp_path: Path) -> Iterator[Fleet]:
+def own_fleet(own_server: Server, tmp_path: Path) -> Iterator[Fleet]:
     """Workers on a server that the test may stop; its database is empty at first."""
     fleet = Fleet(own_server.dsn, tmp_path)
     yield fleet
@@ -203,7 +203,7 @@ def test_a_task_that_kills_its_worker_ends_as_a_dead_letter(fleet: Fleet) -> Non
     [pytest.param(signal.SIGINT, id="fast"), pytest.param(signal.SIGQUIT, id="immediate")],
 )
 def test_the_server_goes_away_and_comes_back(
-    own_server: Embedded, own_fleet: Fleet, sign: signal.Signals
+    own_server: Server, own_fleet: Fleet, sign: signal.Signals
 ) -> None:
     """Workers of three loops wait for it, calmly, and go on with what they had."""
     fleet = own_fleet
@@ -268,7 +268,7 @@ def connections(fleet: Fleet, worker: Process) -> list[int]:
 
 
 @pytest.mark.slow
-def test_publishing_while_the_server_restarts(own_server: Embedded, own_fleet: Fleet) -> None:
+def test_publishing_while_the_server_restarts(own_server: Server, own_fleet: Fleet) -> None:
     """By its retry policy every message arrives; without, the caller is told."""
     fleet = own_fleet
     policy = {"max_retries": None, "interval_start": 0.05, "interval_step": 0, "interval_max": 0.05}
@@ -410,7 +410,7 @@ class History:
             self.fleet.sql("SELECT pg_terminate_backend(%s, 5000)", pid)
         self._note("terminate", [worker], begin)
 
-    def restart(self, server: Embedded, workers: list[Process]) -> None:
+    def restart(self, server: Server, workers: list[Process]) -> None:
         """The server crashes, and recovers."""
         begin = time.time()
         server.stop(signal.SIGQUIT)
@@ -442,7 +442,7 @@ class History:
                 ), f"ran again though nothing happened: {entries}, {self.disruptions}"
 
 
-def lose_nothing(server: Embedded, fleet: Fleet, tasks: int, rounds: int) -> None:
+def lose_nothing(server: Server, fleet: Fleet, tasks: int, rounds: int) -> None:
     """In each round a worker is killed, or both, or their server crashes; and sessions are cut."""
     workers = [fleet.begin("-c", "2"), fleet.begin("-c", "2")]
     fleet.await_ready(*workers)
@@ -465,12 +465,12 @@ def lose_nothing(server: Embedded, fleet: Fleet, tasks: int, rounds: int) -> Non
     assert fleet.sql("SELECT count(*) FROM kombu_message_dead") == [(0,)]
 
 
-def test_nothing_is_lost(own_server: Embedded, own_fleet: Fleet) -> None:
+def test_nothing_is_lost(own_server: Server, own_fleet: Fleet) -> None:
     """Late acknowledged tasks; worker groups killed, sessions cut, the server crashed."""
     lose_nothing(own_server, own_fleet, 400, 4)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_nothing_is_lost_of_two_thousand(own_server: Embedded, own_fleet: Fleet) -> None:
+def test_nothing_is_lost_of_two_thousand(own_server: Server, own_fleet: Fleet) -> None:
     lose_nothing(own_server, own_fleet, 2000, 16)

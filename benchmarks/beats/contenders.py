@@ -100,10 +100,12 @@ class Pgbeat(Contender):
         connection = self._connection
         connection.execute("TRUNCATE pgbeat.schedules, pgbeat.ticks, pgbeat.jobs")
         # An interval keeps to the beat of its creation, so that is a due time too.
+        more = "".join(f", {name}" for name in fleet.columns)
+        values = "".join(f", {value}" for value in fleet.columns.values())
         connection.execute(
-            """
-            INSERT INTO pgbeat.schedules (name, task, every, next_run, created_at)
-            SELECT 'bench-' || n, %(task)s, every, next_run, next_run - every
+            f"""
+            INSERT INTO pgbeat.schedules (name, task, every, next_run, created_at{more})
+            SELECT 'bench-' || n, %(task)s, every, next_run, next_run - every{values}
             FROM generate_series(0, %(count)s - 1) AS n,
                 make_interval(secs => %(every)s) AS every,
                 to_timestamp(CASE WHEN n < %(due)s THEN %(due_at)s ELSE %(later_at)s END

@@ -51,9 +51,22 @@ def idle(bench: Bench, contender: Contender, size: int) -> Figures:
     return figures
 
 
-def launch(bench: Bench, contender: Contender, size: int, due: int) -> Figures:
+#: What pgbeat decides with besides the time, for the measure of its launches: columns as SQL.
+WITH: dict[str, dict[str, str]] = {
+    "a condition in SQL each": {"condition_sql": "format('SELECT %%s + 1 > 0', n)"},
+    "the same condition in SQL": {"condition_sql": "'SELECT count(*) > 0 FROM pgbeat.schedules'"},
+    "policies": {
+        "overlap": "'skip'", "catch_up": "'all'", "grace": "'1 hour'", "jitter": "'1 minute'",
+        "min_interval": "'1 second'", "max_runs": "1000",
+    },
+}  # fmt: skip
+
+
+def launch(
+    bench: Bench, contender: Contender, size: int, due: int, columns: dict[str, str] | None = None
+) -> Figures:
     """Launches a second: `due` of `size` schedules due at once, counted in the broker."""
-    contender = with_fleet(contender, Fleet(size, due=due))
+    contender = with_fleet(contender, Fleet(size, due=due, columns=columns or {}))
     bench.seed(contender)
     queue = contender.queue()
     process = bench.processes.child(contender.spec, "launch")

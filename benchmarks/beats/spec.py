@@ -27,6 +27,8 @@ class Fleet:
     later_at: float = field(default_factory=lambda: time.time() + DAY)
     #: … each this much after the one before it.
     step: float = 0.0
+    #: pgbeat's only: columns of `pgbeat.schedules` that all have, as SQL; `n` is the index.
+    columns: dict[str, str] = field(default_factory=dict)
 
     def next_run(self, index: int) -> float:
         """When schedule `index` is due first."""

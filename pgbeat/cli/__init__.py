@@ -18,13 +18,16 @@ TARGET = "pgbeat.cli.target"
 #: Each command's module and what the list of commands says about it.
 COMMANDS = {
     "add": ("definitions", "Add a schedule."),
+    "calendars": ("calendars", "Look at calendars, change them, ask them."),
     "dead": ("dead_letters", "Look at dead letters, put them back or drop them."),
     "demo": ("setup", "Show pgbeat at work."),
     "disable": ("switches", "Take a schedule out of service."),
     "doctor": ("doctor", "Check the database, the beat and the broker."),
     "enable": ("switches", "Put a disabled schedule back in service."),
+    "export": ("files", "Write the schedules as a file that declares them."),
     "explain": ("explain", "Say why a schedule did or didn't run."),
     "history": ("ticks", "Show a schedule's last ticks."),
+    "import": ("moving", "Move schedules in from another beat."),
     "list": ("views", "List the schedules."),
     "migrate": ("setup", "Bring the database's schema to the newest version."),
     "next": ("views", "Show when a schedule is due next."),
@@ -33,6 +36,7 @@ COMMANDS = {
     "remove": ("switches", "Delete a schedule."),
     "resume": ("switches", "Let a paused schedule go on."),
     "status": ("views", "Show all about a schedule."),
+    "sync": ("files", "Make the schedules be what a file says."),
     "trigger": ("ticks", "Decide a schedule now."),
     "update": ("definitions", "Change a schedule."),
 }

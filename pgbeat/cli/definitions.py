@@ -2,27 +2,38 @@
 
 import json
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import click
 from rich.text import Text
+from sqlalchemy import Connection
 
 from pgbeat import schedules
 from pgbeat.cli import printing
-from pgbeat.cli.options import CLEARABLE, clearing, definition
+from pgbeat.cli.options import (
+    CLEARABLE,
+    CLEARED,
+    MOMENTS,
+    TIMETABLES,
+    Command,
+    clearing,
+    definition,
+    in_zone,
+)
 from pgbeat.cli.switches import dry_run_option, next_line
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.errors import AlreadyExists, ConditionError
+from pgbeat.errors import AlreadyExists, ConditionError, NotFound
 from pgbeat.schedules import Schedule
+from pgbeat.timetables import zone
 
 #: What can only be checked with the app.
 _NEED_APP = {"task", "launcher", "args", "kwargs", "options"}
 #: What the code of the app decides about the schedules that it makes.
-_CODE_OWNS = {"task", "cron", "every", "timezone", "args", "kwargs", "options"}
+_CODE_OWNS = {"task", "timezone", "args", "kwargs", "options", *TIMETABLES}
 
 
-@click.command("add")
+@click.command("add", cls=Command)
 @click.argument("name")
 @definition
 @click.option("--if-not-exists", is_flag=True, help="Leave it as it is if it is there.")
@@ -31,9 +42,10 @@ _CODE_OWNS = {"task", "cron", "every", "timezone", "args", "kwargs", "options"}
 def add_command(
     target: Target, /, name: str, if_not_exists: bool, dry_run: bool, **given: Any
 ) -> None:
-    """Add a schedule: a name, a task, and --cron or --every.
+    """Add a schedule: a name, a task, and when.
 
     With the app (-A), task, launcher and arguments are checked against what it has registered.
+    Times without an offset are those of the schedule's zone, else the app's.
     """
     settings = target.settings
     values: dict[str, Any] = {
@@ -42,12 +54,16 @@ def add_command(
         "retry_cap": timedelta(seconds=settings.retry_cap),
     }
     values |= {key: value for key, value in given.items() if value is not None}
+    assumed = _place(target, values, None)
     check = _checker(target, values)
     condition = _try_condition(target, values)
     try:
         with target.transaction(dry_run=dry_run) as connection:
-            row = schedules.add(connection, name, source="cli", **values)
+            row = schedules.add(
+                connection, name, source="cli", namespace=settings.namespace, **values
+            )
             check(row)
+            missing = _missing(connection, row)
     except AlreadyExists:
         if not if_not_exists:
             raise
@@ -55,10 +71,10 @@ def add_command(
         return
     verb = "Would add" if dry_run else "Added"
     click.echo(f"{verb} schedule {name!r}. {next_line(target, row)}".rstrip())
-    _remark(target, values, condition)
+    _remark(target, values, condition, assumed, missing)
 
 
-@click.command("update")
+@click.command("update", cls=Command)
 @click.argument("name")
 @definition
 @clearing
@@ -67,7 +83,8 @@ def add_command(
 def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> None:
     """Change a schedule. A new timetable counts from now on.
 
-    --cron takes the place of --every, and the other way round.
+    What says when (--cron, --every, --at …) takes the place of what said so before. Times without
+    an offset are those of the schedule's zone, else the app's.
     """
     values = {
         key: value
@@ -75,22 +92,24 @@ def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) ->
         if value is not None and not key.startswith("no_")
     }
     for option, column in CLEARABLE.items():
-        if given[f"no_{option}"]:
+        if given[f"no_{option.replace('-', '_')}"]:
             if column in values:
                 flag = column.replace("_", "-")
                 raise click.UsageError(f"--{flag} and --no-{option} exclude each other")
-            values[column] = None
+            values[column] = CLEARED.get(column)
     if not values:
         raise click.UsageError("nothing to change; give at least one option (see --help)")
-    for one, other in (("cron", "every"), ("every", "cron")):
-        if one in values and other not in values:
-            values[other] = None
+    if not values.keys().isdisjoint(TIMETABLES):
+        values = dict.fromkeys(TIMETABLES) | values
     check = _checker(target, values)
     condition = _try_condition(target, values)
+    namespace = target.settings.namespace
     with target.transaction(dry_run=dry_run) as connection:
-        before = schedules.get(connection, name, for_update=True)
-        row = schedules.edit(connection, name, **values)
+        before = schedules.get(connection, name, for_update=True, namespace=namespace)
+        assumed = _place(target, values, before.timezone)
+        row = schedules.edit(connection, name, namespace=namespace, **values)
         check(row)
+        missing = _missing(connection, row) if "after" in values else ""
     changes = [key for key in values if getattr(before, key) != getattr(row, key)]
     if not changes:
         click.echo(f"Schedule {name!r} is like that already.")
@@ -98,9 +117,34 @@ def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) ->
     verb = "Would change" if dry_run else "Changed"
     click.echo(f"{verb} schedule {name!r}. {next_line(target, row)}".rstrip())
     printing.show(printing.facts([(key, _change(before, row, key)) for key in changes]))
-    _remark(target, values, condition)
+    _remark(target, values, condition, assumed, missing)
     if row.source == "code" and _CODE_OWNS & set(changes):
         printing.note("it is made by the app's code, and beat sets it back when it starts.")
+
+
+def _place(target: Target, values: dict[str, Any], timezone: str | None) -> str:
+    """Makes instants of wall times, in the schedule's zone (`timezone` is what it was so far), else
+    the app's; a remark where UTC had to be assumed."""
+    given = {key: values[key] for key in MOMENTS if values.get(key) is not None}
+    if not given:
+        return ""
+    name = values.get("timezone", timezone)
+    local = zone(name or target.timezone)
+    values |= {key: in_zone(moment, local, MOMENTS[key]) for key, moment in given.items()}
+    if name or target.has_app or all(moment.tzinfo for moment in given.values()):
+        return ""
+    return "times without an offset are taken for UTC; with -A APP, for the app's zone."
+
+
+def _missing(connection: Connection, row: Schedule) -> str:
+    """That the schedule that it comes after is not there, if so: it may be added later."""
+    if row.after is None:
+        return ""
+    try:
+        schedules.get(connection, row.after, namespace=row.namespace)
+    except NotFound as error:
+        return f"{error}. Until it is there, nothing is launched after it."
+    return ""
 
 
 def _change(before: Schedule, after: Schedule, key: str) -> Text:
@@ -112,6 +156,8 @@ def _value(value: Any) -> str:
         return "none"
     if isinstance(value, timedelta):
         return printing.span(value, units=4)
+    if isinstance(value, datetime):
+        return f"{printing.utc(value)} UTC"
     return printing.line(value if isinstance(value, str) else json.dumps(value))
 
 
@@ -139,8 +185,10 @@ def _try_condition(target: Target, values: dict[str, Any]) -> str:
     return "Its condition holds now." if answer is True else f"Its condition says no: {answer}."
 
 
-def _remark(target: Target, values: dict[str, Any], condition: str) -> None:
+def _remark(target: Target, values: dict[str, Any], condition: str, *notes: str) -> None:
     if condition:
         click.echo(condition)
+    for note in filter(None, notes):
+        printing.note(note)
     if _NEED_APP & set(values) and not target.has_app:
         printing.note("task and launcher are not checked; with -A APP they would be.")

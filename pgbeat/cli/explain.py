@@ -6,12 +6,14 @@ from datetime import datetime, timedelta
 
 import click
 from rich.text import Text
+from sqlalchemy import Connection
 
 from pgbeat import db, leases, schedules, ticks
 from pgbeat.cli import printing
 from pgbeat.cli.printing import line, relative, span, when
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.cli.views import json_option
+from pgbeat.cli.views import json_option, window
+from pgbeat.errors import NotFound
 from pgbeat.leases import Holder
 from pgbeat.schedules import Schedule
 from pgbeat.ticks import Entry
@@ -38,14 +40,15 @@ def explain_command(target: Target, name: str, as_json: bool) -> None:
     settings = target.settings
     with target.transaction() as connection:
         now = db.now(connection)
-        row = schedules.get(connection, name)
+        row = schedules.get(connection, name, namespace=settings.namespace)
         history = ticks.history(connection, row.id, limit=1)
-        holders = leases.holders(connection, settings.lock_key)
-        backlog = schedules.count(connection)["due"]
+        holders = leases.holders(connection, settings.leader_key)
+        backlog = schedules.count(connection, namespace=settings.namespace)["due"]
+        before = _before(connection, row, now)
     last = history[0] if history else None
     leader = next((holder for holder in holders if holder.leads), None)
     patience = timedelta(seconds=settings.condition_timeout)
-    answer = explain(row, holders, backlog, now, settings.lock_key, patience)
+    answer = explain(row, holders, backlog, now, settings.leader_key, patience, before)
     if as_json:
         printing.echo_json(
             {
@@ -71,6 +74,8 @@ def explain_command(target: Target, name: str, as_json: bool) -> None:
                 ("its job", _job(last)),
                 ("next run", when(row.next_run, now) if waits else None),
                 ("timetable", printing.timetable(row, target.timezone)),
+                ("window", window(row, now)),
+                ("calendar", row.calendar and line(row.calendar)),
                 ("condition", _condition(row)),
                 ("beat", "none" if leader is None else _beat(leader)),
             ]
@@ -85,15 +90,13 @@ def explain(
     now: datetime,
     lock_key: int,
     patience: timedelta,
+    before: str,
 ) -> Answer:
-    """The first reason that applies: the row's own, then the beat's, then the time."""
+    """The first reason that applies: the row's own, then the beat's, then the time. `before` says
+    how the schedule stands that it comes after."""
     name = row.name
     if not row.enabled:
-        return Answer(
-            "disabled",
-            f"it is disabled: {line(row.disabled_reason or 'no reason given')}.",
-            f"`pgbeat enable {name}` puts it back in service.",
-        )
+        return _disabled(row, now)
     if row.paused_at is not None:
         return Answer(
             "paused",
@@ -112,8 +115,15 @@ def explain(
             f"{due or 'it waits:'} no beat runs (nobody holds lock {lock_key}).",
             "Start one: celery -A APP beat -S pgbeat.Scheduler",
         )
+    if row.waiting_for is not None:
+        return Answer(
+            "overlap",
+            f"it has been due for {span(now - (row.due_at or now))}, and waits for the job before "
+            f"it, {row.waiting_for}, to end (overlap {row.overlap}).",
+            _WORKERS,
+        )
     if row.next_run is None:
-        return _new(row, now)
+        return _new(row, now) if row.after is None else Answer("after", before, _WORKERS)
     if not is_due:
         soon = relative(row.next_run, now)
         if row.retry_count:
@@ -123,8 +133,52 @@ def explain(
                 f"again {soon}: {line(row.last_error)}",
                 f"`pgbeat trigger {name}` tries it now.",
             )
+        if row.due_at is not None and row.due_at <= now:
+            return Answer(
+                "jitter",
+                f"its time was {span(now - row.due_at)} ago, and its jitter (up to "
+                f"{span(row.jitter)}) puts it off; it comes {soon}.",
+            )
         return Answer("not_due", f"it is not due yet; next {soon}.")
     return _late(row, backlog, now, patience)
+
+
+#: What is easily forgotten where the end of a job counts.
+_WORKERS = "The end of a job is known if the worker's app imports pgbeat.worker."
+
+
+def _disabled(row: Schedule, now: datetime) -> Answer:
+    reason, name = line(row.disabled_reason or "no reason given"), row.name
+    if printing.is_complete(row):
+        again = f"`pgbeat enable {name}` lets it begin again."
+        if row.max_runs is None or row.run_count < row.max_runs:
+            again = (
+                f"`pgbeat update {name}` gives it another time, `pgbeat enable {name}` puts it "
+                "back in service then."
+            )
+        return Answer("completed", f"it is done: {reason.removeprefix('completed: ')}.", again)
+    advice = f"`pgbeat enable {name}` puts it back in service."
+    if row.probe_at is not None:
+        advice = f"It is tried again {relative(row.probe_at, now)}. {advice}"
+    return Answer("disabled", f"it is disabled: {reason}.", advice)
+
+
+def _before(connection: Connection, row: Schedule, now: datetime) -> str:
+    """How the schedule stands that it comes after, in a sentence."""
+    if row.after is None:
+        return ""
+    waits = f"it comes {printing.timetable(row)}"
+    try:
+        before = schedules.get(connection, row.after, namespace=row.namespace)
+    except NotFound as error:
+        return f"{waits}, and {error}."
+    if not before.enabled or before.paused_at is not None:
+        return f"{waits}, which is {printing.state(before)}."
+    for tick in ticks.history(connection, before.id, limit=1):
+        job = "" if tick.job_id is None else f", and its job is {tick.job_state or 'gone'}"
+        verb = "was skipped" if tick.outcome == "skipped" else tick.outcome
+        return f"{waits}, which {verb} {relative(tick.decided_at, now)}{job}."
+    return f"{waits}, which has not been due yet."
 
 
 def _new(row: Schedule, now: datetime) -> Answer:
@@ -160,11 +214,11 @@ def _late(row: Schedule, backlog: int, now: datetime, patience: timedelta) -> An
 def _last(last: Entry | None, now: datetime) -> str | Text:
     if last is None:
         return "none yet"
-    asked = {"manual": ", by hand", "retry": ", a retry"}.get(last.trigger, "")
-    why = line(last.reason or last.error or "")
+    asked = {"manual": ", by hand", "retry": ", a retry", "backfill": ", a backfill"}
+    why = printing.why(last)
     return Text.assemble(
         printing.styled(last.outcome),
-        f" {relative(last.decided_at, now)}{asked}",
+        f" {relative(last.decided_at, now)}{asked.get(last.trigger, '')}",
         f": {why}" if why else "",
     )
 

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from pgbeat.cli import TARGET
 from pgbeat.schedules import Schedule
+from pgbeat.ticks import Entry, Tick
 
 STYLES = {
     "launched": "green",
@@ -23,6 +24,7 @@ STYLES = {
     "failed": "red",
     "completed": "green",
     "running": "cyan",
+    "waiting": "cyan",
     "active": "green",
     "paused": "yellow",
     "disabled": "red",
@@ -138,23 +140,55 @@ def when(moment: datetime | None, now: datetime) -> str | None:
     return None if moment is None else f"{utc(moment)} UTC, {relative(moment, now)}"
 
 
+#: What of another schedule's job a schedule comes after, in words; nothing for the usual.
+_AFTER = {"completed": "", "failed": " (failed)", "finished": " (however it ends)"}
+
+
 def timetable(row: Schedule, default_zone: str | None = None) -> str:
     """When a schedule is due, as its row says it."""
-    if row.every is not None:
-        return f"every {span(row.every, units=4)}"
-    if row.cron is None:
-        return "by the app's code"
+    text = "by the app's code"
+    if row.cron is not None:
+        text = row.cron
+    elif row.every is not None:
+        text = f"every {span(row.every, units=4)}"
+    elif row.once_at is not None:
+        text = f"once, {utc(row.once_at)} UTC"
+    elif row.solar is not None:
+        event, *place = row.solar.split()
+        text = f"{event.replace('_', ' ')} at {', '.join(place)}"
+    elif row.rrule is not None:
+        text = line(row.rrule)
+    elif row.after is not None:
+        text = f"after {line(row.after)}{_AFTER.get(row.after_outcome, '')}"
     zone = row.timezone or default_zone
-    return f"{row.cron} ({zone})" if zone else row.cron
+    return f"{text} ({zone})" if is_local(row) and zone else text
+
+
+def is_local(row: Schedule) -> bool:
+    """Whether the clock of a zone says when it is due."""
+    is_days = row.every is not None and not row.every % timedelta(days=1)
+    return row.cron is not None or row.rrule is not None or is_days
+
+
+def is_complete(row: Schedule) -> bool:
+    """Whether it is out of service because it has nothing left to do."""
+    return not row.enabled and (row.disabled_reason or "").startswith("completed: ")
 
 
 def state(row: Schedule) -> str:
     """Whether a schedule is in service."""
     if not row.enabled:
-        return "disabled"
+        return "completed" if is_complete(row) else "disabled"
     if row.paused_at is not None:
         return "paused"
+    if row.waiting_for is not None:
+        return "waiting"
     return f"retry {row.retry_count}/{row.max_retries}" if row.retry_count else "active"
+
+
+def why(tick: Tick | Entry) -> str:
+    """What a tick says for itself: a reason or an error, and what else it accounts for."""
+    return "; ".join(line(text) for text in (tick.reason or tick.error, tick.note) if text)
 
 
 def note(message: str) -> None:

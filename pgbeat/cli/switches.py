@@ -5,6 +5,7 @@ import click
 from pgbeat import db, schedules
 from pgbeat.cli import printing
 from pgbeat.cli.target import Target, pass_target
+from pgbeat.forecast import upcoming
 from pgbeat.schedules import Schedule
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done.")
@@ -16,8 +17,12 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be
 def enable_command(target: Target, name: str) -> None:
     """Put a disabled schedule back in service; it is due next by its timetable, from now on."""
     with target.transaction() as connection:
-        before = schedules.get(connection, name)
-        row = before if before.enabled else schedules.enable(connection, name)
+        before = schedules.get(connection, name, namespace=target.settings.namespace)
+        row = (
+            before
+            if before.enabled
+            else schedules.enable(connection, name, namespace=target.settings.namespace)
+        )
     if before.enabled:
         click.echo(f"Schedule {name!r} is enabled already.")
     else:
@@ -33,7 +38,7 @@ def enable_command(target: Target, name: str) -> None:
 def disable_command(target: Target, name: str, reason: str | None) -> None:
     """Take a schedule out of service until it is enabled. What was launched goes on."""
     with target.transaction() as connection:
-        row = schedules.disable(connection, name, reason)
+        row = schedules.disable(connection, name, reason, namespace=target.settings.namespace)
     click.echo(f"Disabled schedule {name!r}: {printing.line(row.disabled_reason)}")
 
 
@@ -43,8 +48,8 @@ def disable_command(target: Target, name: str, reason: str | None) -> None:
 def pause_command(target: Target, name: str) -> None:
     """Hold a schedule until it is resumed; what falls due meanwhile is not made up for."""
     with target.transaction() as connection:
-        before = schedules.get(connection, name)
-        row = schedules.pause(connection, name)
+        before = schedules.get(connection, name, namespace=target.settings.namespace)
+        row = schedules.pause(connection, name, namespace=target.settings.namespace)
         now = db.now(connection)
     if before.paused_at is None:
         click.echo(f"Paused schedule {name!r}.")
@@ -62,8 +67,12 @@ def pause_command(target: Target, name: str) -> None:
 def resume_command(target: Target, name: str) -> None:
     """Let a paused schedule go on; it is due next by its timetable, from now on."""
     with target.transaction() as connection:
-        before = schedules.get(connection, name)
-        row = before if before.paused_at is None else schedules.resume(connection, name)
+        before = schedules.get(connection, name, namespace=target.settings.namespace)
+        row = (
+            before
+            if before.paused_at is None
+            else schedules.resume(connection, name, namespace=target.settings.namespace)
+        )
     if before.paused_at is None:
         click.echo(f"Schedule {name!r} is not paused.")
     else:
@@ -80,12 +89,12 @@ def resume_command(target: Target, name: str) -> None:
 def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a schedule. Its ticks and jobs stay until they are as old as they are kept."""
     with target.transaction() as connection:
-        row = schedules.get(connection, name)
+        row = schedules.get(connection, name, namespace=target.settings.namespace)
     if dry_run:
         click.echo(f"Would remove schedule {name!r}.")
     elif yes or click.confirm(f"Remove schedule {name!r}?"):
         with target.transaction() as connection:
-            schedules.remove(connection, name)
+            schedules.remove(connection, name, namespace=target.settings.namespace)
         click.echo(f"Removed schedule {name!r}.")
     else:
         click.echo("Nothing is removed.")
@@ -101,8 +110,13 @@ def next_line(target: Target, row: Schedule) -> str:
         return ""
     with target.transaction() as connection:
         now = db.now(connection)
+    if row.after is not None:
+        return f"It comes {printing.timetable(row)}."
     timetable = row.timetable(target.timezone)
     if timetable is None:
         return ""
-    moment = row.next_run or timetable.next_after(now)
-    return f"Next: {printing.when(moment, now)}." if moment else "It is never due."
+    first = next(upcoming(row, timetable, now), None)
+    if first is None:
+        return "It is never due."
+    skip = f"; it will be skipped: {first.skip}" if first.skip else ""
+    return f"Next: {printing.when(first.at, now) if first.at > now else 'at once'}{skip}."

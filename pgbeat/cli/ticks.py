@@ -53,7 +53,7 @@ def trigger_command(target: Target, ctx: click.Context, name: str, as_json: bool
     if as_json:
         printing.echo_json(tick._asdict())
     else:
-        why = f"job {tick.job_id}" if tick.job_id else line(tick.reason or tick.error)
+        why = f"job {tick.job_id}" if tick.job_id else printing.why(tick)
         printing.show(Text.assemble(styled(tick.outcome), f": {why}"))
     ctx.exit({"launched": 0, "skipped": SKIPPED}.get(tick.outcome, FAILED))
 
@@ -81,7 +81,7 @@ def history_command(target: Target, name: str, limit: int, results: bool, as_jso
     """
     with target.transaction() as connection:
         now = db.now(connection)
-        row = schedules.get(connection, name)
+        row = schedules.get(connection, name, namespace=target.settings.namespace)
         entries = ticks.history(connection, row.id, limit=limit)
         stats = ticks.stats(connection, row.id)
     if results:
@@ -119,11 +119,11 @@ _SOON = timedelta(minutes=1)
 
 def _show(entries: list[Entry]) -> None:
     wide = printing.is_wide()
-    middle = ["trigger", "reason or error", "job", "how it ended"] if wide else ["why, or job"]
-    folding = {"reason or error", "how it ended", "why, or job"}
+    middle = ["trigger", "why", "job", "how it ended"] if wide else ["why, or job"]
+    folding = {"why", "how it ended", "why, or job"}
     table = printing.table("due (UTC)", "outcome", *middle, folding=folding)
     for entry in entries:
-        why = line(entry.reason or entry.error or "")
+        why = printing.why(entry)
         job = str(entry.job_id or "")
         ended = Text.assemble(
             styled(entry.job_state or ("gone" if job else "")),
@@ -133,7 +133,8 @@ def _show(entries: list[Entry]) -> None:
             cells: list[str | Text] = [entry.trigger, why, job, ended]
         else:
             asked = "" if entry.trigger == "timetable" else f"({entry.trigger}) "
-            cells = [Text.assemble(asked, f"{job} ", ended) if job else f"{asked}{why}"]
+            told = f"; {why}" if why else ""
+            cells = [Text.assemble(asked, f"{job} ", ended, told) if job else f"{asked}{why}"]
         table.add_row(utc(entry.due_at), styled(entry.outcome), *cells)
     printing.show(table)
 

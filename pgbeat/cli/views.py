@@ -1,16 +1,19 @@
 """`pgbeat list`, `status` and `next`: schedules to look at."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from pgbeat import db, entries, schedules, ticks
+from pgbeat import calendars, db, entries, schedules, ticks
+from pgbeat.calendars import Calendar
 from pgbeat.cli import printing
 from pgbeat.cli.printing import line, styled, when
 from pgbeat.cli.target import Target, pass_target
+from pgbeat.forecast import Expected, exclusion, upcoming
 from pgbeat.schedules import Schedule
 from pgbeat.timetables import Timetable, zone
 
@@ -25,7 +28,7 @@ def list_command(target: Target, enabled: bool | None, as_json: bool) -> None:
     """List the schedules: when they are due, in what state they are, how they came out last."""
     with target.transaction() as connection:
         now = db.now(connection)
-        rows = schedules.listing(connection, enabled=enabled)
+        rows = schedules.listing(connection, enabled=enabled, namespace=target.settings.namespace)
     if as_json:
         printing.echo_json([printing.row_json(row) for row in rows])
         return
@@ -57,8 +60,10 @@ _LONG = 30
 def _next(row: Schedule, now: datetime) -> str:
     if not row.enabled or row.paused_at is not None:
         return "-"
+    if row.waiting_for is not None:
+        return "after its job"
     if row.next_run is None:
-        return "new"
+        return "new" if row.after is None else "-"
     late = now - row.next_run
     return f"due for {printing.span(late)}" if late >= timedelta(0) else f"in {printing.span(late)}"
 
@@ -85,7 +90,7 @@ def status_command(target: Target, name: str, as_json: bool) -> None:
     """Show all about a schedule."""
     with target.transaction() as connection:
         now = db.now(connection)
-        row = schedules.get(connection, name)
+        row = schedules.get(connection, name, namespace=target.settings.namespace)
         history = ticks.history(connection, row.id, limit=1)
     last = history[0] if history else None
     if as_json:
@@ -100,15 +105,23 @@ def _facts(
     target: Target, row: Schedule, last: ticks.Entry | None, now: datetime
 ) -> list[tuple[str, str | Text | None]]:
     condition = None if row.condition_sql is None else line(row.condition_sql)
-    retries = (
-        f"{row.retry_count} of {row.max_retries} used; {printing.span(row.retry_base, 4)} "
-        f"doubled each time, {printing.span(row.retry_cap, 4)} at most"
-    )
+    reason = line(row.disabled_reason or "no reason given")
+    launches = str(row.run_count or "")
     return [
-        ("disabled", None if row.enabled else Text(line(row.disabled_reason), style="red")),
+        ("completed", reason.removeprefix("completed: ") if printing.is_complete(row) else None),
+        ("disabled", Text(reason, "red") if printing.state(row) == "disabled" else None),
+        ("tried again", when(row.probe_at, now)),
         ("paused", None if row.paused_at is None else f"since {when(row.paused_at, now)}"),
         ("timetable", printing.timetable(row, target.timezone)),
-        ("next run", when(row.next_run, now) if row.enabled and not row.paused_at else None),
+        ("window", window(row, now)),
+        ("calendar", row.calendar and line(row.calendar)),
+        ("jitter", f"up to {printing.span(row.jitter, 4)}" if row.jitter else None),
+        ("next run", _next_run(row, now) if row.enabled and not row.paused_at else None),
+        ("waits for", None if row.waiting_for is None else f"the end of job {row.waiting_for}"),
+        ("launches", launches if row.max_runs is None else f"{row.run_count} of {row.max_runs}"),
+        ("catch up", _catch_up(row)),
+        ("overlap", None if row.overlap == "allow" else row.overlap),
+        ("spacing", None if row.min_interval is None else printing.span(row.min_interval, 4)),
         ("task", row.task and line(row.task)),
         ("launcher", row.launcher),
         ("condition", condition),
@@ -121,13 +134,47 @@ def _facts(
         ("last success", when(row.last_success, now)),
         ("last failure", when(row.last_failure, now)),
         ("last error", row.last_error and line(row.last_error)),
-        ("retries", retries),
+        ("retries", _retries(row)),
         ("cursor", None if row.cursor is None else printing.compact(row.cursor)),
         ("owner", row.owner and line(row.owner)),
         ("source", row.source),
+        ("namespace", None if row.namespace == schedules.NAMESPACE else row.namespace),
         ("created", when(row.created_at, now)),
         ("changed", when(row.updated_at, now)),
     ]
+
+
+def window(row: Schedule, now: datetime) -> str:
+    """From when to when a schedule may be due; nothing without limits."""
+    ends = (("from", row.starts_at), ("to", row.ends_at))
+    return " ".join(f"{word} {when(moment, now)}" for word, moment in ends if moment is not None)
+
+
+def _next_run(row: Schedule, now: datetime) -> str | None:
+    found = when(row.next_run, now)
+    nominal = "" if row.due_at is None else f"; by its timetable {printing.utc(row.due_at)} UTC"
+    return found and f"{found}{nominal}"
+
+
+def _catch_up(row: Schedule) -> str | None:
+    """What of the missed times is made up for, if it isn't the latest whenever that was."""
+    if row.catch_up == "latest" and row.grace is None:
+        return None
+    most = f", {row.catch_up_limit} at most" if row.catch_up == "all" else ""
+    grace = "" if row.grace is None else f", {printing.span(row.grace, 4)} late at most"
+    return f"{row.catch_up}{most}{grace}"
+
+
+def _retries(row: Schedule) -> str:
+    growth = {1.0: "", 2.0: "doubled "}.get(row.retry_factor, f"times {row.retry_factor:g} ")
+    probe = (
+        "" if row.probe_after is None
+        else f"; disabled, it is tried again after {printing.span(row.probe_after, 4)}"
+    )  # fmt: skip
+    return (
+        f"{row.retry_count} of {row.max_retries} used; {printing.span(row.retry_base, 4)} "
+        f"{growth}each time, {printing.span(row.retry_cap, 4)} at most{probe}"
+    )
 
 
 def _tick(tick: ticks.Entry, now: datetime) -> Iterator[str | Text]:
@@ -137,8 +184,9 @@ def _tick(tick: ticks.Entry, now: datetime) -> Iterator[str | Text]:
         yield f", job {tick.job_id}"
         if tick.job_state is not None:
             yield f" is {tick.job_state}"
-    if tick.reason or tick.error:
-        yield f": {line(tick.reason or tick.error)}"
+    why = printing.why(tick)
+    if why:
+        yield f": {why}"
 
 
 @click.command("next")
@@ -153,21 +201,39 @@ def next_command(target: Target, name: str, count: int, as_json: bool) -> None:
     """
     with target.transaction() as connection:
         now = db.now(connection)
-        row = schedules.get(connection, name)
-    timetable = _timetable(target, row)
+        row = schedules.get(connection, name, namespace=target.settings.namespace)
+        named = [row.calendar] if row.calendar else []
+        known = calendars.load(connection, named, namespace=row.namespace)
+    times = list(islice(_upcoming(target, row, known, now), count))
     local = zone(row.timezone or target.timezone)
-    times = list(_times(row, timetable, now, count))
     if as_json:
-        found = [{"utc": moment, "local": moment.astimezone(local).isoformat()} for moment in times]
+        found = [
+            {
+                "utc": due.at, "local": due.at.astimezone(local).isoformat(),
+                "due_at": due.due_at, "skip": due.skip,
+            }
+            for due in times
+        ]  # fmt: skip
         printing.echo_json({"schedule": row.name, "timezone": local.key, "times": found})
-    else:
+    elif times:
         zones = [local] if local.key == "UTC" else [local, UTC]
-        table = printing.table(*map(str, zones), "")
-        for moment in times:
-            cells = [f"{moment.astimezone(own):%a %Y-%m-%d %H:%M:%S %Z}" for own in zones]
-            table.add_row(*cells, printing.relative(moment, now))
+        skips = ["skipped"] if any(due.skip for due in times) else []
+        table = printing.table(*map(str, zones), "", *skips, folding=skips)
+        for due in times:
+            cells = [f"{due.at.astimezone(own):%a %Y-%m-%d %H:%M:%S %Z}" for own in zones]
+            cells.append(printing.relative(due.at, now))
+            table.add_row(*cells, *([line(due.skip or "")] if skips else []))
         printing.show(table)
-    _remark(target, row, times, count)
+    _remark(target, row, is_over=not times)
+
+
+def _upcoming(
+    target: Target, row: Schedule, known: Mapping[str, Calendar], now: datetime
+) -> Iterator[Expected]:
+    if not row.enabled or row.paused_at is not None:  # it begins anew
+        row = row._replace(next_run=None, due_at=None, retry_count=0, waiting_for=None)
+    excluded = exclusion(known, row, target.timezone)
+    return upcoming(row, _timetable(target, row), now, excluded=excluded)
 
 
 def _timetable(target: Target, row: Schedule) -> Timetable:
@@ -178,23 +244,18 @@ def _timetable(target: Target, row: Schedule) -> Timetable:
     return entries.code_timetable(app, row, entries.built_in(app))
 
 
-def _times(row: Schedule, timetable: Timetable, now: datetime, count: int) -> Iterator[datetime]:
-    is_on = row.enabled and row.paused_at is None
-    moment = (row.next_run if is_on else None) or timetable.next_after(now)
-    while moment is not None and count > 0:
-        yield moment.astimezone(UTC)
-        count -= 1
-        moment = timetable.next_after(max(moment, now))
-
-
-def _remark(target: Target, row: Schedule, times: list[datetime], count: int) -> None:
+def _remark(target: Target, row: Schedule, *, is_over: bool) -> None:
     if not row.enabled:
         printing.note(f"it is disabled ({line(row.disabled_reason)}); none of this will come.")
     elif row.paused_at is not None:
         printing.note("it is paused; none of this comes before it is resumed.")
     elif row.retry_count:
         printing.note(f"the first is retry {row.retry_count} of {row.max_retries}.")
-    if not times:
+    elif row.waiting_for is not None:
+        printing.note(f"the first waits for the end of job {row.waiting_for}.")
+    if row.after is not None:
+        printing.note(f"it comes {printing.timetable(row)}, whenever that is.")
+    elif is_over:
         printing.note("its timetable has no time left.")
-    if row.cron is not None and row.timezone is None and not target.has_app:
+    if printing.is_local(row) and row.timezone is None and not target.has_app:
         printing.note("it names no time zone and takes the app's; without -A APP, UTC is assumed.")

@@ -1,0 +1,308 @@
+"""`pgbeat import`: schedules of another beat's store."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import click
+
+from pgbeat import db, entries, sync
+from pgbeat.cli import Group, printing
+from pgbeat.cli.failures import BadInput
+from pgbeat.cli.printing import counted, line, when
+from pgbeat.cli.switches import dry_run_option
+from pgbeat.cli.target import Target, pass_target
+from pgbeat.cli.views import json_option
+from pgbeat.errors import InvalidTimetable
+from pgbeat.moving import (
+    celery_file,
+    django_celery_beat,
+    periodic_tasks,
+    plan,
+    redbeat,
+    rows,
+    sqlalchemy_celery_beat,
+)
+from pgbeat.moving.arrivals import Inventory
+from pgbeat.moving.plan import Action, Circumstances, Step
+from pgbeat.schedules import Schedule
+from pgbeat.timetables import zone
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group("import", cls=Group, invoke_without_command=True)
+@click.pass_context
+def import_command(ctx: click.Context) -> None:
+    """Move schedules in from another beat's store, with when they ran last.
+
+    Nothing is written to that store. Stop the other beat before pgbeat's starts.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def _zone_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    try:
+        if value is not None:
+            zone(value)
+    except InvalidTimetable as error:
+        raise click.BadParameter(str(error)) from None
+    return value
+
+
+def _importing(metavar: str, default: str) -> Callable[[F], F]:
+    """Adds what all of the commands take."""
+
+    def add(command: F) -> F:
+        for option in reversed(
+            [
+                click.option("--from", "source", metavar=metavar, help=f"Its store; {default}."),
+                click.option(
+                    "--timezone", metavar="ZONE", callback=_zone_name,
+                    help="The zone of times and crontabs that the store keeps without one.",
+                ),
+                click.option(
+                    "--overwrite", is_flag=True, help="Replace rows of an earlier import."
+                ),
+                dry_run_option,
+                json_option,
+            ]
+        ):  # fmt: skip
+            command = option(command)
+        return command
+
+    return add
+
+
+_schema = click.option("--schema", metavar="NAME", help="The schema that its tables are in.")
+
+
+@import_command.command("celery")
+@_importing("FILE", f"by default the app's beat_schedule_filename, {celery_file.DEFAULT}")
+@pass_target
+def celery_command(
+    target: Target, /, source: str | None, timezone: str | None, **how: bool
+) -> None:
+    """Celery's own: the file of its PersistentScheduler.
+
+    With the app (-A), its entries come in by themselves when pgbeat's beat starts, and only their
+    last runs are carried over. Without, each entry of the file becomes a row.
+
+    The file is a pickle. It is read without loading any code that it names.
+    """
+    conf = target.app.conf if target.app is not None else {}
+    path = source or str(conf.get("beat_schedule_filename") or celery_file.DEFAULT)
+    contents = celery_file.read(path)
+    found = celery_file.inventory(
+        path, contents, timezone=timezone, from_code=target.app is not None
+    )
+    if target.app is None and found.arrivals:
+        found.notes.append(
+            "entries of an app's code become rows of their own here, and pgbeat's beat leaves the "
+            "code's aside; with -A APP only their last runs are carried over"
+        )
+    _move_in(target, "celery", found, **how)
+
+
+@import_command.command("django-celery-beat")
+@_importing("URL", "by default pgbeat's own database")
+@_schema
+@pass_target
+def django_command(
+    target: Target,
+    /,
+    source: str | None,
+    schema: str | None,
+    timezone: str | None,
+    **how: bool,
+) -> None:
+    """django-celery-beat: its tables in any database that SQLAlchemy can open."""
+    url = source or target.settings.url
+    tasks = django_celery_beat.read(url, schema)
+    beat, place = django_celery_beat.BEAT, periodic_tasks.place(url)
+    found = periodic_tasks.inventory(beat, place, tasks, timezone=timezone or "UTC")
+    _move_in(target, beat, found, **how)
+
+
+@import_command.command("redbeat")
+@_importing("URL", "by default the app's redbeat_redis_url, or its broker where that is Redis")
+@click.option(
+    "--prefix", metavar="TEXT",
+    help=f"What its keys begin with; by default the app's redbeat_key_prefix, {redbeat.PREFIX}.",
+)  # fmt: skip
+@pass_target
+def redbeat_command(
+    target: Target,
+    /,
+    source: str | None,
+    prefix: str | None,
+    timezone: str | None,
+    **how: bool,
+) -> None:
+    """RedBeat: its keys in Redis. Needs the package redis.
+
+    Its crontabs are in the app's time zone: give the app with -A, or --timezone.
+    """
+    conf = target.app.conf if target.app is not None else {}
+    url = source or _redbeats(conf, "redis_url") or str(conf.get("broker_url") or "")
+    if url.partition("://")[0] not in redbeat.SCHEMES:
+        raise BadInput(
+            "which Redis? Give it with --from, as redis://:password@host:6379/0, or the app with "
+            "-A APP, whose redbeat_redis_url or broker it is"
+        )
+    prefix = prefix or _redbeats(conf, "key_prefix") or redbeat.PREFIX
+    contents = redbeat.read(url, prefix)
+    app_zone = target.timezone if target.app is not None else None
+    found = redbeat.inventory(redbeat.place(url), contents, timezone=timezone or app_zone)
+    _move_in(target, "redbeat", found, **how)
+
+
+def _redbeats(conf: Mapping[str, Any], name: str) -> str:
+    """A setting of RedBeat's, which it takes in capitals too."""
+    name = f"redbeat_{name}"
+    return str(conf.get(name) or conf.get(name.upper()) or "")
+
+
+@import_command.command("sqlalchemy-celery-beat")
+@_importing("URL", "by default the app's beat_dburi, else pgbeat's own database")
+@_schema
+@pass_target
+def sqlalchemy_command(
+    target: Target,
+    /,
+    source: str | None,
+    schema: str | None,
+    timezone: str | None,
+    **how: bool,
+) -> None:
+    """sqlalchemy-celery-beat: its tables in any database that SQLAlchemy can open."""
+    conf = target.app.conf if target.app is not None else {}
+    url = source or conf.get("beat_dburi") or target.settings.url
+    tasks = sqlalchemy_celery_beat.read(url, schema or conf.get("beat_schema"))
+    beat, place = sqlalchemy_celery_beat.BEAT, periodic_tasks.place(url)
+    found = periodic_tasks.inventory(beat, place, tasks, timezone=timezone or "UTC")
+    _move_in(target, beat, found, **how)
+
+
+def _move_in(
+    target: Target, name: str, found: Inventory, *, dry_run: bool, as_json: bool, overwrite: bool
+) -> None:
+    settings = target.settings
+    app = target.registry
+    wanted = [] if app is None else entries.from_app(app, entries.built_in(app))
+    defaults = {
+        "max_retries": settings.max_retries,
+        "retry_base": timedelta(seconds=settings.retry_base),
+        "retry_cap": timedelta(seconds=settings.retry_cap),
+    }
+    with target.transaction(dry_run=dry_run) as connection:
+        code = frozenset(entry.name for entry in wanted)
+        candidates = rows.wanted_names(found)
+        fresh: list[str] = []
+        if code & candidates:  # as beat makes them when it starts
+            fresh = sync.apply(connection, wanted, settings.namespace, **defaults).added
+        circumstances = Circumstances(
+            now=db.now(connection),
+            timezone=target.timezone,
+            rows=rows.existing(connection, settings.namespace, candidates),
+            code=None if app is None else code,
+            fresh=frozenset(fresh),
+            tasks=None if app is None else frozenset(app.tasks),
+            code_timetable=None
+            if app is None
+            else lambda row: entries.code_timetable(app, row, entries.built_in(app)),
+            overwrite=overwrite,
+        )
+        steps = plan.plan(found, circumstances)
+        steps = rows.apply(connection, steps, namespace=settings.namespace, **defaults)
+    if as_json:
+        printing.echo_json(_json(name, found, steps, dry_run))
+    else:
+        _show(found, steps, circumstances, dry_run)
+    for note in found.notes:
+        printing.note(f"{note}.")
+    if any(step.action in _WRITTEN for step in steps) and not dry_run:
+        printing.note(f"{found.beat} and pgbeat both launch what both have: stop the one before "
+                      "the other starts, and import again if it ran meanwhile.")  # fmt: skip
+
+
+_WRITTEN = {
+    Action.ADD: ("Added", "Would add"),
+    Action.REPLACE: ("Replaced", "Would replace"),
+    Action.CARRY_OVER: ("Carried the last run over to", "Would carry the last run over to"),
+}
+_LEFT = {
+    Action.CONFLICT: "Left as they are",
+    Action.REFUSE: "Not moved",
+}
+
+
+def _show(found: Inventory, steps: list[Step], now: Circumstances, dry_run: bool) -> None:
+    count = Counter(step.action for step in steps)
+    click.echo(f"{counted(len(steps), 'schedule')} of {found.beat} in {found.place}.")
+    for action, verbs in _WRITTEN.items():
+        if count[action]:
+            click.echo(f"{verbs[dry_run]} {counted(count[action], 'schedule')}:")
+            _table([step for step in steps if step.action == action], now)
+    for action, words in _LEFT.items():
+        if count[action]:
+            click.echo(f"{words}:")
+            left = [step for step in steps if step.action == action]
+            printing.show(printing.facts([(line(s.origin), line(s.reason)) for s in left]))
+    if not any(count[action] for action in _WRITTEN):
+        same = count[Action.NOTHING]
+        here = f": {counted(same, 'schedule')} here already" if same else ""
+        click.echo(f"Nothing to do{here}.")
+    elif count[Action.NOTHING]:
+        click.echo(f"{counted(count[Action.NOTHING], 'schedule')} here already.")
+
+
+def _table(steps: list[Step], now: Circumstances) -> None:
+    table = printing.table("schedule", "timetable", "last run", "next", folding={"timetable"})
+    for step in steps:
+        values = step.values
+        table.add_row(
+            line(step.name),
+            _timetable(step),
+            printing.utc(values.get("last_run")) or "-",
+            _next(step, now),
+        )
+        changed = [] if step.name == step.origin else [f"its name was {step.origin!r}"]
+        for remark in [*changed, *step.remarks]:
+            table.add_row("", line(remark))
+    printing.show(table)
+
+
+def _timetable(step: Step) -> str:
+    values = {**(step.row._asdict() if step.row else {}), **step.values}
+    blank: dict[str, Any] = dict.fromkeys(Schedule._fields)
+    return printing.timetable(Schedule(**{**blank, **values}))
+
+
+def _next(step: Step, now: Circumstances) -> str:
+    if step.values.get("disabled_reason"):
+        return line(step.values["disabled_reason"])
+    if "next_run" not in step.values:
+        return "-"
+    return when(step.values["next_run"], now.now) or "when beat sees it"
+
+
+def _json(name: str, found: Inventory, steps: list[Step], dry_run: bool) -> dict[str, Any]:
+    return {
+        "source": name,
+        "from": found.place,
+        "dry_run": dry_run,
+        "schedules": [
+            {
+                "origin": step.origin,
+                "name": step.name,
+                "action": step.action.replace(" ", "_"),
+                "reason": step.reason,
+                "remarks": list(step.remarks),
+                "values": {key: value for key, value in step.values.items() if key != "the_id"},
+            }
+            for step in steps
+        ],
+    }

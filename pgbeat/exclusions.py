@@ -1,0 +1,248 @@
+"""Exclusions: which times a calendar leaves out, and why. Pure functions of time."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, datetime
+from functools import lru_cache
+from threading import Lock
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from pgbeat.errors import InvalidCalendar
+from pgbeat.timetables import zone
+
+WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+WEEKDAY_NAMES = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+EVERY_DAY = frozenset(range(7))
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A date, or all from one to another: `(year, month, day)`, or `(month, day)` of every year."""
+
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+
+    def __contains__(self, day: date) -> bool:
+        key = (day.year, day.month, day.day)[-len(self.first) :]
+        if self.first <= self.last:
+            return self.first <= key <= self.last
+        return key >= self.first or key <= self.last
+
+    def __str__(self) -> str:
+        ends = ["-".join(f"{part:02}" for part in end) for end in (self.first, self.last)]
+        every_year = " every year" if len(self.first) == 2 else ""
+        return " to ".join(ends[: 1 + (self.first != self.last)]) + every_year
+
+
+class Region:
+    """The holidays of a country, of a part of it, or of a stock exchange."""
+
+    def __init__(self, label: str, known: Any) -> None:
+        self.label = label
+        self._known = known
+        self._years: set[int] = set()
+        self._lock = Lock()
+
+    def holiday(self, day: date) -> str | None:
+        """The holiday's name, in English where there is a translation."""
+        if day.year not in self._years:
+            # A year's holidays may be made up for in the next, and are known only with that.
+            with self._lock:
+                for year in (day.year - 1, day.year, day.year + 1):
+                    self._known.get(date(year, 1, 1))
+                self._years.add(day.year)
+        name: str | None = self._known.get(day)
+        return name
+
+
+@lru_cache(maxsize=256)
+def region(
+    country: str | None, market: str | None, subdivision: str | None, categories: tuple[str, ...]
+) -> Region:
+    """The holidays of a country or a market, shared by all calendars that name it.
+
+    Raises `InvalidCalendar` where the package `holidays` is missing, and for what it doesn't know.
+    """
+    package = _holidays()
+    code = country or market or ""
+    known = sorted(
+        package.list_supported_countries() if country else package.list_supported_financial()
+    )
+    if code not in known:
+        kind = "country" if country else "market"
+        example = (
+            "give the ISO code, for example 'NO'" if country else "there is for example 'NYSE'"
+        )
+        raise InvalidCalendar(f"{kind} {code!r} is not known; {near(code, known) or example}")
+    made = getattr(package, code)
+    language = "en_US" if "en_US" in made.supported_languages else made.default_language
+    mistakes = [
+        f"category {category!r} is not one of {code}'s; "
+        + (near(category, made.supported_categories) or _listed(made.supported_categories))
+        for category in categories
+        if category not in made.supported_categories
+    ]
+    parts = (*made.subdivisions, *made.subdivisions_aliases)
+    if subdivision is not None and subdivision not in parts:
+        there_are = near(subdivision, parts) or (_listed(parts) if parts else "it has none")
+        mistakes.append(f"subdivision {subdivision!r} is not one of {code}'s; {there_are}")
+    if mistakes:
+        raise InvalidCalendar("\n".join(mistakes))
+    label = code if subdivision is None else f"{code}-{subdivision}"
+    chosen = {"categories": categories} if categories else {}
+    return Region(label, made(subdiv=subdivision, language=language, **chosen))
+
+
+def _holidays() -> Any:
+    try:
+        import holidays
+    except ImportError:
+        raise InvalidCalendar(
+            "the package that knows them is missing; install it with "
+            "`pip install 'pgbeat[calendars]'`"
+        ) from None
+    return holidays
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """`did you mean …?` for what looks like one of those known; else nothing."""
+    from difflib import get_close_matches
+
+    alike = {one.lower(): one for one in known}
+    found = get_close_matches(word.lower(), alike, n=1)
+    return f"did you mean {alike[found[0]]!r}?" if found else ""
+
+
+def _listed(known: Iterable[str]) -> str:
+    return f"there are {', '.join(known)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Days:
+    """Dates, days of the week and holidays, any of them."""
+
+    spans: tuple[Span, ...] = ()
+    weekdays: frozenset[int] = frozenset()
+    regions: tuple[Region, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.spans or self.weekdays or self.regions)
+
+    def why(self, day: date) -> str | None:
+        """Which of them the day is, in words."""
+        for region in self.regions:
+            name = region.holiday(day)
+            if name is not None:
+                return f"{name} ({region.label})"
+        for span in self.spans:
+            if day in span:
+                return str(day) if str(span) == str(day) else f"{day} ({span})"
+        return WEEKDAY_NAMES[day.weekday()] if day.weekday() in self.weekdays else None
+
+    def why_not(self, day: date) -> str | None:
+        """That the day is none of them, in words."""
+        if not self or self.why(day) is not None:
+            return None
+        name = WEEKDAY_NAMES[day.weekday()]
+        return f"{day} is none of its days" if self.spans or self.regions else name
+
+    def __str__(self) -> str:
+        spans = [str(span) for span in self.spans]
+        if len(spans) > 3:
+            spans = [f"{len(spans)} dates"]
+        holidays = [f"holidays of {region.label}" for region in self.regions]
+        return ", ".join([*_runs(self.weekdays), *holidays, *spans])
+
+
+def _runs(weekdays: frozenset[int]) -> list[str]:
+    """`mon–fri` for those that follow each other, three or more."""
+    runs: list[list[int]] = []
+    for day in sorted(weekdays):
+        if runs and runs[-1][-1] == day - 1:
+            runs[-1].append(day)
+        else:
+            runs.append([day])
+    words: list[str] = []
+    for run in runs:
+        names = [WEEKDAYS[day] for day in run]
+        words += [f"{names[0]}–{names[-1]}"] if len(run) > 2 else names
+    return words
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Hours of the day, in seconds since midnight by the clock on the wall: `start` belongs to it,
+    `end` doesn't. One that ends before it starts goes on after midnight, and is of the weekday on
+    which it starts."""
+
+    start: int
+    end: int
+    weekdays: frozenset[int] = EVERY_DAY
+
+    def holds(self, weekday: int, second: int) -> bool:
+        """Whether that second of that day (Monday is 0) is in it."""
+        if self.start < self.end:
+            return self.start <= second < self.end and weekday in self.weekdays
+        if second >= self.start:
+            return weekday in self.weekdays
+        return second < self.end and (weekday - 1) % 7 in self.weekdays
+
+    def __str__(self) -> str:
+        days = "" if self.weekdays == EVERY_DAY else f"{', '.join(_runs(self.weekdays))} "
+        return f"{days}{_clock(self.start)}–{_clock(self.end)}"
+
+
+def _clock(second: int) -> str:
+    text = f"{second // 3600:02}:{second // 60 % 60:02}"
+    return f"{text}:{second % 60:02}" if second % 60 else text
+
+
+class Rules:
+    """What a calendar's definition means. Immutable; answers are kept by the day."""
+
+    def __init__(
+        self,
+        name: str,
+        zone: ZoneInfo | None = None,
+        *,
+        days: Days | None = None,
+        windows: tuple[Window, ...] = (),
+        only_days: Days | None = None,
+        only_windows: tuple[Window, ...] = (),
+    ) -> None:
+        self.name, self.zone = name, zone
+        self._days, self._windows = days or Days(), windows
+        self._only_days, self._only_windows = only_days or Days(), only_windows
+        self._of_day = lru_cache(maxsize=1024)(
+            lambda day: self._days.why(day) or self._only_days.why_not(day)
+        )
+
+    def exclusion(self, moment: datetime, timezone: str) -> str | None:
+        """Why the calendar leaves the (aware) moment out; `None` if it doesn't.
+
+        `timezone` is the schedule's, for a calendar that has none. Raises `InvalidTimetable`.
+        """
+        local = moment.astimezone(self.zone or zone(timezone))
+        reason = self._of_day(local.date()) or self._of_time(local)
+        return f"calendar {self.name!r}: {reason}" if reason else None
+
+    def _of_time(self, local: datetime) -> str | None:
+        if not self._windows and not self._only_windows:
+            return None
+        weekday, second = local.weekday(), local.hour * 3600 + local.minute * 60 + local.second
+        for window in self._windows:
+            if window.holds(weekday, second):
+                return f"within {window}"
+        if self._only_windows and not any(
+            window.holds(weekday, second) for window in self._only_windows
+        ):
+            return f"outside {', '.join(map(str, self._only_windows))}"
+        return None
+
+    def __str__(self) -> str:
+        excluded = ", ".join(filter(None, map(str, (self._days, *self._windows))))
+        hours = ", ".join(map(str, self._only_windows))
+        only = " at ".join(filter(None, (str(self._only_days), hours)))
+        parts = (f"only {only}" if only else "", f"not {excluded}" if excluded else "")
+        return "; ".join(filter(None, parts)) or "nothing is excluded"

@@ -1,0 +1,217 @@
+"""The judge: which due time of a schedule to decide, and what its policies and launcher say."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, Literal, NamedTuple
+
+import psycopg
+from celery import Celery
+from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat import calendars, db, due, entries, policies
+from pgbeat.config import Settings
+from pgbeat.errors import ConditionTimeout, InvalidSchedule, PgbeatError
+from pgbeat.launchers import Context, JobRequest, Skip, ask, find, read_only
+from pgbeat.schedules import Schedule
+from pgbeat.ticks import Trigger
+from pgbeat.timetables import Timetable
+
+#: Errors are kept whole up to here: a row is for reading.
+LONGEST = 2000
+#: Seconds for many conditions together: what one that is slow costs the others.
+_TOGETHER = 0.25
+
+
+class Verdict(NamedTuple):
+    """What is decided for a schedule, not yet written: one of launch, skip and error; none of
+    them while its launcher is still to be asked."""
+
+    schedule: Schedule
+    due_at: datetime
+    trigger: Trigger
+    #: The time after which the timetable goes on.
+    then: datetime
+    #: Other due times that it accounts for, and why.
+    missed: int = 0
+    note: str | None = None
+    request: JobRequest | None = None
+    skip: str | None = None
+    error: str | None = None
+    #: The launcher's cursor as JSON text; `None` leaves it as it is.
+    cursor: str | None = None
+    #: When the launcher wants to be asked next.
+    again: timedelta | datetime | None = None
+    #: Where the job comes from (`jobs.job_source`), and who asked, if not the scheduler.
+    job_source: str = "scheduled_task"
+    created_by: str | None = None
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether it says anything yet."""
+        return self.request is not None or self.skip is not None or self.error is not None
+
+
+class Judge:
+    """Decides schedules of one app. `evaluate` and `ask` may be called by any thread."""
+
+    def __init__(
+        self, app: Celery, settings: Settings, engine: Engine, default_entries: Mapping[str, Any]
+    ) -> None:
+        self._app, self._settings, self._engine = app, settings, engine
+        self._default_entries = default_entries
+        self._timezone = str(getattr(app.timezone, "key", None) or app.timezone)
+
+    def timetable(self, schedule: Schedule) -> Timetable:
+        """The schedule's timetable, the app's code asked where the row leaves it to it."""
+        return schedule.timetable(self._timezone) or entries.code_timetable(
+            self._app, schedule, self._default_entries
+        )
+
+    def next(self, schedule: Schedule, after: datetime) -> due.Next | None:
+        """When it is due next, for a time of its timetable after that one; `None` for never."""
+        moment = self.timetable(schedule).next_after(after)
+        if moment is None:
+            return None
+        put_off = schedule.jittered(moment)
+        return due.Next(schedule, put_off, None if put_off == moment else moment)
+
+    def first(self, schedule: Schedule, now: datetime) -> due.Next | None:
+        """When it is due for the first time, or from now on; `None` for never."""
+        if schedule.once_at is not None and schedule.last_run is None:
+            return due.Next(schedule, schedule.once_at)  # maybe late: its policies decide
+        return self.next(schedule, now)
+
+    def not_yet(self, row: Schedule, now: datetime) -> datetime | None:
+        """When to ask again a row whose timetable is in the code and that is not due after all.
+
+        Raises `InvalidSchedule` for a timetable that can't be understood.
+        """
+        timetable = self.timetable(row)
+        if not isinstance(timetable, entries.CodeTimetable):
+            return None
+        is_due, moment = timetable.due(row.last_run or row.created_at, now)
+        return None if is_due else max(moment, now + timedelta(milliseconds=10))
+
+    def open(
+        self, schedule: Schedule, now: datetime, known: Mapping[str, calendars.Calendar]
+    ) -> Verdict:
+        """The due time to decide, skipped already where a policy says so. `known` are calendars.
+
+        Raises for a timetable or a calendar that can't be understood.
+        """
+        settled = policies.settle(schedule, self.timetable(schedule), now)
+        skip = settled.skip or policies.too_soon(schedule, now)
+        if skip is None and schedule.calendar is not None:
+            timezone = schedule.timezone or self._timezone
+            skip = calendars.exclusion(known, schedule.calendar, settled.at, timezone)
+        trigger: Trigger = "timetable"
+        if schedule.retry_count:
+            trigger = "retry"
+        elif schedule.after is not None:
+            trigger = "after"
+        return Verdict(
+            schedule, settled.at, trigger, settled.then, settled.missed, settled.note, skip=skip
+        )
+
+    def plain(self, verdict: Verdict) -> Verdict:
+        """The verdict on a schedule that launches what its row says."""
+        row = verdict.schedule
+        request = JobRequest(row.args or (), row.kwargs, {}, row.task or "")
+        return verdict._replace(request=request)
+
+    def ask(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
+        """Asks the conditions in SQL of schedules that need no more, all in one statement.
+
+        Verdicts that there was no time for are not reached.
+        """
+        texts = list(dict.fromkeys(str(verdict.schedule.condition_sql) for verdict in verdicts))
+        try:
+            with self._engine.connect() as connection:
+                read_only(connection, min(_TOGETHER, self._settings.condition_timeout))
+                answers = ask(connection, texts)
+        except DBAPIError:
+            return list(verdicts)  # asked one by one, each says what is wrong
+        if answers and isinstance(answers[-1], psycopg.errors.QueryCanceled):
+            answers.pop()
+        said = dict(zip(texts, answers, strict=False))
+        return [self._said(v, said.get(str(v.schedule.condition_sql))) for v in verdicts]
+
+    def _said(self, verdict: Verdict, answer: Literal[True] | Skip | Exception | None) -> Verdict:
+        if answer is None:
+            return verdict
+        if isinstance(answer, Skip):
+            return verdict._replace(skip=answer.reason)
+        return self.plain(verdict) if answer is True else self.broken(verdict, answer)
+
+    def evaluate(self, verdict: Verdict, now: datetime) -> Verdict:
+        """Runs the launcher; whatever it raises becomes the verdict's error."""
+        for last_try in (False, True):
+            try:
+                return self._launch(verdict, now)
+            except Exception as error:
+                if db.is_lost(error) and not last_try:
+                    continue  # a pooled connection had died
+                return self.broken(verdict, error)
+        raise AssertionError("unreachable")
+
+    def _launch(self, verdict: Verdict, now: datetime) -> Verdict:
+        row = verdict.schedule
+        launcher = find(row.launcher)()
+        opened: list[Connection] = []
+
+        def connect() -> Connection:
+            connection = self._engine.connect()
+            opened.append(connection)
+            read_only(connection, self._settings.condition_timeout)
+            return connection
+
+        ctx = Context(row, verdict.due_at, now, connect)
+        try:
+            answer = launcher.launch(ctx)
+            cursor = as_json(ctx.cursor, "the launcher's cursor")
+        finally:
+            for connection in opened:
+                connection.close()
+        verdict = verdict._replace(cursor=cursor, again=answer.again)
+        if isinstance(answer, Skip):
+            return verdict._replace(skip=answer.reason)
+        if row.args is None:
+            args, kwargs, options = entries.code_arguments(self._app, row, self._default_entries)
+            options = {**options, **answer.options}
+            answer = replace(answer, args=args, kwargs=kwargs, options=options)
+        return verdict._replace(request=answer)
+
+    def broken(self, verdict: Verdict, error: Exception) -> Verdict:
+        """The verdict where something was raised."""
+        return verdict._replace(request=None, skip=None, error=self.explain(error))
+
+    def overdue(self, verdict: Verdict, message: str = "") -> Verdict:
+        """The verdict on a condition whose time is up."""
+        return self.broken(verdict, ConditionTimeout(message or self._too_long()))
+
+    def _too_long(self) -> str:
+        limit = self._settings.condition_timeout
+        return f"the condition took longer than {limit:g} s (pgbeat_condition_timeout)"
+
+    def explain(self, error: BaseException) -> str:
+        """One line for a row: what was raised, without a traceback."""
+        cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
+        if isinstance(cause, psycopg.errors.QueryCanceled):
+            text = self._too_long()
+        elif isinstance(cause, PgbeatError):
+            text = str(cause)
+        else:
+            message = getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause)
+            text = f"{type(cause).__name__}: {message}".rstrip(": ")
+        return text.replace("\0", "\\0")[:LONGEST]
+
+
+def as_json(value: Any, what: str) -> str:
+    """The value as JSON text. Raises `InvalidSchedule` where it is none."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InvalidSchedule(f"{what} is not JSON: {error}") from None

@@ -1,0 +1,119 @@
+"""Policies of a due schedule that need no database: what is made up for, what comes too often."""
+
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from pgbeat.schedules import Schedule
+from pgbeat.timetables import Timetable
+
+#: How late still counts for `catch_up` of `none`, where the schedule doesn't say.
+GRACE = timedelta(minutes=1)
+#: The smallest step of the database's clock.
+_INSTANT = timedelta(microseconds=1)
+
+
+class Due(NamedTuple):
+    """The one due time to decide now, of all that have passed."""
+
+    at: datetime
+    #: After which time the timetable goes on.
+    then: datetime
+    #: How many other due times this decision accounts for, and why.
+    missed: int = 0
+    note: str | None = None
+    #: Why it is not to be launched, whatever its condition says.
+    skip: str | None = None
+
+
+def settle(row: Schedule, timetable: Timetable, now: datetime) -> Due:
+    """What to decide of a schedule that is due, by its catch-up policy.
+
+    A retry, and what is launched after another schedule, is never late. Neither is what waited
+    for the job before it.
+    """
+    next_run = row.next_run or now
+    nominal = row.due_at or next_run
+    if row.after is not None:
+        return Due(nominal, now, max(row.ended - 1, 0), _ended(row))
+    if row.retry_count:
+        return Due(nominal, now)
+    waited = row.waiting_for is not None
+    # What jitter put off is not late for it, nor what it put off beyond the time after.
+    free = max(next_run, row.last_run or next_run) if row.jitter else next_run
+    clock = now if waited else now - max(free - nominal, timedelta(0))
+    grace = row.grace if row.grace is not None or row.catch_up != "none" else GRACE
+    if row.catch_up == "all":
+        return _all(row, timetable, nominal, clock, None if waited else grace)
+    missed = timetable.count(_begin(row, nominal), clock)
+    latest = timetable.previous(clock + _INSTANT) if missed else None
+    latest = max(latest or nominal, nominal)
+    late = clock - latest
+    if grace is not None and late > grace and not waited:
+        reason = f"{_span(late)} late, more than its grace of {_span(grace)}"
+        return Due(latest, clock, missed, _missed(missed, nominal, row), reason)
+    return Due(latest, clock, missed, _missed(missed, nominal, row))
+
+
+def _all(
+    row: Schedule, timetable: Timetable, nominal: datetime, clock: datetime, grace: timedelta | None
+) -> Due:
+    """Each missed time is made up for, oldest first, but for those that are too old or too many:
+    these are skipped together."""
+    cutoff = nominal - _INSTANT if grace is None else clock - grace - _INSTANT
+    reason = "" if grace is None else f"more than its grace of {_span(grace)} late"
+    begin = _begin(row, nominal)
+    if timetable.count(begin, clock) >= row.catch_up_limit:
+        oldest = clock + _INSTANT
+        for _ in range(row.catch_up_limit):
+            oldest = timetable.previous(oldest) or oldest
+        if oldest - _INSTANT > cutoff:
+            cutoff = oldest - _INSTANT
+            reason = f"more than {row.catch_up_limit} times are missed"
+    if nominal > cutoff:
+        return Due(nominal, nominal)
+    missed = timetable.count(begin, cutoff)
+    last = timetable.previous(cutoff + _INSTANT) if missed else None
+    last = max(last or nominal, nominal)
+    return Due(last, last, missed, _missed(missed, nominal, row), f"{reason} (catch_up all)")
+
+
+def _begin(row: Schedule, nominal: datetime) -> datetime:
+    """The time after which due times count as missed: an interval begins with its row."""
+    is_anchored = row.every is not None and row.starts_at is None
+    return max(nominal, row.created_at) if is_anchored else nominal
+
+
+def too_soon(row: Schedule, now: datetime) -> str | None:
+    """Why it may not be launched yet, by its minimum spacing."""
+    if row.min_interval is None or row.last_success is None:
+        return None
+    since = now - row.last_success
+    if since >= row.min_interval:
+        return None
+    return f"launched {_span(since)} ago, and min_interval is {_span(row.min_interval)}"
+
+
+def _missed(count: int, since: datetime, row: Schedule) -> str | None:
+    if not count:
+        return None
+    times = "1 due time" if count == 1 else f"{count} due times"
+    return f"{times} before it, since {since:%Y-%m-%d %H:%M:%S%z}, missed (catch_up {row.catch_up})"
+
+
+def _ended(row: Schedule) -> str | None:
+    more = row.ended - 1
+    return f"{more} more jobs of {row.after!r} ended meanwhile" if more > 0 else None
+
+
+def _span(length: timedelta) -> str:
+    """A length of time in words, to the second: `1 h 30 min`."""
+    seconds = length.total_seconds()
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    parts = []
+    left = int(seconds)
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        if left >= size:
+            parts.append(f"{left // size} {unit}")
+            left %= size
+    return " ".join(parts[:2])

@@ -1,0 +1,70 @@
+"""Fixtures of pytest: a scheduler on a clock that the test sets, on a database of the test's own.
+
+`pytest_plugins = ["pgbeat.testing.fixtures"]` in the root `conftest.py` brings them. The server is
+the one of `PGBEAT_TEST_URL` (a role that may make databases), or an embedded one (`pip install
+'pgbeat[embedded]'`).
+"""
+
+import os
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Protocol
+
+import pytest
+from celery import Celery
+
+from pgbeat.testing.databases import Databases, Server
+from pgbeat.testing.scheduler import Scheduler
+
+
+class MakeScheduler(Protocol):
+    """Makes schedulers, which end with the test."""
+
+    def __call__(self, app: Celery, now: datetime | None = None, **kwargs: Any) -> Scheduler:
+        """One for the app, whose clock says `now` (aware)."""
+
+
+@pytest.fixture(scope="session")
+def pgbeat_server() -> Iterator[str]:
+    """DSN of a Postgres server for the run."""
+    given = os.environ.get("PGBEAT_TEST_URL")
+    if given:
+        yield given
+        return
+    own = Server()
+    yield own.dsn
+    own.remove()
+
+
+@pytest.fixture(scope="session")
+def pgbeat_databases(pgbeat_server: str) -> Iterator[Databases]:
+    """Lends databases."""
+    databases = Databases(pgbeat_server)
+    yield databases
+    databases.close()
+
+
+@pytest.fixture
+def pgbeat_database(pgbeat_databases: Databases) -> Iterator[str]:
+    """DSN of a database of the test's own: pgbeat's schema, the broker's tables, no rows."""
+    with pgbeat_databases.lent() as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def pgbeat_scheduler(
+    pgbeat_database: str, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[MakeScheduler]:
+    """Makes schedulers on the test's database, which is the app's broker while the test runs."""
+    made: list[Scheduler] = []
+
+    def make(app: Celery, now: datetime | None = None, **kwargs: Any) -> Scheduler:
+        monkeypatch.setenv("PGBEAT_URL", pgbeat_database)
+        for name in ("broker_url", "broker_write_url"):
+            monkeypatch.setitem(app.conf, name, f"pgbeat+{pgbeat_database}")
+        made.append(Scheduler(app, now, **kwargs))
+        return made[-1]
+
+    yield make
+    for scheduler in made:
+        scheduler.close()

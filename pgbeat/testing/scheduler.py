@@ -1,0 +1,73 @@
+"""A beat in the test's own process, whose clock the test sets."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery import Celery
+from sqlalchemy import Connection
+
+from pgbeat import scheduler
+from pgbeat.dispatch import Decision
+from pgbeat.due import Outlook
+from pgbeat.ticks import Tick
+from pgbeat.timetables import parse_duration
+
+
+class Scheduler(scheduler.Scheduler):
+    """pgbeat's scheduler on a clock of its own, which stands still until it is moved.
+
+    It decides as beat does, with the app's launchers and conditions on the real database; it
+    never sleeps. `ticks` has every decision that it made. Times that the database sets by itself
+    (`created_at`, `decided_at`) are real ones; an interval counts from its schedule's `starts_at`.
+    """
+
+    def __init__(self, app: Celery, now: datetime | None = None, **kwargs: Any) -> None:
+        #: The time that it believes it is; aware. `None`: the database's.
+        self.now = now
+        #: What was decided, oldest first.
+        self.ticks: list[Tick] = []
+        super().__init__(app, **kwargs)
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        """One look at the schedules, without waiting; 0, as a beat's tick."""
+        if self._leader.lead():
+            self._look(wait=False)
+        return 0.0
+
+    def run_until(self, moment: datetime) -> list[Tick]:
+        """Moves the clock from one due time to the next, up to a moment (aware), and decides what
+        is due at each, as a beat would that is never late; the ticks."""
+        before = len(self.ticks)
+        self.run_due()
+        while (next_run := self.next_run()) is not None and next_run <= moment:
+            self.now = max(next_run, self.now or next_run)
+            self.run_due()
+        self.now = moment
+        return self.ticks[before:]
+
+    def advance(self, length: timedelta | str) -> datetime:
+        """Moves the clock on, by a `timedelta` or in words (`2 hours`); the new time.
+
+        Nothing is decided until `tick()` or `run_due()`: so much later does a beat look that was
+        down.
+        """
+        step = parse_duration(length) if isinstance(length, str) else length
+        connection = self._leader.connect()
+        self.now = self._outlook(connection, []).now + step
+        return self.now
+
+    def next_run(self) -> datetime | None:
+        """When something is due next."""
+        if not self._leader.lead():
+            return None
+        outlook = self._outlook(self._leader.connect(), [])
+        return min((t for t in (outlook.next_run, outlook.next_probe) if t), default=None)
+
+    def _outlook(self, connection: Connection, held: list[int]) -> Outlook:
+        outlook = super()._outlook(connection, held)
+        return outlook if self.now is None else outlook._replace(now=self.now)
+
+    def _look(self, *, wait: bool) -> list[Decision]:
+        decisions = super()._look(wait=wait)
+        self.ticks += [decision.tick for decision in decisions]
+        return decisions

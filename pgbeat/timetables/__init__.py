@@ -1,0 +1,51 @@
+"""Timetables: pure functions of time that say when a schedule is due.
+
+    Cron, RRule         wall times: days, looked up by month or year, × times of day (`days`)
+    Interval, days      wall times: the anchor's, every so many days
+    Interval, Once      instants
+    Solar               instants, by ephem
+    bounded             any of them within a window
+
+Wall times become instants in `clocks`, as Debian's cron does it where a zone's clock changes. What
+falls into an hour that is left out comes once, right after it; what falls into an hour that comes
+twice comes the first time. What repeats within the hour or the day goes by elapsed time: in both
+hours, and not in the gap.
+"""
+
+from pgbeat.timetables.cron_fields import CRON_EXAMPLE, CronFields, parse_cron
+from pgbeat.timetables.cron_fields import _plain as _plain
+from pgbeat.timetables.crons import Cron, cron
+from pgbeat.timetables.durations import parse_duration
+from pgbeat.timetables.intervals import Interval
+from pgbeat.timetables.rrule_parts import RRULE_EXAMPLE, RuleParts, parse_rrule
+from pgbeat.timetables.rrules import RRule, rrule
+from pgbeat.timetables.solar import EVENTS as SOLAR_EVENTS
+from pgbeat.timetables.solar import SOLAR_EXAMPLE, Solar, parse_solar
+from pgbeat.timetables.timetable import NEVER, Bounded, Never, Once, Timetable, bounded
+from pgbeat.timetables.zones import zone
+
+__all__ = [
+    "CRON_EXAMPLE",
+    "NEVER",
+    "RRULE_EXAMPLE",
+    "SOLAR_EVENTS",
+    "SOLAR_EXAMPLE",
+    "Bounded",
+    "Cron",
+    "CronFields",
+    "Interval",
+    "Never",
+    "Once",
+    "RRule",
+    "RuleParts",
+    "Solar",
+    "Timetable",
+    "bounded",
+    "cron",
+    "parse_cron",
+    "parse_duration",
+    "parse_rrule",
+    "parse_solar",
+    "rrule",
+    "zone",
+]

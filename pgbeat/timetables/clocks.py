@@ -1,0 +1,153 @@
+"""From what a wall clock shows to instants, across the changes of the zone's clock."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+from zoneinfo import ZoneInfo
+
+from pgbeat.timetables.zones import TICK, change_at, changes, instant, shown
+
+
+class Wall(Protocol):
+    """A set of wall times: naive, as a clock without a zone would show them."""
+
+    def next(self, after: datetime) -> datetime | None:
+        """The first strictly after a wall time."""
+        ...
+
+    def last(self, until: datetime) -> datetime | None:
+        """The last up to a wall time, which counts."""
+        ...
+
+    def count(self, after: datetime, until: datetime) -> int:
+        """How many are in (after, until]."""
+        ...
+
+
+#: Two wall times, and whether the clock shows those between them the second time.
+_Stretch = tuple[datetime, datetime, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Each wall time once: when the zone's clock first shows it, or a later one.
+
+    So what is left out where the clock goes forward comes at that moment, all of it at once.
+    """
+
+    wall: Wall
+    zone: ZoneInfo
+
+    def next_after(self, moment: datetime) -> datetime | None:
+        """When the clock first gets to the next wall time that it hasn't shown."""
+        try:
+            return self._first(self.wall.next(self._reached(moment)))
+        except OverflowError:
+            return None
+
+    def previous(self, moment: datetime) -> datetime | None:
+        """When the clock first got to the last wall time that it has shown."""
+        try:
+            return self._first(self.wall.last(self._reached(moment - TICK)))
+        except OverflowError:
+            return None
+
+    def count(self, after: datetime, until: datetime) -> int:
+        """How many instants are in (after, until]; what a gap leaves out is one with its end."""
+        if until <= after:
+            return 0
+        total = self.wall.count(self._reached(after), self._reached(until))
+        for change in changes(self.zone, after, until):
+            if change.is_gap:
+                total -= max(0, self.wall.count(change.start - TICK, change.end) - 1)
+        return total
+
+    def _reached(self, moment: datetime) -> datetime:
+        """The latest wall time that the clock has shown by then."""
+        wall = shown(self.zone, moment)
+        if wall.fold and (change := change_at(self.zone, wall)):
+            return change.end - TICK
+        return wall
+
+    def _first(self, wall: datetime | None) -> datetime | None:
+        if wall is None:
+            return None
+        change = change_at(self.zone, wall)
+        return change.at if change and change.is_gap else instant(self.zone, wall)
+
+
+@dataclass(frozen=True, slots=True)
+class Elapsed:
+    """Every instant at which the zone's clock shows one of the wall times: none in a gap, and
+    those of a repeated hour twice."""
+
+    wall: Wall
+    zone: ZoneInfo
+
+    def next_after(self, moment: datetime) -> datetime | None:
+        """The next instant at which the clock shows one of the wall times."""
+        try:
+            repeated, rest = self._ahead(shown(self.zone, moment))
+            for after, end, fold in repeated:
+                wall = self.wall.next(after)
+                if wall is not None and wall < end:
+                    return instant(self.zone, wall, fold)
+            wall = self.wall.next(rest)
+            while wall is not None:
+                change = change_at(self.zone, wall)
+                if not (change and change.is_gap):
+                    return instant(self.zone, wall)
+                wall = self.wall.next(change.end - TICK)
+        except OverflowError:
+            pass
+        return None
+
+    def previous(self, moment: datetime) -> datetime | None:
+        """The last instant at which the clock showed one of the wall times."""
+        try:
+            repeated, rest = self._behind(shown(self.zone, moment - TICK))
+            for until, start, fold in repeated:
+                wall = self.wall.last(until)
+                if wall is not None and wall >= start:
+                    return instant(self.zone, wall, fold)
+            wall = self.wall.last(rest)
+            while wall is not None:
+                change = change_at(self.zone, wall)
+                if not (change and change.is_gap):
+                    return instant(self.zone, wall, fold=1)
+                wall = self.wall.last(change.start - TICK)
+        except OverflowError:
+            pass
+        return None
+
+    def count(self, after: datetime, until: datetime) -> int:
+        """How many instants are in (after, until], stretch by stretch between the changes."""
+        if until <= after:
+            return 0
+        total, wall = 0, shown(self.zone, after)
+        for change in changes(self.zone, after, until):
+            moment = change.at.replace(tzinfo=None)
+            total += self.wall.count(wall, moment + change.before - TICK)
+            wall = moment + change.after - TICK
+        return total + self.wall.count(wall, shown(self.zone, until))
+
+    def _ahead(self, wall: datetime) -> tuple[list[_Stretch], datetime]:
+        """What the clock will show from a wall time on: what is left of an hour that comes twice,
+        as (strictly after, before, fold), and after which wall time it is as ever."""
+        change = change_at(self.zone, wall)
+        if change is None:
+            return [], wall
+        left = [(wall, change.end, wall.fold)]
+        if not wall.fold:
+            left.append((change.start - TICK, change.end, 1))
+        return left, change.end - TICK
+
+    def _behind(self, wall: datetime) -> tuple[list[_Stretch], datetime]:
+        """What the clock has shown up to a wall time, the other way round: (up to, from, fold)."""
+        change = change_at(self.zone, wall)
+        if change is None:
+            return [], wall
+        passed = [(wall, change.start, wall.fold)]
+        if wall.fold:
+            passed.append((change.end - TICK, change.start, 0))
+        return passed, change.start - TICK

@@ -1,0 +1,183 @@
+"""The fields of a cron expression: checked, and expanded to numbers."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from pgbeat.errors import InvalidTimetable
+
+CRON_EXAMPLE = (
+    'a cron expression is "minute hour day month weekday", '
+    'for example "*/15 * * * *" or "0 2 * * mon-fri"'
+)
+
+_NAMES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CronFields:
+    """What an expression says, in numbers, each in order."""
+
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    #: 1 to 31, and 32 for the last day of the month, whichever that is.
+    days: tuple[int, ...]
+    months: tuple[int, ...]
+    #: 0 is Sunday, as in cron(8).
+    weekdays: tuple[int, ...]
+    #: Instead of weekdays: a weekday and which of the month's it is, 1 to 5, or 0 for the last.
+    nth_weekdays: tuple[tuple[int, int], ...]
+    #: 0 alone in an expression of five fields.
+    seconds: tuple[int, ...]
+    #: Whether minute or hour begins with `*`: it repeats, and goes by elapsed time.
+    repeats: bool
+    #: Whether day and weekday must both match: one of them begins with `*`. Else either does.
+    both: bool
+
+
+#: Stands for the month's last day among `CronFields.days`.
+LAST = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """A field, what it may hold in words, one number of it as a pattern, and what else may stand
+    alone in its list."""
+
+    label: str
+    words: str
+    low: int
+    high: int
+    #: How many numbers there are before they begin again.
+    cycle: int
+    number: str
+    names: Mapping[str, int]
+    extra: str = ""
+
+    def is_valid(self, item: str) -> bool:
+        """Whether one item of the list is well formed."""
+        pattern = rf"(\*|{self.number}(-{self.number})?)(/0*[1-9][0-9]*)?{self.extra}"
+        return bool(re.fullmatch(pattern, item))
+
+    def numbers(self, items: Sequence[str]) -> tuple[int, ...]:
+        """What a list of numbers, ranges and steps comes to. A range that ends before it begins
+        goes round, and its step with it."""
+        found = set()
+        for item in items:
+            span, _, step = item.partition("/")
+            start, _, end = span.partition("-")
+            low = self.low if span == "*" else self._number(start)
+            high = self.high if span == "*" or (step and not end) else self._number(end or start)
+            if high < low:
+                high += self.cycle
+            for number in range(low, high + 1, _int(step or "1")):
+                found.add(self.low + (number - self.low) % self.cycle)
+        return tuple(sorted(found))
+
+    def _number(self, text: str) -> int:
+        return self.names[text] if text in self.names else _int(text)
+
+
+def _int(digits: str) -> int:
+    """A number of any length; those above 9999 are all the same here, and so not read whole."""
+    return int(digits.lstrip("0")[:4] or "0")
+
+
+_MONTHS = {
+    "jan": 1, "feb": 2, "mar": 3, "apr": 4, "may": 5, "jun": 6, "jul": 7, "aug": 8, "sep": 9,
+    "oct": 10, "nov": 11, "dec": 12,
+}  # fmt: skip
+_WEEKDAYS = {"sun": 0, "mon": 1, "tue": 2, "wed": 3, "thu": 4, "fri": 5, "sat": 6}
+_MONTH = f"(0*[1-9]|0*1[0-2]|{'|'.join(_MONTHS)})"
+_WEEKDAY = f"(0*[0-7]|{'|'.join(_WEEKDAYS)})"
+#: The database's `pgbeat.cron_problem` has the same.
+_FIELDS = (
+    _Field("minute", "0-59", 0, 59, 60, "0*[0-5]?[0-9]", {}),
+    _Field("hour", "0-23", 0, 23, 24, "0*([0-9]|1[0-9]|2[0-3])", {}),
+    _Field("day of month", "1-31", 1, 31, 31, "0*([1-9]|[12][0-9]|3[01])", {}, "|l"),
+    _Field("month", "1-12 or jan-dec", 1, 12, 12, _MONTH, _MONTHS),
+    _Field(
+        "weekday", "0-7 or sun-sat", 0, 7, 7, _WEEKDAY, _WEEKDAYS, f"|l0*[0-7]|{_WEEKDAY}#[1-5]"
+    ),
+    _Field("second", "0-59", 0, 59, 60, "0*[0-5]?[0-9]", {}),
+)
+
+
+@lru_cache(maxsize=4096)
+def parse_cron(expression: str) -> CronFields:
+    """What the expression says. Raises `InvalidTimetable`, in a sentence, unless it is well
+    formed."""
+    plain = _plain(expression)
+    texts = re.findall(r"\S+", plain, re.ASCII)
+    problem = _problem(plain, texts)
+    if problem:
+        raise InvalidTimetable(f"cron {expression!r}: {problem}; {CRON_EXAMPLE}")
+    if len(texts) == 5:
+        texts.append("0")
+    texts = [text.replace("?", "*") for text in texts]
+    lists = [text.split(",") for text in texts]
+    lasts = [item for item in lists[2] if item == "l"]
+    lists[2] = [item for item in lists[2] if item != "l"]
+    nths = [item for item in lists[4] if re.search("[#l]", item)]
+    lists[4] = [item for item in lists[4] if item not in nths]
+    minutes, hours, days, months, weekdays, seconds = (
+        kind.numbers(items) for kind, items in zip(_FIELDS, lists, strict=True)
+    )
+    return CronFields(
+        minutes=minutes,
+        hours=hours,
+        days=(*days, LAST) if lasts else days,
+        months=months,
+        weekdays=weekdays,
+        nth_weekdays=tuple(sorted(_nth(item) for item in nths)),
+        seconds=seconds,
+        repeats=texts[0].startswith("*") or texts[1].startswith("*"),
+        both=texts[2].startswith("*") or texts[4].startswith("*"),
+    )
+
+
+def _nth(item: str) -> tuple[int, int]:
+    """`fri#2` as (5, 2), `l5` as (5, 0)."""
+    weekday, _, number = item.removeprefix("l").partition("#")
+    return _FIELDS[4].numbers([weekday])[0], int(number or "0")
+
+
+def _plain(expression: str) -> str:
+    """Lower case, without space around it, names like `@daily` replaced by their five fields."""
+    expression = expression.strip(" \t\n\r\f\v").lower()
+    return _NAMES.get(expression, expression)
+
+
+def _problem(plain: str, texts: Sequence[str]) -> str | None:
+    if plain.startswith("@"):
+        return f"no such name; there are {', '.join(_NAMES)}"
+    if len(texts) not in (5, 6):
+        return f"it has {len(texts)} fields, not 5 (or 6, with seconds last)"
+    problem = _problem_of(texts)
+    if problem and len(texts) == 6:
+        turned = [*texts[1:], texts[0]]
+        if not _problem_of(turned):
+            problem += f"; seconds come last: {' '.join(turned)!r}"
+    return problem
+
+
+def _problem_of(texts: Sequence[str]) -> str | None:
+    for text, kind in zip(texts, _FIELDS, strict=False):
+        for item in () if text == "?" and kind.extra else text.split(","):
+            if not kind.is_valid(item):
+                return (
+                    f"{kind.label} {item!r} is not valid: numbers are {kind.words}, "
+                    "with lists, ranges and steps"
+                )
+    if len({bool(re.search("[#l]", item)) for item in texts[4].split(",")}) > 1:
+        return f"weekday {texts[4]!r} mixes weeks of the month (mon#1, l5) with every week"
+    return None

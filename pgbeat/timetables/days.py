@@ -1,0 +1,201 @@
+"""Wall times that are days and times of day: looked up and counted, hardly ever walked through."""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Protocol
+
+_LAST_DAY = date.max.toordinal()
+#: The calendar repeats itself after 400 years: what isn't in so many days never is.
+CYCLE = 146_097
+
+
+class Days(ABC):
+    """A set of days, as ordinals of the calendar, by pages (months or years)."""
+
+    @abstractmethod
+    def page_of(self, day: int) -> int:
+        """The number of the page that a day is on."""
+
+    @abstractmethod
+    def page(self, number: int) -> tuple[int, Sequence[int]]:
+        """A page: the ordinal of its first day, and how many days later each day of the set is,
+        in order."""
+
+    def on_or_after(self, day: int) -> int | None:
+        """The first day of the set, from one on; `None` when there is none for 400 years."""
+        if day > _LAST_DAY:
+            return None
+        number = self.page_of(day)
+        first, days = self.page(number)
+        index = bisect_left(days, day - first)
+        if index < len(days):
+            return first + days[index]
+        for following in range(number + 1, self.page_of(min(day + CYCLE, _LAST_DAY)) + 1):
+            first, days = self.page(following)
+            if days:
+                return first + days[0]
+        return None
+
+    def on_or_before(self, day: int) -> int | None:
+        """The last day of the set, up to one; `None` when there is none for 400 years."""
+        if day < 1:
+            return None
+        number = self.page_of(day)
+        first, days = self.page(number)
+        index = bisect_right(days, day - first)
+        if index:
+            return first + days[index - 1]
+        for earlier in range(number - 1, self.page_of(max(day - CYCLE, 1)) - 1, -1):
+            first, days = self.page(earlier)
+            if days:
+                return first + days[-1]
+        return None
+
+    def between(self, first: int, last: int) -> list[int]:
+        """The days of the set from one to another, both included."""
+        found: list[int] = []
+        if first <= last:
+            for number in range(self.page_of(first), self.page_of(last) + 1):
+                start, days = self.page(number)
+                found += [start + day for day in days if first <= start + day <= last]
+        return found
+
+    def count(self, first: int, last: int) -> int:
+        """How many days of the set there are from one to another, both included."""
+        if first > last:
+            return 0
+        total = 0
+        head, tail = self.page_of(first), self.page_of(last)
+        for number in range(head, tail + 1):
+            start, days = self.page(number)
+            total += len(days) if number != tail else bisect_right(days, last - start)
+            if number == head:
+                total -= bisect_left(days, first - start)
+        return total
+
+
+class Times(Protocol):
+    """Times of day, in seconds from midnight, in order."""
+
+    def __len__(self) -> int: ...
+
+    def at(self, index: int) -> int:
+        """The time of that index."""
+        ...
+
+    def rank(self, second: int) -> int:
+        """How many times there are up to a second of the day, which counts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EachOf:
+    """Each of the hours, at each of the minutes, at each of the seconds."""
+
+    hours: Sequence[int]
+    minutes: Sequence[int]
+    seconds: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.hours) * len(self.minutes) * len(self.seconds)
+
+    def at(self, index: int) -> int:
+        """The time of that index."""
+        index, second = divmod(index, len(self.seconds))
+        hour, minute = divmod(index, len(self.minutes))
+        return self.hours[hour] * 3600 + self.minutes[minute] * 60 + self.seconds[second]
+
+    def rank(self, second: int) -> int:
+        """How many times there are up to a second of the day, which counts."""
+        minute, second = divmod(second, 60)
+        hour, minute = divmod(minute, 60)
+        hours = bisect_left(self.hours, hour)
+        total = hours * len(self.minutes)
+        if hours < len(self.hours) and self.hours[hours] == hour:
+            minutes = bisect_left(self.minutes, minute)
+            total += minutes
+            if minutes < len(self.minutes) and self.minutes[minutes] == minute:
+                return total * len(self.seconds) + bisect_right(self.seconds, second)
+        return total * len(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Times of day, one by one."""
+
+    seconds: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def at(self, index: int) -> int:
+        """The time of that index."""
+        return self.seconds[index]
+
+    def rank(self, second: int) -> int:
+        """How many times there are up to a second of the day, which counts."""
+        return bisect_right(self.seconds, second)
+
+
+class DaysAndTimes:
+    """The wall times of some days, at the same times on each of them."""
+
+    def __init__(self, days: Days, times: Times) -> None:
+        self._days, self._times = days, times
+
+    def times_of(self, day: int) -> Times:
+        """The times on one of the days."""
+        return self._times
+
+    def count_between(self, first: int, last: int) -> int:
+        """How many there are on the days from one to another, both included."""
+        return self._days.count(first, last) * len(self._times)
+
+    def next(self, after: datetime) -> datetime | None:
+        """The first strictly after a wall time."""
+        today, second = after.toordinal(), _second(after)
+        day = self._days.on_or_after(today)
+        while day is not None and day - today <= CYCLE:
+            times = self.times_of(day)
+            index = times.rank(second) if day == today else 0
+            if index < len(times):
+                return _wall(day, times.at(index))
+            day = self._days.on_or_after(day + 1)
+        return None
+
+    def last(self, until: datetime) -> datetime | None:
+        """The last up to a wall time, which counts."""
+        today, second = until.toordinal(), _second(until)
+        day = self._days.on_or_before(today)
+        while day is not None and today - day <= CYCLE:
+            times = self.times_of(day)
+            index = times.rank(second) if day == today else len(times)
+            if index:
+                return _wall(day, times.at(index - 1))
+            day = self._days.on_or_before(day - 1)
+        return None
+
+    def count(self, after: datetime, until: datetime) -> int:
+        """How many are in (after, until]: whole days by arithmetic."""
+        if until <= after:
+            return 0
+        first, last = after.toordinal(), until.toordinal()
+        return (
+            self.count_between(first, last - 1)
+            - self._rank(first, _second(after))
+            + self._rank(last, _second(until))
+        )
+
+    def _rank(self, day: int, second: int) -> int:
+        return self.times_of(day).rank(second) if self._days.on_or_after(day) == day else 0
+
+
+def _second(wall: datetime) -> int:
+    return wall.hour * 3600 + wall.minute * 60 + wall.second
+
+
+def _wall(day: int, second: int) -> datetime:
+    return datetime.fromordinal(day) + timedelta(seconds=second)

@@ -1,0 +1,44 @@
+"""Lengths of time as people write them."""
+
+import re
+from datetime import timedelta
+
+from pgbeat.errors import InvalidTimetable
+
+_PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*([a-z]*)")
+_UNITS = {
+    0.001: {"ms", "msec", "millisecond"},
+    1: {"", "s", "sec", "second"},
+    60: {"m", "min", "minute"},
+    3600: {"h", "hr", "hour"},
+    86_400: {"d", "day"},
+    604_800: {"w", "week"},
+}
+
+
+def parse_duration(text: str) -> timedelta:
+    """A length of time as people write it: `90` (seconds), `15 minutes`, `1h 30m`, `2 days`.
+
+    Raises `InvalidTimetable`. Months and years are refused: they have no fixed length.
+    """
+    written = text.strip().lower()
+    parts = _PART.findall(written)
+    total = 0.0
+    problem = "" if parts and not _PART.sub("", written).strip(" ,") else "it is no length of time"
+    for number, unit in parts:
+        singular = unit.removesuffix("s")
+        size = next((size for size, names in _UNITS.items() if {unit, singular} & names), None)
+        if singular in {"mon", "month", "y", "yr", "year"}:
+            problem = "months and years have no fixed length, use cron (for example '0 0 1 * *')"
+        elif size is None or (not unit and len(parts) > 1):
+            problem = problem or f"{unit or number!r} is no unit of time"
+        else:
+            total += float(number) * size
+    try:
+        if not problem:
+            return timedelta(seconds=total)
+    except OverflowError:
+        problem = "it is too long"
+    raise InvalidTimetable(
+        f"{text!r}: {problem}; write seconds, or for example '15 minutes', '1h 30m' or '2 days'"
+    )

@@ -1,0 +1,102 @@
+"""Intervals: every so often, counted from an anchor."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pgbeat.errors import InvalidTimetable
+from pgbeat.timetables.clocks import Fixed
+from pgbeat.timetables.zones import TICK, shown, zone
+
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Every so often, counted from an anchor, so that it neither drifts nor restarts.
+
+    A whole number of days is true to the calendar of the zone: the anchor's time of day, whatever
+    its clock does, and where it changes what `Cron` does with a fixed time. Anything else is
+    elapsed time.
+    """
+
+    every: timedelta
+    #: The first due time.
+    anchor: datetime
+    timezone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        if self.every <= timedelta(0):
+            raise InvalidTimetable(f"every is {self.every}; it must be longer than nothing")
+        zone(self.timezone)
+
+    def next_after(self, moment: datetime) -> datetime | None:
+        """The next whole number of intervals after the anchor."""
+        if moment < self.anchor:
+            return self.anchor.astimezone(UTC)
+        if days := self._days():
+            return days.next_after(moment)
+        return _plus(self.anchor, ((moment - self.anchor) // self.every + 1) * self.every)
+
+    def previous(self, moment: datetime) -> datetime | None:
+        """The last whole number of intervals after the anchor."""
+        if moment <= self.anchor:
+            return None
+        if days := self._days():
+            found = days.previous(moment)
+            return None if found is None else max(found, self.anchor.astimezone(UTC))
+        return _plus(self.anchor, (moment - TICK - self.anchor) // self.every * self.every)
+
+    def count(self, after: datetime, until: datetime) -> int:
+        """How many are in (after, until]."""
+        if until <= after or until < self.anchor:
+            return 0
+        if after < self.anchor:
+            return 1 + self.count(self.anchor, until)
+        if days := self._days():
+            return days.count(after, until)
+        return (until - self.anchor) // self.every - (after - self.anchor) // self.every
+
+    def _days(self) -> Fixed | None:
+        """The interval as wall times, where it is whole days."""
+        days, rest = divmod(self.every, _DAY)
+        if rest:
+            return None
+        where = zone(self.timezone)
+        return Fixed(_EveryDays(shown(where, self.anchor), days), where)
+
+
+def _plus(moment: datetime, length: timedelta) -> datetime | None:
+    try:
+        return moment.astimezone(UTC) + length
+    except OverflowError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _EveryDays:
+    """A wall time, and every so many days after it."""
+
+    start: datetime
+    days: int
+
+    def next(self, after: datetime) -> datetime | None:
+        """The first strictly after a wall time."""
+        return self._at(max(0, self._number(after) + 1))
+
+    def last(self, until: datetime) -> datetime | None:
+        """The last up to a wall time, which counts."""
+        number = self._number(until)
+        return self._at(number) if number >= 0 else None
+
+    def count(self, after: datetime, until: datetime) -> int:
+        """How many are in (after, until]."""
+        return max(0, max(-1, self._number(until)) - max(-1, self._number(after)))
+
+    def _number(self, wall: datetime) -> int:
+        return (wall - self.start) // timedelta(days=self.days)
+
+    def _at(self, number: int) -> datetime | None:
+        try:
+            return self.start + timedelta(days=number * self.days)
+        except OverflowError:
+            return None

@@ -1,0 +1,159 @@
+"""Recurrence rules (RFC 5545): when they are due."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+
+from pgbeat.timetables.clocks import Elapsed, Fixed, Wall
+from pgbeat.timetables.days import DaysAndTimes, EachOf
+from pgbeat.timetables.rrule_days import ChosenDays, ChosenTimes, RuleDays, Units, UnitTimes
+from pgbeat.timetables.rrule_parts import DAILY, HOURLY, SECONDLY, RuleParts, parse_rrule
+from pgbeat.timetables.timetable import Timetable, bounded
+from pgbeat.timetables.zones import LATEST, TICK, shown, zone
+
+
+@dataclass(frozen=True, slots=True)
+class RRule:
+    """A recurrence rule, in wall time of a zone, from its DTSTART on, else from the anchor.
+
+    What the rule leaves open comes from its DTSTART, as RFC 5545 has it. From an anchor comes less:
+    with BYHOUR alone a rule is due at the full hour, with BYMINUTE at the full minute.
+
+    Where the clocks change it is as with `Cron`: a rule of days, or with its hour and minute given,
+    is a fixed time; one that repeats within the day goes by elapsed time. UNTIL counts itself, and
+    as a date the whole of that day.
+    """
+
+    text: str
+    anchor: datetime
+    timezone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        parse_rrule(self.text)
+        zone(self.timezone)
+
+    def next_after(self, moment: datetime) -> datetime | None:
+        """The next due time of the rule."""
+        return _timetable(self.text, self.anchor, self.timezone).next_after(moment)
+
+    def previous(self, moment: datetime) -> datetime | None:
+        """The last due time of the rule."""
+        return _timetable(self.text, self.anchor, self.timezone).previous(moment)
+
+    def count(self, after: datetime, until: datetime) -> int:
+        """How many due times of the rule are in (after, until]."""
+        return _timetable(self.text, self.anchor, self.timezone).count(after, until)
+
+
+@lru_cache(maxsize=4096)
+def rrule(text: str, anchor: datetime, timezone: str) -> RRule:
+    """The rule as a timetable, checked. Raises `InvalidTimetable`."""
+    return RRule(text, anchor, timezone)
+
+
+@lru_cache(maxsize=4096)
+def _timetable(text: str, anchor: datetime, timezone: str) -> Timetable:
+    parts, where = parse_rrule(text), zone(timezone)
+    start = parts.start or anchor
+    start = (shown(where, start) if start.tzinfo else start).replace(microsecond=0, fold=0)
+    until = parts.until
+    hours, minutes, seconds = _times(parts, start)
+    wall: Wall = _From(
+        _wall(parts, start, hours, minutes, seconds),
+        start,
+        until if until and not until.tzinfo else LATEST,
+    )
+    if parts.count is not None:
+        wall = _FirstOf(wall, start - TICK, parts.count)
+    is_fixed = bool(hours and minutes)
+    clock = (Fixed if is_fixed else Elapsed)(wall, where)
+    return bounded(clock, None, until if until and until.tzinfo else None)
+
+
+def _times(parts: RuleParts, start: datetime) -> tuple[tuple[int, ...], ...]:
+    """Hours, minutes and seconds of the day; empty for all."""
+    hours, minutes, seconds = parts.hours, parts.minutes, parts.seconds
+    if parts.start is None:
+        if parts.hours:
+            start = start.replace(minute=0, second=0)
+        elif parts.minutes:
+            start = start.replace(second=0)
+    if not hours and parts.frequency >= DAILY:
+        hours = (start.hour,)
+    if not minutes and parts.frequency >= HOURLY:
+        minutes = (start.minute,)
+    if not seconds and parts.frequency > SECONDLY:
+        seconds = (start.second,)
+    return hours, minutes, seconds
+
+
+def _wall(
+    parts: RuleParts,
+    start: datetime,
+    hours: tuple[int, ...],
+    minutes: tuple[int, ...],
+    seconds: tuple[int, ...],
+) -> Wall:
+    days = RuleDays.of(parts, start)
+    if parts.frequency < DAILY and parts.interval > 1:
+        units = Units(60**parts.frequency, parts.interval, hours, minutes, seconds)
+        return UnitTimes(days, units, start)
+    times = EachOf(hours or range(24), minutes or range(60), seconds or range(60))
+    if parts.positions:
+        each = tuple(times.at(index) for index in range(len(times)))
+        return ChosenTimes(ChosenDays(days, each, parts.positions))
+    return DaysAndTimes(days, times)
+
+
+@dataclass(frozen=True, slots=True)
+class _From:
+    """Wall times from one to another, both of which count."""
+
+    wall: Wall
+    first: datetime
+    final: datetime
+
+    def next(self, after: datetime) -> datetime | None:
+        """The first strictly after a wall time."""
+        found = self.wall.next(max(after, self.first - TICK))
+        return found if found is not None and found <= self.final else None
+
+    def last(self, until: datetime) -> datetime | None:
+        """The last up to a wall time, which counts."""
+        found = self.wall.last(min(until, self.final))
+        return found if found is not None and found >= self.first else None
+
+    def count(self, after: datetime, until: datetime) -> int:
+        """How many are in (after, until]."""
+        return self.wall.count(max(after, self.first - TICK), min(until, self.final))
+
+
+@dataclass(frozen=True, slots=True)
+class _FirstOf:
+    """The first so many of the wall times after one."""
+
+    wall: Wall
+    start: datetime
+    limit: int
+
+    def next(self, after: datetime) -> datetime | None:
+        """The first strictly after a wall time."""
+        found = self.wall.next(after)
+        return found if found is not None and self._number(found) <= self.limit else None
+
+    def last(self, until: datetime) -> datetime | None:
+        """The last up to a wall time, which counts."""
+        if self._number(until) <= self.limit:
+            return self.wall.last(until)
+        low, high = self.start, until
+        while high - low > timedelta(seconds=1):  # the last of them is in (low, high]
+            middle = low + (high - low) / 2
+            low, high = (middle, high) if self._number(middle) < self.limit else (low, middle)
+        return self.wall.last(high)
+
+    def count(self, after: datetime, until: datetime) -> int:
+        """How many are in (after, until]."""
+        return max(0, min(self.limit, self._number(until)) - min(self.limit, self._number(after)))
+
+    def _number(self, wall: datetime) -> int:
+        return self.wall.count(self.start, wall)

@@ -1,0 +1,125 @@
+"""Zones: what their clocks show, and where they change."""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pgbeat.errors import InvalidTimetable
+
+#: The shortest time that a datetime can tell.
+TICK = timedelta(microseconds=1)
+#: The ends of the calendar, as wall times.
+EARLIEST = datetime.min  # noqa: DTZ901
+LATEST = datetime.max  # noqa: DTZ901
+_SECOND = timedelta(seconds=1)
+# No zone has changed its clock twice within less than four days (Freetown, September 1939).
+_SAMPLE = timedelta(days=2)
+
+
+@lru_cache(maxsize=1024)
+def zone(name: str) -> ZoneInfo:
+    """The IANA time zone of that name. Raises `InvalidTimetable`."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidTimetable(
+            f"timezone {name!r} is not known; use an IANA name, for example 'Europe/Oslo' or 'UTC'"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a zone's clock: the wall times from `start` up to `end` are left out, or come
+    twice."""
+
+    #: The instant, in UTC.
+    at: datetime
+    #: The clock's distance from UTC until then, and from then on.
+    before: timedelta
+    after: timedelta
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether the clock goes forward."""
+        return self.after > self.before
+
+    @property
+    def start(self) -> datetime:
+        """The first wall time that is left out, or comes twice (naive)."""
+        return self.at.replace(tzinfo=None) + min(self.before, self.after)
+
+    @property
+    def end(self) -> datetime:
+        """The first wall time that is as ever again (naive)."""
+        return self.at.replace(tzinfo=None) + max(self.before, self.after)
+
+
+def shown(zone: ZoneInfo, moment: datetime) -> datetime:
+    """What the zone's clock shows at a moment: naive, with `fold` set where it does so the second
+    time. At the ends of the calendar, the nearest that there is."""
+    try:
+        return moment.astimezone(zone).replace(tzinfo=None)
+    except OverflowError:
+        return LATEST if moment.year > 1 else EARLIEST
+
+
+def instant(zone: ZoneInfo, wall: datetime, fold: int = 0) -> datetime:
+    """When the zone's clock shows that, in UTC; `fold` is 1 for the second time, if there is one.
+
+    Raises `OverflowError` beyond the calendar.
+    """
+    return wall.replace(tzinfo=zone, fold=fold).astimezone(UTC)
+
+
+def change_at(zone: ZoneInfo, wall: datetime) -> Change | None:
+    """The change that leaves a wall time out or makes it come twice; `None` for other times."""
+    first, second = zone.utcoffset(wall), zone.utcoffset(wall.replace(fold=1 - wall.fold))
+    if first is None or second is None or first == second:
+        return None
+    moment = wall.replace(microsecond=0, tzinfo=UTC)
+    return _change(zone, moment - max(first, second), moment - min(first, second))
+
+
+def changes(zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[Change]:
+    """The changes after a moment and up to another, in order."""
+    for year in range(after.astimezone(UTC).year, until.astimezone(UTC).year + 1):
+        for change in _changes_of_year(zone, year):
+            if after < change.at <= until:
+                yield change
+
+
+@lru_cache(maxsize=4096)
+def _changes_of_year(zone: ZoneInfo, year: int) -> tuple[Change, ...]:
+    start = datetime(year, 1, 1, tzinfo=UTC)
+    end = datetime(year + 1, 1, 1, tzinfo=UTC) if year < 9999 else datetime.max.replace(tzinfo=UTC)
+    found = []
+    while start < end:
+        stop = min(start + _SAMPLE, end) if end - start > _SAMPLE else end
+        if change := _change(zone, start, stop):
+            found.append(change)
+        start = stop
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def _change(zone: ZoneInfo, after: datetime, until: datetime) -> Change | None:
+    """The change after a moment (a whole second) and up to another, if there is one."""
+    try:
+        offset = _offset(zone, after)
+        if _offset(zone, until) == offset:
+            return None
+    except OverflowError:
+        return None
+    seconds = range((until - after) // _SECOND + 1)
+    number = bisect_left(seconds, True, key=lambda n: _offset(zone, after + n * _SECOND) != offset)
+    at = after + number * _SECOND
+    return Change(at, offset, _offset(zone, at))
+
+
+def _offset(zone: ZoneInfo, moment: datetime) -> timedelta:
+    offset = moment.astimezone(zone).utcoffset()
+    assert offset is not None  # noqa: S101 - a ZoneInfo always has one
+    return offset

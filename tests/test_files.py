@@ -1,0 +1,660 @@
+"""Files: what they may say, every mistake with its line, the plan, and the rows that it makes."""
+
+import json
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgbeat.files import File, InvalidFile, read, yaml_documents
+from pgbeat.files.fields import FIELDS, TIMETABLES
+from pgbeat.files.kinds import Duration
+from pgbeat.files.schema import schema
+from pgbeat.schedules import EDITABLE
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+FUNCTIONS = {
+    "plugins.electricity_price.fetch_prices": "shop.prices",
+    "reports.generate_daily": "shop.report",
+    "maintenance.cleanup": "maintenance.cleanup",
+}
+
+
+def loaded(text: str, **options: Any) -> File:
+    return read(text, "schedules.yaml", **options)
+
+
+def values(text: str, name: str = "s", **options: Any) -> dict[str, Any]:
+    """What a schedule's definition says beyond the defaults, as a row has it."""
+    definition = loaded(text, **options).definitions[name]
+    return {k: v for k, v in definition.values.items() if v != FIELDS[k].default}
+
+
+def mistakes(text: str, **options: Any) -> list[str]:
+    """The lines of the refusal, each `line:column: sentence`."""
+    with pytest.raises(InvalidFile) as raised:
+        loaded(text, **options)
+    first, *lines = str(raised.value).splitlines()
+    count = len(lines)
+    assert first == (f"schedules.yaml has {count} mistake{'s' * (count != 1)}; nothing is written:")
+    assert all(line.startswith("  schedules.yaml:") for line in lines)
+    return [line.removeprefix("  schedules.yaml:") for line in lines]
+
+
+# -- what a file may say ---------------------------------------------------------------------------
+
+
+def test_the_least_there_is() -> None:
+    text = "schedules:\n  s:\n    task: shop.backup\n    cron: 0 2 * * *\n"
+    assert values(text) == {"task": "shop.backup", "cron": "0 2 * * *"}
+    assert loaded(text).namespace is None
+    assert loaded("schedules: {}").definitions == {}
+    assert loaded("version: 1\nnamespace: shop\nschedulers: []\n").namespace == "shop"
+
+
+EVERYTHING = """
+schedules:
+  s:
+    task: shop.backup
+    launcher: Nightly
+    every: 1h 30m
+    after_outcome: finished
+    timezone: Europe/Oslo
+    args: [1, two, {three: null}]
+    kwargs: {area: DK1, deep: {er: [1.5, true]}}
+    queue: slow
+    options: {priority: 3}
+    condition_sql: |
+      SELECT count(*) > 0
+        FROM orders
+    starts_at: 2026-03-01
+    ends_at: 2027-03-01T08:30+02:00
+    max_runs: 7
+    jitter: 90
+    calendar: holidays
+    catch_up: all
+    catch_up_limit: 5
+    grace: 10 min
+    overlap: queue_one
+    min_interval: 0.5
+    max_retries: 0
+    retry_base: 0
+    retry_factor: 1.5
+    retry_cap: 2 days
+    probe_after: 6 hours
+    owner: data team
+    enabled: false
+    paused: true
+"""
+
+
+def test_everything_there_is() -> None:
+    assert values(EVERYTHING) == {
+        "task": "shop.backup", "launcher": "Nightly", "every": timedelta(hours=1.5),
+        "after_outcome": "finished", "timezone": "Europe/Oslo",
+        "args": [1, "two", {"three": None}],
+        "kwargs": {"area": "DK1", "deep": {"er": [1.5, True]}}, "queue": "slow",
+        "options": {"priority": 3}, "condition_sql": "SELECT count(*) > 0\n  FROM orders\n",
+        "starts_at": datetime(2026, 2, 28, 23, tzinfo=UTC),
+        "ends_at": datetime(2027, 3, 1, 6, 30, tzinfo=UTC), "max_runs": 7,
+        "jitter": timedelta(seconds=90), "calendar": "holidays", "catch_up": "all",
+        "catch_up_limit": 5, "grace": timedelta(minutes=10), "overlap": "queue_one",
+        "min_interval": timedelta(seconds=0.5), "max_retries": 0, "retry_base": timedelta(0),
+        "retry_factor": 1.5, "retry_cap": timedelta(days=2), "probe_after": timedelta(hours=6),
+        "owner": "data team", "enabled": False, "paused": True,
+    }  # fmt: skip
+
+
+def test_all_that_people_may_set_is_a_field() -> None:
+    # A next time is no property of a schedule: it would be another at each sync.
+    assert EDITABLE - {"next_run"} == FIELDS.keys() - {"enabled", "paused"}
+
+
+@pytest.mark.parametrize(
+    ("written", "field", "expected"),
+    [
+        ("cron: '@daily'", "cron", "@daily"),
+        ("cron: '0 0 l * *'", "cron", "0 0 l * *"),
+        ("once_at: 2026-01-31T08:00:00Z", "once_at", datetime(2026, 1, 31, 8, tzinfo=UTC)),
+        ("once_at: '2026-01-31 08:00+05:30'", "once_at", datetime(2026, 1, 31, 2, 30, tzinfo=UTC)),
+        ("solar: sunset 59.91 10.75", "solar", "sunset 59.91 10.75"),
+        ("rrule: FREQ=WEEKLY;BYDAY=MO", "rrule", "FREQ=WEEKLY;BYDAY=MO"),
+        ("after: other", "after", "other"),
+        ("every: 90", "every", timedelta(seconds=90)),
+        ("every: '90'", "every", timedelta(seconds=90)),
+        ("every: 2 weeks", "every", timedelta(weeks=2)),
+    ],
+)
+def test_ways_to_say_when(written: str, field: str, expected: object) -> None:
+    assert values(f"schedules: {{s: {{task: t, {written}}}}}")[field] == expected
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("no", "no"), ("on", "on"), ("1:30", "1:30"), ("2026-01-01", "2026-01-01"), ("0x1F", 31),
+        ("010", 10), ("1e3", 1000.0), ("~", None), ("", None), ("TRUE", True), ("'5'", "5"),
+        ("1_000", "1_000"), (".5", 0.5), ("!!str 5", "5"), ("0o17", 15), ("-7", -7),
+    ],
+)  # fmt: skip
+def test_words_mean_what_they_mean_in_yaml_1_2(word: str, expected: object) -> None:
+    found = values(f"schedules:\n  s:\n    task: t\n    every: 5\n    kwargs: {{x: {word}}}\n")
+    assert found["kwargs"] == {"x": expected}
+    assert type(found["kwargs"]["x"]) is type(expected)
+
+
+def test_defaults_hold_where_a_schedule_says_nothing() -> None:
+    text = """
+        defaults: {timezone: Europe/Oslo, every: 5 min, queue: slow, options: {priority: 1}}
+        schedules:
+          plain: {task: t}
+          other: {task: t, cron: '@daily', queue: quick, options: {expires: 9}}
+          none: {task: t, queue: null, timezone: null}
+    """
+    assert values(text, "plain") == {
+        "task": "t", "timezone": "Europe/Oslo", "every": timedelta(minutes=5), "queue": "slow",
+        "options": {"priority": 1},
+    }  # fmt: skip
+    assert values(text, "other") == {
+        "task": "t", "timezone": "Europe/Oslo", "cron": "@daily", "queue": "quick",
+        "options": {"expires": 9},
+    }  # fmt: skip
+    assert values(text, "none") == {
+        "task": "t", "every": timedelta(minutes=5), "options": {"priority": 1},
+    }  # fmt: skip
+
+
+def test_a_time_without_an_offset_is_of_the_schedules_zone() -> None:
+    text = "defaults: {starts_at: 2026-07-01T12:00, every: 5, task: t}\nschedules:\n"
+    text += "  a: {timezone: Europe/Oslo}\n  b: {timezone: Asia/Kolkata}\n"
+    assert values(text, "a")["starts_at"] == datetime(2026, 7, 1, 10, tzinfo=UTC)
+    assert values(text, "b")["starts_at"] == datetime(2026, 7, 1, 6, 30, tzinfo=UTC)
+
+
+def test_anchors_and_merges() -> None:
+    text = """
+        x-common: &common {task: t, queue: slow}
+        x-more: &more {<<: *common, owner: ops}
+        schedules:
+          s: {<<: *more, every: 5, queue: quick}
+          two: {<<: [*common, {owner: me, queue: never}], every: 5}
+    """
+    assert values(text) == {
+        "task": "t", "queue": "quick", "owner": "ops", "every": timedelta(seconds=5),
+    }  # fmt: skip
+    assert values(text, "two")["queue"] == "slow"
+    assert values(text, "two")["owner"] == "me"
+
+
+def test_a_list_with_names() -> None:
+    text = "schedules:\n- {name: s, task: t, every: 5}\n- {name: u, task: t, cron: '@daily'}\n"
+    assert list(loaded(text).definitions) == ["s", "u"]
+    assert values(text) == {"task": "t", "every": timedelta(seconds=5)}
+
+
+def test_json_is_read_without_yaml() -> None:
+    text = (
+        '{"$schema": "x", "schedules": {"s": {"task": "t", "every": 5, "queue": "\\ud83d\\ude00"}}}'
+    )
+    assert values(text, is_json=True)["queue"] == "😀"
+    assert values("\ufeff" + text, is_json=True)["task"] == "t"
+
+
+SEEDS = """
+schedulers:
+  - name: electricity_price_fetcher
+    trigger: interval
+    interval_minutes: 15
+    function: plugins.electricity_price.fetch_prices
+    args:
+      area: DK1
+    enabled: true
+    retry_on_failure: true
+    max_retries: 3
+    timeout_seconds: 300
+
+  - name: daily_report
+    trigger: cron
+    cron: "0 8 * * *"  # 8 AM daily
+    function: reports.generate_daily
+    enabled: true
+
+  - name: cleanup_old_data
+    trigger: cron
+    cron: "0 3 * * 0"  # 3 AM every Sunday
+    function: maintenance.cleanup
+    args:
+      retention_days: 365
+"""
+
+
+def test_functions_and_how_often() -> None:
+    assert values(SEEDS, "electricity_price_fetcher", functions=FUNCTIONS) == {
+        "task": "shop.prices", "every": timedelta(minutes=15), "kwargs": {"area": "DK1"},
+        "max_retries": 3, "options": {"time_limit": 300},
+    }  # fmt: skip
+    assert values(SEEDS, "daily_report", functions=FUNCTIONS) == {
+        "task": "shop.report", "cron": "0 8 * * *",
+    }  # fmt: skip
+    assert values(SEEDS, "cleanup_old_data", functions=FUNCTIONS) == {
+        "task": "maintenance.cleanup", "cron": "0 3 * * 0", "kwargs": {"retention_days": 365},
+    }  # fmt: skip
+
+
+def test_functions_with_what_else_a_schedule_has() -> None:
+    text = """
+        defaults: {options: {priority: 2}, timezone: Europe/Oslo, owner: ops}
+        schedulers:
+        - {name: s, function: maintenance.cleanup, interval_minutes: 0.5, args: [1, 2],
+           retry_on_failure: false, max_retries: 3, timeout_seconds: 5, enabled: false,
+           overlap: skip, trigger: interval}
+        schedules:
+          other: {task: t, after: s}
+    """
+    assert values(text, functions=FUNCTIONS) == {
+        "task": "maintenance.cleanup", "every": timedelta(seconds=30), "args": [1, 2],
+        "max_retries": 0, "options": {"priority": 2, "time_limit": 5}, "enabled": False,
+        "overlap": "skip", "timezone": "Europe/Oslo", "owner": "ops",
+    }  # fmt: skip
+    assert values(text, "other", functions=FUNCTIONS)["after"] == "s"
+
+
+# -- mistakes --------------------------------------------------------------------------------------
+
+WRONG = """\
+version: 2
+namspace: shop
+defaults:
+  max_retry: 3
+  timezone: Mars/Phobos
+schedules:
+  nightly:
+    task: shop.backup
+    cron: 61 * * * *
+    queu: slow
+  both:
+    task: shop.backup
+    every: 15 minutes
+    cron: "* * * * *"
+  neither:
+    task: shop.backup
+  nightly:
+    task: shop.other
+  a/b: {task: t, every: 5}
+  idle: {every: 5}
+  after itself: {task: t, after: after itself}
+  one: {task: t, after: two}
+  two: {task: t, after: one}
+  list: [1]
+  7: {task: t, every: 5}
+"""
+
+
+def test_every_mistake_is_listed_by_line_and_column() -> None:
+    found = mistakes(WRONG)
+    said = found.pop(4)
+    assert said.startswith("9:11: nightly: cron '61 * * * *': minute '61' is not valid: numbers")
+    assert found == [
+        "1:10: version is 2; this pgbeat reads version 1",
+        "2:1: a file has no 'namspace' at its top; did you mean 'namespace'?",
+        "4:3: defaults: there is no field 'max_retry'; did you mean 'max_retries'?",
+        "5:13: defaults: timezone 'Mars/Phobos' is not known; use an IANA name, for example "
+        "'Europe/Oslo' or 'UTC'",
+        "10:5: nightly: there is no field 'queu'; did you mean 'queue'?",
+        "13:12: both: it has both cron and every; keep one",
+        "15:3: neither: it has no timetable; set cron (for example '0 2 * * *') or every (for "
+        "example '15 minutes'), or once_at, solar, rrule or after",
+        "17:3: 'nightly' is there twice, first in line 7",
+        "19:3: 'a/b': a name has no slash, no control character and no space at its ends",
+        "20:3: idle: it has no task; set task to a registered task's name (for example "
+        "'tasks.maintenance.backup')",
+        "21:34: after itself: after goes in a circle: after itself after after itself",
+        "22:25: one: after goes in a circle: one after two after one",
+        "24:9: list: it is [1], which is no mapping",
+        "25:3: the key 7 is no text; put it in quotes",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "column", "sentence"),
+    [
+        ("task: 5", 7, "task is 5, which is no text; put it in quotes '5'"),
+        ("task: [a]", 7, 'task is ["a"], which is no text; write for example '
+         "'shop.tasks.backup'"),
+        ("task: ' '", 7, "task is empty; leave it out for none, or write for example "
+         "'shop.tasks.backup'"),
+        ("task: ' t'", 7, "task ' t' is not a task's name; use the name that it is registered by"),
+        ("task: 'a\\tb'", 7, None),
+        ('task: "a\\0b"', 7, "task holds a character that Postgres can't keep (NUL or half a "
+         "pair)"),
+        (f"task: {'x' * 256}", 7, "task has 256 characters; it may have 255"),
+        ("launcher: a b", 11, "launcher 'a b' is not a launcher's name; use the name that it is "
+         "registered by"),
+        ("every: soon", 8, "every 'soon': it is no length of time; write seconds, or for example "
+         "'15 minutes', '1h 30m' or '2 days'"),
+        ("every: 0", 8, "every is 0; it must be longer than nothing"),
+        ("every: -5", 8, "every is -5; it must be longer than nothing"),
+        ("every: .inf", 8, "every is Infinity, which is no length of time"),
+        ("every: true", 8, "every is true, which is no length of time; write seconds, or for "
+         "example '15 minutes'"),
+        ("every: 36501 days", 8, "every is '36501 days'; it must be 36500 days or less"),
+        ("every: 1 month", 8, "every '1 month': months and years have no fixed length, use cron "
+         "(for example '0 0 1 * *'); write seconds, or for example '15 minutes', '1h 30m' or "
+         "'2 days'"),
+        ("jitter: 367 days", 9, "jitter is '367 days'; it must be 366 days or less"),
+        ("cron: '@never'", 7, "cron '@never': no such name"),
+        ("timezone: Mars/Phobos", 11, "timezone 'Mars/Phobos' is not known; use an IANA name, for "
+         "example 'Europe/Oslo' or 'UTC'"),
+        ("solar: moonrise 1 2", 8, "solar 'moonrise 1 2': "),
+        ("rrule: BYDAY=MO", 8, "rrule 'BYDAY=MO': "),
+        ("once_at: tomorrow", 10, "once_at is 'tomorrow', which is no time; write ISO 8601, for "
+         "example '2026-01-31T08:00:00Z'"),
+        ("once_at: 5", 10, "once_at is 5, which is no time; write ISO 8601"),
+        ("once_at: 0001-01-01T00:00Z", 10, "once_at is '0001-01-01T00:00Z'; it must be of the "
+         "years 1 to 9999"),
+        ("once_at: 2026-01-31", 10, "once_at is 2026-01-31T00:00:00, and of no zone; add Z or an "
+         "offset, such as +01:00, or set timezone"),
+        ("after_outcome: done", 16, "after_outcome is 'done'; it must be completed, failed or "
+         "finished"),
+        ("max_runs: 0", 11, "max_runs is 0; it must be 1 to 2147483647"),
+        ("max_runs: 1.5", 11, "max_runs is 1.5, which is no whole number"),
+        ("max_runs: true", 11, "max_runs is true, which is no whole number"),
+        ("max_runs: '1'", 11, "max_runs is '1', which is no whole number"),
+        ("retry_factor: 0.5", 15, "retry_factor is 0.5; it must be 1 to 1000"),
+        ("retry_factor: .nan", 15, "retry_factor is NaN; it must be 1 to 1000"),
+        ("retry_factor: two", 15, "retry_factor is 'two', which is no number"),
+        ("retry_cap: 1 s", 12, "retry_cap (1 second) must not be below retry_base (1 minute)"),
+        ("enabled: off", 10, "enabled is 'off'; it must be true or false"),
+        ("paused: 1", 9, "paused is 1; it must be true or false"),
+        ("args: {a: 1}", 7, 'args is {"a": 1}; it must be a list, for example [1, "two"]'),
+        ("kwargs: [1]", 9, 'kwargs is [1]; it must be a mapping, for example {"area": "DK1"}'),
+        ("kwargs: {x: .nan}", 9, "kwargs holds what can't be kept as JSON: Out of range float"),
+        ("kwargs: {x: {y: 1, y: 2}}", 20, "'y' is there twice, first in line 4"),
+        ("kwargs: {1: x}", 10, "the key 1 is no text; put it in quotes"),
+        ("kwargs: {x: !secret y}", 13, "the tag '!secret' means nothing here"),
+        ("kwargs: {x: !!int y}", 13, "'y' is no int"),
+        ("crn: x", 1, "there is no field 'crn'; did you mean 'cron'?"),
+        ("crontab: x", 1, "there is no field 'crontab'; did you mean 'cron'?"),
+        ("next_run: x", 1, "there is no field 'next_run'; did you mean 'starts_at'?"),
+        ("function: x", 1, "there is no field 'function'; did you mean 'task'?"),
+        ("zzz: x", 1, "there is no field 'zzz'; there are task, launcher, cron, every"),
+        ("name: x", 1, "there is no field 'name'; "),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_field(written: str, column: int, sentence: str | None) -> None:
+    field = written.split(":")[0]
+    rest = "".join(
+        f"    {key}: {value}\n"
+        for key, value in (("task", "t"), ("every", "5"))
+        if key != field and not (key == "every" and field in TIMETABLES)
+    )
+    text = f"schedules:\n  s:\n{rest}    {written}\n"
+    line = text.count("\n")
+    if sentence is None:
+        assert "task" in values(text)
+        return
+    (found,) = mistakes(text)
+    assert (
+        found.removeprefix(f"{line}:{column + 4}: ")
+        .removeprefix("s: ")
+        .startswith(sentence.replace("in line 4", f"in line {line}"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "1:1: it is empty; write `schedules:`, and beneath it names of schedules"),
+        ("# nothing\n", "1:1: it is empty; write `schedules:`"),
+        ("- a\n", "1:1: it is no mapping; write `schedules:`"),
+        ("version: 1\n", "1:1: it has no schedules; write `schedules: {}` for none"),
+        ("version: true\nschedules: {}", "1:10: version is true; this pgbeat reads version 1"),
+        ("namespace: a b\nschedules: {}", "1:12: namespace is 'a b', which is none; use up to 63"),
+        ("schedules:\n", "1:11: schedules is null; it is a mapping of names to definitions, or a "
+         "list of definitions ({} for none)"),
+        ("schedulers: {}", "1:13: schedulers is {}; it is a list of definitions ([] for none)"),
+        ("defaults: 5\nschedules: {}", "1:11: defaults is 5, which is no mapping"),
+        ("defaults: {cron: '@daily', every: 5}\nschedules: {}", "1:35: defaults: it has both cron "
+         "and every; keep one"),
+        ("schedules: [5]", "1:13: it is 5, which is no definition"),
+        ("schedules: [{task: t}]", "1:13: it has no name"),
+        ("schedules: [{name: 7}]", "1:20: the name 7 is no text; quote it"),
+        ("schedules: {'': {}}", "1:13: a name has 1 to 200 characters, not 0"),
+        ("a: *nowhere", "1:4: there is no anchor &nowhere; put a value that "
+         "begins with * in quotes"),
+        ("a: &x [*x]", "1:8: *x stands for what it is in"),
+        ("schedules:\n  s:\n    cron: */5 * * * *\n", "3:12: this is not YAML: did not find "
+         "expected alphabetic or numeric character, while scanning an alias; put a value that "
+         "begins with *, @, % or ` in quotes"),
+        ("schedules:\n  s:\n    cron: @daily\n", "3:11: this is not YAML: found character that "
+         "cannot start any token, while scanning for the next token; put a value that begins"),
+        ("schedules:\n\ts: {}\n", "2:1: this is not YAML: found character that cannot start any "
+         "token, while scanning for the next token; indent with spaces, not with tabs"),
+        ("schedules: {}\n---\na: 1\n", "2:1: a second document starts here; "
+         "write one file for each"),
+        ("schedules: {\n", "2:1: this is not YAML: "),
+        ("a: b\n  c\0: d\n", "2:4: the character U+0000 has no place in YAML"),
+        ("a: " + "[" * 100_000, "1:104: it is nested more than 100 deep"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_the_whole(text: str, said: str) -> None:
+    assert mistakes(text)[0].startswith(said)
+
+
+def test_aliases_don_t_make_a_file_that_never_ends() -> None:
+    lines = ["x0: &x0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"x{n + 1}: &x{n + 1} [{', '.join([f'*x{n}'] * 10)}]" for n in range(9)]
+    assert mistakes("\n".join(lines)) == ["7:5: it holds more than 5000000 values"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "1:1: this is not JSON: a value is expected"),
+        ('{"schedules": {},}', "1:18: this is not JSON: a name in double quotes is expected"),
+        ('{"schedules": {}\n  "a": 1}', "2:3: this is not JSON: a comma or } is expected"),
+        ("{'a': 1}", "1:2: this is not JSON: a name in double quotes is expected"),
+        ('{"a" 1}', "1:6: this is not JSON: a colon is expected"),
+        ('{"a": "b', "1:7: this is not JSON: Unterminated string starting at"),
+        ('{"a": "\\x"}', "1:8: this is not JSON: Invalid \\escape"),
+        ('{"a": 01}', "1:8: this is not JSON: a comma or } is expected"),
+        ('{"a": NaN}', "1:7: this is not JSON: a value is expected"),
+        (f'{{"a": {"9" * 5000}}}', "1:7: this is not JSON: this number is too long"),
+        ('{"schedules": {}} x', "1:19: this is not JSON: the document has ended before this"),
+        ('{"a": ' + "[" * 100_000, "1:1: it is nested too deep"),
+        ('{"schedules": {"s": {"task": "t",\n "every": 5,\n "task": "u"}}}', "3:2: 'task' is there "
+         "twice, first in line 1"),
+        ('{"schedules": {"s": {"task": "t",\n "every": "x"}}}', "2:11: s: every 'x': it is no"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_json(text: str, said: str) -> None:
+    (found,) = mistakes(text, is_json=True)
+    assert found.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("function: ^maintenance.clean, interval_minutes: 5", "function 'maintenance.clean' is "
+         "not allowed; did you mean 'maintenance.cleanup'? pgbeat_allowed_functions has "
+         "maintenance.cleanup, plugins.electricity_price.fetch_prices, reports.generate_daily"),
+        ("name: ^s, interval_minutes: 5", "it has no function"),
+        ("function: ^5, interval_minutes: 5", "function 5 is not allowed; "),
+        ("FUNCTION, trigger: ^interval, cron: '@daily'", "trigger is interval, and there is no "
+         "interval_minutes"),
+        ("FUNCTION, trigger: ^cron, interval_minutes: 5", "trigger is cron, and there is no cron"),
+        ("FUNCTION, trigger: cron, cron: '@daily', interval_minutes: ^5", "trigger is cron, and "
+         "there is interval_minutes"),
+        ("FUNCTION, trigger: interval, cron: ^'@daily', interval_minutes: 5", "trigger is "
+         "interval, and there is cron"),
+        ("FUNCTION, trigger: ^date, cron: '@daily'", "trigger is 'date'; it must be interval or "
+         "cron"),
+        ("FUNCTION, name: ^s", "it has no timetable"),
+        ("FUNCTION, interval_minutes: ^0", "interval_minutes is 0; it must be above 0"),
+        ("FUNCTION, interval_minutes: ^x", "interval_minutes is 'x', which is no number"),
+        ("FUNCTION, interval_minutes: 5, args: ^x", "args is 'x'; it must be a mapping"),
+        ("FUNCTION, interval_minutes: 5, retry_on_failure: ^1", "retry_on_failure is 1; it must be "
+         "true or false"),
+        ("FUNCTION, interval_minutes: 5, timeout_seconds: ^0", "timeout_seconds is 0; it must be 1 "
+         "to"),
+        ("FUNCTION, interval_minutes: 5, ^kwargs: {}", "`schedulers:` has no kwargs; use args"),
+        ("FUNCTION, interval_minutes: 5, ^task: t", "`schedulers:` has no task; use function"),
+        ("FUNCTION, interval_minutes: 5, ^every: 5", "`schedulers:` has no every; use "
+         "interval_minutes"),
+        ("FUNCTION, interval_minutes: 5, ^intervall: 5", "there is no field 'intervall'; "),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_function_entry(entry: str, said: str) -> None:
+    entry = entry.replace("FUNCTION", "function: maintenance.cleanup")
+    name = "" if "name:" in entry else "name: s, "
+    line = f"- {{{name}{entry}}}"
+    (found,) = mistakes(f"schedulers:\n{line.replace('^', '')}\n", functions=FUNCTIONS)
+    assert found.startswith(f"2:{line.index('^') + 1}: s: {said}")
+
+
+def test_no_function_is_allowed_unless_it_is_named() -> None:
+    assert [line.partition("; ")[2] for line in mistakes(SEEDS)] == [
+        "pgbeat_allowed_functions has nothing"
+    ] * 3
+
+
+def test_names_are_unique_among_both_forms() -> None:
+    text = "schedulers:\n- {name: s, function: maintenance.cleanup, cron: '@daily'}\n"
+    text += "schedules:\n  s: {task: t, every: 5}\n"
+    assert mistakes(text, functions=FUNCTIONS) == [
+        "2:10: the name 's' is there twice, first in line 4"
+    ]
+
+
+def test_mistakes_in_calendars() -> None:
+    text = """\
+calendars:
+  holidays:
+    dates: [2026-13-01]
+    only:
+      weekdays: [someday]
+    week: [mon]
+  none: 5
+  fine: {weekdays: [sat, sun]}
+schedules: {}
+"""
+    found = mistakes(text)
+    assert [line.partition("; ")[0] for line in found] == [
+        "3:12: calendar 'holidays': dates: '2026-13-01' is no date",
+        "5:17: calendar 'holidays': only: weekdays: 'someday' is no day of the week",
+        "6:5: calendar 'holidays': there is no key 'week'",
+        "7:9: none: it is 5, which is no mapping",
+    ]
+
+
+def test_what_the_caller_knows_is_listed_with_the_rest() -> None:
+    text = """\
+schedules:
+  s: {task: t, cron: x}
+  u: {task: t, every: 5, queue: 7}
+"""
+    found = mistakes(text, check=lambda d: [("task", "no such task"), ("queue", "no queue")])
+    assert [line for line in found if "cron" not in line] == [
+        "2:3: s: no queue",
+        "2:13: s: no such task",
+        "3:13: u: no such task",
+        "3:33: u: queue is 7, which is no text; put it in quotes '7'",
+    ]
+
+
+# -- kinds -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("length", "words"),
+    [
+        (timedelta(0), "0 seconds"),
+        (timedelta(seconds=1), "1 second"),
+        (timedelta(microseconds=1), "0.000001 seconds"),
+        (timedelta(seconds=90), "1 minute 30 seconds"),
+        (timedelta(minutes=15), "15 minutes"),
+        (timedelta(hours=25, seconds=0.5), "1 day 1 hour 0.5 seconds"),
+        (timedelta(days=7), "1 week"),
+        (timedelta(days=10), "10 days"),
+        (timedelta(days=7, minutes=1), "7 days 1 minute"),
+        (timedelta(days=36_500), "36500 days"),
+    ],
+)
+def test_a_length_of_time_in_words(length: timedelta, words: str) -> None:
+    kind = Duration("1 hour")
+    assert kind.plain(length) == words
+    assert kind.read(words) == length
+
+
+def test_any_length_of_time_comes_back() -> None:
+    kind, chance = Duration("1 hour"), random.Random(4)  # noqa: S311
+    for _ in range(2000):
+        micros = chance.randrange(10 ** chance.randrange(1, 16))
+        length = (
+            timedelta(microseconds=micros) // chance.choice([1, 10**6]) * chance.choice([1, 60])
+        )
+        if length <= kind.longest:
+            assert kind.read(kind.plain(length)) == length
+
+
+# -- the schema ------------------------------------------------------------------------------------
+
+
+def test_the_schema_in_the_docs_is_the_one_that_is_printed() -> None:
+    checked_in = Path(__file__).parent.parent / "docs" / "schedules.schema.json"
+    assert checked_in.read_text() == schema(), "run `pgbeat sync --schema` into it"
+
+
+@pytest.fixture(scope="module")
+def is_valid() -> Callable[[str], bool]:
+    """Whether a YAML file is valid by the schema."""
+    jsonschema: Any = pytest.importorskip("jsonschema")
+    found = json.loads(schema())
+    jsonschema.Draft7Validator.check_schema(found)
+    validator = jsonschema.Draft7Validator(found)
+
+    def check(text: str) -> bool:
+        from pgbeat.files.documents import Notes
+
+        return bool(validator.is_valid(yaml_documents.parse(text, Notes()).plain()))
+
+    return check
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        EVERYTHING, SEEDS, "schedules: {}", "schedulers: []\nversion: 1\nnamespace: a-b\n",
+        "x-any: {a: 1}\nschedules:\n- {name: a b, task: t, every: 5, queue: null}\n",
+        "$schema: x\ndefaults: {every: 5 min}\ncalendars: {c: {weekdays: [sat], only: {windows: "
+        "[{from: '09:00', to: '17:00'}]}}}\nschedules: {s: {task: t, solar: sunset 1 2}}",
+    ],
+)  # fmt: skip
+def test_what_is_a_file_is_valid_by_the_schema(is_valid: Callable[[str], bool], text: str) -> None:
+    loaded(text, functions=FUNCTIONS)
+    assert is_valid(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        WRONG.replace("  7:", "  '7':"), "version: 1", "[]", "schedules: null", "schedulers: {}",
+        "schedules: {s: {task: 5, every: 5}}", "schedules: {s: {task: t, evry: 5}}",
+        "schedules: {s: {task: t, every: 0}}", "schedules: {s: {task: t, every: true}}",
+        "schedules: {s: {task: t, every: 5, overlap: never}}", "schedules: {a/b: {}}",
+        "schedules: {s: {task: t, every: 5, max_runs: 0}}", "schedules: [{task: t, every: 5}]",
+        "schedules: {s: {task: t, every: 5, enabled: 'no'}}", "schedules: {}\nnamespace: a b",
+        "schedulers: [{name: s, function: f, interval_minutes: 0}]", "schedules: {' s': {}}",
+        "schedulers: [{name: s, function: f, interval_minutes: 5, task: t}]",
+        "schedulers: [{name: s, interval_minutes: 5}]", "schedules: {}\nfoo: 1",
+        "schedules: {}\ncalendars: {c: {week: 1}}",
+    ],
+)  # fmt: skip
+def test_what_is_no_file_is_not_valid(is_valid: Callable[[str], bool], text: str) -> None:
+    with pytest.raises(InvalidFile):
+        loaded(text.replace("a/b: {}", "a/b: {task: t, every: 5}"), functions={"f": "f"})
+    assert not is_valid(text)
