@@ -268,7 +268,7 @@ class Dispatcher:
         if row.after is not None:
             return None, None, False
         try:
-            found = self._judge.next(row, verdict.then)
+            found = self._judge.next(row, verdict.then, verdict.following)
         except PgbeatError as error:
             return due.Next(row, row.next_run or now, row.due_at), str(error), False
         if found is None:

@@ -245,3 +245,27 @@ def probe(connection: Connection, now: datetime, *, namespace: str = NAMESPACE) 
     One more failure disables such a schedule again.
     """
     return list(connection.scalars(_PROBE, {"namespace": namespace, "now": now}))
+
+
+_FOLLOW_ZONE = text(
+    """
+    WITH before AS MATERIALIZED (
+        SELECT timezone FROM pgbeat.namespaces WHERE name = :namespace FOR UPDATE),
+    noted AS (
+        INSERT INTO pgbeat.namespaces (name, timezone) VALUES (:namespace, :timezone)
+        ON CONFLICT (name) DO UPDATE SET timezone = excluded.timezone
+         WHERE namespaces.timezone <> excluded.timezone)
+    UPDATE pgbeat.schedules SET next_run = NULL, due_at = NULL
+     WHERE namespace = :namespace AND timezone IS NULL AND enabled AND paused_at IS NULL
+       AND next_run > now() AND retry_count = 0 AND waiting_for IS NULL
+       AND (cron IS NOT NULL OR rrule IS NOT NULL OR every >= interval '1 day')
+       AND EXISTS (SELECT FROM before WHERE timezone <> :timezone)
+    """
+)
+
+
+def follow_zone(connection: Connection, timezone: str, *, namespace: str = NAMESPACE) -> int:
+    """Has the next times of schedules without a zone computed anew, where the app's zone is not
+    what it was; how many. What is due already stays due."""
+    values = {"namespace": namespace, "timezone": timezone}
+    return connection.execute(_FOLLOW_ZONE, values).rowcount

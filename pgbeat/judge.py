@@ -37,6 +37,8 @@ class Verdict(NamedTuple):
     #: Other due times that it accounts for, and why.
     missed: int = 0
     note: str | None = None
+    #: The timetable's next time after `then`, where that is known already.
+    following: datetime | None = None
     request: JobRequest | None = None
     skip: str | None = None
     error: str | None = None
@@ -62,17 +64,21 @@ class Judge:
     ) -> None:
         self._app, self._settings, self._engine = app, settings, engine
         self._default_entries = default_entries
-        self._timezone = str(getattr(app.timezone, "key", None) or app.timezone)
+        #: The zone of schedules that name none.
+        self.timezone = str(getattr(app.timezone, "key", None) or app.timezone)
 
     def timetable(self, schedule: Schedule) -> Timetable:
         """The schedule's timetable, the app's code asked where the row leaves it to it."""
-        return schedule.timetable(self._timezone) or entries.code_timetable(
+        return schedule.timetable(self.timezone) or entries.code_timetable(
             self._app, schedule, self._default_entries
         )
 
-    def next(self, schedule: Schedule, after: datetime) -> due.Next | None:
-        """When it is due next, for a time of its timetable after that one; `None` for never."""
-        moment = self.timetable(schedule).next_after(after)
+    def next(
+        self, schedule: Schedule, after: datetime, following: datetime | None = None
+    ) -> due.Next | None:
+        """When it is due next, for the time of its timetable after that one (which may be known:
+        `following`); `None` for never."""
+        moment = following or self.timetable(schedule).next_after(after)
         if moment is None:
             return None
         put_off = schedule.jittered(moment)
@@ -89,9 +95,9 @@ class Judge:
 
         Raises `InvalidSchedule` for a timetable that can't be understood.
         """
-        timetable = self.timetable(row)
-        if not isinstance(timetable, entries.CodeTimetable):
+        if row.has_timetable:
             return None
+        timetable = entries.code_timetable(self._app, row, self._default_entries)
         is_due, moment = timetable.due(row.last_run or row.created_at, now)
         return None if is_due else max(moment, now + timedelta(milliseconds=10))
 
@@ -105,7 +111,7 @@ class Judge:
         settled = policies.settle(schedule, self.timetable(schedule), now)
         skip = settled.skip or policies.too_soon(schedule, now)
         if skip is None and schedule.calendar is not None:
-            timezone = schedule.timezone or self._timezone
+            timezone = schedule.timezone or self.timezone
             skip = calendars.exclusion(known, schedule.calendar, settled.at, timezone)
         trigger: Trigger = "timetable"
         if schedule.retry_count:
@@ -113,8 +119,9 @@ class Judge:
         elif schedule.after is not None:
             trigger = "after"
         return Verdict(
-            schedule, settled.at, trigger, settled.then, settled.missed, settled.note, skip=skip
-        )
+            schedule, settled.at, trigger, settled.then, settled.missed, settled.note,
+            settled.following, skip=skip,
+        )  # fmt: skip
 
     def plain(self, verdict: Verdict) -> Verdict:
         """The verdict on a schedule that launches what its row says."""

@@ -23,6 +23,8 @@ class Due(NamedTuple):
     note: str | None = None
     #: Why it is not to be launched, whatever its condition says.
     skip: str | None = None
+    #: The timetable's next time after `then`, where that is known already.
+    following: datetime | None = None
 
 
 def settle(row: Schedule, timetable: Timetable, now: datetime) -> Due:
@@ -44,14 +46,18 @@ def settle(row: Schedule, timetable: Timetable, now: datetime) -> Due:
     grace = row.grace if row.grace is not None or row.catch_up != "none" else GRACE
     if row.catch_up == "all":
         return _all(row, timetable, nominal, clock, None if waited else grace)
-    missed = timetable.count(_begin(row, nominal), clock)
-    latest = timetable.previous(clock + _INSTANT) if missed else None
-    latest = max(latest or nominal, nominal)
-    late = clock - latest
+    begin = _begin(row, nominal)
+    following = timetable.next_after(begin)
+    settled = Due(nominal, clock, following=following)
+    if following is not None and following <= clock:
+        missed = timetable.count(begin, clock)
+        latest = timetable.previous(clock + _INSTANT) or nominal
+        settled = Due(max(latest, nominal), clock, missed, _missed(missed, nominal, row))
+    late = clock - settled.at
     if grace is not None and late > grace and not waited:
         reason = f"{_span(late)} late, more than its grace of {_span(grace)}"
-        return Due(latest, clock, missed, _missed(missed, nominal, row), reason)
-    return Due(latest, clock, missed, _missed(missed, nominal, row))
+        return settled._replace(skip=reason)
+    return settled
 
 
 def _all(

@@ -58,6 +58,8 @@ class Scheduler(celery.beat.Scheduler):
         self.max_interval = self.settings.loop_interval
         self._resync_at: float | None = None
         self._closed = False
+        #: Whether the last look found nothing to do.
+        self._idle = True
         self._busy: dict[int, float] = {}
         #: Conditions in SQL that are too slow to be asked with others, by schedule.
         self._slow: dict[int, str] = {}
@@ -124,14 +126,9 @@ class Scheduler(celery.beat.Scheduler):
         decided = 0
         if not self._leader.lead():
             return decided
-        connection = self._leader.connect()
-        until = self._outlook(connection, []).now
         while True:
             decided += len(self._look(wait=False))
-            left = self._outlook(connection, self._still_busy())
-            times = [moment for moment in (left.next_run, left.next_probe) if moment]
-            is_due = left.has_new or any(moment <= until for moment in times)
-            if not is_due and not self._evaluator.held:
+            if self._idle and not self._evaluator.held:
                 return decided
 
     def close(self) -> None:
@@ -191,6 +188,15 @@ class Scheduler(celery.beat.Scheduler):
     def _become_leader(self, connection: Connection) -> None:
         with db.transaction(connection):
             self._dispatcher.publisher.prepare(connection)
+            moved = due.follow_zone(
+                connection, self._judge.timezone, namespace=self.settings.namespace
+            )
+        if moved:
+            logger.info(
+                "The app's time zone is %s now: %d schedules have their next time computed anew",
+                self._judge.timezone,
+                moved,
+            )
         self._apply_entries(connection)
 
     def _forget(self) -> None:
@@ -242,6 +248,7 @@ class Scheduler(celery.beat.Scheduler):
         outlook = self._outlook(connection, held)
         now = outlook.now
         rows: list[Schedule] = []
+        self._idle = False
         if outlook.next_probe is not None and outlook.next_probe <= now:
             for name in due.probe(connection, now, namespace=self.settings.namespace):
                 logger.info("Schedule '%s' was disabled for its failures, and is tried again", name)
@@ -259,6 +266,7 @@ class Scheduler(celery.beat.Scheduler):
             log.decided(decisions)
             return decisions
         if not rows and not outlook.has_new:
+            self._idle = True
             self._maintain(connection)
             times = [moment for moment in (outlook.next_run, outlook.next_probe) if moment]
             until = (min(times) - now).total_seconds() if times else None

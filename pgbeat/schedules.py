@@ -102,7 +102,6 @@ class Schedule(NamedTuple):
     cursor: Any
     owner: str | None
     source: str
-    file_definition: Any
     created_at: datetime
     updated_at: datetime
     #: The row's version (`xmin`): another one means that somebody wrote to it since.
@@ -124,6 +123,16 @@ class Schedule(NamedTuple):
             self.launcher == "GenericLauncher"
             and self.condition_sql is None
             and self.args is not None
+        )
+
+    @property
+    def has_timetable(self) -> bool:
+        """Whether the row says when it is due; else that is decided by the app's code."""
+        return (
+            self.every is not None
+            or self.cron is not None
+            or self.after is not None
+            or any(value is not None for value in (self.once_at, self.solar, self.rrule))
         )
 
     def timetable(self, default_timezone: str) -> Timetable | None:
@@ -182,7 +191,10 @@ def _iso(moment: datetime) -> bytes:
 
 
 #: Selects the columns of `Schedule`.
-SELECT = select(*schedules.c, text("schedules.xmin::text::bigint AS version"))
+SELECT = select(
+    *(c for c in schedules.c if c.name != "file_definition"),
+    text("schedules.xmin::text::bigint AS version"),
+)
 #: Whether beat looks at a row at all.
 ACTIVE = schedules.c.enabled & schedules.c.paused_at.is_(None)
 

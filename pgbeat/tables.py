@@ -220,6 +220,14 @@ calendars = Table(
     CheckConstraint("jsonb_typeof(definition) = 'object'", name="calendars_definition_object"),
 )
 
+namespaces = Table(
+    "namespaces",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("timezone", Text, nullable=False),
+    CheckConstraint("name ~ '^[A-Za-z0-9_.-]{1,63}$'", name="namespaces_name"),
+)
+
 JOB_STATES = (
     "pending",
     "scheduled",

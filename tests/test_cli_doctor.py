@@ -94,6 +94,7 @@ def test_a_role_that_may_not(ordinary: Ordinary, sql: Sql) -> None:
         "SELECT, INSERT, UPDATE, DELETE on pgbeat.calendars, "
         "SELECT, INSERT, UPDATE, DELETE on pgbeat.consumers, "
         "INSERT, UPDATE, DELETE on pgbeat.jobs, "
+        "SELECT, INSERT, UPDATE, DELETE on pgbeat.namespaces, "
         "SELECT, INSERT, UPDATE, DELETE on pgbeat.schedules, "
         "SELECT, INSERT, UPDATE, DELETE on pgbeat.ticks"
     )

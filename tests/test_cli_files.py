@@ -340,7 +340,7 @@ def start(database: str) -> Iterator[Start]:
 
 
 def waiting(sql: Sql, count: int = 1) -> bool:
-    rows = sql("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND "
+    rows = sql("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND "
                "application_name = 'pgbeat cli' AND datname = current_database()")  # fmt: skip
     return len(rows) == count
 

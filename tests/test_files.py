@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from pgbeat.config import Settings
+from pgbeat.errors import ConfigError
 from pgbeat.files import File, InvalidFile, read, yaml_documents
 from pgbeat.files.fields import FIELDS, TIMETABLES
 from pgbeat.files.kinds import Duration
@@ -522,6 +524,24 @@ def test_no_function_is_allowed_unless_it_is_named() -> None:
     ] * 3
 
 
+def test_a_mistake_in_the_defaults_is_told_once() -> None:
+    text = """\
+defaults: {retry_base: 2 h, starts_at: 2026-01-01, cron: '@daily', every: 5, task: t}
+schedules:
+  a: {}
+  b: {retry_cap: 1 h}
+  c: {retry_cap: 3 h, timezone: UTC, cron: '@hourly'}
+"""
+    assert mistakes(text, check=lambda d: [("task", "no such task")]) == [
+        "1:24: defaults: retry_cap (1 hour) must not be below retry_base (2 hours)",
+        "1:40: defaults: starts_at is 2026-01-01T00:00:00, and of no zone; add Z or an offset, "
+        "such as +01:00, or set timezone",
+        "1:75: defaults: it has both cron and every; keep one",
+        "1:84: defaults: no such task",
+        "4:18: b: retry_cap (1 hour) must not be below retry_base (2 hours)",
+    ]
+
+
 def test_names_are_unique_among_both_forms() -> None:
     text = "schedulers:\n- {name: s, function: maintenance.cleanup, cron: '@daily'}\n"
     text += "schedules:\n  s: {task: t, every: 5}\n"
@@ -564,6 +584,52 @@ schedules:
         "3:13: u: no such task",
         "3:33: u: queue is 7, which is no text; put it in quotes '7'",
     ]
+
+
+def test_the_parser_without_libyaml_reads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = [loaded(text, functions=FUNCTIONS) for text in (EVERYTHING, SEEDS)]
+    wrong = mistakes(WRONG)
+    monkeypatch.setattr(yaml_documents, "_Parser", yaml_documents._SlowParser)
+    assert [loaded(text, functions=FUNCTIONS) for text in (EVERYTHING, SEEDS)] == quick
+    assert mistakes(WRONG) == wrong
+
+
+def test_the_examples_of_the_docs_are_files() -> None:
+    docs = (Path(__file__).parent.parent / "docs" / "files.md").read_text()
+    examples = [part.partition("```")[0] for part in docs.split("```yaml\n")[1:]]
+    first, functions, _ = examples
+    assert list(loaded(first).definitions) == ["nightly", "prices", "report"]
+    assert len(loaded(functions, functions=FUNCTIONS).definitions) == 2
+
+
+# -- the setting -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("setting", "functions"),
+    [
+        ({"a.b": "tasks.c"}, {"a.b": "tasks.c"}),
+        (["a.b", "c"], {"a.b": "a.b", "c": "c"}),
+        (("a.b",), {"a.b": "a.b"}),
+        ("a.b = tasks.c, d", {"a.b": "tasks.c", "d": "d"}),
+        ('{"a.b": "tasks.c"}', {"a.b": "tasks.c"}),
+        ('["a.b"]', {"a.b": "a.b"}),
+        ({}, {}),
+    ],
+)
+def test_functions_that_are_allowed(setting: Any, functions: dict[str, str]) -> None:
+    conf = {"pgbeat_url": "postgresql://h/d", "pgbeat_allowed_functions": setting}
+    assert Settings.load(conf, {}).allowed_functions == functions
+    if isinstance(setting, str):
+        environ = {"PGBEAT_URL": "postgresql://h/d", "PGBEAT_ALLOWED_FUNCTIONS": setting}
+        assert Settings.load({}, environ).allowed_functions == functions
+
+
+@pytest.mark.parametrize("setting", [5, {"a": 5}, {"a": ""}, [5], '{"a": null}', {5: "a"}])
+def test_functions_that_are_none(setting: Any) -> None:
+    conf = {"pgbeat_url": "postgresql://h/d", "pgbeat_allowed_functions": setting}
+    with pytest.raises(ConfigError, match=r"allowed_functions: .* is no mapping"):
+        Settings.load(conf, {})
 
 
 # -- kinds -----------------------------------------------------------------------------------------

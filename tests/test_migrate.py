@@ -39,7 +39,7 @@ CONTENTS = """
     UNION ALL
     SELECT 'options', relname, array_to_string(reloptions, ',')
       FROM pg_class WHERE relnamespace = 'pgbeat'::regnamespace AND relkind = 'r'
-    ORDER BY 1, 2
+    ORDER BY 1, 2, 3
 """
 NEXT = '''
 """The next release's migration."""
@@ -104,7 +104,15 @@ def test_an_empty_database_gets_the_newest_schema(engine: Engine) -> None:
         assert migrate.current(connection) == migrate.newest()
         migrate.check(connection)
         tables = inspect(connection).get_table_names(SCHEMA)
-    assert sorted(tables) == ["calendars", "consumers", "jobs", "migrations", "schedules", "ticks"]
+    assert sorted(tables) == [
+        "calendars",
+        "consumers",
+        "jobs",
+        "migrations",
+        "namespaces",
+        "schedules",
+        "ticks",
+    ]
 
 
 def test_again_changes_nothing(engine: Engine) -> None:

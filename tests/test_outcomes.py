@@ -252,3 +252,36 @@ def test_the_database_refuses_one_of_a_batch(beat: Beat, sql: Sql) -> None:
     assert failed == "s7" and "CheckViolation" in error
     assert len(messages(sql)) == 19
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(19,)]
+
+
+# -- conditions that are asked together -----------------------------------------------------------
+
+
+def test_conditions_asked_together_are_answered_apart(beat: Beat, sql: Sql) -> None:
+    said = {
+        "SELECT 1": ("launched", None),
+        "SELECT 0": ("skipped", "condition_sql is 0"),
+        "SELECT 1/0": ("failed", "DivisionByZero: division by zero"),
+        "SELECT 1; SELECT 2": ("failed", "condition_sql is not one SELECT"),
+        "SELECT true FROM pg_sleep(1)": ("launched", None),
+        "SELECT": ("skipped", "condition_sql is null"),
+        "SELECT 1 -- not the end": ("launched", None),
+        "SELECT false) q, (SELECT 1": ("failed", 'SyntaxError: syntax error at or near ")"'),
+    }
+    for n, condition in enumerate(3 * list(said)):
+        add(sql, f"{n}", condition_sql=condition)
+    beat().run_due()
+    found = sql(
+        "SELECT s.condition_sql, t.outcome, coalesce(t.reason, t.error) FROM pgbeat.ticks t "
+        "JOIN pgbeat.schedules s ON s.id = t.schedule_id"
+    )
+    assert len(found) == 3 * len(said)
+    assert {condition: (outcome, why) for condition, outcome, why in found} == said
+    # Those that had to wait for a slow one were asked again.
+    [(behind,)] = sql(
+        "SELECT count(*) FROM pgbeat.ticks t JOIN pgbeat.schedules s ON s.id = t.schedule_id "
+        "WHERE condition_sql NOT LIKE '%%sleep%%' AND t.decided_at > (SELECT min(decided_at) "
+        "FROM pgbeat.ticks u JOIN pgbeat.schedules v ON v.id = u.schedule_id "
+        "WHERE v.condition_sql LIKE '%%sleep%%')"
+    )
+    assert behind == 0

@@ -18,7 +18,9 @@ TARGET = "pgbeat.cli.target"
 #: Each command's module and what the list of commands says about it.
 COMMANDS = {
     "add": ("definitions", "Add a schedule."),
+    "backfill": ("backfill", "Launch what a schedule was due for in the past and missed."),
     "calendars": ("calendars", "Look at calendars, change them, ask them."),
+    "check": ("check", "Say what would become of a schedule now, launching nothing."),
     "dead": ("dead_letters", "Look at dead letters, put them back or drop them."),
     "demo": ("setup", "Show pgbeat at work."),
     "disable": ("switches", "Take a schedule out of service."),
@@ -26,6 +28,7 @@ COMMANDS = {
     "enable": ("switches", "Put a disabled schedule back in service."),
     "export": ("files", "Write the schedules as a file that declares them."),
     "explain": ("explain", "Say why a schedule did or didn't run."),
+    "forecast": ("forecast", "Show what will be due when."),
     "history": ("ticks", "Show a schedule's last ticks."),
     "import": ("moving", "Move schedules in from another beat."),
     "list": ("views", "List the schedules."),

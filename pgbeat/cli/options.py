@@ -25,7 +25,7 @@ def duration(text: str) -> timedelta:
         raise click.BadParameter(str(error)) from None
 
 
-def moment(text: str) -> datetime:
+def read_moment(text: str) -> datetime:
     """A time in ISO 8601, naive where it names no offset; `click.BadParameter` for others."""
     try:
         return datetime.fromisoformat(text)
@@ -36,7 +36,7 @@ def moment(text: str) -> datetime:
 
 
 def in_zone(wall: datetime, local: ZoneInfo, flag: str) -> datetime:
-    """The instant, in UTC, of what `moment` read: one without an offset is the zone's wall time.
+    """The instant, in UTC, of a time: one without an offset is what the zone's clock shows.
 
     `click.BadParameter` for a wall time that the zone leaves out, and beyond the calendar.
     """
@@ -146,7 +146,8 @@ _OPTIONS = [
     _option(_WHEN, "--cron", metavar="EXPR", help="'0 2 * * mon-fri', '@daily'."),
     _option(_WHEN, "--every", type=duration, metavar="TIME",
             help="90 (seconds), '15 minutes', '1h 30m', '2 days'."),
-    _option(_WHEN, "--at", "once_at", type=moment, metavar="WHEN", help="Once: 2026-12-24T09:00."),
+    _option(_WHEN, "--at", "once_at", type=read_moment, metavar="WHEN",
+            help="Once: 2026-12-24T09:00."),
     _option(_WHEN, "--rrule", metavar="RULE",
             help="RFC 5545: 'FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9;BYMINUTE=0'."),
     _option(_WHEN, "--solar", metavar="EVENT",
@@ -156,8 +157,8 @@ _OPTIONS = [
             help="Which end of that job; completed."),
     _option(_WHEN, "--timezone", metavar="ZONE",
             help="Whose clock counts: Europe/Oslo; the app's zone."),
-    _option(_LIMITS, "--starts-at", type=moment, metavar="WHEN", help="Not due before."),
-    _option(_LIMITS, "--ends-at", type=moment, metavar="WHEN", help="Not due after."),
+    _option(_LIMITS, "--starts-at", type=read_moment, metavar="WHEN", help="Not due before."),
+    _option(_LIMITS, "--ends-at", type=read_moment, metavar="WHEN", help="Not due after."),
     _option(_LIMITS, "--max-runs", type=click.IntRange(1, 2**31 - 1), metavar="N",
             help="It is done after so many launches."),
     _option(_LIMITS, "--calendar", metavar="NAME", help="The calendar whose times it leaves out."),

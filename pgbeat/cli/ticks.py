@@ -47,7 +47,7 @@ def trigger_command(target: Target, ctx: click.Context, name: str, as_json: bool
     with target.session() as connection:
         decision = trigger(
             connection, app, target.settings, name,
-            job_source="user_cli", created_by=f"user:{_person()}",
+            job_source="user_cli", created_by=f"user:{person()}",
         )  # fmt: skip
     tick = decision.tick
     if as_json:
@@ -58,7 +58,8 @@ def trigger_command(target: Target, ctx: click.Context, name: str, as_json: bool
     ctx.exit({"launched": 0, "skipped": SKIPPED}.get(tick.outcome, FAILED))
 
 
-def _person() -> str:
+def person() -> str:
+    """The login name of who calls."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name

@@ -121,15 +121,17 @@ class Elapsed:
         return None
 
     def count(self, after: datetime, until: datetime) -> int:
-        """How many instants are in (after, until], stretch by stretch between the changes."""
+        """How many instants are in (after, until]: the wall times from one to the other, without
+        those that were left out between, and with those that came again."""
         if until <= after:
             return 0
-        total, wall = 0, shown(self.zone, after)
+        first, last = shown(self.zone, after), shown(self.zone, until)
+        # The clock may have gone back behind where it was.
+        total = self.wall.count(first, last) - self.wall.count(last, first)
         for change in changes(self.zone, after, until):
-            moment = change.at.replace(tzinfo=None)
-            total += self.wall.count(wall, moment + change.before - TICK)
-            wall = moment + change.after - TICK
-        return total + self.wall.count(wall, shown(self.zone, until))
+            among = self.wall.count(change.start - TICK, change.end - TICK)
+            total += -among if change.is_gap else among
+        return total
 
     def _ahead(self, wall: datetime) -> tuple[list[_Stretch], datetime]:
         """What the clock will show from a wall time on: what is left of an hour that comes twice,

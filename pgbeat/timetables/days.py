@@ -143,6 +143,9 @@ class Listed:
 class DaysAndTimes:
     """The wall times of some days, at the same times on each of them."""
 
+    #: What isn't in so many days never is.
+    cycle = CYCLE
+
     def __init__(self, days: Days, times: Times) -> None:
         self._days, self._times = days, times
 
@@ -158,7 +161,7 @@ class DaysAndTimes:
         """The first strictly after a wall time."""
         today, second = after.toordinal(), _second(after)
         day = self._days.on_or_after(today)
-        while day is not None and day - today <= CYCLE:
+        while day is not None and day - today <= self.cycle:
             times = self.times_of(day)
             index = times.rank(second) if day == today else 0
             if index < len(times):
@@ -170,7 +173,7 @@ class DaysAndTimes:
         """The last up to a wall time, which counts."""
         today, second = until.toordinal(), _second(until)
         day = self._days.on_or_before(today)
-        while day is not None and today - day <= CYCLE:
+        while day is not None and today - day <= self.cycle:
             times = self.times_of(day)
             index = times.rank(second) if day == today else len(times)
             if index:

@@ -57,7 +57,9 @@ class Interval:
         return (until - self.anchor) // self.every - (after - self.anchor) // self.every
 
     def _days(self) -> Fixed | None:
-        """The interval as wall times, where it is whole days."""
+        """The interval as wall times, where it is whole days and the zone's clock may change."""
+        if self.timezone == "UTC" or self.every < _DAY:
+            return None
         days, rest = divmod(self.every, _DAY)
         if rest:
             return None

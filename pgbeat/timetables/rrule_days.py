@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import MAXYEAR, date, datetime
 from functools import lru_cache
 from itertools import groupby
+from math import gcd
 
 from dateutil import rrule as dateutil
 
@@ -47,6 +48,12 @@ class RuleDays(Days):
             frequency, interval, phase, parts.week_start, months, parts.week_numbers,
             parts.year_days, month_days, weekdays,
         )  # fmt: skip
+
+    @property
+    def is_every(self) -> bool:
+        """Whether every day is one of them."""
+        lists = self.months, self.week_numbers, self.year_days, self.month_days, self.weekdays
+        return self.frequency == DAILY and self.interval == 1 and not any(lists)
 
     def page_of(self, day: int) -> int:
         """The year of a day."""
@@ -113,7 +120,7 @@ def _filtered(
         dateutil.rrule(
             dateutil.YEARLY,
             dtstart=datetime(year, 1, 1),  # noqa: DTZ001
-            until=datetime(year, 12, 31),  # noqa: DTZ001
+            interval=MAXYEAR,  # one pass: dateutil looks at its end only where it finds a day
             wkst=rule.week_start,
             bymonth=months if by_month else None,
             byweekno=rule.week_numbers or None,
@@ -195,15 +202,22 @@ class Units:
 
     @property
     def a_day(self) -> int:
-        """How many there are in a day."""
+        """How many hours, minutes or seconds there are in a day."""
         return 86_400 // self.size
+
+    @property
+    def cycle(self) -> int:
+        """After how many days the times of day are the same again."""
+        return self.interval // gcd(self.interval, self.a_day)
 
 
 class UnitTimes(DaysAndTimes):
     """Every so many hours, minutes or seconds from a start, on some days."""
 
-    def __init__(self, days: Days, units: Units, start: datetime) -> None:
+    def __init__(self, days: RuleDays, units: Units, start: datetime) -> None:
         super().__init__(days, Listed(()))
+        if days.is_every:
+            self.cycle = units.cycle
         second = start.hour * 3600 + start.minute * 60 + start.second
         self._units, self._start = units, start.toordinal() * units.a_day + second // units.size
 
@@ -214,9 +228,14 @@ class UnitTimes(DaysAndTimes):
 
     def count_between(self, first: int, last: int) -> int:
         """How many there are on the days from one to another, both included."""
-        if self._units.a_day % self._units.interval == 0:  # the same on every day
+        if self._units.cycle == 1:
             return self._days.count(first, last) * len(self.times_of(first))
-        return sum(len(self.times_of(day)) for day in self._days.between(first, last))
+        total, days = 0, last - first + 1
+        if days > self.cycle:
+            whole, rest = divmod(days, self.cycle)
+            total = (whole - 1) * self.count_between(first, first + self.cycle - 1)
+            first = last - rest - self.cycle + 1
+        return total + sum(len(self.times_of(day)) for day in self._days.between(first, last))
 
 
 @lru_cache(maxsize=256)

@@ -11,6 +11,10 @@ from pgbeat.timetables.rrule_parts import DAILY, HOURLY, SECONDLY, RuleParts, pa
 from pgbeat.timetables.timetable import Timetable, bounded
 from pgbeat.timetables.zones import LATEST, TICK, shown, zone
 
+_SECOND = timedelta(seconds=1)
+#: A COUNT that takes longer is none.
+_ENDLESS = timedelta(days=1000 * 366)
+
 
 @dataclass(frozen=True, slots=True)
 class RRule:
@@ -58,15 +62,12 @@ def _timetable(text: str, anchor: datetime, timezone: str) -> Timetable:
     start = (shown(where, start) if start.tzinfo else start).replace(microsecond=0, fold=0)
     until = parts.until
     hours, minutes, seconds = _times(parts, start)
-    wall: Wall = _From(
-        _wall(parts, start, hours, minutes, seconds),
-        start,
-        until if until and not until.tzinfo else LATEST,
-    )
+    wall = _wall(parts, start, hours, minutes, seconds)
+    final = until if until and not until.tzinfo else LATEST
     if parts.count is not None:
-        wall = _FirstOf(wall, start - TICK, parts.count)
+        final = _last_of(wall, start, parts.count)
     is_fixed = bool(hours and minutes)
-    clock = (Fixed if is_fixed else Elapsed)(wall, where)
+    clock = (Fixed if is_fixed else Elapsed)(_From(wall, start, final), where)
     return bounded(clock, None, until if until and until.tzinfo else None)
 
 
@@ -128,32 +129,24 @@ class _From:
         return self.wall.count(max(after, self.first - TICK), min(until, self.final))
 
 
-@dataclass(frozen=True, slots=True)
-class _FirstOf:
-    """The first so many of the wall times after one."""
-
-    wall: Wall
-    start: datetime
-    limit: int
-
-    def next(self, after: datetime) -> datetime | None:
-        """The first strictly after a wall time."""
-        found = self.wall.next(after)
-        return found if found is not None and self._number(found) <= self.limit else None
-
-    def last(self, until: datetime) -> datetime | None:
-        """The last up to a wall time, which counts."""
-        if self._number(until) <= self.limit:
-            return self.wall.last(until)
-        low, high = self.start, until
-        while high - low > timedelta(seconds=1):  # the last of them is in (low, high]
-            middle = low + (high - low) / 2
-            low, high = (middle, high) if self._number(middle) < self.limit else (low, middle)
-        return self.wall.last(high)
-
-    def count(self, after: datetime, until: datetime) -> int:
-        """How many are in (after, until]."""
-        return max(0, min(self.limit, self._number(until)) - min(self.limit, self._number(after)))
-
-    def _number(self, wall: datetime) -> int:
-        return self.wall.count(self.start, wall)
+def _last_of(wall: Wall, start: datetime, number: int) -> datetime:
+    """The wall time that is the n-th from a start on, or a later one before the next."""
+    before, length = start - TICK, timedelta(days=1)
+    if wall.next(before) is None:
+        return LATEST
+    low = high = before
+    counted = 0
+    while (more := wall.count(low, high)) < number - counted:
+        if high == LATEST or high - start > _ENDLESS:
+            return LATEST
+        low, counted = high, counted + more
+        high = low + length if LATEST - low > length else LATEST
+        length *= 2
+    while high - low > _SECOND:  # it is in (low, high]
+        middle = low + (high - low) / 2
+        more = wall.count(low, middle)
+        if more < number - counted:
+            low, counted = middle, counted + more
+        else:
+            high = middle
+    return high

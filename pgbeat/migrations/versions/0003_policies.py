@@ -66,6 +66,15 @@ CREATE INDEX schedules_probe ON pgbeat.schedules (namespace, probe_at)
 CREATE INDEX schedules_after ON pgbeat.schedules (namespace, after) WHERE after IS NOT NULL;
 """
 
+NAMESPACES = """
+-- The zone that the times of each app's schedules were computed in, where a row names none.
+CREATE TABLE pgbeat.namespaces (
+    name     text PRIMARY KEY,
+    timezone text NOT NULL,
+    CONSTRAINT namespaces_name CHECK (name ~ '^[A-Za-z0-9_.-]{1,63}$')
+);
+"""
+
 TICKS = """
 ALTER TABLE pgbeat.ticks
     ADD missed integer NOT NULL DEFAULT 0,  -- due times before this one that it accounts for
@@ -578,5 +587,7 @@ CREATE TRIGGER job_ended AFTER UPDATE OF state ON pgbeat.jobs FOR EACH ROW
 
 
 def upgrade() -> None:
-    for script in (SCHEDULES, TICKS, PROBLEMS, CALENDARS, CHECK_SCHEDULE, CONDITIONS, JOB_ENDED):
+    for script in (
+        SCHEDULES, NAMESPACES, TICKS, PROBLEMS, CALENDARS, CHECK_SCHEDULE, CONDITIONS, JOB_ENDED,
+    ):  # fmt: skip
         op.execute(script.strip())

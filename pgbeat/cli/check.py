@@ -1,0 +1,133 @@
+"""`pgbeat check`: what would become of a schedule now."""
+
+import json
+from typing import Any
+
+import click
+from rich.text import Text
+
+from pgbeat import schedules
+from pgbeat.cli import printing
+from pgbeat.cli.failures import FAILED, SKIPPED
+from pgbeat.cli.printing import line
+from pgbeat.cli.target import Target, pass_target
+from pgbeat.cli.views import json_option
+from pgbeat.judge import Verdict
+from pgbeat.launchers import JobRequest
+from pgbeat.rehearsal import Rehearsal, rehearse
+from pgbeat.schedules import Schedule
+
+_VERBS = {
+    "launched": "would be launched",
+    "skipped": "would be skipped",
+    "failed": "would fail",
+    "waiting": "would wait",
+}
+
+
+@click.command("check")
+@click.argument("name")
+@json_option
+@click.pass_context
+@pass_target
+def check_command(target: Target, ctx: click.Context, name: str, as_json: bool) -> None:
+    """Say what would become of a schedule now, launching nothing.
+
+    Its launcher or condition is asked as if it were due, and the policies before it. Exits as
+    `trigger` would: 0 launched, 3 skipped, 1 failed. A launcher in Python needs the app.
+    """
+    with target.transaction() as connection:
+        row = schedules.get(connection, name, namespace=target.settings.namespace)
+    app = target.registry
+    if app is None and row.launcher != "GenericLauncher":
+        app = target.require_app(f"launcher {row.launcher} of schedule {name!r} is the app's code")
+    if app is None and row.args is None:
+        app = target.require_app(f"schedule {name!r} has its arguments in the app's code")
+    with target.session() as connection:
+        found = rehearse(connection, app, target.settings, name)
+    if as_json:
+        printing.echo_json(_json(found))
+    else:
+        _show(found)
+    _remark(target, found)
+    ctx.exit({"launched": 0, "failed": FAILED}.get(found.outcome, SKIPPED))
+
+
+def _json(found: Rehearsal) -> dict[str, Any]:
+    outcome, why = _said(found.verdict)
+    request = found.verdict.request
+    return {
+        "schedule": found.schedule.name,
+        "outcome": found.outcome,
+        "reason": found.reason,
+        "error": found.error,
+        "objections": [objection._asdict() for objection in found.objections],
+        "launcher": {"name": found.schedule.launcher, "outcome": outcome, "why": why},
+        "request": None if request is None else _request(found.schedule, request),
+    }
+
+
+def _request(row: Schedule, request: JobRequest) -> dict[str, Any]:
+    """What would be launched; what is not JSON is shown as Python writes it."""
+    options = {**row.options, **request.options}
+    return {
+        "task": request.task,
+        "args": _plain(list(request.args)),
+        "kwargs": _plain(dict(request.kwargs)),
+        "options": _plain(options),
+        "queue": str(options.get("queue") or row.queue or "") or None,
+    }
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError):
+        return repr(value)
+
+
+def _said(verdict: Verdict) -> tuple[str, str | None]:
+    """The outcome that the launcher alone would lead to, and why."""
+    if verdict.request is not None:
+        return "launched", None
+    return ("failed", verdict.error) if verdict.skip is None else ("skipped", verdict.skip)
+
+
+def _show(found: Rehearsal) -> None:
+    why = found.reason or found.error
+    request = found.verdict.request
+    about = "" if why is None else line(why)
+    if found.outcome == "launched" and request is not None:
+        about = line(_launch(_request(found.schedule, request)))
+    style = printing.STYLES[found.outcome]
+    printing.show(Text.assemble((_VERBS[found.outcome], style), f": {about}"))
+    outcome, said = _said(found.verdict)
+    others: list[tuple[str, str]] = [(o.policy, line(o.reason)) for o in found.objections]
+    if others:
+        word = "condition" if found.schedule.launcher == "GenericLauncher" else "launcher"
+        verb = {"launched": "would launch", "skipped": "says no", "failed": "fails"}[outcome]
+        others.append((word, f"{verb}: {line(said)}" if said else verb))
+        printing.show(printing.facts(others))
+
+
+def _launch(request: dict[str, Any]) -> str:
+    parts = [str(request["task"])]
+    for key in ("args", "kwargs", "options"):
+        if request[key]:
+            value = request[key]
+            parts.append(f"{key} {value if isinstance(value, str) else printing.compact(value)}")
+    if request["queue"]:
+        parts.append(f"queue {request['queue']}")
+    return ", ".join(parts)
+
+
+def _remark(target: Target, found: Rehearsal) -> None:
+    row = found.schedule
+    if not row.enabled:
+        printing.note(f"it is disabled ({line(row.disabled_reason)}), and not due.")
+    elif row.paused_at is not None:
+        printing.note("it is paused, and not due before it is resumed.")
+    if not target.has_app and found.outcome == "launched":
+        printing.note("whether there is such a task is not checked; with -A APP it would be.")
+    if not target.has_app and row.calendar is not None and row.timezone is None:
+        printing.note("it names no time zone and takes the app's; without -A APP, UTC is assumed.")

@@ -1,0 +1,245 @@
+"""`pgbeat forecast`: what will be due when, and how much at a time."""
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+from rich.text import Text
+
+from pgbeat import calendars, db, entries, schedules
+from pgbeat.cli import printing
+from pgbeat.cli.failures import BadInput
+from pgbeat.cli.options import in_zone, read_moment
+from pgbeat.cli.printing import counted, line, span, utc
+from pgbeat.cli.target import Target, pass_target
+from pgbeat.cli.views import json_option
+from pgbeat.errors import InvalidSchedule
+from pgbeat.forecast import Expected, Forecast, Load, forecast, is_certain
+from pgbeat.schedules import Schedule
+from pgbeat.timetables import Timetable, zone
+
+
+@click.command("forecast")
+@click.argument("names", nargs=-1)
+@click.option(
+    "--hours",
+    type=click.FloatRange(0, 8784, min_open=True),
+    default=24,
+    show_default=True,
+    metavar="N",
+    help="How far to look, up to a year.",
+)
+@click.option(
+    "--from",
+    "start",
+    type=read_moment,
+    metavar="WHEN",
+    help="From when on: 2026-12-24, 2026-12-24T09:00, …T09:00Z; now.",
+)
+@click.option("--by-minute", is_flag=True, help="Show how much is due in each minute.")
+@click.option(
+    "--limit",
+    type=click.IntRange(0),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="List the first so many times; all are counted.",
+)
+@json_option
+@pass_target
+def forecast_command(
+    target: Target,
+    names: tuple[str, ...],
+    hours: float,
+    start: datetime | None,
+    by_minute: bool,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Show what will be due when: all schedules, or those named.
+
+    Timetables, windows, jitter, calendars, catch-up, max_runs and min_interval are followed.
+    Conditions and launchers can't be known: what they decide is marked with a question mark. Times
+    without an offset are those of the app's zone.
+    """
+    namespace = target.settings.namespace
+    with target.transaction() as connection:
+        now = db.now(connection)
+        if names:
+            rows = [schedules.get(connection, n, namespace=namespace) for n in dict.fromkeys(names)]
+        else:
+            rows = schedules.listing(connection, namespace=namespace)
+        named = {row.calendar for row in rows if row.calendar is not None}
+        known = calendars.load(connection, named, namespace=namespace)
+    begin = now if start is None else in_zone(start, zone(target.timezone), "--from")
+    if begin < now:
+        raise BadInput(f"--from is over, at {utc(begin)} UTC; `pgbeat history` shows what was")
+    try:
+        end = begin + timedelta(hours=hours)
+    except OverflowError:
+        raise BadInput("--from is too late") from None
+    found = forecast(
+        rows, _timetables(target), known, now, end,
+        start=None if start is None else begin, timezone=target.timezone, limit=limit,
+    )  # fmt: skip
+    if as_json:
+        printing.echo_json(_json(rows, found, by_minute=by_minute))
+    else:
+        _show(rows, found, limit, by_minute=by_minute)
+    _remark(target, rows, found)
+
+
+def _timetables(target: Target) -> Callable[[Schedule], Timetable]:
+    def timetable(row: Schedule) -> Timetable:
+        own = row.timetable(target.timezone)
+        if own is not None:
+            return own
+        app = target.registry
+        if app is None:
+            raise InvalidSchedule("its timetable is in the app's code; give it with -A APP")
+        return entries.code_timetable(app, row, entries.built_in(app))
+
+    return timetable
+
+
+def _json(rows: list[Schedule], found: Forecast, *, by_minute: bool) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "from": found.start,
+        "to": found.end,
+        "total": found.total,
+        "launches": found.launches,
+        "uncertain": found.uncertain,
+        "skipped": found.skipped,
+        "peak": None if found.peak is None else found.peak._asdict(),
+        "times": [
+            {
+                "at": due.at,
+                "due_at": due.due_at,
+                "schedule": due.schedule.name,
+                "certain": is_certain(due.schedule),
+                "skip": due.skip,
+                "note": due.note,
+            }
+            for due in found.times
+        ],
+        "after": [
+            {"schedule": row.name, "after": row.after, "after_outcome": row.after_outcome}
+            for row in found.after
+        ],
+        "disabled": [row.name for row in rows if not row.enabled],
+        "paused": [row.name for row in rows if row.enabled and row.paused_at is not None],
+        "unknown": found.unknown,
+    }
+    if by_minute:
+        answer["minutes"] = [load._asdict() for load in found.minutes]
+    return answer
+
+
+def _show(rows: list[Schedule], found: Forecast, limit: int, *, by_minute: bool) -> None:
+    length = span(found.end - found.start)
+    if not found.total and not found.after:
+        click.echo(f"Nothing is due in {length}.")
+        return
+    if by_minute:
+        _show_minutes(found)
+    else:
+        _show_times(found, limit)
+    names = len(rows) - sum(not row.enabled or row.paused_at is not None for row in rows)
+    parts = [
+        f"{number:,} {words}"
+        for number, words in (
+            (found.launches, "launched"),
+            (found.uncertain, "uncertain"),
+            (found.skipped, "skipped"),
+        )
+        if number
+    ]
+    click.echo()
+    click.echo(
+        f"{found.total:,} due times in {length}, of {counted(names, 'schedule')}"
+        + (f": {', '.join(parts)}." if parts else ".")
+    )
+    if found.peak is not None:
+        click.echo(f"The most in a minute: {_load(found.peak)}, at {_minute(found.peak)} UTC.")
+
+
+def _show_times(found: Forecast, limit: int) -> None:
+    listed = found.times, found.after[:limit]
+    if not any(listed):
+        return
+    table = printing.table("when (UTC)", "schedule", "", folding={"schedule", ""})
+    for due in found.times:
+        table.add_row(utc(due.at), line(due.schedule.name), _how(due))
+    for row in found.after[:limit]:
+        table.add_row(printing.timetable(row), line(row.name), "?")
+    printing.show(table)
+    more = found.total - len(found.times) + max(0, len(found.after) - limit)
+    if more:
+        click.echo(f"… and {more:,} more (--limit)")
+
+
+def _how(due: Expected) -> Text:
+    """Whether it is launched, and what is to be said besides."""
+    row = due.schedule
+    if due.skip is not None:
+        text = Text.assemble(("skipped", printing.STYLES["skipped"]), f": {line(due.skip)}")
+    elif is_certain(row):
+        text = Text()
+    elif row.launcher != "GenericLauncher":
+        text = Text(f"? by {row.launcher}")
+    elif row.condition_sql is not None:
+        text = Text("? on its condition")
+    else:
+        text = Text("? by the app's code")
+    if due.note is not None:
+        text.append(f"{'; ' if text else ''}{line(due.note)}")
+    return text
+
+
+def _show_minutes(found: Forecast) -> None:
+    table = printing.table("minute (UTC)", "launched", "uncertain",
+                           numbers={"launched", "uncertain"})  # fmt: skip
+    for load in found.minutes:
+        table.add_row(_minute(load), f"{load.launches:,}", f"{load.uncertain:,}")
+    printing.show(table)
+
+
+def _minute(load: Load) -> str:
+    return utc(load.minute)[:16]
+
+
+def _load(load: Load) -> str:
+    uncertain = f"{load.uncertain:,} of them uncertain" if load.uncertain else ""
+    total = f"{load.launches + load.uncertain:,}"
+    return f"{total}, {uncertain}" if uncertain else total
+
+
+def _remark(target: Target, rows: list[Schedule], found: Forecast) -> None:
+    disabled = [row.name for row in rows if not row.enabled]
+    paused = [row.name for row in rows if row.enabled and row.paused_at is not None]
+    left_out = [
+        f"{len(names)} {word} ({_named(names)})"
+        for names, word in ((disabled, "disabled"), (paused, "paused"))
+        if names
+    ]
+    if left_out:
+        printing.note(f"left out: {' and '.join(left_out)}.")
+    for name, why in list(found.unknown.items())[:_NAMED]:
+        printing.note(f"schedule {line(name)!r} is left out: {line(why)}")
+    if len(found.unknown) > _NAMED:
+        printing.note(f"so are {len(found.unknown) - _NAMED} more; --json names them.")
+    if not target.has_app and any(
+        printing.is_local(row) and row.timezone is None for row in rows if row.enabled
+    ):
+        printing.note("schedules that name no time zone take the app's; without -A APP, UTC is "
+                      "assumed.")  # fmt: skip
+
+
+#: So many schedules are named in a remark.
+_NAMED = 5
+
+
+def _named(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(map(line, names[:_NAMED])) + more

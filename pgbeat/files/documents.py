@@ -1,0 +1,83 @@
+"""Trees of values that know where in a file they stand, and mistakes found in them."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+#: How many values a file may have, those that aliases repeat included.
+MOST = 5_000_000
+
+
+class Mistake(NamedTuple):
+    """Something wrong, and where: line and column count from 1."""
+
+    line: int
+    column: int
+    message: str
+
+
+@dataclass(slots=True)
+class Notes:
+    """The mistakes that are found on the way."""
+
+    mistakes: list[Mistake] = field(default_factory=list)
+    #: Fields that have one, by the name of what they are fields of.
+    unfit: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+
+    def at(self, node: "Node", message: str, name: str = "", key: str = "") -> None:
+        """Notes a mistake in what has that name, in its field `key`."""
+        said = f"{name}: {message}" if name else message
+        self.mistakes.append(Mistake(node.line, node.column, said))
+        self.unfit[name].add(key)
+
+
+class Unreadable(Exception):
+    """The text is no YAML or JSON. `args[0]` is the `Mistake`."""
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A value and its place. `value` is a scalar, a list of nodes, or a dict of `Entry`."""
+
+    value: Any
+    line: int
+    column: int
+    #: How many values it has in it, with itself.
+    size: int = 1
+
+    def plain(self) -> Any:
+        """The value without places."""
+        if isinstance(self.value, dict):
+            return {key: entry.node.plain() for key, entry in self.value.items()}
+        if isinstance(self.value, list):
+            return [node.plain() for node in self.value]
+        return self.value
+
+
+class Entry(NamedTuple):
+    """A key's place and the value under it."""
+
+    key: Node
+    node: Node
+
+
+def mapping(pairs: Iterator[tuple[Node, Node]], line: int, column: int, notes: Notes) -> Node:
+    """A mapping at that place. Keys that are there twice, or are no text, are noted."""
+    entries: dict[str, Entry] = {}
+    for key, node in pairs:
+        if not isinstance(key.value, str):
+            notes.at(key, f"the key {_shown(key)} is no text; put it in quotes")
+        elif key.value in entries:
+            first = entries[key.value].key
+            notes.at(key, f"{key.value!r} is there twice, first in line {first.line}")
+        else:
+            entries[key.value] = Entry(key, node)
+    return Node(entries, line, column, 1 + sum(1 + e.node.size for e in entries.values()))
+
+
+def _shown(key: Node) -> str:
+    if isinstance(key.value, dict | list):
+        return "in braces or brackets"
+    words = {"None": "null", "True": "true", "False": "false"}
+    return words.get(str(key.value), str(key.value))
