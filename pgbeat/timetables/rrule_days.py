@@ -216,6 +216,7 @@ class UnitTimes(DaysAndTimes):
 
     def __init__(self, days: RuleDays, units: Units, start: datetime) -> None:
         super().__init__(days, Listed(()))
+        self._is_every = days.is_every
         if days.is_every:
             self.cycle = units.cycle
         second = start.hour * 3600 + start.minute * 60 + start.second
@@ -231,7 +232,7 @@ class UnitTimes(DaysAndTimes):
         if self._units.cycle == 1:
             return self._days.count(first, last) * len(self.times_of(first))
         total, days = 0, last - first + 1
-        if days > self.cycle:
+        if self._is_every and days > self.cycle:
             whole, rest = divmod(days, self.cycle)
             total = (whole - 1) * self.count_between(first, first + self.cycle - 1)
             first = last - rest - self.cycle + 1
