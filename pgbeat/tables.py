@@ -147,7 +147,9 @@ schedules = Table(
         _of_calendar("once_at", "starts_at", "ends_at", "due_at", "probe_at"),
         name="schedules_other_times_of_calendar",
     ),
-    CheckConstraint("source IN ('sql', 'cli', 'api', 'file', 'code', 'import')", name="schedules_source"),
+    CheckConstraint(
+        "source IN ('sql', 'cli', 'api', 'file', 'code', 'import')", name="schedules_source"
+    ),
     ForeignKeyConstraint(
         ["namespace", "calendar"],
         ["pgbeat.calendars.namespace", "pgbeat.calendars.name"],

@@ -233,7 +233,9 @@ def test_interrupted(database: str, sql: Sql) -> None:
     sql("UPDATE pgbeat.schedules SET condition_sql = 'SELECT true FROM pg_sleep(60)'")
     env = {**os.environ, "TESTS_DATABASE": database}
     command = [*PGBEAT, "-A", "tests.app", "trigger", "s"]
-    waiting = "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%%pgbeat.ask%%' AND state = 'active'"
+    waiting = (
+        "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%%pgbeat.ask%%' AND state = 'active'"
+    )
     with subprocess.Popen(
         command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:

@@ -467,7 +467,7 @@ def test_another_zone_of_the_app_computes_next_times_anew_and_floods_nothing(
     add(sql, "elapsed", every="5 hours")
     first = at()
     first.run_due()
-    before = dict(sql("SELECT name, next_run FROM pgbeat.schedules"))
+    before: dict[str, datetime] = dict(sql("SELECT name, next_run FROM pgbeat.schedules"))
     assert before["app's"] == START + 21 * HOUR
     first.close()
     app.conf.timezone = "America/New_York"
@@ -475,7 +475,7 @@ def test_another_zone_of_the_app_computes_next_times_anew_and_floods_nothing(
     scheduler = at()
     scheduler.run_due()
     assert scheduler.ticks == []
-    after = dict(sql("SELECT name, next_run FROM pgbeat.schedules"))
+    after: dict[str, datetime] = dict(sql("SELECT name, next_run FROM pgbeat.schedules"))
     assert after == {**before, "app's": START + 2 * HOUR}
 
 
@@ -523,11 +523,11 @@ MIX = [
 )
 def test_a_simulated_year(sql: Sql, at: At, schedules: int, days: int) -> None:
     """Every expected due time once, or accounted for, through restarts and clocks that step."""
-    for share, timetable in MIX:
+    for share, columns in MIX:
         for n in range(share * schedules // 100):
             # Half of them make up for each time that a leaping clock goes past.
             policy = {"catch_up": "all", "catch_up_limit": 1000} if n % 2 else {}
-            add(sql, f"{timetable} {n}".replace("/", "-"), **timetable, **policy)
+            add(sql, f"{columns} {n}".replace("/", "-"), **columns, **policy)
     begin, end = START, START + timedelta(days=days)
     beat = at(begin)
     ticks: list[Tick] = []
