@@ -245,8 +245,9 @@ class Dispatcher:
             next_run = now + row.backoff()
             # What was not launched after all is to be found again by the retry.
             advance = due.Advance(
-                row.id, "failed", next_run, retry_count, tick.error, ended=row.ended
-            )
+                row.id, "failed", next_run, retry_count, tick.error,
+                due_at=verdict.then, ended=row.ended,
+            )  # fmt: skip
             return Decision(tick, row, retry_count, next_run, disabled), advance
         then, disabled, is_complete = self._then(verdict, launched, now)
         after = None if then is None else then.next_run

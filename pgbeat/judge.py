@@ -64,6 +64,8 @@ class Judge:
     ) -> None:
         self._app, self._settings, self._engine = app, settings, engine
         self._default_entries = default_entries
+        #: Conditions in SQL that took too long among others.
+        self._slow: set[str] = set()
         #: The zone of schedules that name none.
         self.timezone = str(getattr(app.timezone, "key", None) or app.timezone)
 
@@ -129,19 +131,31 @@ class Judge:
         request = JobRequest(row.args or (), row.kwargs, {}, row.task or "")
         return verdict._replace(request=request)
 
+    def is_quick(self, schedule: Schedule) -> bool:
+        """Whether all it takes is a condition in SQL, and that one was not slow before."""
+        return schedule.is_sql_only and schedule.condition_sql not in self._slow
+
     def ask(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
         """Asks the conditions in SQL of schedules that need no more, all in one statement.
 
         Verdicts that there was no time for are not reached.
         """
         texts = list(dict.fromkeys(str(verdict.schedule.condition_sql) for verdict in verdicts))
-        try:
-            with self._engine.connect() as connection:
-                read_only(connection, min(_TOGETHER, self._settings.condition_timeout))
-                answers = ask(connection, texts)
-        except DBAPIError:
-            return list(verdicts)  # asked one by one, each says what is wrong
+        for last_try in (False, True):
+            try:
+                with self._engine.connect() as connection:
+                    read_only(connection, min(_TOGETHER, self._settings.condition_timeout))
+                    answers = ask(connection, texts)
+                break
+            except Exception as error:
+                if db.is_lost(error) and not last_try:
+                    continue  # a pooled connection had died
+                if isinstance(getattr(error, "orig", None), psycopg.errors.QueryCanceled):
+                    self._slow.update(texts)  # between two of them: it is not known whose fault
+                    return list(verdicts)
+                return [self.broken(verdict, error) for verdict in verdicts]
         if answers and isinstance(answers[-1], psycopg.errors.QueryCanceled):
+            self._slow.add(texts[len(answers) - 1])
             answers.pop()
         said = dict(zip(texts, answers, strict=False))
         return [self._said(v, said.get(str(v.schedule.condition_sql))) for v in verdicts]

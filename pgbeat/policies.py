@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from pgbeat.schedules import Schedule
-from pgbeat.timetables import Timetable
+from pgbeat.timetables import Timetable, span
 
 #: How late still counts for `catch_up` of `none`, where the schedule doesn't say.
 GRACE = timedelta(minutes=1)
@@ -34,11 +34,11 @@ def settle(row: Schedule, timetable: Timetable, now: datetime) -> Due:
     for the job before it.
     """
     next_run = row.next_run or now
-    nominal = row.due_at or next_run
     if row.after is not None:
-        return Due(nominal, now, max(row.ended - 1, 0), _ended(row))
+        return Due(next_run, now, max(row.ended - 1, 0), _ended(row))
     if row.retry_count:
-        return Due(nominal, now)
+        return _retry(row, timetable, next_run, now)
+    nominal = row.due_at or next_run
     waited = row.waiting_for is not None
     # What jitter put off is not late for it, nor what it put off beyond the time after.
     free = max(next_run, row.last_run or next_run) if row.jitter else next_run
@@ -55,7 +55,7 @@ def settle(row: Schedule, timetable: Timetable, now: datetime) -> Due:
         settled = Due(max(latest, nominal), clock, missed, _missed(missed, nominal, row))
     late = clock - settled.at
     if grace is not None and late > grace and not waited:
-        reason = f"{_span(late)} late, more than its grace of {_span(grace)}"
+        reason = f"{span(late)} late, more than its grace of {span(grace)}"
         return settled._replace(skip=reason)
     return settled
 
@@ -66,7 +66,7 @@ def _all(
     """Each missed time is made up for, oldest first, but for those that are too old or too many:
     these are skipped together."""
     cutoff = nominal - _INSTANT if grace is None else clock - grace - _INSTANT
-    reason = "" if grace is None else f"more than its grace of {_span(grace)} late"
+    reason = "" if grace is None else f"more than its grace of {span(grace)} late"
     begin = _begin(row, nominal)
     if timetable.count(begin, clock) >= row.catch_up_limit:
         oldest = clock + _INSTANT
@@ -83,6 +83,17 @@ def _all(
     return Due(last, last, missed, _missed(missed, nominal, row), f"{reason} (catch_up all)")
 
 
+def _retry(row: Schedule, timetable: Timetable, next_run: datetime, now: datetime) -> Due:
+    """The due time of a retry is its own. What fell due since the failure is missed, or comes
+    after it."""
+    if row.due_at is None:
+        return Due(next_run, now)
+    if row.catch_up == "all":
+        return Due(next_run, row.due_at)
+    missed = timetable.count(row.due_at, now)
+    return Due(next_run, now, missed, _missed(missed, row.due_at, row))
+
+
 def _begin(row: Schedule, nominal: datetime) -> datetime:
     """The time after which due times count as missed: an interval begins with its row."""
     is_anchored = row.every is not None and row.starts_at is None
@@ -96,7 +107,7 @@ def too_soon(row: Schedule, now: datetime) -> str | None:
     since = now - row.last_success
     if since >= row.min_interval:
         return None
-    return f"launched {_span(since)} ago, and min_interval is {_span(row.min_interval)}"
+    return f"launched {span(since)} ago, and min_interval is {span(row.min_interval)}"
 
 
 def _missed(count: int, since: datetime, row: Schedule) -> str | None:
@@ -109,17 +120,3 @@ def _missed(count: int, since: datetime, row: Schedule) -> str | None:
 def _ended(row: Schedule) -> str | None:
     more = row.ended - 1
     return f"{more} more jobs of {row.after!r} ended meanwhile" if more > 0 else None
-
-
-def _span(length: timedelta) -> str:
-    """A length of time in words, to the second: `1 h 30 min`."""
-    seconds = length.total_seconds()
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    parts = []
-    left = int(seconds)
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        if left >= size:
-            parts.append(f"{left // size} {unit}")
-            left %= size
-    return " ".join(parts[:2])

@@ -2,10 +2,9 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import celery.beat
@@ -61,8 +60,6 @@ class Scheduler(celery.beat.Scheduler):
         #: Whether the last look found nothing to do.
         self._idle = True
         self._busy: dict[int, float] = {}
-        #: Conditions in SQL that are too slow to be asked with others, by schedule.
-        self._slow: dict[int, str] = {}
         self._dropped: set[int] = set()
         self._pruned_at = 0.0
         super().__init__(
@@ -119,16 +116,20 @@ class Scheduler(celery.beat.Scheduler):
         return 0.0
 
     def run_due(self) -> int:
-        """Decides all that is due, without waiting for more; the number of decisions.
+        """Decides all that is due by now, without waiting for more; the number of decisions.
 
         Waits for the lock (another beat may lead) up to `max_interval`, and for conditions.
         """
         decided = 0
         if not self._leader.lead():
             return decided
+        begun: datetime | None = None
         while True:
             decided += len(self._look(wait=False))
-            if self._idle and not self._evaluator.held:
+            begun = begun or self._seen.now
+            oldest = self._seen.next_run
+            is_newer = oldest is not None and oldest > begun
+            if (self._idle or is_newer) and not self._evaluator.held:
                 return decided
 
     def close(self) -> None:
@@ -242,23 +243,24 @@ class Scheduler(celery.beat.Scheduler):
         if self._resync_at is not None and time.monotonic() >= self._resync_at:
             self._apply_entries(connection)
         self._leader.changed = False
-        verdicts = self._collect()
-        decided = [verdict.schedule.id for verdict in verdicts]
+        verdicts, unreached = self._collect()
+        decided = [verdict.schedule.id for verdict in (*verdicts, *unreached)]
         held = [*decided, *self._evaluator.held, *self._still_busy()]
         outlook = self._outlook(connection, held)
-        now = outlook.now
+        self._seen, now = outlook, outlook.now
         rows: list[Schedule] = []
         self._idle = False
         if outlook.next_probe is not None and outlook.next_probe <= now:
             for name in due.probe(connection, now, namespace=self.settings.namespace):
                 logger.info("Schedule '%s' was disabled for its failures, and is tried again", name)
-            return []
+            outlook = outlook._replace(next_run=now)
         if outlook.next_run is not None and outlook.next_run <= now:
             self.reached("before claim")
             rows = self._due(connection, now, held)
         if outlook.has_new:
             verdicts += self._begin(connection, now, held)
         verdicts += self._decide(connection, rows, now)
+        self._ask(unreached, now)
         if verdicts:
             self.reached("after conditions")
             decisions = self._dispatcher.commit(connection, verdicts, now)
@@ -310,25 +312,21 @@ class Scheduler(celery.beat.Scheduler):
         self._set_next(connection, times)
         return verdicts
 
-    def _collect(self) -> list[Verdict]:
-        """Verdicts of conditions that have come in, or run out of time."""
+    def _collect(self) -> tuple[list[Verdict], list[Verdict]]:
+        """Verdicts of conditions that have come in or run out of time, and those that there was no
+        time for among many."""
         results, expired = self._evaluator.collect()
         verdicts = [self._judge.overdue(verdict) for verdict in expired]
-        for verdict in results:
-            if verdict.is_reached:
-                verdicts.append(verdict)
-            else:  # one before it, or its own condition, took too long for many at once
-                self._slow[verdict.schedule.id] = str(verdict.schedule.condition_sql)
-                self._submit(verdict, verdict.then)
-        return verdicts
+        verdicts += [verdict for verdict in results if verdict.is_reached]
+        return verdicts, [verdict for verdict in results if not verdict.is_reached]
 
     def _decide(self, connection: Connection, rows: list[Schedule], now: datetime) -> list[Verdict]:
-        """Verdicts that need no waiting; conditions are handed to the evaluator."""
+        """Verdicts that need no waiting; what has a condition is asked."""
         named = {row.calendar for row in rows if row.calendar is not None}
         known = calendars.load(connection, named, namespace=self.settings.namespace)
         verdicts: list[Verdict] = []
         later: list[due.Next] = []
-        together: list[Verdict] = []
+        asked: list[Verdict] = []
         room = self._evaluator.room
         for row in rows:
             due_at = row.due_at or row.next_run or now
@@ -351,17 +349,25 @@ class Scheduler(celery.beat.Scheduler):
                 verdicts.append(self._judge.overdue(verdict, message))
             elif room > 0:
                 room -= 1
-                if row.is_sql_only and self._slow.get(row.id) != row.condition_sql:
-                    together.append(verdict)
-                else:
-                    self._submit(verdict, now)
-        for batch in batched(together, _TOGETHER):
-            self._evaluator.submit(batch, partial(self._judge.ask, batch))
+                asked.append(verdict)
+        self._ask(asked, now)
         self._set_next(connection, later)
         return verdicts
 
-    def _submit(self, verdict: Verdict, now: datetime) -> None:
-        self._evaluator.submit([verdict], lambda: [self._judge.evaluate(verdict, now)])
+    def _ask(self, verdicts: list[Verdict], now: datetime) -> None:
+        """Hands conditions to the evaluator: quick ones in SQL together, others by themselves."""
+        together: list[Verdict] = []
+        for verdict in verdicts:
+            if self._judge.is_quick(verdict.schedule):
+                together.append(verdict)
+            else:
+                self._evaluator.submit([verdict], partial(self._evaluate, verdict, now))
+        for first in range(0, len(together), _TOGETHER):
+            batch = together[first : first + _TOGETHER]
+            self._evaluator.submit(batch, partial(self._judge.ask, batch))
+
+    def _evaluate(self, verdict: Verdict, now: datetime) -> list[Verdict]:
+        return [self._judge.evaluate(verdict, now)]
 
     def _note_dropped(self, verdicts: list[Verdict], decisions: list[Decision]) -> None:
         """A row that changed is looked at again at once; one dropped twice running is held locked
@@ -399,10 +405,3 @@ class Scheduler(celery.beat.Scheduler):
         is_time = days and time.monotonic() - self._pruned_at >= _PRUNE_EVERY
         if is_time and ticks.prune(connection, days) < 1000:
             self._pruned_at = time.monotonic()
-
-
-def batched(items: Sequence[Verdict], size: int) -> Iterator[list[Verdict]]:
-    """The items in lists of that size; the last may be shorter."""
-    rest = iter(items)
-    while batch := list(islice(rest, size)):
-        yield batch

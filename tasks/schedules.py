@@ -67,7 +67,7 @@ _UPSERT = text(
         (name, cron, every, task, launcher, kwargs, condition_sql, retry_base)
     VALUES (:name, :cron, CAST(:every AS interval), :task, :launcher, :kwargs, :condition_sql,
             CAST(:retry_base AS interval))
-    ON CONFLICT (name) DO UPDATE SET
+    ON CONFLICT (namespace, name) DO UPDATE SET
         (cron, every, task, launcher, kwargs, condition_sql, retry_base) =
         (excluded.cron, excluded.every, excluded.task, excluded.launcher, excluded.kwargs,
          excluded.condition_sql, excluded.retry_base)

@@ -51,6 +51,111 @@ def test_everything_there_is(database: str, app: Celery) -> None:
     assert {key: row[key] for key in wanted} == wanted
 
 
+POLICIES = (
+    "--starts-at", "2030-01-01T00:00Z", "--ends-at", "2031-01-01T00:00Z", "--max-runs", "9",
+    "--jitter", "5m", "--calendar", "office", "--catch-up", "all", "--catch-up-limit", "7",
+    "--grace", "10m", "--overlap", "queue_one", "--min-interval", "1h", "--retry-factor", "3",
+    "--probe-after", "6h",
+)  # fmt: skip
+
+
+@pytest.fixture
+def calendar(sql: Sql) -> None:
+    """A calendar that schedules can name."""
+    sql("INSERT INTO pgbeat.calendars (name, definition) "
+        """VALUES ('office', '{"weekdays": ["sat", "sun"]}')""")  # fmt: skip
+
+
+@pytest.mark.usefixtures("calendar")
+def test_every_policy(database: str) -> None:
+    add(database, "s", *POLICIES)
+    row = read(database, "status", "s")
+    wanted: dict[str, Any] = {
+        "starts_at": "2030-01-01T00:00:00Z", "ends_at": "2031-01-01T00:00:00Z", "max_runs": 9,
+        "run_count": 0, "jitter": 300, "calendar": "office", "catch_up": "all",
+        "catch_up_limit": 7, "grace": 600, "overlap": "queue_one", "min_interval": 3600,
+        "retry_factor": 3, "probe_after": 21_600,
+    }  # fmt: skip
+    assert {key: row[key] for key in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "column", "said"),
+    [
+        ("--cron", "0 0 1 1 * 30", "cron", "Next: "),
+        ("--rrule", "FREQ=YEARLY;BYMONTH=1;BYMONTHDAY=1;BYHOUR=9;BYMINUTE=0", "rrule", "Next: "),
+        ("--solar", "sunset 59.91 10.75", "solar", "Next: "),
+        ("--at", "2099-12-24T09:00Z", "once_at", "Next: 2099-12-24 09:00:00 UTC, in "),
+        ("--at", "2020-12-24T09:00Z", "once_at", "Next: at once."),
+        ("--after", "t", "after", "It comes after t."),
+    ],
+)  # fmt: skip
+def test_every_kind_of_timetable(
+    database: str, option: str, value: str, column: str, said: str
+) -> None:
+    added = run(database, "add", "s", "--task", "tests.add", option, value)
+    assert added.exit_code == 0, added.output
+    assert added.stdout.startswith(f"Added schedule 's'. {said}")
+    row = read(database, "status", "s")
+    kinds = ("cron", "every", "once_at", "solar", "rrule", "after")
+    assert [kind for kind in kinds if row[kind] is not None] == [column]
+
+
+def test_what_is_late_beyond_its_grace_is_skipped(database: str) -> None:
+    added = run(
+        database, "add", "s", "--task", "tests.add", "--at", "2020-12-24T09:00Z", "--grace", "1h"
+    )
+    assert "Next: at once; it will be skipped: " in added.stdout
+    assert "late, more than its grace of 1 h." in added.stdout
+
+
+def test_times_without_an_offset(database: str, app: Celery) -> None:
+    def once(row: str) -> str:
+        return str(read(database, "status", row)["once_at"])
+
+    app.conf.timezone = "Asia/Tokyo"
+    at = ("--task", "tests.add", "--at", "2030-07-01T09:00")
+    assert run_with(app, "add", "own", *at, "--timezone", "Europe/Oslo").stderr == ""
+    assert once("own") == "2030-07-01T07:00:00Z"
+    assert run_with(app, "add", "apps", *at).stderr == ""
+    assert once("apps") == "2030-07-01T00:00:00Z"
+    assumed = "Note: times without an offset are taken for UTC; with -A APP, for the app's zone.\n"
+    assert run(database, "add", "none", *at).stderr == assumed + NOT_CHECKED
+    assert once("none") == "2030-07-01T09:00:00Z"
+    # A change is in the zone that it has, or gets.
+    assert run(database, "update", "own", "--at", "2030-12-01").stderr == ""
+    assert once("own") == "2030-11-30T23:00:00Z"
+    run(database, "update", "own", "--at", "2030-12-01", "--timezone", "UTC")
+    assert once("own") == "2030-12-01T00:00:00Z"
+
+
+def test_after_what_is_not_there_yet(database: str) -> None:
+    add(database, "nightly")
+    later = run(database, "add", "s", "--task", "tests.add", "--after", "nigtly")
+    assert (later.exit_code, later.stderr) == (
+        0,
+        NOT_CHECKED.replace("Note", "Note: there is no schedule 'nigtly'; did you mean 'nightly'? "
+                            "Until it is there, nothing is launched after it.\nNote"),
+    )  # fmt: skip
+    right = run(database, "update", "s", "--after", "nightly", "--after-outcome", "finished")
+    assert right.stderr == ""
+    assert right.stdout.startswith(
+        "Changed schedule 's'. It comes after nightly (however it ends).\n"
+    )
+
+
+def test_help_is_grouped(database: str) -> None:
+    shown = run(None, "update", "--help").stdout
+    headings = [text for text in shown.splitlines() if text.endswith(":") and text[0] != " "]
+    assert headings == [
+        "What it launches:", "When (one of them):", "Within which limits:",
+        "Where times are missed or come too close:", "When it fails:", "Options:",
+    ]  # fmt: skip
+    assert shown.count("--no-") == 1
+    assert "--no-NAME" in shown
+    assert "--no-" not in run(None, "add", "--help").stdout
+
+
 def test_defaults_are_the_settings(database: str, app: Celery) -> None:
     app.conf.pgbeat_max_retries = 2
     app.conf.pgbeat_retry_base = 3.5
@@ -82,6 +187,7 @@ def refused_after_note(database: str, *arguments: str, exit_code: int = 2) -> st
 
 
 CRON = 'a cron expression is "minute hour day month weekday", for example'
+NOT_ONE = "condition_sql is not one SELECT; write one SELECT, such as"
 LENGTH = "write seconds, or for example '15 minutes', '1h 30m' or '2 days'"
 
 
@@ -90,7 +196,7 @@ LENGTH = "write seconds, or for example '15 minutes', '1h 30m' or '2 days'"
     [
         (["--cron", "61 * * * *"], f"minute '61' is not valid: numbers are 0-59, with lists, "
          f"ranges and steps; {CRON}"),
-        (["--cron", "* * *"], f"it has 3 fields, not 5; {CRON}"),
+        (["--cron", "* * *"], f"it has 3 fields, not 5 (or 6, with seconds last); {CRON}"),
         (["--cron", "@never"], "cron '@never': no such name; there are @hourly"),
         (["--cron", "* * * * *", "--every", "5"], "it has both cron and every; keep one"),
         ([], "it has no timetable; set cron (for example '0 2 * * *') or every"),
@@ -116,11 +222,31 @@ LENGTH = "write seconds, or for example '15 minutes', '1h 30m' or '2 days'"
         (["--every", "5", "--condition-sql", " "], "condition_sql is empty"),
         (["--every", "5", "--condition-sql", "SELEC 1"], 'condition_sql can\'t run: syntax error '
          'at or near "SELEC"; write one SELECT, such as'),
-        (["--every", "5", "--condition-sql", "DELETE FROM pgbeat.jobs"],
-         "cannot execute DELETE in a read-only transaction"),
-        (["--every", "5", "--condition-sql", "SELECT 1; SELECT 2"], "multiple commands"),
-        (["--every", "5", "--condition-sql", "SET a.b = 1"], "it gives no rows"),
-        (["--every", "5", "--condition-sql", "VACUUM"], "cannot run inside a transaction block"),
+        (["--every", "5", "--condition-sql", "DELETE FROM pgbeat.jobs"], NOT_ONE),
+        (["--every", "5", "--condition-sql", "SELECT 1; SELECT 2"], NOT_ONE),
+        (["--every", "5", "--condition-sql", "SET a.b = 1"], NOT_ONE),
+        (["--every", "5", "--condition-sql", "VACUUM"], NOT_ONE),
+        (["--at", "soon"], "'--at': 'soon' is no time; write for example '2026-12-24T09:00' or"),
+        (["--at", "0001-01-01T00:00+09:00"], "'--at': 0001-01-01T00:00:00+09:00 is not of the "
+         "years 1 to 9999"),
+        (["--at", "2030-03-31T02:30", "--timezone", "Europe/Oslo"], "'--at': 2030-03-31T02:30:00 "
+         "is left out in Europe/Oslo, where the clock goes forward; did you mean 03:30?"),
+        (["--at", "2030-03-31", "--timezone", "Mars/Phobos"], "timezone 'Mars/Phobos' is not"),
+        (["--solar", "sunset"], 'a solar timetable is "event latitude longitude", for example'),
+        (["--rrule", "FREQ=OFTEN"], "rrule 'FREQ=OFTEN': "),
+        (["--cron", "@daily", "--rrule", "FREQ=DAILY", "--after", "t"], "it has cron, rr"),
+        (["--every", "5", "--starts-at", "2030-01-02", "--ends-at", "2030-01-01"], "it ends "),
+        (["--every", "5", "--max-runs", "0"], "'--max-runs': 0 is not in the range"),
+        (["--every", "5", "--jitter", "2 years"], "months and years have no fixed length"),
+        (["--every", "5", "--jitter", "400 days"], "jitter is 400 days; it must be 0 to 366 days"),
+        (["--every", "5", "--calendar", "office"], "there is no calendar 'office'; `pgbeat calen"),
+        (["--every", "5", "--catch-up", "some"], "'some' is not one of 'latest', 'all', 'none'"),
+        (["--every", "5", "--catch-up-limit", "10001"], "10001 is not in the range 1<=x<=10000"),
+        (["--every", "5", "--overlap", "queue"], "'queue' is not one of 'allow', 'skip', 'queue_"),
+        (["--every", "5", "--retry-factor", "0.5"], "0.5 is not in the range"),
+        (["--every", "5", "--probe-after", "0"], "probe_after is 00:00:00; it must be longer"),
+        (["--after", "s"], "after goes in a circle: s after s"),
+        (["--after", "t", "--after-outcome", "cancelled"], "'cancelled' is not one of 'completed'"),
     ],
 )  # fmt: skip
 def test_bad_input(database: str, arguments: list[str], sentence: str) -> None:
@@ -223,6 +349,45 @@ def test_update_the_other_way_round(database: str) -> None:
     assert run(database, "update", "s", "--every", "1h 30m").exit_code == 0
     row = read(database, "status", "s")
     assert (row["cron"], row["every"]) == (None, 5400)
+
+
+def test_update_takes_one_timetable_for_another(database: str) -> None:
+    add(database)
+    kinds = {"once_at": None, "cron": None, "solar": None, "rrule": None, "after": None}
+    for option, value, column in (
+        ("--at", "2030-01-01", "once_at"), ("--cron", "@daily", "cron"),
+        ("--rrule", "FREQ=DAILY", "rrule"), ("--solar", "sunset 59.91 10.75", "solar"),
+        ("--after", "t", "after"), ("--every", "5", "every"),
+    ):  # fmt: skip
+        changed = run(database, "update", "s", option, value)
+        assert changed.exit_code == 0, changed.output
+        row = read(database, "status", "s")
+        assert [kind for kind in [*kinds, "every"] if row[kind] is not None] == [column]
+        assert f"{column} " in changed.stdout
+    assert "it has both cron and every; keep one" in refused(
+        run(database, "update", "s", "--cron", "@daily", "--every", "5")
+    )
+
+
+@pytest.mark.usefixtures("calendar")
+def test_update_clears(database: str) -> None:
+    add(database, "s", *POLICIES, "--timezone", "UTC", "--owner", "ops", "--queue", "q")
+    cleared = [
+        "--no-starts-at", "--no-ends-at", "--no-max-runs", "--no-jitter", "--no-calendar",
+        "--no-grace", "--no-min-interval", "--no-probe-after", "--no-timezone", "--no-owner",
+        "--no-queue",
+    ]  # fmt: skip
+    changed = run(database, "update", "s", *cleared)
+    assert changed.exit_code == 0, changed.output
+    assert {" ".join(text.split()) for text in changed.stdout.splitlines()[1:]} == {
+        "starts_at 2030-01-01 00:00:00 UTC → none", "ends_at 2031-01-01 00:00:00 UTC → none",
+        "max_runs 9 → none", "jitter 5 min → 0 s", "calendar office → none",
+        "grace 10 min → none", "min_interval 1 h → none", "probe_after 6 h → none",
+        "timezone UTC → none", "owner ops → none", "queue q → none",
+    }  # fmt: skip
+    assert refused(run(database, "update", "s", "--max-runs", "2", "--no-max-runs")) == (
+        "--max-runs and --no-max-runs exclude each other"
+    )
 
 
 def test_update_dry_run(database: str) -> None:

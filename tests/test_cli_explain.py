@@ -46,6 +46,28 @@ def test_disabled(database: str, sql: Sql) -> None:
     )
 
 
+def test_disabled_for_a_while(database: str, sql: Sql) -> None:
+    add(sql, enabled=False, disabled_reason="failed", probe_at="2099-01-01Z")
+    cause, said = explained(database)
+    assert cause == "disabled"
+    assert "\nIt is tried again in " in said
+    assert said.endswith(". `pgbeat enable s` puts it back in service.")
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("launched 3 times (max_runs)", "`pgbeat enable s` lets it begin again."),
+        ("its timetable has no time left", "`pgbeat update s` gives it another time, "
+         "`pgbeat enable s` puts it back in service then."),
+    ],
+)  # fmt: skip
+def test_completed(database: str, sql: Sql, reason: str, advice: str) -> None:
+    runs = 3 if "max_runs" in reason else 2
+    add(sql, enabled=False, disabled_reason=f"completed: {reason}", max_runs=3, run_count=runs)
+    assert explained(database) == ("completed", f"s: it is done: {reason}.\n{advice}")
+
+
 def test_paused(database: str, sql: Sql) -> None:
     add(sql, paused_at="2026-01-01Z")
     cause, said = explained(database)
@@ -87,6 +109,62 @@ def test_retry(database: str, sql: Sql) -> None:
         "s: it failed 2 of 5 times in a row and is tried again in 1 h: no luck\n"
         "`pgbeat trigger s` tries it now.",
     )
+
+
+@pytest.mark.usefixtures("leader")
+def test_put_off_by_jitter(database: str, sql: Sql) -> None:
+    add(sql, jitter="3 hours")
+    assert explained(database)[0] == "not_due"
+    sql("UPDATE pgbeat.schedules SET next_run = now() + interval '2 hours 30 s', "
+        "due_at = now() - interval '1 hour 10 s'")  # fmt: skip
+    assert explained(database) == (
+        "jitter",
+        "s: its time was 1 h ago, and its jitter (up to 3 h) puts it off; it comes in 2 h.",
+    )
+
+
+WORKERS = "The end of a job is known if the worker's app imports pgbeat.worker."
+
+
+@pytest.mark.usefixtures("leader")
+def test_waiting_for_the_job_before_it(database: str, sql: Sql) -> None:
+    add(sql, next_run="1 minute", overlap="queue_one")
+    sql("UPDATE pgbeat.schedules SET next_run = now(), due_at = now() - interval '2 hours', "
+        "waiting_for = uid")  # fmt: skip
+    [(job,)] = sql("SELECT waiting_for FROM pgbeat.schedules")
+    assert explained(database) == (
+        "overlap",
+        f"s: it has been due for 2 h, and waits for the job before it, {job}, to end "
+        f"(overlap queue_one).\n{WORKERS}",
+    )
+
+
+@pytest.mark.usefixtures("leader")
+def test_after_another(database: str, app: Celery, sql: Sql) -> None:
+    add(sql, next_run=None, every=None, after="t")
+    assert explained(database) == (
+        "after", f"s: it comes after t, and there is no schedule 't'.\n{WORKERS}",
+    )  # fmt: skip
+    sql("INSERT INTO pgbeat.schedules (name, task, every) VALUES ('t', 'tests.add', '1 hour')")
+    assert explained(database)[1].startswith("s: it comes after t, which has not been due yet.")
+    assert run_with(app, "trigger", "t").exit_code == 0
+    said = explained(database)[1]
+    assert said.startswith("s: it comes after t, which launched ")
+    assert said.endswith(f" s ago, and its job is pending.\n{WORKERS}")
+    sql("UPDATE pgbeat.schedules SET condition_sql = 'SELECT false' WHERE name = 't'")
+    assert run_with(app, "trigger", "t").exit_code == 3
+    assert explained(database)[1].startswith("s: it comes after t, which was skipped ")
+    sql("UPDATE pgbeat.schedules SET enabled = false WHERE name = 't'")
+    assert explained(database)[1].startswith("s: it comes after t, which is disabled.")
+
+
+@pytest.mark.usefixtures("leader")
+def test_window_and_calendar_are_shown(database: str, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.calendars (name, definition) VALUES ('office', '{}')")
+    add(sql, starts_at="2020-01-01Z", calendar="office")
+    facts = run(database, "explain", "s").stdout
+    assert "  window     from 2020-01-01 00:00:00 UTC, " in facts
+    assert "  calendar   office\n" in facts
 
 
 @pytest.mark.usefixtures("leader")

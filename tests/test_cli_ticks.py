@@ -77,7 +77,7 @@ def test_as_json(app: Celery, sql: Sql) -> None:
     assert tick.pop("schedule_id") > 0
     assert tick == {
         "schedule": "s", "trigger": "manual", "outcome": "skipped", "error": None,
-        "reason": "condition_sql is false", "job_id": None,
+        "reason": "condition_sql is false", "job_id": None, "missed": 0, "note": None,
     }  # fmt: skip
 
 
@@ -237,7 +237,7 @@ def test_history(database: str) -> None:
     shown = run(database, "history", "s")
     lines = [" ".join(text.split()) for text in shown.stdout.splitlines()]
     assert lines == [
-        "due (UTC) outcome trigger reason or error job how it ended",
+        "due (UTC) outcome trigger why job how it ended",
         f"2026-01-01 00:04:00 launched timetable {str(JOB).replace('a9f3', 'b9f3')} pending",
         "2026-01-01 00:03:00 failed timetable E: too bad",
         "2026-01-01 00:02:00 skipped timetable no work",
@@ -252,6 +252,20 @@ def test_history(database: str) -> None:
 
 
 @pytest.mark.usefixtures("ticks")
+def test_history_tells_what_a_tick_accounts_for(database: str, sql: Sql) -> None:
+    note = "3 due times before it, since then, missed (catch_up latest)"
+    sql("UPDATE pgbeat.ticks SET missed = 3, note = %s, trigger = 'after'", note)
+    lines = [" ".join(text.split()) for text in run(database, "history", "s").stdout.splitlines()]
+    assert lines[2:5] == [
+        f"2026-01-01 00:03:00 failed after E: too bad; {note}",
+        f"2026-01-01 00:02:00 skipped after no work; {note}",
+        f"2026-01-01 00:01:00 launched after {note} {JOB} failed: ValueError: x",
+    ]
+    tick = read(database, "history", "s")["ticks"][0]
+    assert (tick["missed"], tick["note"]) == (3, note)
+
+
+@pytest.mark.usefixtures("ticks")
 def test_history_as_json(database: str) -> None:
     found = read(database, "history", "s", "--limit", "2")
     assert found["schedule"] == "s"
@@ -261,7 +275,7 @@ def test_history_as_json(database: str) -> None:
     assert [tick["outcome"] for tick in found["ticks"]] == ["launched", "failed"]
     assert set(found["ticks"][0]) == {
         "id", "schedule", "trigger", "due_at", "decided_at", "outcome", "reason", "error",
-        "job_id", "job_state", "job_error",
+        "job_id", "missed", "note", "job_state", "job_error",
     }  # fmt: skip
     assert found["ticks"][1]["due_at"] == "2026-01-01T00:03:00Z"
 

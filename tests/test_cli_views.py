@@ -89,6 +89,7 @@ def test_json_has_the_columns(database: str, sql: Sql) -> None:
             "WHERE table_schema = 'pgbeat' AND table_name = 'schedules'"
         )
     }
+    columns.remove("file_definition")  # what a file said is no part of what a schedule is
     row = read(database, "list")[2]
     assert set(row) == columns
     assert row["name"] == "later"
@@ -111,6 +112,114 @@ def test_status(database: str) -> None:
     assert refused(run(database, "status", "dut"), 1) == (
         "there is no schedule 'dut'; did you mean 'due'?"
     )
+
+
+def facts(database: str, name: str) -> dict[str, str]:
+    """What `status` says, by its label."""
+    lines = run(database, "status", name).stdout.splitlines()[1:]
+    return {label: " ".join(said.split()) for label, said in (
+        (text[2:].partition("  ")[0].strip(), text[2:].partition("  ")[2]) for text in lines
+    )}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("columns", "said", "listed"),
+    [
+        ({"cron": "0 2 * * *"}, "0 2 * * * (UTC)", "0 2 * * *"),
+        ({"every": "90 minutes"}, "every 1 h 30 min", "every 1 h 30 min"),
+        ({"every": "2 days"}, "every 2 d (UTC)", "every 2 d"),
+        ({"every": "1 day", "timezone": "Europe/Oslo"}, "every 1 d (Europe/Oslo)", None),
+        ({"once_at": "2030-01-01Z"}, "once, 2030-01-01 00:00:00 UTC", None),
+        ({"solar": "dawn_civil 59.91 10.75"}, "dawn civil at 59.91, 10.75", None),
+        ({"rrule": "FREQ=WEEKLY;BYDAY=MO"}, "FREQ=WEEKLY;BYDAY=MO (UTC)", "FREQ=WEEKLY;BYDAY=MO"),
+        ({"after": "due"}, "after due", None),
+        ({"after": "due", "after_outcome": "failed"}, "after due (failed)", None),
+        ({"after": "due", "after_outcome": "finished"}, "after due (however it ends)", None),
+        ({"source": "code"}, "by the app's code", None),
+    ],
+)  # fmt: skip
+def test_timetables(
+    database: str, sql: Sql, columns: dict[str, str], said: str, listed: str | None
+) -> None:
+    sql(
+        f"INSERT INTO pgbeat.schedules (name, task, {', '.join(columns)}) "
+        f"VALUES ('s', 'tests.add', {', '.join(['%s'] * len(columns))})",
+        *columns.values(),
+    )
+    assert facts(database, "s")["timetable"] == said
+    assert f"  {listed or said}  " in run(database, "list").stdout
+
+
+#: What a schedule has no word about that is as they all are.
+USUAL = {
+    "timetable", "next run", "task", "launcher", "last run", "last failure", "last error",
+    "retries", "source", "created", "changed",
+}  # fmt: skip
+
+
+def test_status_tells_what_is_not_as_usual(database: str, sql: Sql) -> None:
+    assert set(facts(database, "due")) == USUAL
+    sql("INSERT INTO pgbeat.calendars (name, definition) VALUES ('office', '{}')")
+    sql(
+        """
+        UPDATE pgbeat.schedules SET starts_at = '2020-01-01Z', ends_at = '2099-01-01Z',
+               calendar = 'office', jitter = '5 minutes', max_runs = 9, run_count = 4,
+               catch_up = 'all', catch_up_limit = 7, grace = '10 minutes', overlap = 'queue_one',
+               min_interval = '1 hour', retry_factor = 3, probe_after = '6 hours'
+         WHERE name = 'due'
+        """
+    )
+    sql("UPDATE pgbeat.schedules SET next_run = '2090-01-01 00:02Z', due_at = '2090-01-01Z', "
+        "waiting_for = uid WHERE name = 'due'")  # fmt: skip
+    found = facts(database, "due")
+    [(uid,)] = sql("SELECT uid::text FROM pgbeat.schedules WHERE name = 'due'")
+    assert found["window"].startswith("from 2020-01-01 00:00:00 UTC, ")
+    assert " to 2099-01-01 00:00:00 UTC, in " in found["window"]
+    assert found["next run"].endswith("; by its timetable 2090-01-01 00:00:00 UTC")
+    assert {key: found[key] for key in set(found) - USUAL - {"window"}} == {
+        "calendar": "office", "jitter": "up to 5 min", "waits for": f"the end of job {uid}",
+        "launches": "4 of 9", "catch up": "all, 7 at most, 10 min late at most",
+        "overlap": "queue_one", "spacing": "1 h",
+    }  # fmt: skip
+    assert found["retries"] == (
+        "2 of 5 used; 1 min times 3 each time, 1 h at most; disabled, it is tried again after 6 h"
+    )
+    listed = next(text for text in run(database, "list").stdout.splitlines() if "due" in text)
+    assert "  waiting   after its job  " in listed
+
+
+def test_completed_is_not_disabled(database: str, sql: Sql) -> None:
+    sql(
+        "UPDATE pgbeat.schedules SET enabled = false, run_count = 2, "
+        "disabled_reason = 'completed: launched 2 times (max_runs)' WHERE name = 'due'"
+    )
+    found = facts(database, "due")
+    assert found["completed"] == "launched 2 times (max_runs)"
+    assert found["launches"] == "2"
+    assert "disabled" not in found
+    assert run(database, "status", "due").stdout.startswith("due (completed)\n")
+    assert "  completed  " in run(database, "list").stdout
+
+
+def test_what_is_tried_again(database: str, sql: Sql) -> None:
+    sql("UPDATE pgbeat.schedules SET probe_at = now() + interval '60.5 minutes' WHERE name = 'off'")
+    assert facts(database, "off")["tried again"].endswith(" UTC, in 1 h")
+
+
+def test_what_comes_after_another_is_not_new(database: str, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.schedules (name, task, after) VALUES ('s', 'tests.add', 'due')")
+    [listed] = [text for text in run(database, "list").stdout.splitlines() if text.startswith("s ")]
+    assert listed.split() == ["s", "after", "due", "active", "-", "never", "tests.add"]
+    shown = run(database, "next", "s")
+    assert (shown.stdout, shown.stderr) == ("", "Note: it comes after due, whenever that is.\n")
+    assert read(database, "next", "s")["times"] == []
+
+
+def test_another_namespace(database: str, sql: Sql) -> None:
+    sql("UPDATE pgbeat.schedules SET namespace = 'shop' WHERE name = 'due'")
+    assert "due" not in run(database, "list").stdout.split()
+    env = {"PGBEAT_NAMESPACE": "shop"}
+    assert "  namespace     shop\n" in run(database, "status", "due", env=env).stdout
 
 
 def test_what_a_row_says_can_not_move_the_cursor(database: str, sql: Sql) -> None:
@@ -142,8 +251,13 @@ def test_next_as_json(database: str, sql: Sql) -> None:
         "schedule": "later",
         "timezone": "Europe/Oslo",
         "times": [
-            {"utc": "2030-07-01T00:00:00Z", "local": "2030-07-01T02:00:00+02:00"},
-            {"utc": "2030-07-02T00:00:00Z", "local": "2030-07-02T02:00:00+02:00"},
+            {
+                "utc": f"2030-07-0{day}T00:00:00Z",
+                "local": f"2030-07-0{day}T02:00:00+02:00",
+                "due_at": f"2030-07-0{day}T00:00:00Z",
+                "skip": None,
+            }
+            for day in (1, 2)
         ],
     }
 
@@ -154,9 +268,36 @@ def test_next_of_an_interval(database: str) -> None:
     assert {later - earlier for earlier, later in pairwise(times[1:])} == {timedelta(minutes=15)}
 
 
+def test_next_tells_what_is_skipped(database: str, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.calendars (name, definition) "
+        """VALUES ('office', '{"weekdays": ["sat", "sun"]}')""")  # fmt: skip
+    sql("UPDATE pgbeat.schedules SET calendar = 'office', next_run = '2030-03-29 01:00Z' "
+        "WHERE name = 'later'")  # fmt: skip
+    lines = run(database, "next", "later", "-n", "4").stdout.splitlines()
+    assert lines[0].split() == ["Europe/Oslo", "UTC", "skipped"]
+    assert [text.rpartition("  ")[2].strip() for text in lines[2:4]] == [
+        "calendar 'office': Saturday", "calendar 'office': Sunday",
+    ]  # fmt: skip
+    skips = [time["skip"] for time in read(database, "next", "later", "-n", "2")["times"]]
+    assert skips == [None, "calendar 'office': Saturday"]
+
+
+def test_next_follows_jitter_and_max_runs(database: str, sql: Sql) -> None:
+    sql(
+        "UPDATE pgbeat.schedules SET jitter = '10 minutes', max_runs = 5, run_count = 2, "
+        "retry_count = 0, starts_at = '2030-01-01Z', next_run = NULL WHERE name = 'due'"
+    )
+    times = read(database, "next", "due")["times"]
+    assert [time["due_at"] for time in times] == [
+        "2030-01-01T00:00:00Z", "2030-01-01T00:15:00Z", "2030-01-01T00:30:00Z",
+    ]  # fmt: skip
+    assert all(time["due_at"] < time["utc"] for time in times)
+
+
 def test_next_remarks(database: str, sql: Sql) -> None:
     assert run(database, "next", "off").stderr == (
         "Note: it is disabled (too noisy); none of this will come.\n"
+        "Note: it names no time zone and takes the app's; without -A APP, UTC is assumed.\n"
     )
     assert run(database, "next", "held").stderr == (
         "Note: it is paused; none of this comes before it is resumed.\n"

@@ -243,6 +243,29 @@ def test_retries_come_after_base_times_factor_to_the_n(sql: Sql, at: At) -> None
     assert reason.startswith("failed 4 times in a row; last: task 'tests.gone' is not registered")
 
 
+@pytest.mark.parametrize(
+    ("catch_up", "due", "missed"),
+    [
+        ("latest", [1, 1.5, 2.5, 4.5, 5], [0, 0, 1, 2, 0]),
+        ("all", [1, 1.5, 2.5, 4.5, 2, 3, 4, 5], [0] * 8),
+    ],
+)
+def test_what_falls_due_while_it_is_in_retry(
+    sql: Sql, at: At, catch_up: str, due: list[float], missed: list[int]
+) -> None:
+    sql("CREATE TABLE divisor AS SELECT 0 AS n")
+    add(
+        sql, condition_sql="SELECT 1 / n FROM divisor", catch_up=catch_up, max_retries=9,
+        retry_base="15 minutes", retry_cap="1 day",
+    )  # fmt: skip
+    scheduler = at()
+    scheduler.run_until(START + 4 * HOUR)
+    sql("UPDATE divisor SET n = 1")
+    scheduler.run_until(START + 5 * HOUR)
+    assert hours(scheduler.ticks) == due
+    assert [tick.missed for tick in scheduler.ticks] == missed
+
+
 def test_a_disabled_schedule_is_probed(sql: Sql, at: At) -> None:
     add(
         sql, condition_sql="SELECT 1 / n FROM divisor", max_retries=2, retry_base="0",

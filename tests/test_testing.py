@@ -307,7 +307,7 @@ def test_the_app_follows_restarted_containers(celery_setup: CeleryTestSetup) -> 
 def test_the_documented_setup_resolves(tmp_path: Path) -> None:
     """The blocks of docs/testing.md are a suite that pytest accepts with every warning an error."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/testing.md").read_text(), re.S)
-    conftest, test, override = blocks
+    _, _, conftest, test, override = blocks
     (tmp_path / "proj").mkdir()
     (tmp_path / "proj/tasks.py").write_text(
         "from celery import shared_task\n\n\n@shared_task\ndef add(x, y):\n    return x + y\n"
@@ -315,6 +315,27 @@ def test_the_documented_setup_resolves(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(f"{conftest}\n\n{override}")
     (tmp_path / "test_proj.py").write_text(test)
     assert_plan(tmp_path, "test_proj.py", "-W", "error")
+
+
+def test_the_documented_scheduler_decides(tmp_path: Path, server: str) -> None:
+    """The test that docs/testing.md begins with, run as a team would run it."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/testing.md").read_text(), re.S)
+    (tmp_path / "proj").mkdir()
+    (tmp_path / "proj/celery.py").write_text(
+        "from celery import Celery\n\napp = Celery('proj', broker='redis://elsewhere')\n\n\n"
+        "@app.task(name='proj.report')\ndef report():\n    return 1\n"
+    )
+    (tmp_path / "conftest.py").write_text(blocks[0])
+    (tmp_path / "test_proj.py").write_text(blocks[1])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-W", "error", "test_proj.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "PGBEAT_TEST_URL": server},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
 
 
 def test_the_smoke_tests_resolve_on_docker() -> None:

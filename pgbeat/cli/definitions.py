@@ -143,7 +143,8 @@ def _missing(connection: Connection, row: Schedule) -> str:
     try:
         schedules.get(connection, row.after, namespace=row.namespace)
     except NotFound as error:
-        return f"{error}. Until it is there, nothing is launched after it."
+        stop = "" if str(error).endswith("?") else "."
+        return f"{error}{stop} Until it is there, nothing is launched after it."
     return ""
 
 

@@ -155,7 +155,6 @@ def _show(rows: list[Schedule], found: Forecast, limit: int, *, by_minute: bool)
         )
         if number
     ]
-    click.echo()
     click.echo(
         f"{found.total:,} due times in {length}, of {counted(names, 'schedule')}"
         + (f": {', '.join(parts)}." if parts else ".")
@@ -177,6 +176,7 @@ def _show_times(found: Forecast, limit: int) -> None:
     more = found.total - len(found.times) + max(0, len(found.after) - limit)
     if more:
         click.echo(f"… and {more:,} more (--limit)")
+    click.echo()
 
 
 def _how(due: Expected) -> Text:
@@ -203,6 +203,7 @@ def _show_minutes(found: Forecast) -> None:
     for load in found.minutes:
         table.add_row(_minute(load), f"{load.launches:,}", f"{load.uncertain:,}")
     printing.show(table)
+    click.echo()
 
 
 def _minute(load: Load) -> str:

@@ -17,6 +17,7 @@ from rich.text import Text
 from pgbeat.cli import TARGET
 from pgbeat.schedules import Schedule
 from pgbeat.ticks import Entry, Tick
+from pgbeat.timetables import span as span
 
 STYLES = {
     "launched": "green",
@@ -111,23 +112,6 @@ def styled(word: str) -> Text:
 def utc(moment: datetime | None) -> str:
     """A time in UTC, to the second."""
     return "" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
-
-
-_SPANS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
-
-
-def span(length: timedelta, units: int = 2) -> str:
-    """A length of time in its largest units, as many as that."""
-    seconds = abs(length.total_seconds())
-    if seconds < 10 or (units > 2 and not seconds.is_integer()):
-        return f"{round(seconds, 3 if units > 2 else 1):g} s"
-    parts: list[str] = []
-    rest = round(seconds)
-    for size, name in _SPANS:
-        count, rest = divmod(rest, size)
-        if count or parts:
-            parts.append(f"{count} {name}" if count else "")
-    return " ".join(filter(None, parts[:units]))
 
 
 def relative(moment: datetime, now: datetime) -> str:

@@ -15,7 +15,7 @@ hours, and not in the gap.
 from pgbeat.timetables.cron_fields import CRON_EXAMPLE, CronFields, parse_cron
 from pgbeat.timetables.cron_fields import _plain as _plain
 from pgbeat.timetables.crons import Cron, cron
-from pgbeat.timetables.durations import parse_duration
+from pgbeat.timetables.durations import parse_duration, span
 from pgbeat.timetables.intervals import Interval
 from pgbeat.timetables.rrule_parts import RRULE_EXAMPLE, RuleParts, parse_rrule
 from pgbeat.timetables.rrules import RRule, rrule
@@ -47,5 +47,6 @@ __all__ = [
     "parse_rrule",
     "parse_solar",
     "rrule",
+    "span",
     "zone",
 ]

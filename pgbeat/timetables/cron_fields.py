@@ -112,7 +112,7 @@ _FIELDS = (
 )
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16_384)
 def parse_cron(expression: str) -> CronFields:
     """What the expression says. Raises `InvalidTimetable`, in a sentence, unless it is well
     formed."""

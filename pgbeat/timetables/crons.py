@@ -42,7 +42,7 @@ class Cron:
         return _clock(self.expression, self.timezone).count(after, until)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16_384)
 def cron(expression: str, timezone: str) -> Cron:
     """The cron timetable, checked. Raises `InvalidTimetable`."""
     zone(timezone)
@@ -60,7 +60,7 @@ def _previous(expression: str, timezone: str, moment: datetime) -> datetime | No
     return _clock(expression, timezone).previous(moment)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=16_384)
 def _clock(expression: str, timezone: str) -> Elapsed | Fixed:
     fields = parse_cron(expression)
     wall = DaysAndTimes(_CronDays(fields), EachOf(fields.hours, fields.minutes, fields.seconds))
@@ -125,10 +125,8 @@ _KINDS = {
 
 @lru_cache(maxsize=8192)
 def _found(fields: str, first: int, length: int) -> frozenset[int]:
-    """The days of such a month, from 0, that croniter finds.
-
-    A month of each kind is walked through once, whoever asks.
-    """
+    """The days of such a month, from 0, that croniter finds: for each kind of month once, whatever
+    the expression and the zone."""
     start = datetime(*_KINDS[first, length], 1)  # noqa: DTZ001
     iterator, days = croniter(f"0 0 {fields}", start - timedelta(minutes=1)), set()
     while (moment := iterator.get_next(datetime)).month == start.month:

@@ -24,6 +24,12 @@ class Days(ABC):
         """A page: the ordinal of its first day, and how many days later each day of the set is,
         in order."""
 
+    def has(self, day: int) -> bool:
+        """Whether a day is in the set."""
+        first, days = self.page(self.page_of(day))
+        index = bisect_left(days, day - first)
+        return index < len(days) and days[index] == day - first
+
     def on_or_after(self, day: int) -> int | None:
         """The first day of the set, from one on; `None` when there is none for 400 years."""
         if day > _LAST_DAY:
@@ -143,8 +149,8 @@ class Listed:
 class DaysAndTimes:
     """The wall times of some days, at the same times on each of them."""
 
-    #: What isn't in so many days never is.
-    cycle = CYCLE
+    #: On how many of the days to look for a time: on the day of the question, and the next.
+    looks = 2
 
     def __init__(self, days: Days, times: Times) -> None:
         self._days, self._times = days, times
@@ -159,11 +165,13 @@ class DaysAndTimes:
 
     def next(self, after: datetime) -> datetime | None:
         """The first strictly after a wall time."""
-        today, second = after.toordinal(), _second(after)
+        today = after.toordinal()
         day = self._days.on_or_after(today)
-        while day is not None and day - today <= self.cycle:
+        for _ in range(self.looks):
+            if day is None:
+                break
             times = self.times_of(day)
-            index = times.rank(second) if day == today else 0
+            index = times.rank(_second(after)) if day == today else 0
             if index < len(times):
                 return _wall(day, times.at(index))
             day = self._days.on_or_after(day + 1)
@@ -171,11 +179,13 @@ class DaysAndTimes:
 
     def last(self, until: datetime) -> datetime | None:
         """The last up to a wall time, which counts."""
-        today, second = until.toordinal(), _second(until)
+        today = until.toordinal()
         day = self._days.on_or_before(today)
-        while day is not None and today - day <= self.cycle:
+        for _ in range(self.looks):
+            if day is None:
+                break
             times = self.times_of(day)
-            index = times.rank(second) if day == today else len(times)
+            index = times.rank(_second(until)) if day == today else len(times)
             if index:
                 return _wall(day, times.at(index - 1))
             day = self._days.on_or_before(day - 1)
@@ -193,7 +203,7 @@ class DaysAndTimes:
         )
 
     def _rank(self, day: int, second: int) -> int:
-        return self.times_of(day).rank(second) if self._days.on_or_after(day) == day else 0
+        return self.times_of(day).rank(second) if self._days.has(day) else 0
 
 
 def _second(wall: datetime) -> int:

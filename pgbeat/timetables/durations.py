@@ -42,3 +42,20 @@ def parse_duration(text: str) -> timedelta:
     raise InvalidTimetable(
         f"{text!r}: {problem}; write seconds, or for example '15 minutes', '1h 30m' or '2 days'"
     )
+
+
+_SPANS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+def span(length: timedelta, units: int = 2) -> str:
+    """A length of time in its largest units, as many as that."""
+    seconds = abs(length.total_seconds())
+    if seconds < 10 or (units > 2 and not seconds.is_integer()):
+        return f"{round(seconds, 3 if units > 2 else 1):g} s"
+    parts: list[str] = []
+    rest = round(seconds)
+    for size, name in _SPANS:
+        count, rest = divmod(rest, size)
+        if count or parts:
+            parts.append(f"{count} {name}" if count else "")
+    return " ".join(filter(None, parts[:units]))

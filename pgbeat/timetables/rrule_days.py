@@ -9,7 +9,7 @@ from math import gcd
 
 from dateutil import rrule as dateutil
 
-from pgbeat.timetables.days import Days, DaysAndTimes, Listed, Times
+from pgbeat.timetables.days import CYCLE, Days, DaysAndTimes, Listed, Times
 from pgbeat.timetables.rrule_parts import DAILY, MONTHLY, WEEKLY, YEARLY, RuleParts
 
 
@@ -217,8 +217,9 @@ class UnitTimes(DaysAndTimes):
     def __init__(self, days: RuleDays, units: Units, start: datetime) -> None:
         super().__init__(days, Listed(()))
         self._is_every = days.is_every
-        if days.is_every:
-            self.cycle = units.cycle
+        # Where the times differ from day to day, and the days have their own order, anything may
+        # be until the calendar repeats itself.
+        self.looks = 1 + (units.cycle if days.is_every or units.cycle == 1 else CYCLE)
         second = start.hour * 3600 + start.minute * 60 + start.second
         self._units, self._start = units, start.toordinal() * units.a_day + second // units.size
 
@@ -229,17 +230,18 @@ class UnitTimes(DaysAndTimes):
 
     def count_between(self, first: int, last: int) -> int:
         """How many there are on the days from one to another, both included."""
-        if self._units.cycle == 1:
+        cycle = self._units.cycle
+        if cycle == 1:
             return self._days.count(first, last) * len(self.times_of(first))
         total, days = 0, last - first + 1
-        if self._is_every and days > self.cycle:
-            whole, rest = divmod(days, self.cycle)
-            total = (whole - 1) * self.count_between(first, first + self.cycle - 1)
-            first = last - rest - self.cycle + 1
+        if self._is_every and days > cycle:
+            whole, rest = divmod(days, cycle)
+            total = (whole - 1) * self.count_between(first, first + cycle - 1)
+            first = last - rest - cycle + 1
         return total + sum(len(self.times_of(day)) for day in self._days.between(first, last))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _unit_times(units: Units, first: int) -> Listed:
     """The times of a day on which the first of the units is that."""
     starts = range(first * units.size, 86_400, units.interval * units.size)

@@ -154,6 +154,8 @@ def _event(event: str, latitude: float, longitude: float, day: int) -> datetime 
             found = observer.next_setting(sun, start=noon, use_center=of_centre)
         else:
             found = noon
+        if abs(found - noon) > 0.55:  # days: near the poles it may find the day's before or after
+            return None
         rounded: datetime = found.datetime() + timedelta(seconds=0.5)
     except (ValueError, OverflowError):  # ephem's CircumpolarError; the ends of the calendar
         return None
