@@ -16,7 +16,7 @@ from pgbeat.errors import PgbeatError, UnknownTask
 from pgbeat.judge import LONGEST, Judge, Verdict
 from pgbeat.launchers import JobRequest
 from pgbeat.publisher import Publisher, check_options
-from pgbeat.schedules import Schedule
+from pgbeat.schedules import COMPLETED, Schedule
 from pgbeat.templates import Launch
 from pgbeat.ticks import Tick
 
@@ -263,7 +263,7 @@ class Dispatcher:
         """When a schedule is due next, why it is disabled if it is, and whether it is complete."""
         row = verdict.schedule
         if row.max_runs is not None and row.run_count + launched >= row.max_runs:
-            return None, f"completed: launched {row.max_runs} times (max_runs)", True
+            return None, f"{COMPLETED}launched {row.max_runs} times (max_runs)", True
         if verdict.again is not None:
             return due.Next(row, self._again(verdict.again, now)), None, False
         if row.after is not None:
@@ -273,7 +273,7 @@ class Dispatcher:
         except PgbeatError as error:
             return due.Next(row, row.next_run or now, row.due_at), str(error), False
         if found is None:
-            return None, "completed: its timetable has no time left", True
+            return None, f"{COMPLETED}its timetable has no time left", True
         return found, None, False
 
     def _again(self, wanted: timedelta | datetime, now: datetime) -> datetime:

@@ -40,6 +40,8 @@ from pgbeat.timetables import (
 CHANNEL = "pgbeat_schedules"
 #: Where schedules are of an app that names no namespace.
 NAMESPACE = "default"
+#: How `disabled_reason` begins where nothing is left to do.
+COMPLETED = "completed: "
 
 
 class Schedule(NamedTuple):
@@ -106,6 +108,13 @@ class Schedule(NamedTuple):
     updated_at: datetime
     #: The row's version (`xmin`): another one means that somebody wrote to it since.
     version: int
+
+    @property
+    def completed(self) -> str | None:
+        """Why it is out of service for having nothing left to do; `None` where it is not."""
+        reason = self.disabled_reason or ""
+        is_complete = not self.enabled and reason.startswith(COMPLETED)
+        return reason.removeprefix(COMPLETED) if is_complete else None
 
     @property
     def is_sql_only(self) -> bool:

@@ -39,6 +39,9 @@ class Changes:
 
 
 _DEFINITION = [column for column in CodeEntry.__slots__ if column != "name"]
+#: What a person may have set on a row that the code makes.
+_NO_OTHER_TIMETABLE = {"once_at": None, "solar": None, "rrule": None, "after": None}
+_COMPARED = [*_DEFINITION, *_NO_OTHER_TIMETABLE]
 
 
 def apply(
@@ -53,7 +56,7 @@ def apply(
     """
     wanted = {entry.name: entry for entry in entries}
     rows = connection.execute(
-        select(schedules.c.name, schedules.c.source, *(schedules.c[name] for name in _DEFINITION))
+        select(schedules.c.name, schedules.c.source, *(schedules.c[name] for name in _COMPARED))
         .where(
             schedules.c.namespace == namespace,
             (schedules.c.source == "code") | schedules.c.name.in_(wanted),
@@ -70,7 +73,7 @@ def apply(
             changes.taken.append(name)
         elif entry is None:
             changes.removed.append(name)
-        elif _values(entry) != dict(zip(_DEFINITION, definition, strict=True)):
+        elif _values(entry) != dict(zip(_COMPARED, definition, strict=True)):
             changes.changed.append(name)
             updates.append({"the_name": name, **_values(entry)})
     fresh = [entry for entry in entries if entry.name not in present]
@@ -107,7 +110,7 @@ def apply(
 
 
 def _values(entry: CodeEntry) -> dict[str, Any]:
-    return {name: getattr(entry, name) for name in _DEFINITION}
+    return {**{name: getattr(entry, name) for name in _DEFINITION}, **_NO_OTHER_TIMETABLE}
 
 
 def faithful(value: Any) -> Any:

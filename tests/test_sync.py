@@ -96,6 +96,18 @@ def test_what_the_code_changed_is_changed(
     assert everything(connection, "other") == other
 
 
+def test_a_persons_timetable_on_a_row_of_the_code_is_set_back(
+    connection: Connection, sql: Sql
+) -> None:
+    sync.apply(connection, [entry()])
+    sql("UPDATE pgbeat.schedules SET every = NULL, rrule = 'FREQ=DAILY'")
+    assert sync.apply(connection, [entry()]) == Changes(changed=["s"])
+    assert (schedules.get(connection, "s").every, schedules.get(connection, "s").rrule) == (
+        HOUR,
+        None,
+    )
+
+
 def test_what_the_code_dropped_is_removed(connection: Connection) -> None:
     sync.apply(connection, [entry("a"), entry("b"), entry("c")])
     assert sync.apply(connection, [entry("b")]) == Changes(removed=["a", "c"])

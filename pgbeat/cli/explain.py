@@ -149,14 +149,14 @@ _WORKERS = "The end of a job is known if the worker's app imports pgbeat.worker.
 
 def _disabled(row: Schedule, now: datetime) -> Answer:
     reason, name = line(row.disabled_reason or "no reason given"), row.name
-    if printing.is_complete(row):
+    if row.completed is not None:
         again = f"`pgbeat enable {name}` lets it begin again."
         if row.max_runs is None or row.run_count < row.max_runs:
             again = (
                 f"`pgbeat update {name}` gives it another time, `pgbeat enable {name}` puts it "
                 "back in service then."
             )
-        return Answer("completed", f"it is done: {reason.removeprefix('completed: ')}.", again)
+        return Answer("completed", f"it is done: {line(row.completed)}.", again)
     advice = f"`pgbeat enable {name}` puts it back in service."
     if row.probe_at is not None:
         advice = f"It is tried again {relative(row.probe_at, now)}. {advice}"

@@ -154,15 +154,10 @@ def is_local(row: Schedule) -> bool:
     return row.cron is not None or row.rrule is not None or is_days
 
 
-def is_complete(row: Schedule) -> bool:
-    """Whether it is out of service because it has nothing left to do."""
-    return not row.enabled and (row.disabled_reason or "").startswith("completed: ")
-
-
 def state(row: Schedule) -> str:
     """Whether a schedule is in service."""
     if not row.enabled:
-        return "completed" if is_complete(row) else "disabled"
+        return "disabled" if row.completed is None else "completed"
     if row.paused_at is not None:
         return "paused"
     if row.waiting_for is not None:

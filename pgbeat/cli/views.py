@@ -108,7 +108,7 @@ def _facts(
     reason = line(row.disabled_reason or "no reason given")
     launches = str(row.run_count or "")
     return [
-        ("completed", reason.removeprefix("completed: ") if printing.is_complete(row) else None),
+        ("completed", None if row.completed is None else line(row.completed)),
         ("disabled", Text(reason, "red") if printing.state(row) == "disabled" else None),
         ("tried again", when(row.probe_at, now)),
         ("paused", None if row.paused_at is None else f"since {when(row.paused_at, now)}"),

@@ -70,6 +70,9 @@ def _clock(expression: str, timezone: str) -> Elapsed | Fixed:
 class _CronDays(Days):
     """The days that match, by months (year × 12 + month - 1)."""
 
+    #: Every month has begun on every weekday, and February so with 29 days, within 40 years.
+    reach = 41 * 366
+
     def __init__(self, fields: CronFields) -> None:
         self._months = frozenset(fields.months)
         self._both = fields.both

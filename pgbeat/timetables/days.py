@@ -8,12 +8,15 @@ from datetime import date, datetime, timedelta
 from typing import Protocol
 
 _LAST_DAY = date.max.toordinal()
-#: The calendar repeats itself after 400 years: what isn't in so many days never is.
+#: The calendar repeats itself after 400 years.
 CYCLE = 146_097
 
 
 class Days(ABC):
     """A set of days, as ordinals of the calendar, by pages (months or years)."""
+
+    #: What isn't in so many days never is.
+    reach = CYCLE
 
     @abstractmethod
     def page_of(self, day: int) -> int:
@@ -31,7 +34,7 @@ class Days(ABC):
         return index < len(days) and days[index] == day - first
 
     def on_or_after(self, day: int) -> int | None:
-        """The first day of the set, from one on; `None` when there is none for 400 years."""
+        """The first day of the set, from one on; `None` when there is none."""
         if day > _LAST_DAY:
             return None
         number = self.page_of(day)
@@ -39,14 +42,14 @@ class Days(ABC):
         index = bisect_left(days, day - first)
         if index < len(days):
             return first + days[index]
-        for following in range(number + 1, self.page_of(min(day + CYCLE, _LAST_DAY)) + 1):
+        for following in range(number + 1, self.page_of(min(day + self.reach, _LAST_DAY)) + 1):
             first, days = self.page(following)
             if days:
                 return first + days[0]
         return None
 
     def on_or_before(self, day: int) -> int | None:
-        """The last day of the set, up to one; `None` when there is none for 400 years."""
+        """The last day of the set, up to one; `None` when there is none."""
         if day < 1:
             return None
         number = self.page_of(day)
@@ -54,7 +57,7 @@ class Days(ABC):
         index = bisect_right(days, day - first)
         if index:
             return first + days[index - 1]
-        for earlier in range(number - 1, self.page_of(max(day - CYCLE, 1)) - 1, -1):
+        for earlier in range(number - 1, self.page_of(max(day - self.reach, 1)) - 1, -1):
             first, days = self.page(earlier)
             if days:
                 return first + days[-1]
