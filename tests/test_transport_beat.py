@@ -159,3 +159,29 @@ def test_beat_answers_a_ping(fleet: Fleet) -> None:
     for _ in range(3):
         assert inspect.ping() == {name: {"ok": "pong"}}
     stop(beat)
+
+
+def test_the_job_before_is_ended_where_it_runs(
+    fleet: Fleet, beat: Beat, sql: Sql, app: Celery
+) -> None:
+    """`overlap` of `cancel_previous`: the revocation commits with the launch that outdoes it."""
+
+    @app.task(name="transport.hold", shared=False)
+    def hold(gate: str) -> None:
+        """The workers have it."""
+
+    worker = fleet.start("-c", "2")
+    schedule(sql, "hold", task="transport.hold")
+    sql("UPDATE pgbeat.schedules SET overlap = 'cancel_previous'")
+    scheduler = beat()
+    scheduler.run_due()
+    [first] = launched(sql)
+    fleet.await_started([first])
+    sql("UPDATE pgbeat.schedules SET next_run = now()")
+    scheduler.run_due()
+    [second] = set(launched(sql)) - {first}
+    fleet.await_started([second])
+    worker.says(f"Terminating {first} (15)")
+    assert dict(sql("SELECT id::text, state FROM pgbeat.jobs")) == {
+        first: "cancelled", second: "pending",
+    }  # fmt: skip
