@@ -15,7 +15,7 @@ CYCLE = 146_097
 class Days(ABC):
     """A set of days, as ordinals of the calendar, by pages (months or years)."""
 
-    #: What isn't in so many days never is.
+    #: How many days to look ahead, or back.
     reach = CYCLE
 
     @abstractmethod
