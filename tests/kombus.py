@@ -115,7 +115,7 @@ class Loop:
         """Waits for something to happen, and handles it."""
         next(self._steps)
 
-    def until(self, condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    def until(self, condition: Callable[[], Any], seconds: float = 60.0) -> Any:
         """Goes on until the condition holds."""
 
         def met() -> Any:

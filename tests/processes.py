@@ -13,7 +13,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).parent.parent
 
 
-def until(condition: Callable[[], T | None], seconds: float = 30.0, what: str = "") -> T:
+def until(condition: Callable[[], T | None], seconds: float = 60.0, what: str = "") -> T:
     """Asks again and again until the condition is truthy; its value. Fails after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:

@@ -103,6 +103,7 @@ def job_ids(sql: Sql, name: str) -> set[str]:
     return {str(row[0]) for row in sql("SELECT job_id FROM pgbeat.ticks WHERE schedule = %s", name)}
 
 
+@pytest.mark.slow
 def test_a_deploy_changes_what_is_in_code_and_nothing_else(processes: Processes, sql: Sql) -> None:
     first = processes.beat(app="tests.code_app")
     first.says("This beat leads")
@@ -218,6 +219,7 @@ def test_wrong_settings_end_it_with_all_mistakes(processes: Processes) -> None:
     assert "PGBEAT_BATCH_SIZE: 0 is out of range" in beat.output
 
 
+@pytest.mark.slow
 def test_embedded_in_a_worker(processes: Processes, sql: Sql, tmp_path: Path) -> None:
     """`celery worker -B` runs the scheduler in a process beside the worker's."""
     sql("INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 'tests.note', '1 second')")
@@ -365,6 +367,7 @@ def test_beats_make_the_brokers_tables(processes: Processes, empty_database: str
         assert "Traceback" not in process.output
 
 
+@pytest.mark.slow
 def test_migrating_with_the_app_makes_the_broker_too(
     processes: Processes, empty_database: str
 ) -> None:

@@ -148,6 +148,7 @@ def test_ten_at_once_do_no_harm(engine: Engine) -> None:
         assert connection.scalar(text("SELECT count(*) FROM pgbeat.migrations")) == 1
 
 
+@pytest.mark.slow
 def test_processes_at_once_do_no_harm(engine: Engine, empty_database: str) -> None:
     program = (
         "import sys; from pgbeat import config, migrate; "

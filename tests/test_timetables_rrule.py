@@ -303,6 +303,7 @@ def compare(random: Random) -> None:
             assert rule.count(begin - TICK, moment) == count, (written, moment)
 
 
+@pytest.mark.slow
 def test_a_rule_is_due_when_dateutil_has_it() -> None:
     random = Random(5545)  # noqa: S311
     for _ in range(50):

@@ -72,7 +72,13 @@ def launched(sql: Sql) -> list[str]:
     return ids
 
 
-@pytest.mark.parametrize("step", nursery.STEPS)
+@pytest.mark.parametrize(
+    "step",
+    [
+        step if step == "before commit" else pytest.param(step, marks=pytest.mark.slow)
+        for step in nursery.STEPS
+    ],
+)
 def test_killed_at_each_step(fleet: Fleet, beat: Beat, sql: Sql, step: str) -> None:
     """Three times each: the leader dies by SIGKILL at the step, another beat takes over."""
     for n in range(6):
@@ -122,6 +128,7 @@ def test_launched_tasks_run_once(fleet: Fleet, sql: Sql) -> None:
     stop(*workers)
 
 
+@pytest.mark.slow
 def test_launches_with_an_eta_and_to_a_topic(fleet: Fleet, sql: Sql) -> None:
     """What matches the bindings of two queues goes to both."""
     with Connection(transport_url(fleet.database)) as connection:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import kombu
+import psycopg
 import pytest
 
 from tests.kombus import Connect, Inbox, Loop, publish
@@ -182,6 +183,7 @@ def test_the_loop_is_woken(connection: Any, connect: Connect, loop: Loop, sql: S
     loop.until(lambda: left(sql) == 0)
 
 
+@pytest.mark.slow
 def test_the_loop_uses_credit_from_other_threads_at_once(
     connection: Any, connect: Connect, loop: Loop
 ) -> None:
@@ -210,14 +212,16 @@ def test_the_loop_uses_credit_from_other_threads_at_once(
     assert sorted(waits)[4] < 0.15, waits
 
 
-def in_flight(connection: Any, inbox: Inbox, loop: Loop, publisher: Any) -> None:
+def in_flight(connection: Any, inbox: Inbox, loop: Loop, publisher: Any, database: str) -> None:
     """Publishes, and brings the loop to where the claim is sent and its answer not read."""
     loop.step()
     session = connection.transport._session
     loop.until(lambda: session._watched and all(w.awaited for w in session._watched.values()))
     loop.until(lambda: session._request is None and not any_hungry(session))
     publish(publisher, "q", *range(5))
-    loop.until(lambda: session._request is not None)
+    with psycopg.connect(database) as blocker:  # until it ends, there is no answer
+        blocker.execute("LOCK TABLE kombu_message IN ACCESS EXCLUSIVE MODE")
+        loop.until(lambda: session._request is not None)
     assert inbox.messages == []
 
 
@@ -227,12 +231,18 @@ def any_hungry(session: Any) -> bool:
 
 @pytest.mark.parametrize("end", ["cancel", "close"])
 def test_a_claim_under_way_is_given_back(
-    connection: Any, connect: Connect, loop: Loop, claimed: Claimed, sql: Sql, end: str
+    connection: Any,
+    connect: Connect,
+    loop: Loop,
+    claimed: Claimed,
+    sql: Sql,
+    database: str,
+    end: str,
 ) -> None:
     """The consumer is gone when the answer comes; the process and its other channels go on."""
     inbox, publisher = Inbox(connection, "q", prefetch=2), connect()
     keeps = Inbox(connection, "other", prefetch=1)
-    in_flight(connection, inbox, loop, publisher)
+    in_flight(connection, inbox, loop, publisher, database)
     inbox.cancel() if end == "cancel" else inbox.channel.close()
     assert inbox.messages == []
     loop.until(lambda: claimed() == 0, 5)

@@ -24,10 +24,9 @@ def fleet(database: str, tmp_path: Path) -> Iterator[Fleet]:
     fleet.close()
 
 
-#: A worker takes seconds to start: all pools are in the first test, and with the slow ones in all.
+#: A worker takes seconds to start: the other pools are for the slow ones.
 MOST_POOLS = [
-    pool if pool in ("prefork", "solo") else pytest.param(pool, marks=pytest.mark.slow)
-    for pool in POOLS
+    pool if pool == "prefork" else pytest.param(pool, marks=pytest.mark.slow) for pool in POOLS
 ]
 
 
@@ -49,7 +48,7 @@ def started(fleet: Fleet, tasks: list[str]) -> set[str]:
 # -- each pool ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", MOST_POOLS)
 def test_tasks_run_now_later_and_again(fleet: Fleet, pool: str) -> None:
     """Messages are deleted once done; delayed ones wait in the table, not with the worker."""
     start(fleet, pool)
@@ -167,7 +166,9 @@ def test_without_prefetch_only_what_runs_is_claimed(fleet: Fleet, pool: str) -> 
 # -- prefetch -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("multiplier, claimed", [(4, 8), (0, 130)])
+@pytest.mark.parametrize(
+    "multiplier, claimed", [(4, 8), pytest.param(0, 130, marks=pytest.mark.slow)]
+)
 def test_prefetch_is_exact(fleet: Fleet, multiplier: int, claimed: int) -> None:
     """For two processes, with a limit and without."""
     sent = [fleet.send("late", "a") for _ in range(130)]
@@ -303,6 +304,7 @@ def remote(fleet: Fleet, *names: str) -> tuple[Any, Any]:
     return control, control.inspect(destination=names, timeout=15)
 
 
+@pytest.mark.slow
 def test_revoked_tasks_end(fleet: Fleet) -> None:
     """What runs is terminated; what was not started never is."""
     worker = start(fleet, "prefork", 1)
@@ -322,6 +324,7 @@ def test_revoked_tasks_end(fleet: Fleet) -> None:
     assert fleet.sql("SELECT count(*) FROM kombu_message_dead") == [(0,)]
 
 
+@pytest.mark.slow
 def test_an_idle_solo_worker_answers_at_once(fleet: Fleet) -> None:
     name = fleet.name(start(fleet, "solo", 1))
     _, inspect = remote(fleet, name)
