@@ -178,6 +178,7 @@ thread.start()
 """
 
 
+@pytest.mark.slow
 def test_while_stock_processes_run(empty_database: str, ask: Sql, tmp_path: Path) -> None:
     """A producer that publishes all the time and a worker: no message is lost, none is executed
     twice, and neither process has to be started again."""

@@ -343,6 +343,7 @@ def test_the_apps_entries_wait_for_an_editor_and_beat_does_not(
     until(lambda: [second.run_due(), sql(changed)[0][0]][1])
 
 
+@pytest.mark.slow
 def test_beats_make_the_brokers_tables(processes: Processes, empty_database: str) -> None:
     """Three beats that are the first users of a migrated database don't get in each other's way."""
     from pgbeat import migrate

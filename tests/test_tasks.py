@@ -197,6 +197,7 @@ def test_remeasurement_after_enough_changes(example: Engine, ask: Callable[..., 
     assert set(measured) == {"insufficient_data", "affirmative", "contested", "contradicted"}
 
 
+@pytest.mark.slow
 def test_taking_in_never_runs_out(ask: Callable[..., Any]) -> None:
     for _ in range(40):
         assert vocabulary.take_in(new=10, fading=10) == {"added": 10, "deactivated": 10}

@@ -54,6 +54,7 @@ def test_the_events_are_celerys() -> None:
     assert set(SOLAR_EVENTS) == solar._all_events
 
 
+@pytest.mark.slow
 def test_a_sunset_is_due_once_a_day_whatever_the_year() -> None:
     for year in (1900, 2025, 2400):
         found = list(islice(times(Solar("sunset", *OSLO), datetime(year, 1, 1, tzinfo=UTC)), 400))

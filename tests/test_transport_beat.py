@@ -157,6 +157,7 @@ def test_launches_with_an_eta_and_to_a_topic(fleet: Fleet, sql: Sql) -> None:
     stop(beat, worker)
 
 
+@pytest.mark.slow
 def test_beat_answers_a_ping(fleet: Fleet) -> None:
     """`beat --enable-remote-control`: what liveness probes ask."""
     beat = fleet.beat("--enable-remote-control", "-n", "celerybeat@probed")

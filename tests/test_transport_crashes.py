@@ -55,7 +55,8 @@ def await_released(fleet: Fleet, consumer: int, since: float, what: str) -> None
 # -- workers that are killed --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("victim", ["main", pytest.param("group", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["main", "group"])
 def test_a_killed_prefork_workers_claims_run_elsewhere(fleet: Fleet, victim: str) -> None:
     """The main process alone, or all; children that were forked while it consumed hold nothing."""
     worker = fleet.start("-c", "2", "--max-tasks-per-child", "1")
@@ -82,6 +83,7 @@ def test_a_killed_prefork_workers_claims_run_elsewhere(fleet: Fleet, victim: str
     assert not psutil.wait_procs(children, timeout=5)[1]
 
 
+@pytest.mark.slow
 def test_a_solo_worker_killed_in_the_midst_of_a_task(fleet: Fleet) -> None:
     sent = [fleet.send("late", "a") for _ in range(4)]
     worker = fleet.start("-P", "solo")

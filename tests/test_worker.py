@@ -47,6 +47,7 @@ def test_a_killed_child_is_told_by_its_parent(processes: Processes, sql: Sql) ->
     assert error.startswith("WorkerLostError")
 
 
+@pytest.mark.slow
 def test_telling_that_fails_does_not_fail_the_task(processes: Processes, sql: Sql) -> None:
     sql(
         "INSERT INTO pgbeat.schedules (name, task, every, next_run) "

@@ -18,6 +18,7 @@ def test_retry(celery_setup: CeleryTestSetup) -> None:
     assert fail_twice.s().delay().get(timeout=RESULT_TIMEOUT) == 2
 
 
+@pytest.mark.slow
 def test_chord(celery_setup: CeleryTestSetup) -> None:
     sums = chord([add.s(n, n) for n in range(10)], total.s()).delay()
     assert sums.get(timeout=RESULT_TIMEOUT) == 90
