@@ -1,22 +1,20 @@
 """Backfill: what was due in the past and was not launched is launched now, oldest first."""
 
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from celery import Celery
 from sqlalchemy import Connection, text
 
-from pgbeat import db, entries, schedules
+from pgbeat import db, schedules
 from pgbeat.calendars import Calendar
 from pgbeat.config import Settings
-from pgbeat.dispatch import Decision, Dispatcher
+from pgbeat.dispatch import Decision
 from pgbeat.errors import Busy, InvalidSchedule
 from pgbeat.forecast import exclusion
-from pgbeat.judge import Judge, Verdict
-from pgbeat.manual import evaluate
-from pgbeat.publisher import publisher
+from pgbeat.judge import Verdict
+from pgbeat.manual import dispatching, evaluate
 from pgbeat.schedules import Schedule
 from pgbeat.timetables import Timetable
 
@@ -149,15 +147,7 @@ def backfill(
     alone, and so is what was launched meanwhile. `connection` is in autocommit mode. Raises
     `NotFound`, and `Busy` for a schedule that goes on changing.
     """
-    with ExitStack() as stack:
-        broker = publisher(
-            app, settings, lambda: stack.enter_context(app.producer_or_acquire(None))
-        )
-        conditions = db.engine(settings.url, "pgbeat condition")
-        judge = Judge(app, settings, conditions, entries.built_in(app))
-        dispatcher = Dispatcher(app, settings, broker, judge)
-        with db.transaction(connection):
-            broker.prepare(connection)
+    with dispatching(connection, app, settings) as (judge, dispatcher):
         for due_at in times:
             for number in range(_TRIES):
                 # Once it has changed, whoever writes to it is waited for.

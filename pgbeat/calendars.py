@@ -56,12 +56,15 @@ def _rules(name: str, definition: str) -> Rules | str:
 
 
 def exclusion(
-    found: Mapping[str, Calendar], name: str, moment: datetime, timezone: str
+    found: Mapping[str, Calendar], name: str | None, moment: datetime, timezone: str
 ) -> str | None:
-    """Why the calendar of that name, one of those that `load` found, leaves the moment out.
+    """Why the calendar of that name, one of those that `load` found, leaves the moment out;
+    `None`, too, for no name.
 
     Raises `NotFound` where it is not among them, else what `Calendar.exclusion` does.
     """
+    if name is None:
+        return None
     if name not in found:
         raise NotFound(f"there is no calendar {name!r}")
     return found[name].exclusion(moment, timezone)

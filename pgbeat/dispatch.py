@@ -32,8 +32,11 @@ class Decision(NamedTuple):
     retry_count: int
     next_run: datetime | None
     disabled_reason: str | None
-    #: Whether it is disabled because it has nothing left to do.
-    is_complete: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it is disabled because it has nothing left to do."""
+        return (self.disabled_reason or "").startswith(COMPLETED)
 
 
 class Dispatcher:
@@ -249,32 +252,32 @@ class Dispatcher:
                 due_at=verdict.then, ended=row.ended,
             )  # fmt: skip
             return Decision(tick, row, retry_count, next_run, disabled), advance
-        then, disabled, is_complete = self._then(verdict, launched, now)
+        then, disabled = self._then(verdict, launched, now)
         after = None if then is None else then.next_run
         advance = due.Advance(
             row.id, tick.outcome, after, 0, tick.error, verdict.cursor,
             None if then is None else then.due_at, runs=int(launched),
         )  # fmt: skip
-        return Decision(tick, row, 0, after, disabled, is_complete), advance
+        return Decision(tick, row, 0, after, disabled), advance
 
     def _then(
         self, verdict: Verdict, launched: bool, now: datetime
-    ) -> tuple[due.Next | None, str | None, bool]:
-        """When a schedule is due next, why it is disabled if it is, and whether it is complete."""
+    ) -> tuple[due.Next | None, str | None]:
+        """When a schedule is due next, and why it is disabled if it is."""
         row = verdict.schedule
         if row.max_runs is not None and row.run_count + launched >= row.max_runs:
-            return None, f"{COMPLETED}launched {row.max_runs} times (max_runs)", True
+            return None, f"{COMPLETED}launched {row.max_runs} times (max_runs)"
         if verdict.again is not None:
-            return due.Next(row, self._again(verdict.again, now)), None, False
+            return due.Next(row, self._again(verdict.again, now)), None
         if row.after is not None:
-            return None, None, False
+            return None, None
         try:
             found = self._judge.next(row, verdict.then, verdict.following)
         except PgbeatError as error:
-            return due.Next(row, row.next_run or now, row.due_at), str(error), False
+            return due.Next(row, row.next_run or now, row.due_at), str(error)
         if found is None:
-            return None, f"{COMPLETED}its timetable has no time left", True
-        return found, None, False
+            return None, f"{COMPLETED}its timetable has no time left"
+        return found, None
 
     def _again(self, wanted: timedelta | datetime, now: datetime) -> datetime:
         """When a launcher is asked again that says so itself, within bounds."""

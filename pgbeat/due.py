@@ -27,6 +27,11 @@ class Outlook(NamedTuple):
     #: When the next schedule that failed too often is to be tried again; `None` for none.
     next_probe: datetime | None
 
+    @property
+    def next(self) -> datetime | None:
+        """When there is something to do next, as far as rows tell."""
+        return min((moment for moment in (self.next_run, self.next_probe) if moment), default=None)
+
 
 # Asked at every idle tick: straight to the driver, which has it prepared.
 _OUTLOOK = """

@@ -200,8 +200,6 @@ def exclusion(
     """Why a row's calendar, one of those known, leaves a time out; `timezone` is for a row that
     names none. What is returned raises as `calendars.exclusion` does."""
     name, zone = row.calendar, row.timezone or timezone
-    if name is None:
-        return lambda moment: None
     return lambda moment: calendars.exclusion(known, name, moment, zone)
 
 

@@ -111,10 +111,12 @@ class Judge:
         Raises for a timetable or a calendar that can't be understood.
         """
         settled = policies.settle(schedule, self.timetable(schedule), now)
-        skip = settled.skip or policies.too_soon(schedule, now)
-        if skip is None and schedule.calendar is not None:
-            timezone = schedule.timezone or self.timezone
-            skip = calendars.exclusion(known, schedule.calendar, settled.at, timezone)
+        timezone = schedule.timezone or self.timezone
+        skip = (
+            settled.skip
+            or policies.too_soon(schedule, now)
+            or calendars.exclusion(known, schedule.calendar, settled.at, timezone)
+        )
         trigger: Trigger = "timetable"
         if schedule.retry_count:
             trigger = "retry"

@@ -1,7 +1,8 @@
 """Manual ticks: a schedule decided now because a person asks, whatever its timetable says."""
 
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from queue import Empty, SimpleQueue
 
@@ -35,15 +36,7 @@ def trigger(
     `job_source` and `created_by` go to the job. Raises `NotFound`, and `Busy` when the schedule
     changed while it was decided, twice: a tick of the beat's at the same time goes first.
     """
-    with ExitStack() as stack:
-        broker = publisher(
-            app, settings, lambda: stack.enter_context(app.producer_or_acquire(None))
-        )
-        conditions = db.engine(settings.url, "pgbeat condition")
-        judge = Judge(app, settings, conditions, entries.built_in(app))
-        dispatcher = Dispatcher(app, settings, broker, judge)
-        with db.transaction(connection):
-            broker.prepare(connection)
+    with dispatching(connection, app, settings) as (judge, dispatcher):
         for again in (False, True):
             # The second time, whoever writes to the row is waited for.
             row = schedules.get(connection, name, namespace=settings.namespace, for_update=again)
@@ -54,6 +47,22 @@ def trigger(
             if decisions:
                 return decisions[0]
     raise Busy(f"schedule {name!r} changed while it was being decided; try again")
+
+
+@contextmanager
+def dispatching(
+    connection: Connection, app: Celery, settings: Settings
+) -> Iterator[tuple[Judge, Dispatcher]]:
+    """What decides and writes outside of beat. `connection` is in autocommit mode."""
+    with ExitStack() as stack:
+        broker = publisher(
+            app, settings, lambda: stack.enter_context(app.producer_or_acquire(None))
+        )
+        conditions = db.engine(settings.url, "pgbeat condition")
+        judge = Judge(app, settings, conditions, entries.built_in(app))
+        with db.transaction(connection):
+            broker.prepare(connection)
+        yield judge, Dispatcher(app, settings, broker, judge)
 
 
 def evaluate(judge: Judge, verdict: Verdict, now: datetime, timeout: float) -> Verdict:

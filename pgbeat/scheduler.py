@@ -270,8 +270,7 @@ class Scheduler(celery.beat.Scheduler):
         if not rows and not outlook.has_new:
             self._idle = True
             self._maintain(connection)
-            times = [moment for moment in (outlook.next_run, outlook.next_probe) if moment]
-            until = (min(times) - now).total_seconds() if times else None
+            until = None if outlook.next is None else (outlook.next - now).total_seconds()
             if until is not None and until <= 0:
                 until = _BUSY  # conditions that are due and find no room: one that ends wakes us
             if wait:

@@ -6,8 +6,10 @@ forks a beat, which dies by SIGKILL when its tick reaches the step, and then pri
 
 import os
 import signal
+import subprocess
 import sys
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from celery.beat import Service
 
@@ -42,17 +44,30 @@ def main() -> None:
         print("killed" if os.WTERMSIG(status) == signal.SIGKILL else f"status {status}", flush=True)
 
 
-def start(env: dict[str, str], step: str) -> Any:
-    """The nursery as a process with pipes."""
-    import subprocess
-
-    return subprocess.Popen(
+@contextmanager
+def opened(env: dict[str, str], step: str) -> Iterator[Callable[[], None]]:
+    """The nursery as a process: what is returned has one beat start and die at the step."""
+    victims = subprocess.Popen(
         [sys.executable, "-m", "tests.nursery", step],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=env,
         text=True,
     )
+    asked, said = victims.stdin, victims.stdout
+    assert asked is not None
+    assert said is not None
+
+    def kill_one() -> None:
+        asked.write("\n")
+        asked.flush()
+        assert said.readline() == "killed\n"
+
+    try:
+        yield kill_one
+    finally:
+        victims.kill()
+        victims.communicate()
 
 
 if __name__ == "__main__":

@@ -46,22 +46,16 @@ def test_killed_at_each_step(processes: Processes, beat: Beat, sql: Sql, step: s
         "SELECT 's' || i, 'tests.add', '1 hour', now() + interval '1 hour', "
         "CASE WHEN i % 3 = 0 THEN 'SELECT true' END FROM generate_series(1, 9) i"
     )
-    victims = nursery.start(processes.env, step)
-    try:
+    with nursery.opened(processes.env, step) as kill_one:
         for n in range(1, 21):
             sql("UPDATE pgbeat.schedules SET next_run = now()")
-            victims.stdin.write("\n")
-            victims.stdin.flush()
-            assert victims.stdout.readline() == "killed\n"
+            kill_one()
             survivor = beat()
             until(lambda s=survivor: s.run_due() or due(sql) == 0)  # type: ignore[misc]
             survivor.close()
             assert sql("SELECT count(*), count(DISTINCT due_at) FROM pgbeat.ticks") == [(9 * n, n)]
             assert sql("SELECT DISTINCT outcome FROM pgbeat.ticks") == [("launched",)]
         assert_launched_once(sql)
-    finally:
-        victims.kill()
-        victims.communicate()
 
 
 def due(sql: Sql) -> int:

@@ -85,13 +85,10 @@ def test_killed_at_each_step(fleet: Fleet, beat: Beat, sql: Sql, step: str) -> N
         options = '{"countdown": 3600}' if n % 2 else "{}"
         schedule(sql, f"s{n}", options, task="tests.add")
     sql("UPDATE pgbeat.schedules SET next_run = now() + interval '1 hour'")
-    victims = nursery.start(fleet.env, step)
-    try:
+    with nursery.opened(fleet.env, step) as kill_one:
         for n in range(1, 4):
             sql("UPDATE pgbeat.schedules SET next_run = now()")
-            victims.stdin.write("\n")
-            victims.stdin.flush()
-            assert victims.stdout.readline() == "killed\n"
+            kill_one()
             survivor = beat()
             until(lambda s=survivor: s.run_due() or due(sql) == 0)  # type: ignore[misc]
             survivor.close()
@@ -99,9 +96,6 @@ def test_killed_at_each_step(fleet: Fleet, beat: Beat, sql: Sql, step: str) -> N
         assert message_ids(sql) == launched(sql)
         assert fleet.count(f"visible AND {TASKS}") == 9
         assert fleet.count("available_at > now() + interval '50 minutes'") == 9
-    finally:
-        victims.kill()
-        victims.communicate()
 
 
 def due(sql: Sql) -> int:

@@ -60,8 +60,7 @@ class Scheduler(scheduler.Scheduler):
         """When something is due next."""
         if not self._leader.lead():
             return None
-        outlook = self._outlook(self._leader.connect(), [])
-        return min((t for t in (outlook.next_run, outlook.next_probe) if t), default=None)
+        return self._outlook(self._leader.connect(), []).next
 
     def _outlook(self, connection: Connection, held: list[int]) -> Outlook:
         outlook = super()._outlook(connection, held)
