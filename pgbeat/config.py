@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from hashlib import sha1
@@ -138,8 +138,10 @@ class Settings:
     retry_base: float = 60.0
     #: … but no later than this.
     retry_cap: float = 3600.0
-    #: Days that ticks and jobs are kept; 0 keeps them for ever.
+    #: Days that ticks, jobs and executions are kept; 0 keeps them for ever.
     retention_days: float = 30.0
+    #: The newest of each schedule are kept longer: so many.
+    retention_count: int = 100
     #: Of the apps that share the database, whose schedules these are.
     namespace: str = "default"
     #: A launcher that says when to be asked next is asked no sooner …
@@ -148,6 +150,31 @@ class Settings:
     again_max: float = 86_400.0
     #: Functions that a file's `schedulers:` may name, and their tasks.
     allowed_functions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    #: Which tasks workers write executions of: of `launched` jobs, of `all` tasks, or `off`.
+    track: str = "launched"
+    #: Attempts at a job in all, where nothing else is said; 1 for no retry.
+    job_max_attempts: int = 3
+    #: A job's n-th retry comes after base × 2^(n-1) seconds …
+    job_retry_base: float = 60.0
+    #: … but no later than this.
+    job_retry_cap: float = 3600.0
+    #: Whether webhooks may go to loopback and private networks.
+    webhook_private: bool = False
+    #: The queue of the tasks that deliver webhooks; empty: the app's default one.
+    webhook_queue: str = ""
+    #: What JWTs of the team's own issuer are signed with: the shared secret, or a public key (PEM).
+    web_jwt_key: str = field(default="", repr=False)
+    #: Where the issuer publishes its public keys, instead.
+    web_jwt_jwks: str = ""
+    #: Algorithms that a JWT may be signed by, of one kind.
+    web_jwt_algorithms: tuple[str, ...] = ("HS256",)
+    #: What a JWT has to say in `iss` and `aud`; empty: not looked at.
+    web_jwt_issuer: str = ""
+    web_jwt_audience: str = ""
+    #: The claim and the value that make a JWT an administrator's; empty: none is.
+    web_jwt_admin: str = "role=admin"
+    #: Where Flower is, for links to it.
+    web_flower_url: str = ""
 
     @property
     def leader_key(self) -> int:
@@ -194,6 +221,13 @@ class Settings:
         if settings.retry_cap < settings.retry_base and not wrong & {"retry_base", "retry_cap"}:
             base = f"{settings.retry_base:g}"
             mistakes.append(f"pgbeat_retry_cap: must not be below pgbeat_retry_base ({base})")
+        job_base = settings.job_retry_base
+        if settings.job_retry_cap < job_base and not wrong & {"job_retry_base", "job_retry_cap"}:
+            mistakes.append(
+                f"pgbeat_job_retry_cap: must not be below pgbeat_job_retry_base ({job_base:g})"
+            )
+        if not wrong & {"web_jwt_key", "web_jwt_jwks", "web_jwt_algorithms"}:
+            mistakes += _jwt_mistakes(settings)
         if mistakes:
             raise ConfigError("pgbeat's settings are wrong:\n  " + "\n  ".join(mistakes))
         return settings
@@ -236,6 +270,81 @@ def _namespace(value: Any) -> str:
     return str(value)
 
 
+def _one_of(*words: str) -> Any:
+    def read(value: Any) -> str:
+        if value not in words:
+            raise ValueError(f"{value!r} is not one of {', '.join(map(repr, words))}")
+        return str(value)
+
+    return read
+
+
+def _flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    if str(value).lower() in {"1", "true", "yes", "on", "0", "false", "no", "off"}:
+        return str(value).lower() in {"1", "true", "yes", "on"}
+    raise ValueError(f"{value!r} is neither true nor false")
+
+
+def _jwt_mistakes(settings: Settings) -> Iterator[str]:
+    """What doesn't go together among the settings of the issuer's JWTs."""
+    key, is_secret = settings.web_jwt_key, settings.web_jwt_algorithms[0] in _SECRET_ALGORITHMS
+    if key and settings.web_jwt_jwks:
+        yield "pgbeat_web_jwt_key and pgbeat_web_jwt_jwks: set one of them"
+    if settings.web_jwt_jwks and is_secret:
+        yield (
+            "pgbeat_web_jwt_algorithms: published keys are public, and HS… needs a secret; name "
+            "what the issuer signs by, such as RS256"
+        )
+    if key and is_secret and ("-----BEGIN" in key or len(key.encode()) < _SHORTEST):
+        yield (
+            "pgbeat_web_jwt_key: for HS… it is a secret of at least 32 bytes, and no public key; "
+            "for a public key set pgbeat_web_jwt_algorithms, such as RS256"
+        )
+    if key and not is_secret and "PUBLIC KEY-----" not in key:
+        yield (
+            "pgbeat_web_jwt_key: for "
+            f"{settings.web_jwt_algorithms[0]} it is a public key, as PEM "
+            "(-----BEGIN PUBLIC KEY----- …)"
+        )
+
+
+#: Bytes of the shortest secret, as RFC 7518 has it for HS256.
+_SHORTEST = 32
+#: Those that PyJWT has, by what signs: a shared secret, or the issuer's private key.
+_SECRET_ALGORITHMS = ("HS256", "HS384", "HS512")
+_KEY_ALGORITHMS = (
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
+)  # fmt: skip
+
+
+def _algorithms(value: Any) -> tuple[str, ...]:
+    """Names with commas between them, or a list; all of one kind, so that nobody signs by a public
+    key as if it were a secret."""
+    names = value.split(",") if isinstance(value, str) else value
+    names = tuple(str(name).strip() for name in names)
+    if names and (set(names) <= set(_SECRET_ALGORITHMS) or set(names) <= set(_KEY_ALGORITHMS)):
+        return names
+    raise ValueError(
+        f"{value!r}: write one or several of {', '.join(_SECRET_ALGORITHMS)} (a shared secret), or "
+        f"of {', '.join(_KEY_ALGORITHMS)} (the issuer's public key)"
+    )
+
+
+def _web_url(value: Any) -> str:
+    if value and not re.fullmatch(r"https?://[^\s/]+[^\s]*", str(value)):
+        raise ValueError(f"{value!r} is no URL of the web; write for example https://host/path")
+    return str(value)
+
+
+def _claim(value: Any) -> str:
+    name, sign, wanted = str(value).partition("=")
+    if value and not (name.strip() and sign and wanted.strip()):
+        raise ValueError(f"{value!r} names no claim and value; write for example 'role=admin'")
+    return str(value)
+
+
 def _functions(value: Any) -> dict[str, str]:
     """Functions and their tasks: a mapping, or a list of tasks that go by their own names. In the
     environment, JSON of either, or `function=task,task`."""
@@ -268,10 +377,24 @@ _READERS: dict[str, Any] = {
     "retry_base": _number(0, highest=86_400 * 365),
     "retry_cap": _number(0, highest=86_400 * 365),
     "retention_days": _number(0, highest=36_500),
+    "retention_count": _number(0, highest=1_000_000, whole=True),
     "namespace": _namespace,
     "again_min": _number(0.01, highest=86_400 * 365),
     "again_max": _number(0.01, highest=86_400 * 365),
     "allowed_functions": _functions,
+    "track": _one_of("launched", "all", "off"),
+    "job_max_attempts": _number(1, highest=1000, whole=True),
+    "job_retry_base": _number(0, highest=86_400 * 365),
+    "job_retry_cap": _number(0, highest=86_400 * 365),
+    "webhook_private": _flag,
+    "webhook_queue": str,
+    "web_jwt_key": str,
+    "web_jwt_jwks": _web_url,
+    "web_jwt_algorithms": _algorithms,
+    "web_jwt_issuer": str,
+    "web_jwt_audience": str,
+    "web_jwt_admin": _claim,
+    "web_flower_url": _web_url,
 }
 
 if set(_READERS) != {each.name for each in fields(Settings)}:  # pragma: no cover

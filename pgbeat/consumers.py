@@ -85,9 +85,9 @@ def leave(connection: Connection, tables: BrokerTables, consumer: int) -> None:
 
 #: Rows deleted as `dead` are dead letters from now on.
 _NOTE = """
-        INSERT INTO {dead} (id, queue, payload, priority, deliveries, reason, enqueued_at)
+        INSERT INTO {dead} (id, queue, payload, priority, deliveries, reason, enqueued_at, job_id)
         SELECT d.id, coalesce(q.name, ''), d.payload, d.priority, d.deliveries, {reason},
-               d.enqueued_at
+               d.enqueued_at, d.job_id
           FROM dead d LEFT JOIN {queue} q ON q.id = d.queue_id
         ON CONFLICT DO NOTHING
 """

@@ -126,9 +126,12 @@ def recordset(batch: Iterable[Any]) -> str:
     """Named tuples as one JSON document, for `json_to_recordset`.
 
     One parameter for a batch of any size: several times quicker to send than arrays, whose every
-    quote the driver escapes by itself. Times and UUIDs go as text; JSON null arrives as NULL.
+    quote the driver escapes by itself. Times and UUIDs go as text; what is `None` is left out, and
+    arrives as NULL.
     """
-    return _encode([row._asdict() for row in batch])
+    return _encode(
+        [{k: v for k, v in zip(row._fields, row, strict=True) if v is not None} for row in batch]
+    )
 
 
 def _decode(data: bytes | str) -> Any:

@@ -62,10 +62,15 @@ def find(
     *,
     queue: str | None = None,
     ids: Sequence[int] | None = None,
+    before: tuple[datetime, int] | None = None,
     limit: int | None = None,
 ) -> list[DeadLetter]:
-    """Dead letters, the newest first."""
+    """Dead letters, the newest first. For the next page, `before` is (`died_at`, `id`) of the last
+    one."""
     which, values = _which(queue, ids)
+    if before is not None:
+        which += " AND (d.died_at, d.id) < (:died_at, :id)"
+        values |= {"died_at": before[0], "id": before[1]}
     statement = tables.text(
         "SELECT d.id, d.queue, d.payload, d.reason, d.deliveries, d.died_at FROM {dead} d"
         + which
@@ -113,8 +118,9 @@ def requeue(
         "WITH back AS (DELETE FROM {dead} d USING {queue} q"
         + which
         + " AND d.queue = q.name RETURNING d.*, q.id AS queue_id) "
-        "INSERT INTO {message} (visible, payload, priority, queue_id, enqueued_at, redelivered) "
-        "SELECT true, b.payload, b.priority, b.queue_id, b.enqueued_at, true "
+        "INSERT INTO {message} (visible, payload, priority, queue_id, enqueued_at, redelivered, "
+        "job_id) "
+        "SELECT true, b.payload, b.priority, b.queue_id, b.enqueued_at, true, b.job_id "
         "FROM back b ORDER BY b.died_at, b.id"
     )
     return int(connection.execute(statement, values).rowcount)

@@ -1,7 +1,9 @@
 """Dispatch: verdicts on due schedules are written, with everything that follows from them."""
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -10,18 +12,20 @@ from celery import Celery
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import db, due, jobs, ticks
+from pgbeat import db, due, jobs, lifecycle, orders, ticks
 from pgbeat.config import Settings
 from pgbeat.errors import PgbeatError, UnknownTask
 from pgbeat.judge import LONGEST, Judge, Verdict
 from pgbeat.launchers import JobRequest
+from pgbeat.message_templates import Launch
 from pgbeat.publisher import Publisher, check_options
 from pgbeat.schedules import COMPLETED, Schedule
-from pgbeat.templates import Launch
 from pgbeat.ticks import Tick
 
 #: How long what waits for a job is left alone: the job's end wakes it, if workers tell of it.
 _RECHECK = timedelta(minutes=1)
+#: As Celery's own beat marks what it sends.
+_OF_BEAT = {"celery_beat_task": True}
 
 
 class Decision(NamedTuple):
@@ -39,6 +43,19 @@ class Decision(NamedTuple):
         return (self.disabled_reason or "").startswith(COMPLETED)
 
 
+#: Told of decisions once they are committed, and when their writing began (nanoseconds since the
+#: epoch): `pgbeat.tracing` sets it.
+observe: Callable[[Sequence[Decision], int], None] | None = None
+
+
+class Order(NamedTuple):
+    """A job that is to be made, and its message."""
+
+    job: jobs.NewJob
+    launch: Launch
+    unique_for: timedelta | None = None
+
+
 class Dispatcher:
     """Writes verdicts. One instance for one app; not for several threads."""
 
@@ -52,9 +69,12 @@ class Dispatcher:
     ) -> None:
         self._app, self._settings, self.publisher, self._judge = app, settings, publisher, judge
         self._reached = reached
-        self._tasks = app.tasks
         #: Schedules (ids) that the last commit left waiting for an unfinished job.
         self.waiting: set[int] = set()
+        #: Lanes (namespace and name) that have something new in them: for `lanes.dispatch`.
+        self.lanes: set[tuple[str, str]] = set()
+        #: What else is to be written of the decisions, in their transaction.
+        self.note: Callable[[Connection, Sequence[Decision]], None] = lambda _, decisions: None
 
     def commit(
         self, connection: Connection, verdicts: Sequence[Verdict], now: datetime
@@ -87,12 +107,16 @@ class Dispatcher:
     def _commit(
         self, connection: Connection, verdicts: Sequence[Verdict], now: datetime
     ) -> list[Decision]:
+        began = 0 if observe is None else time.time_ns()
         with db.transaction(connection):
             locked = due.lock(connection, [verdict.schedule for verdict in verdicts])
             live = [verdict for verdict in verdicts if verdict.schedule.id in locked]
             decisions = self.write(connection, live, now)
+            self.note(connection, decisions)
             self._reached("before commit")
         self._reached("after commit")
+        if observe is not None:
+            observe(decisions, began)
         return decisions
 
     def write(
@@ -101,25 +125,23 @@ class Dispatcher:
         """Writes verdicts into the open transaction, whose rows are locked: messages, jobs, ticks
         and the schedules' advance, in one statement each."""
         verdicts, waiting, outdone = self._overlaps(connection, verdicts, now)
-        made: list[jobs.Job] = []
-        written: list[Tick] = []
-        for verdict in verdicts:
-            tick, job = self._publish(verdict)
-            written.append(tick)
-            if job is not None:
-                made.append(job)
-        fresh = ticks.record(connection, written)
-        made = [job for job in made if job.schedule_id in fresh]
+        written = self._launches(connection, verdicts)
+        fresh = ticks.record(connection, [tick for tick, _ in written])
+        made = [job for _, job in written if job is not None and job.schedule_id in fresh]
         if outdone:
-            gone = jobs.cancel(connection, outdone, "cancelled: its schedule is due again")
-            self.publisher.revoke(connection, gone)
+            reason = "cancelled: its schedule is due again"
+            ended = lifecycle.cancel(
+                connection, self.publisher, outdone, by="system:scheduler", reason=reason
+            )
+            self.lanes |= lifecycle.follow(connection, self.publisher, ended)
         jobs.create(connection, made)
-        self.publisher.flush(connection, [job.id for job in made])
+        self.publisher.flush(connection, [job.id for job in made if job.is_dispatched])
+        self.lanes.update((job.namespace, job.lane) for job in made if job.lane is not None)
         self._reached("after messages")
 
         self.waiting |= {advance.id for advance in waiting}
         decisions, advances = [], waiting
-        for verdict, tick in zip(verdicts, written, strict=True):
+        for verdict, (tick, _) in zip(verdicts, written, strict=True):
             decision, advance = self._advance(verdict, tick, now)
             if advance is not None:
                 advances.append(advance)
@@ -177,53 +199,94 @@ class Dispatcher:
                 kept.append(verdict._replace(request=None, skip=reason))
         return kept, waiting, outdone
 
-    def _publish(self, verdict: Verdict) -> tuple[Tick, jobs.Job | None]:
+    def _launches(
+        self, connection: Connection, verdicts: Sequence[Verdict]
+    ) -> list[tuple[Tick, jobs.NewJob | None]]:
+        """The verdicts' ticks and, of those that launch, their jobs, the messages made."""
+        made: dict[int, Order] = {}
+        errors: dict[int, str] = {}
+        skips: dict[int, str] = {}
+        stock = self._stock(connection, verdicts)
+        for verdict in verdicts:
+            if verdict.request is None:
+                continue
+            key = verdict.schedule.id
+            try:
+                made[key] = make_order(self._app, self._settings, verdict, verdict.request, stock)
+            except Exception as error:
+                errors[key] = self._judge.explain(error)
+                continue
+            lane = made[key].job.lane
+            if stock is not None and lane and stock.lane(lane).paused_at:
+                skips[key] = f"lane {lane!r} is paused"
+        if stock is not None:
+            skips |= self._taken(connection, verdicts, made)
+        return [
+            self._publish(verdict, made.get(verdict.schedule.id), errors, skips)
+            for verdict in verdicts
+        ]
+
+    def _stock(self, connection: Connection, verdicts: Sequence[Verdict]) -> orders.Stock | None:
+        """Templates and lanes that the verdicts' rows name; `None` where none does."""
+        asked = []
+        for verdict in verdicts:
+            if verdict.request is not None and verdict.schedule.job:
+                with suppress(PgbeatError):  # told when its job is made
+                    asked.append(orders.policy_of(verdict.schedule.job))
+        return orders.Stock(connection, self._settings, asked) if asked else None
+
+    def _taken(
+        self,
+        connection: Connection,
+        verdicts: Sequence[Verdict],
+        made: Mapping[int, Order],
+    ) -> dict[int, str]:
+        """Launches (by schedule) whose unique key another job has, or an earlier one here."""
+        keys: dict[str, timedelta | None] = {}
+        skips: dict[int, str] = {}
+        for verdict in verdicts:
+            order = made.get(verdict.schedule.id)
+            if order is None or order.job.unique_key is None:
+                continue
+            if order.job.unique_key in keys:
+                skips[verdict.schedule.id] = "another job with its unique key is made just now"
+            else:
+                keys[order.job.unique_key] = order.unique_for
+        taken = orders.same(connection, self._settings.namespace, keys)
+        for key, order in made.items():
+            if order.job.unique_key in taken:
+                other, state = taken[order.job.unique_key]
+                skips[key] = f"job {other}, which has the same unique key, is {state}"
+        return skips
+
+    def _publish(
+        self,
+        verdict: Verdict,
+        order: Order | None,
+        errors: Mapping[int, str],
+        skips: Mapping[int, str],
+    ) -> tuple[Tick, jobs.NewJob | None]:
         """The verdict's tick and, where it launches, its job, the message made."""
-        row, request = verdict.schedule, verdict.request
+        row = verdict.schedule
         head = Tick(
             row.id, row.name, verdict.trigger, verdict.due_at, "failed",
             missed=verdict.missed, note=verdict.note,
         )  # fmt: skip
-        if request is None:
-            if verdict.skip is not None:
-                return head._replace(outcome="skipped", reason=verdict.skip[:LONGEST]), None
-            return head._replace(error=verdict.error), None
-        try:
-            options = self._options(row, request)
-            job_id = row.job_id(verdict.due_at)
-            queue = self.publisher.publish(
-                Launch(job_id, request.task, request.args, request.kwargs, options)
-            )
-        except Exception as error:
-            if db.is_lost(error) and self.publisher.transactional:
-                raise
-            return head._replace(error=self._judge.explain(error)), None
-        job = jobs.Job(
-            id=job_id,
-            schedule_id=row.id,
-            schedule=row.name,
-            due_at=verdict.due_at,
-            task=request.task,
-            args=_if_json(row, list(request.args)),
-            kwargs=_if_json(row, dict(request.kwargs)),
-            queue=queue or _queue_name(options),
-            job_source=verdict.job_source,
-            created_by=verdict.created_by or f"system:scheduler:{row.launcher}",
-            is_system_job=True,
-        )
-        return head._replace(outcome="launched", job_id=job_id), job
-
-    def _options(self, row: Schedule, request: JobRequest) -> dict[str, Any]:
-        """Publish options of a launch, the task's name checked."""
-        options = {**row.options, **request.options}
-        if row.source != "code":
-            if request.task not in self._tasks:
-                check_task(self._app, request.task)
-            if options:
-                check_options(options)
-        if row.queue is not None:
-            options.setdefault("queue", row.queue)
-        return options
+        skip = verdict.skip or skips.get(row.id)
+        if skip is not None:
+            return head._replace(outcome="skipped", reason=skip[:LONGEST]), None
+        if order is None:
+            return head._replace(error=verdict.error or errors.get(row.id)), None
+        job = order.job
+        if job.is_dispatched:
+            try:
+                queue = self.publisher.publish(order.launch)
+            except Exception as error:
+                if db.is_lost(error) and self.publisher.transactional:
+                    raise
+                return head._replace(error=self._judge.explain(error)), None
+            job = job._replace(queue=queue or _queue_name(order.launch.options))
+        return head._replace(outcome="launched", job_id=job.id), job
 
     def _advance(
         self, verdict: Verdict, tick: Tick, now: datetime
@@ -286,6 +349,58 @@ class Dispatcher:
         if isinstance(wanted, datetime):
             wanted = wanted.astimezone(now.tzinfo) - now
         return now + min(max(wanted, least), most)
+
+
+def make_order(
+    app: Celery | None,
+    settings: Settings,
+    verdict: Verdict,
+    request: JobRequest,
+    stock: orders.Stock | None,
+) -> Order:
+    """The job of a launch. `stock` is needed where its row has a job policy; without the app its
+    task is not checked. Raises whatever the row has wrong."""
+    row = verdict.schedule
+    policy = orders.policy_of(row.job)
+    args, kwargs, queue = request.args, request.kwargs, row.queue
+    options = {**row.options, **request.options}
+    if stock is not None:
+        if policy.template is not None:
+            template = stock.template(policy.template)
+            args, kwargs = args or template.args, {**template.kwargs, **kwargs}
+            options, queue = {**template.options, **options}, queue or template.queue
+        policy = stock.policy(policy)
+    if policy.priority is not None:
+        options.setdefault("priority", policy.priority)
+    if row.source != "code":
+        if app is not None and request.task not in app.tasks:
+            check_task(app, request.task)
+        if options:
+            check_options(options)
+    job = jobs.NewJob(
+        id=row.job_id(verdict.due_at),
+        namespace=row.namespace,
+        task=request.task,
+        args=_if_json(row, list(args)),
+        kwargs=_if_json(row, dict(kwargs)),
+        job_source=verdict.job_source,
+        created_by=verdict.created_by or f"system:scheduler:{row.launcher}",
+        is_system_job=True,
+        schedule_id=row.id,
+        schedule=row.name,
+        due_at=verdict.due_at,
+        queue=queue,
+        options=_if_json(row, options) if options else None,
+        max_attempts=settings.job_max_attempts,
+        retry_base=settings.job_retry_base,
+        retry_cap=settings.job_retry_cap,
+    )
+    if queue is not None and "queue" not in options:
+        options = {**options, "queue": queue}
+    launch = Launch(job.id, job.task, args, kwargs, options, _OF_BEAT)
+    if stock is not None:
+        job = stock.apply(job, policy)
+    return Order(job, launch, policy.unique_for)
 
 
 def check_task(app: Celery, name: str) -> None:

@@ -26,6 +26,8 @@ class Outlook(NamedTuple):
     has_new: bool
     #: When the next schedule that failed too often is to be tried again; `None` for none.
     next_probe: datetime | None
+    #: Seconds until a job or a delivery is due that beat hands out; `None` when there is none.
+    chores_in: float | None = None
 
     @property
     def next(self) -> datetime | None:
@@ -43,7 +45,13 @@ _OUTLOOK = """
              WHERE namespace = %(namespace)s AND enabled AND paused_at IS NULL
                AND next_run IS NULL AND after IS NULL AND id <> ALL (%(held)s::bigint[])),
            (SELECT min(probe_at) FROM pgbeat.schedules
-             WHERE namespace = %(namespace)s AND NOT enabled AND probe_at IS NOT NULL)
+             WHERE namespace = %(namespace)s AND NOT enabled AND probe_at IS NOT NULL),
+           extract(epoch FROM least(
+               (SELECT min(run_at) FROM pgbeat.jobs
+                 WHERE namespace = %(namespace)s AND state = 'scheduled'
+                   AND dispatched_at IS NULL AND NOT awaits_turn),
+               pgbeat.next_delivery(%(namespace)s)
+               ) - statement_timestamp())::float8
 """
 
 

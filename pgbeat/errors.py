@@ -8,6 +8,12 @@
     │   ├── InvalidCalendar   a calendar's definition; lists every mistake at once
     │   ├── UnknownTask       a task that the app has not registered
     │   └── UnknownLauncher   a launcher that the app has not registered
+    ├── InvalidJob            a job, lane, group, template or webhook is not well formed
+    ├── InvalidTransition     a job's state is not one that the verb goes from
+    ├── Forbidden             the actor may not do that with that job
+    ├── InvalidToken          nobody says who asks, or a token or JWT is not, or no longer, good
+    ├── NotUnique             an unfinished job has that unique key
+    ├── NoSlot                a lane had no free slot in time for a direct execution
     ├── NotFound              nothing of that name
     ├── AlreadyExists         a schedule of that name is there
     ├── Busy                  the schedule is being changed by somebody else
@@ -49,6 +55,36 @@ class UnknownTask(InvalidSchedule):
 
 class UnknownLauncher(InvalidSchedule):
     """A schedule names a launcher that the app has not registered."""
+
+
+class InvalidJob(PgbeatError):
+    """A job, or what makes or limits jobs, is not well formed. The message lists every mistake."""
+
+
+class InvalidTransition(PgbeatError):
+    """A job, or a group, is in a state that doesn't allow what was asked for."""
+
+    def __init__(
+        self, job: object, state: str, verb: str, hint: str = "", *, noun: str = "job"
+    ) -> None:
+        super().__init__(f"{noun} {job} is {state} and can't be {verb}{hint and '; ' + hint}")
+        self.job, self.state, self.verb = job, state, verb
+
+
+class Forbidden(PgbeatError):
+    """The actor has no permission for that."""
+
+
+class InvalidToken(PgbeatError):
+    """It isn't known who asks: no token or JWT, or one that is not, or no longer, good."""
+
+
+class NotUnique(PgbeatError):
+    """An unfinished job has the same unique key."""
+
+
+class NoSlot(PgbeatError):
+    """A lane had no free slot within the time given."""
 
 
 class NotFound(PgbeatError):

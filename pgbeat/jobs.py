@@ -1,57 +1,243 @@
-"""Jobs: one row for each unit of launched work; its id is the Celery task id."""
+"""Jobs: one row for each unit of launched work; its id is the Celery task id.
 
-from collections.abc import Collection, Sequence
-from datetime import datetime
-from typing import Any, NamedTuple
+Here are their rows, and which state may follow which (`docs/jobs.md` has the picture). What is to
+be done with the broker beside that is `pgbeat.lifecycle`'s.
+"""
 
-from sqlalchemy import Connection, text
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any, Literal, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, select, text, tuple_
 
 from pgbeat.db import recordset
+from pgbeat.errors import InvalidTransition, NotFound
+from pgbeat.tables import jobs
+
+State = Literal[
+    "pending", "scheduled", "running", "paused", "completed", "failed", "cancelled", "skipped"
+]
+#: Ends of a job's life.
+ENDED = ("completed", "failed", "cancelled", "skipped")
 
 
-class Job(NamedTuple):
-    """What was launched. `args` and `kwargs` are `None` where they are not JSON."""
+class NewJob(NamedTuple):
+    """A job to be made. `args` and `kwargs` are `None` where they are not JSON."""
 
     id: str
-    schedule_id: int | None
-    schedule: str | None
-    due_at: datetime | None
+    namespace: str
     task: str
-    args: list[Any] | None
-    kwargs: dict[str, Any] | None
-    queue: str | None
+    args: Sequence[Any] | None
+    kwargs: Mapping[str, Any] | None
     job_source: str
     created_by: str
     is_system_job: bool
+    #: Whether its message goes to the broker in this transaction.
+    is_dispatched: bool = True
+    state: State = "pending"
+    schedule_id: int | None = None
+    schedule: str | None = None
+    due_at: datetime | None = None
+    queue: str | None = None
+    #: Celery's publish options, as JSON.
+    options: Mapping[str, Any] | None = None
+    template: str | None = None
+    run_at: datetime | None = None
+    lane: str | None = None
+    priority: int | None = None
+    tags: Sequence[str] | None = None
+    resources: Mapping[str, float] | None = None
+    max_attempts: int | None = None
+    #: Seconds.
+    retry_base: float | None = None
+    retry_cap: float | None = None
+    retry_of: str | None = None
+    group_id: str | None = None
+    group_position: int | None = None
+    #: Those before it in its group go first.
+    awaits_turn: bool | None = None
+    unique_key: str | None = None
+    awaits_approval: bool | None = None
+    checkpoint: Any = None
 
 
+# What is left out has the column's default.
 _CREATE = text(
     """
     INSERT INTO pgbeat.jobs
-           (id, schedule_id, schedule, due_at, task, args, kwargs, queue, job_source, created_by,
-            is_system_job)
-    SELECT id, schedule_id, schedule, due_at, task, args, kwargs, queue, job_source, created_by,
-           is_system_job
+           (id, namespace, task, args, kwargs, job_source, created_by, is_system_job, dispatched_at,
+            state, schedule_id, schedule, due_at, queue, options, template, run_at, lane, priority,
+            tags, resources, max_attempts, retry_base, retry_cap, retry_of, group_id,
+            group_position, awaits_turn, unique_key, awaits_approval, checkpoint)
+    SELECT id, namespace, task, args, kwargs, job_source, created_by, is_system_job,
+           CASE WHEN is_dispatched THEN now() END,
+           state, schedule_id, schedule, due_at, queue, coalesce(options, '{}'), template, run_at,
+           lane, coalesce(priority, 0), coalesce(tags, '{}'), coalesce(resources, '{}'),
+           coalesce(max_attempts, 1), coalesce(retry_base, 60) * interval '1 second',
+           coalesce(retry_cap, 3600) * interval '1 second', retry_of, group_id, group_position,
+           coalesce(awaits_turn, false), unique_key, coalesce(awaits_approval, false), checkpoint
       FROM json_to_recordset(CAST(:batch AS json)) AS d (
-               id uuid, schedule_id bigint, schedule text, due_at timestamptz, task text,
-               args jsonb, kwargs jsonb, queue text, job_source text, created_by text,
-               is_system_job boolean)
-    ON CONFLICT (id) DO NOTHING
+               id uuid, namespace text, task text, args jsonb, kwargs jsonb, job_source text,
+               created_by text, is_system_job boolean, is_dispatched boolean, state text,
+               schedule_id bigint, schedule text, due_at timestamptz, queue text, options jsonb,
+               template text, run_at timestamptz, lane text, priority smallint, tags text[],
+               resources jsonb, max_attempts integer, retry_base float8, retry_cap float8,
+               retry_of uuid, group_id uuid, group_position integer, awaits_turn boolean,
+               unique_key text, awaits_approval boolean, checkpoint jsonb)
+    ON CONFLICT DO NOTHING
+    RETURNING id
     """
 )
 
 
-def create(connection: Connection, batch: Sequence[Job]) -> None:
-    """Writes jobs, in state `pending`. One that is there already stays as it is."""
-    if batch:
-        connection.execute(_CREATE, {"batch": recordset(batch)})
+def create(connection: Connection, batch: Sequence[NewJob]) -> set[str]:
+    """Writes jobs; the ids of those that are new. One whose id is there, or whose unique key an
+    unfinished job has, is left out."""
+    if not batch:
+        return set()
+    return {str(each) for each in connection.scalars(_CREATE, {"batch": recordset(batch)})}
+
+
+class Job(NamedTuple):
+    """A row of `pgbeat.jobs`, as read at one moment."""
+
+    id: UUID
+    namespace: str
+    schedule_id: int | None
+    schedule: str | None
+    due_at: datetime | None
+    template: str | None
+    task: str
+    #: `None` where the arguments are not JSON.
+    args: list[Any] | None
+    kwargs: dict[str, Any] | None
+    options: dict[str, Any]
+    queue: str | None
+    state: str
+    run_at: datetime | None
+    #: When it was given to the broker; `None` while it waits for its lane, its group or a person.
+    dispatched_at: datetime | None
+    lane: str | None
+    priority: int
+    position: Decimal | None
+    tags: list[str]
+    resources: dict[str, float]
+    attempt: int
+    max_attempts: int
+    retry_base: timedelta
+    retry_cap: timedelta
+    retry_of: UUID | None
+    retried_by: UUID | None
+    group_id: UUID | None
+    group_position: int | None
+    #: Those before it in its group go first: it is not handed out.
+    awaits_turn: bool
+    unique_key: str | None
+    awaits_approval: bool
+    approved_by: str | None
+    approved_at: datetime | None
+    cancel_requested_by: str | None
+    cancel_requested_at: datetime | None
+    checkpoint: Any
+    job_source: str
+    created_by: str
+    is_system_job: bool
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    worker: str | None
+    error: str | None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will come of it."""
+        return self.state in ENDED
+
+
+_COLUMNS = [jobs.c[name] for name in Job._fields]
+#: The same for statements in SQL, of a row `j`.
+COLUMNS = ", ".join(f"j.{name}" for name in Job._fields)
+
+
+def get(
+    connection: Connection,
+    job_id: str | UUID,
+    *,
+    namespace: str | None = None,
+    for_update: bool = False,
+) -> Job:
+    """A job. Raises `NotFound`, for an id that is none too."""
+    try:
+        wanted = UUID(str(job_id))
+    except ValueError:
+        raise NotFound(f"{job_id!r} is no job's id; ids are UUIDs") from None
+    query = select(*_COLUMNS).where(jobs.c.id == wanted)
+    if namespace is not None:
+        query = query.where(jobs.c.namespace == namespace)
+    row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no job {wanted}")
+    return Job(*row)
+
+
+def find(connection: Connection, job_ids: Collection[str | UUID]) -> list[Job]:
+    """The jobs of these ids that there are, in no order."""
+    wanted = [str(job_id) for job_id in job_ids]
+    if not wanted:
+        return []
+    return [Job(*row) for row in connection.execute(select(*_COLUMNS).where(jobs.c.id.in_(wanted)))]
+
+
+class Filter(NamedTuple):
+    """Which jobs: those of which all that is given is true."""
+
+    namespace: str = "default"
+    state: str | None = None
+    task: str | None = None
+    schedule_id: int | None = None
+    lane: str | None = None
+    group_id: str | None = None
+    template: str | None = None
+    created_by: str | None = None
+    is_system_job: bool | None = None
+    job_source: str | None = None
+
+    def clauses(self) -> list[ColumnElement[bool]]:
+        """As conditions of SQL."""
+        given = self._asdict().items()
+        return [jobs.c[name] == value for name, value in given if value is not None]
+
+
+def listing(
+    connection: Connection,
+    which: Filter,
+    *,
+    before: tuple[datetime, UUID] | None = None,
+    limit: int = 50,
+) -> list[Job]:
+    """Jobs, newest first. For the next page, `before` is (`created_at`, `id`) of the last one."""
+    query = select(*_COLUMNS).where(*which.clauses())
+    if before is not None:
+        query = query.where(tuple_(jobs.c.created_at, jobs.c.id) < tuple_(*before))
+    query = query.order_by(jobs.c.created_at.desc(), jobs.c.id.desc()).limit(limit)
+    return [Job(*row) for row in connection.execute(query)]
+
+
+def of_known(condition: str) -> str:
+    """A condition on rows whose ids are given, such that no index is chosen by it. Statistics lag
+    behind when much is launched at once: by them hardly any job has not ended, and to go through
+    those seems quicker than to look so many up by their ids."""
+    return f"({condition}) IS NOT FALSE"
 
 
 UNFINISHED = "state IN ('pending', 'scheduled', 'running', 'paused')"
 _UNFINISHED_OF = text(
     f"""
     SELECT schedule_id, id, state FROM pgbeat.jobs
-     WHERE schedule_id = ANY (CAST(:schedules AS bigint[])) AND {UNFINISHED}
+     WHERE schedule_id = ANY (CAST(:schedules AS bigint[])) AND schedule_id IS NOT NULL
+       AND finished_at IS NULL AND {of_known(UNFINISHED)}
      ORDER BY created_at, id
     """  # noqa: S608
 )
@@ -74,45 +260,130 @@ def unfinished(connection: Connection, schedules: Collection[int]) -> dict[int, 
     return found
 
 
-# A row that is locked is just being ended by its worker.
-_CANCEL = text(
+class Ended(NamedTuple):
+    """A job that ended, or was interrupted, with what is to be seen to because of it."""
+
+    id: UUID
+    namespace: str
+    state: str
+    lane: str | None
+    group_id: UUID | None
+    #: The job that tries again.
+    retried_by: UUID | None
+    #: Whether it was given to the broker.
+    is_dispatched: bool = True
+
+
+#: What RETURNING says for `Ended`, of a row `j`.
+ENDING = (
+    "j.id, j.namespace, j.state, j.lane, j.group_id, j.retried_by, "
+    "j.dispatched_at IS NOT NULL AS is_dispatched"
+)
+#: The state after one that a job was meant to take: who is to be cancelled tries no more.
+OUTCOME = """CASE WHEN j.cancel_requested_at IS NOT NULL
+    AND {to} IN ('failed', 'scheduled', 'pending') THEN 'cancelled' ELSE {to} END"""
+#: The id of the job that tries again, if there is to be one: always the same.
+RETRY = """CASE WHEN {to} = 'failed' AND j.cancel_requested_at IS NULL AND j.args IS NOT NULL
+    AND j.attempt < j.max_attempts THEN md5(j.id || '/retry')::uuid END"""
+
+_END = text(
     f"""
-    UPDATE pgbeat.jobs SET state = 'cancelled', finished_at = now(), error = :reason
-     WHERE id IN (SELECT id FROM pgbeat.jobs
-                   WHERE id = ANY (CAST(:ids AS uuid[])) AND {UNFINISHED} FOR UPDATE SKIP LOCKED)
+    WITH mine AS (
+        SELECT id FROM pgbeat.jobs
+         WHERE id = ANY (CAST(:ids AS uuid[]))
+           AND {of_known("state = ANY (CAST(:from AS text[]))")}
+           FOR UPDATE SKIP LOCKED)
+    UPDATE pgbeat.jobs j
+       SET state = :to, finished_at = now(), error = coalesce(:error, error),
+           awaits_approval = false,
+           retried_by = {RETRY.format(to="CAST(:to AS text)")}
+      FROM mine WHERE j.id = mine.id
+    RETURNING {ENDING}
+    """  # noqa: S608
+)
+
+
+def end(
+    connection: Connection,
+    job_ids: Collection[str | UUID],
+    to: Literal["cancelled", "skipped", "failed"],
+    error: str | None,
+    *,
+    of: Collection[str] = ("pending", "scheduled", "paused"),
+) -> list[Ended]:
+    """Ends jobs that are in one of the states `of`; those that it ended. A row that somebody holds
+    locked, who is just ending it or handing it out, is left alone."""
+    if not job_ids:
+        return []
+    values = {"ids": [str(i) for i in job_ids], "from": list(of), "to": to, "error": error}
+    return [Ended(*row) for row in connection.execute(_END, values)]
+
+
+_ASK_TO_END = text(
+    f"""
+    UPDATE pgbeat.jobs SET cancel_requested_at = now(), cancel_requested_by = :by
+     WHERE id = ANY (CAST(:ids AS uuid[])) AND {of_known("state = 'running'")}
     RETURNING id
     """  # noqa: S608
 )
 
 
-def cancel(connection: Connection, job_ids: Collection[str], reason: str) -> list[str]:
-    """Ends jobs that have not ended yet; the ids of those."""
+def ask_to_end(connection: Connection, job_ids: Collection[str | UUID], by: str) -> list[str]:
+    """Notes that running jobs are to be cancelled, which is for their workers; their ids."""
     if not job_ids:
         return []
-    found = connection.scalars(_CANCEL, {"ids": list(job_ids), "reason": reason})
+    found = connection.scalars(_ASK_TO_END, {"ids": [str(i) for i in job_ids], "by": by})
     return [str(job_id) for job_id in found]
 
 
-_START = text(
-    """
-    UPDATE pgbeat.jobs SET state = 'running', started_at = now(), finished_at = NULL,
-           worker = :worker, error = NULL
-     WHERE id = :id AND state IN ('pending', 'scheduled', 'running', 'failed')
-    """
+_TRY_AGAIN = text(
+    f"""
+    INSERT INTO pgbeat.jobs AS j
+           (id, namespace, schedule_id, schedule, due_at, template, task, args, kwargs, options,
+            queue, state, run_at, dispatched_at, lane, priority, tags, resources, attempt,
+            max_attempts, retry_base, retry_cap, retry_of, group_id, group_position, unique_key,
+            checkpoint, job_source, created_by, is_system_job)
+    SELECT retried_by, namespace, schedule_id, schedule, due_at, template, task, args, kwargs,
+           options, queue, 'scheduled',
+           now() + least(retry_base * 2 ^ least(attempt - 1, 60), retry_cap),
+           CASE WHEN lane IS NULL THEN now() END, lane, priority, tags, resources, attempt + 1,
+           max_attempts, retry_base, retry_cap, id, group_id, group_position, unique_key,
+           checkpoint, job_source, created_by, is_system_job
+      FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[])) AND retried_by IS NOT NULL
+    ON CONFLICT DO NOTHING
+    RETURNING {COLUMNS}
+    """  # noqa: S608
 )
-_FINISH = text(
-    """
-    UPDATE pgbeat.jobs SET state = :state, finished_at = now(), error = :error
-     WHERE id = :id AND state IN ('pending', 'scheduled', 'running')
-    """
+
+
+def try_again(connection: Connection, job_ids: Collection[UUID]) -> list[Job]:
+    """Makes the jobs that try again what these did: `scheduled`, after base × 2^(attempt-1)."""
+    if not job_ids:
+        return []
+    rows = connection.execute(_TRY_AGAIN, {"ids": [str(job_id) for job_id in job_ids]})
+    return [Job(*row) for row in rows]
+
+
+_DUE = text(
+    f"""
+    WITH due AS (
+        SELECT id FROM pgbeat.jobs
+         WHERE namespace = :namespace AND state = 'scheduled' AND dispatched_at IS NULL
+           AND NOT awaits_turn AND run_at <= now()
+         ORDER BY run_at LIMIT :limit FOR UPDATE SKIP LOCKED)
+    UPDATE pgbeat.jobs j SET state = 'pending',
+           dispatched_at = CASE WHEN j.lane IS NULL THEN now() END
+      FROM due WHERE j.id = due.id
+    RETURNING {COLUMNS}
+    """  # noqa: S608
 )
 
 
-def start(connection: Connection, job_id: str, worker: str) -> bool:
-    """A worker begins (or, redelivered, begins again); `False` where there is no such job."""
-    return connection.execute(_START, {"id": job_id, "worker": worker}).rowcount > 0
+def take_due(connection: Connection, namespace: str, *, limit: int = 500) -> list[Job]:
+    """Jobs whose time has come and that wait outside of the broker are `pending` from now on."""
+    return [Job(*row) for row in connection.execute(_DUE, {"namespace": namespace, "limit": limit})]
 
 
-def finish(connection: Connection, job_id: str, state: str, error: str | None = None) -> bool:
-    """A worker is done: `state` is completed, failed or cancelled; `scheduled` for a retry."""
-    return connection.execute(_FINISH, {"id": job_id, "state": state, "error": error}).rowcount > 0
+def refuse(connection: Connection, job_id: UUID | str, verb: str, hint: str = "") -> None:
+    """Raises `InvalidTransition`, with the state that the job is in, or `NotFound`."""
+    raise InvalidTransition(job_id, get(connection, job_id).state, verb, hint)

@@ -11,7 +11,7 @@ from typing import Protocol
 import psycopg
 from sqlalchemy import Connection, text
 
-from pgbeat import db, leases, migrate, schedules
+from pgbeat import db, lanes, leases, migrate, schedules
 from pgbeat.config import Settings
 
 logger = logging.getLogger("celery.beat.pgbeat")
@@ -43,6 +43,8 @@ class Leader:
         self._attempts = 0
         #: Whether a schedule was changed by somebody since this was last set to false.
         self.changed = False
+        #: Lanes (namespace and name) that somebody told of.
+        self.lanes: set[tuple[str, str]] = set()
 
     def connect(self) -> Connection:
         """The connection, in autocommit mode. Raises `SchemaError`."""
@@ -69,6 +71,7 @@ class Leader:
         if leases.acquire(connection, self._settings.leader_key, wait):
             connection.execute(text("SELECT set_config('pgbeat.leader', 'on', false)"))
             connection.execute(text(f"LISTEN {schedules.CHANNEL}"))
+            connection.execute(text(f"LISTEN {lanes.CHANNEL}"))
             self._on_lead(connection)
             self._leads = True
             logger.info("This beat leads (lock %d)", self._settings.leader_key)
@@ -86,8 +89,8 @@ class Leader:
         readable, _, _ = select.select(sockets, [], [], max(0.0, seconds))
         if raw.fileno() in readable:
             raw.pgconn.consume_input()
-            while raw.pgconn.notifies():
-                self.changed = True
+            while (found := raw.pgconn.notifies()) is not None:
+                self._note(found.relname.decode(), found.extra.decode())
 
     def lose(self, error: BaseException) -> None:
         """Gives up the connection for an error; says so once."""
@@ -114,4 +117,10 @@ class Leader:
             db.close(connection)
 
     def _notified(self, notification: psycopg.Notify) -> None:
+        self._note(notification.channel, notification.payload)
+
+    def _note(self, channel: str, payload: str) -> None:
         self.changed = True
+        if channel == lanes.CHANNEL:
+            namespace, _, name = payload.partition("/")
+            self.lanes.add((namespace, name))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from sqlalchemy import Connection, text
 from sqlalchemy.dialects import postgresql
@@ -16,11 +17,12 @@ _quote = postgresql.dialect().identifier_preparer.quote  # type: ignore[no-untyp
 
 #: A message `d` goes to a queue `q`; the queue's declaration has its say.
 _INSERT = """
-    INSERT INTO {message} (visible, payload, priority, available_at, expires_at, queue_id)
+    INSERT INTO {message} (visible, payload, priority, available_at, expires_at, queue_id, job_id)
     SELECT d.available_at IS NULL OR d.available_at <= now(), d.payload,
            least(d.priority, coalesce(q.max_priority, 9)),
            CASE WHEN d.available_at > now() THEN d.available_at END,
-           greatest(d.available_at, now()) + least(d.ttl, q.message_ttl) * interval '1 ms', q.id
+           greatest(d.available_at, now()) + least(d.ttl, q.message_ttl) * interval '1 ms', q.id,
+           d.job_id
 """
 #: … to the queues, each once, whose bindings match its exchange and routing key.
 _BOUND = """
@@ -44,6 +46,14 @@ class Message(NamedTuple):
     ttl: int | None = None
     exchange: str = ""
     routing_key: str = ""
+    #: The job that it starts, where it does.
+    job_id: str | None = None
+
+
+#: The header of messages that start a job: their task id is its id.
+JOB_HEADER = "pgbeat_job"
+#: And of those whose end somebody waits for, a lane or a group: workers tell it at once.
+AWAITED_HEADER = "pgbeat_awaited"
 
 
 def message(
@@ -60,8 +70,8 @@ def message(
     With `delay` the ETA of a Celery task is when it becomes available. Without, the worker keeps
     it in its memory until then, as on the stock transport.
     """
-    properties = payload["properties"]
-    eta = payload["headers"].get("eta") if delay and payload["headers"] else None
+    properties, headers = payload["properties"], payload["headers"] or {}
+    eta = headers.get("eta") if delay else None
     expiration = properties.get("expiration")
     try:
         priority = min(max(int(properties.get("priority") or 0), 0), 255)
@@ -75,7 +85,15 @@ def message(
         int(expiration) if expiration is not None else None,
         exchange,
         routing_key,
+        _job_id(headers.get("id")) if headers.get(JOB_HEADER) else None,
     )
+
+
+def _job_id(text: Any) -> str | None:
+    try:
+        return str(UUID(text))
+    except (ValueError, TypeError, AttributeError):
+        return None
 
 
 class Statement(NamedTuple):
@@ -157,6 +175,16 @@ class BrokerTables:
         if wanted - known:
             connection.execute(self._declare, {"queues": sorted(wanted - known)})
 
+    def withdraw(self, connection: Connection, jobs: Sequence[str]) -> set[str]:
+        """Deletes the messages of jobs that no consumer has yet; the jobs (ids) that had one."""
+        found = connection.scalars(self._withdraw, {"jobs": list(jobs)}) if jobs else ()
+        return {str(job_id) for job_id in found}
+
+    def carrying(self, connection: Connection, jobs: Sequence[str]) -> set[str]:
+        """The jobs (ids) among these that have a message, whoever has claimed it."""
+        found = connection.scalars(self._carrying, {"jobs": list(jobs)}) if jobs else ()
+        return {str(job_id) for job_id in found}
+
     def depths(self, connection: Connection) -> dict[str, int]:
         """Messages waiting in each queue."""
         return {str(name): int(count) for name, count in connection.execute(self._depths)}
@@ -185,7 +213,7 @@ class BrokerTables:
     @cached_property
     def put_one(self) -> Statement:
         """Puts a message to a queue: name, payload, priority, available_at, ttl, synchronous_commit
-        (NULL: as the session has it). No row where there is no such queue."""
+        (NULL: as the session has it), job_id. No row where there is no such queue."""
         return Statement(
             "put",
             self.sql(_INSERT + "FROM {queue} q, " + _ONE + "WHERE q.name = $1 AND " + _COMMIT),
@@ -229,6 +257,23 @@ class BrokerTables:
         )
 
     @cached_property
+    def _withdraw(self) -> TextClause:
+        # What a stock consumer took is neither visible, nor delayed, nor claimed.
+        return self.text(
+            "WITH mine AS (SELECT id FROM {message} WHERE job_id = ANY (CAST(:jobs AS uuid[])) "
+            "AND claimed_by IS NULL AND (visible OR available_at IS NOT NULL) "
+            "FOR UPDATE SKIP LOCKED) "
+            "DELETE FROM {message} WHERE id IN (SELECT id FROM mine) RETURNING job_id"
+        )
+
+    @cached_property
+    def _carrying(self) -> TextClause:
+        return self.text(
+            "SELECT DISTINCT job_id FROM {message} WHERE job_id = ANY (CAST(:jobs AS uuid[])) "
+            "AND (claimed_by IS NOT NULL OR visible OR available_at IS NOT NULL)"
+        )
+
+    @cached_property
     def _depths(self) -> TextClause:
         return self.text(
             "SELECT q.name, count(m.id) FROM {queue} q "
@@ -247,14 +292,15 @@ _MAY_USE_SEQUENCE = text("SELECT has_sequence_privilege(:name, :privilege)")
 _BATCH = """
     FROM ROWS FROM (json_to_recordset(CAST(:batch AS json)) AS (
              queue text, payload text, priority integer, available_at timestamptz, ttl bigint,
-             exchange text, routing_key text))
+             exchange text, routing_key text, job_id uuid))
          WITH ORDINALITY AS d (queue, payload, priority, available_at, ttl, exchange, routing_key,
-             position)
+             job_id, position)
 """
-_ONE = """(VALUES ($2::text, $3::integer, $4::timestamptz, $5::bigint))
-    AS d (payload, priority, available_at, ttl) """
-_ONE_ROUTED = """(VALUES ($1::text, $7::text, $2::text, $3::integer, $4::timestamptz, $5::bigint))
-    AS d (exchange, routing_key, payload, priority, available_at, ttl) """
+_ONE = """(VALUES ($2::text, $3::integer, $4::timestamptz, $5::bigint, $7::uuid))
+    AS d (payload, priority, available_at, ttl, job_id) """
+_ONE_ROUTED = """
+    (VALUES ($1::text, $8::text, $2::text, $3::integer, $4::timestamptz, $5::bigint, $7::uuid))
+    AS d (exchange, routing_key, payload, priority, available_at, ttl, job_id) """
 #: Evaluated once, before the commit that it is for.
 _COMMIT = "($6::text IS NULL OR set_config('synchronous_commit', $6, true) IS NOT NULL)"
 

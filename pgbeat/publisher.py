@@ -1,16 +1,19 @@
 """Publishing: Celery makes the messages; on this Postgres they become rows of our transaction."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
+from uuid import uuid4
 
+import kombu.exceptions
 from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat import db
 from pgbeat.config import Settings, delays_in_table, is_own_broker
-from pgbeat.errors import InvalidSchedule
-from pgbeat.messages import BrokerTables, Message
-from pgbeat.templates import Launch, Templates
+from pgbeat.errors import ConfigError, InvalidSchedule
+from pgbeat.message_templates import Launch, Templates
+from pgbeat.messages import JOB_HEADER, BrokerTables, Message
 from pgbeat.transport.outbox import OutboxConnection
 
 #: What a row's `options` may hold: `Task.apply_async`'s options that are data.
@@ -23,6 +26,11 @@ OPTIONS = frozenset(
         "reply_to", "timeout", "confirm_timeout", "group_id", "root_id", "parent_id",
     }
 )  # fmt: skip
+
+
+#: What is around the making of a job's message: `pgbeat.tracing` sets it.
+observe: Callable[[Launch], AbstractContextManager[object]] | None = None
+_UNSEEN = nullcontext()
 
 
 class Publisher(Protocol):
@@ -39,6 +47,21 @@ class Publisher(Protocol):
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
         """Writes the messages of these jobs into the open transaction."""
+
+    def send(
+        self,
+        connection: Connection,
+        task: str,
+        batch: Iterable[Sequence[Any]],
+        options: Mapping[str, Any],
+    ) -> None:
+        """Sends a task of pgbeat's own, which is no job, once for each of these arguments; it goes
+        with the open transaction. Raises `ConfigError` where Celery can't make the message, and
+        kombu's `OperationalError` for a broker that is away."""
+
+    def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> set[str]:
+        """Takes back the messages of these jobs that no worker has yet; the jobs (ids) that had
+        one. None where the broker is elsewhere."""
 
     def revoke(self, connection: Connection, job_ids: Sequence[str]) -> None:
         """Has workers drop these jobs, and end them where they run. Where the broker has no remote
@@ -66,8 +89,9 @@ def prepare_broker(app: Celery, settings: Settings) -> bool:
 
 
 def apply_async(app: Celery, launch: Launch, producer: Any) -> None:
-    """Publishes through Celery, as its own beat does: the task's `apply_async`, or by name."""
-    headers = {**(launch.options.get("headers") or {}), "celery_beat_task": True}
+    """Publishes a job through Celery, as its own beat does: the task's `apply_async`, or by
+    name. Workers know by the header that it is a job."""
+    headers = {**(launch.options.get("headers") or {}), **launch.headers, JOB_HEADER: True}
     send_task(app, launch._replace(options={**launch.options, "headers": headers}), producer)
 
 
@@ -79,6 +103,23 @@ def send_task(app: Celery, launch: Launch, producer: Any) -> None:
         registered.apply_async(tuple(launch.args), dict(launch.kwargs), **options)
     else:
         app.send_task(launch.task, tuple(launch.args), dict(launch.kwargs), **options)
+
+
+def _own(task: str, batch: Iterable[Sequence[Any]], options: Mapping[str, Any]) -> Iterator[Launch]:
+    """Tasks of pgbeat's own. Their header keeps them apart from a job of the same task."""
+    for args in batch:
+        yield Launch(str(uuid4()), task, args, {}, {**options, "headers": {"pgbeat_own": True}})
+
+
+@contextmanager
+def _making(task: str) -> Iterator[None]:
+    try:
+        yield
+    except kombu.exceptions.OperationalError:
+        raise
+    except Exception as error:
+        message = f"{task} can't be published: {type(error).__name__}: {error}"
+        raise ConfigError(message) from error
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -122,6 +163,8 @@ class TransactionPublisher:
     ) -> None:
         self._app, self._send = app, send
         self.tables = BrokerTables.named(app.conf.broker_transport_options or {})
+        #: Whether messages stay in their table until they are acknowledged: by pgbeat's transport.
+        self.keeps_claimed = delays_in_table(app.conf)
         self._outbox = _Collected()
         self._connection = OutboxConnection(self._outbox, delays=delays_in_table(app.conf))
         self._producer = app.amqp.Producer(self._connection, auto_declare=False)
@@ -138,21 +181,39 @@ class TransactionPublisher:
     def publish(self, launch: Launch) -> str | None:
         made = self._made.get(launch.job_id)
         if made is None:
-            quick = self._templates.message(launch)
-            if quick is not None:
-                made = [quick]
-            else:
-                self._outbox.messages.clear()
-                self._send(self._app, launch, self._producer)
-                made = list(self._outbox.messages)
-                self._templates.learn(launch, made)
-            self._made[launch.job_id] = made
+            with _UNSEEN if observe is None else observe(launch):
+                made = self._made[launch.job_id] = self._make(launch, self._send)
         return made[0].queue if made else None
+
+    def _make(self, launch: Launch, send: Callable[[Celery, Launch, Any], None]) -> list[Message]:
+        quick = self._templates.message(launch)
+        if quick is not None:
+            return [quick]
+        self._outbox.messages.clear()
+        send(self._app, launch, self._producer)
+        made = list(self._outbox.messages)
+        self._templates.learn(launch, made)
+        return made
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
         self._outbox.declare(connection, self.tables)
         batch = [message for job_id in job_ids for message in self._made.get(job_id, ())]
         self.tables.put(connection, batch)
+
+    def send(
+        self,
+        connection: Connection,
+        task: str,
+        batch: Iterable[Sequence[Any]],
+        options: Mapping[str, Any],
+    ) -> None:
+        with _making(task):
+            made = [self._make(each, send_task) for each in _own(task, batch, options)]
+        self._outbox.declare(connection, self.tables)
+        self.tables.put(connection, [message for messages in made for message in messages])
+
+    def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> set[str]:
+        return self.tables.withdraw(connection, job_ids)
 
     def revoke(self, connection: Connection, job_ids: Sequence[str]) -> None:
         if not job_ids or not delays_in_table(self._app.conf):
@@ -183,12 +244,27 @@ class BrokerPublisher:
 
     def publish(self, launch: Launch) -> str | None:
         if launch.job_id not in self._sent:
-            apply_async(self._app, launch, self._producer())
+            with _UNSEEN if observe is None else observe(launch):
+                apply_async(self._app, launch, self._producer())
             self._sent.add(launch.job_id)
         return None
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
         """Nothing to do: the broker has the messages."""
+
+    def send(
+        self,
+        connection: Connection,
+        task: str,
+        batch: Iterable[Sequence[Any]],
+        options: Mapping[str, Any],
+    ) -> None:
+        with _making(task):
+            for launch in _own(task, batch, options):
+                send_task(self._app, launch, self._producer())
+
+    def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> set[str]:
+        return set()
 
     def revoke(self, connection: Connection, job_ids: Sequence[str]) -> None:
         if job_ids:

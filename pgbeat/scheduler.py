@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
-from pgbeat import calendars, db, due, entries, leases, log, schedules, sync, ticks
+from pgbeat import calendars, db, due, entries, leases, log, schedules, sync
 from pgbeat.config import Settings, redacted
 from pgbeat.dispatch import Decision, Dispatcher
 from pgbeat.errors import SchemaError
@@ -23,11 +23,11 @@ from pgbeat.judge import Judge, Verdict
 from pgbeat.leader import Leader
 from pgbeat.publisher import publisher
 from pgbeat.schedules import Schedule
+from pgbeat.tallies import Meter
+from pgbeat.upkeep import Upkeep
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
-#: Seconds between two rounds of pruning, while nothing is due.
-_PRUNE_EVERY = 60.0
 #: Seconds for which a row that somebody else holds locked, or that finds no room, is left alone.
 _BUSY = 0.25
 #: Conditions in SQL that are asked in one statement, at most.
@@ -61,7 +61,6 @@ class Scheduler(celery.beat.Scheduler):
         self._idle = True
         self._busy: dict[int, float] = {}
         self._dropped: set[int] = set()
-        self._pruned_at = 0.0
         super().__init__(
             app,
             schedule=schedule,
@@ -93,6 +92,8 @@ class Scheduler(celery.beat.Scheduler):
             self._judge,
             self.reached,
         )
+        self._upkeep = Upkeep(self.app, self.settings, self._dispatcher.publisher)
+        self._meter = Meter(self.settings.namespace)
         self._leader = Leader(self.settings, self.max_interval, self._become_leader)
         try:
             self._leader.connect()
@@ -199,10 +200,12 @@ class Scheduler(celery.beat.Scheduler):
                 moved,
             )
         self._apply_entries(connection)
+        self._meter.took_over()
 
     def _forget(self) -> None:
         """Drops what is under way: the next leader decides it."""
         self._evaluator.forget()
+        self._upkeep.forget()
         self._conditions.dispose()
         self._busy.clear()
 
@@ -239,6 +242,7 @@ class Scheduler(celery.beat.Scheduler):
 
     def _look(self, *, wait: bool) -> list[Decision]:
         """Decides one batch of what is due; if there is none and `wait` is set, waits for it."""
+        began = time.monotonic()
         connection = self._leader.connect()
         if self._resync_at is not None and time.monotonic() >= self._resync_at:
             self._apply_entries(connection)
@@ -264,17 +268,21 @@ class Scheduler(celery.beat.Scheduler):
         if verdicts:
             self.reached("after conditions")
             decisions = self._dispatcher.commit(connection, verdicts, now)
+            self._meter.ticked(time.monotonic() - began)
+            self._keep_up(connection, outlook, is_idle=False)
             self._note_dropped(verdicts, decisions)
             log.decided(decisions)
             return decisions
-        if not rows and not outlook.has_new:
+        is_idle = not rows and not outlook.has_new
+        self._keep_up(connection, outlook, is_idle=is_idle)
+        if is_idle:
             self._idle = True
-            self._maintain(connection)
             until = None if outlook.next is None else (outlook.next - now).total_seconds()
             if until is not None and until <= 0:
                 until = _BUSY  # conditions that are due and find no room: one that ends wakes us
             if wait:
-                self._wait(until)
+                limits = (until, self._upkeep.until(outlook.chores_in))
+                self._wait(min((limit for limit in limits if limit is not None), default=None))
         if not wait and self._evaluator.held:
             self._wait(None)
         return []
@@ -398,9 +406,11 @@ class Scheduler(celery.beat.Scheduler):
         seconds = min(limit for limit in limits if limit is not None)
         self._leader.wait(seconds, self._evaluator)
 
-    def _maintain(self, connection: Connection) -> None:
-        """Prunes a little of what is older than it is kept."""
-        days = self.settings.retention_days
-        is_time = days and time.monotonic() - self._pruned_at >= _PRUNE_EVERY
-        if is_time and ticks.prune(connection, days) < 1000:
-            self._pruned_at = time.monotonic()
+    def _keep_up(self, connection: Connection, outlook: due.Outlook, *, is_idle: bool) -> None:
+        """Sees to jobs, lanes and deliveries."""
+        self._meter.write(connection)
+        self._upkeep.lanes(self._dispatcher.lanes | self._leader.lanes)
+        self._dispatcher.lanes.clear()
+        self._leader.lanes.clear()
+        is_due = outlook.chores_in is not None and outlook.chores_in <= 0
+        self._upkeep.step(connection, is_due=is_due, is_idle=is_idle)

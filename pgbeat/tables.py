@@ -7,18 +7,22 @@ from sqlalchemy import (
     Column,
     DateTime,
     Double,
+    ForeignKey,
     ForeignKeyConstraint,
     Identity,
     Index,
     Integer,
     Interval,
+    LargeBinary,
     MetaData,
+    Numeric,
+    SmallInteger,
     Table,
     Text,
     UniqueConstraint,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB, REGCLASS, UUID
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB, REGCLASS, UUID
 
 SCHEMA = "pgbeat"
 metadata = MetaData(schema=SCHEMA)
@@ -92,6 +96,7 @@ schedules = Table(
     Column("owner", Text),
     Column("source", Text, nullable=False, server_default="sql"),
     Column("file_definition", JSONB(none_as_null=True)),
+    Column("job", JSONB, nullable=False, server_default="{}"),
     _time("created_at", now=True),
     _time("updated_at", now=True),
     UniqueConstraint("namespace", "name", name="schedules_name_key"),
@@ -122,6 +127,7 @@ schedules = Table(
     CheckConstraint("jsonb_typeof(args) = 'array'", name="schedules_args_array"),
     CheckConstraint("jsonb_typeof(kwargs) = 'object'", name="schedules_kwargs_object"),
     CheckConstraint("jsonb_typeof(options) = 'object'", name="schedules_options_object"),
+    CheckConstraint("jsonb_typeof(job) = 'object'", name="schedules_job_object"),
     CheckConstraint(
         "every > interval '0' AND every <= interval '36500 days'", name="schedules_every_range"
     ),
@@ -168,6 +174,18 @@ Index(
     schedules.c.namespace,
     schedules.c.probe_at,
     postgresql_where=text("NOT enabled AND probe_at IS NOT NULL"),
+)
+Index(
+    "schedules_disabled",
+    schedules.c.namespace,
+    schedules.c.name,
+    postgresql_where=text("NOT enabled"),
+)
+Index(
+    "schedules_paused",
+    schedules.c.namespace,
+    schedules.c.name,
+    postgresql_where=text("enabled AND paused_at IS NOT NULL"),
 )
 Index(
     "schedules_calendar",
@@ -241,6 +259,20 @@ JOB_STATES = (
     "skipped",
 )
 JOB_SOURCES = ("user_cli", "user_api", "scheduled_task", "system")
+_ENDED = "('completed', 'failed', 'cancelled', 'skipped')"
+_NAMESPACE = "namespace ~ '^[A-Za-z0-9_.-]{1,63}$'"
+_NAME = "name ~ '^[^[:cntrl:]/]{1,200}$' AND btrim(name) = name"
+
+
+def _namespace(*, primary_key: bool = False) -> Column[object]:
+    return Column(
+        "namespace", Text, primary_key=primary_key, nullable=False, server_default="default"
+    )
+
+
+def _json(name: str, default: str = "{}") -> Column[object]:
+    return Column(name, JSONB, nullable=False, server_default=default)
+
 
 jobs = Table(
     "jobs",
@@ -262,6 +294,32 @@ jobs = Table(
     _time("finished_at"),
     Column("worker", Text),
     Column("error", Text),
+    _namespace(),
+    _json("options"),
+    Column("template", Text),
+    _time("run_at"),
+    _time("dispatched_at"),
+    Column("lane", Text),
+    Column("priority", SmallInteger, nullable=False, server_default=text("0")),
+    Column("position", Numeric, server_default=text("EXTRACT(epoch FROM clock_timestamp())")),
+    Column("tags", ARRAY(Text), nullable=False, server_default="{}"),
+    _json("resources"),
+    Column("attempt", Integer, nullable=False, server_default="1"),
+    Column("max_attempts", Integer, nullable=False, server_default="1"),
+    Column("retry_base", Interval, nullable=False, server_default=text("'1 minute'")),
+    Column("retry_cap", Interval, nullable=False, server_default=text("'1 hour'")),
+    Column("retry_of", UUID),
+    Column("retried_by", UUID),
+    Column("group_id", UUID),
+    Column("group_position", Integer),
+    Column("awaits_turn", Boolean, nullable=False, server_default=text("false")),
+    Column("unique_key", Text),
+    Column("awaits_approval", Boolean, nullable=False, server_default=text("false")),
+    Column("approved_by", Text),
+    _time("approved_at"),
+    Column("cancel_requested_by", Text),
+    _time("cancel_requested_at"),
+    Column("checkpoint", JSONB(none_as_null=True)),
     CheckConstraint(
         "state IN ('pending', 'scheduled', 'running', 'paused', 'completed', 'failed', "
         "'cancelled', 'skipped')",
@@ -270,13 +328,416 @@ jobs = Table(
     CheckConstraint(
         "job_source IN ('user_cli', 'user_api', 'scheduled_task', 'system')", name="jobs_source"
     ),
+    CheckConstraint("state <> 'running' OR started_at IS NOT NULL", name="jobs_started"),
+    CheckConstraint(
+        f"state NOT IN {_ENDED} OR finished_at IS NOT NULL",
+        name="jobs_finished",
+    ),
+    CheckConstraint(
+        "NOT awaits_approval OR state NOT IN ('pending', 'scheduled', 'running')",
+        name="jobs_approval",
+    ),
+    CheckConstraint("NOT awaits_turn OR dispatched_at IS NULL", name="jobs_turn"),
+    CheckConstraint("attempt >= 1 AND max_attempts >= 1", name="jobs_attempts"),
+    CheckConstraint(
+        "retry_base >= interval '0' AND retry_cap >= retry_base "
+        "AND retry_cap <= interval '36500 days'",
+        name="jobs_backoff",
+    ),
+    CheckConstraint("jsonb_typeof(options) = 'object'", name="jobs_options_object"),
+    CheckConstraint("jsonb_typeof(resources) = 'object'", name="jobs_resources_object"),
 )
+_UNFINISHED = "state IN ('pending', 'scheduled', 'running', 'paused')"
 Index("jobs_by_schedule", jobs.c.schedule_id, jobs.c.created_at)
 Index(
     "jobs_unfinished",
     jobs.c.schedule_id,
-    postgresql_where=text("state IN ('pending', 'scheduled', 'running', 'paused')"),
+    postgresql_where=text("schedule_id IS NOT NULL AND finished_at IS NULL"),
 )
+Index(
+    "jobs_waiting",
+    jobs.c.namespace,
+    jobs.c.lane,
+    jobs.c.priority.desc(),
+    jobs.c.position,
+    jobs.c.created_at,
+    postgresql_where=text(
+        "lane IS NOT NULL AND dispatched_at IS NULL AND state = 'pending' AND NOT awaits_turn"
+    ),
+)
+Index(
+    "jobs_to_come",
+    jobs.c.namespace,
+    jobs.c.run_at,
+    postgresql_where=text("dispatched_at IS NULL AND state = 'scheduled' AND NOT awaits_turn"),
+)
+Index(
+    "jobs_in_lane",
+    jobs.c.namespace,
+    jobs.c.lane,
+    postgresql_where=text(
+        "lane IS NOT NULL AND dispatched_at IS NOT NULL "
+        "AND state IN ('pending', 'scheduled', 'running')"
+    ),
+)
+Index(
+    "jobs_of_lane",
+    jobs.c.namespace,
+    jobs.c.lane,
+    jobs.c.dispatched_at,
+    postgresql_where=text("lane IS NOT NULL AND dispatched_at IS NOT NULL"),
+)
+Index(
+    "jobs_of_group",
+    jobs.c.group_id,
+    jobs.c.state,
+    jobs.c.group_position,
+    postgresql_where=text("group_id IS NOT NULL"),
+)
+Index(
+    "jobs_by_key",
+    jobs.c.namespace,
+    jobs.c.unique_key,
+    jobs.c.created_at,
+    postgresql_where=text("unique_key IS NOT NULL"),
+)
+Index(
+    "jobs_one_of_key",
+    jobs.c.namespace,
+    jobs.c.unique_key,
+    unique=True,
+    postgresql_where=text(f"unique_key IS NOT NULL AND {_UNFINISHED}"),
+)
+Index("jobs_retries", jobs.c.retry_of, postgresql_where=text("retry_of IS NOT NULL"))
+Index("jobs_newest", jobs.c.namespace, jobs.c.created_at, jobs.c.id)
+Index("jobs_by_state", jobs.c.namespace, jobs.c.state, jobs.c.created_at, jobs.c.id)
+Index("jobs_by_task", jobs.c.namespace, jobs.c.task, jobs.c.created_at, jobs.c.id)
+Index(
+    "jobs_by_lane",
+    jobs.c.namespace,
+    jobs.c.lane,
+    jobs.c.created_at,
+    jobs.c.id,
+    postgresql_where=text("lane IS NOT NULL"),
+)
+Index(
+    "jobs_by_template",
+    jobs.c.namespace,
+    jobs.c.template,
+    jobs.c.created_at,
+    jobs.c.id,
+    postgresql_where=text("template IS NOT NULL"),
+)
+Index("jobs_by_creator", jobs.c.namespace, jobs.c.created_by, jobs.c.created_at, jobs.c.id)
+
+executions = Table(
+    "executions",
+    metadata,
+    Column("id", UUID, primary_key=True, server_default=text("gen_random_uuid()")),
+    Column("job_id", UUID, nullable=False),
+    Column("schedule_id", BigInteger),
+    Column("number", Integer, nullable=False),
+    Column("state", Text, nullable=False, server_default="running"),
+    Column("lost", Boolean, nullable=False, server_default=text("false")),
+    Column("retry_attempt", Integer, nullable=False, server_default="0"),
+    Column("worker", Text, nullable=False),
+    Column("worker_id", Integer),
+    Column("pid", Integer),
+    Column("acks_late", Boolean, nullable=False, server_default=text("false")),
+    _time("started_at", now=True),
+    _time("finished_at"),
+    Column("duration_ms", Double),
+    Column("cpu_time_ms", Double),
+    Column("memory_peak_mb", Double),
+    Column("progress_done", Double),
+    Column("progress_total", Double),
+    Column("progress_message", Text),
+    Column("result", Text),
+    Column("error", Text),
+    Column("traceback", Text),
+    _json("metadata"),
+    _time("told_at"),
+    UniqueConstraint("job_id", "number", name="executions_number"),
+    CheckConstraint(
+        "state IN ('running', 'completed', 'failed', 'cancelled', 'skipped')",
+        name="executions_state",
+    ),
+    CheckConstraint("(state = 'running') = (finished_at IS NULL)", name="executions_finished"),
+    CheckConstraint("NOT lost OR state IN ('failed', 'cancelled')", name="executions_lost"),
+    CheckConstraint("jsonb_typeof(metadata) = 'object'", name="executions_metadata_object"),
+)
+Index(
+    "executions_running",
+    executions.c.worker_id,
+    postgresql_where=text("worker_id IS NOT NULL AND state = 'running'"),
+)
+Index(
+    "executions_of_schedule",
+    executions.c.schedule_id,
+    executions.c.started_at,
+    postgresql_where=text("schedule_id IS NOT NULL"),
+)
+Index("executions_by_time", executions.c.started_at)
+Index("executions_told", executions.c.told_at, postgresql_where=text("told_at IS NOT NULL"))
+
+tallies = Table(
+    "tallies",
+    metadata,
+    Column("namespace", Text, primary_key=True),
+    Column("metric", Text, primary_key=True),
+    Column("label", Text, primary_key=True),
+    Column("kind", Text, primary_key=True),
+    Column("value", Double, nullable=False),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("id", Integer, Identity(cycle=True), primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("pool", Text),
+    Column("concurrency", Integer),
+    _time("started_at", now=True),
+    _time("missing_since"),
+)
+
+counters = Table(
+    "counters",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", BigInteger, nullable=False),
+)
+
+lanes = Table(
+    "lanes",
+    metadata,
+    _namespace(primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("max_running", Integer),
+    Column("policy", Text),
+    _json("options"),
+    Column("rate_limit", Integer),
+    Column("rate_period", Interval),
+    Column("rate_key", Text),
+    _time("paused_at"),
+    _time("created_at", now=True),
+    _time("updated_at", now=True),
+    CheckConstraint(_NAMESPACE, name="lanes_namespace"),
+    CheckConstraint(_NAME, name="lanes_name"),
+    CheckConstraint("max_running >= 0", name="lanes_max_running"),
+    CheckConstraint(
+        "num_nonnulls(rate_limit, rate_period) IN (0, 2) AND rate_limit > 0 "
+        "AND rate_period > interval '0' AND rate_period <= interval '366 days'",
+        name="lanes_rate",
+    ),
+    CheckConstraint("jsonb_typeof(options) = 'object'", name="lanes_options_object"),
+)
+
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("id", Integer, Identity(cycle=True), primary_key=True),
+    _namespace(),
+    Column("lane", Text, nullable=False),
+    Column("task", Text, nullable=False),
+    Column("tags", ARRAY(Text), nullable=False, server_default="{}"),
+    _json("resources"),
+    Column("created_by", Text, nullable=False),
+    _time("created_at", now=True),
+    _time("started_at"),
+)
+Index("reservations_lane", reservations.c.namespace, reservations.c.lane)
+
+groups = Table(
+    "groups",
+    metadata,
+    Column("id", UUID, primary_key=True, server_default=text("gen_random_uuid()")),
+    _namespace(),
+    Column("name", Text),
+    Column("mode", Text, nullable=False, server_default="parallel"),
+    Column("on_failure", Text, nullable=False, server_default="stop"),
+    Column("state", Text, nullable=False, server_default="running"),
+    Column("job_source", Text, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("is_system_job", Boolean, nullable=False, server_default=text("false")),
+    _time("created_at", now=True),
+    _time("finished_at"),
+    Column("cancelled_by", Text),
+    _time("cancelled_at"),
+    CheckConstraint("mode IN ('parallel', 'sequential')", name="groups_mode"),
+    CheckConstraint(
+        "on_failure IN ('stop', 'continue', 'skip_remaining')", name="groups_on_failure"
+    ),
+    CheckConstraint(
+        "state IN ('running', 'completed', 'failed', 'cancelled')", name="groups_state"
+    ),
+    CheckConstraint("(state = 'running') = (finished_at IS NULL)", name="groups_finished"),
+)
+Index("groups_newest", groups.c.namespace, groups.c.created_at, groups.c.id)
+Index(
+    "groups_running",
+    groups.c.namespace,
+    groups.c.created_at,
+    groups.c.id,
+    postgresql_where=text("finished_at IS NULL"),
+)
+
+templates = Table(
+    "templates",
+    metadata,
+    _namespace(primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("description", Text),
+    Column("task", Text, nullable=False),
+    _json("args", "[]"),
+    _json("kwargs"),
+    _json("options"),
+    Column("queue", Text),
+    _json("job"),
+    Column("created_by", Text),
+    _time("created_at", now=True),
+    _time("updated_at", now=True),
+    CheckConstraint(_NAMESPACE, name="templates_namespace"),
+    CheckConstraint(_NAME, name="templates_name"),
+    CheckConstraint("task ~ '^[^[:cntrl:]]{1,255}$' AND btrim(task) = task", name="templates_task"),
+    CheckConstraint("jsonb_typeof(args) = 'array'", name="templates_args_array"),
+    CheckConstraint("jsonb_typeof(kwargs) = 'object'", name="templates_kwargs_object"),
+    CheckConstraint("jsonb_typeof(options) = 'object'", name="templates_options_object"),
+    CheckConstraint("jsonb_typeof(job) = 'object'", name="templates_job_object"),
+)
+
+EVENTS = (
+    "job.run.completed",
+    "job.run.failed",
+    "job.run.skipped",
+    "job.failed",
+    "schedule.disabled",
+    "tick.failed",
+)
+
+webhooks = Table(
+    "webhooks",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    _namespace(),
+    Column("name", Text, nullable=False),
+    Column("url", Text, nullable=False),
+    Column("secret", Text, nullable=False),
+    Column("previous_secret", Text),
+    _time("previous_until"),
+    Column("events", ARRAY(Text), nullable=False),
+    Column("enabled", Boolean, nullable=False, server_default=text("true")),
+    Column("disabled_reason", Text),
+    Column("slots", SmallInteger, nullable=False, server_default=text("8")),
+    Column("created_by", Text),
+    _time("created_at", now=True),
+    _time("updated_at", now=True),
+    UniqueConstraint("namespace", "name", name="webhooks_name_key"),
+    CheckConstraint(_NAMESPACE, name="webhooks_namespace"),
+    CheckConstraint(_NAME, name="webhooks_name"),
+    CheckConstraint("url ~ '^https?://[^[:space:][:cntrl:]]+$'", name="webhooks_url"),
+    CheckConstraint("slots >= 1", name="webhooks_slots"),
+    CheckConstraint(
+        "(previous_secret IS NULL) = (previous_until IS NULL)", name="webhooks_previous"
+    ),
+    CheckConstraint(
+        f"cardinality(events) > 0 AND events <@ ARRAY{list(EVENTS)}", name="webhooks_events"
+    ),
+)
+
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("id", UUID, primary_key=True, server_default=text("gen_random_uuid()")),
+    Column(
+        "webhook_id",
+        BigInteger,
+        ForeignKey("pgbeat.webhooks.id", ondelete="CASCADE"),
+        nullable=False,
+    ),
+    Column("event", Text, nullable=False),
+    Column("payload", JSONB, nullable=False),
+    Column("state", Text, nullable=False, server_default="pending"),
+    Column("attempts", Integer, nullable=False, server_default="0"),
+    Column("next_at", DateTime(timezone=True), server_default=text("now()")),
+    _time("sent_at"),
+    _json("log", "[]"),
+    _time("created_at", now=True),
+    _time("finished_at"),
+    CheckConstraint("state IN ('pending', 'delivered', 'failed')", name="deliveries_state"),
+    CheckConstraint(
+        "(state = 'pending') = (finished_at IS NULL) "
+        "AND (state = 'pending') = (next_at IS NOT NULL)",
+        name="deliveries_finished",
+    ),
+    CheckConstraint("sent_at IS NULL OR state = 'pending'", name="deliveries_sent"),
+)
+Index(
+    "deliveries_pending",
+    deliveries.c.webhook_id,
+    deliveries.c.next_at,
+    postgresql_where=text("state = 'pending'"),
+)
+Index(
+    "deliveries_under_way",
+    deliveries.c.webhook_id,
+    deliveries.c.next_at,
+    postgresql_where=text("sent_at IS NOT NULL"),
+)
+Index(
+    "deliveries_failed",
+    deliveries.c.webhook_id,
+    deliveries.c.created_at,
+    postgresql_where=text("state = 'failed'"),
+)
+Index(
+    "deliveries_of_webhook",
+    deliveries.c.webhook_id,
+    deliveries.c.created_at,
+    deliveries.c.id,
+)
+Index("deliveries_by_time", deliveries.c.created_at)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", Text, primary_key=True),
+    _namespace(),
+    Column("actor", Text, nullable=False),
+    Column("scope", Text, nullable=False, server_default="user"),
+    Column("note", Text),
+    Column("hash", LargeBinary, nullable=False),
+    Column("created_by", Text, nullable=False),
+    _time("created_at", now=True),
+    _time("expires_at"),
+    _time("revoked_at"),
+    _time("last_used_at"),
+    CheckConstraint(_NAMESPACE, name="tokens_namespace"),
+    CheckConstraint("scope IN ('user', 'admin')", name="tokens_scope"),
+    CheckConstraint("actor ~ '^[^[:cntrl:]]{1,200}$'", name="tokens_actor"),
+)
+Index("tokens_by_time", tokens.c.namespace, tokens.c.created_at)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", BigInteger, Identity(), primary_key=True),
+    _namespace(),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")),
+    Column("actor", Text, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("verb", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("before", JSONB(none_as_null=True)),
+    Column("after", JSONB(none_as_null=True)),
+    CheckConstraint(_NAMESPACE, name="audit_namespace"),
+    CheckConstraint("origin IN ('cli', 'api', 'page')", name="audit_origin"),
+)
+Index("audit_newest", audit.c.namespace, audit.c.id)
+Index("audit_of_subject", audit.c.namespace, audit.c.kind, audit.c.subject, audit.c.id)
+Index("audit_of_actor", audit.c.namespace, audit.c.actor, audit.c.id)
 
 consumers = Table(
     "consumers",

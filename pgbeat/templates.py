@@ -1,228 +1,199 @@
-"""A quick path for plain tasks: the bytes that Celery would make, from a message that it made.
+"""Templates: named tasks with arguments and a job policy, that schedules and people make jobs from.
 
-Celery takes most of a millisecond for a message, and of two messages of one task nearly all is
-the same. The first goes through Celery; the next ones are cut from it, as long as nobody could
-tell: no signal receiver, nothing overridden or patched, nothing that depends on the time.
+A job takes a copy: what becomes of the template later doesn't change it.
 """
 
-import inspect
 import json
 import re
-from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from json.encoder import encode_basestring_ascii as quoted
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
-from uuid import uuid4
 
-import celery.app.amqp
-import celery.app.base
-import celery.app.task
-import kombu.messaging
-from celery import Celery, signals
-from celery.app.routes import MapRoute
-from celery.backends.base import Backend
-from celery.utils.saferepr import saferepr
-from kombu.serialization import dumps as serialize
+from sqlalchemy import ColumnElement, Connection, delete, func, select, update
+from sqlalchemy.dialects.postgresql import insert
 
-from pgbeat.messages import Message
-
-#: Functions that the quick path stands in for, each with the module that it must come from: a
-#: patched or overridden one makes every message go through Celery.
-_STOCK = {
-    "apply_async": celery.app.task,
-    "shadow_name": celery.app.task,
-    "_get_exec_options": celery.app.task,
-    "send_task": celery.app.base,
-}
-_BEFORE, _AFTER = signals.before_task_publish, signals.after_task_publish
-_SENT = signals.task_sent
-_TAGS = ("id", "root_id", "argsrepr", "kwargsrepr")
+from pgbeat import job_policies, lanes
+from pgbeat.errors import InvalidJob, NotFound
+from pgbeat.exclusions import near
+from pgbeat.job_policies import JobPolicy
+from pgbeat.tables import schedules, templates
 
 
-def _is_stock(function: Any, module: Any) -> bool:
-    code = getattr(inspect.unwrap(getattr(function, "__func__", function)), "__code__", None)
-    plain = not hasattr(function, "__wrapped__")
-    return plain and code is not None and code.co_filename == module.__file__
+class Template(NamedTuple):
+    """A row of `pgbeat.templates`."""
 
-
-class Launch(NamedTuple):
-    """A task to be sent: its id, its name, its arguments, and options of `apply_async`."""
-
-    job_id: str
+    namespace: str
+    name: str
+    description: str | None
     task: str
-    args: Sequence[Any] = ()
-    kwargs: Mapping[str, Any] = {}
-    options: Mapping[str, Any] = {}
+    args: list[Any]
+    kwargs: dict[str, Any]
+    #: Celery's publish options.
+    options: dict[str, Any]
+    queue: str | None
+    #: Its job policy, as JSON.
+    job: dict[str, Any]
+    created_by: str | None
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def policy(self) -> JobPolicy:
+        """How its jobs are made. Raises `InvalidJob`."""
+        return job_policies.parse(self.job)
 
 
-class Templates:
-    """Messages learnt from Celery, by task and options."""
+_COLUMNS = [templates.c[name] for name in Template._fields]
+#: The template that a schedule names.
+_named = schedules.c.job["template"].astext
 
-    def __init__(self, app: Celery) -> None:
-        self._app = app
-        self._known: dict[tuple[str, str], _Template | None] = {}
 
-    def message(self, launch: Launch) -> Message | None:
-        """The message, or `None` where Celery must make it."""
-        if _BEFORE.receivers or _AFTER.receivers or _SENT.receivers:
-            return None
-        template = self._known.get((launch.task, _key(launch.options)))
-        return template.fill(launch) if template else None
+def load(connection: Connection, names: Iterable[str], *, namespace: str) -> dict[str, Template]:
+    """The templates of these names that there are."""
+    wanted = list(names)
+    if not wanted:
+        return {}
+    query = select(*_COLUMNS).where(
+        templates.c.namespace == namespace, templates.c.name.in_(wanted)
+    )
+    return {row.name: Template(*row) for row in connection.execute(query)}
 
-    def learn(self, launch: Launch, made: Sequence[Message]) -> None:
-        """Takes note of what Celery made, if messages like it can be cut from it."""
-        key = (launch.task, _key(launch.options))
-        if key in self._known or _BEFORE.receivers or _AFTER.receivers or _SENT.receivers:
-            return
-        template = None
-        if len(made) == 1 and self._is_plain(launch.task):
-            registered = self._app.tasks[launch.task]
-            check = registered.__header__ if registered.typing else None
-            template = _Template.of(made[0], launch, check, _Repr(self._app))
-        self._known[key] = template
 
-    def _is_plain(self, name: str) -> bool:
-        """Whether nothing between us and the message is other than Celery ships it."""
-        app, task = self._app, self._app.tasks.get(name)
-        if task is None:
-            return False
-        owners = {"send_task": app}
-        return (
-            all(
-                _is_stock(getattr(owners.get(function, task), function, None), module)
-                for function, module in _STOCK.items()
-            )
-            and _is_stock(app.amqp.as_task_v2, celery.app.amqp)
-            and _is_stock(app.amqp.send_task_message, celery.app.amqp)
-            and _is_stock(app.amqp.Producer.publish, kombu.messaging)
-            and _is_stock(app.amqp.Producer._publish, kombu.messaging)
-            and app.conf.task_protocol == 2
-            and not app.conf.task_always_eager
-            and not app.conf.task_send_sent_event
-            and getattr(task, "_dump_pydantic_arguments", None) is None
-            and all(isinstance(route, MapRoute) for route in app.amqp.routes)
-            and type(app.backend).on_task_call is Backend.on_task_call
+def _is(name: str, namespace: str) -> ColumnElement[bool]:
+    return (templates.c.name == name) & (templates.c.namespace == namespace)
+
+
+def get(connection: Connection, name: str, *, namespace: str, for_update: bool = False) -> Template:
+    """The template of that name. Raises `NotFound`, which names the nearest there is."""
+    query = select(*_COLUMNS).where(_is(name, namespace))
+    row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
+    if row is None:
+        hint = near(name, [row.name for row in listing(connection, namespace=namespace)])
+        raise NotFound(f"there is no template {name!r}" + (f"; {hint}" if hint else ""))
+    return Template(*row)
+
+
+def listing(connection: Connection, *, namespace: str) -> list[Template]:
+    """All templates, by name."""
+    query = select(*_COLUMNS).where(templates.c.namespace == namespace).order_by(templates.c.name)
+    return [Template(*row) for row in connection.execute(query)]
+
+
+def users(connection: Connection, *, namespace: str) -> dict[str, list[str]]:
+    """Names of the schedules that name each template; those that none names are left out."""
+    query = select(_named, schedules.c.name).where(
+        schedules.c.namespace == namespace, _named.is_not(None)
+    )
+    found: dict[str, list[str]] = {}
+    for template, schedule in connection.execute(query.order_by(schedules.c.name)):
+        found.setdefault(template, []).append(schedule)
+    return found
+
+
+def put(
+    connection: Connection,
+    name: str,
+    *,
+    namespace: str,
+    task: Any,
+    args: Any = (),
+    kwargs: Any = None,
+    options: Any = None,
+    queue: str | None = None,
+    job: Any = None,
+    description: str | None = None,
+    created_by: str | None = None,
+) -> Template:
+    """Makes a template, or gives the one of that name all of this instead of what it had. Schedules
+    that name it, and have their task from it, go on with the new one.
+
+    `job` is its job policy, as JSON. Raises `InvalidJob`, which lists every mistake.
+    """
+    values = {
+        "task": task, "args": list(args) if isinstance(args, tuple) else args,
+        "kwargs": {} if kwargs is None else kwargs, "options": {} if options is None else options,
+        "queue": queue, "job": {} if job is None else job, "description": description,
+    }  # fmt: skip
+    problems = [*_name_problems(name), *_problems(connection, values, namespace)]
+    if problems:
+        raise InvalidJob(f"template {name!r}: " + "; ".join(problems))
+    before = load(connection, [name], namespace=namespace).get(name)
+    if before is not None and before.task != task:
+        connection.execute(
+            update(schedules)
+            .where(schedules.c.namespace == namespace, _named == name)
+            .where(schedules.c.task == before.task)
+            .values(task=task)
         )
+    statement = insert(templates).values(
+        namespace=namespace, name=name, created_by=created_by, **values
+    )
+    statement = statement.on_conflict_do_update(
+        index_elements=["namespace", "name"], set_={**values, "updated_at": func.now()}
+    )
+    return Template(*connection.execute(statement.returning(*_COLUMNS)).one())
 
 
-def _key(options: Mapping[str, Any]) -> str:
-    return repr(sorted(options.items())) if options else ""
+def remove(connection: Connection, name: str, *, namespace: str) -> None:
+    """Deletes a template. Jobs made from it go on as they are. Raises `NotFound`, and `InvalidJob`
+    while schedules name it."""
+    get(connection, name, namespace=namespace, for_update=True)
+    names = users(connection, namespace=namespace).get(name)
+    if names:
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        raise InvalidJob(
+            f"template {name!r} is used by {', '.join(map(repr, names[:5]))}{more}; "
+            "give them another one, or none, first"
+        )
+    connection.execute(delete(templates).where(_is(name, namespace)))
 
 
-class _Repr:
-    """Arguments as Celery shows them in a message's headers."""
+# -- what is wrong with it
 
-    def __init__(self, app: Celery) -> None:
-        self._args_limit = app.amqp.argsrepr_maxsize
-        self._kwargs_limit = app.amqp.kwargsrepr_maxsize
-        self._levels = app.conf.get("task_repr_maxlevels", 3)
+_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f/]")
 
-    def args(self, args: tuple[Any, ...]) -> str:
-        if len(args) <= _FEW and all(_is_plain(value) for value in args):
-            return repr(args)
-        return str(saferepr(args, self._args_limit, maxlevels=self._levels))
 
-    def kwargs(self, kwargs: dict[str, Any]) -> str:
-        if len(kwargs) <= _FEW and all(
-            _is_plain(key) and _is_plain(value) for key, value in kwargs.items()
+def _name_problems(name: str) -> Iterable[str]:
+    if not 1 <= len(name) <= 200:
+        yield f"a name has 1 to 200 characters, not {len(name)}"
+    elif _UNFIT.search(name) or name.strip(" ") != name:
+        yield "a name has no slash, no control character and no space at its ends"
+
+
+def _problems(connection: Connection, values: Mapping[str, Any], namespace: str) -> Iterable[str]:
+    task = values["task"]
+    if not isinstance(task, str) or not task.strip():
+        yield f"task is {task!r}; it must name a registered task"
+    elif len(task) > 255 or task.strip(" ") != task or not task.isprintable():
+        yield f"task {task!r} is no name of 1 to 255 characters"
+    for key, kind, example in _SHAPES:
+        if not isinstance(values[key], kind):
+            yield f"{key} is {values[key]!r}; it must be {example}"
+        else:
+            try:
+                json.dumps(values[key], allow_nan=False)
+            except (TypeError, ValueError) as error:
+                yield f"{key} is not JSON: {error}"
+    for key in ("eta", "countdown"):
+        if isinstance(values["options"], Mapping) and key in values["options"]:
+            yield f"options has {key!r}; who makes a job of it says when"
+    if isinstance(values["job"], Mapping):
+        policy, mistakes = job_policies.read(values["job"])
+        yield from (f"job: {key}: {sentence}" for key, sentence in mistakes)
+        if policy.template is not None:
+            yield "job names a template; a template is not made from another"
+        if policy.lane is not None and not lanes.load(
+            connection, [policy.lane], namespace=namespace
         ):
-            return repr(kwargs)
-        return str(saferepr(kwargs, self._kwargs_limit, maxlevels=self._levels))
+            yield (
+                f"there is no lane {policy.lane!r}; `pgbeat lanes set {policy.lane} --limit 1` "
+                "makes it"
+            )
 
 
-#: Up to here `repr` of plain values says what Celery's `saferepr` says, and stays below its limit.
-_FEW, _SHORT = 8, 40
-_word = re.compile(r"[\w .:/@+-]*", re.ASCII).fullmatch
-
-
-def _is_plain(value: Any) -> bool:
-    kind = type(value)
-    if kind is str:
-        return len(value) <= _SHORT and _word(value) is not None
-    return (kind is int and -(10**18) < value < 10**18) or kind is bool or value is None
-
-
-#: As kombu encodes what JSON knows; what it doesn't know is left to kombu.
-_encode = json.JSONEncoder().encode
-_EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
-
-
-class _Template:
-    """One task's message with holes for the id, the arguments and the delivery tag."""
-
-    def __init__(self, message: Message, check: Any, shown: _Repr) -> None:
-        self._message, self._check, self._shown = message, check, shown
-        self._parts: list[str] = []
-        self._names: list[str] = []
-
-    @classmethod
-    def of(cls, message: Message, launch: Launch, check: Any, shown: _Repr) -> "_Template | None":
-        """The template of a message, or `None` where some part is not what it is thought to be."""
-        payload = json.loads(message.payload)
-        headers, properties = payload["headers"], payload["properties"]
-        if (
-            payload["content-type"] != "application/json"
-            or payload["content-encoding"] != "utf-8"
-            or headers.get("compression")
-            or headers.get("eta")
-            or headers.get("expires")
-            or headers.get("stamps")
-            or properties.get("body_encoding") != "base64"
-            or "expiration" in properties
-        ):
-            return None
-        made = cls(message, check, shown)
-        values = made._values(launch)
-        actual = {
-            **{name: headers.get(name) for name in _TAGS},
-            "correlation_id": properties.get("correlation_id"),
-            "body": payload["body"],
-        }
-        if any(actual[name] != values[name] for name in actual):
-            return None
-        # Each value is found by a mark that stands nowhere else in the message.
-        marks = {name: f"hole-{uuid4()}" for name in values}
-        marked = {
-            **payload,
-            "body": marks["body"],
-            "headers": {**headers, **{name: marks[name] for name in _TAGS}},
-            "properties": {
-                **properties,
-                "correlation_id": marks["correlation_id"],
-                "delivery_tag": marks["delivery_tag"],
-            },
-        }
-        rest = json.dumps(marked)
-        for name, mark in sorted(marks.items(), key=lambda item: rest.index(item[1])):
-            before, rest = rest.split(f'"{mark}"')
-            made._parts.append(before)
-            made._names.append(name)
-        made._parts.append(rest)
-        return made
-
-    def fill(self, launch: Launch) -> Message:
-        """The message. Raises `TypeError` where the task does not take the arguments."""
-        if self._check is not None:
-            self._check(*launch.args, **launch.kwargs)
-        values = self._values(launch)
-        pieces = [self._parts[0]]
-        for name, part in zip(self._names, self._parts[1:], strict=True):
-            pieces += (quoted(values[name]), part)
-        return self._message._replace(payload="".join(pieces))
-
-    def _values(self, launch: Launch) -> dict[str, str]:
-        job_id, args, kwargs = launch.job_id, tuple(launch.args), dict(launch.kwargs)
-        try:
-            body = _encode((args, kwargs, _EMBED))
-        except TypeError:
-            body = serialize((args, kwargs, _EMBED), serializer="json")[2]
-        return {
-            "id": job_id,
-            "root_id": job_id,
-            "correlation_id": job_id,
-            "argsrepr": self._shown.args(args),
-            "kwargsrepr": self._shown.kwargs(kwargs),
-            "body": b64encode(body.encode()).decode(),
-            # Anything that no other message has: Celery takes a random one.
-            "delivery_tag": job_id,
-        }
+_SHAPES: list[tuple[str, type, str]] = [
+    ("args", list, "a JSON array"),
+    ("kwargs", dict, "a JSON object"),
+    ("options", dict, "a JSON object"),
+    ("job", dict, "a JSON object"),
+]

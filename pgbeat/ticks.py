@@ -57,7 +57,7 @@ def record(connection: Connection, batch: Sequence[Tick]) -> set[int]:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A tick as history shows it, with how its job ended."""
+    """A tick as history shows it, with how its job ended: the last one, where it was retried."""
 
     id: int
     schedule: str
@@ -72,22 +72,59 @@ class Entry:
     note: str | None
     job_state: str | None
     job_error: str | None
+    #: Which attempt that is, of how many, and when it comes where it is still to come.
+    job_attempt: int | None = None
+    job_max_attempts: int | None = None
+    job_run_at: datetime | None = None
+    #: Its lane, and when it was given to the broker.
+    job_lane: str | None = None
+    job_dispatched_at: datetime | None = None
 
 
 _HISTORY = """
     SELECT t.id, t.schedule, t.trigger, t.due_at, t.decided_at, t.outcome, t.reason, t.error,
-           t.job_id, t.missed, t.note, j.state, j.error
+           t.job_id, t.missed, t.note, coalesce(r.state, j.state),
+           CASE WHEN r.state IS NULL THEN j.error WHEN r.state <> 'completed' THEN r.error END,
+           coalesce(r.attempt, j.attempt), coalesce(r.max_attempts, j.max_attempts),
+           coalesce(r.run_at, j.run_at), j.lane,
+           CASE WHEN r.state IS NULL THEN j.dispatched_at ELSE r.dispatched_at END
       FROM pgbeat.ticks t LEFT JOIN pgbeat.jobs j ON j.id = t.job_id
+           LEFT JOIN LATERAL (
+               WITH RECURSIVE chain AS (
+                   SELECT n.state, coalesce(n.error, j.error) AS error, n.attempt,
+                          n.max_attempts, n.run_at, n.dispatched_at, n.retried_by, 1 AS number
+                     FROM pgbeat.jobs n WHERE n.id = j.retried_by
+                    UNION ALL
+                   SELECT n.state, coalesce(n.error, c.error), n.attempt,
+                          n.max_attempts, n.run_at, n.dispatched_at, n.retried_by, c.number + 1
+                     FROM chain c JOIN pgbeat.jobs n ON n.id = c.retried_by
+                    WHERE c.number < 1000)
+               SELECT * FROM chain ORDER BY number DESC LIMIT 1) AS r ON j.retried_by IS NOT NULL
 """
-_OF_SCHEDULE = text(
-    _HISTORY + "WHERE t.schedule_id = :schedule_id ORDER BY t.due_at DESC, t.id DESC LIMIT :limit"
+_NEWEST = " ORDER BY t.due_at DESC, t.id DESC LIMIT :limit"
+_OF_SCHEDULE = text(f"{_HISTORY} WHERE t.schedule_id = :schedule_id {_NEWEST}")
+_OF_SCHEDULE_BEFORE = text(
+    f"{_HISTORY} WHERE t.schedule_id = :schedule_id AND t.due_at <= :due_at "
+    f"AND (t.due_at, t.id) < (:due_at, :id) {_NEWEST}"
 )
 _AFTER = text(_HISTORY + "WHERE t.id > :after ORDER BY t.id LIMIT :limit")
 
 
-def history(connection: Connection, schedule_id: int, *, limit: int = 20) -> list[Entry]:
-    """The newest ticks of a schedule, newest first."""
-    rows = connection.execute(_OF_SCHEDULE, {"schedule_id": schedule_id, "limit": limit})
+def history(
+    connection: Connection,
+    schedule_id: int,
+    *,
+    before: tuple[datetime, int] | None = None,
+    limit: int = 20,
+) -> list[Entry]:
+    """The newest ticks of a schedule, newest first. For the next page, `before` is the last one's
+    `due_at` and `id`."""
+    values: dict[str, Any] = {"schedule_id": schedule_id, "limit": limit}
+    if before is None:
+        rows = connection.execute(_OF_SCHEDULE, values)
+    else:
+        values |= {"due_at": before[0], "id": before[1]}
+        rows = connection.execute(_OF_SCHEDULE_BEFORE, values)
     return [Entry(*row) for row in rows]
 
 
@@ -126,24 +163,3 @@ def newest(connection: Connection) -> Any:
     """The newest tick's id and time, or `None`."""
     query = select(ticks.c.id, ticks.c.decided_at).order_by(desc(ticks.c.id)).limit(1)
     return connection.execute(query).one_or_none()
-
-
-# The oldest rows stand first in the primary key: no scan, however many are kept. What a tick
-# launched goes with it.
-_PRUNE = text(
-    """
-    WITH gone AS (
-        DELETE FROM pgbeat.ticks WHERE id IN (
-            SELECT id FROM (SELECT id, decided_at FROM pgbeat.ticks ORDER BY id LIMIT :limit) o
-             WHERE decided_at < now() - make_interval(secs => :seconds))
-        RETURNING job_id),
-    jobs AS (DELETE FROM pgbeat.jobs WHERE id IN (SELECT job_id FROM gone))
-    SELECT count(*) FROM gone
-    """
-)
-
-
-def prune(connection: Connection, days: float, *, limit: int = 1000) -> int:
-    """Deletes up to `limit` of the oldest ticks, and their jobs, if they are older than `days`;
-    how many."""
-    return int(connection.scalar(_PRUNE, {"seconds": days * 86_400, "limit": limit}) or 0)

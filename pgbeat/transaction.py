@@ -11,9 +11,9 @@ from sqlalchemy.orm import Session
 
 from pgbeat.config import delays_in_table
 from pgbeat.errors import SchemaError
+from pgbeat.message_templates import Launch
 from pgbeat.messages import BrokerTables, Message
 from pgbeat.publisher import TransactionPublisher, send_task
-from pgbeat.templates import Launch
 from pgbeat.transport.outbox import OutboxConnection
 
 #: Messages that go to the server in one statement.

@@ -160,7 +160,9 @@ def test_every_setting_can_be_set_by_the_app_and_by_the_environment() -> None:
     values: dict[str, Any] = {
         "url": URL, "lock_key": -7, "loop_interval": 0.5, "batch_size": 10,
         "condition_timeout": 2.5, "condition_threads": 3, "max_retries": 0, "retry_base": 1.5,
-        "retry_cap": 99.0, "retention_days": 0.0,
+        "retry_cap": 99.0, "retention_days": 0.0, "retention_count": 5, "track": "all",
+        "job_max_attempts": 1, "job_retry_base": 2.5, "job_retry_cap": 7.0,
+        "webhook_private": True, "webhook_queue": "hooks",
     }  # fmt: skip
     by_app = Settings.load({f"pgbeat_{name}": value for name, value in values.items()}, {})
     by_environment = Settings.load(
@@ -233,7 +235,10 @@ def test_every_mistake_is_listed_in_one_error() -> None:
     ) == [
         "pgbeat_nonsense: no such setting; known: url, lock_key, loop_interval, batch_size, "
         "condition_timeout, condition_threads, max_retries, retry_base, retry_cap, retention_days, "
-        "namespace, again_min, again_max, allowed_functions",
+        "retention_count, namespace, again_min, again_max, allowed_functions, track, "
+        "job_max_attempts, job_retry_base, job_retry_cap, webhook_private, webhook_queue, "
+        "web_jwt_key, web_jwt_jwks, web_jwt_algorithms, web_jwt_issuer, web_jwt_audience, "
+        "web_jwt_admin, web_flower_url",
         "PGBEAT_LOCK_KEY: '1.5' is not a whole number",
         "PGBEAT_LOOP_INTERVAL: 'soon' is not a number",
         "pgbeat_batch_size: 0 is out of range; at least 1, at most 10000",
@@ -255,6 +260,9 @@ def test_every_mistake_is_listed_in_one_error() -> None:
         ("max_retries", -1, "-1 is out of range; at least 0, at most 1e+06"),
         ("lock_key", 2**63, f"{2**63} is out of range"),
         ("retention_days", -0.5, "-0.5 is out of range; at least 0, at most 36500"),
+        ("track", "some", "'some' is not one of 'launched', 'all', 'off'"),
+        ("job_max_attempts", 0, "0 is out of range; at least 1, at most 1000"),
+        ("webhook_private", "maybe", "'maybe' is neither true nor false"),
         ("url", "redis://:s3cret@h", "redis:// is not Postgres; expected postgresql://user:"),
     ],
 )
@@ -289,7 +297,56 @@ def test_the_cap_of_retries_is_not_below_their_base(conf: dict[str, Any], base: 
     ]
 
 
+@pytest.mark.parametrize(
+    ("conf", "base"), [({"job_retry_cap": 59}, "60"), ({"job_retry_base": 4000}, "4000")]
+)
+def test_the_cap_of_jobs_retries_is_not_below_their_base(conf: dict[str, Any], base: str) -> None:
+    assert mistakes(**CONF, **{f"pgbeat_{name}": value for name, value in conf.items()}) == [
+        f"pgbeat_job_retry_cap: must not be below pgbeat_job_retry_base ({base})"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("true", True), ("1", True), ("ON", True), ("yes", True), ("0", False), ("off", False),
+     ("No", False), ("false", False)],
+)  # fmt: skip
+def test_a_switch_in_the_environment(written: str, meant: bool) -> None:
+    assert load({"PGBEAT_WEBHOOK_PRIVATE": written}, **CONF).webhook_private is meant
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"web_jwt_algorithms": "none"}, "'none': write one or several of HS256"),
+        ({"web_jwt_algorithms": "HS256,RS256"}, "write one or several of HS256"),
+        ({"web_jwt_algorithms": ""}, "write one or several of HS256"),
+        ({"web_jwt_key": "short"}, "a secret of at least 32 bytes"),
+        ({"web_jwt_key": "-----BEGIN PUBLIC KEY-----" + "x" * 64}, "and no public key"),
+        ({"web_jwt_key": "x" * 32, "web_jwt_algorithms": "RS256"}, "a public key, as PEM"),
+        ({"web_jwt_jwks": "https://idp/keys"}, "published keys are public"),
+        ({"web_jwt_jwks": "file:///etc/passwd"}, "no URL of the web"),
+        ({"web_jwt_admin": "admin"}, "names no claim and value"),
+        ({"web_flower_url": "javascript:alert(1)"}, "no URL of the web"),
+        (
+            {
+                "web_jwt_key": "x" * 32 + "PUBLIC KEY-----",
+                "web_jwt_jwks": "https://idp/keys",
+                "web_jwt_algorithms": ["ES256"],
+            },
+            "set one of them",
+        ),
+    ],
+)
+def test_what_signs_jwts_is_said_in_a_way_that_nobody_else_can_sign(
+    settings: dict[str, Any], problem: str
+) -> None:
+    [line] = mistakes(**CONF, **{f"pgbeat_{key}": value for key, value in settings.items()})
+    assert problem in line
+
+
 def test_the_password_is_in_no_message_and_in_no_repr() -> None:
+    assert "s3cret" not in repr(load(**CONF, pgbeat_web_jwt_key="s3cret" * 10))
     assert "s3cret" not in repr(load(**CONF))
     lines = mistakes({"PGBEAT_URL": "mysql://u:s3cret@h/d"}, pgbeat_batch_size="x")
     assert len(lines) == 2

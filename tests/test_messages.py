@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import ProgrammingError
 
-from pgbeat import db, queues
-from pgbeat.messages import BrokerTables, Message, Statement, message
+from pgbeat import consumers, db, dead_letters, queues
+from pgbeat.messages import JOB_HEADER, BrokerTables, Message, Statement, message
 from tests.broker import (
     TABLES,
     Plans,
@@ -69,6 +69,14 @@ def test_an_expiration_is_milliseconds() -> None:
 def test_the_exchange_goes_with_a_message_that_has_no_queue() -> None:
     made = message(published(), exchange="x", routing_key="a.b")
     assert (made.queue, made.exchange, made.routing_key) == (None, "x", "a.b")
+
+
+def test_a_message_knows_the_job_that_it_starts() -> None:
+    job = str(uuid.uuid4())
+    assert message(published({"id": job, JOB_HEADER: True}), queue="q").job_id == job
+    assert message(published({"id": job}), queue="q").job_id is None
+    for odd in ("mine", None, 7):  # a task id of somebody's own is no job's
+        assert message(published({"id": odd, JOB_HEADER: True}), queue="q").job_id is None
 
 
 # -- put ------------------------------------------------------------------------------------------
@@ -152,24 +160,27 @@ def test_one_is_put_as_a_batch_is(opened: Sessions, connection: Connection) -> N
     """The statement of a single publish makes the row that a batch of one makes."""
     wire, hour = opened.consumer().wire, later(connection, "1 hour")
     queues.declare(connection, TABLES, "q", arguments={"x-max-priority": 4, "x-message-ttl": 5000})
-    many = [Message("q", "m"), Message("q", "m", 9, hour, 70)]
+    many = [Message("q", "m"), Message("q", "m", 9, hour, 70, job_id=str(uuid.uuid4()))]
     TABLES.put(connection, many)
     for m in many:
         eta = m.available_at.encode() if m.available_at else None
         ttl = b"%d" % m.ttl if m.ttl else None
-        parameters = (b"q", b"m", b"%d" % m.priority, eta, ttl, None)
+        job = m.job_id.encode() if m.job_id else None
+        parameters = (b"q", b"m", b"%d" % m.priority, eta, ttl, None, job)
         assert wire.run(TABLES.put_one, *parameters).command_tuples == 1
     batch1, batch2, one1, one2 = rows(
         connection,
         "SELECT visible, payload, version, priority, available_at, deliveries, redelivered, "
-        "expires_at - coalesce(available_at, enqueued_at), queue_id FROM {message} ORDER BY id",
+        "expires_at - coalesce(available_at, enqueued_at), queue_id, job_id FROM {message} "
+        "ORDER BY id",
     )
     assert (batch1, batch2) == (one1, one2)
+    assert str(one2[-1]) == many[1].job_id
 
 
 def test_one_for_a_missing_queue_is_not_put(opened: Sessions) -> None:
     consumer = opened.consumer()
-    result = consumer.wire.run(TABLES.put_one, b"none", b"m", b"0", None, None, None)
+    result = consumer.wire.run(TABLES.put_one, b"none", b"m", b"0", None, None, None, None)
     assert result.command_tuples == 0
     assert rows(consumer.connection, "SELECT FROM {message}") == []
 
@@ -192,11 +203,77 @@ def test_one_commits_as_told(opened: Sessions) -> None:
     queues.declare_exchange(consumer.connection, TABLES, "x", "fanout")
     queues.bind(consumer.connection, TABLES, "q", "x", "", "fanout")
     for value, seen in ((b"off", "off"), (b"local", "local"), (None, "on")):
-        consumer.wire.run(TABLES.put_one, b"q", b"m", b"0", None, None, value)
-        consumer.wire.run(TABLES.route_one, b"x", b"m", b"0", None, None, value, b"")
+        consumer.wire.run(TABLES.put_one, b"q", b"m", b"0", None, None, value, None)
+        consumer.wire.run(TABLES.route_one, b"x", b"m", b"0", None, None, value, None, b"")
         found = driver.execute("DELETE FROM commits RETURNING value").fetchall()
         assert found == [(seen,), (seen,)]
         assert driver.execute("SHOW synchronous_commit").fetchone() == ("on",)
+
+
+# -- messages of jobs -----------------------------------------------------------------------------
+
+
+def jobs_messages(connection: Connection, *names: str, queue: str = "q") -> list[str]:
+    """Messages of jobs; the jobs."""
+    found = [str(uuid.uuid4()) for _ in names]
+    batch = [Message(queue, name, job_id=job) for name, job in zip(names, found, strict=True)]
+    TABLES.put(connection, batch)
+    return found
+
+
+def test_what_no_consumer_has_is_withdrawn(opened: Sessions, connection: Connection) -> None:
+    claimed, waiting = jobs_messages(connection, "claimed", "waiting")
+    consumer = opened.consumer()
+    assert payloads(consumer.claim("q", at_most=1)) == ["claimed"]
+    (delayed,) = jobs_messages(connection, "delayed")
+    (stock,) = jobs_messages(connection, "taken by a stock worker")
+    hour = later(connection, "1 hour")
+    db.driver(connection).execute(
+        "UPDATE kombu_message SET visible = false, available_at = CASE WHEN job_id = %s THEN "
+        "%s::timestamptz END WHERE job_id IN (%s, %s)", [delayed, hour, delayed, stock]
+    )  # fmt: skip
+    put(connection, "q", "of no job")
+    everything = [claimed, waiting, delayed, stock, str(uuid.uuid4())]
+    assert TABLES.carrying(connection, everything) == {claimed, waiting, delayed}
+    assert TABLES.withdraw(connection, everything) == {waiting, delayed}
+    assert TABLES.carrying(connection, everything) == {claimed}
+    left = rows(connection, "SELECT payload FROM {message} ORDER BY id")
+    assert left == [("claimed",), ("taken by a stock worker",), ("of no job",)]
+    assert TABLES.withdraw(connection, []) == TABLES.carrying(connection, []) == set()
+
+
+def test_a_message_that_is_being_claimed_is_left_to_its_consumer(
+    opened: Sessions, connection: Connection
+) -> None:
+    """Whoever is first has it: to withdraw waits for nobody."""
+    (job,) = jobs_messages(connection, "m")
+    other = opened.open()
+    with db.transaction(other):
+        other.execute(text("SELECT FROM kombu_message FOR UPDATE"))
+        assert TABLES.withdraw(connection, [job]) == set()
+    assert TABLES.withdraw(connection, [job]) == {job}
+
+
+def test_a_dead_letter_and_its_requeued_message_are_of_the_same_job(opened: Sessions) -> None:
+    consumer = opened.consumer()
+    (job,) = jobs_messages(consumer.connection, "m")
+    (found,) = consumer.claim("q")
+    consumers.reject(consumer.connection, TABLES, consumer.id, [found.id])
+    query = "SELECT job_id::text FROM {%s}"
+    assert rows(consumer.connection, query % "dead") == [(job,)]
+    assert TABLES.carrying(consumer.connection, [job]) == set()
+    assert dead_letters.requeue(consumer.connection, TABLES, queue="q") == 1
+    assert rows(consumer.connection, query % "message") == [(job,)]
+
+
+def test_jobs_messages_are_found_by_the_index(connection: Connection) -> None:
+    for known in filled(connection):
+        (job,) = jobs_messages(connection, "m", queue="q1")
+        with plans(connection) as seen:
+            TABLES.withdraw(connection, [job])
+            TABLES.carrying(connection, [job])
+        assert "kombu_message" not in seen.scanned(), (known, seen.nodes)
+        assert "kombu_message_job" in seen.indexes(), (known, seen.nodes)
 
 
 # -- routing --------------------------------------------------------------------------------------
@@ -230,7 +307,7 @@ def test_an_exchange_reaches_each_bound_queue_once(opened: Sessions) -> None:
         TABLES.put(consumer.connection, [Message(None, "m", exchange=exchange, routing_key=key)])
         after = Counter(depths(consumer.connection))
         assert after - before == Counter(reached), (exchange, key)
-        one = (exchange.encode(), b"m", b"0", None, None, None, key.encode())
+        one = (exchange.encode(), b"m", b"0", None, None, None, None, key.encode())
         assert consumer.wire.run(TABLES.route_one, *one).command_tuples == len(reached)
         assert Counter(depths(consumer.connection)) - after == Counter(reached), (exchange, key)
 
@@ -244,7 +321,7 @@ def test_what_is_routed_obeys_each_queue(opened: Sessions) -> None:
         queues.declare(connection, TABLES, name, arguments=given)
         queues.bind(connection, TABLES, name, "x", "", "fanout")
     TABLES.put(connection, [Message(None, "m", priority=7, exchange="x")])
-    one = (b"x", b"m", b"7", None, None, None, b"")
+    one = (b"x", b"m", b"7", None, None, None, None, b"")
     consumer.wire.run(TABLES.route_one, *one)
     found = rows(
         connection,
@@ -448,7 +525,7 @@ def test_a_role_that_lacks_nothing_can_publish(opened: Sessions, connection: Con
         assert TABLES.missing_privileges(consumer.connection) == []
         put(consumer.connection, "q", "m", available_at=later(connection, "1 second"))
         TABLES.put(consumer.connection, [Message(None, "m", exchange="x")])
-        consumer.wire.run(TABLES.put_one, b"q", b"m", b"0", None, None, None)
+        consumer.wire.run(TABLES.put_one, b"q", b"m", b"0", None, None, None, None)
         assert depths(connection) == {"q": 1}
     finally:
         connection.execute(text(f"DROP OWNED BY {role}"))
@@ -461,8 +538,8 @@ PREPARED: dict[Statement, list[Any]] = {
     TABLES.claim: [[1, 2, 3], 100, 7, [1, 2, 3]],
     TABLES.take: [[1, 2, 3], 100, 7, []],
     TABLES.ack: [[1, 2, 3, 4, 5], 7],
-    TABLES.put_one: ["q1", "m", 0, None, None, None],
-    TABLES.route_one: ["x", "m", 0, None, None, None, "a.b"],
+    TABLES.put_one: ["q1", "m", 0, None, None, None, None],
+    TABLES.route_one: ["x", "m", 0, None, None, None, None, "a.b"],
 }
 
 

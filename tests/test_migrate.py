@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,24 @@ def engine(empty_database: str) -> Iterator[Engine]:
 
 
 @pytest.fixture
+def release_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """What this pgbeat was when its newest migration was that one: a context."""
+
+    @contextmanager
+    def release(newest: str) -> Iterator[None]:
+        folder = tmp_path / "before"
+        shutil.copytree(migrate._FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+        for path in (folder / "versions").glob("[0-9]*.py"):
+            if path.name[:4] > newest:
+                path.unlink()
+        with monkeypatch.context() as patched:
+            patched.setattr(migrate, "_FOLDER", folder)
+            yield
+
+    return release
+
+
+@pytest.fixture
 def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Release:
     """Makes this pgbeat one whose newest migration runs the statements; its version."""
 
@@ -105,13 +124,25 @@ def test_an_empty_database_gets_the_newest_schema(engine: Engine) -> None:
         migrate.check(connection)
         tables = inspect(connection).get_table_names(SCHEMA)
     assert sorted(tables) == [
+        "audit",
         "calendars",
         "consumers",
+        "counters",
+        "deliveries",
+        "executions",
+        "groups",
         "jobs",
+        "lanes",
         "migrations",
         "namespaces",
+        "reservations",
         "schedules",
+        "tallies",
+        "templates",
         "ticks",
+        "tokens",
+        "webhooks",
+        "workers",
     ]
 
 
@@ -136,6 +167,50 @@ def test_rows_survive_an_upgrade(engine: Engine, next_release: Release) -> None:
     with engine.connect() as connection:
         rows = connection.execute(text("SELECT name, colour FROM pgbeat.schedules"))
         assert [tuple(row) for row in rows] == [("s", None)]
+
+
+def test_jobs_of_before_there_were_lanes(
+    engine: Engine, release_before: Callable[[str], Any]
+) -> None:
+    with release_before("0003"):
+        assert migrate.upgrade(engine.url) == (None, "0003")
+    with engine.begin() as connection:
+        connection.execute(text(BEFORE_LANES))
+    assert migrate.upgrade(engine.url) == ("0003", migrate.newest())
+    with engine.connect() as connection:
+        rows = connection.execute(text(
+            "SELECT state, namespace, dispatched_at IS NOT NULL, started_at = created_at, "
+            "finished_at = created_at, attempt, max_attempts FROM pgbeat.jobs ORDER BY task"
+        ))  # fmt: skip
+        assert [tuple(row) for row in rows] == [
+            ("pending", "default", True, None, None, 1, 1),
+            ("pending", "shop", True, None, None, 1, 1),
+            ("running", "default", True, True, None, 1, 1),  # a state written by hand
+            ("completed", "default", True, None, True, 1, 1),
+        ]
+        # A message of before is of no job that anybody could tell; the next one is.
+        assert connection.execute(text("SELECT payload, job_id FROM kombu_message")).all() == [
+            ("m", None)
+        ]
+    with engine.begin() as connection:  # the new ones wait until they are given to the broker
+        connection.execute(text(_A_JOB.format("'e'", "NULL", "'pending'")))
+        query = text("SELECT dispatched_at FROM pgbeat.jobs WHERE task = 'e'")
+        assert connection.scalar(query) is None
+
+
+_A_JOB = (
+    "INSERT INTO pgbeat.jobs (id, task, schedule_id, state, job_source, created_by, is_system_job) "
+    "VALUES (gen_random_uuid(), {}, {}, {}, 'system', 'me', true);"
+)
+BEFORE_LANES = f"""
+    INSERT INTO pgbeat.schedules (id, namespace, name, task, every)
+    OVERRIDING SYSTEM VALUE VALUES (7, 'shop', 's', 't', '1 hour');
+    {_A_JOB.format("'a'", "NULL", "'pending'")} {_A_JOB.format("'b'", "7", "'pending'")}
+    {_A_JOB.format("'c'", "NULL", "'running'")} {_A_JOB.format("'d'", "NULL", "'completed'")}
+    SELECT pgbeat.adopt_broker();
+    INSERT INTO kombu_queue (name) VALUES ('q');
+    INSERT INTO kombu_message (visible, payload, queue_id) SELECT true, 'm', id FROM kombu_queue;
+"""
 
 
 def test_ten_at_once_do_no_harm(engine: Engine) -> None:

@@ -1,217 +1,125 @@
-"""The quick path makes the very message that Celery makes, or leaves it to Celery."""
+"""Templates: made, replaced, removed; what is wrong with one is all told."""
 
-import json
-from base64 import b64decode
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
-from celery import Celery, Task, signals
-from celery.utils.saferepr import saferepr
+from sqlalchemy import Connection
 
-from pgbeat import db
+from pgbeat import db, templates
 from pgbeat.config import postgres_url
-from pgbeat.publisher import TransactionPublisher
-from pgbeat.templates import Launch, _is_plain
-
-IDS = [f"00000000-0000-0000-0000-00000000000{n}" for n in range(10)]
-
-
-class Both:
-    """Publishes the same launch through Celery and through a template learnt before."""
-
-    def __init__(self, app: Celery) -> None:
-        self.app = app
-
-    def messages(
-        self, task: str, args: Any = (), kwargs: Any = None, options: Any = None
-    ) -> tuple[dict[str, Any], dict[str, Any], bool]:
-        """What Celery makes, what the publisher makes of the second launch, whether quickly."""
-        slow, quick = TransactionPublisher(self.app), TransactionPublisher(self.app)
-        slow.publish(Launch(IDS[1], task, args, kwargs or {}, options or {}))
-        quick.publish(Launch(IDS[0], task, [5], {}, options or {}))
-        cut = quick._templates.message(Launch(IDS[1], task, args, kwargs or {}, options or {}))
-        quick.publish(Launch(IDS[1], task, args, kwargs or {}, options or {}))
-        [expected], [made] = slow._made[IDS[1]], quick._made[IDS[1]]
-        assert expected._replace(payload="") == made._replace(payload="")
-        return _readable(expected.payload), _readable(made.payload), cut is not None
-
-
-def _readable(payload: str) -> dict[str, Any]:
-    message: dict[str, Any] = json.loads(payload)
-    message["body"] = b64decode(message["body"]).decode("latin-1")
-    assert message["properties"].pop("delivery_tag")
-    return message
+from pgbeat.errors import InvalidJob, NotFound
+from pgbeat.templates import Template
+from tests.command_line import Sql
+from tests.jobs import lane
 
 
 @pytest.fixture
-def both(app: Celery) -> Both:
-    return Both(app)
+def connection(database: str) -> Iterator[Connection]:
+    """A session of the domain, in autocommit mode."""
+    engine = db.engine(postgres_url(database), "tests")
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as opened:
+        yield opened
 
 
-@pytest.mark.parametrize(
-    ("args", "kwargs"),
-    [
-        ((), {}),
-        ((1, 2), {}),
-        ((1,), {"y": 2}),
-        ((1.5, True), {}),
-        (("a", 'it\'s "quoted" \\ and ünïcode \n'), {}),
-        (("x" * 3000,), {"y": ["deep", {"er": [1, [2, [3, [4]]]]}]}),
-        ((None, 10**30), {}),
-        ((-0.0, 1e300), {}),
-        (([],), {"y": {}}),
-    ],
-)
-def test_same_message(both: Both, args: Any, kwargs: Any) -> None:
-    expected, made, quickly = both.messages("tests.add", args, kwargs)
-    assert quickly
-    assert made == expected
+def put(connection: Connection, name: str = "t", **values: object) -> Template:
+    """A template of `jobs.add`, unless told otherwise."""
+    given = {"namespace": "default", "task": "jobs.add", **values}
+    return templates.put(connection, name, **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"queue": "other"},
-        {"priority": 7},
-        {"headers": {"who": "me"}, "shadow": "named"},
-        {"time_limit": 10, "soft_time_limit": 5},
-        {"ignore_result": False},
-        {"routing_key": "celery", "exchange": ""},
-    ],
-)
-def test_same_message_with_options(both: Both, options: Any) -> None:
-    expected, made, quickly = both.messages("tests.add", (1,), {}, options)
-    assert quickly
-    assert made == expected
+def test_made_and_replaced(connection: Connection, sql: Sql) -> None:
+    lane(sql)
+    made = put(
+        connection, args=[1], kwargs={"y": 2}, queue="q", options={"expires": 60},
+        job={"lane": "l", "max_attempts": 5}, description="adds", created_by="user:alice",
+    )  # fmt: skip
+    assert (made.task, made.args, made.kwargs, made.options) == (
+        "jobs.add", [1], {"y": 2}, {"expires": 60},
+    )  # fmt: skip
+    assert (made.policy.lane, made.policy.max_attempts) == ("l", 5)
+    assert templates.get(connection, "t", namespace="default") == made
+    replaced = put(connection, created_by="user:bob")
+    assert (replaced.args, replaced.kwargs, replaced.job, replaced.description) == (
+        [], {}, {}, None,
+    )  # fmt: skip
+    assert (replaced.created_at, replaced.created_by) == (made.created_at, "user:alice")
+    assert replaced.updated_at > made.updated_at
 
 
-@pytest.mark.parametrize(
-    "options", [{"expires": 60}, {"countdown": 10}, {"compression": "gzip"}, {"link": None}]
-)
-def test_what_depends_on_time_is_made_by_celery(both: Both, options: Any) -> None:
-    if options == {"link": None}:
-        options = {"link": both.app.tasks["tests.add"].si(1, 2)}
-    assert not both.messages("tests.add", (1,), {}, options)[2]
+def test_each_namespace_has_its_own(connection: Connection) -> None:
+    put(connection, "b")
+    put(connection, "a")
+    put(connection, "c", namespace="other")
+    assert [row.name for row in templates.listing(connection, namespace="default")] == ["a", "b"]
+    assert set(templates.load(connection, ["a", "c"], namespace="default")) == {"a"}
+    with pytest.raises(NotFound, match="there is no template 'c'"):
+        templates.get(connection, "c", namespace="default")
+    with pytest.raises(NotFound, match="there is no template 'nightli'; did you mean 'nightly'"):
+        put(connection, "nightly")
+        templates.get(connection, "nightli", namespace="default")
 
 
-def test_wrong_arguments_raise_as_in_celery(both: Both) -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'z'"):
-        both.messages("tests.add", (), {"z": 1})
-
-
-@contextmanager
-def connected(signal: Any) -> Any:
-    def receiver(**kwargs: Any) -> None:
-        receiver.calls += 1  # type: ignore[attr-defined]
-
-    receiver.calls = 0  # type: ignore[attr-defined]
-    signal.connect(receiver)
-    try:
-        yield receiver
-    finally:
-        signal.disconnect(receiver)
-
-
-@pytest.mark.parametrize("name", ["before_task_publish", "after_task_publish"])
-def test_signals_are_sent_for_every_message(app: Celery, name: str) -> None:
-    publisher = TransactionPublisher(app)
-    publisher.publish(Launch(IDS[0], "tests.add", (), {}, {}))
-    publisher.publish(Launch(IDS[1], "tests.add", (), {}, {}))
-    with connected(getattr(signals, name)) as receiver:
-        publisher.publish(Launch(IDS[2], "tests.add", (), {}, {}))
-        publisher.publish(Launch(IDS[3], "tests.add", (), {}, {}))
-        assert receiver.calls == 2
-
-
-def test_a_task_of_its_own_kind_is_asked_every_time(app: Celery) -> None:
-    calls = []
-
-    class Audited(Task):  # type: ignore[type-arg,unused-ignore]
-        def apply_async(self, *args: Any, **kwargs: Any) -> Any:
-            calls.append(kwargs["task_id"])
-            return super().apply_async(*args, **kwargs)
-
-    @app.task(name="tests.audited", base=Audited, shared=False)
-    def audited() -> None:
-        """Nothing to do."""
-
-    publisher = TransactionPublisher(app)
-    for job_id in IDS:
-        publisher.publish(Launch(job_id, "tests.audited", (), {}, {}))
-    assert calls == IDS
-
-
-def test_a_patched_apply_async_is_called_every_time(
-    app: Celery, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = []
-    stock = Task.apply_async
-
-    def patched(self: Any, *args: Any, **kwargs: Any) -> Any:
-        calls.append(1)
-        return stock(self, *args, **kwargs)
-
-    monkeypatch.setattr(Task, "apply_async", patched)
-    publisher = TransactionPublisher(app)
-    for job_id in IDS:
-        publisher.publish(Launch(job_id, "tests.add", (), {}, {}))
-    assert len(calls) == len(IDS)
-
-
-def test_routes_apply(app: Celery) -> None:
-    app.conf.task_routes = {"tests.add": {"queue": "sums"}, "tests.*": {"queue": "rest"}}
-    expected, made, quickly = Both(app).messages("tests.add", (1,))
-    assert quickly and made == expected
-    assert made["properties"]["delivery_info"]["routing_key"] == "sums"
-
-
-def test_a_router_function_is_asked_every_time(app: Celery) -> None:
-    asked = []
-
-    def router(name: str, args: Any, kwargs: Any, options: Any, **rest: Any) -> dict[str, str]:
-        asked.append(args)
-        return {"queue": f"q{args[0]}"}
-
-    app.conf.task_routes = (router,)
-    publisher = TransactionPublisher(app)
-    queues = [
-        publisher.publish(Launch(job_id, "tests.add", (n,), {}, {})) for n, job_id in enumerate(IDS)
+def test_every_mistake_is_told(connection: Connection, sql: Sql) -> None:
+    with pytest.raises(InvalidJob) as error:
+        put(
+            connection, "a/b", task="", args={"x": 1}, kwargs={"x": {1}}, options={"eta": "2030"},
+            job={"lane": "none", "priority": 1000, "lan": 1, "template": "t"},
+        )  # fmt: skip
+    assert str(error.value).startswith("template 'a/b': ")
+    assert str(error.value).removeprefix("template 'a/b': ").split("; ") == [
+        "a name has no slash, no control character and no space at its ends",
+        "task is ''",
+        "it must name a registered task",
+        "args is {'x': 1}",
+        "it must be a JSON array",
+        "kwargs is not JSON: Object of type set is not JSON serializable",
+        "options has 'eta'",
+        "who makes a job of it says when",
+        "job: priority: 1000 is out of range",
+        "it is 0 to 255",
+        "job: lan: is no key of it",
+        "did you mean 'lane'?",
+        "job names a template",
+        "a template is not made from another",
+        "there is no lane 'none'",
+        "`pgbeat lanes set none --limit 1` makes it",
     ]
-    assert queues == [f"q{n}" for n in range(10)]
+    assert sql("SELECT count(*) FROM pgbeat.templates") == [(0,)]
 
 
-def test_other_serializers_are_left_to_celery(app: Celery) -> None:
-    app.conf.task_serializer = "pickle"
-    publisher = TransactionPublisher(app)
-    publisher.publish(Launch(IDS[0], "tests.add", (1,), {}, {}))
-    assert publisher._templates.message(Launch(IDS[1], "tests.add", (1,))) is None
+@pytest.mark.parametrize("task", [None, 7, "x" * 256, " x", "a\nb"])
+def test_what_is_no_task(connection: Connection, task: object) -> None:
+    with pytest.raises(InvalidJob, match="template 't': task "):
+        put(connection, task=task)
 
 
-@pytest.mark.parametrize(
-    "value", [0, -5, 10**17, True, None, "", "plain words", "a/b:c.d@e+f-g_h", "2026-01-01"]
-)
-def test_plain_values_are_shown_as_celery_shows_them(value: Any) -> None:
-    assert _is_plain(value)
-    assert repr((value, value)) == saferepr((value, value), 1024)
-    assert repr({"k": value}) == saferepr({"k": value}, 1024)
+def test_removed(connection: Connection, sql: Sql) -> None:
+    put(connection)
+    sql(
+        "INSERT INTO pgbeat.schedules (name, every, job) "
+        "SELECT 's' || n, '1 hour', '{\"template\": \"t\"}' FROM generate_series(1, 7) AS n"
+    )
+    assert templates.users(connection, namespace="default") == {"t": [f"s{n}" for n in range(1, 8)]}
+    with pytest.raises(InvalidJob) as error:
+        templates.remove(connection, "t", namespace="default")
+    assert str(error.value) == (
+        "template 't' is used by 's1', 's2', 's3', 's4', 's5' and 2 more; "
+        "give them another one, or none, first"
+    )
+    sql("DELETE FROM pgbeat.schedules")
+    templates.remove(connection, "t", namespace="default")
+    with pytest.raises(NotFound):
+        templates.remove(connection, "t", namespace="default")
 
 
-def test_many_queues_in_one_publish(app: Celery, database: str) -> None:
-    """A topic exchange with two bindings gives two messages, as it does in Celery."""
-    from kombu import Exchange, Queue
-
-    topic = Exchange("news", type="topic")
-    app.conf.task_queues = [
-        Queue("celery", Exchange("celery"), "celery"),
-        Queue("all", topic, "#"),
-        Queue("some", topic, "a.*"),
-    ]
-    publisher = TransactionPublisher(app)
-    with db.engine(postgres_url(database), "tests").begin() as connection:
-        publisher.prepare(connection)
-        publisher.publish(
-            Launch(IDS[0], "tests.add", options={"exchange": "news", "routing_key": "a.b"})
-        )
-        publisher.flush(connection, [IDS[0]])
-        assert publisher.tables.depths(connection) == {"all": 1, "celery": 0, "some": 1}
+def test_schedules_go_on_with_another_task(connection: Connection, sql: Sql) -> None:
+    put(connection)
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, job) VALUES "
+        "('from', NULL, '1h', '{\"template\": \"t\"}'), "
+        "('own', 'jobs.own', '1h', '{\"template\": \"t\"}'), ('other', 'jobs.add', '1h', '{}')"
+    )
+    put(connection, task="jobs.sub")
+    assert sql("SELECT name, task FROM pgbeat.schedules ORDER BY name") == [
+        ("from", "jobs.sub"), ("other", "jobs.add"), ("own", "jobs.own"),
+    ]  # fmt: skip

@@ -177,6 +177,7 @@ class Broker:
             message.available_at.encode() if message.available_at else None,
             b"%d" % message.ttl if message.ttl is not None else None,
             b"off" if transient else None,
+            message.job_id.encode() if message.job_id else None,
         ]
         if routed:
             parameters.append(message.routing_key.encode())

@@ -11,6 +11,7 @@ from celery.worker import state
 from celery.worker.consumer.gossip import Gossip
 from celery.worker.consumer.mingle import Mingle
 
+from pgbeat import follow_workers
 from pgbeat.transport.transport import Transport
 
 
@@ -46,5 +47,6 @@ def _on_worker_init(sender: Any, **kwargs: Any) -> None:
 
 
 signals.worker_init.connect(_on_worker_init)
+follow_workers()
 # In green pools the transport is loaded only after that.
 prepare(current_app._get_current_object())

@@ -1,0 +1,217 @@
+"""The quick path makes the very message that Celery makes, or leaves it to Celery."""
+
+import json
+from base64 import b64decode
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from celery import Celery, Task, signals
+from celery.utils.saferepr import saferepr
+
+from pgbeat import db
+from pgbeat.config import postgres_url
+from pgbeat.message_templates import Launch, _is_plain
+from pgbeat.publisher import TransactionPublisher
+
+IDS = [f"00000000-0000-0000-0000-00000000000{n}" for n in range(10)]
+
+
+class Both:
+    """Publishes the same launch through Celery and through a template learnt before."""
+
+    def __init__(self, app: Celery) -> None:
+        self.app = app
+
+    def messages(
+        self, task: str, args: Any = (), kwargs: Any = None, options: Any = None
+    ) -> tuple[dict[str, Any], dict[str, Any], bool]:
+        """What Celery makes, what the publisher makes of the second launch, whether quickly."""
+        slow, quick = TransactionPublisher(self.app), TransactionPublisher(self.app)
+        slow.publish(Launch(IDS[1], task, args, kwargs or {}, options or {}))
+        quick.publish(Launch(IDS[0], task, [5], {}, options or {}))
+        cut = quick._templates.message(Launch(IDS[1], task, args, kwargs or {}, options or {}))
+        quick.publish(Launch(IDS[1], task, args, kwargs or {}, options or {}))
+        [expected], [made] = slow._made[IDS[1]], quick._made[IDS[1]]
+        assert expected._replace(payload="") == made._replace(payload="")
+        return _readable(expected.payload), _readable(made.payload), cut is not None
+
+
+def _readable(payload: str) -> dict[str, Any]:
+    message: dict[str, Any] = json.loads(payload)
+    message["body"] = b64decode(message["body"]).decode("latin-1")
+    assert message["properties"].pop("delivery_tag")
+    return message
+
+
+@pytest.fixture
+def both(app: Celery) -> Both:
+    return Both(app)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((), {}),
+        ((1, 2), {}),
+        ((1,), {"y": 2}),
+        ((1.5, True), {}),
+        (("a", 'it\'s "quoted" \\ and ünïcode \n'), {}),
+        (("x" * 3000,), {"y": ["deep", {"er": [1, [2, [3, [4]]]]}]}),
+        ((None, 10**30), {}),
+        ((-0.0, 1e300), {}),
+        (([],), {"y": {}}),
+    ],
+)
+def test_same_message(both: Both, args: Any, kwargs: Any) -> None:
+    expected, made, quickly = both.messages("tests.add", args, kwargs)
+    assert quickly
+    assert made == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"queue": "other"},
+        {"priority": 7},
+        {"headers": {"who": "me"}, "shadow": "named"},
+        {"time_limit": 10, "soft_time_limit": 5},
+        {"ignore_result": False},
+        {"routing_key": "celery", "exchange": ""},
+    ],
+)
+def test_same_message_with_options(both: Both, options: Any) -> None:
+    expected, made, quickly = both.messages("tests.add", (1,), {}, options)
+    assert quickly
+    assert made == expected
+
+
+@pytest.mark.parametrize(
+    "options", [{"expires": 60}, {"countdown": 10}, {"compression": "gzip"}, {"link": None}]
+)
+def test_what_depends_on_time_is_made_by_celery(both: Both, options: Any) -> None:
+    if options == {"link": None}:
+        options = {"link": both.app.tasks["tests.add"].si(1, 2)}
+    assert not both.messages("tests.add", (1,), {}, options)[2]
+
+
+def test_wrong_arguments_raise_as_in_celery(both: Both) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'z'"):
+        both.messages("tests.add", (), {"z": 1})
+
+
+@contextmanager
+def connected(signal: Any) -> Any:
+    def receiver(**kwargs: Any) -> None:
+        receiver.calls += 1  # type: ignore[attr-defined]
+
+    receiver.calls = 0  # type: ignore[attr-defined]
+    signal.connect(receiver)
+    try:
+        yield receiver
+    finally:
+        signal.disconnect(receiver)
+
+
+@pytest.mark.parametrize("name", ["before_task_publish", "after_task_publish"])
+def test_signals_are_sent_for_every_message(app: Celery, name: str) -> None:
+    publisher = TransactionPublisher(app)
+    publisher.publish(Launch(IDS[0], "tests.add", (), {}, {}))
+    publisher.publish(Launch(IDS[1], "tests.add", (), {}, {}))
+    with connected(getattr(signals, name)) as receiver:
+        publisher.publish(Launch(IDS[2], "tests.add", (), {}, {}))
+        publisher.publish(Launch(IDS[3], "tests.add", (), {}, {}))
+        assert receiver.calls == 2
+
+
+def test_a_task_of_its_own_kind_is_asked_every_time(app: Celery) -> None:
+    calls = []
+
+    class Audited(Task):  # type: ignore[type-arg,unused-ignore]
+        def apply_async(self, *args: Any, **kwargs: Any) -> Any:
+            calls.append(kwargs["task_id"])
+            return super().apply_async(*args, **kwargs)
+
+    @app.task(name="tests.audited", base=Audited, shared=False)
+    def audited() -> None:
+        """Nothing to do."""
+
+    publisher = TransactionPublisher(app)
+    for job_id in IDS:
+        publisher.publish(Launch(job_id, "tests.audited", (), {}, {}))
+    assert calls == IDS
+
+
+def test_a_patched_apply_async_is_called_every_time(
+    app: Celery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    stock = Task.apply_async
+
+    def patched(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        return stock(self, *args, **kwargs)
+
+    monkeypatch.setattr(Task, "apply_async", patched)
+    publisher = TransactionPublisher(app)
+    for job_id in IDS:
+        publisher.publish(Launch(job_id, "tests.add", (), {}, {}))
+    assert len(calls) == len(IDS)
+
+
+def test_routes_apply(app: Celery) -> None:
+    app.conf.task_routes = {"tests.add": {"queue": "sums"}, "tests.*": {"queue": "rest"}}
+    expected, made, quickly = Both(app).messages("tests.add", (1,))
+    assert quickly and made == expected
+    assert made["properties"]["delivery_info"]["routing_key"] == "sums"
+
+
+def test_a_router_function_is_asked_every_time(app: Celery) -> None:
+    asked = []
+
+    def router(name: str, args: Any, kwargs: Any, options: Any, **rest: Any) -> dict[str, str]:
+        asked.append(args)
+        return {"queue": f"q{args[0]}"}
+
+    app.conf.task_routes = (router,)
+    publisher = TransactionPublisher(app)
+    queues = [
+        publisher.publish(Launch(job_id, "tests.add", (n,), {}, {})) for n, job_id in enumerate(IDS)
+    ]
+    assert queues == [f"q{n}" for n in range(10)]
+
+
+def test_other_serializers_are_left_to_celery(app: Celery) -> None:
+    app.conf.task_serializer = "pickle"
+    publisher = TransactionPublisher(app)
+    publisher.publish(Launch(IDS[0], "tests.add", (1,), {}, {}))
+    assert publisher._templates.message(Launch(IDS[1], "tests.add", (1,))) is None
+
+
+@pytest.mark.parametrize(
+    "value", [0, -5, 10**17, True, None, "", "plain words", "a/b:c.d@e+f-g_h", "2026-01-01"]
+)
+def test_plain_values_are_shown_as_celery_shows_them(value: Any) -> None:
+    assert _is_plain(value)
+    assert repr((value, value)) == saferepr((value, value), 1024)
+    assert repr({"k": value}) == saferepr({"k": value}, 1024)
+
+
+def test_many_queues_in_one_publish(app: Celery, database: str) -> None:
+    """A topic exchange with two bindings gives two messages, as it does in Celery."""
+    from kombu import Exchange, Queue
+
+    topic = Exchange("news", type="topic")
+    app.conf.task_queues = [
+        Queue("celery", Exchange("celery"), "celery"),
+        Queue("all", topic, "#"),
+        Queue("some", topic, "a.*"),
+    ]
+    publisher = TransactionPublisher(app)
+    with db.engine(postgres_url(database), "tests").begin() as connection:
+        publisher.prepare(connection)
+        publisher.publish(
+            Launch(IDS[0], "tests.add", options={"exchange": "news", "routing_key": "a.b"})
+        )
+        publisher.flush(connection, [IDS[0]])
+        assert publisher.tables.depths(connection) == {"all": 1, "celery": 0, "some": 1}
