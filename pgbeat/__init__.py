@@ -3,23 +3,36 @@
 Importing the package is cheap and opens no connection: the names below are loaded when first used.
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pgbeat.concurrency import ConcurrencyPolicy as ConcurrencyPolicy
+    from pgbeat.concurrency import concurrency_policy as concurrency_policy
+    from pgbeat.direct import run_direct as run_direct
     from pgbeat.errors import PgbeatError as PgbeatError
+    from pgbeat.grouping import submit_group as submit_group
     from pgbeat.launchers import Context as Context
     from pgbeat.launchers import GenericLauncher as GenericLauncher
     from pgbeat.launchers import JobRequest as JobRequest
     from pgbeat.launchers import Launcher as Launcher
     from pgbeat.launchers import Skip as Skip
     from pgbeat.launchers import launcher as launcher
+    from pgbeat.on_demand import submit as submit
+    from pgbeat.reporting import Cancelled as Cancelled
+    from pgbeat.reporting import checkpoint as checkpoint
+    from pgbeat.reporting import is_cancelled as is_cancelled
+    from pgbeat.reporting import progress as progress
+    from pgbeat.reporting import report as report
     from pgbeat.scheduler import Scheduler as Scheduler
     from pgbeat.transaction import in_transaction as in_transaction
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Cancelled": "pgbeat.reporting",
+    "ConcurrencyPolicy": "pgbeat.concurrency",
     "Context": "pgbeat.launchers",
     "GenericLauncher": "pgbeat.launchers",
     "JobRequest": "pgbeat.launchers",
@@ -27,8 +40,16 @@ _HOME = {
     "PgbeatError": "pgbeat.errors",
     "Scheduler": "pgbeat.scheduler",
     "Skip": "pgbeat.launchers",
+    "checkpoint": "pgbeat.reporting",
+    "concurrency_policy": "pgbeat.concurrency",
     "in_transaction": "pgbeat.transaction",
+    "is_cancelled": "pgbeat.reporting",
     "launcher": "pgbeat.launchers",
+    "progress": "pgbeat.reporting",
+    "report": "pgbeat.reporting",
+    "run_direct": "pgbeat.direct",
+    "submit": "pgbeat.on_demand",
+    "submit_group": "pgbeat.grouping",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]
@@ -53,4 +74,24 @@ def _register_transport() -> None:
         TRANSPORT_ALIASES[f"pgbeat{scheme}"] = "pgbeat.transport:Transport"
 
 
+def follow_workers() -> None:
+    """Has the workers of this process tell of their executions, where Celery is that far loaded.
+
+    Called again by what is loaded later: Celery's command line, the transport.
+    """
+    worker_init = getattr(sys.modules.get("celery.signals"), "worker_init", None)
+    if worker_init is not None:
+        worker_init.connect(_on_worker_init, weak=False, dispatch_uid="pgbeat.worker")
+
+
+def _on_worker_init(sender: Any, **kwargs: Any) -> None:
+    try:
+        import_module("pgbeat.worker").set_up(sender)
+    except Exception:  # Celery would drop it without a word
+        import logging
+
+        logging.getLogger("pgbeat").exception("This worker can't tell of its executions")
+
+
 _register_transport()
+follow_workers()

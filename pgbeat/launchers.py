@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import psycopg
+from celery.exceptions import Ignore
 from sqlalchemy import Connection, text
 
 from pgbeat.errors import ConditionError, UnknownLauncher
@@ -26,8 +27,11 @@ __all__ = [
 ]
 
 
-class Skip(Exception):
-    """Conditions are not met, and why. Returned or raised by a launcher; never a failure."""
+class Skip(Ignore):  # type: ignore[misc,unused-ignore]
+    """Conditions are not met, and why. Returned or raised by a launcher; never a failure.
+
+    Raised in a task, it ends the job as `skipped`; Celery stores no result, as for its `Ignore`.
+    """
 
     def __init__(
         self, reason: str = "conditions not met", *, again: timedelta | datetime | None = None

@@ -1,115 +1,301 @@
-"""Tells, on the worker, how launched jobs fare. `import pgbeat.worker` in the app turns it on.
+"""Tracking on a worker: Celery's signals become what is told of each execution.
 
-Only tasks that beat launched are followed, at a cost of two small updates each. A failure to
-write them never fails a task.
+It is turned on where a worker starts in whose app pgbeat was imported, or by `import pgbeat.worker`
+in the app, or `set_up`. Which tasks: `pgbeat_track`.
 """
 
 import logging
-import threading
+import os
+import random
+import sys
 import time
+from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
-import psycopg
-from celery import signals
-from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
+from billiard.einfo import ExceptionInfo
+from celery import Celery, signals
+from celery.exceptions import Ignore, Reject, Retry
 
-from pgbeat import db, jobs
-from pgbeat.config import Settings
-from pgbeat.errors import PgbeatError
+from pgbeat import attempts, builtin_tasks, follow_workers, tracking
+from pgbeat.attempts import Attempt, Memory
+from pgbeat.config import Settings, delays_in_table, is_own_broker, postgres_url
+from pgbeat.errors import ConfigError
+from pgbeat.launchers import Skip
+from pgbeat.messages import AWAITED_HEADER, JOB_HEADER
+from pgbeat.pulse import WorkerPulse
+from pgbeat.recovery import Told
+from pgbeat.reporting import ATTEMPT, Cancelled
+from pgbeat.tracking import Recorder
+
+__all__ = ["builtin_tasks", "set_up"]
 
 logger = logging.getLogger("celery.worker.pgbeat")
 
-#: Celery's states as a job's.
-_STATES = {
-    "SUCCESS": "completed",
-    "FAILURE": "failed",
-    "RETRY": "scheduled",
-    "IGNORED": "completed",
-}
-#: Seconds for which a database that was away is not asked again.
-_PATIENCE = 5.0
+#: Seconds that an ending process takes for what it has to tell still.
+_CHILD_PATIENCE, _MAIN_PATIENCE = 3.0, 5.0
+#: Pools with one process a task, and with one task a thread.
+_PROCESSES, _THREADS = {"prefork", "processes"}, {"prefork", "processes", "solo", "threads"}
 
 
-class _Session(threading.local):
-    """One connection a thread, in autocommit mode, opened when first needed."""
+class Tracked:
+    """A worker whose executions are told of: what its main process and their children know."""
 
-    connection: Connection | None = None
-    away_until: float = 0.0
-    complained: bool = False
+    def __init__(self, app: Celery, settings: Settings, pool: str, concurrency: int | None) -> None:
+        self.app, self.settings = app, settings
+        self.all = settings.track == "all"
+        self.pool, self.concurrency = pool, concurrency
+        self.name = ""
+        self.is_prefork = pool in _PROCESSES
+        self.has_cpu_time = pool in _THREADS
+        self.memory = Memory(resets=pool in _PROCESSES | {"solo"})
+        self.main = os.getpid()
+        # Chosen here, and not by the database: children have it by birth.
+        self.id = random.SystemRandom().randrange(1, 2**31)
 
-    def open(self, app: Any) -> Connection:
-        if self.connection is None:
-            settings = Settings.load(app.conf)
-            engine = db.engine(settings.url, "pgbeat worker")
-            self.connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        return self.connection
-
-    def drop(self) -> None:
-        connection, self.connection = self.connection, None
-        if connection is not None:
-            connection.invalidate()
-            connection.close()
-
-
-_session = _Session()
-
-
-def _write(app: Any, what: Any, *args: Any) -> None:
-    """Writes through this thread's connection; what goes wrong is logged once, and let be."""
-    if time.monotonic() < _session.away_until:
-        return
-    try:
-        try:
-            what(_session.open(app), *args)
-        except (DBAPIError, psycopg.Error) as error:
-            _session.drop()
-            if not db.is_lost(error):
-                raise
-            what(_session.open(app), *args)  # the connection had died while it lay idle
-        _session.complained = False
-    except (DBAPIError, psycopg.Error, PgbeatError) as error:
-        _session.drop()
-        _session.away_until = time.monotonic() + _PATIENCE
-        if not _session.complained:
-            _session.complained = True
-            logger.warning("Can't write how jobs fare: %s", error)
-
-
-def _launched(request: Any) -> bool:
-    return bool(getattr(request, "celery_beat_task", False))
-
-
-@signals.worker_process_init.connect
-def _forked(**kwargs: Any) -> None:
-    # The parent's socket is not ours to use, nor to close.
-    _session.connection = None
-
-
-@signals.task_prerun.connect
-def _started(task_id: str, task: Any, **kwargs: Any) -> None:
-    if _launched(task.request):
-        _write(task.app, jobs.start, task_id, str(task.request.hostname or ""))
-
-
-@signals.task_postrun.connect
-def _finished(task_id: str, task: Any, retval: Any = None, state: str = "", **kwargs: Any) -> None:
-    if _launched(task.request):
-        error = None
-        if state == "FAILURE":
-            error = f"{type(retval).__name__}: {retval}".rstrip(": ").replace("\0", "\\0")[:2000]
-        _write(task.app, jobs.finish, task_id, _STATES.get(state, "failed"), error)
-
-
-@signals.task_failure.connect
-def _lost(task_id: str, sender: Any, exception: Any = None, **kwargs: Any) -> None:
-    """A process that died is reported by its parent; no postrun comes for it."""
-    if type(exception).__name__ in {"WorkerLostError", "TimeLimitExceeded", "Terminated"}:
-        _write(
-            sender.app, jobs.finish, task_id, "failed", f"{type(exception).__name__}: {exception}"
+    def recorder(self) -> Recorder:
+        """A recorder for this process."""
+        if os.getpid() != self.main:
+            return Recorder(self.app, self.settings, self.id)
+        patience = float(self.app.conf.get("worker_lost_wait") or 10.0) + 2
+        pulse = WorkerPulse(
+            self.settings, self.id, self.name, self.pool, self.concurrency, patience=patience
         )
+        return Recorder(self.app, self.settings, self.id, url=self._direct_url(), pulse=pulse)
+
+    def _direct_url(self) -> Any:
+        """The server's own DSN, where a pooler stands before it: a lock is a session's."""
+        direct = (self.app.conf.broker_transport_options or {}).get("direct_url")
+        conf = self.app.conf
+        if direct and delays_in_table(conf) and is_own_broker(conf, self.settings.url):
+            return postgres_url(str(direct))
+        return None
 
 
-@signals.task_revoked.connect
-def _revoked(request: Any, sender: Any, **kwargs: Any) -> None:
-    _write(sender.app, jobs.finish, str(request.id), "cancelled", "revoked")
+_tracked: Tracked | None = None
+
+
+def set_up(worker: Any) -> None:
+    """Has the executions of a Celery worker (`celery.worker.WorkController`) told of, as the app's
+    settings say."""
+    global _tracked
+    app = worker.app
+    _disconnect()
+    _tracked = None
+    try:
+        settings = Settings.load(app.conf)
+    except ConfigError as error:
+        # Where pgbeat is only installed, its settings are nobody's concern.
+        level = logging.WARNING if _is_meant(app) else logging.DEBUG
+        logger.log(level, "Executions are not told of: %s", error)
+        return
+    if settings.track == "off":
+        return
+    pool = getattr(worker.pool_cls, "__module__", str(worker.pool_cls)).rpartition(".")[2]
+    pool = {"thread": "threads"}.get(pool, pool)
+    _tracked = Tracked(app, settings, pool, worker.concurrency or None)
+    _tracked.name = str(worker.hostname or "")
+    tracking.use(_tracked.recorder)
+    for signal, receiver in _RECEIVERS:
+        signal.connect(receiver, weak=False)
+
+
+def _is_meant(app: Celery) -> bool:
+    return any(str(key).startswith("pgbeat_") for key in app.conf) or any(
+        key.startswith("PGBEAT_") for key in os.environ
+    )
+
+
+def _disconnect() -> None:
+    tracking.use(None)
+    for signal, receiver in _RECEIVERS:
+        signal.disconnect(receiver)
+
+
+# ----- in the process that runs the task
+
+
+def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
+    tracked, request = _tracked, task.request
+    if tracked is None:
+        return
+    is_job = getattr(request, JOB_HEADER, None)
+    if not is_job and not (tracked.all and _is_trackable(task_id, task, request)):
+        return
+    if request.is_eager:
+        return
+    tracked.memory.reset()
+    attempt = Attempt(
+        task_id,
+        request.hostname or tracked.name,
+        request.retries or 0,
+        bool(task.acks_late),
+        time.thread_time() if tracked.has_cpu_time else None,
+    )
+    if not is_job:
+        attempt.makes = lambda: _makes(tracked, task, request)
+    setattr(request, ATTEMPT, attempt)
+    recorder = tracking.recorder()
+    if recorder is not None:
+        recorder.tell(attempt)
+
+
+def _is_trackable(task_id: str, task: Any, request: Any) -> bool:
+    """Whether a task that nobody made a job for may become one."""
+    if request.is_eager or task.name.startswith("pgbeat."):
+        return False
+    try:
+        UUID(task_id)
+    except (ValueError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def _makes(tracked: Tracked, task: Any, request: Any) -> Mapping[str, Any]:
+    """What a job is made of for such a task."""
+    return {
+        "makes_job": True,
+        "namespace": tracked.settings.namespace,
+        "task": task.name,
+        "queue": (request.delivery_info or {}).get("routing_key"),
+        "created_by": f"celery:{request.origin}" if request.origin else "celery",
+        **attempts.arguments(request.args or (), request.kwargs or {}),
+    }
+
+
+def _fail(sender: Any, task_id: str, exception: Any, einfo: Any = None, **kwargs: Any) -> None:
+    """In the process of the task, it has the traceback; in a worker's main process, it is all that
+    comes of a task whose process died."""
+    attempt = getattr(sender.request, ATTEMPT, None)
+    if attempt is not None:
+        if einfo is not None:
+            attempt.traceback = attempts.text(str(einfo.traceback), attempts.TRACEBACK)
+    elif _is_of_main() and type(exception).__name__ in {"WorkerLostError", "TimeLimitExceeded"}:
+        _tell_of_failure(sender, task_id, exception)
+
+
+def _end(task_id: str, task: Any, retval: Any = None, state: str | None = None, **kw: Any) -> None:
+    tracked, attempt = _tracked, getattr(task.request, ATTEMPT, None)
+    if attempt is None or tracked is None:
+        return
+    attempt.memory_peak_mb = tracked.memory.peak_mb()
+    if state == "SUCCESS":
+        attempt.result = attempts.summary(retval)
+        attempt.end("completed")
+    elif not _end_otherwise(tracked, attempt, retval, state):
+        return
+    recorder = tracking.recorder()
+    if recorder is not None:
+        recorder.tell(attempt, soon=bool(getattr(task.request, AWAITED_HEADER, None)))
+
+
+def _end_otherwise(tracked: Tracked, attempt: Attempt, retval: Any, state: str | None) -> bool:
+    """Ends what did not succeed; false where that is not known here."""
+    error = retval if isinstance(retval, BaseException) else sys.exc_info()[1]
+    if isinstance(retval, ExceptionInfo):
+        error = retval.exception
+    if state is None:  # not an Exception
+        if tracked.is_prefork and isinstance(error, SystemExit | KeyboardInterrupt):
+            return False  # the process ends; what becomes of the message is for its parent to say
+        is_killed = type(error).__name__ == "GreenletExit"
+        attempt.error = attempts.error_text(error) if error is not None else "interrupted"
+        attempt.end("cancelled" if is_killed else "failed")
+    elif isinstance(error, Skip):
+        attempt.error = attempts.text(error.reason, attempts.ERROR)
+        attempt.end("skipped")
+    elif isinstance(error, Cancelled):
+        attempt.error = attempts.text(str(error), attempts.ERROR)
+        attempt.end("cancelled")
+    elif state == "RETRY":
+        cause = error.exc if isinstance(error, Retry) and error.exc is not None else error
+        attempt.error = attempts.error_text(cause) if isinstance(cause, BaseException) else "retry"
+        attempt.end("failed", "scheduled")
+    elif isinstance(error, Reject):
+        attempt.error = attempts.error_text(error)
+        # What was acknowledged can't be put back.
+        goes_back = bool(error.requeue) and attempt.acks_late
+        attempt.end("failed", "pending" if goes_back else "failed")
+    elif isinstance(error, Ignore):
+        attempt.result = attempts.text(f"ignored: {error}".rstrip(": "), attempts.RESULT)
+        attempt.end("completed")
+    else:
+        attempt.error = attempts.error_text(error) if error is not None else str(state)
+        attempt.end("failed")
+    return True
+
+
+# ----- in the worker's main process
+
+
+def _is_of_main() -> bool:
+    return _tracked is not None and os.getpid() == _tracked.main
+
+
+def _tell(told: Told) -> None:
+    recorder = tracking.recorder()
+    if recorder is not None and _tracked is not None:
+        recorder.tell_of(told._replace(worker=_tracked.name))
+
+
+def _tell_of_failure(task: Any, task_id: str, exception: BaseException) -> None:
+    is_timeout = type(exception).__name__ == "TimeLimitExceeded"
+    acks = getattr(task, "acks_on_timeout", None)
+    acks = task.acks_on_failure_or_timeout if acks is None else acks
+    goes_back = is_timeout and task.acks_late and not acks
+    _tell(
+        Told(
+            task_id,
+            "failed",
+            attempts.error_text(exception),
+            "pending" if goes_back else "failed",
+            lost=not is_timeout,
+            acks_late=bool(task.acks_late),
+        )
+    )
+
+
+def _revoke(
+    request: Any, sender: Any, terminated: bool = False, expired: bool = False, **kwargs: Any
+) -> None:
+    """It was dropped before it began, or ended while it ran."""
+    is_job = bool(getattr(request, JOB_HEADER, None))
+    if _tracked is None or not (is_job or (_tracked.all and terminated)):
+        return
+    reason = "terminated" if terminated else "expired" if expired else "revoked"
+    _tell(Told(str(request.id), "cancelled", reason, "cancelled", lost=False, began=terminated))
+
+
+def _refuse(message: Any, exc: Any, **kwargs: Any) -> None:
+    """It is of a task that this worker doesn't know, or not well formed."""
+    headers = getattr(message, "headers", None) or {}
+    if headers.get(JOB_HEADER) and headers.get("id"):
+        what = f"the worker refused its message: {attempts.error_text(exc)}"
+        _tell(Told(str(headers["id"]), "failed", what, "failed", lost=False, began=False))
+
+
+def _live(**kwargs: Any) -> None:
+    """The worker is ready: it is known, and sees after others, before its first task."""
+    tracking.recorder()
+
+
+def _leave(**kwargs: Any) -> None:
+    tracking.close(_MAIN_PATIENCE)
+
+
+def _leave_child(**kwargs: Any) -> None:
+    tracking.close(_CHILD_PATIENCE)
+
+
+_RECEIVERS = (
+    (signals.task_prerun, _begin),
+    (signals.task_failure, _fail),
+    (signals.task_postrun, _end),
+    (signals.task_revoked, _revoke),
+    (signals.task_unknown, _refuse),
+    (signals.task_rejected, _refuse),
+    (signals.worker_ready, _live),
+    (signals.worker_shutdown, _leave),
+    (signals.worker_process_shutdown, _leave_child),
+)
+
+follow_workers()

@@ -13,7 +13,7 @@ if spec.transport:
     import_module(spec.transport)
 
 app = Celery("bench", broker=spec.url, set_as_current=True)
-app.conf.update(task_ignore_result=True, broker_transport_options=spec.options)
+app.conf.update(task_ignore_result=True, broker_transport_options=spec.options, **spec.settings)
 
 _executions = opened(spec.executions)
 

@@ -21,6 +21,8 @@ class Spec:
     server: int | None = None
     #: The module that makes the transport known to kombu.
     transport: str = ""
+    #: More of the app's settings.
+    settings: dict[str, Any] = field(default_factory=dict)
     #: Options of the transport.
     options: dict[str, Any] = field(default_factory=dict)
 

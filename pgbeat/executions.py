@@ -1,0 +1,319 @@
+"""Executions: one row for each attempt at a job on a worker, written by that worker."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+from uuid import UUID
+
+import psycopg
+from sqlalchemy import Connection, func, select, text
+from sqlalchemy.exc import IntegrityError
+
+from pgbeat.db import recordset
+from pgbeat.errors import NotFound
+from pgbeat.jobs import ENDING, OUTCOME, RETRY, Ended, of_known
+from pgbeat.messages import Statement
+from pgbeat.tables import executions
+
+State = Literal["running", "completed", "failed", "cancelled", "skipped"]
+
+
+class Run(NamedTuple):
+    """What a worker tells of an attempt: that it began, how it goes, that it ended.
+
+    Times are seconds before now: workers' clocks are not compared with the database's. What is
+    `None` says nothing.
+    """
+
+    #: Chosen by the worker, so that what is told twice is written once.
+    id: str
+    job_id: str
+    #: Whether it was not told of before.
+    is_new: bool
+    state: State = "running"
+    #: What becomes of the job: as the attempt, or `scheduled` for Celery's retry, `pending` for a
+    #: message that goes back.
+    job_state: str = "running"
+    worker: str | None = None
+    worker_id: int | None = None
+    pid: int | None = None
+    acks_late: bool | None = None
+    retry_attempt: int | None = None
+    began: float | None = None
+    ended: float | None = None
+    lost: bool | None = None
+    duration_ms: float | None = None
+    cpu_time_ms: float | None = None
+    memory_peak_mb: float | None = None
+    progress_done: float | None = None
+    progress_total: float | None = None
+    progress_message: str | None = None
+    result: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    metadata: Mapping[str, Any] | None = None
+    checkpoint: Any = None
+    #: Of a task that nobody made a job for: make one, with what follows.
+    makes_job: bool | None = None
+    namespace: str | None = None
+    task: str | None = None
+    args: Sequence[Any] | None = None
+    kwargs: Mapping[str, Any] | None = None
+    queue: str | None = None
+    created_by: str | None = None
+
+
+_RUNS = """
+    SELECT *, now() - coalesce(began, 0) * interval '1 second' AS began_at,
+           CASE WHEN state <> 'running' THEN now() - coalesce(ended, 0) * interval '1 second' END
+               AS ended_at
+      FROM json_to_recordset(CAST(:batch AS json)) AS d (
+               id uuid, job_id uuid, is_new boolean, state text, job_state text, worker text,
+               worker_id integer, pid integer, acks_late boolean, retry_attempt integer,
+               began float8, ended float8, lost boolean, duration_ms float8, cpu_time_ms float8,
+               memory_peak_mb float8, progress_done float8, progress_total float8,
+               progress_message text, result text, error text, traceback text, metadata jsonb,
+               checkpoint jsonb, makes_job boolean, namespace text, task text, args jsonb,
+               kwargs jsonb, queue text, created_by text)
+"""
+_OUTCOME = OUTCOME.format(to="r.job_state")
+#: What the job becomes.
+_JOB = f"""
+           state = {_OUTCOME},
+           finished_at = CASE WHEN {_OUTCOME} IN ('completed', 'failed', 'cancelled', 'skipped')
+               THEN r.ended_at END,
+           error = r.error,
+           retried_by = {RETRY.format(to="r.job_state")},
+           checkpoint = coalesce(r.checkpoint, j.checkpoint)
+"""
+# A worker's plan may have been made when the tables were empty, or nearly: rows are found through
+# arrays of ids, or LATERAL, so that it can't read them whole.
+#
+# A delivery that comes when another attempt seems to run: that one's worker is gone, unless this is
+# the retry that it asked for, which it is about to tell. What is told
+# late, of an attempt that another followed, or again, says no more of the job than that it was
+# completed.
+_BEGIN_SQL = f"""
+    WITH r AS MATERIALIZED ({_RUNS}),
+    made AS (
+        INSERT INTO pgbeat.jobs AS j
+               (id, namespace, task, args, kwargs, queue, state, job_source, created_by,
+                is_system_job, dispatched_at, created_at, started_at, finished_at, worker, error,
+                checkpoint)
+        SELECT job_id, coalesce(namespace, 'default'), task, args, kwargs, queue, job_state,
+               'system', coalesce(created_by, 'celery'), true, began_at, began_at, began_at,
+               CASE WHEN job_state NOT IN ('running', 'scheduled', 'pending') THEN ended_at END,
+               worker, error, checkpoint
+          FROM r WHERE makes_job
+        ON CONFLICT (id) DO NOTHING
+        RETURNING {ENDING}),
+    gone AS (
+        UPDATE pgbeat.executions e
+           SET state = 'failed', lost = true, finished_at = now(), told_at = clock_timestamp(),
+               error = 'lost: the message was delivered again'
+         WHERE e.id = ANY (ARRAY(
+                   SELECT n.id FROM r CROSS JOIN LATERAL (
+                       SELECT o.id FROM pgbeat.executions o
+                        WHERE o.job_id = r.job_id AND o.id <> r.id
+                          AND {of_known("o.state = 'running'")} AND o.started_at <= r.began_at
+                          AND o.retry_attempt >= coalesce(r.retry_attempt, 0)
+                        LIMIT 1000) AS n))
+           AND {of_known("e.state = 'running'")}
+        RETURNING e.id),
+    counted AS (
+        INSERT INTO pgbeat.counters AS c (name, value)
+        SELECT 'stale_claims_released', count(*) FROM gone HAVING count(*) > 0
+        ON CONFLICT (name) DO UPDATE SET value = c.value + excluded.value),
+    began AS (
+        UPDATE pgbeat.jobs j
+           SET started_at = coalesce(j.started_at, r.began_at),
+               worker = r.worker, run_at = NULL, {_JOB}
+          FROM r WHERE j.id = r.job_id AND j.id = ANY (ARRAY(SELECT job_id FROM r))
+           AND {of_known("j.state IN ('pending', 'scheduled', 'running')")}
+           AND (r.job_state = 'completed' OR NOT EXISTS (
+               SELECT FROM pgbeat.executions n WHERE n.job_id = r.job_id
+                  AND CASE WHEN n.id = r.id THEN n.state <> 'running'
+                      ELSE n.started_at > r.began_at END))
+        RETURNING {ENDING}),
+    written AS (
+        INSERT INTO pgbeat.executions
+               (id, job_id, schedule_id, number, state, lost, retry_attempt, worker, worker_id,
+                pid, acks_late, started_at, finished_at, duration_ms, cpu_time_ms, memory_peak_mb,
+                progress_done, progress_total, progress_message, result, error, traceback,
+                metadata, told_at)
+        SELECT r.id, r.job_id, j.schedule_id,
+               1 + coalesce((SELECT max(n.number) FROM pgbeat.executions n
+                              WHERE n.job_id = r.job_id), 0),
+               r.state, coalesce(r.lost, false), coalesce(r.retry_attempt, 0),
+               coalesce(r.worker, ''), r.worker_id, r.pid, coalesce(r.acks_late, false),
+               r.began_at, r.ended_at, r.duration_ms, r.cpu_time_ms, r.memory_peak_mb,
+               r.progress_done, r.progress_total, r.progress_message, r.result, r.error,
+               r.traceback, coalesce(r.metadata, '{{}}'),
+               CASE WHEN r.state <> 'running' THEN clock_timestamp() END
+          FROM r LEFT JOIN (
+                   SELECT o.id, o.schedule_id FROM pgbeat.jobs o
+                    WHERE o.id = ANY (ARRAY(SELECT job_id FROM r)) ORDER BY o.id
+                   OFFSET 0) AS j ON j.id = r.job_id
+         WHERE j.id IS NOT NULL OR r.makes_job
+        ON CONFLICT (id) DO NOTHING)
+    SELECT * FROM began WHERE state <> 'running' AND (lane IS NOT NULL OR group_id IS NOT NULL
+                                                      OR retried_by IS NOT NULL)
+    """  # noqa: S608
+#: When one ended that had begun: never before it began, by as little as two messages' ways differ.
+_ENDED = """CASE WHEN r.state <> 'running' THEN coalesce(
+    e.started_at + r.duration_ms * interval '1 millisecond', r.ended_at) END"""
+# One that was given up for lost, and was alive, says how it really ended; its job has gone on.
+_GO_ON_SQL = f"""
+    WITH r AS MATERIALIZED ({_RUNS}),
+    jobs AS (
+        UPDATE pgbeat.jobs j SET {_JOB.replace("r.ended_at", _ENDED)}
+          FROM r JOIN pgbeat.executions e ON e.id = r.id
+         WHERE j.id = r.job_id AND j.id = ANY (ARRAY(SELECT job_id FROM r))
+           AND {of_known("j.state = 'running' AND e.state = 'running'")}
+           AND (r.state <> 'running' OR r.checkpoint IS NOT NULL)
+           AND (r.job_state = 'completed' OR NOT EXISTS (
+               SELECT FROM pgbeat.executions n
+                WHERE n.job_id = r.job_id AND n.started_at > e.started_at))
+        RETURNING {ENDING}),
+    written AS (
+        UPDATE pgbeat.executions e
+           SET state = r.state, finished_at = {_ENDED},
+               told_at = CASE WHEN r.state <> 'running'
+                              THEN coalesce(e.told_at, clock_timestamp()) END,
+               lost = coalesce(r.lost, false) AND r.state IN ('failed', 'cancelled'),
+               duration_ms = coalesce(r.duration_ms, e.duration_ms),
+               cpu_time_ms = coalesce(r.cpu_time_ms, e.cpu_time_ms),
+               memory_peak_mb = coalesce(r.memory_peak_mb, e.memory_peak_mb),
+               progress_done = coalesce(r.progress_done, e.progress_done),
+               progress_total = coalesce(r.progress_total, e.progress_total),
+               progress_message = coalesce(r.progress_message, e.progress_message),
+               result = coalesce(r.result, e.result),
+               error = CASE WHEN r.state = 'running' THEN e.error ELSE r.error END,
+               traceback = coalesce(r.traceback, e.traceback),
+               metadata = e.metadata || coalesce(r.metadata, '{{}}')
+          FROM r WHERE e.id = r.id AND e.id = ANY (ARRAY(SELECT id FROM r))
+           AND (e.state = 'running' OR (e.lost AND r.state <> 'running')))
+    SELECT * FROM jobs WHERE state <> 'running' AND (lane IS NOT NULL OR group_id IS NOT NULL
+                                                     OR retried_by IS NOT NULL)
+    """  # noqa: S608
+_BEGIN, _GO_ON = text(_BEGIN_SQL), text(_GO_ON_SQL)
+#: The same for sessions that prepare them: of attempts that are new, and of known ones. $1 is an
+#: array of JSON objects, which have the fields of `Run`, each job once.
+BEGIN = Statement("executions_begin", _BEGIN_SQL.replace(":batch", "$1"))
+GO_ON = Statement("executions_go_on", _GO_ON_SQL.replace(":batch", "$1"))
+
+
+def record(connection: Connection, runs: Sequence[Run]) -> list[Ended]:
+    """Writes what a worker tells, with what it does to the jobs; those that somebody waits for: a
+    lane, a group, the job that tries again (which is not made yet).
+
+    Again, it changes nothing. Raises `IntegrityError` where another worker just began the same job:
+    once more, it works.
+    """
+    ended: list[Ended] = []
+    for is_new, batch in _batches(runs):
+        statement = _BEGIN if is_new else _GO_ON
+        rows = connection.execute(statement, {"batch": recordset(batch)})
+        ended += [Ended(*row) for row in rows]
+    return ended
+
+
+def is_race(error: BaseException) -> bool:
+    """Whether two workers began the same job at the same moment, and one has to write again."""
+    cause = error.orig if isinstance(error, IntegrityError) else error
+    return isinstance(cause, psycopg.errors.UniqueViolation) and "executions_number" in str(cause)
+
+
+def _batches(runs: Sequence[Run]) -> Iterator[tuple[bool, list[Run]]]:
+    """Runs of the same kind one after the other, each job once in a batch."""
+    batch: list[Run] = []
+    seen: set[str] = set()
+    for run in runs:
+        if batch and (run.is_new != batch[0].is_new or run.job_id in seen):
+            yield batch[0].is_new, batch
+            batch, seen = [], set()
+        batch.append(run)
+        seen.add(run.job_id)
+    if batch:
+        yield batch[0].is_new, batch
+
+
+class Execution(NamedTuple):
+    """A row of `pgbeat.executions`."""
+
+    id: UUID
+    job_id: UUID
+    schedule_id: int | None
+    number: int
+    state: str
+    #: Its process died, or its machine.
+    lost: bool
+    #: Celery's own retries before it.
+    retry_attempt: int
+    worker: str
+    worker_id: int | None
+    pid: int | None
+    acks_late: bool
+    started_at: datetime
+    finished_at: datetime | None
+    duration_ms: float | None
+    cpu_time_ms: float | None
+    memory_peak_mb: float | None
+    progress_done: float | None
+    progress_total: float | None
+    progress_message: str | None
+    result: str | None
+    error: str | None
+    traceback: str | None
+    metadata: dict[str, Any]
+
+
+_COLUMNS = [executions.c[name] for name in Execution._fields]
+
+
+def of_job(
+    connection: Connection,
+    job_id: str | UUID,
+    *,
+    before: int | None = None,
+    limit: int = 100,
+) -> list[Execution]:
+    """A job's executions, the newest first. For the next page, `before` is the number of the last
+    one."""
+    query = select(*_COLUMNS).where(executions.c.job_id == str(job_id))
+    if before is not None:
+        query = query.where(executions.c.number < before)
+    query = query.order_by(executions.c.number.desc()).limit(limit)
+    return [Execution(*row) for row in connection.execute(query)]
+
+
+def count_of_job(connection: Connection, job_id: str | UUID) -> int:
+    """How many executions of a job are kept."""
+    query = select(func.count()).select_from(executions).where(executions.c.job_id == str(job_id))
+    return int(connection.execute(query).scalar_one())
+
+
+def get(connection: Connection, execution_id: UUID) -> Execution:
+    """An execution. Raises `NotFound`."""
+    query = select(*_COLUMNS).where(executions.c.id == execution_id)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no execution {execution_id}")
+    return Execution(*row)
+
+
+_NEWEST = text(
+    f"""
+    SELECT {", ".join(f"e.{name}" for name in Execution._fields)}
+      FROM unnest(CAST(:ids AS uuid[])) AS j (id) CROSS JOIN LATERAL (
+           SELECT * FROM pgbeat.executions WHERE job_id = j.id ORDER BY number DESC LIMIT 1) AS e
+    """  # noqa: S608
+)
+
+
+def newest(connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, Execution]:
+    """The newest execution of each of these jobs that has one."""
+    if not job_ids:
+        return {}
+    rows = connection.execute(_NEWEST, {"ids": [str(job_id) for job_id in job_ids]})
+    return {row.job_id: Execution(*row) for row in rows}

@@ -1,0 +1,136 @@
+"""What a task may tell of itself while it runs, and ask: progress, checkpoints, whether to end.
+
+Outside of a task that is tracked these do nothing.
+"""
+
+import logging
+import math
+from typing import TYPE_CHECKING, Any, overload
+
+from celery._state import get_current_task
+from celery.exceptions import Ignore
+from sqlalchemy import text
+
+from pgbeat import attempts
+
+if TYPE_CHECKING:
+    from pgbeat.attempts import Attempt
+    from pgbeat.tracking import Recorder
+
+logger = logging.getLogger("celery.worker.pgbeat")
+
+#: Seconds that a task waits for its checkpoint to be written, or read.
+PATIENCE = 10.0
+#: Where a task's request has its attempt.
+ATTEMPT = "pgbeat_attempt"
+_LEFT = text("SELECT checkpoint FROM pgbeat.jobs WHERE id = CAST(:id AS uuid)")
+
+
+class Cancelled(Ignore):  # type: ignore[misc,unused-ignore]
+    """Somebody wants the task to end: raised in it by `progress` and `checkpoint`.
+
+    Clean up and let it pass, and the job is cancelled. As with Celery's `Ignore`, no result is
+    stored.
+    """
+
+
+def progress(done: float, total: float | None = None, message: str | None = None) -> None:
+    """Says how far the task is: so much done, of how much, and in words.
+
+    Cheap: it is written some twice a second. Raises `Cancelled` once the job is to be cancelled.
+    """
+    attempt, recorder = _current()
+    if attempt is None or recorder is None:
+        return
+    words = None if message is None else attempts.text(str(message), attempts.ERROR)
+    attempt.progress = (_number(done), _number(total), words)
+    recorder.tell_soon(attempt)
+    _end_if_cancelled(attempt)
+
+
+@overload
+def checkpoint() -> Any: ...
+@overload
+def checkpoint(data: Any) -> None: ...
+
+
+def checkpoint(data: Any = None) -> Any:
+    """With `data` (JSON), keeps it for the job's next attempt; it is written when this returns, or
+    what went wrong is logged. Without, what was kept last: by this attempt, by an earlier one, or
+    by one of the job that this one tries again; `None` where there is nothing.
+
+    Raises `TypeError` or `ValueError` for data that are not JSON; with `data` also `Cancelled`,
+    once the job is to be cancelled.
+    """
+    attempt, recorder = _current()
+    if data is None:
+        return None if attempt is None or recorder is None else _kept(attempt, recorder)
+    value = attempts.as_json(data)
+    if attempt is None or recorder is None:
+        return None
+    attempt.checkpoint, attempt.has_checkpoint = value, True
+    if not recorder.write(attempt, PATIENCE):
+        logger.warning(
+            "The checkpoint of job %s is not written after %g s; it is tried on",
+            attempt.job_id, PATIENCE,
+        )  # fmt: skip
+    _end_if_cancelled(attempt)
+    return None
+
+
+def report(**metadata: Any) -> None:
+    """Adds to what is known of this execution: counts, names, anything JSON; what isn't becomes
+    text. A key told again has the last value."""
+    attempt, recorder = _current()
+    if attempt is None or recorder is None:
+        return
+    found = {key: _as_metadata(value) for key, value in metadata.items()}
+    attempt.metadata = {**(attempt.metadata or {}), **found}
+    recorder.tell_soon(attempt)
+
+
+def is_cancelled() -> bool:
+    """Whether the job is to be cancelled; known a second or two after somebody asked for it."""
+    attempt, _ = _current()
+    return attempt is not None and attempt.cancel_asked
+
+
+def _current() -> "tuple[Attempt | None, Recorder | None]":
+    task = get_current_task()
+    attempt = None if task is None else getattr(task.request, ATTEMPT, None)
+    if attempt is None:
+        return None, None
+    from pgbeat import tracking
+
+    return attempt, tracking.recorder()
+
+
+def _kept(attempt: "Attempt", recorder: "Recorder") -> Any:
+    if attempt.has_checkpoint:
+        return attempt.checkpoint
+    if attempt.left is None:
+        job = attempt.job_id
+        attempt.left = recorder.ask(
+            lambda connection: (connection.scalar(_LEFT, {"id": job}),), PATIENCE
+        )
+        if attempt.left is None:
+            logger.warning("The checkpoint of job %s can't be read: no answer in time", job)
+            return None
+    return attempt.left[0]
+
+
+def _end_if_cancelled(attempt: "Attempt") -> None:
+    if attempt.cancel_asked:
+        raise Cancelled("the job is cancelled")
+
+
+def _number(value: float | None) -> float | None:
+    number = None if value is None else float(value)
+    return number if number is not None and math.isfinite(number) else None
+
+
+def _as_metadata(value: Any) -> Any:
+    try:
+        return attempts.as_json(value)
+    except (TypeError, ValueError, RecursionError):
+        return attempts.text(str(value), attempts.ERROR)

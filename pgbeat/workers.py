@@ -1,0 +1,173 @@
+"""Workers: who lives, by a session's advisory lock; whose executions nobody ends any more."""
+
+from collections.abc import Collection
+from typing import NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+#: The first half of the advisory locks that workers live by.
+LIFE = 1885823603
+#: Seconds without its lock after which a worker counts as dead: a session that broke is back
+#: sooner.
+PATIENCE = 5.0
+#: Seconds that a dead worker's row is kept.
+_KEPT = 3600.0
+
+# One statement: nobody sees the row before its lock is held.
+_REGISTER = text(
+    f"""
+    WITH mine AS (
+        INSERT INTO pgbeat.workers AS w (id, name, pid, pool, concurrency)
+        VALUES (:id, :name, :pid, :pool, :concurrency)
+        ON CONFLICT (id) DO UPDATE SET missing_since = NULL
+        RETURNING id)
+    SELECT pg_try_advisory_lock({LIFE}, id) FROM mine
+    """  # noqa: S608
+)
+
+
+def register(
+    connection: Connection, worker: int, name: str, pid: int, pool: str, concurrency: int | None
+) -> bool:
+    """Notes the worker, or that it is back; whether it lives by this session from now on. It does
+    not while an earlier session of its own still has its lock: try again."""
+    values = {"id": worker, "name": name, "pid": pid, "pool": pool, "concurrency": concurrency}
+    return bool(connection.scalar(_REGISTER, values))
+
+
+_LEAVE = text("DELETE FROM pgbeat.workers WHERE id = :id")
+
+
+def leave(connection: Connection, worker: int) -> None:
+    """The worker ends, and has told all that there was to tell."""
+    connection.execute(_LEAVE, {"id": worker})
+
+
+class Missing(NamedTuple):
+    """A worker whose lock nobody holds, or that was missed."""
+
+    id: int
+    lives: bool
+    #: Whether it was noted before.
+    is_noted: bool
+    #: Whether that is so long ago that it counts as dead.
+    is_dead: bool
+    #: Whether its row is of no more use.
+    is_old: bool
+
+
+_MISSING = text(
+    f"""
+    WITH living AS MATERIALIZED (
+        SELECT objid::bigint AS id FROM pg_locks
+         WHERE locktype = 'advisory' AND classid = {LIFE} AND objsubid = 2 AND granted
+           AND database = (SELECT oid FROM pg_database WHERE datname = current_database())),
+    known AS (
+        SELECT w.id, w.missing_since, EXISTS (SELECT FROM living l WHERE l.id = w.id) AS lives
+          FROM pgbeat.workers w)
+    SELECT id, lives, missing_since IS NOT NULL,
+           NOT lives AND coalesce(missing_since < now() - make_interval(secs => :patience), false),
+           NOT lives AND coalesce(missing_since < now() - make_interval(secs => :kept), false)
+      FROM known WHERE NOT lives OR missing_since IS NOT NULL
+    """  # noqa: S608
+)
+_NOTE = text(
+    "UPDATE pgbeat.workers SET missing_since = now() "
+    "WHERE id = ANY (CAST(:ids AS integer[])) AND missing_since IS NULL"
+)
+_FORGIVE = text(
+    "UPDATE pgbeat.workers SET missing_since = NULL WHERE id = ANY (CAST(:ids AS integer[]))"
+)
+_FORGET = text(
+    "DELETE FROM pgbeat.workers w WHERE id = ANY (CAST(:ids AS integer[])) AND NOT EXISTS ("
+    "SELECT FROM pgbeat.executions e WHERE e.worker_id = w.id AND e.state = 'running')"
+)
+
+
+def look_for_missing(connection: Connection) -> list[int]:
+    """Notes who is missing and who is back; the ids of those that count as dead. One statement
+    where all is well; the connection is in autocommit mode."""
+    values = {"patience": PATIENCE, "kept": _KEPT}
+    found = [Missing(*row) for row in connection.execute(_MISSING, values)]
+    for statement, ids in (
+        (_NOTE, [w.id for w in found if not w.lives and not w.is_noted]),
+        (_FORGIVE, [w.id for w in found if w.lives]),
+        (_FORGET, [w.id for w in found if w.is_old]),
+    ):
+        if ids:
+            connection.execute(statement, {"ids": ids})
+    return [w.id for w in found if w.is_dead]
+
+
+class Lost(NamedTuple):
+    """An execution that nobody ends any more."""
+
+    id: UUID
+    job_id: UUID
+    worker: str
+    acks_late: bool
+
+
+# An execution of a worker without a row: it has left, and left this behind. One that has only just
+# begun may be of a worker that is not registered yet.
+_ABANDONED = text(
+    """
+    SELECT e.id, e.job_id, e.worker, e.acks_late
+      FROM pgbeat.executions e LEFT JOIN pgbeat.jobs j ON j.id = e.job_id
+     WHERE e.state = 'running' AND e.worker_id IS NOT NULL
+       AND coalesce(j.namespace, :namespace) = :namespace
+       AND (e.worker_id = ANY (CAST(:dead AS integer[]))
+            OR e.started_at < now() - interval '10 seconds'
+               AND NOT EXISTS (SELECT FROM pgbeat.workers w WHERE w.id = e.worker_id))
+     LIMIT :limit FOR UPDATE OF e SKIP LOCKED
+    """
+)
+
+
+def abandoned(
+    connection: Connection, namespace: str, dead: Collection[int], *, limit: int = 500
+) -> list[Lost]:
+    """Running executions of dead workers, and of such as have left; locked, those that somebody
+    else has locked left out."""
+    values = {"namespace": namespace, "dead": list(dead), "limit": limit}
+    return [Lost(*row) for row in connection.execute(_ABANDONED, values)]
+
+
+_RUNNING = text("SELECT id, pid FROM pgbeat.executions WHERE worker_id = :id AND state = 'running'")
+
+
+def running(connection: Connection, worker: int) -> dict[UUID, int | None]:
+    """A worker's running executions, and their processes' ids."""
+    return {row.id: row.pid for row in connection.execute(_RUNNING, {"id": worker})}
+
+
+_TAKE = text(
+    "SELECT id, job_id, worker, acks_late FROM pgbeat.executions "
+    "WHERE id = ANY (CAST(:ids AS uuid[])) AND state = 'running' FOR UPDATE SKIP LOCKED"
+)
+
+
+def take(connection: Connection, executions: Collection[UUID]) -> list[Lost]:
+    """Those of the executions that are running still, locked."""
+    return [Lost(*row) for row in connection.execute(_TAKE, {"ids": [str(e) for e in executions]})]
+
+
+_COUNT = text(
+    "INSERT INTO pgbeat.counters AS c (name, value) VALUES (:name, :more) "
+    "ON CONFLICT (name) DO UPDATE SET value = c.value + :more"
+)
+
+
+def count(connection: Connection, name: str, more: int) -> None:
+    """Adds to one of the counters that outlive what they count."""
+    if more:
+        connection.execute(_COUNT, {"name": name, "more": more})
+
+
+_NUMBER = text("SELECT count(*) FROM pgbeat.workers")
+
+
+def number(connection: Connection) -> int:
+    """How many workers tell, or did within the hour."""
+    return int(connection.scalar(_NUMBER) or 0)

@@ -1,0 +1,542 @@
+"""Whatever is killed, no job stays running, none waits for nobody, and all is done once."""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psutil
+import pytest
+from celery import Celery
+
+from pgbeat import db, executions, jobs, lifecycle, migrate, recovery, workers
+from pgbeat.config import Settings, postgres_url
+from pgbeat.executions import Run
+from pgbeat.jobs import NewJob
+from pgbeat.publisher import publisher
+from pgbeat.recovery import Sweeper, Told
+from pgbeat.testing.databases import Server
+from tests.crew import Crew
+from tests.fleet import transport_url
+from tests.processes import until
+
+
+@pytest.fixture
+def crew(database: str, tmp_path: Path) -> Iterator[Crew]:
+    """Workers on the test's database."""
+    crew = Crew(database, tmp_path)
+    yield crew
+    crew.close()
+
+
+# ----- without processes: the rows of a worker that is no more
+
+
+class Ward:
+    """A database, and workers in it that are nothing but rows."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.engine = db.engine(postgres_url(dsn), "tests").execution_options(
+            isolation_level="AUTOCOMMIT"
+        )
+        self.app = Celery("ward", broker=transport_url(dsn), set_as_current=False)
+        self.settings = Settings.load(self.app.conf)
+        self.connection = self.engine.connect()
+        self.publisher = publisher(self.app, self.settings, lambda: None)
+        with db.transaction(self.connection):
+            self.publisher.prepare(self.connection)
+
+    def job(self, *, with_message: bool = True, **fields: Any) -> str:
+        """A job that waits for a worker."""
+        job_id = str(uuid4())
+        job = NewJob(job_id, "default", "tests.add", [], {}, "user_cli", "me", False, **fields)
+        with db.transaction(self.connection):
+            jobs.create(self.connection, [job])
+            if with_message:
+                lifecycle.hand_out(
+                    self.connection, self.publisher, jobs.find(self.connection, [job_id])
+                )
+        return job_id
+
+    def run(self, job_id: str, worker: int, *, acks: bool = True, **values: Any) -> str:
+        """An execution of it; the message is acknowledged."""
+        run_id = str(uuid4())
+        run = Run(run_id, job_id, True, worker=f"w{worker}", worker_id=worker, pid=1, **values)
+        executions.record(self.connection, [run])
+        if acks:
+            self.sql("DELETE FROM kombu_message WHERE job_id = %s", job_id)
+        return run_id
+
+    def worker(self, worker: int, *, lives: bool = False, missing: float | None = None) -> None:
+        """A worker's row, whose lock this session holds, or nobody."""
+        self.sql(
+            "INSERT INTO pgbeat.workers (id, name, pid, missing_since) "
+            "VALUES (%s, 'w', 1, now() - make_interval(secs => %s))",
+            worker, missing,
+        )  # fmt: skip
+        if lives:
+            self.sql("SELECT pg_advisory_lock(%s, %s)", workers.LIFE, worker)
+
+    def sql(self, statement: str, *parameters: Any) -> list[Any]:
+        """Runs a statement."""
+        cursor = db.driver(self.connection).execute(statement, parameters or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def state(self, job_id: str) -> str:
+        """The job's."""
+        return jobs.get(self.connection, job_id).state
+
+    def of(self, job_id: str) -> list[tuple[str, bool, str | None]]:
+        """State, whether lost, and error of its executions."""
+        runs = executions.of_job(self.connection, job_id)
+        return [(run.state, run.lost, run.error) for run in runs]
+
+    def released(self) -> int:
+        """The counter."""
+        found = self.sql("SELECT value FROM pgbeat.counters WHERE name = %s", recovery.RELEASED)
+        return int(found[0][0]) if found else 0
+
+    def sweep(self) -> None:
+        """One sweep."""
+        recovery.sweep(self.connection, self.publisher, self.settings)
+
+    def close(self) -> None:
+        """Ends it."""
+        db.close(self.connection)
+        self.engine.dispose()
+        self.app.close()
+
+
+@pytest.fixture
+def ward(database: str) -> Iterator[Ward]:
+    """On the test's database."""
+    ward = Ward(database)
+    yield ward
+    ward.close()
+
+
+def test_what_a_dead_worker_ran_is_lost(ward: Ward) -> None:
+    """Its jobs fail, or wait for the message that comes again; those of one who lives go on."""
+    ward.worker(1, missing=workers.PATIENCE + 1)
+    ward.worker(2, lives=True)
+    acknowledged, late, living = ward.job(), ward.job(), ward.job()
+    ward.run(acknowledged, 1)
+    ward.run(late, 1, acks=False, acks_late=True)
+    ward.run(living, 2)
+    ward.sweep()
+    lost = [("failed", True, "lost: the worker w1 died")]
+    assert (ward.state(acknowledged), ward.of(acknowledged)) == ("failed", lost)
+    assert (ward.state(late), ward.of(late)) == ("pending", lost)
+    assert (ward.state(living), ward.of(living)) == ("running", [("running", False, None)])
+    assert ward.released() == 2
+    ward.sweep()
+    assert ward.released() == 2
+
+
+def test_a_worker_is_missed_for_a_while_first(ward: Ward) -> None:
+    ward.worker(1)
+    job_id = ward.job()
+    ward.run(job_id, 1)
+    ward.sweep()
+    [(missing,)] = ward.sql("SELECT missing_since IS NOT NULL FROM pgbeat.workers")
+    assert missing
+    assert ward.state(job_id) == "running"
+    ward.sql("SELECT pg_advisory_lock(%s, 1)", workers.LIFE)  # it is back
+    ward.sweep()
+    assert ward.sql("SELECT missing_since FROM pgbeat.workers") == [(None,)]
+    ward.sql("SELECT pg_advisory_unlock(%s, 1)", workers.LIFE)
+    ward.sweep()
+    ward.sql("UPDATE pgbeat.workers SET missing_since = now() - interval '6 s'")
+    ward.sweep()
+    assert ward.state(job_id) == "failed"
+
+
+def test_what_a_worker_left_behind_is_lost(ward: Ward) -> None:
+    """It said that it ended, and did not say how this did. What began just now may be of a worker
+    that is not known yet."""
+    old, new = ward.job(), ward.job()
+    ward.run(old, 7, began=20.0)
+    ward.run(new, 8)
+    ward.sweep()
+    assert (ward.state(old), ward.state(new)) == ("failed", "running")
+
+
+def test_a_lost_job_is_tried_again_by_its_policy(ward: Ward) -> None:
+    ward.worker(1, missing=10)
+    job_id = ward.job(max_attempts=2, retry_base=60)
+    ward.run(job_id, 1)
+    ward.sweep()
+    again = jobs.get(ward.connection, job_id).retried_by
+    assert again is not None
+    job = jobs.get(ward.connection, again)
+    assert (job.state, job.attempt) == ("scheduled", 2)
+    assert ward.sql("SELECT count(*) FROM kombu_message WHERE job_id = %s", again) == [(1,)]
+
+
+def test_a_lost_job_that_was_to_be_cancelled_is(ward: Ward) -> None:
+    """And its message does not come again."""
+    ward.worker(1, missing=10)
+    job_id = ward.job(max_attempts=3)
+    ward.run(job_id, 1, acks=False, acks_late=True)
+    jobs.ask_to_end(ward.connection, [job_id], "me")
+    ward.sweep()
+    assert ward.state(job_id) == "cancelled"
+    assert ward.sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
+
+
+def test_one_that_was_given_up_and_lived_says_how_it_ended(ward: Ward) -> None:
+    """Its job has gone on without it."""
+    ward.worker(1, missing=10)
+    job_id = ward.job()
+    run = ward.run(job_id, 1)
+    ward.sweep()
+    executions.record(
+        ward.connection, [Run(run, job_id, False, state="completed", job_state="completed")]
+    )
+    assert ward.of(job_id) == [("completed", False, None)]
+    assert ward.state(job_id) == "failed"
+
+
+def test_other_namespaces_are_left_alone(ward: Ward) -> None:
+    """Their jobs' messages are for an app that this one does not know."""
+    ward.worker(1, missing=10)
+    job_id = ward.job()
+    ward.run(job_id, 1)
+    ward.sql("UPDATE pgbeat.jobs SET namespace = 'other'")
+    ward.sweep()
+    assert ward.state(job_id) == "running"
+
+
+def test_two_sweepers_do_everything_once(ward: Ward, database: str) -> None:
+    ward.worker(1, missing=10)
+    made = [ward.job(max_attempts=2, retry_base=0) for _ in range(60)]
+    for job_id in made:
+        ward.run(job_id, 1)
+    wards = [Ward(database) for _ in range(3)]
+    start = threading.Barrier(3)
+
+    def sweep(ward: Ward) -> None:
+        start.wait()
+        for _ in range(5):
+            ward.sweep()
+
+    with ThreadPoolExecutor(3) as threads:
+        for done in [threads.submit(sweep, each) for each in wards]:
+            done.result()
+    for each in wards:
+        each.close()
+    assert ward.released() == 60
+    [(count,)] = ward.sql("SELECT count(*) FROM pgbeat.jobs WHERE retry_of IS NOT NULL")
+    assert count == 60
+    assert ward.sql("SELECT count(*), count(DISTINCT job_id) FROM kombu_message") == [(60, 60)]
+
+
+def test_the_job_of_a_dead_letter_fails(ward: Ward) -> None:
+    dead, runs = ward.job(), ward.job()
+    ward.run(runs, 1, acks=False)
+    ward.worker(1, lives=True)
+    ward.sql(
+        "WITH gone AS (DELETE FROM kombu_message WHERE job_id IS NOT NULL RETURNING *) "
+        "INSERT INTO kombu_message_dead (id, queue, payload, priority, deliveries, reason, "
+        "enqueued_at, job_id) SELECT id, 'celery', payload, priority, 3, 'delivered 3 times', "
+        "now(), job_id FROM gone"
+    )
+    ward.sweep()
+    job = jobs.get(ward.connection, dead)
+    assert (job.state, job.error) == ("failed", "its message is a dead letter: delivered 3 times")
+    assert ward.state(runs) == "running"
+
+
+def test_a_job_whose_message_is_gone_fails(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker took it and died before it told. Others wait for their message, their lane, their
+    time; and it may be that the worker is just about to tell."""
+    monkeypatch.setattr(recovery, "_LOOK", 0.0)
+    monkeypatch.setattr(recovery, "_GONE", 0.0)
+    ward.worker(1, lives=True)
+    waits, gone, expired = ward.job(), ward.job(), ward.job(options={"expires": 1})
+    parked = ward.job(with_message=False, is_dispatched=False)
+    fresh = ward.job()
+    for job_id in (gone, expired, fresh):
+        ward.sql("DELETE FROM kombu_message WHERE job_id = %s", job_id)
+    ward.sql(
+        "UPDATE pgbeat.jobs SET dispatched_at = dispatched_at - interval '11 s' WHERE id <> %s",
+        fresh,
+    )
+    sweeper = Sweeper(ward.publisher, ward.settings)
+    sweeper.sweep(ward.connection)
+    assert ward.state(gone) == "pending"  # seen once
+    sweeper.sweep(ward.connection)
+    job = jobs.get(ward.connection, gone)
+    assert job.state == "failed"
+    assert job.error == "lost: its message is gone, and no worker told that it began"
+    assert ward.state(expired) == "cancelled"
+    assert [ward.state(each) for each in (waits, parked, fresh)] == ["pending"] * 3
+    assert ward.released() == 1
+
+
+def test_many_pending_jobs_are_looked_at_in_turn(
+    ward: Ward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "_LOOK", 0.0)
+    monkeypatch.setattr(recovery, "_GONE", 0.0)
+    monkeypatch.setattr(recovery, "_PAGE", 3)
+    ward.worker(1, lives=True)
+    made = [ward.job() for _ in range(10)]
+    ward.sql("DELETE FROM kombu_message WHERE job_id = ANY (%s::uuid[])", [made[0], made[9]])
+    ward.sql("UPDATE pgbeat.jobs SET dispatched_at = dispatched_at - interval '11 s'")
+    sweeper = Sweeper(ward.publisher, ward.settings)
+    for _ in range(6):
+        sweeper.sweep(ward.connection)
+    states = [ward.state(job_id) for job_id in made]
+    assert states == ["failed", *["pending"] * 8, "failed"]
+
+
+def test_a_retry_that_ran_before_its_attempt_was_told_ended(ward: Ward) -> None:
+    """The attempt is not lost by it, and ends when its process tells so."""
+    job_id = ward.job()
+    first = ward.run(job_id, 1, began=2.0)
+    second = ward.run(job_id, 2, began=1.0, retry_attempt=1)
+    assert sorted(ward.of(job_id)) == [("running", False, None)] * 2
+    late = Run(first, job_id, False, state="failed", job_state="scheduled", error="not yet")
+    executions.record(ward.connection, [late])
+    assert ward.state(job_id) == "running"
+    end = Run(second, job_id, False, state="completed", job_state="completed")
+    executions.record(ward.connection, [end])
+    assert ward.state(job_id) == "completed"
+    assert sorted(ward.of(job_id)) == [("completed", False, None), ("failed", False, "not yet")]
+    assert ward.released() == 0
+
+
+@pytest.mark.parametrize("lost", [True, False])
+@pytest.mark.parametrize("began", [True, False])
+def test_what_the_main_process_tells(ward: Ward, began: bool, lost: bool) -> None:
+    """Of a process that died, whether or not it had told that it began; once, though Celery says
+    it twice of one that took too long."""
+    job_id = ward.job()
+    if began:
+        ward.run(job_id, 1)
+    told = Told(job_id, "failed", "WorkerLostError: killed", "failed", lost=lost, worker="w1")
+    for _ in range(2):
+        recovery.settle(ward.connection, 1, [told])
+    assert ward.of(job_id) == [("failed", lost, "WorkerLostError: killed")]
+    assert ward.state(job_id) == "failed"
+
+
+def test_what_another_worker_runs_is_not_touched_by_that(ward: Ward) -> None:
+    job_id = ward.job()
+    ward.run(job_id, 2)
+    told = Told(job_id, "failed", "WorkerLostError: killed", "failed", lost=True, began=False)
+    recovery.settle(ward.connection, 1, [told])
+    assert ward.of(job_id) == [("running", False, None)]
+    assert ward.state(job_id) == "running"
+
+
+# ----- late words of an attempt that another followed
+
+
+def test_an_attempt_told_late_changes_nothing_of_the_next(ward: Ward) -> None:
+    """Celery's retry ran elsewhere before the attempt that asked for it was told of."""
+    job_id = ward.job()
+    second = ward.run(job_id, 2, began=1.0)
+    first = Run(
+        str(uuid4()), job_id, True, state="failed", job_state="scheduled", worker="w1",
+        worker_id=1, began=2.0, ended=1.5, error="not yet",
+    )  # fmt: skip
+    executions.record(ward.connection, [first])
+    assert ward.state(job_id) == "running"
+    end = Run(second, job_id, False, state="completed", job_state="completed")
+    executions.record(ward.connection, [end])
+    assert ward.state(job_id) == "completed"
+    assert sorted(ward.of(job_id)) == [("completed", False, None), ("failed", False, "not yet")]
+
+
+def test_a_beginning_told_again_after_the_end_changes_nothing(ward: Ward) -> None:
+    """The commit's answer was lost, and the worker tells both again."""
+    job_id = ward.job()
+    begin = Run(str(uuid4()), job_id, True, worker="w1", worker_id=1, began=2.0)
+    end = Run(begin.id, job_id, False, state="failed", job_state="scheduled", error="not yet")
+    for _ in range(2):
+        executions.record(ward.connection, [begin, end])
+        assert ward.state(job_id) == "scheduled"
+        assert ward.of(job_id) == [("failed", False, "not yet")]
+
+
+# ----- processes
+
+#: By those who look after others, or by the next who got the message.
+LOST = ("lost: the worker w0@tests died", "lost: the message was delivered again")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "state", "runs"),
+    [
+        ("die", "failed", [("failed", True)]),
+        ("die_once", "failed", [("failed", True)]),
+        ("die_once_rejected", "completed", [("failed", True), ("completed", False)]),
+    ],
+    ids=["acknowledged early", "late", "late and rejected"],
+)
+def test_a_killed_prefork_child(
+    crew: Crew, task: str, state: str, runs: list[tuple[str, bool]]
+) -> None:
+    crew.start("-c", "1")
+    job_id = crew.one(task, *(["died"] if task != "die" else []))
+    [seen] = crew.ended(job_id)
+    assert seen.job.state == state
+    assert [(run.state, run.lost) for run in seen.runs] == runs
+    assert crew.released() == 1
+
+
+@pytest.mark.slow
+def test_a_killed_child_whose_message_goes_back_at_once(crew: Crew) -> None:
+    """Celery tells nobody of it."""
+    worker = crew.start("-c", "1", settings={"worker_lost_wait": 1.0})
+    job_id = crew.one("die_once_rejected", "died")
+    crew.runs(job_id)
+    [seen] = crew.ended(job_id)
+    assert [run.lost for run in seen.runs] == [True, False]
+    assert worker.poll() is None
+
+
+@pytest.mark.parametrize(
+    "pool", ["prefork", *(pytest.param(p, marks=pytest.mark.slow) for p in ("solo", "threads"))]
+)
+def test_a_killed_worker(crew: Crew, pool: str) -> None:
+    """What it ran is lost: what was acknowledged is tried again by policy, the rest redelivered."""
+    victim = crew.start("-P", pool, "-c", "2")
+    early, late = crew.one("hold", "a", max_attempts=2, retry_base=0), crew.one("hold_late", "a")
+    running = [early] if pool == "solo" else [early, late]
+    for job_id in running:
+        crew.runs(job_id)
+    other = crew.start("-P", "threads", "-c", "3")
+    victim.kill_group()
+    for job_id in running:
+        until(lambda j=job_id: crew.see(j).runs[0].lost, 30)  # type: ignore[misc]
+    crew.open("a")
+    first, second = crew.ended(early, late)
+    assert first.runs[0].error in LOST
+    assert second.job.state == "completed"
+    if pool == "solo":  # it has no chance to acknowledge what it runs
+        assert first.job.state == "completed"
+        assert len(first.runs) == 2
+    else:
+        assert first.job.state == "failed"
+        [again] = crew.ended(str(first.job.retried_by))
+        assert again.job.state == "completed"
+    assert crew.released() == len(running)
+    assert other.poll() is None
+
+
+@pytest.mark.slow
+def test_the_main_process_killed_alone(crew: Crew) -> None:
+    """Its children go on for a while; they hold nothing of its session."""
+    victim = crew.start("-c", "2", "--max-tasks-per-child", "1")
+    crew.ended(*crew.launch("add", count=4))  # children that were forked since
+    job_id = crew.one("hold_late", "a")
+    crew.runs(job_id)
+    crew.start("-P", "threads", "-c", "1")
+    children = psutil.Process(victim.pid).children(recursive=True)
+    os.kill(victim.pid, signal.SIGKILL)
+    victim.wait()
+    until(lambda: crew.see(job_id).runs[0].lost, 30)
+    crew.open("a")
+    [seen] = crew.ended(job_id)
+    assert seen.job.state == "completed"
+    for child in children:
+        if child.is_running():
+            child.kill()
+
+
+@pytest.mark.slow
+def test_a_worker_that_ends_leaves_nothing(crew: Crew) -> None:
+    """It finishes what it has, tells all of it, and is no more."""
+    worker = crew.start("-c", "2")
+    made = crew.launch("work", 0.2, count=6)
+    until(lambda: crew.states().get("running") == 2)
+    assert crew.sql("SELECT name, pool, concurrency, missing_since FROM pgbeat.workers") == [
+        ("w0@tests", "prefork", 2, None)
+    ]
+    worker.terminate()
+    worker.wait(30)
+    states = crew.states()
+    assert "running" not in states, states
+    assert states["completed"] >= 2
+    assert crew.sql("SELECT count(*) FROM pgbeat.workers") == [(0,)]
+    assert len(made) == sum(states.values())
+
+
+def settled(crew: Crew) -> bool:
+    """Whether nothing is under way any more."""
+    return not crew.sql(
+        "SELECT 1 FROM pgbeat.jobs WHERE state NOT IN ('completed', 'failed') LIMIT 1"
+    )
+
+
+def check_all(crew: Crew, made: list[str]) -> Counter[str]:
+    """Each job is completed, or failed and tried again until it was; the executions' ends."""
+    rows = crew.sql("SELECT id, state, retried_by FROM pgbeat.jobs")
+    known = {str(row[0]): (row[1], row[2]) for row in rows}
+    for job_id in made:
+        state, again = known[job_id]
+        while again is not None:
+            assert state == "failed"
+            state, again = known[str(again)]
+        assert state == "completed"
+    runs = crew.sql("SELECT state, lost, count(*) FROM pgbeat.executions GROUP BY 1, 2")
+    ends = Counter({f"{state}{' lost' * lost}": count for state, lost, count in runs})
+    print(f"{len(known)} jobs of {len(made)}; executions: {dict(ends)}; {crew.released()} released")
+    assert set(ends) <= {"completed", "failed lost"}
+    return ends
+
+
+@pytest.mark.slow
+def test_two_hundred_jobs_while_children_and_workers_are_killed(crew: Crew) -> None:
+    settings = {"worker_lost_wait": 2.0}
+    crew.start("-c", "3", settings=settings)
+    victim = crew.start("-c", "3", settings=settings)
+    made = crew.launch("work", 0.1, count=100, max_attempts=9, retry_base=0)
+    made += crew.launch("work_late", 0.1, count=100, max_attempts=9, retry_base=0)
+    until(lambda: crew.states().get("completed", 0) > 20)
+    for process in list(crew.started):
+        child = random.choice(psutil.Process(process.pid).children())  # noqa: S311
+        child.kill()
+    until(lambda: crew.states().get("completed", 0) > 80)
+    victim.kill_group()
+    crew.start("-c", "3", settings=settings)
+    until(lambda: settled(crew), 120, "all have ended")
+    check_all(crew, made)
+    assert crew.released() >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", [signal.SIGQUIT, signal.SIGKILL], ids=["immediate", "killed"])
+def test_two_hundred_jobs_while_the_database_restarts(
+    own_server: Server, tmp_path: Path, sign: signal.Signals
+) -> None:
+    migrate.upgrade(postgres_url(own_server.dsn))
+    crew = Crew(own_server.dsn, tmp_path)
+    try:
+        for pool in ("prefork", "threads"):
+            crew.start("-P", pool, "-c", "3")
+        made = crew.launch("work", 0.1, count=100, max_attempts=9, retry_base=0)
+        made += crew.launch("work_late", 0.1, count=100, max_attempts=9, retry_base=0)
+        until(lambda: crew.states().get("completed", 0) > 50)
+        own_server.stop(sign)
+        time.sleep(1)  # the outage
+        own_server.start()
+        until(lambda: settled(crew), 120, "all have ended")
+        check_all(crew, made)
+        # The workers are back under their ids.
+        missing = "SELECT count(*), count(missing_since) FROM pgbeat.workers"
+        until(lambda: crew.sql(missing) == [(2, 0)], what="both live")
+    finally:
+        crew.close()
