@@ -1,0 +1,31 @@
+"""Who acts, and on which job: for commands on jobs."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+from sqlalchemy import Connection
+
+from pgbeat import permissions
+from pgbeat.cli.target import Target
+from pgbeat.jobs import Job
+from pgbeat.permissions import Actor
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def as_admin(command: F) -> F:
+    """Adds `--admin`; the command gets the `actor`."""
+
+    def made(ctx: click.Context, param: click.Parameter, value: bool) -> Actor:
+        return permissions.user(is_admin=value)
+
+    return click.option(
+        "--admin", "actor", is_flag=True, envvar="PGBEAT_ADMIN", callback=made,
+        help="Act as an administrator, on the jobs of everybody.",
+    )(command)  # fmt: skip
+
+
+def find(connection: Connection, target: Target, actor: Actor, job_id: str) -> Job:
+    """The job of an id, or of the beginning of one. Raises `NotFound` or `Forbidden`."""
+    return permissions.find(connection, actor, job_id, namespace=target.settings.namespace)

@@ -1,0 +1,112 @@
+"""Jobs followed as they change, for `pgbeat jobs tail` and `run --wait`."""
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import NamedTuple
+from uuid import UUID
+
+import click
+from rich.text import Text
+from sqlalchemy import Connection
+
+from pgbeat import db, executions, jobs
+from pgbeat.cli import job_views, printing
+from pgbeat.cli.printing import line, styled
+from pgbeat.jobs import Filter, Job
+
+#: Seconds between two looks.
+INTERVAL = 0.5
+
+
+class _Seen(NamedTuple):
+    """What of a job is told when it changes."""
+
+    state: str
+    number: int | None = None
+    progress: str = ""
+    error: str | None = None
+
+
+def follow(connection: Connection, job: Job, *, as_json: bool) -> Job:
+    """Prints what becomes of a job and of those that try it again, until the last has ended: that
+    one. `connection` is in autocommit mode."""
+    told: _Seen | None = None
+    while True:
+        told = _tell(connection, job, told, as_json=as_json)
+        if job.has_ended:
+            following = None if job.retried_by is None else jobs.find(connection, [job.retried_by])
+            if not following:
+                return job
+            job, told = following[0], None
+            continue
+        time.sleep(INTERVAL)
+        job = jobs.get(connection, job.id)
+
+
+def follow_all(connection: Connection, which: Filter, *, limit: int, as_json: bool) -> None:
+    """Prints what becomes of jobs, from the newest `limit` on, until it is interrupted."""
+    told: dict[UUID, _Seen] = {}
+    for job in _changing(connection, which, limit, told):
+        seen = _tell(connection, job, told.get(job.id), as_json=as_json)
+        told[job.id] = seen
+
+
+#: Transactions that take longer to commit their jobs than this may be missed, until these begin.
+_LATE = timedelta(seconds=30)
+
+
+def _changing(
+    connection: Connection, which: Filter, limit: int, told: dict[UUID, _Seen]
+) -> Iterator[Job]:
+    """Jobs that may have changed: the new ones, those that run, those that had not ended."""
+    since = db.now(connection) - _LATE
+    newest = jobs.listing(connection, which, limit=job_views.MANY)
+    old = {job.id for job in newest if job.created_at > since}
+    told.update(
+        (job.id, _Seen(job_views.state(job))) for job in newest[limit:] if not job.has_ended
+    )
+    yield from reversed(newest[:limit])
+    while True:
+        time.sleep(INTERVAL)
+        now = db.now(connection)
+        fresh = [
+            job for job in jobs.listing(connection, which, limit=job_views.MANY)
+            if job.created_at > since and job.id not in old
+        ]  # fmt: skip
+        running = jobs.listing(connection, which._replace(state="running"), limit=job_views.MANY)
+        open_ones = [job_id for job_id, seen in told.items() if seen.state not in jobs.ENDED]
+        found = {job.id: job for job in [*fresh, *running, *jobs.find(connection, open_ones)]}
+        yield from sorted(found.values(), key=lambda job: job.created_at)
+        since = now - _LATE
+        for job_id in [i for i, seen in told.items() if seen.state in jobs.ENDED]:
+            del told[job_id]
+            old.add(job_id)
+
+
+def _tell(connection: Connection, job: Job, told: _Seen | None, *, as_json: bool) -> _Seen:
+    """Prints what is new about a job."""
+    runs = executions.of_job(connection, job.id, limit=1) if job.started_at is not None else []
+    run = runs[0] if runs else None
+    progress = job_views.progress(run) if run is not None else ""
+    seen = _Seen(job_views.state(job), None if run is None else run.number, progress, job.error)
+    if seen == told:
+        return seen
+    if as_json:
+        change = {
+            "at": db.now(connection), "id": job.id, "task": job.task, "state": job.state,
+            "attempt": job.attempt, "execution": seen.number, "worker": job.worker,
+            "progress": progress or None, "error": job.error, "retried_by": job.retried_by,
+        }  # fmt: skip
+        click.echo(printing.json_line(change))
+        return seen
+    parts = [progress if job.state == "running" else "", job.error or ""]
+    if job.state == "running" and job.worker:
+        parts.insert(0, f"on {job.worker}")
+    if job.state == "scheduled" and job.run_at is not None:
+        parts.append(f"{printing.relative(job.run_at, db.now(connection))}")
+    said = "; ".join(line(part) for part in parts if part)
+    attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
+    head = f"{printing.utc(db.now(connection))[11:]} {str(job.id)[:8]} {line(job.task)}{attempt}: "
+    printing.show(Text.assemble(head, styled(seen.state), f": {said}" if said else ""))
+    return seen

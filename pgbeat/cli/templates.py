@@ -1,0 +1,162 @@
+"""`pgbeat templates`: named tasks, with arguments and a policy, that jobs are made from."""
+
+from datetime import datetime
+from typing import Any
+
+import click
+
+from pgbeat import db, permissions, templates
+from pgbeat.cli import Group, printing
+from pgbeat.cli.job_options import given_policy, in_words, policy_options
+from pgbeat.cli.options import Command, json_array, json_object
+from pgbeat.cli.printing import compact, line
+from pgbeat.cli.switches import dry_run_option
+from pgbeat.cli.target import Target, pass_target
+from pgbeat.cli.views import json_option
+from pgbeat.templates import Template
+
+
+@click.group("templates", cls=Group, invoke_without_command=True)
+@click.pass_context
+def templates_command(ctx: click.Context) -> None:
+    """Look at templates, and change them.
+
+    A template is a named task with arguments and a job policy. Schedules (`add --template`) and
+    people (`jobs run --template`) make jobs from it; a job keeps what the template said then.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@templates_command.command("list")
+@json_option
+@pass_target
+def list_command(target: Target, as_json: bool) -> None:
+    """List the templates: their task and policy, and how many schedules name them."""
+    namespace = target.settings.namespace
+    with target.transaction() as connection:
+        rows = templates.listing(connection, namespace=namespace)
+        users = templates.users(connection, namespace=namespace)
+    if as_json:
+        printing.echo_json([_json(row, users) for row in rows])
+        return
+    if not rows:
+        click.echo("There are no templates; `pgbeat templates set NAME --task TASK` makes one.")
+        return
+    folding = {"task", "arguments", "jobs"}
+    columns = ("template", "task", "arguments", "jobs", "schedules")
+    table = printing.table(*columns, folding=folding, numbers={"schedules"})
+    for row in rows:
+        given = " ".join(filter(None, (compact(row.args), compact(row.kwargs))))
+        used = str(len(users.get(row.name, ())))
+        table.add_row(line(row.name), line(row.task), line(given), in_words(row.job), used)
+    printing.show(table)
+
+
+@templates_command.command("show")
+@click.argument("name")
+@json_option
+@pass_target
+def show_command(target: Target, name: str, as_json: bool) -> None:
+    """Show all about a template."""
+    namespace = target.settings.namespace
+    with target.transaction() as connection:
+        now = db.now(connection)
+        row = templates.get(connection, name, namespace=namespace)
+        users = templates.users(connection, namespace=namespace)
+    if as_json:
+        printing.echo_json(_json(row, users))
+        return
+    click.secho(line(row.name), bold=True)
+    printing.show(printing.facts(_facts(row, users.get(name, []), now)))
+
+
+def _facts(row: Template, users: list[str], now: datetime) -> list[Any]:
+    more = f" and {len(users) - 10} more" if len(users) > 10 else ""
+    by = "" if row.created_by is None else f", by {line(row.created_by)}"
+    return [
+        ("about", None if row.description is None else line(row.description)),
+        ("task", line(row.task)),
+        ("args", line(compact(row.args))),
+        ("kwargs", line(compact(row.kwargs))),
+        ("options", line(compact(row.options))),
+        ("queue", None if row.queue is None else line(row.queue)),
+        ("jobs", in_words(row.job)),
+        ("schedules", ", ".join(map(line, users[:10])) + more or "none"),
+        ("made", f"{printing.when(row.created_at, now)}{by}"),
+        ("changed", printing.when(row.updated_at, now)),
+    ]
+
+
+def _json(row: Template, users: dict[str, list[str]]) -> dict[str, Any]:
+    return row._asdict() | {"schedules": users.get(row.name, [])}
+
+
+@templates_command.command("set", cls=Command)
+@click.argument("name")
+@click.option("--task", metavar="TASK", required=True, help="A task, by its registered name.")
+@click.option("--args", type=json_array, metavar="JSON", help="Its positional arguments, an array.")
+@click.option("--kwargs", type=json_object, metavar="JSON",
+              help="Its keyword arguments, an object.")  # fmt: skip
+@click.option("--queue", metavar="QUEUE", help="Where to publish; the task's own queue.")
+@click.option("--options", type=json_object, metavar="JSON",
+              help="How to publish, an object: expires, headers …")  # fmt: skip
+@click.option("--description", metavar="TEXT", help="What it is for.")
+@policy_options(template=False)
+@dry_run_option
+@pass_target
+def set_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> None:
+    """Make a template, or have the one of that name be just this.
+
+    With the app (-A), the task is looked for among those that it has registered.
+    """
+    namespace = target.settings.namespace
+    job = given_policy(given)
+    values = {key: value for key, value in given.items() if value is not None} | {"job": job}
+    _check(target, values)
+    with target.transaction(dry_run=dry_run) as connection:
+        before = templates.load(connection, [name], namespace=namespace).get(name)
+        row = templates.put(
+            connection, name, namespace=namespace, created_by=permissions.user().name, **values
+        )
+    if before is not None and _content(before) == _content(row):
+        click.echo(f"Template {name!r} is like that already.")
+    else:
+        verbs = ("Would make", "Made") if before is None else ("Would change", "Changed")
+        click.echo(f"{verbs[not dry_run]} template {name!r}, of task {row.task!r}.")
+    if not target.has_app:
+        printing.note("the task is not checked; with -A APP it would be.")
+
+
+def _content(row: Template) -> list[Any]:
+    return [row.description, row.task, row.args, row.kwargs, row.options, row.queue, row.job]
+
+
+def _check(target: Target, values: dict[str, Any]) -> None:
+    """Refuses what the app can't launch. The app is loaded before any row is locked."""
+    from pgbeat.dispatch import check_task
+    from pgbeat.publisher import check_options
+
+    check_options(values.get("options", {}))
+    if target.registry is not None:
+        check_task(target.registry, values["task"])
+
+
+@templates_command.command("remove")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@dry_run_option
+@pass_target
+def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
+    """Delete a template that no schedule names. Jobs that were made from it go on."""
+    namespace = target.settings.namespace
+    with target.transaction(dry_run=True) as connection:
+        templates.remove(connection, name, namespace=namespace)
+    if dry_run:
+        click.echo(f"Would remove template {name!r}.")
+    elif yes or click.confirm(f"Remove template {name!r}?"):
+        with target.transaction() as connection:
+            templates.remove(connection, name, namespace=namespace)
+        click.echo(f"Removed template {name!r}.")
+    else:
+        click.echo("Nothing is removed.")

@@ -1,0 +1,97 @@
+"""On demand: `pgbeat.submit`, a job that a program asks for, in its transaction or its own."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from celery import Celery, current_app
+from sqlalchemy import Connection
+from sqlalchemy.orm import Session
+
+from pgbeat import control, db, job_policies, jobs, permissions, submissions
+from pgbeat.config import Settings
+from pgbeat.jobs import Job
+from pgbeat.permissions import Actor
+from pgbeat.publisher import Publisher
+from pgbeat.submissions import Order
+
+
+def submit(
+    task: Any = None,
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    connection: Connection | Session | None = None,
+    app: Celery | None = None,
+    queue: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    run_at: datetime | None = None,
+    countdown: float | timedelta | None = None,
+    created_by: str | None = None,
+    job_source: str = "user_api",
+    **policy: Any,
+) -> Job:
+    """Makes a job that workers execute as any other: queued, tracked, retried.
+
+        job = pgbeat.submit(resize, 17, kwargs={"width": 800}, lane="gpu", max_attempts=5)
+
+    `task` is a task or the name of a registered one; left out, `template` names what to do. `args`
+    and `kwargs` are the task's, `options` those of `apply_async`. `run_at` (aware) or `countdown`
+    (seconds) puts it off. `policy` has the keys of a schedule's `job`: `template`, `lane`,
+    `priority`, `max_attempts`, `retry_base`, `retry_cap`, `tags`, `resources`, `unique`,
+    `unique_key`, `unique_for`, `requires_approval`.
+
+    With `connection`, an open SQLAlchemy session or connection on pgbeat's database, the job is
+    there if and only if the caller's transaction commits; without, once this returns. `created_by`
+    is whose job it is; the process's login, unless given.
+
+    Returns the job; with a unique key that an unfinished job has, that one. Raises `InvalidJob`,
+    `UnknownTask` or `InvalidSchedule` for what is not right with it, and what Celery raises.
+    """
+    found: Celery = app or getattr(task, "app", None) or current_app._get_current_object()
+    name = getattr(task, "name", task)
+    if name is not None and name not in found.tasks:
+        found.loader.import_default_modules()
+    settings = Settings.load(found.conf)
+    order = Order(
+        name, args or None, kwargs or {}, job_policies.parse(policy), queue, options or {}, run_at,
+        timedelta(seconds=countdown) if isinstance(countdown, int | float) else countdown,
+    )  # fmt: skip
+    actor = Actor(created_by) if created_by else permissions.user()
+    with submissions.publishing(found, settings) as broker:
+        if connection is not None:
+            return _inside(connection, found, settings, broker, actor, order, job_source)
+        engine = db.engine(settings.url, "pgbeat submit")
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as own:
+
+            def make(open_one: Connection) -> control.Change:
+                broker.prepare(open_one)
+                return control.submit(
+                    open_one, found, settings, broker, actor, order, job_source=job_source
+                )
+
+            change = control.act(own, broker, make)
+            return jobs.get(own, change.job.id) if change.lanes else change.job
+
+
+def _inside(
+    session: Connection | Session,
+    app: Celery,
+    settings: Settings,
+    broker: Publisher,
+    actor: Actor,
+    order: Order,
+    job_source: str,
+) -> Job:
+    """Makes the job in the caller's transaction. Where the broker is elsewhere, beat hands it out
+    after the commit."""
+    connection = submissions.enlist(session, broker)
+    now = db.now(connection)
+    made = submissions.draft(
+        app, submissions.stock(connection, settings, [order]), order,
+        now=now, created_by=actor.name, job_source=job_source,
+    )  # fmt: skip
+    made = submissions.after_commit(made, broker, now)
+    [(job, is_new)] = submissions.write(connection, broker, [made])
+    if is_new:
+        submissions.announce(connection, job)
+    return job
