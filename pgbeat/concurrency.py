@@ -1,0 +1,223 @@
+"""Concurrency policies: who of a lane's waiting line may have a slot, beside those who have one."""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, overload
+
+from pgbeat.errors import InvalidJob
+from pgbeat.exclusions import near
+
+__all__ = ["ConcurrencyPolicy", "Work", "concurrency_policy"]
+
+
+class Work(NamedTuple):
+    """What a policy is told of a job, or of a direct execution (`id` is then no job's)."""
+
+    id: str
+    namespace: str
+    lane: str
+    task: str
+    #: `None` for a direct execution.
+    args: Sequence[Any] | None
+    kwargs: Mapping[str, Any] | None
+    tags: Sequence[str]
+    #: What it takes of each resource, while it runs.
+    resources: Mapping[str, float]
+    priority: int
+    created_by: str
+    #: Name of the schedule that made it.
+    schedule: str | None = None
+    template: str | None = None
+    group_id: str | None = None
+    attempt: int = 1
+    is_direct: bool = False
+
+
+class ConcurrencyPolicy(ABC):
+    """Says which jobs of a lane may run together. Subclass, register with `@concurrency_policy`.
+
+    An instance is made for each look at the lane, with the lane's options as keyword arguments.
+    First it is told of each job that has a slot (`on_job_started`), then asked of those that wait,
+    in the order of the line (`can_dispatch`), and told of each that gets a slot. So its state is
+    what the database says, and needs to be kept nowhere. The lane's own limit counts beside it.
+
+    It is asked while the lane is locked: what it does must be quick.
+    """
+
+    @abstractmethod
+    def can_dispatch(self, job: Work) -> bool | str:
+        """`True` for a slot; `False`, or the reason, for another time. What it raises is the reason
+        too."""
+
+    def on_job_started(self, job: Work) -> None:
+        """The job has a slot, or gets one now."""
+        return None
+
+    def on_job_completed(self, job: Work) -> None:
+        """A job that had a slot has ended, however it did: for policies that have something to
+        give back elsewhere.
+
+        Called on an instance that was told of nothing, in the process that writes the end down,
+        just before that is committed; so at least once for each job, and again where the commit
+        fails. What it raises is logged.
+        """
+        return None
+
+
+class _Amounts(ConcurrencyPolicy):
+    """So much at once of each name."""
+
+    noun = ""
+    #: Whether `*` stands for each name that is not given.
+    has_others = True
+
+    def __init__(self, /, **limits: float) -> None:
+        wrong = [f"{name!r}: {value!r}" for name, value in limits.items() if not _is_amount(value)]
+        if wrong:
+            raise ValueError(f"limits are numbers from 0 on, not {', '.join(wrong)}")
+        if not limits:
+            raise ValueError(f"""no limits; give for example {{"a {self.noun}": 1}}""")
+        self._limits = limits
+        self._used: dict[str, float] = defaultdict(float)
+
+    @abstractmethod
+    def amounts(self, job: Work) -> Mapping[str, float]:
+        """What the job takes."""
+
+    def can_dispatch(self, job: Work) -> bool | str:
+        for name, amount in self.amounts(job).items():
+            others = self._limits.get("*") if self.has_others else None
+            limit = self._limits.get(name, others)
+            if limit is None:
+                continue
+            if amount > limit:
+                return f"it takes {amount:g} of {self.noun} {name!r}, which has {limit:g} in all"
+            if self._used[name] + amount > limit * (1 + 1e-9):  # sums of 0.1
+                return f"{self.noun} {name!r} has {self._used[name]:g} of {limit:g} in use"
+        return True
+
+    def on_job_started(self, job: Work) -> None:
+        for name, amount in self.amounts(job).items():
+            self._used[name] += amount
+
+
+class TaskLimits(_Amounts):
+    """`tasks`: so many jobs at once of each task, as in `{"shop.crawl": 1, "*": 4}`."""
+
+    noun = "task"
+
+    def amounts(self, job: Work) -> Mapping[str, float]:
+        return {job.task: 1}
+
+
+class TagLimits(_Amounts):
+    """`tags`: so many jobs at once with each tag, as in `{"heavy": 1}`."""
+
+    noun = "tag"
+
+    def amounts(self, job: Work) -> Mapping[str, float]:
+        return dict.fromkeys(job.tags, 1)
+
+
+class ResourceLimits(_Amounts):
+    """`resources`: so much of each resource, as in `{"gpu": 2, "memory_gb": 64}`. A job takes what
+    its `resources` say."""
+
+    noun = "resource"
+    has_others = False
+
+    def amounts(self, job: Work) -> Mapping[str, float]:
+        return job.resources
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
+
+
+# -- by name
+
+_registry: dict[str, type[ConcurrencyPolicy]] = {
+    "resources": ResourceLimits,
+    "tags": TagLimits,
+    "tasks": TaskLimits,
+}
+
+P = TypeVar("P", bound=type[ConcurrencyPolicy])
+
+
+@overload
+def concurrency_policy(cls: P, /) -> P: ...
+@overload
+def concurrency_policy(name: str, /) -> Callable[[P], P]: ...
+
+
+def concurrency_policy(cls_or_name: Any, /) -> Any:
+    """Registers a `ConcurrencyPolicy` under its class name, or under the name given.
+
+    `@concurrency_policy` or `@concurrency_policy("name")`, in a module that the app's workers and
+    its beat import.
+    """
+    if isinstance(cls_or_name, str):
+        return lambda cls: _register(cls, cls_or_name)
+    return _register(cls_or_name, cls_or_name.__name__)
+
+
+def _register(cls: Any, name: str) -> Any:
+    if not (isinstance(cls, type) and issubclass(cls, ConcurrencyPolicy)):
+        raise TypeError(
+            f"@concurrency_policy is for subclasses of pgbeat.ConcurrencyPolicy, not {cls!r}"
+        )
+    known = _registry.get(name)
+    if known is not None and (known.__module__, known.__qualname__) != (
+        cls.__module__,
+        cls.__qualname__,
+    ):
+        raise ValueError(
+            f"two policies are called {name!r}: {known.__module__}.{known.__qualname__} and "
+            f"{cls.__module__}.{cls.__qualname__}; give one another name with "
+            "@concurrency_policy('name')"
+        )
+    _registry[name] = cls
+    return cls
+
+
+def registered() -> list[str]:
+    """Names of all registered policies."""
+    return sorted(_registry)
+
+
+def find(name: str) -> type[ConcurrencyPolicy]:
+    """The policy of that name. Raises `InvalidJob`, which lists what there is."""
+    try:
+        return _registry[name]
+    except KeyError:
+        hint = near(name, _registry)
+        raise InvalidJob(
+            f"concurrency policy {name!r} is not registered; {hint + ' ' if hint else ''}"
+            f"registered: {', '.join(registered())}"
+        ) from None
+
+
+def make(name: str, options: Mapping[str, Any]) -> ConcurrencyPolicy:
+    """An instance of the policy of that name. Raises `InvalidJob`, for options that it doesn't
+    take too."""
+    cls = find(name)
+    parameters = inspect.signature(cls).parameters.values()
+    if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+        known = [each.name for each in parameters if each.kind is not each.VAR_POSITIONAL]
+        for key in options:
+            if key not in known:
+                hint = near(key, known) or f"there are {', '.join(known) or 'none'}"
+                raise InvalidJob(f"policy {name!r} has no option {key!r}; {hint}")
+    try:
+        return cls(**options)
+    except Exception as error:
+        raise InvalidJob(f"policy {name!r}: {error}") from error
+
+
+def listening() -> list[str]:
+    """Names of the policies that want to know of ends."""
+    silent = ConcurrencyPolicy.on_job_completed
+    return [name for name, cls in _registry.items() if cls.on_job_completed is not silent]
