@@ -1,0 +1,321 @@
+"""`pgbeat webhooks`: who is told of what, and whether it got there."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+from rich.text import Text
+
+from pgbeat import db, deliveries, webhook_outbox, webhook_signatures, webhooks
+from pgbeat.cli import Group, printing
+from pgbeat.cli.deliveries import deliveries_command, redeliver_command
+from pgbeat.cli.failures import FAILED
+from pgbeat.cli.printing import counted, line
+from pgbeat.cli.switches import dry_run_option
+from pgbeat.cli.target import Target, pass_target
+from pgbeat.cli.views import json_option
+from pgbeat.permissions import user
+from pgbeat.webhooks import EVENTS, Webhook
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group("webhooks", cls=Group, invoke_without_command=True)
+@click.pass_context
+def webhooks_command(ctx: click.Context) -> None:
+    """Have others told of what happens; look at deliveries.
+
+    A webhook is a URL to which events are posted, signed as the Standard Webhooks specification
+    says.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+webhooks_command.add_command(deliveries_command)
+webhooks_command.add_command(redeliver_command)
+
+
+# -- looked at
+
+
+@webhooks_command.command("list")
+@json_option
+@pass_target
+def list_command(target: Target, as_json: bool) -> None:
+    """List the webhooks: URL, events, and how many deliveries are pending or failed."""
+    namespace = target.settings.namespace
+    with target.transaction() as connection:
+        rows = webhooks.listing(connection, namespace=namespace)
+        counts = deliveries.counts(connection, namespace=namespace)
+    if as_json:
+        printing.echo_json([_json(row, counts[row.name]) for row in rows])
+        return
+    if not rows:
+        click.echo("There are no webhooks; `pgbeat webhooks add --help` says how to add one.")
+        return
+    columns = ("webhook", "state", "url", "events", "pending", "failed")
+    table = printing.table(*columns, folding={"url", "events"}, numbers={"pending", "failed"})
+    for row in rows:
+        count = counts[row.name]
+        table.add_row(
+            line(row.name),
+            _state(row),
+            line(row.url),
+            ", ".join(row.events),
+            str(count["pending"]),
+            Text(str(count["failed"]), style="red" if count["failed"] else ""),
+        )
+    printing.show(table)
+
+
+@webhooks_command.command("show")
+@click.argument("name")
+@json_option
+@pass_target
+def show_command(target: Target, name: str, as_json: bool) -> None:
+    """Show all about a webhook, but for its secret."""
+    namespace = target.settings.namespace
+    with target.transaction() as connection:
+        now = db.now(connection)
+        row = webhooks.get(connection, name, namespace=namespace)
+        count = deliveries.counts(connection, namespace=namespace)[name]
+        last = deliveries.listing(connection, row.id, limit=1)
+    if as_json:
+        printing.echo_json(_json(row, count))
+        return
+    until = row.previous_until
+    old = until is not None and until > now
+    click.secho(line(row.name), bold=True)
+    printing.show(
+        printing.facts(
+            [
+                ("state", _state(row)),
+                ("why", line(row.disabled_reason or "")),
+                ("url", line(row.url)),
+                ("events", ", ".join(row.events)),
+                ("secret", row.secret_hint),
+                ("old secret", f"signs too, until {printing.when(until, now)}" if old else None),
+                ("deliveries", ", ".join(f"{number} {state}" for state, number in count.items())),
+                ("last event", printing.when(last[0].created_at, now) if last else None),
+                ("created", _by(printing.when(row.created_at, now), row.created_by)),
+                ("changed", printing.when(row.updated_at, now)),
+            ]
+        )
+    )
+
+
+def _by(when: str | None, who: str | None) -> str:
+    return f"{when}, by {line(who)}" if who else str(when)
+
+
+def _state(row: Webhook) -> Text:
+    if not row.enabled:
+        return printing.styled("disabled")
+    # One that succeeds has all its slots.
+    return printing.styled("active" if row.slots > 1 else "failing")
+
+
+def _json(row: Webhook, count: Mapping[str, int]) -> dict[str, Any]:
+    values = {name: value for name, value in row._asdict().items() if name != "id"}
+    return values | {"deliveries": dict(count)}
+
+
+# -- changed
+
+
+def _definition(required: bool) -> Callable[[F], F]:
+    """Adds the options that say what a webhook is."""
+
+    def add(command: F) -> F:
+        for option in (
+            click.option("--secret-file", type=click.File(),
+                         help="A file with the secret (- is standard input), as "
+                         "whsec_ and base64; else a random one is made."),
+            click.option("--event", "events", multiple=True, required=required, metavar="EVENT",
+                         help=f"Of which events, more than once: {', '.join(EVENTS)}; or all."),
+            click.option("--url", "webhook_url", required=required, metavar="URL",
+                         help="Where to, with https:// as a rule."),
+        ):  # fmt: skip
+            command = option(command)
+        return command
+
+    return add
+
+
+@webhooks_command.command("add")
+@click.argument("name")
+@_definition(required=True)
+@json_option
+@dry_run_option
+@pass_target
+def add_command(
+    target: Target,
+    name: str,
+    webhook_url: str,
+    events: tuple[str, ...],
+    secret_file: Any,
+    as_json: bool,
+    dry_run: bool,
+) -> None:
+    """Add a webhook. Its secret is printed once, now: the receiver needs it to check signatures."""
+    settings = target.settings
+    with target.transaction(dry_run=dry_run) as connection:
+        row, secret = webhooks.add(
+            connection,
+            name,
+            webhook_url,
+            _all(events),
+            namespace=settings.namespace,
+            secret=_read(secret_file),
+            created_by=user().name,
+            private=settings.webhook_private,
+        )
+    if dry_run:
+        click.echo(f"Would add webhook {name!r}: {', '.join(row.events)}.")
+        return
+    if as_json:
+        count = dict.fromkeys(("pending", "delivered", "failed"), 0)
+        printing.echo_json(_json(row, count) | {"secret": secret})
+        return
+    click.echo(f"Added webhook {name!r}: {', '.join(row.events)}.")
+    if secret_file is None:
+        click.echo(f"Its secret, which is not shown again: {secret}")
+
+
+@webhooks_command.command("update")
+@click.argument("name")
+@_definition(required=False)
+@click.option("--new-secret", is_flag=True, help="Make another one, at random.")
+@dry_run_option
+@pass_target
+def update_command(
+    target: Target,
+    name: str,
+    webhook_url: str | None,
+    events: tuple[str, ...],
+    secret_file: Any,
+    new_secret: bool,
+    dry_run: bool,
+) -> None:
+    """Change a webhook. What no option names stays; with another secret, the old one signs too for
+    a day."""
+    if new_secret and secret_file is not None:
+        raise click.UsageError("--new-secret and --secret-file exclude each other")
+    if webhook_url is None and not events and not new_secret and secret_file is None:
+        raise click.UsageError("nothing to change; give at least one option (see --help)")
+    settings = target.settings
+    secret = webhook_signatures.new_secret() if new_secret else _read(secret_file)
+    with target.transaction(dry_run=dry_run) as connection:
+        webhooks.edit(
+            connection,
+            name,
+            namespace=settings.namespace,
+            url=webhook_url,
+            events=_all(events) or None,
+            secret=secret,
+            private=settings.webhook_private,
+        )
+    click.echo(f"{'Would change' if dry_run else 'Changed'} webhook {name!r}.")
+    if new_secret and not dry_run:
+        click.echo(f"Its new secret, which is not shown again: {secret}")
+
+
+def _all(events: tuple[str, ...]) -> tuple[str, ...]:
+    return EVENTS if events == ("all",) else events
+
+
+def _read(secret_file: Any) -> str | None:
+    return None if secret_file is None else str(secret_file.read()).strip()
+
+
+@webhooks_command.command("remove")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@dry_run_option
+@pass_target
+def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
+    """Delete a webhook with its deliveries."""
+    namespace = target.settings.namespace
+    with target.transaction() as connection:
+        webhooks.get(connection, name, namespace=namespace)
+        count = sum(deliveries.counts(connection, namespace=namespace)[name].values())
+    what = f"webhook {name!r}" + (f" and the log of {counted_deliveries(count)}" if count else "")
+    if dry_run:
+        click.echo(f"Would remove {what}.")
+    elif yes or click.confirm(f"Remove {what}?"):
+        with target.transaction() as connection:
+            webhooks.remove(connection, name, namespace=namespace)
+        click.echo(f"Removed {what}.")
+    else:
+        click.echo("Nothing is removed.")
+
+
+def counted_deliveries(count: int) -> str:
+    """How many: `1 delivery`, `2 deliveries`."""
+    return counted(count, "delivery") if count == 1 else f"{count} deliveries"
+
+
+@webhooks_command.command("enable")
+@click.argument("name")
+@pass_target
+def enable_command(target: Target, name: str) -> None:
+    """Put a disabled webhook back in service: it is told of what happens from now on."""
+    namespace = target.settings.namespace
+    with target.transaction() as connection:
+        before = webhooks.get(connection, name, namespace=namespace, for_update=True)
+        if not before.enabled:
+            webhooks.enable(connection, name, namespace=namespace)
+        failed = deliveries.counts(connection, namespace=namespace)[name]["failed"]
+    if before.enabled:
+        click.echo(f"Webhook {name!r} is enabled already.")
+        return
+    click.echo(f"Enabled webhook {name!r}.")
+    if failed:
+        printing.note(f"{counted_deliveries(failed)} failed; `pgbeat webhooks redeliver --failed "
+                      f"{name}` has them delivered.")  # fmt: skip
+
+
+@webhooks_command.command("disable")
+@click.argument("name")
+@click.option("--reason", help="Why, for those who wonder later.")
+@pass_target
+def disable_command(target: Target, name: str, reason: str | None) -> None:
+    """Take a webhook out of service: what was to be delivered fails."""
+    namespace = target.settings.namespace
+    why = f"disabled by {user().name}" + (f": {reason}" if reason else "")
+    with target.transaction() as connection:
+        row = webhooks.get(connection, name, namespace=namespace, for_update=True)
+        pending = deliveries.counts(connection, namespace=namespace)[name]["pending"]
+        was_enabled = webhooks.disable(connection, row.id, why)
+    click.echo(
+        f"Disabled webhook {name!r}." if was_enabled else f"Webhook {name!r} is disabled already."
+    )
+    if pending:
+        printing.note(f"{counted_deliveries(pending)} that waited failed.")
+
+
+# -- tried
+
+
+@webhooks_command.command("test")
+@click.argument("name")
+@json_option
+@pass_target
+def test_command(target: Target, name: str, as_json: bool) -> None:
+    """Send a signed `webhook.test` event from here, at once. Exit status 1 if it isn't taken."""
+    settings = target.settings
+    with target.transaction() as connection:
+        webhook = webhooks.get(connection, name, namespace=settings.namespace)
+        signed_with = webhook_outbox.secrets(connection, webhook.id)
+    key, answer = webhook_outbox.send_test(webhook, signed_with, settings)
+    if as_json:
+        printing.echo_json({"id": key, **answer._asdict(), "delivered": answer.is_delivered})
+    elif answer.is_delivered:
+        click.echo(f"Delivered: it answered {answer.status} in {answer.ms:.0f} ms.")
+    else:
+        click.echo(f"Not delivered, after {answer.ms:.0f} ms: {line(answer.error)}.")
+    if not webhook.enabled:
+        printing.note(f"it is disabled; `pgbeat webhooks enable {name}` puts it back in service.")
+    if not answer.is_delivered:
+        raise click.exceptions.Exit(FAILED)

@@ -1,0 +1,46 @@
+"""Signatures of webhooks, by the Standard Webhooks specification (https://www.standardwebhooks.com)."""
+
+import base64
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterable
+
+_PREFIX = "whsec_"
+
+
+def new_secret() -> str:
+    """A secret: `whsec_` and 32 random bytes in base64."""
+    return _PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
+
+
+def check_secret(secret: str) -> list[str]:
+    """What is wrong with a secret; it is not repeated."""
+    try:
+        size = len(_key(secret))
+    except ValueError:
+        size = None
+    if size is None or not secret.startswith(_PREFIX):
+        return ["secret: it is whsec_ and 24 to 64 random bytes in base64"]
+    return [] if 24 <= size <= 64 else [f"secret: it has {size} bytes; it needs 24 to 64"]
+
+
+def _key(secret: str) -> bytes:
+    return base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
+
+
+def headers(
+    message_id: str, timestamp: int, body: bytes, signed_with: Iterable[str]
+) -> dict[str, str]:
+    """The headers that the Standard Webhooks specification asks for, a signature with each secret.
+
+    `timestamp` is the attempt's, in seconds since 1970; the id stays the same from one to the next.
+    """
+    content = f"{message_id}.{timestamp}.".encode() + body
+    digests = [hmac.digest(_key(secret), content, hashlib.sha256) for secret in signed_with]
+    signatures = [f"v1,{base64.b64encode(digest).decode()}" for digest in digests]
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": " ".join(signatures),
+    }

@@ -1,0 +1,111 @@
+"""A real HTTP server that receives webhooks, and checks their signatures by the specification."""
+
+import base64
+import hashlib
+import hmac
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Request:
+    """What came in."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body."""
+        return json.loads(self.body)
+
+    @property
+    def id(self) -> str:
+        """The event's id."""
+        return self.headers["webhook-id"]
+
+    def is_signed_with(self, secret: str) -> bool:
+        """Whether one of the signatures is that of the secret, and the attempt's time is now."""
+        timestamp = self.headers["webhook-timestamp"]
+        key = base64.b64decode(secret.split("_", 1)[1])
+        content = b".".join([self.id.encode(), timestamp.encode(), self.body])
+        expected = base64.b64encode(hmac.new(key, content, hashlib.sha256).digest()).decode()
+        given = [each.split(",") for each in self.headers["webhook-signature"].split(" ")]
+        is_now = abs(int(timestamp) - time.time()) < 300
+        return is_now and ["v1", expected] in given
+
+
+#: A status to answer with, or what to do instead.
+Behaviour = int | Callable[[BaseHTTPRequestHandler], None]
+
+
+class Receiver:
+    """Answers 200, or what `answers` holds next. `received` has the requests, oldest first."""
+
+    def __init__(self) -> None:
+        self.answers: deque[Behaviour] = deque()
+        self.received: list[Request] = []
+        #: Set when those who `hang` may end.
+        self.released = threading.Event()
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                behaviour: Behaviour = 200
+                if receiver.answers:
+                    behaviour = receiver.answers.popleft()
+                receiver.received.append(Request(self.path, headers, body))
+                if isinstance(behaviour, int):
+                    self.answer(behaviour)
+                else:
+                    behaviour(self)
+
+            def answer(self, status: int, **headers: str) -> None:
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name.replace("_", "-"), value)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Nothing: pytest shows what matters."""
+
+        class Server(ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 100
+
+            def handle_error(self, request: Any, client_address: Any) -> None:
+                """Who asked has gone away."""
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_port
+        self._thread = threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def url(self, path: str = "/hook") -> str:
+        """Where it is."""
+        return f"http://127.0.0.1:{self.port}{path}"
+
+    def hang(self, handler: BaseHTTPRequestHandler) -> None:
+        """Answers nothing until it is released."""
+        self.released.wait(60)
+
+    def close(self) -> None:
+        """Ends it."""
+        self.released.set()
+        self.server.shutdown()
+        self.server.server_close()
+        self._thread.join()
+
+
+def answering(status: int, **headers: str) -> Callable[[Any], None]:
+    """A status with headers (`Retry_After="3"`)."""
+    return lambda handler: handler.answer(status, **headers)
