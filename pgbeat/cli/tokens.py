@@ -1,0 +1,130 @@
+"""`pgbeat tokens`: who may use the API, and as what."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from pgbeat import audit, db, permissions, tokens
+from pgbeat.cli import Group, printing
+from pgbeat.cli.options import duration
+from pgbeat.cli.printing import line, styled, utc
+from pgbeat.cli.switches import dry_run_option
+from pgbeat.cli.target import Target, pass_target
+from pgbeat.cli.views import json_option
+from pgbeat.tokens import LIFETIME, Scope, Token
+
+
+def _lifetime(text: str) -> timedelta:
+    """A length of time; `never` is the longest there is."""
+    return timedelta.max if text.strip().lower() == "never" else duration(text)
+
+
+@click.group("tokens", cls=Group, invoke_without_command=True)
+@click.pass_context
+def tokens_command(ctx: click.Context) -> None:
+    """Make tokens for the API and the console, list them, put them out of use.
+
+    A token speaks for somebody: a user sees and steers their own jobs, an admin everything. Only a
+    hash of it is kept.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+@tokens_command.command("create")
+@click.option("--for", "actor", metavar="NAME", required=True, help="Whom it speaks for.")
+@click.option("--scope", type=click.Choice(["user", "admin"]), default="user", show_default=True,
+              help="What they may do.")  # fmt: skip
+@click.option("--expires", type=_lifetime, metavar="TIME", default=f"{LIFETIME.days} days",
+              show_default=True, help="For how long: '30 days', '8h', never.")  # fmt: skip
+@click.option("--note", help="What it is for.")
+@json_option
+@pass_target
+def create_command(
+    target: Target,
+    actor: str,
+    scope: Scope,
+    expires: timedelta,
+    note: str | None,
+    as_json: bool,
+) -> None:
+    """Make a token. It is printed once and can't be had again; remarks are on standard error."""
+    me = permissions.user().name
+    namespace = target.settings.namespace
+    with target.transaction() as connection:
+        row, written = tokens.create(
+            connection, namespace=namespace, actor=actor, scope=scope,
+            lifetime=None if expires == timedelta.max else expires, note=note, created_by=me,
+        )  # fmt: skip
+        audit.record(
+            connection, namespace=namespace, actor=me, origin="cli", verb="create", kind="token",
+            subject=row.id, after={"actor": row.actor, "scope": row.scope, "note": row.note},
+        )  # fmt: skip
+        now = db.now(connection)
+    if as_json:
+        printing.echo_json({**_json(row, now), "token": written})
+        return
+    until = (
+        "never expires" if row.expires_at is None else f"is good until {utc(row.expires_at)} UTC"
+    )
+    printing.note(f"token {row.id} speaks for {line(row.actor)} ({row.scope}) and {until}. "
+                  "It isn't shown again:")  # fmt: skip
+    click.echo(written)
+
+
+@tokens_command.command("list")
+@click.option("--all", "show_all", is_flag=True, help="Those out of use, too.")
+@json_option
+@pass_target
+def list_command(target: Target, show_all: bool, as_json: bool) -> None:
+    """List tokens, the newest first: whom they speak for, and when they were used."""
+    with target.transaction() as connection:
+        now = db.now(connection)
+        rows = tokens.listing(connection, namespace=target.settings.namespace)
+    shown = [row for row in rows if show_all or row.state(now) == "active"]
+    if as_json:
+        printing.echo_json([_json(row, now) for row in shown])
+        return
+    if not shown:
+        others = f" in use; --all shows {printing.counted(len(rows), 'other')}" if rows else ""
+        click.echo(f"There are no tokens{others}. `pgbeat tokens create --for NAME` makes one.")
+        return
+    table = printing.table(
+        "token", "for", "scope", "state", "expires (UTC)", "last used (UTC)", "note",
+        folding={"for", "note"},
+    )  # fmt: skip
+    for row in shown:
+        table.add_row(
+            row.id, line(row.actor), row.scope, styled(row.state(now)),
+            utc(row.expires_at) or "never", utc(row.last_used_at) or "never", line(row.note or ""),
+        )  # fmt: skip
+    printing.show(table)
+
+
+@tokens_command.command("revoke")
+@click.argument("token_id", metavar="TOKEN")
+@dry_run_option
+@pass_target
+def revoke_command(target: Target, token_id: str, dry_run: bool) -> None:
+    """Put a token out of use, for good, from now on. TOKEN is what `list` shows."""
+    me, namespace = permissions.user().name, target.settings.namespace
+    token_id = token_id.removeprefix(tokens.PREFIX).partition("_")[0]  # of the whole text, too
+    with target.transaction(dry_run=dry_run) as connection:
+        now = db.now(connection)
+        row = tokens.revoke(connection, token_id, namespace=namespace)
+        is_new = row.revoked_at == now
+        if is_new:
+            audit.record(
+                connection, namespace=namespace, actor=me, origin="cli", verb="revoke",
+                kind="token", subject=row.id, before={"actor": row.actor, "scope": row.scope},
+            )  # fmt: skip
+    if not is_new:
+        click.echo(f"Token {row.id} was revoked already, at {utc(row.revoked_at)} UTC.")
+        return
+    verb = "Would revoke" if dry_run else "Revoked"
+    click.echo(f"{verb} token {row.id} of {line(row.actor)} ({row.scope}).")
+
+
+def _json(row: Token, now: datetime) -> dict[str, Any]:
+    return {**row._asdict(), "state": row.state(now)}

@@ -1,0 +1,115 @@
+"""`pgbeat web`: the REST API and the console."""
+
+import logging
+from contextlib import closing
+from importlib.util import find_spec
+from typing import Any
+
+import click
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat import migrate, tokens
+from pgbeat.cli import printing
+from pgbeat.cli.failures import BadInput, unreachable
+from pgbeat.cli.target import Target, pass_target
+from pgbeat.errors import SchemaError
+
+
+@click.command("web")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Which address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True,
+              help="Which port; 0 is any free one.")  # fmt: skip
+@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True,
+              help="Processes that serve.")  # fmt: skip
+@click.option("--root-path", default="", metavar="PATH",
+              help="Where a proxy has it, if not at the top: /pgbeat.")  # fmt: skip
+@click.option("--demo", is_flag=True,
+              help="Anybody on this machine is an administrator, without a token.")  # fmt: skip
+@click.option("--access-log", is_flag=True, help="Log each request.")
+@pass_target
+def web_command(
+    target: Target,
+    host: str,
+    port: int,
+    workers: int,
+    root_path: str,
+    demo: bool,
+    access_log: bool,
+) -> None:
+    """Serve the REST API and the console, until Ctrl-C. Needs the app.
+
+    Who comes shows a token of `pgbeat tokens create`, or a JWT of the team's own issuer. Listens
+    on this machine alone unless --host says otherwise; put a proxy with TLS before it then.
+    """
+    if find_spec("fastapi") is None or find_spec("uvicorn") is None:
+        raise BadInput("the web side needs more packages: pip install 'pgbeat[web]'")
+    from pgbeat.web import create_app, serving
+    from pgbeat.web.identity import is_loopback
+
+    app = target.require_app("the web side needs the app, whose tasks and schedules it serves")
+    is_private = is_loopback(host)
+    if demo and not is_private:
+        raise BadInput(f"--demo lets in whoever comes: not on {host}, use 127.0.0.1")
+    root_path = _root(root_path)
+    _log(access_log=access_log)
+    settings = target.settings
+    try:
+        sock = serving.listen(host, port)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise click.ClickException(
+            f"can't listen on {host} port {port}: {reason}; another --port or --host may do"
+        ) from None
+    except OverflowError:  # a name that no address is found for, as bytes
+        raise BadInput(f"{host!r} is no address") from None
+    with closing(sock):
+        name = f"[{host}]" if ":" in host else host
+        link = f"http://{name}:{sock.getsockname()[1]}{root_path}/"
+
+        def ready() -> None:
+            click.echo(f"pgbeat is at {link} (documentation of the API: {link}docs)")
+            if not demo:
+                _remark(target, is_private=is_private)
+            click.echo("Ctrl-C ends it.")
+
+        def make() -> Any:
+            return create_app(app, settings, demo=demo)
+
+        serving.serve(make, sock, workers=workers, root_path=root_path, ready=ready)
+    click.echo("Stopped.")
+
+
+def _root(path: str) -> str:
+    path = path.rstrip("/")
+    if path and (not path.startswith("/") or "//" in path or not path.isprintable()):
+        raise click.BadParameter(
+            f"{path!r} is no path; write for example /pgbeat", param_hint="'--root-path'"
+        )
+    return path
+
+
+def _log(*, access_log: bool) -> None:
+    """To standard error: what goes wrong, and each request if that is asked for."""
+    logging.basicConfig(format="[%(asctime)s: %(levelname)s/%(process)d] %(message)s")
+    logging.getLogger("uvicorn.access").setLevel(logging.INFO if access_log else logging.WARNING)
+
+
+def _remark(target: Target, *, is_private: bool) -> None:
+    """What a person should know who has just started it."""
+    settings = target.settings
+    try:
+        with target.transaction() as connection:
+            migrate.check(connection)
+            has_tokens = tokens.exist(connection, namespace=settings.namespace)
+    except SchemaError as error:
+        printing.note(f"{error}.")
+    except DBAPIError as error:
+        printing.note(f"{unreachable(error, target)}; it is tried again at each request.")
+    else:
+        if not has_tokens and not (settings.web_jwt_key or settings.web_jwt_jwks):
+            printing.note(
+                "there is no token, and nobody can come in; `pgbeat tokens create --for NAME "
+                "--scope admin` makes one."
+            )
+    if not is_private:
+        printing.note("it speaks plain HTTP beyond this machine; put a proxy with TLS before it.")

@@ -1,0 +1,184 @@
+"""`/dead`: messages that nobody could handle, for a person to decide."""
+
+from collections import Counter
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from sqlalchemy import Connection
+
+from pgbeat import dead_letters, queues
+from pgbeat.dead_letters import DeadLetter
+from pgbeat.errors import InvalidJob, NotFound
+from pgbeat.messages import BrokerTables
+from pgbeat.web.api.bodies import Body, Json, Length
+from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read
+from pgbeat.web.backend import TheBackend
+from pgbeat.web.identity import TheAdmin
+from pgbeat.web.notes import note
+
+router = APIRouter(prefix="/dead", tags=["dead letters"])
+
+_Id = Annotated[StrictInt, Field(ge=1, le=2**63 - 1)]
+
+
+class DeadChoice(Body):
+    """Which dead letters: these, those of a queue, or all."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"ids": [1, 2]}]})
+
+    ids: list[_Id] | None = Field(None, min_length=1, max_length=10_000)
+    queue: str | None = Field(None, max_length=200)
+    all: bool = False
+
+    def _selectors(self) -> list[bool]:
+        return [self.ids is not None, self.queue is not None, self.all]
+
+    def check(self) -> None:
+        """Raises `InvalidJob` unless it is clear which are meant."""
+        if not any(self._selectors()):
+            raise InvalidJob(
+                "which dead letters? Give " + ", ".join(f for f in type(self).model_fields)
+            )
+        if self.all and self.ids is not None:
+            raise InvalidJob("ids and all exclude each other")
+
+
+class DeadDrop(DeadChoice):
+    """Which dead letters: these, those of a queue, those older than that, or all."""
+
+    older_than: Length | None = None
+
+    def _selectors(self) -> list[bool]:
+        return [*super()._selectors(), self.older_than is not None]
+
+
+class FoundDeadLetter(BaseModel):
+    """A message that was given up."""
+
+    id: int
+    queue: str = Field(description="Where it was; empty if the queue was deleted before.")
+    task: str | None
+    task_id: str | None
+    reason: str
+    deliveries: int
+    died_at: datetime
+
+
+class DeadDetail(FoundDeadLetter):
+    """A message that was given up, whole."""
+
+    payload: str
+
+
+class DeadPage(BaseModel):
+    """A page of dead letters, the newest first."""
+
+    dead: list[FoundDeadLetter]
+    next: str | None = Field(description="For the next page; null on the last one.")
+
+
+class DeadDone(BaseModel):
+    """How many it was done with."""
+
+    success: bool = True
+    message: str = Field(examples=["2 dead letters requeued"])
+    count: int
+    homeless: int = Field(default=0, description="Those that stay: their queue is gone.")
+
+
+def _shown(row: DeadLetter) -> Json:
+    return row._asdict() | {"task": row.task, "task_id": row.task_id}
+
+
+@router.get("", summary="List dead letters")
+def list_dead(
+    backend: TheBackend,
+    caller: TheAdmin,
+    queue: Annotated[str | None, Query(max_length=200)] = None,
+    limit: Limit = 50,
+    after: After = None,
+) -> DeadPage:
+    """Dead letters, the newest first."""
+    before = None if after is None else read(after, moment, number)
+    with backend.transaction() as connection:
+        tables = backend.tables(connection)
+        rows = dead_letters.find(connection, tables, queue=queue, before=before, limit=limit + 1)
+        if not rows and queue is not None:
+            queues.get(connection, tables, queue)
+    last = rows[limit - 1] if len(rows) > limit else None
+    return DeadPage(
+        dead=[FoundDeadLetter.model_validate(_shown(row)) for row in rows[:limit]],
+        next=None if last is None else cursor(last.died_at, last.id),
+    )
+
+
+@router.get("/{letter_id}", summary="Get a dead letter")
+def get_dead(
+    backend: TheBackend,
+    caller: TheAdmin,
+    letter_id: Annotated[int, Path(ge=1, le=2**63 - 1)],
+) -> DeadDetail:
+    """A dead letter, with the message as it was."""
+    with backend.transaction() as connection:
+        tables = backend.tables(connection)
+        rows = dead_letters.find(connection, tables, ids=[letter_id])
+    if not rows:
+        raise NotFound(f"there is no dead letter {letter_id}")
+    return DeadDetail.model_validate(_shown(rows[0]))
+
+
+def _choose(
+    connection: Connection, tables: BrokerTables, body: DeadChoice, older_than: float | None = None
+) -> dict[int, str]:
+    """Those that are meant, locked. Raises `NotFound` for an id that is none of them."""
+    body.check()
+    chosen = dead_letters.choose(
+        connection, tables, queue=body.queue, ids=body.ids, older_than=older_than
+    )
+    missing = sorted(set(body.ids or ()) - set(chosen))
+    if missing:
+        named = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
+        raise NotFound(f"there is no such dead letter: {named}; nothing is changed")
+    if not chosen and body.queue is not None:
+        queues.get(connection, tables, body.queue)
+    return chosen
+
+
+def _after(chosen: dict[int, str], count: int) -> Json:
+    return {"count": count, "queues": dict(Counter(chosen.values())), "ids": list(chosen)[:100]}
+
+
+def _said(count: int, done: str) -> str:
+    return f"{count} dead letter{'' if count == 1 else 's'} {done}"
+
+
+@router.post("/requeue", summary="Put dead letters back")
+def requeue_dead(backend: TheBackend, caller: TheAdmin, body: DeadChoice) -> DeadDone:
+    """Puts dead letters back into their queues. Their deliveries count from none again."""
+    with backend.transaction() as connection:
+        tables = backend.tables(connection)
+        chosen = _choose(connection, tables, body)
+        count = dead_letters.requeue(connection, tables, ids=list(chosen)) if chosen else 0
+        if count:
+            after = _after(chosen, count)
+            note(connection, backend, caller, "requeue", "dead", body.queue or "", None, after)
+    homeless = sum(not name for name in chosen.values())
+    return DeadDone(message=_said(count, "requeued"), count=count, homeless=homeless)
+
+
+@router.post("/drop", summary="Delete dead letters")
+def drop_dead(backend: TheBackend, caller: TheAdmin, body: DeadDrop) -> DeadDone:
+    """Deletes dead letters for good."""
+    older_than = None if body.older_than is None else body.older_than.total_seconds()
+    if older_than is not None and not 0 <= older_than < 1e9:
+        raise InvalidJob("older_than: it is 0 seconds to 30 years")
+    with backend.transaction() as connection:
+        tables = backend.tables(connection)
+        chosen = _choose(connection, tables, body, older_than)
+        count = dead_letters.drop(connection, tables, ids=list(chosen)) if chosen else 0
+        if count:
+            after = _after(chosen, count)
+            note(connection, backend, caller, "drop", "dead", body.queue or "", None, after)
+    return DeadDone(message=_said(count, "dropped"), count=count)

@@ -1,0 +1,142 @@
+"""`/direct/{task}`: a task run here and now, in the next free slot of a lane."""
+
+import json
+import threading
+import traceback
+from datetime import timedelta
+from typing import Annotated, Any
+
+import anyio.to_thread
+from anyio import CapacityLimiter
+from fastapi import APIRouter, Path, Request
+from kombu.utils import json as kombu_json
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from pgbeat import direct, job_policies, lanes
+from pgbeat.dispatch import check_task
+from pgbeat.errors import NoSlot
+from pgbeat.registry import check_arguments
+from pgbeat.web.api.bodies import Body, Json, Length
+from pgbeat.web.api.steering import plain, set_fields
+from pgbeat.web.backend import Backend, TheBackend
+from pgbeat.web.identity import Caller, TheCaller
+from pgbeat.web.notes import note
+
+router = APIRouter(prefix="/direct", tags=["direct execution"])
+
+#: Direct executions, with those that wait for their slot, that a process has at once.
+MOST = 16
+_LONGEST = timedelta(minutes=10)
+
+
+def _bounded(timeout: timedelta) -> timedelta:
+    if not timedelta(0) <= timeout <= _LONGEST:
+        raise ValueError("it is 0 seconds to 10 minutes")
+    return timeout
+
+
+class DirectRun(Body):
+    """What is to be run, and in which lane."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"lane": "gpu", "kwargs": {"prompt": "a story"}, "timeout": 30}]
+        }
+    )
+
+    lane: str = Field(min_length=1, max_length=200)
+    args: Annotated[list[Any], AfterValidator(plain)] = Field(default=[])
+    kwargs: Annotated[Json, AfterValidator(plain)] = Field(default={})
+    timeout: Annotated[Length, AfterValidator(_bounded)] = Field(
+        timedelta(seconds=60), description="How long to wait for the slot, at most."
+    )
+    tags: list[str] | None = None
+    resources: dict[str, float] | None = Field(None, examples=[{"gpu": 1}])
+
+
+class DirectDone(BaseModel):
+    """What became of it."""
+
+    success: bool = Field(description="False: the task raised.")
+    result: Any = Field(description="What the task returned; text, where that is not JSON.")
+    error: str | None = Field(examples=[None])
+
+
+@router.post("/{task}", summary="Run a task here and now")
+async def run_direct(
+    request: Request,
+    backend: TheBackend,
+    caller: TheCaller,
+    task: Annotated[str, Path(max_length=255, examples=["tasks.generate"])],
+    body: DirectRun,
+) -> DirectDone:
+    """Runs a task in this server's process as soon as the lane has a slot for it, before all jobs
+    that wait. It is no job, and has no history. 503 where there was no slot in time."""
+    free = _free(request)
+    if not free.acquire(blocking=False):
+        raise NoSlot(f"{MOST} direct executions are under way in this process; try again")
+    try:
+        return await anyio.to_thread.run_sync(
+            _run, backend, caller, task, body, limiter=CapacityLimiter(1)
+        )
+    finally:
+        free.release()
+
+
+def _free(request: Request) -> threading.BoundedSemaphore:
+    state = request.app.state
+    if not hasattr(state, "pgbeat_direct"):
+        state.pgbeat_direct = threading.BoundedSemaphore(MOST)
+    found: threading.BoundedSemaphore = state.pgbeat_direct
+    return found
+
+
+def _run(backend: Backend, caller: Caller, task: str, body: DirectRun) -> DirectDone:
+    check_task(backend.celery, task)
+    check_arguments(backend.celery, task, body.args, body.kwargs)
+    policy = job_policies.parse(set_fields(body, "tags", "resources"))
+    with backend.transaction() as connection:
+        lanes.get(connection, backend.namespace, body.lane)
+        note(connection, backend, caller, "run", "direct", task, None, {"lane": body.lane})
+    try:
+        result = direct.run_direct(
+            task,
+            body.args,
+            body.kwargs,
+            lane=body.lane,
+            timeout=body.timeout.total_seconds(),
+            app=backend.celery,
+            tags=policy.tags or (),
+            resources=policy.resources,
+            created_by=caller.name,
+            settings=backend.settings,
+        )
+    except (Exception, SystemExit) as error:
+        if not _is_the_tasks(error):
+            raise
+        return DirectDone(success=False, result=None, error=_sentence(error))
+    return DirectDone(success=True, result=_json(result), error=None)
+
+
+def _is_the_tasks(error: BaseException) -> bool:
+    """Whether the task raised it, and not what leads to it."""
+    code = direct._apply.__code__
+    return any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _sentence(error: BaseException) -> str:
+    try:
+        said = str(error)
+    except Exception:
+        said = "it can't say what"
+    return f"{type(error).__name__}: {said}".encode(errors="replace").decode()[:2000]
+
+
+def _json(result: Any) -> Any:
+    """What was returned, as kombu's JSON has it; its text, where it has none."""
+    try:
+        found = json.loads(kombu_json.dumps(result))
+        json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
+    except Exception:
+        return repr(result).encode(errors="replace").decode()[:10_000]
+    return found

@@ -1,0 +1,155 @@
+"""`/jobs/events` and `/jobs/{id}/events`: what becomes of jobs, as server-sent events."""
+
+import json
+import time
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import StreamingResponse
+
+from pgbeat.web.api.job_models import JobId
+from pgbeat.web.api.steering import seen_job
+from pgbeat.web.backend import Backend, TheBackend
+from pgbeat.web.identity import Caller, TheCaller
+from pgbeat.web.watch import Seen, Stream, Watch
+
+router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+#: Seconds after which a stream without news shows that it is alive.
+HEARTBEAT = 15.0
+#: Seconds after which a stream ends, and its client comes again: with a token that is still good.
+LONGEST = 900.0
+#: The id of the last event of a job: who comes again after it is told to stop.
+_END = "end"
+_EXAMPLE = (
+    'event: job\ndata: {"id":"3f0c…","status":"running","progress":{"done":3,"total":10,'
+    '"percent":30.0,"message":"page 3"}}\n\nid: end\nevent: end\ndata: {"id":"3f0c…",'
+    '"status":"completed"}\n\n'
+)
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Events until the client goes, or a quarter of an hour is over.",
+        "content": {"text/event-stream": {"schema": {"type": "string"}, "example": _EXAMPLE}},
+    },
+}
+
+
+@router.get("/events", summary="Watch jobs", response_class=StreamingResponse, responses=_STREAM)
+async def watch_jobs(request: Request, backend: TheBackend, caller: TheCaller) -> Response:
+    """Server-sent events of the caller's jobs, an administrator's of all: `job`, with the job as it
+    is from now on, each time that one is made, moves on, or tells of its progress.
+
+    Jobs that are far behind in a long line are told of when they are among the newest, or run.
+    """
+    person = None if caller.is_admin else caller.name
+    return _respond(request, backend, None, person)
+
+
+@router.get(
+    "/{job_id}/events",
+    summary="Watch a job",
+    response_class=StreamingResponse,
+    responses=_STREAM | {204: {"description": "It has ended, and this client was told so."}},
+)
+async def watch_job(
+    request: Request,
+    backend: TheBackend,
+    caller: TheCaller,
+    job_id: JobId,
+    last_event_id: Annotated[str | None, Header(max_length=100)] = None,
+) -> Response:
+    """Server-sent events of a job: `job` with how it is now, and each time that it moves on or
+    tells of its progress; `end` when it has ended, or was deleted (`status` is null)."""
+    await run_in_threadpool(_check, backend, caller, job_id)
+    if last_event_id == _END:
+        return Response(status_code=204)
+    return _respond(request, backend, job_id, None)
+
+
+def _check(backend: Backend, caller: Caller, job_id: UUID) -> None:
+    with backend.transaction() as connection:
+        seen_job(connection, backend, caller, job_id)
+
+
+def watch_of(request: Request, backend: Backend) -> Watch:
+    """The watch of the app that is asked."""
+    state = request.app.state
+    if not hasattr(state, "pgbeat_watch"):
+        state.pgbeat_watch = Watch(backend)
+    found: Watch = state.pgbeat_watch
+    return found
+
+
+def _respond(
+    request: Request, backend: Backend, job_id: UUID | None, person: str | None
+) -> Response:
+    watch = watch_of(request, backend)
+    watch.check()
+
+    async def events() -> AsyncIterator[str]:
+        with watch.stream(job_id, person) as stream:
+            async for event in _events(stream):
+                yield event
+
+    return StreamingResponse(
+        events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+    )
+
+
+async def _events(stream: Stream) -> AsyncIterator[str]:
+    until = time.monotonic() + LONGEST
+    yield "retry: 3000\n: watching\n\n"
+    while (left := until - time.monotonic()) > 0:
+        news = await stream.news(min(HEARTBEAT, left))
+        if not news:
+            yield ": alive\n\n"
+        for job_id, job in news.items():
+            if job is not None:
+                yield f"event: job\ndata: {_data(job)}\n\n"
+            if stream.job_id is not None and (job is None or job.has_ended):
+                data = _json({"id": job_id, "status": None}) if job is None else _data(job)
+                yield f"id: {_END}\nevent: end\ndata: {data}\n\n"
+                return
+
+
+def _data(job: Seen) -> str:
+    percent = min(100.0, 100 * job.done / job.total) if job.done is not None and job.total else None
+    progress = None
+    if job.done is not None or job.message is not None:
+        progress = {
+            "done": job.done, "total": job.total, "percent": percent, "message": job.message,
+        }  # fmt: skip
+    return _json(
+        {
+            "id": job.id,
+            "status": job.state,
+            "task": job.task,
+            "attempt": job.attempt,
+            "execution": job.execution,
+            "progress": progress,
+            "worker": job.worker,
+            "error": job.error,
+            "schedule": job.schedule,
+            "lane": job.lane,
+            "awaits_approval": job.awaits_approval,
+            "is_cancelling": job.cancel_requested_at is not None and not job.has_ended,
+            "next_run_at": job.run_at if job.state in ("scheduled", "paused") else None,
+            "retried_by": job.retried_by,
+            "created_by": job.created_by,
+            "created_at": job.created_at,
+            "started_at": job.started_at,
+            "completed_at": job.finished_at,
+        }
+    )
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, default=_text, separators=(",", ":"))
+
+
+def _text(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

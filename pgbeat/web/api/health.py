@@ -1,0 +1,176 @@
+"""`/scheduler/…`: beats and figures; `/healthz` and `/readyz`: whether all is well, for probes."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from fastapi import APIRouter
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from pgbeat import beats, db, migrate, statistics
+from pgbeat.errors import SchemaError
+from pgbeat.web.backend import Backend, TheBackend
+from pgbeat.web.identity import TheAdmin, TheCaller
+from pgbeat.web.problems import MEDIA_TYPE, Problem
+
+router = APIRouter()
+
+
+class BeatSession(BaseModel):
+    """A beat, by its session with the database."""
+
+    host: str | None = Field(examples=["beat-1"])
+    process: int | None = Field(examples=[4711])
+    address: str | None = Field(examples=["10.0.0.7"])
+    session: int = Field(description="The process id of its session on the server.")
+    since: datetime | None = Field(description="Since when it is connected.")
+    checked_at: datetime | None = Field(description="When it last looked, where that can be seen.")
+
+
+class BeatStatus(BaseModel):
+    """The beats, and how far behind they are."""
+
+    leader: BeatSession | None
+    standbys: list[BeatSession]
+    due: int = Field(description="Schedules that are due and not decided yet, up to 10,000.")
+    lag: float = Field(description="Seconds for which the oldest of them is due.")
+    last_tick_at: datetime | None
+    troubles: list[str] = Field(description="Why it can't be relied on; empty if all is well.")
+
+
+class ExecutionFigures(BaseModel):
+    """How the newest executions came out."""
+
+    total: int = Field(description="So many were looked at, the newest; at most 1,000.")
+    average_duration_ms: int | None = Field(examples=[142000])
+    success_rate: float | None = Field(description="0 to 1.", examples=[0.96])
+    is_whole: bool = Field(description="Whether these are all that are kept.")
+
+
+class SchedulerMetrics(BaseModel):
+    """Figures of all jobs."""
+
+    jobs: dict[str, int] = Field(
+        description="Jobs by state, counted no further than 10,000 each.",
+        examples=[
+            {"scheduled": 25, "running": 3, "completed": 1200, "failed": 50, "cancelled": 10}
+        ],
+    )
+    executions: ExecutionFigures
+    last_check_at: datetime | None = Field(
+        description="When the leading beat last looked for what is due."
+    )
+    last_metrics_update: datetime
+    stale_locks_cleared: int = Field(
+        description="Executions taken back from workers that were gone."
+    )
+
+
+class Alive(BaseModel):
+    """That the process answers."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Ready(BaseModel):
+    """That schedules are launched on time."""
+
+    status: Literal["ready"] = "ready"
+
+
+class NotReady(Problem):
+    """Why it isn't."""
+
+    reasons: list[str] = Field(examples=[["no beat leads: nothing is launched"]])
+
+
+@router.get("/scheduler/status", tags=["scheduler"], summary="Beats and lag")
+def scheduler_status(backend: TheBackend, caller: TheAdmin) -> BeatStatus:
+    """Which beat leads, which stand by, and for how long what is due has been waiting."""
+    with backend.transaction() as connection:
+        found = beats.status(connection, backend.settings)
+    return BeatStatus(
+        leader=None if found.leader is None else _beat(found.leader),
+        standbys=[_beat(each) for each in found.standbys],
+        due=found.backlog.due,
+        lag=round(found.backlog.lag, 3),
+        last_tick_at=found.last_tick_at,
+        troubles=found.troubles,
+    )
+
+
+def _beat(beat: beats.Beat) -> BeatSession:
+    return BeatSession(
+        host=beat.host,
+        process=beat.process,
+        address=beat.session.client,
+        session=beat.session.pid,
+        since=beat.session.since,
+        checked_at=beat.session.active_at,
+    )
+
+
+@router.get("/scheduler/metrics", tags=["scheduler"], summary="Figures of all jobs")
+def scheduler_metrics(backend: TheBackend, caller: TheCaller) -> SchedulerMetrics:
+    """How many jobs are in which state, and how the newest executions came out."""
+    with backend.transaction() as connection:
+        now = db.now(connection)
+        figures = statistics.of_all(connection, backend.namespace)
+        leader = beats.status(connection, backend.settings).leader
+    average = figures.runs.average_ms
+    return SchedulerMetrics(
+        jobs=figures.jobs,
+        executions=ExecutionFigures(
+            total=figures.runs.total,
+            average_duration_ms=None if average is None else round(average),
+            success_rate=figures.runs.success_rate,
+            is_whole=figures.runs.is_whole,
+        ),
+        last_check_at=None if leader is None else leader.session.active_at,
+        last_metrics_update=now,
+        stale_locks_cleared=figures.counters.get("stale_claims_released", 0),
+    )
+
+
+@router.get("/healthz", tags=["health"], summary="Whether the process answers")
+def healthz() -> Alive:
+    """Asks nothing else: a database that is away is no reason to restart this process."""
+    return Alive()
+
+
+@router.get(
+    "/readyz",
+    tags=["health"],
+    summary="Whether schedules are launched on time",
+    responses={503: {"model": NotReady, "description": "They are not; `reasons` say why."}},
+)
+def readyz(backend: TheBackend) -> Ready:
+    """The database answers and has the right schema, a beat leads, and what is due is decided."""
+    reasons = _reasons(backend)
+    if not reasons:
+        return Ready()
+    found = NotReady(
+        type="about:blank",
+        title="Service Unavailable",
+        status=503,
+        detail="; ".join(reasons),
+        instance="/readyz",
+        reasons=reasons,
+    )
+    content: dict[str, Any] = found.model_dump(exclude_none=True)
+    return JSONResponse(content, 503, media_type=MEDIA_TYPE)  # type: ignore[return-value]
+
+
+def _reasons(backend: Backend) -> list[str]:
+    try:
+        with backend.transaction() as connection:
+            migrate.check(connection)
+            return beats.status(connection, backend.settings).troubles
+    except SchemaError as error:
+        return [str(error)]
+    except (DBAPIError, PoolTimeout) as error:
+        if isinstance(error, DBAPIError) and not db.is_lost(error):
+            return [f"the database refused: {db.first_line(error)}"]
+        return ["the database can't be had"]

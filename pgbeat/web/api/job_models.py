@@ -1,0 +1,312 @@
+"""Jobs and their executions as requests bring them and answers show them."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import Path
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+
+from pgbeat import job_policies
+from pgbeat.executions import Execution
+from pgbeat.job_policies import JobPolicy
+from pgbeat.jobs import Job, State
+from pgbeat.statistics import Figures
+from pgbeat.submissions import Order
+from pgbeat.web.api.bodies import Body, Json, Length
+from pgbeat.web.api.steering import is_deep, plain, set_fields
+
+#: A job's id in a path.
+JobId = Annotated[UUID, Path(description="A job's id.")]
+_Arguments = Annotated[list[Any], AfterValidator(plain)]
+_Object = Annotated[Json, AfterValidator(plain)]
+_POLICY = tuple(JobPolicy._fields)
+
+
+class JobOrder(Body):
+    """A job that is to be made: of a task, or from a template."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"task": "tasks.crawl", "kwargs": {"source_id": "news-site"}, "lane": "crawl"},
+                {"template": "nightly-report", "countdown": "10 minutes"},
+            ]
+        }
+    )
+
+    task: str | None = Field(None, max_length=255, examples=["tasks.crawl"])
+    template: str | None = Field(
+        None, description="Whose task, arguments and policy it has, beside what is said here."
+    )
+    args: _Arguments | None = None
+    kwargs: _Object | None = Field(None, examples=[{"source_id": "news-site"}])
+    queue: str | None = Field(None, min_length=1, max_length=200)
+    options: _Object | None = Field(None, description="Celery's publish options.")
+    run_at: AwareDatetime | None = Field(None, description="Not before.")
+    countdown: Length | None = Field(None, description="Not before so long from now.")
+    lane: str | None = None
+    priority: int | None = Field(None, ge=0, le=255)
+    max_attempts: int | None = Field(None, ge=1, le=1000)
+    retry_base: Length | None = None
+    retry_cap: Length | None = None
+    tags: list[str] | None = None
+    resources: dict[str, float] | None = Field(None, examples=[{"gpu": 1}])
+    unique: bool | None = Field(None, description="Not beside one with the same arguments.")
+    unique_key: str | None = Field(None, description="Not beside an unfinished one with this key.")
+    unique_for: Length | None = Field(None, description="Nor within so long of its making.")
+    requires_approval: bool | None = None
+
+    def order(self) -> Order:
+        """What is to be done. Raises `InvalidJob`."""
+        given = set_fields(
+            self, "task", "args", "kwargs", "queue", "options", "run_at", "countdown"
+        )
+        return Order(policy=job_policies.parse(set_fields(self, *_POLICY)), **given)
+
+    def member(self) -> Json:
+        """The same for a group, with the policy's keys beside the others."""
+        return set_fields(self, *type(self).model_fields)
+
+
+class FoundJob(BaseModel):
+    """A job. Lengths of time are seconds."""
+
+    id: UUID
+    status: State
+    task: str = Field(examples=["tasks.crawl"])
+    args: list[Any] | None = Field(description="null where they can't be shown.")
+    kwargs: Json | None
+    queue: str | None
+    options: Json
+    schedule: str | None = Field(description="The schedule that launched it.")
+    due_at: datetime | None
+    template: str | None
+    lane: str | None
+    priority: int
+    tags: list[str]
+    resources: dict[str, float]
+    is_paused: bool
+    awaits_approval: bool
+    awaits_turn: bool = Field(description="Those before it in its group go first.")
+    approved_by: str | None
+    approved_at: datetime | None
+    next_run_at: datetime | None = Field(description="When it is to run, if it waits for a time.")
+    dispatched_at: datetime | None = Field(description="When its message went to the broker.")
+    attempt: int
+    max_attempts: int
+    current_retry_count: int
+    retry_base: Length
+    retry_cap: Length
+    retry_of: UUID | None
+    retried_by: UUID | None
+    group_id: UUID | None
+    group_position: int | None
+    unique_key: str | None
+    job_source: str
+    created_by: str = Field(examples=["user:alice"])
+    is_system_job: bool
+    created_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None = Field(description="When it ended, however it did.")
+    cancel_requested_by: str | None
+    cancel_requested_at: datetime | None
+    cancelled_at: datetime | None
+    worker: str | None
+    error: str | None
+
+
+class JobProgress(BaseModel):
+    """How far a job is, as its task tells."""
+
+    done: float | None
+    total: float | None
+    percent: float | None = Field(description="0 to 100.")
+    message: str | None
+
+
+class ListedJob(FoundJob):
+    """A job of a list."""
+
+    progress: JobProgress | None
+
+
+class JobPage(BaseModel):
+    """A page of jobs, the newest first."""
+
+    jobs: list[ListedJob]
+    next: str | None = Field(description="For the next page; null on the last one.")
+
+
+class FoundExecution(BaseModel):
+    """An attempt of a worker at a job."""
+
+    id: UUID
+    job_id: UUID
+    execution_number: int
+    status: Literal["running", "completed", "failed", "cancelled", "skipped"]
+    lost: bool = Field(description="Its process died, or its machine.")
+    started_at: datetime
+    completed_at: datetime | None
+    duration_ms: int | None
+    items_crawled: float | None = Field(description="What its metadata says of that.")
+    items_indexed: float | None = Field(description="What its metadata says of that.")
+    retry_attempt: int
+    error_message: str | None
+    cpu_time_ms: int | None
+    memory_peak_mb: float | None
+    worker: str
+    progress: JobProgress | None
+    metadata: Json
+
+
+class ExecutionDetail(FoundExecution):
+    """An attempt with what it returned or raised."""
+
+    result: str | None
+    traceback: str | None
+    pid: int | None
+    acks_late: bool
+
+
+class ExecutionPage(BaseModel):
+    """A page of a job's executions, the newest first."""
+
+    executions: list[FoundExecution]
+    total: int
+    limit: int
+    next: str | None = Field(description="For the next page; null on the last one.")
+
+
+class JobWhereabouts(BaseModel):
+    """Where a job is, and why it isn't running."""
+
+    cause: str = Field(examples=["lane"])
+    sentence: str = Field(examples=["waits for lane 'gpu', 3 go before it"])
+
+
+class ChainedJob(BaseModel):
+    """One of the jobs that try the same again."""
+
+    id: UUID
+    status: str
+    attempt: int
+    created_at: datetime
+    error: str | None
+
+
+class JobDetail(ListedJob):
+    """A job with where it is, its newest executions, and what else tried the same."""
+
+    checkpoint: Any
+    where: JobWhereabouts
+    executions: list[FoundExecution]
+    chain: list[ChainedJob]
+
+
+class JobMade(FoundJob):
+    """What became of an order."""
+
+    is_new: bool = Field(
+        description="False where another job has its unique key: this is the other one."
+    )
+
+
+class JobStats(BaseModel):
+    """How the executions of a job and of its retries came out."""
+
+    total_executions: int
+    successful_runs: int
+    failed_runs: int
+    running: int
+    cancelled_runs: int
+    skipped_runs: int
+    lost_runs: int
+    average_duration_ms: int | None
+    p95_duration_ms: int | None
+    last_execution_at: datetime | None
+    next_scheduled_at: datetime | None
+    success_rate: float | None = Field(description="0 to 1.", examples=[0.95])
+
+
+def shown(job: Job) -> Json:
+    """A job as JSON of Python's, for `FoundJob`."""
+    deep = {name: None for name in ("args", "kwargs", "checkpoint") if is_deep(getattr(job, name))}
+    return job._asdict() | {
+        **deep,
+        "status": job.state,
+        "is_paused": job.state == "paused",
+        "next_run_at": job.run_at if job.state in ("scheduled", "paused") else None,
+        "current_retry_count": job.attempt - 1,
+        "completed_at": job.finished_at,
+        "cancelled_at": job.finished_at if job.state == "cancelled" else None,
+    }
+
+
+def found(job: Job) -> FoundJob:
+    """A job as answers show it."""
+    return FoundJob.model_validate(shown(job))
+
+
+#: Of a job, what a note leaves out: it may be large.
+_UNNOTED = {"args", "kwargs", "options"}
+
+
+def noted(job: Job) -> Json:
+    """A job as notes have it."""
+    return found(job).model_dump(mode="json", exclude=_UNNOTED)
+
+
+def progress(run: Execution | None) -> JobProgress | None:
+    """How far an execution is; `None` where it tells nothing."""
+    if run is None:
+        return None
+    done, total, said = run.progress_done, run.progress_total, run.progress_message
+    if done is None and said is None:
+        return None
+    percent = min(100.0, 100 * done / total) if done is not None and total else None
+    return JobProgress(done=done, total=total, percent=percent, message=said)
+
+
+def execution(run: Execution) -> Json:
+    """An execution as JSON of Python's, for `FoundExecution` and `ExecutionDetail`."""
+    return run._asdict() | {
+        "metadata": {} if is_deep(run.metadata) else run.metadata,
+        "execution_number": run.number,
+        "status": run.state,
+        "completed_at": run.finished_at,
+        "duration_ms": _whole(run.duration_ms),
+        "cpu_time_ms": _whole(run.cpu_time_ms),
+        "items_crawled": _count(run.metadata, "items_crawled"),
+        "items_indexed": _count(run.metadata, "items_indexed"),
+        "error_message": run.error,
+        "progress": progress(run),
+    }
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def _count(metadata: Mapping[str, Any], key: str) -> float | None:
+    value = metadata.get(key)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def stats(figures: Figures) -> JobStats:
+    """Figures as answers show them."""
+    return JobStats(
+        total_executions=figures.total,
+        successful_runs=figures.completed,
+        failed_runs=figures.failed,
+        running=figures.running,
+        cancelled_runs=figures.cancelled,
+        skipped_runs=figures.skipped,
+        lost_runs=figures.lost,
+        average_duration_ms=_whole(figures.average_ms),
+        p95_duration_ms=_whole(figures.p95_ms),
+        last_execution_at=figures.last_at,
+        next_scheduled_at=figures.next_at,
+        success_rate=figures.success_rate,
+    )

@@ -1,0 +1,362 @@
+"""`/jobs`: units of work, made, watched, steered."""
+
+from collections.abc import Callable
+from typing import Annotated, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, Field
+from sqlalchemy import Connection
+
+from pgbeat import (
+    control,
+    db,
+    executions,
+    jobs,
+    lines,
+    permissions,
+    schedules,
+    statistics,
+    transitions,
+    whereabouts,
+)
+from pgbeat.control import Change
+from pgbeat.errors import InvalidJob, NotFound, NotUnique
+from pgbeat.jobs import Filter, Job
+from pgbeat.publisher import Publisher
+from pgbeat.web.api.bodies import Body
+from pgbeat.web.api.job_models import (
+    ChainedJob,
+    ExecutionPage,
+    FoundExecution,
+    FoundJob,
+    JobDetail,
+    JobId,
+    JobMade,
+    JobOrder,
+    JobPage,
+    JobStats,
+    JobWhereabouts,
+    ListedJob,
+    execution,
+    found,
+    noted,
+    progress,
+    shown,
+    stats,
+)
+from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read
+from pgbeat.web.api.steering import commit, hand_out, seen_job, steering
+from pgbeat.web.backend import Backend, TheBackend
+from pgbeat.web.identity import Caller, TheCaller
+from pgbeat.web.notes import note
+
+router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+Word = Annotated[str | None, Query(max_length=255)]
+
+
+class JobCancel(Body):
+    """Why a job is cancelled."""
+
+    reason: str | None = Field(None, max_length=1000, examples=["the source is down"])
+
+
+class JobRetry(Body):
+    """How a job is tried again."""
+
+    priority: int | None = Field(None, ge=0, le=255, description="The new one's; as it was.")
+
+
+class JobMove(Body):
+    """Where a job goes in its lane's line."""
+
+    where: Literal["front", "back", "before", "after"]
+    other: UUID | None = Field(None, description="The job that it goes before or after.")
+    priority: int | None = Field(
+        None, ge=0, le=255, description="Its new one: the front and the back are those of it."
+    )
+
+
+class JobMoved(FoundJob):
+    """A job with its new place."""
+
+    place: int = Field(description="1 for the one that gets the next slot.")
+
+
+class JobDeleted(BaseModel):
+    """That it was done."""
+
+    success: bool = True
+    message: str
+
+
+# -- looked at
+
+
+@router.get("", summary="List jobs")
+def list_jobs(
+    backend: TheBackend,
+    caller: TheCaller,
+    state: Annotated[jobs.State | None, Query()] = None,
+    task: Word = None,
+    schedule: Annotated[str | None, Query(max_length=200)] = None,
+    template: Word = None,
+    lane: Word = None,
+    group: Annotated[UUID | None, Query()] = None,
+    created_by: Annotated[str | None, Query(max_length=255, examples=["user:alice"])] = None,
+    job_source: Annotated[
+        Literal["user_cli", "user_api", "scheduled_task", "system"] | None, Query()
+    ] = None,
+    system: Annotated[bool | None, Query(description="Only the system's, or the others.")] = None,
+    limit: Limit = 50,
+    after: After = None,
+) -> JobPage:
+    """Jobs, the newest first: the caller's own, an administrator's all."""
+    before = None if after is None else read(after, moment, UUID)
+    which = permissions.visible(
+        caller,
+        Filter(
+            namespace=backend.namespace, state=state, task=task, lane=lane, template=template,
+            group_id=None if group is None else str(group), created_by=created_by,
+            is_system_job=system, job_source=job_source,
+        ),
+    )  # fmt: skip
+    with backend.transaction() as connection:
+        if schedule is not None:
+            which = which._replace(schedule_id=_schedule(connection, backend, caller, schedule))
+        rows = jobs.listing(connection, which, before=before, limit=limit + 1)
+        runs = executions.newest(connection, [row.id for row in rows if row.state == "running"])
+    last = rows[limit - 1] if len(rows) > limit else None
+    return JobPage(
+        jobs=[
+            ListedJob.model_validate(shown(row) | {"progress": progress(runs.get(row.id))})
+            for row in rows[:limit]
+        ],
+        next=None if last is None else cursor(last.created_at, last.id),
+    )
+
+
+def _schedule(connection: Connection, backend: Backend, caller: Caller, name: str) -> int:
+    try:
+        return schedules.get(connection, name, namespace=backend.namespace).id
+    except NotFound:
+        if caller.is_admin:
+            raise  # with the near one, whose names are not for everybody
+        raise NotFound(f"there is no schedule {name!r}") from None
+
+
+@router.get("/{job_id}", summary="Get a job")
+def get_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDetail:
+    """A job, with where it is, its ten newest executions, and the jobs that try the same again."""
+    with backend.transaction() as connection:
+        job = seen_job(connection, backend, caller, job_id)
+        where = whereabouts.of_job(connection, job, db.now(connection))
+        runs = executions.of_job(connection, job.id, limit=10)
+        chain = transitions.chain(connection, job.id)
+    return JobDetail.model_validate(
+        shown(job)
+        | {
+            "progress": progress(runs[0] if runs else None),
+            "where": JobWhereabouts(cause=where.cause, sentence=where.sentence),
+            "executions": [FoundExecution.model_validate(execution(run)) for run in runs],
+            "chain": [
+                ChainedJob.model_validate(each._asdict() | {"status": each.state}) for each in chain
+            ],
+        }
+    )
+
+
+@router.get("/{job_id}/executions", summary="List a job's executions")
+def list_executions(
+    backend: TheBackend, caller: TheCaller, job_id: JobId, limit: Limit = 50, after: After = None
+) -> ExecutionPage:
+    """A job's executions, the newest first."""
+    before = None if after is None else read(after, number)[0]
+    with backend.transaction() as connection:
+        job = seen_job(connection, backend, caller, job_id)
+        runs = executions.of_job(connection, job.id, before=before, limit=limit + 1)
+        total = executions.count_of_job(connection, job.id)
+    more = runs[limit - 1].number if len(runs) > limit else None
+    return ExecutionPage(
+        executions=[FoundExecution.model_validate(execution(run)) for run in runs[:limit]],
+        total=total,
+        limit=limit,
+        next=None if more is None else cursor(more),
+    )
+
+
+@router.get("/{job_id}/stats", summary="Say how a job's executions came out")
+def job_stats(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobStats:
+    """Figures of the executions of a job, of those that it tries again, and of those that try it
+    again: of the newest 1,000."""
+    with backend.transaction() as connection:
+        job = seen_job(connection, backend, caller, job_id)
+        figures = statistics.of_job(connection, job.id, namespace=backend.namespace)
+    return stats(figures)
+
+
+# -- made
+
+
+@router.post(
+    "",
+    status_code=201,
+    summary="Make a job",
+    responses={200: {"model": JobMade, "description": "Another job has its unique key."}},
+)
+def create_job(
+    backend: TheBackend, caller: TheCaller, body: JobOrder, response: Response
+) -> JobMade:
+    """Makes a job of a task, or from a template; it is the caller's."""
+    order = body.order()
+    with steering(backend) as (connection, publisher):
+
+        def make(connection: Connection) -> Change:
+            change = control.submit(
+                connection, backend.celery, backend.settings, publisher, caller, order,
+                job_source="user_api",
+            )  # fmt: skip
+            if change.is_new:
+                after = noted(change.job)
+                note(connection, backend, caller, "create", "job", after["id"], None, after)
+            elif not caller.is_admin and change.job.created_by != caller.name:
+                raise NotUnique("a job of somebody else has the same unique key")
+            return change
+
+        change = commit(connection, publisher, make)
+        hand_out(connection, publisher, change.lanes)
+        job = _now(connection, change)
+    if not change.is_new:
+        response.status_code = 200
+    return JobMade.model_validate(shown(job) | {"is_new": change.is_new})
+
+
+# -- steered
+
+Act = Callable[[Connection, Publisher], Change]
+
+
+def _steer(backend: Backend, caller: Caller, job_id: UUID, verb: str, act: Act) -> Job:
+    """Does it with a job, if the caller may, with its note; the job as it is then."""
+    with steering(backend) as (connection, publisher):
+
+        def change(connection: Connection) -> Change:
+            before = seen_job(connection, backend, caller, job_id, for_update=True)
+            made = act(connection, publisher)
+            # A retry is a new job, noted as what became of the old one.
+            old = noted(before) if made.job.id == before.id else None
+            note(connection, backend, caller, verb, "job", str(job_id), old, noted(made.job))
+            return made
+
+        done = commit(connection, publisher, change)
+        hand_out(connection, publisher, done.lanes)
+        return _now(connection, done)
+
+
+def _now(connection: Connection, change: Change) -> Job:
+    """The job as it is once its lane was seen to; as it was, if it is gone already."""
+    rows = jobs.find(connection, [change.job.id])
+    return rows[0] if rows else change.job
+
+
+@router.post("/{job_id}/cancel", summary="Cancel a job")
+def cancel_job(
+    backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobCancel | None = None
+) -> FoundJob:
+    """Ends a job. One that waits ends now. Of one that runs, its worker is asked to end it: it is
+    `running` until it did, with `cancel_requested_at`."""
+    reason = None if body is None else body.reason
+    return found(
+        _steer(
+            backend, caller, job_id, "cancel",
+            lambda connection, publisher: control.cancel(
+                connection, publisher, caller, job_id, reason=reason
+            ),
+        )
+    )  # fmt: skip
+
+
+@router.post("/{job_id}/retry", summary="Retry a job")
+def retry_job(
+    backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobRetry | None = None
+) -> FoundJob:
+    """Tries again what a job did that failed, was cancelled or skipped: the answer is the new job,
+    whose `retry_of` is the old one. Where a retry waits for its time, that one comes now."""
+    priority = None if body is None else body.priority
+    return found(
+        _steer(
+            backend, caller, job_id, "retry",
+            lambda connection, publisher: control.retry(
+                connection, publisher, caller, job_id, job_source="user_api", priority=priority
+            ),
+        )
+    )  # fmt: skip
+
+
+@router.post("/{job_id}/pause", summary="Pause a job")
+def pause_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> FoundJob:
+    """Holds a job that has not begun until it is resumed."""
+    return found(
+        _steer(
+            backend, caller, job_id, "pause",
+            lambda connection, publisher: control.pause(connection, publisher, caller, job_id),
+        )
+    )  # fmt: skip
+
+
+@router.post("/{job_id}/resume", summary="Resume a job")
+def resume_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> FoundJob:
+    """Lets a paused job go on: to its queue, to its place in its lane's line, or until its time."""
+    return found(
+        _steer(
+            backend, caller, job_id, "resume",
+            lambda connection, publisher: control.resume(connection, publisher, caller, job_id),
+        )
+    )  # fmt: skip
+
+
+@router.post("/{job_id}/approve", summary="Approve a job")
+def approve_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> FoundJob:
+    """Lets a job go on that waits for approval: an administrator's to do."""
+    return found(
+        _steer(
+            backend, caller, job_id, "approve",
+            lambda connection, publisher: control.approve(connection, publisher, caller, job_id),
+        )
+    )  # fmt: skip
+
+
+@router.post("/{job_id}/move", summary="Move a job in its lane's line")
+def move_job(backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobMove) -> JobMoved:
+    """Moves a job to the front or the back of those of its priority, or next to another."""
+    beside = body.where in ("before", "after")
+    if beside != (body.other is not None):
+        raise InvalidJob(
+            f"other: {body.where} which job?" if beside else f"other: {body.where} takes none"
+        )
+    if beside and body.priority is not None:
+        raise InvalidJob("priority: next to another job, it takes on that one's")
+    with backend.transaction() as connection:
+        # Not locked: the lane is locked before its jobs.
+        before = seen_job(connection, backend, caller, job_id)
+        moved = control.move(
+            connection, caller, job_id, body.where, body.other, priority=body.priority
+        )
+        place = lines.place(connection, moved) + 1
+        note(
+            connection, backend, caller, "move", "job", str(job_id),
+            noted(before) | {"position": str(before.position)},
+            noted(moved) | {"position": str(moved.position), "place": place},
+        )  # fmt: skip
+    return JobMoved.model_validate(shown(moved) | {"place": place})
+
+
+@router.delete("/{job_id}", summary="Delete a job")
+def delete_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDeleted:
+    """Deletes a job that has ended, with its executions."""
+    with backend.transaction() as connection:
+        job = seen_job(connection, backend, caller, job_id, for_update=True)
+        control.delete(connection, caller, job_id)
+        note(connection, backend, caller, "delete", "job", str(job_id), noted(job), None)
+    return JobDeleted(message=f"Job {job_id} deleted")

@@ -1,0 +1,300 @@
+"""`/lanes`: limits on what runs at once, and who waits in front of them."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from sqlalchemy import Connection
+
+from pgbeat import jobs, lanes, occupancy
+from pgbeat.errors import InvalidJob
+from pgbeat.lanes import Figures, Lane
+from pgbeat.occupancy import Holder, InLine
+from pgbeat.web.api.bodies import Body, Json, Length
+from pgbeat.web.api.steering import hand_out, plain, steering
+from pgbeat.web.backend import Backend, TheBackend
+from pgbeat.web.identity import Caller, TheAdmin, TheCaller
+from pgbeat.web.notes import note
+
+router = APIRouter(prefix="/lanes", tags=["lanes"])
+
+LaneName = Annotated[str, Path(max_length=200, examples=["gpu"])]
+
+
+class LaneChanges(Body):
+    """What a lane is to be like; what isn't given stays, `null` is none."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"max_running": 2, "rate": "10/minute"}]}
+    )
+
+    max_running: int | None = Field(
+        None, ge=0, le=1_000_000, description="So many at once; 0 for none, null for any number."
+    )
+    rate: str | None = Field(None, max_length=100, examples=["10/minute", "100/15 minutes"])
+    rate_key: str | None = Field(
+        None,
+        max_length=200,
+        description="Of each task, tag, created_by, or kwargs.NAME; null: all together.",
+    )
+    policy: str | None = Field(None, max_length=200, description="Which may run together.")
+    options: Annotated[Json, AfterValidator(plain)] | None = Field(
+        None, description="The policy's.", examples=[{"gpu": 2}]
+    )
+
+    def changes(self, before: Lane | None) -> dict[str, Any]:
+        """As columns of the row. Raises `InvalidJob`."""
+        given = {name: getattr(self, name) for name in self.model_fields_set}
+        if "rate" in given:
+            rate = given.pop("rate")
+            if rate is None:
+                given |= {"rate_limit": None, "rate_period": None}
+                given.setdefault("rate_key", None)
+            else:
+                given["rate_limit"], given["rate_period"] = lanes.parse_rate(rate)
+        if "policy" in given and (before is None or given["policy"] != before.policy):
+            # Options of another policy are none of this one's.
+            given.setdefault("options", {})
+        if "options" in given:
+            given["options"] = given["options"] or {}
+        return given
+
+
+class FoundLane(BaseModel):
+    """A lane."""
+
+    name: str
+    max_running: int | None
+    rate: str | None = Field(examples=["10/minute of each task"])
+    rate_limit: int | None
+    rate_period: Length | None
+    rate_key: str | None
+    policy: str | None
+    options: Json
+    is_paused: bool
+    paused_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class LaneFigures(FoundLane):
+    """A lane, and how full it is."""
+
+    running: int = Field(description="Jobs and direct executions that have a slot.")
+    waiting: int
+    waiting_since: datetime | None
+
+
+class LaneSlot(BaseModel):
+    """One that has a slot. Of others' jobs, a user sees no more than that they are there."""
+
+    id: str | None = Field(description="A job's id, or direct/NUMBER.")
+    task: str | None
+    state: str
+    by: str | None = Field(description="The worker; of a direct execution, who asked for it.")
+    since: datetime
+    started_at: datetime | None
+    is_direct: bool
+
+
+class LaneWaiter(BaseModel):
+    """One that waits. Of others' jobs, a user sees no more than that they are there."""
+
+    place: int
+    id: str | None
+    task: str | None
+    priority: int
+    created_by: str | None
+    created_at: datetime
+    is_direct: bool = Field(description="A direct execution, which has reserved the next slot.")
+    reason: str | None = Field(description="Why it gets no slot now; null: it is about to.")
+
+
+class LaneDetail(LaneFigures):
+    """A lane with who has its slots, and the first who wait."""
+
+    slots: list[LaneSlot]
+    line: list[LaneWaiter]
+
+
+class LaneList(BaseModel):
+    """All lanes, by name."""
+
+    lanes: list[LaneFigures]
+
+
+class LaneDone(BaseModel):
+    """That it was done."""
+
+    success: bool = True
+    message: str = Field(examples=["Lane 'gpu' paused"])
+    lane: FoundLane
+
+
+class LaneDeleted(BaseModel):
+    """That it was done."""
+
+    success: bool = True
+    message: str
+
+
+def _shown(lane: Lane) -> Json:
+    return lane._asdict() | {"rate": lane.rate, "is_paused": lane.paused_at is not None}
+
+
+def _found(lane: Lane) -> FoundLane:
+    return FoundLane.model_validate(_shown(lane))
+
+
+def _figures(row: Figures) -> Json:
+    return _shown(row.lane) | row._asdict()
+
+
+def _note(
+    connection: Connection,
+    backend: Backend,
+    caller: Caller,
+    verb: str,
+    before: Lane | None,
+    after: Lane | None,
+) -> None:
+    row = after or before
+    old, new = (
+        None if each is None else _found(each).model_dump(mode="json", exclude={"updated_at"})
+        for each in (before, after)
+    )
+    note(connection, backend, caller, verb, "lane", "" if row is None else row.name, old, new)
+
+
+# -- looked at
+
+
+@router.get("", summary="List lanes")
+def list_lanes(backend: TheBackend, caller: TheCaller) -> LaneList:
+    """All lanes, with how many run in each, and how many wait."""
+    with backend.transaction() as connection:
+        rows = lanes.listing(connection, backend.namespace)
+    return LaneList(lanes=[LaneFigures.model_validate(_figures(row)) for row in rows])
+
+
+@router.get("/{name}", summary="Get a lane")
+def get_lane(
+    backend: TheBackend,
+    caller: TheCaller,
+    name: LaneName,
+    limit: Annotated[int, Query(ge=0, le=1000, description="The first so many that wait.")] = 50,
+) -> LaneDetail:
+    """A lane, with who has its slots, and who waits, and why. `POST /jobs/{id}/move` moves one in
+    the line."""
+    with backend.transaction() as connection:
+        lane = lanes.get(connection, backend.namespace, name)
+        [row] = [r for r in lanes.listing(connection, backend.namespace) if r.lane.name == name]
+        holders = occupancy.holders(connection, lane)
+        line = occupancy.line(connection, lane, limit=limit)
+        own = _own(connection, caller, holders)
+    slots = [
+        LaneSlot.model_validate(_slot(each, is_own=own is None or each.id in own))
+        for each in holders
+    ]
+    waiting = [
+        LaneWaiter.model_validate(
+            _waiter(place, each, is_own=own is None or each.created_by == caller.name)
+        )
+        for place, each in enumerate(line, 1)
+    ]
+    return LaneDetail.model_validate(_figures(row) | {"slots": slots, "line": waiting})
+
+
+def _own(connection: Connection, caller: Caller, holders: list[Holder]) -> set[str] | None:
+    """Those who have a slot that are the caller's; `None`: all may be seen."""
+    if caller.is_admin:
+        return None
+    found = jobs.find(connection, [each.id for each in holders if not each.is_direct])
+    own = {str(job.id) for job in found if job.created_by == caller.name}
+    return own | {each.id for each in holders if each.is_direct and each.by == caller.name}
+
+
+def _slot(each: Holder, *, is_own: bool) -> Json:
+    return each._asdict() | ({} if is_own else {"id": None, "task": None, "by": None})
+
+
+def _waiter(place: int, each: InLine, *, is_own: bool) -> Json:
+    blank = {} if is_own else dict.fromkeys(("id", "task", "created_by", "reason"))
+    return each._asdict() | {"place": place} | blank
+
+
+# -- changed
+
+
+@router.put(
+    "/{name}",
+    summary="Make or change a lane",
+    responses={201: {"model": FoundLane, "description": "It is new."}},
+)
+def put_lane(
+    backend: TheBackend, caller: TheAdmin, name: LaneName, body: LaneChanges, response: Response
+) -> FoundLane:
+    """Makes a lane, or changes what is given. Who may go by the new limits does at once; what runs
+    is let run."""
+    with steering(backend) as (connection, publisher):
+        with backend.transaction() as inside:
+            before = lanes.lock(inside, backend.namespace, name)
+            changes = body.changes(before)
+            lane, is_new = lanes.save(inside, backend.namespace, name, changes)
+            _note(inside, backend, caller, "create" if is_new else "update", before, lane)
+        hand_out(connection, publisher, {(backend.namespace, name)})
+    if is_new:
+        response.status_code = 201
+    return _found(lane)
+
+
+def _switch(backend: Backend, caller: Caller, name: str, verb: Literal["pause", "resume"]) -> Lane:
+    with backend.transaction() as connection:
+        lanes.get(connection, backend.namespace, name)
+        before = lanes.lock(connection, backend.namespace, name)
+        if getattr(lanes, verb)(connection, backend.namespace, name):
+            lane = lanes.get(connection, backend.namespace, name)
+            _note(connection, backend, caller, verb, before, lane)
+        return lanes.get(connection, backend.namespace, name)
+
+
+@router.post("/{name}/pause", summary="Pause a lane")
+def pause_lane(backend: TheBackend, caller: TheAdmin, name: LaneName) -> LaneDone:
+    """Has nothing more handed out; what has a slot goes on. Of one that is paused, nothing."""
+    lane = _switch(backend, caller, name, "pause")
+    return LaneDone(message=f"Lane '{name}' paused", lane=_found(lane))
+
+
+@router.post("/{name}/resume", summary="Resume a lane")
+def resume_lane(backend: TheBackend, caller: TheAdmin, name: LaneName) -> LaneDone:
+    """Hands out what waits. Of one that isn't paused, nothing."""
+    with steering(backend) as (connection, publisher):
+        lane = _switch(backend, caller, name, "resume")
+        hand_out(connection, publisher, {(backend.namespace, name)})
+    return LaneDone(message=f"Lane '{name}' resumed", lane=_found(lane))
+
+
+@router.delete("/{name}", summary="Delete a lane")
+def delete_lane(
+    backend: TheBackend,
+    caller: TheAdmin,
+    name: LaneName,
+    force: Annotated[
+        bool, Query(description="Although jobs wait in it: they go, without any limit.")
+    ] = False,
+) -> LaneDeleted:
+    """Deletes a lane that nothing waits in, and that no schedule or template names."""
+    with steering(backend) as (connection, publisher):
+        with backend.transaction() as inside:
+            before = lanes.get(inside, backend.namespace, name)
+            try:
+                lanes.remove(inside, backend.namespace, name, force=force)
+            except InvalidJob as error:
+                raise InvalidJob(
+                    f"{error}; with force=true it is deleted, and what waits is handed out "
+                    "without a limit"
+                ) from None
+            _note(inside, backend, caller, "delete", before, None)
+        hand_out(connection, publisher, {(backend.namespace, name)})
+    return LaneDeleted(message=f"Lane '{name}' deleted")

@@ -1,0 +1,121 @@
+"""`/queues`: the broker's queues."""
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, Field
+
+from pgbeat import queues
+from pgbeat.queues import Queue
+from pgbeat.web.api.bodies import Length
+from pgbeat.web.backend import Backend, TheBackend
+from pgbeat.web.identity import Caller, TheAdmin
+from pgbeat.web.notes import note
+
+router = APIRouter(prefix="/queues", tags=["queues"])
+
+QueueName = Annotated[str, Path(max_length=200, examples=["celery"])]
+
+
+class FoundQueue(BaseModel):
+    """A queue with its numbers."""
+
+    name: str
+    waiting: int
+    delayed: int
+    claimed: int = Field(description="Messages that consumers have.")
+    dead: int
+    consumers: int = Field(description="Processes that consume from it and are alive.")
+    age: Length | None = Field(description="For how long the oldest message has waited, seconds.")
+    is_paused: bool
+    paused_at: datetime | None
+    is_internal: bool = Field(description="Of remote control, events and replies.")
+
+
+class QueueList(BaseModel):
+    """The queues, by name."""
+
+    queues: list[FoundQueue]
+
+
+class QueueDone(BaseModel):
+    """That it was done."""
+
+    success: bool = True
+    message: str = Field(examples=["Queue 'celery' paused"])
+    queue: FoundQueue
+
+
+class QueuePurged(QueueDone):
+    """How much was deleted."""
+
+    deleted: int
+
+
+def _found(row: Queue) -> FoundQueue:
+    return FoundQueue.model_validate(
+        row._asdict() | {"is_paused": row.paused_at is not None, "is_internal": row.is_internal}
+    )
+
+
+@router.get("", summary="List queues")
+def list_queues(
+    backend: TheBackend,
+    caller: TheAdmin,
+    internal: Annotated[
+        bool, Query(description="Those of remote control, events and replies, too.")
+    ] = False,
+) -> QueueList:
+    """The queues: how many messages wait in each, are delayed, claimed or dead."""
+    with backend.transaction() as connection:
+        rows = queues.all_queues(connection, backend.tables(connection))
+    return QueueList(queues=[_found(row) for row in rows if internal or not row.is_internal])
+
+
+def _switch(backend: Backend, caller: Caller, name: str, verb: str) -> Queue:
+    with backend.transaction() as connection:
+        tables = backend.tables(connection)
+        before = queues.get(connection, tables, name)
+        if getattr(queues, verb)(connection, tables, name):
+            row = queues.get(connection, tables, name)
+            note(
+                connection, backend, caller, verb, "queue", name,
+                {"paused_at": _time(before)}, {"paused_at": _time(row)},
+            )  # fmt: skip
+            return row
+        return before
+
+
+def _time(row: Queue) -> str | None:
+    return None if row.paused_at is None else row.paused_at.isoformat()
+
+
+@router.post("/{name:path}/pause", summary="Pause a queue")
+def pause_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> QueueDone:
+    """Keeps consumers from claiming its messages. What they have claimed goes on."""
+    row = _switch(backend, caller, name, "pause")
+    return QueueDone(message=f"Queue '{name}' paused", queue=_found(row))
+
+
+@router.post("/{name:path}/resume", summary="Resume a queue")
+def resume_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> QueueDone:
+    """Lets consumers claim its messages again."""
+    row = _switch(backend, caller, name, "resume")
+    return QueueDone(message=f"Queue '{name}' resumed", queue=_found(row))
+
+
+@router.post("/{name:path}/purge", summary="Purge a queue")
+def purge_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> QueuePurged:
+    """Deletes the messages that wait in a queue, delayed ones too. Claimed and dead ones stay."""
+    with backend.transaction() as connection:
+        tables = backend.tables(connection)
+        queues.get(connection, tables, name)
+        count = queues.purge(connection, tables, name)
+        note(connection, backend, caller, "purge", "queue", name, None, {"deleted": count})
+        row = queues.get(connection, tables, name)
+    return QueuePurged(
+        message=f"Queue '{name}' purged: {count} message{'' if count == 1 else 's'} deleted",
+        queue=_found(row),
+        deleted=count,
+    )

@@ -1,0 +1,187 @@
+"""Schedules as requests bring them and answers show them."""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import Path
+from pydantic import AliasChoices, AwareDatetime, BaseModel, ConfigDict, Field
+
+from pgbeat.schedules import Schedule
+from pgbeat.web.api.bodies import Body, Json, Length
+
+#: A schedule's name in a path.
+Name = Annotated[str, Path(max_length=200, examples=["category_refresh"])]
+
+
+class ScheduleFields(Body):
+    """What may be said of a schedule. One of cron, every, once_at, solar, rrule and after."""
+
+    launcher: str | None = Field(
+        None,
+        validation_alias=AliasChoices("launcher", "launcher_class"),
+        examples=["GenericLauncher"],
+    )
+    task: str | None = Field(None, examples=["tasks.maintenance.backup"])
+    args: list[Any] | None = Field(None, examples=[["Production"]])
+    kwargs: Json | None = Field(None, examples=[{"backup_type": "full"}])
+    options: Json | None = Field(None, examples=[{"priority": 3}])
+    queue: str | None = Field(None, examples=["maintenance"])
+    condition_sql: str | None = Field(None, examples=["SELECT count(*) > 0 FROM orders"])
+    cron: str | None = Field(
+        None, validation_alias=AliasChoices("cron", "schedule_cron"), examples=["0 */6 * * *"]
+    )
+    every: Length | None = None
+    once_at: AwareDatetime | None = None
+    solar: str | None = Field(None, examples=["sunset 59.91 10.75"])
+    rrule: str | None = Field(None, examples=["FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0"])
+    after: str | None = Field(None, description="A schedule, whose jobs it is launched after.")
+    after_outcome: Literal["completed", "failed", "finished"] | None = None
+    timezone: str | None = Field(None, examples=["Europe/Oslo"])
+    starts_at: AwareDatetime | None = None
+    ends_at: AwareDatetime | None = None
+    max_runs: int | None = Field(None, ge=1, le=2**31 - 1)
+    jitter: Length | None = None
+    calendar: str | None = None
+    catch_up: Literal["latest", "all", "none"] | None = None
+    catch_up_limit: int | None = Field(None, ge=1, le=10_000)
+    grace: Length | None = None
+    overlap: Literal["allow", "skip", "queue_one", "cancel_previous"] | None = None
+    min_interval: Length | None = None
+    max_retries: int | None = Field(None, ge=0, le=2**31 - 1)
+    retry_base: Length | None = None
+    retry_factor: float | None = Field(None, ge=1, le=1000)
+    retry_cap: Length | None = None
+    probe_after: Length | None = None
+    owner: str | None = Field(None, max_length=200, examples=["data-team"])
+    job: Json | None = Field(
+        None,
+        description="How its jobs are made: lane, priority, retries …",
+        examples=[{"lane": "gpu", "max_attempts": 5}],
+    )
+
+
+class NewSchedule(ScheduleFields):
+    """A schedule to be made. `null` is the same as nothing."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "nightly_backup",
+                    "task": "tasks.maintenance.backup",
+                    "kwargs": {"backup_type": "full"},
+                    "cron": "0 2 * * *",
+                    "timezone": "Europe/Oslo",
+                }
+            ]
+        }
+    )
+
+    name: str = Field(min_length=1, max_length=200, examples=["category_refresh"])
+
+
+class ScheduleChanges(ScheduleFields):
+    """What is to be changed; `null` clears what may be without a value."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [{"schedule_cron": "0 */2 * * *", "max_retries": 10, "enabled": True}]
+        }
+    )
+
+    enabled: bool | None = None
+
+
+class FoundSchedule(BaseModel):
+    """A schedule. Lengths of time are seconds."""
+
+    id: int
+    name: str = Field(examples=["category_refresh"])
+    launcher_class: str = Field(examples=["CategoryRefreshLauncher"])
+    task: str | None
+    args: list[Any] | None
+    kwargs: Json
+    options: Json
+    queue: str | None
+    condition_sql: str | None
+    schedule_cron: str | None = Field(examples=["0 */6 * * *"])
+    every: Length | None
+    once_at: datetime | None
+    solar: str | None
+    rrule: str | None
+    after: str | None
+    after_outcome: str
+    timezone: str | None
+    starts_at: datetime | None
+    ends_at: datetime | None
+    max_runs: int | None
+    run_count: int
+    jitter: Length
+    calendar: str | None
+    catch_up: str
+    catch_up_limit: int
+    grace: Length | None
+    overlap: str
+    min_interval: Length | None
+    state: Literal["active", "paused", "disabled", "completed"]
+    enabled: bool
+    disabled_reason: str | None
+    paused_at: datetime | None
+    max_retries: int
+    retry_base: Length
+    retry_factor: float
+    retry_cap: Length
+    retry_count: int
+    probe_after: Length | None
+    next_run: datetime | None
+    last_run: datetime | None
+    last_success: datetime | None
+    last_failure: datetime | None
+    last_error: str | None
+    owner: str | None
+    source: str
+    job: Json
+    created_at: datetime
+    updated_at: datetime
+
+
+class RecentJob(BaseModel):
+    """A job of a schedule."""
+
+    job_id: UUID
+    status: str
+    created_at: datetime
+    completed_at: datetime | None
+
+
+class ScheduleDetail(FoundSchedule):
+    """A schedule with its newest jobs."""
+
+    recent_jobs: list[RecentJob]
+
+
+class SchedulePage(BaseModel):
+    """A page of schedules, by name."""
+
+    schedules: list[FoundSchedule]
+    next: str | None = Field(description="For the next page; null on the last one.")
+
+
+class ScheduleDone(BaseModel):
+    """That it was done."""
+
+    success: bool = True
+    message: str = Field(examples=["Schedule 'category_refresh' enabled"])
+    next_run: datetime | None = Field(default=None, description="When it is due next.")
+    note: str | None = Field(default=None, description="What is to be known beside that.")
+
+
+def shown(row: Schedule) -> Json:
+    """A schedule as JSON of Python's, for `FoundSchedule`."""
+    values = row._asdict() | {"launcher_class": row.launcher, "schedule_cron": row.cron}
+    if row.enabled:
+        state = "active" if row.paused_at is None else "paused"
+    else:
+        state = "disabled" if row.completed is None else "completed"
+    return values | {"state": state}

@@ -1,0 +1,232 @@
+"""`/admin/scheduled-jobs`: what makes jobs by a timetable."""
+
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from sqlalchemy import Connection
+
+from pgbeat import db, jobs, schedules
+from pgbeat.errors import ConditionError, InvalidSchedule
+from pgbeat.forecast import upcoming
+from pgbeat.registry import check, check_condition
+from pgbeat.schedules import Schedule
+from pgbeat.web.api.bodies import Json
+from pgbeat.web.api.paging import After, Limit, cursor, read
+from pgbeat.web.api.schedule_models import (
+    FoundSchedule,
+    Name,
+    NewSchedule,
+    RecentJob,
+    ScheduleChanges,
+    ScheduleDetail,
+    ScheduleDone,
+    SchedulePage,
+    shown,
+)
+from pgbeat.web.backend import Backend, TheBackend
+from pgbeat.web.identity import Caller, TheAdmin
+from pgbeat.web.notes import note
+
+router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
+
+
+def _json(row: Schedule | None) -> Json | None:
+    if row is None:
+        return None
+    return _found(row).model_dump(mode="json", exclude={"updated_at"})
+
+
+def _found(row: Schedule) -> FoundSchedule:
+    return FoundSchedule.model_validate(shown(row))
+
+
+def _note(
+    connection: Connection,
+    backend: Backend,
+    caller: Caller,
+    verb: str,
+    before: Schedule | None,
+    after: Schedule | None,
+) -> None:
+    row = after or before
+    name = "" if row is None else row.name
+    note(connection, backend, caller, verb, "schedule", name, _json(before), _json(after))
+
+
+@router.get("", summary="List schedules")
+def list_schedules(
+    backend: TheBackend,
+    caller: TheAdmin,
+    state: Annotated[schedules.State | None, Query()] = None,
+    search: Annotated[str | None, Query(max_length=200, description="Part of a name.")] = None,
+    limit: Limit = 50,
+    after: After = None,
+) -> SchedulePage:
+    """Schedules by name."""
+    name = None if after is None else read(after, str)[0]
+    with backend.transaction() as connection:
+        rows = schedules.page(
+            connection, namespace=backend.namespace, state=state, search=search, after=name,
+            limit=limit + 1,
+        )  # fmt: skip
+    more = rows[limit - 1].name if len(rows) > limit else None
+    return SchedulePage(
+        schedules=[_found(row) for row in rows[:limit]],
+        next=None if more is None else cursor(more),
+    )
+
+
+@router.post("", status_code=201, summary="Make a schedule")
+def create_schedule(backend: TheBackend, caller: TheAdmin, body: NewSchedule) -> FoundSchedule:
+    """Makes a schedule. Task, launcher, arguments and condition are checked against the app."""
+    values = body.model_dump(exclude_unset=True, exclude_none=True)
+    name = values.pop("name")
+    _try_condition(backend, values)
+    with backend.transaction() as connection:
+        row = schedules.add(
+            connection, name, source="api", namespace=backend.namespace,
+            **(backend.schedule_defaults | values),
+        )  # fmt: skip
+        check(backend.celery, row)
+        _note(connection, backend, caller, "create", None, row)
+    return _found(row)
+
+
+def _try_condition(backend: Backend, values: Json) -> None:
+    """Refuses a condition that can never hold; one that fails as things are may be mended."""
+    condition = values.get("condition_sql")
+    if condition is None or not condition.strip():
+        return
+    engine = db.engine(backend.settings.url, "pgbeat condition")
+    with engine.connect() as connection, suppress(ConditionError):
+        check_condition(connection, condition, backend.settings.condition_timeout)
+
+
+@router.patch("/{name}", summary="Change a schedule")
+def update_schedule(
+    backend: TheBackend, caller: TheAdmin, name: Name, body: ScheduleChanges
+) -> ScheduleDone:
+    """Changes what is given. A new timetable takes the place of the old one, and counts from
+    now."""
+    values = body.model_dump(exclude_unset=True)
+    enabled = values.pop("enabled", None)
+    if not values and enabled is None:
+        raise InvalidSchedule("there is nothing to change; give at least one field")
+    values = {key: _cleared(key) if value is None else value for key, value in values.items()}
+    if not values.keys().isdisjoint(schedules.TIMETABLES):
+        values = dict.fromkeys(schedules.TIMETABLES) | values
+    _try_condition(backend, values)
+    with backend.transaction() as connection:
+        before = schedules.get(connection, name, namespace=backend.namespace, for_update=True)
+        row = schedules.edit(connection, name, namespace=backend.namespace, **values)
+        if _CHECKED & values.keys():
+            check(backend.celery, row)
+        if enabled is not None and enabled != row.enabled:
+            turn = schedules.enable if enabled else schedules.disable
+            row = turn(connection, name, namespace=backend.namespace)
+        _note(connection, backend, caller, "update", before, row)
+    note = _FROM_CODE if row.source == "code" and _CODE_OWNS & values.keys() else None
+    return ScheduleDone(
+        message=f"Schedule '{name}' updated", next_run=_next(backend, row), note=note
+    )
+
+
+#: What says what is launched: checked against the app where it is changed.
+_CHECKED = {"task", "launcher", "args", "kwargs", "options"}
+#: What the code of the app decides about the schedules that it makes.
+_CODE_OWNS = {"task", "timezone", "args", "kwargs", "options", *schedules.TIMETABLES}
+_FROM_CODE = "it is made by the app's code, and beat sets it back when it starts"
+_CLEARABLE = {
+    "task", "queue", "condition_sql", "timezone", "starts_at", "ends_at", "max_runs", "calendar",
+    "grace", "min_interval", "probe_after", "owner", *schedules.TIMETABLES,
+}  # fmt: skip
+_EMPTY = {"jitter": timedelta(0), "job": {}, "options": {}, "args": [], "kwargs": {}}
+
+
+def _cleared(key: str) -> Any:
+    """What a field is without a value. Raises `InvalidSchedule` for one that has always one."""
+    if key in _EMPTY:
+        return _EMPTY[key]
+    if key not in _CLEARABLE:
+        raise InvalidSchedule(f"{key} can't be null; leave it out to keep it as it is")
+    return None
+
+
+@router.delete("/{name}", summary="Delete a schedule")
+def delete_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDone:
+    """Deletes a schedule. Its history stays until it is as old as it is kept."""
+    with backend.transaction() as connection:
+        before = schedules.get(connection, name, namespace=backend.namespace, for_update=True)
+        schedules.remove(connection, name, namespace=backend.namespace)
+        _note(connection, backend, caller, "delete", before, None)
+    note = "it is made by the app's code, and comes back when beat starts; disable it instead"
+    return ScheduleDone(
+        message=f"Schedule '{name}' deleted", note=note if before.source == "code" else None
+    )
+
+
+def _switch(backend: Backend, caller: Caller, name: str, verb: str, past: str) -> ScheduleDone:
+    with backend.transaction() as connection:
+        before = schedules.get(connection, name, namespace=backend.namespace, for_update=True)
+        row: Schedule = getattr(schedules, verb)(connection, name, namespace=backend.namespace)
+        _note(connection, backend, caller, verb, before, row)
+    return ScheduleDone(message=f"Schedule '{name}' {past}", next_run=_next(backend, row))
+
+
+@router.post("/{name}/enable", summary="Enable a schedule")
+def enable_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDone:
+    """Puts a schedule (back) in service."""
+    return _switch(backend, caller, name, "enable", "enabled")
+
+
+@router.post("/{name}/disable", summary="Disable a schedule")
+def disable_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDone:
+    """Takes a schedule out of service."""
+    return _switch(backend, caller, name, "disable", "disabled")
+
+
+@router.post("/{name}/pause", summary="Pause a schedule")
+def pause_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDone:
+    """Holds a schedule; what falls due meanwhile is not made up for."""
+    return _switch(backend, caller, name, "pause", "paused")
+
+
+@router.post("/{name}/resume", summary="Resume a schedule")
+def resume_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDone:
+    """Lets a paused schedule go on."""
+    return _switch(backend, caller, name, "resume", "resumed")
+
+
+@router.get("/{name}", summary="Get a schedule")
+def get_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDetail:
+    """A schedule, with its newest jobs."""
+    with backend.transaction() as connection:
+        row = schedules.get(connection, name, namespace=backend.namespace)
+        which = jobs.Filter(backend.namespace, schedule_id=row.id)
+        newest = jobs.listing(connection, which, limit=10)
+    recent = [
+        RecentJob(
+            job_id=job.id,
+            status=job.state,
+            created_at=job.created_at,
+            completed_at=job.finished_at,
+        )
+        for job in newest
+    ]
+    return ScheduleDetail.model_validate(shown(row) | {"recent_jobs": recent})
+
+
+def _next(backend: Backend, row: Schedule) -> datetime | None:
+    """When a schedule is due next, beat having computed it or not yet."""
+    if not row.enabled or row.paused_at is not None:
+        return None
+    if row.next_run is not None:
+        return row.next_run
+    timetable = row.timetable(backend.timezone)
+    if timetable is None:
+        return None
+    with backend.session() as connection:
+        first = next(upcoming(row, timetable, db.now(connection)), None)
+    return None if first is None else first.at

@@ -1,0 +1,118 @@
+"""What requests work with: the app, its settings, and connections to the database."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from typing import Annotated, Any
+
+from celery import Celery
+from fastapi import Depends, Request
+from sqlalchemy import Connection
+from sqlalchemy.pool import QueuePool
+
+from pgbeat import db
+from pgbeat.config import Settings, is_own_broker, place
+from pgbeat.errors import NotFound
+from pgbeat.messages import BrokerTables
+from pgbeat.publisher import Publisher, publisher
+from pgbeat.web.issuer import Issuer
+
+#: What a request may take of the database's time, and wait for others' locks, in milliseconds.
+_PATIENCE, _WAIT = 10_000, 3_000
+#: Connections that are kept, those that may come on top of them, and seconds to wait for one.
+_KEPT, _MORE, _QUEUE = 5, 15, 5
+
+
+class Backend:
+    """One for a process. Its methods may be called by any thread. Raises `ConfigError`."""
+
+    def __init__(
+        self, celery: Celery, settings: Settings | None = None, *, demo: bool = False
+    ) -> None:
+        self.settings = settings or Settings.load(celery.conf)
+        #: Whose JWTs are accepted.
+        has_issuer = self.settings.web_jwt_key or self.settings.web_jwt_jwks
+        self.issuer = Issuer(self.settings) if has_issuer else None
+        celery.loader.import_default_modules()
+        celery.finalize()
+        self.celery = celery
+        self.namespace = self.settings.namespace
+        #: Whether anybody on this machine may do everything.
+        self.is_demo = demo
+        limits = f"-c statement_timeout={_PATIENCE} -c lock_timeout={_WAIT}"
+        given = self.settings.url.query.get("options", "")
+        self._engine = db.engine(
+            self.settings.url.difference_update_query(["options"]),
+            "pgbeat web",
+            connect_args={"options": f"{limits} {given if isinstance(given, str) else ''}".strip()},
+            poolclass=QueuePool,
+            pool_size=_KEPT,
+            max_overflow=_MORE,
+            pool_timeout=_QUEUE,
+        )
+
+    @property
+    def timezone(self) -> str:
+        """The zone of schedules that name none."""
+        zone = self.celery.timezone
+        return str(getattr(zone, "key", None) or zone)
+
+    @property
+    def schedule_defaults(self) -> dict[str, Any]:
+        """What a new schedule has, unless it says otherwise."""
+        s = self.settings
+        return {
+            "max_retries": s.max_retries,
+            "retry_base": timedelta(seconds=s.retry_base),
+            "retry_cap": timedelta(seconds=s.retry_cap),
+        }
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """A transaction: committed at the end, rolled back when the block raises."""
+        with self._engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def session(self) -> Iterator[Connection]:
+        """A connection in autocommit mode."""
+        with self._engine.connect() as connection:
+            yield connection.execution_options(isolation_level="AUTOCOMMIT")
+
+    @contextmanager
+    def publishing(self) -> Iterator[Publisher]:
+        """A publisher of this request's own, ready to publish. Open no transaction before it."""
+        with ExitStack() as stack:
+            made = publisher(
+                self.celery,
+                self.settings,
+                lambda: stack.enter_context(self.celery.producer_or_acquire(None)),
+            )
+            with self.transaction() as connection:
+                made.prepare(connection)
+            yield made
+
+    def tables(self, connection: Connection) -> BrokerTables:
+        """The broker's tables. Raises `NotFound` where the broker is elsewhere."""
+        if not is_own_broker(self.celery.conf, self.settings.url):
+            raise NotFound(
+                f"the app's broker is not database {place(self.settings.url)}: its queues are not "
+                "known here"
+            )
+        tables = BrokerTables.named(self.celery.conf.broker_transport_options or {})
+        if not tables.exist(connection):
+            raise NotFound("nobody has used the broker yet; `pgbeat -A APP migrate` makes it")
+        return tables
+
+    def dispose(self) -> None:
+        """Closes the connections."""
+        self._engine.dispose()
+
+
+def _backend(request: Request) -> Backend:
+    found: Backend = request.app.state.pgbeat
+    return found
+
+
+#: The backend, as an endpoint's parameter.
+TheBackend = Annotated[Backend, Depends(_backend)]

@@ -1,0 +1,130 @@
+"""Identity: who asks, by a token of pgbeat's, a JWT of the team's issuer, or a browser's cookie."""
+
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from fastapi import Depends, Request
+from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
+
+from pgbeat import permissions, tokens
+from pgbeat.audit import Origin
+from pgbeat.errors import Forbidden, InvalidToken
+from pgbeat.permissions import Actor
+from pgbeat.web.backend import Backend, TheBackend
+
+#: The cookie of a browser that is signed in: a token or JWT.
+COOKIE = "pgbeat_token"
+_SAFE = {"GET", "HEAD", "OPTIONS"}
+_bearer = HTTPBearer(
+    auto_error=False,
+    scheme_name="bearer",
+    description="A token of `pgbeat tokens create`, or a JWT of the team's issuer.",
+)
+_cookie = APIKeyCookie(
+    name=COOKIE,
+    auto_error=False,
+    scheme_name="cookie",
+    description="The same, as POST /login has a browser keep it.",
+)
+
+
+@dataclass(frozen=True)
+class Caller(Actor):
+    """Who asks, and by which way."""
+
+    origin: Origin = "api"
+
+
+def identify(backend: Backend, written: str) -> Actor:
+    """Whom a token or JWT speaks for: `user:NAME`. Raises `InvalidToken`, and `IssuerAway`."""
+    if written.startswith(tokens.PREFIX):
+        with backend.transaction() as connection:
+            token = tokens.verify(connection, backend.namespace, written)
+        return Actor(f"user:{token.actor}", token.scope == "admin")
+    if backend.issuer is None:
+        raise InvalidToken("there is no such token")
+    name, is_admin = backend.issuer.verify(written)
+    return Actor(f"user:{name}", is_admin)
+
+
+def _caller(
+    request: Request,
+    backend: TheBackend,
+    bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+    cookie: Annotated[str | None, Depends(_cookie)],
+) -> Caller:
+    origin: Origin
+    if bearer is not None:
+        actor, origin = identify(backend, bearer.credentials), "api"
+    elif cookie and not backend.is_demo:
+        check_origin(request)
+        actor, origin = identify(backend, cookie), "page"
+    elif backend.is_demo:
+        return _anyone(request)
+    else:
+        raise InvalidToken(
+            "who asks? Give a token, as `Authorization: Bearer …`; `pgbeat tokens create` makes one"
+        )
+    return Caller(actor.name, actor.is_admin, origin)
+
+
+def _anyone(request: Request) -> Caller:
+    """In the demo, whoever is on this machine is its administrator."""
+    client = request.client.host if request.client else ""
+    if not (is_loopback(client) and is_loopback(request.url.hostname or "")):
+        raise Forbidden("the demo is for this machine alone: open it as http://127.0.0.1:…")
+    check_origin(request)
+    is_page = "text/html" in request.headers.get("accept", "")
+    return Caller("user:demo", True, "page" if is_page else "api")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, by its address or as localhost, is this machine to itself."""
+    if host == "localhost":
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+def check_origin(request: Request) -> None:
+    """Raises `Forbidden` for a change that another site had the browser ask for.
+
+    Browsers say where it comes from by Sec-Fetch-Site, or, without TLS, by Origin.
+    """
+    if request.method in _SAFE:
+        return
+    site = request.headers.get("sec-fetch-site")
+    source = request.headers.get("origin") or request.headers.get("referer")
+    if site is not None:
+        is_own = site in {"same-origin", "none"}
+    elif source is not None:
+        is_own = _netloc(source) == request.headers.get("host", "").lower()
+    else:
+        is_own = COOKIE not in request.cookies
+    if not is_own:
+        raise Forbidden("another site asked for this change; open the page itself")
+
+
+def _netloc(url: str) -> str | None:
+    try:
+        return urlsplit(url).netloc.lower() or None
+    except ValueError:
+        return None
+
+
+#: Who asks, as an endpoint's parameter.
+TheCaller = Annotated[Caller, Depends(_caller)]
+
+
+def _admin(request: Request, caller: TheCaller) -> Caller:
+    permissions.require_admin(caller, f"{request.method} {request.url.path}")
+    return caller
+
+
+#: As `TheCaller`, who has to be an administrator.
+TheAdmin = Annotated[Caller, Depends(_admin)]

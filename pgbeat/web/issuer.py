@@ -1,0 +1,101 @@
+"""The team's own issuer of JWTs, by the settings `web_jwt_*` (RFC 7519, RFC 8725)."""
+
+import logging
+from typing import Any
+
+import jwt
+
+from pgbeat.config import Settings
+from pgbeat.errors import ConfigError, InvalidToken
+
+logger = logging.getLogger("pgbeat.web")
+
+#: Seconds by which its clock may differ from ours, and that it has to answer.
+_LEEWAY, _PATIENCE = 10, 5.0
+#: Seconds that published keys are kept.
+_KEPT = 300.0
+
+
+class IssuerAway(Exception):
+    """The issuer's keys can't be had: whether a JWT is good is not known."""
+
+
+class Issuer:
+    """Whose JWTs are accepted. May be asked by any thread.
+
+    Raises `ConfigError` for a public key that can't be read.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        url = settings.web_jwt_jwks
+        self._published = jwt.PyJWKClient(url, lifespan=_KEPT, timeout=_PATIENCE) if url else None
+        algorithm = jwt.get_algorithm_by_name(settings.web_jwt_algorithms[0])
+        if self._published is None:
+            try:
+                algorithm.prepare_key(settings.web_jwt_key)
+            except (jwt.PyJWTError, ValueError, TypeError):
+                raise ConfigError(
+                    "pgbeat_web_jwt_key: it is no public key for "
+                    f"{settings.web_jwt_algorithms[0]}; write it as PEM"
+                ) from None
+
+    def verify(self, written: str) -> tuple[str, bool]:
+        """Whom it speaks for, and whether they are an administrator.
+
+        Raises `InvalidToken`, and `IssuerAway` where the issuer's keys can't be had.
+        """
+        s = self._settings
+        try:
+            claims = jwt.decode(
+                written,
+                self._key(written),
+                algorithms=list(s.web_jwt_algorithms),
+                issuer=s.web_jwt_issuer or None,
+                audience=s.web_jwt_audience or None,
+                options={"require": ["exp", "sub"], "verify_aud": bool(s.web_jwt_audience)},
+                leeway=_LEEWAY,
+            )
+        except jwt.PyJWKClientConnectionError as error:
+            logger.warning("The issuer's keys can't be had: %s", error)
+            raise IssuerAway("the issuer's keys can't be had just now; try again") from None
+        except jwt.PyJWKSetError as error:
+            logger.warning("The issuer publishes no keys: %s", error)
+            raise IssuerAway("the issuer publishes no keys that can be used") from None
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
+            raise InvalidToken(f"the JWT is not accepted: {_said(error)}") from None
+        if not isinstance(claims["sub"], str) or not claims["sub"].strip():
+            raise InvalidToken("the JWT is not accepted: its sub names nobody")
+        return claims["sub"], self._is_admin(claims)
+
+    def _key(self, written: str) -> Any:
+        if self._published is None:
+            return self._settings.web_jwt_key
+        # Before any key is asked for: who has no JWT at all has nobody ask the issuer.
+        header = jwt.get_unverified_header(written)
+        if header.get("alg") not in self._settings.web_jwt_algorithms:
+            raise InvalidToken(
+                f"the JWT is not accepted: it is not signed by "
+                f"{', '.join(self._settings.web_jwt_algorithms)}"
+            )
+        return self._published.get_signing_key(str(header.get("kid"))).key
+
+    def _is_admin(self, claims: dict[str, Any]) -> bool:
+        name, _, wanted = (part.strip() for part in self._settings.web_jwt_admin.partition("="))
+        if not name:
+            return False
+        found: Any = claims.get(name)
+        if name not in claims:  # `realm_access.roles`
+            found = claims
+            for part in name.split("."):
+                found = found.get(part) if isinstance(found, dict) else None
+        if isinstance(found, bool):
+            return str(found).lower() == wanted
+        if isinstance(found, str):
+            return wanted in found.split() or wanted == found
+        return isinstance(found, list) and wanted in found
+
+
+def _said(error: Exception) -> str:
+    """PyJWT's sentence; what else may be raised is about the text's form."""
+    return str(error)[:200] if isinstance(error, jwt.PyJWTError) else "it can't be read"

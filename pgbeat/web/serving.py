@@ -1,0 +1,160 @@
+"""Serving: uvicorn on a socket, in this process or in several that share it."""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+logger = logging.getLogger("pgbeat.web")
+
+#: Seconds that open requests have when it ends: event streams don't end by themselves.
+_GRACE = 3
+#: Seconds before a process that ended by itself is started again, and in which they all are to end.
+_PAUSE, _END = 1.0, 10.0
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that takes connections; port 0 is any free one. Raises `OSError`."""
+    [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(2048)
+    except BaseException:
+        sock.close()
+        raise
+    sock.set_inheritable(True)
+    return sock
+
+
+def serve(
+    make: Callable[[], FastAPI],
+    sock: socket.socket,
+    *,
+    workers: int = 1,
+    root_path: str = "",
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serves until SIGINT or SIGTERM; requests that are under way are ended, event streams cut.
+
+    `make` is called in each of the processes; `ready` once, before the first request is taken.
+    """
+    with _ended_by_signals():
+        if workers == 1:
+            app = make()
+            ready()
+            _run(app, sock, root_path)
+        else:
+            ready()
+            _Fleet(lambda: _run(make(), sock, root_path)).run(workers)
+
+
+def _run(app: FastAPI, sock: socket.socket, root_path: str) -> None:
+    config = uvicorn.Config(
+        app,
+        root_path=root_path,
+        log_config=None,
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE,
+        h11_max_incomplete_event_size=64 * 1024,
+    )
+    uvicorn.Server(config).run(sockets=[sock])
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """SIGINT and SIGTERM end the block, and are no error."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(0)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except SystemExit as error:
+        if error.code not in (0, None):
+            raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Fleet:
+    """Processes that do the same; one that ends by itself is started again."""
+
+    def __init__(self, do: Callable[[], None]) -> None:
+        self._do = do
+        self._running: set[int] = set()
+
+    def run(self, number: int) -> None:
+        """Runs so many, until a signal ends this process."""
+        parent = os.getpid()
+        try:
+            for _ in range(number):
+                self._start()
+            while True:
+                process, status = os.wait()
+                self._running.discard(process)
+                logger.error(
+                    "Process %d ended by itself (%d); another takes its place",
+                    process,
+                    os.waitstatus_to_exitcode(status),
+                )
+                time.sleep(_PAUSE)
+                self._start()
+        finally:
+            if os.getpid() == parent:
+                self._stop()
+
+    def _start(self) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        process = os.fork()
+        if process:
+            self._running.add(process)
+            return
+        status = 1
+        try:
+            self._do()
+            status = 0
+        except SystemExit as error:
+            status = error.code if isinstance(error.code, int) else 1
+        except BaseException:
+            logger.exception("A process of the web side can't go on")
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def _stop(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        deadline = time.monotonic() + _END
+        self._signal(signal.SIGTERM)
+        while self._running:
+            process, _ = os.waitpid(-1, os.WNOHANG)
+            self._running.discard(process)
+            if not process:
+                if time.monotonic() > deadline:
+                    self._signal(signal.SIGKILL)
+                    deadline += _END
+                time.sleep(0.02)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self._running:
+            os.kill(process, number)

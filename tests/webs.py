@@ -1,0 +1,117 @@
+"""The web side under test: an app on the test's database, and those who ask it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from celery import Celery
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+from httpx import Response
+
+from pgbeat import db, tokens
+from pgbeat.config import Settings, postgres_url
+from pgbeat.tokens import Scope
+from pgbeat.web import create_app
+
+#: What browsers and clients call it.
+HOST = "http://pgbeat.test"
+
+
+class Web:
+    """The web app of a Celery app, and its clients: `admin`, `user` (alice), `other` (bob) and
+    `nobody`, who has no token. They follow no redirect and raise what the app doesn't answer."""
+
+    def __init__(self, celery: Celery, *, demo: bool = False, **settings: Any) -> None:
+        celery.conf.update({f"pgbeat_{key}": value for key, value in settings.items()})
+        self.settings = Settings.load(celery.conf, environ={})
+        self.app: FastAPI = create_app(celery, self.settings, demo=demo)
+        self._clients: list[TestClient] = []
+
+    def client(self, token: str | None = None, **options: Any) -> TestClient:
+        """One who shows that token, or none; `options` are those of `TestClient`."""
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        client = TestClient(
+            self.app, **{"base_url": HOST, "headers": headers, "follow_redirects": False, **options}
+        )
+        self._clients.append(client)
+        return client
+
+    def token(self, actor: str, scope: Scope = "user", **options: Any) -> str:
+        """A new token's text."""
+        return make_token(self.settings.url, actor, scope, self.settings.namespace, **options)
+
+    @property
+    def admin(self) -> TestClient:
+        """An administrator, `user:root`."""
+        return self.client(self.token("root", "admin"))
+
+    @property
+    def user(self) -> TestClient:
+        """A user, `user:alice`."""
+        return self.client(self.token("alice"))
+
+    @property
+    def other(self) -> TestClient:
+        """Another user, `user:bob`."""
+        return self.client(self.token("bob"))
+
+    @property
+    def nobody(self) -> TestClient:
+        """Who has no token."""
+        return self.client()
+
+    def browser(self, token: str, **headers: str) -> TestClient:
+        """A browser that is signed in, and is on one of the app's own pages."""
+        client = self.client(headers={"Sec-Fetch-Site": "same-origin", **headers})
+        client.cookies.set("pgbeat_token", token)
+        return client
+
+    def close(self) -> None:
+        """Closes clients and connections."""
+        for client in self._clients:
+            client.close()
+        self.app.state.pgbeat.dispose()
+
+
+def make_token(
+    url: Any,
+    actor: str,
+    scope: Scope = "user",
+    namespace: str = "default",
+    lifetime: timedelta | None = tokens.LIFETIME,
+) -> str:
+    """A new token's text, in the database of that URL."""
+    dsn = postgres_url(url) if isinstance(url, str) else url
+    with db.engine(dsn, "tests").begin() as connection:
+        return tokens.create(
+            connection, namespace=namespace, actor=actor, scope=scope, lifetime=lifetime,
+            created_by="user:tests",
+        )[1]  # fmt: skip
+
+
+@contextmanager
+def opened(celery: Celery, **options: Any) -> Iterator[Web]:
+    """A web app, closed at the end."""
+    web = Web(celery, **options)
+    try:
+        yield web
+    finally:
+        web.close()
+
+
+def problem(response: Response, status: int) -> str:
+    """The sentence of an error, which is a problem document."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    found = response.json()
+    assert found["status"] == status
+    assert found["title"]
+    return str(found["detail"])
+
+
+def done(response: Response, status: int = 200) -> Any:
+    """The JSON of a good answer."""
+    assert response.status_code == status, response.text
+    return response.json()
