@@ -256,6 +256,7 @@ def test_demo_shows_everything_and_leaves_nothing(
     assert left(folder) == []
     output = demo.output
     assert f"Starting Postgres in {folder}/pgbeat/demo" in output
+    assert re.search(r" console +http://127\.0\.0\.1:\d+/\n", output)
     assert f"postgresql://postgres@/pgbeat?host={folder}/pgbeat/demo/run" in output
     assert re.search(r"\d\d:\d\d:\d\d leads +beat [12] \(process \d+\)\n", output)
     assert re.search(r"launched +prices-dk1 +job [0-9a-f]{8}\n", output)

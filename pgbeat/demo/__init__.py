@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from pgbeat.errors import PgbeatError
 
 #: Seconds between two looks at the database.
 _PAUSE = 0.25
+#: What the web side is made of; without it there is no console.
+_WEB = ("fastapi", "jinja2", "multipart", "uvicorn")
 #: The database is made anew each time: nothing in it has to survive a power cut.
 _SETTINGS = {"timezone": "UTC", "fsync": "off"}
 
@@ -71,6 +74,8 @@ def _everything(folder: Path | None, console: Console) -> Iterator[tuple[Connect
             for number in (1, 2):
                 beat = ("beat", "-S", "pgbeat.Scheduler", "--loglevel=info")
                 children.start(f"beat {number}", *celery, *beat)
+            if all(map(find_spec, _WEB)):
+                children.start("web", *celery, "pgbeat", "web", "--demo", "--port=0")
             psql = "psql" if shutil.which("psql") else str(server.programs / "psql")
             say(console, f"  look inside: {psql} '{dsn}'")
             say(console, f"  logs:        {folder}/*.log")

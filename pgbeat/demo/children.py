@@ -1,6 +1,7 @@
 """The processes of the demo: started, watched over, and stopped in order."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -74,6 +75,13 @@ class Children:
         finally:
             process.kill()
             process.wait()
+
+    def link(self) -> str:
+        """Where the console is, once its process has said so."""
+        if "web" not in self.running:
+            return ""
+        found = re.search(r"https?://\S+", self.log("web").read_text(errors="replace"))
+        return found[0] if found else ""
 
     def check(self) -> list[str]:
         """Names of those that have ended. Raises `PgbeatError` where the demo can't go on."""

@@ -86,6 +86,8 @@ class LiveTable:
             foot = [Text(f"{watch.leader} leads{others}")]
         else:
             foot = [Text("No beat leads yet", style="dim")]
+        if watch.link:
+            foot.append(Text.assemble("Console: ", (watch.link, "bold")))
         foot += [Text(f"{name} has ended", style=_STYLES["ended"]) for name in watch.ended]
         for name, reason in watch.disabled.items():
             foot.append(Text(f"{name} is disabled: {reason}", style="red", overflow="ellipsis"))
@@ -115,6 +117,8 @@ class Lines:
         if watch.leader and watch.leader != self.leader:
             self.leader = watch.leader
             self._line(None, "leads", watch.leader, "")
+        if watch.link:
+            self._once(None, "console", watch.link, "")
         for name in watch.ended:
             self._once(None, "ended", name, "")
         for tick in list(watch.ticks.values())[-200:]:

@@ -83,10 +83,13 @@ class Watch:
         self.standbys: list[str] = []
         self.disabled: dict[str, str] = {}
         self.ended: list[str] = []
+        #: Where the console is; empty until it is there.
+        self.link = ""
 
     def look(self, connection: Connection, children: Children) -> None:
         """Reads what is new. Raises `PgbeatError` where the demo can't go on."""
         self.ended = children.check()
+        self.link = self.link or children.link()
         try:
             found = [Tick(*row) for row in connection.execute(_TICKS)]
             holders = leases.holders(connection, LOCK_KEY)

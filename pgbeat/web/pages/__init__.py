@@ -1,0 +1,24 @@
+"""The console: pages for people, made on the server from the same functions as the API.
+
+They are under `/console/`, so that the API keeps its paths. A page that is read needs no script;
+what changes something is a form.
+"""
+
+from pathlib import Path
+
+from fastapi import APIRouter, FastAPI
+from fastapi.staticfiles import StaticFiles
+
+from pgbeat.web.pages import audits, beats, job, jobs, lanes, queues, schedule, schedules, sign_in
+
+router = APIRouter(include_in_schema=False)
+for _each in (sign_in, schedules, schedule, jobs, job, lanes, queues, beats, audits):
+    router.include_router(_each.router)
+
+_STATIC = Path(__file__).parent / "static"
+
+
+def install(app: FastAPI) -> None:
+    """Adds the pages, and the files that they use."""
+    app.include_router(router)
+    app.mount("/static", StaticFiles(directory=_STATIC), name="static")

@@ -1,0 +1,67 @@
+"""`/console/jobs`: every run, the newest first."""
+
+from uuid import UUID
+
+from fastapi import APIRouter, Request, Response
+
+from pgbeat import db, jobs, permissions, schedules
+from pgbeat.errors import NotFound
+from pgbeat.tables import JOB_STATES
+from pgbeat.web.api.paging import cursor, moment, read
+from pgbeat.web.backend import TheBackend
+from pgbeat.web.identity import TheCaller
+from pgbeat.web.pages import figures
+from pgbeat.web.pages.render import PageRoute, page
+
+router = APIRouter(route_class=PageRoute)
+
+_PAGE = 50
+
+
+@router.get("/console/jobs")
+def jobs_page(
+    request: Request,
+    backend: TheBackend,
+    caller: TheCaller,
+    state: str = "",
+    task: str = "",
+    schedule: str = "",
+    lane: str = "",
+    by: str = "",
+    after: str = "",
+) -> Response:
+    """Jobs that the caller may see, by what is asked for."""
+    asked = {
+        "state": state if state in JOB_STATES else "", "task": task.strip()[:500],
+        "schedule": schedule.strip()[:200], "lane": lane.strip()[:200], "by": by.strip()[:200],
+    }  # fmt: skip
+    before = read(after, moment, UUID) if after else None
+    which = permissions.visible(
+        caller,
+        jobs.Filter(
+            backend.namespace,
+            state=asked["state"] or None,
+            task=asked["task"] or None,
+            lane=asked["lane"] or None,
+            created_by=asked["by"] or None,
+        ),
+    )
+    remark = ""
+    with backend.transaction() as connection:
+        now = db.now(connection)
+        if asked["schedule"]:
+            try:
+                row = schedules.get(connection, asked["schedule"], namespace=backend.namespace)
+                which = which._replace(schedule_id=row.id)
+            except NotFound as error:
+                which, remark = which._replace(schedule_id=-1), str(error)
+        rows = jobs.listing(connection, which, before=before, limit=_PAGE + 1)
+        shown = rows[:_PAGE]
+        running = [row.id for row in shown if row.state == "running"]
+        progress = figures.progress(connection, running)
+    last = shown[-1] if len(rows) > _PAGE else None
+    return page(
+        request, "jobs.html", caller=caller, backend=backend, here="jobs", now=now, rows=shown,
+        progress=progress, asked=asked, states=JOB_STATES, after=after, remark=remark,
+        next=None if last is None else cursor(last.created_at, last.id),
+    )  # fmt: skip

@@ -1,0 +1,50 @@
+"""`/console/schedules`: what is launched when, and what became of it."""
+
+from typing import get_args
+
+from fastapi import APIRouter, Request, Response
+
+from pgbeat import beats, db, schedules
+from pgbeat.web.api.paging import cursor, read
+from pgbeat.web.backend import TheBackend
+from pgbeat.web.identity import TheAdmin
+from pgbeat.web.pages import figures, words
+from pgbeat.web.pages.render import PageRoute, page
+
+router = APIRouter(route_class=PageRoute)
+
+_PAGE = 25
+_STATES = get_args(schedules.State)
+
+
+@router.get("/console/schedules")
+def schedules_page(
+    request: Request,
+    backend: TheBackend,
+    caller: TheAdmin,
+    search: str = "",
+    state: str = "",
+    after: str = "",
+) -> Response:
+    """Schedules by name, beneath what happened in the last day."""
+    wanted = next((each for each in _STATES if each == state), None)
+    search = search.strip()[:200]
+    name = read(after, str)[0] if after else None
+    with backend.transaction() as connection:
+        now = db.now(connection)
+        rows = schedules.page(
+            connection, namespace=backend.namespace, state=wanted, search=search or None,
+            after=name, limit=_PAGE + 1,
+        )  # fmt: skip
+        shown = rows[:_PAGE]
+        sparks = figures.sparks(connection, [row.id for row in shown])
+        is_first = name is None and wanted is None and not search
+        summary = figures.summary(connection, backend.namespace) if is_first else None
+        status = beats.status(connection, backend.settings)
+    return page(
+        request, "schedules.html", caller=caller, backend=backend, here="schedules", now=now,
+        rows=[(row, words.timetable(row, backend.timezone), sparks[row.id]) for row in shown],
+        next=cursor(shown[-1].name) if len(rows) > _PAGE else None, summary=summary,
+        most=figures.MOST, troubles=status.troubles, search=search, state=wanted or "",
+        states=_STATES, after=after,
+    )  # fmt: skip
