@@ -82,11 +82,12 @@ def day_prices(area: str, day: date) -> list[dict[str, Any]]:
 def main() -> None:
     """Serves until interrupted; prints its address first."""
     parser = argparse.ArgumentParser(prog="python -m tasks.price_server", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1", help="which address to listen on")
     parser.add_argument("--port", type=int, default=8737, help="0 picks a free one")
     parser.add_argument("--fail-every", type=int, default=5, metavar="N", help="0: never")
     options = parser.parse_args()
-    with PriceServer(("127.0.0.1", options.port), options.fail_every) as server:
-        print(f"http://127.0.0.1:{server.server_port}", flush=True)
+    with PriceServer((options.host, options.port), options.fail_every) as server:
+        print(f"http://{options.host}:{server.server_port}", flush=True)
         with suppress(KeyboardInterrupt):
             server.serve_forever()
 

@@ -1,0 +1,23 @@
+"""Whether the beat of this host is alive: it leads, or stands by. For a container's healthcheck.
+
+A beat that froze or lost the database has no session any more.
+"""
+
+import socket
+import sys
+
+from pgbeat import beats, db
+from pgbeat.config import Settings
+
+
+def main() -> int:
+    """The exit status."""
+    settings = Settings.load()
+    with db.engine(settings.url, "pgbeat health").connect() as connection:
+        status = beats.status(connection, settings)
+    alive = [beat for beat in (status.leader, *status.standbys) if beat is not None]
+    return 0 if any(beat.host == socket.gethostname() for beat in alive) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,334 @@
+"""Tracing by OpenTelemetry: a job's tick, its publication and its executions are one trace.
+
+`pgbeat.tracing.instrument()` in the app's module turns it on, wherever the app is loaded.
+
+No message carries anything for it: a job's trace has the job's id (`trace_id`), and the spans that
+others are children of have ids that follow from it. So messages go on being cut from templates.
+Where another instrumentation put a `traceparent` into a message's headers, executions follow that.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from functools import wraps
+from hashlib import blake2b
+from typing import Any, NamedTuple, ParamSpec
+from uuid import UUID
+
+from celery import signals
+from celery.exceptions import Ignore, Retry
+from opentelemetry import context, propagate, trace
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+)
+
+import pgbeat
+from pgbeat import dispatch, publisher
+from pgbeat.dispatch import Decision
+from pgbeat.launchers import Skip
+from pgbeat.message_templates import Launch
+from pgbeat.messages import JOB_HEADER
+from pgbeat.reporting import Cancelled
+
+logger = logging.getLogger("pgbeat.tracing")
+
+P = ParamSpec("P")
+#: Where an execution's span is, on a task's request.
+_SPAN = "_pgbeat_span"
+_LOW = (1 << 64) - 1
+
+
+def trace_id(job_id: str | UUID) -> int:
+    """The id of a job's trace: the job's UUID with its two halves swapped.
+
+    Samplers by ratio look at the low half, and there a UUID has bits that are always the same.
+    """
+    number = UUID(str(job_id)).int
+    return ((number & _LOW) << 64 | number >> 64) or 1
+
+
+def span_id(job_id: str | UUID, span: str) -> int:
+    """The id of a job's `tick` or `publish` span."""
+    digest = blake2b(UUID(str(job_id)).bytes, digest_size=8, person=span.encode()).digest()
+    return int.from_bytes(digest, "big") or 1
+
+
+class _Ids:
+    """The provider's ids, but for a span that has one already."""
+
+    def __init__(self, others: Any) -> None:
+        self._others = others
+
+    def generate_trace_id(self) -> int:
+        wanted = _wanted.get()
+        return wanted.trace_id if wanted else int(self._others.generate_trace_id())
+
+    def generate_span_id(self) -> int:
+        wanted = _wanted.get()
+        return wanted.span_id if wanted else int(self._others.generate_span_id())
+
+    def is_trace_id_random(self) -> bool:
+        return False
+
+
+class _Wanted(NamedTuple):
+    trace_id: int
+    span_id: int
+
+
+_wanted: ContextVar[_Wanted | None] = ContextVar("pgbeat_span", default=None)
+
+
+class _Tracing:
+    """What is turned on."""
+
+    def __init__(self, provider: trace.TracerProvider | None) -> None:
+        self._given = provider
+        self._tracer: trace.Tracer | None = None
+        self._of: trace.TracerProvider | None = None
+
+    @property
+    def provider(self) -> trace.TracerProvider:
+        return self._given or trace.get_tracer_provider()
+
+    @property
+    def tracer(self) -> trace.Tracer:
+        """The provider's tracer: the app may set its provider after us."""
+        provider = self.provider
+        if self._tracer is None or provider is not self._of:
+            self._of, self._tracer = provider, provider.get_tracer("pgbeat", pgbeat.__version__)
+            ids = getattr(self._tracer, "id_generator", None)
+            if ids is not None:
+                self._tracer.id_generator = _Ids(ids)  # type: ignore[attr-defined]
+        return self._tracer
+
+    def start(self, job_id: str, span: str, name: str, **values: Any) -> Span:
+        """A span of a job's that has the id of its kind."""
+        token = _wanted.set(_Wanted(trace_id(job_id), span_id(job_id, span)))
+        try:
+            return self.tracer.start_span(name, **values)
+        finally:
+            _wanted.reset(token)
+
+    def below(self, job_id: str, span: str, name: str) -> context.Context:
+        """The context of a job's span that another process has ended, or will."""
+        number = trace_id(job_id)
+        sampler = getattr(self.tracer, "sampler", None)
+        # As it is decided where the trace begins, by the trace's id alone.
+        is_sampled = (
+            sampler is None or sampler.should_sample(None, number, name).decision.is_sampled()
+        )
+        flags = TraceFlags(TraceFlags.SAMPLED if is_sampled else TraceFlags.DEFAULT)
+        parent = SpanContext(number, span_id(job_id, span), is_remote=True, trace_flags=flags)
+        return trace.set_span_in_context(NonRecordingSpan(parent), context.Context())
+
+
+_tracing: _Tracing | None = None
+
+
+def instrument(tracer_provider: trace.TracerProvider | None = None) -> None:
+    """Turns tracing on in this process and those that it forks.
+
+    Spans go to `tracer_provider`, or to OpenTelemetry's global one. Without one they cost a little
+    and go nowhere.
+    """
+    global _tracing
+    _tracing = _Tracing(tracer_provider)
+    dispatch.observe = _decided
+    publisher.observe = _publishing
+    for signal, receiver in _RECEIVERS:
+        signal.connect(receiver, weak=False, dispatch_uid=f"pgbeat.tracing{receiver.__name__}")
+
+
+def uninstrument() -> None:
+    """Turns it off."""
+    global _tracing
+    _tracing, dispatch.observe, publisher.observe = None, None, None
+    for signal, receiver in _RECEIVERS:
+        signal.disconnect(receiver, dispatch_uid=f"pgbeat.tracing{receiver.__name__}")
+
+
+def _quietly(function: Callable[P, None]) -> Callable[P, None]:
+    """What goes wrong in tracing is no reason for a beat, or a task, to fail."""
+
+    @wraps(function)
+    def quiet(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            function(*args, **kwargs)
+        except Exception:
+            logger.exception("A span is lost")
+
+    return quiet
+
+
+# ----- where it is decided, and published
+
+
+@_quietly
+def _decided(decisions: Sequence[Decision], began: int) -> None:
+    """Launched and failed ticks have a span; skips would drown them."""
+    tracing = _tracing
+    if tracing is None:
+        return
+    for decision in decisions:
+        tick = decision.tick
+        name = f"tick {tick.schedule}"
+        values: dict[str, Any] = {
+            "context": context.Context(),
+            "start_time": began,
+            "attributes": {
+                "pgbeat.schedule": tick.schedule,
+                "pgbeat.trigger": tick.trigger,
+                "pgbeat.due_at": tick.due_at.isoformat(),
+                "pgbeat.outcome": tick.outcome,
+            },
+        }
+        if tick.job_id is not None:
+            values["attributes"]["pgbeat.job.id"] = tick.job_id
+            span = tracing.start(tick.job_id, "tick", name, **values)
+        elif tick.outcome == "failed":
+            span = tracing.tracer.start_span(name, **values)
+            span.set_status(Status(StatusCode.ERROR, tick.error))
+        else:
+            continue
+        span.end()
+
+
+@contextmanager
+def _publishing(launch: Launch) -> Iterator[None]:
+    """The making of a job's message. It goes with the transaction that is open."""
+    span = _publish_span(launch)
+    if span is None:
+        yield
+    else:
+        with trace.use_span(span, end_on_exit=True):
+            yield
+
+
+def _publish_span(launch: Launch) -> Span | None:
+    tracing = _tracing
+    if tracing is None:
+        return None
+    try:
+        job = UUID(launch.job_id)
+        name = f"publish {launch.task}"
+        around = trace.get_current_span().get_span_context()
+        # A schedule's job has an id of version 5 (`Schedule.job_id`); of others, no tick tells.
+        above = (
+            tracing.below(launch.job_id, "tick", name) if job.version == 5 else context.Context()
+        )
+        return tracing.start(
+            launch.job_id,
+            "publish",
+            name,
+            context=above,
+            kind=SpanKind.PRODUCER,
+            links=[Link(around)] if around.is_valid else [],
+            attributes=_attributes(launch.job_id, launch.task, "send"),
+        )
+    except Exception:
+        logger.exception("A span is lost")
+        return None
+
+
+def _attributes(job_id: str, task: str, operation: str) -> dict[str, Any]:
+    """By OpenTelemetry's conventions for messaging, where there is one."""
+    return {
+        "messaging.system": "pgbeat",
+        "messaging.operation.type": operation,
+        "messaging.message.id": job_id,
+        "pgbeat.job.id": job_id,
+        "pgbeat.task": task,
+    }
+
+
+# ----- where it runs
+
+
+class _Running(NamedTuple):
+    span: Span
+    token: Token[context.Context]
+
+
+@_quietly
+def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
+    tracing, request = _tracing, task.request
+    if tracing is None or request.is_eager or not getattr(request, JOB_HEADER, None):
+        return
+    name = f"run {task.name}"
+    attributes = _attributes(task_id, task.name, "process")
+    attributes["celery.retries"] = request.retries or 0
+    if request.hostname:
+        attributes["pgbeat.worker"] = str(request.hostname)
+    above = _told(request) or tracing.below(task_id, "publish", name)
+    span = tracing.tracer.start_span(
+        name, context=above, kind=SpanKind.CONSUMER, attributes=attributes
+    )
+    token = context.attach(trace.set_span_in_context(span))
+    setattr(request, _SPAN, _Running(span, token))
+
+
+def _told(request: Any) -> context.Context | None:
+    """The context that somebody else's instrumentation opened, or put into the message."""
+    if trace.get_current_span().get_span_context().is_valid:
+        return context.get_current()
+    carrier: Mapping[str, str] = {
+        name: value
+        for name in ("traceparent", "tracestate", "baggage")
+        if isinstance(value := getattr(request, name, None), str)
+    }
+    if "traceparent" not in carrier:
+        return None
+    found = propagate.extract(carrier, context.Context())
+    return found if trace.get_current_span(found).get_span_context().is_valid else None
+
+
+@_quietly
+def _end(task: Any, retval: Any = None, state: str | None = None, **kwargs: Any) -> None:
+    running: _Running | None = getattr(task.request, _SPAN, None)
+    if running is None:
+        return
+    setattr(task.request, _SPAN, None)
+    context.detach(running.token)
+    span = running.span
+    error = getattr(retval, "exception", retval)
+    if isinstance(error, Skip):
+        span.set_attribute("pgbeat.outcome", "skipped")
+        span.set_attribute("pgbeat.reason", error.reason)
+    elif isinstance(error, Cancelled):
+        span.set_attribute("pgbeat.outcome", "cancelled")
+    elif state == "SUCCESS" or isinstance(error, Ignore):
+        span.set_attribute("pgbeat.outcome", "completed")
+    else:
+        cause = error.exc if isinstance(error, Retry) and error.exc is not None else error
+        span.set_attribute("pgbeat.outcome", "retried" if state == "RETRY" else "failed")
+        if isinstance(cause, BaseException):
+            span.record_exception(cause)
+            span.set_status(Status(StatusCode.ERROR, f"{type(cause).__name__}: {cause}"))
+        else:
+            span.set_status(Status(StatusCode.ERROR, str(state)))
+    span.end()
+
+
+@_quietly
+def _flush(**kwargs: Any) -> None:
+    """A child of a pool ends without further ado."""
+    flush = getattr(_tracing and _tracing.provider, "force_flush", None)
+    if flush is not None:
+        flush(5_000)
+
+
+_RECEIVERS = (
+    (signals.task_prerun, _begin),
+    (signals.task_postrun, _end),
+    (signals.worker_process_shutdown, _flush),
+    (signals.worker_shutdown, _flush),
+)
