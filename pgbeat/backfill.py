@@ -1,7 +1,7 @@
 """Backfill: what was due in the past and was not launched is launched now, oldest first."""
 
 from collections.abc import Generator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from celery import Celery
@@ -14,7 +14,7 @@ from pgbeat.dispatch import Decision
 from pgbeat.errors import Busy, InvalidSchedule
 from pgbeat.forecast import exclusion
 from pgbeat.judge import Verdict
-from pgbeat.manual import dispatching, evaluate
+from pgbeat.manual import Note, dispatching, evaluate, hand_out, nothing
 from pgbeat.schedules import Schedule
 from pgbeat.timetables import Timetable
 
@@ -23,6 +23,8 @@ MOST = 1_000_000
 #: How often a schedule is looked at that changes while it is decided.
 _TRIES = 5
 _INSTANT = timedelta(microseconds=1)
+#: Before it, some zone's clock shows no date.
+_EARLIEST = datetime(1, 1, 3, tzinfo=UTC)
 
 
 class Gaps(NamedTuple):
@@ -34,6 +36,21 @@ class Gaps(NamedTuple):
     launched: int
     excluded: int
     pending: int
+
+
+def due_times(row: Schedule, default_timezone: str) -> Timetable:
+    """When a schedule was due. Raises `InvalidSchedule` for one that has no times of its own."""
+    if row.after is not None:
+        raise InvalidSchedule(
+            f"schedule {row.name!r} comes after {row.after} and has no times of its own"
+        )
+    timetable = row.timetable(default_timezone)
+    if timetable is None:
+        raise InvalidSchedule(
+            f"schedule {row.name!r} has its timetable in the app's code, which doesn't tell when "
+            "it was due"
+        )
+    return timetable
 
 
 def gaps(
@@ -52,6 +69,7 @@ def gaps(
     pending counts what beat has still to decide, by the catch-up policy or by a retry. Raises
     `InvalidSchedule` for more due times than `MOST`, and for a calendar that can't be understood.
     """
+    start = max(start, _EARLIEST)
     total = timetable.count(start - _INSTANT, end)
     if total > MOST:
         raise InvalidSchedule(
@@ -139,15 +157,17 @@ def backfill(
     *,
     job_source: str,
     created_by: str,
+    note: Note = nothing,
 ) -> Generator[Decision, None, None]:
     """Decides due times of a schedule, in the order given: a transaction and a decision for each,
     made when it is asked for.
 
     Conditions are asked as things are now, with `due_at` of then. The schedule's run state is left
-    alone, and so is what was launched meanwhile. `connection` is in autocommit mode. Raises
-    `NotFound`, and `Busy` for a schedule that goes on changing.
+    alone, and so is what was launched meanwhile. `connection` is in autocommit mode; `note` is as
+    of `manual.trigger`. Raises `NotFound`, and `Busy` for a schedule that goes on changing.
     """
     with dispatching(connection, app, settings) as (judge, dispatcher):
+        dispatcher.note = note
         for due_at in times:
             for number in range(_TRIES):
                 # Once it has changed, whoever writes to it is waited for.
@@ -163,6 +183,7 @@ def backfill(
                 verdict = evaluate(judge, verdict, now, settings.condition_timeout)
                 connection.execute(_FORGET, {"schedule": row.id, "due_at": due_at})
                 decisions = dispatcher.commit(connection, [verdict], now)
+                hand_out(connection, dispatcher)
                 if decisions:
                     yield decisions[0]
                     break

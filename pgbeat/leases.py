@@ -99,6 +99,8 @@ class Holder:
     application_name: str
     client: str | None
     since: datetime
+    #: When it last asked for something; `None` where the role may not see that.
+    active_at: datetime | None = None
 
 
 def holders(connection: Connection, key: int) -> list[Holder]:
@@ -106,7 +108,8 @@ def holders(connection: Connection, key: int) -> list[Holder]:
     rows = connection.execute(
         text(
             """
-            SELECT a.pid, l.granted, a.application_name, host(a.client_addr), a.backend_start
+            SELECT a.pid, l.granted, a.application_name, host(a.client_addr), a.backend_start,
+                   a.query_start
               FROM pg_locks l JOIN pg_stat_activity a USING (pid)
              WHERE l.locktype = 'advisory' AND l.objsubid = 1
                AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())

@@ -1,23 +1,30 @@
 """Manual ticks: a schedule decided now because a person asks, whatever its timetable says."""
 
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from queue import Empty, SimpleQueue
 
+import kombu.exceptions
 from celery import Celery
 from sqlalchemy import Connection
 
-from pgbeat import db, entries, schedules
+from pgbeat import allotment, db, entries, schedules
 from pgbeat.config import Settings
 from pgbeat.dispatch import Decision, Dispatcher
 from pgbeat.errors import Busy
 from pgbeat.judge import Judge, Verdict
 from pgbeat.publisher import publisher
 
+#: What writes beside a decision, in its transaction.
+Note = Callable[[Connection, Sequence[Decision]], None]
 #: Beyond a condition's own limit, for the database to say first that a statement took too long.
 _GRACE = 0.5
+
+
+def nothing(connection: Connection, decisions: Sequence[Decision]) -> None:
+    """A `Note` of nothing."""
 
 
 def trigger(
@@ -28,15 +35,18 @@ def trigger(
     *,
     job_source: str,
     created_by: str,
+    note: Note = nothing,
 ) -> Decision:
     """Decides a schedule as if it were due now, and writes what follows from it.
 
     Conditions are checked as ever; a pause or being disabled doesn't matter. The timetable, and
     the count of failures unless it launches, stay as they are. `connection` is in autocommit mode.
-    `job_source` and `created_by` go to the job. Raises `NotFound`, and `Busy` when the schedule
+    `job_source` and `created_by` go to the job; what `note` writes belongs to the decision's
+    transaction. Raises `NotFound`, and `Busy` when the schedule
     changed while it was decided, twice: a tick of the beat's at the same time goes first.
     """
     with dispatching(connection, app, settings) as (judge, dispatcher):
+        dispatcher.note = note
         for again in (False, True):
             # The second time, whoever writes to the row is waited for.
             row = schedules.get(connection, name, namespace=settings.namespace, for_update=again)
@@ -45,6 +55,7 @@ def trigger(
             verdict = evaluate(judge, verdict, now, settings.condition_timeout)
             decisions = dispatcher.commit(connection, [verdict], now)
             if decisions:
+                hand_out(connection, dispatcher)
                 return decisions[0]
     raise Busy(f"schedule {name!r} changed while it was being decided; try again")
 
@@ -63,6 +74,15 @@ def dispatching(
         with db.transaction(connection):
             broker.prepare(connection)
         yield judge, Dispatcher(app, settings, broker, judge)
+
+
+def hand_out(connection: Connection, dispatcher: Dispatcher) -> None:
+    """Hands out the free slots of the lanes that a commit put something into. While the broker is
+    away that is left to beat. `connection` is in autocommit mode."""
+    for lane in dispatcher.lanes:
+        with suppress(kombu.exceptions.OperationalError):
+            allotment.allot(connection, dispatcher.publisher, *lane)
+    dispatcher.lanes.clear()
 
 
 def evaluate(judge: Judge, verdict: Verdict, now: datetime, timeout: float) -> Verdict:

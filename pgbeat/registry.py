@@ -13,17 +13,34 @@ from pgbeat.errors import ConditionError, InvalidSchedule
 from pgbeat.launchers import GenericLauncher, Skip, find, holds, read_only
 from pgbeat.publisher import check_options
 from pgbeat.schedules import Schedule
+from pgbeat.templates import Template
 
 
 def check(app: Celery, row: Schedule) -> None:
-    """Raises `InvalidSchedule` unless the app, its modules imported, can launch the schedule."""
+    """Raises `InvalidSchedule` unless the app, its modules imported, can launch the schedule.
+
+    Where a template adds to its arguments, they are not checked.
+    """
     launcher = find(row.launcher)
     check_options(row.options)
     task = row.task or launcher.task
     if task is not None:
         check_task(app, task)
-    if task is not None and launcher is GenericLauncher and row.args is not None:
+    has_more = bool(row.job and row.job.get("template"))
+    plain = launcher is GenericLauncher and not has_more
+    if plain and task is not None and row.args is not None:
         check_arguments(app, task, row.args, row.kwargs)
+
+
+def completed(row: Schedule, template: Template) -> Schedule:
+    """The row with what its template adds, as it is launched; it names no template then."""
+    return row._replace(
+        args=row.args or template.args,
+        kwargs=template.kwargs | row.kwargs,
+        options=template.options | row.options,
+        queue=row.queue or template.queue,
+        job={key: value for key, value in row.job.items() if key != "template"},
+    )
 
 
 def check_arguments(app: Celery, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -6,17 +6,27 @@ from typing import Literal, NamedTuple
 from celery import Celery
 from sqlalchemy import Connection
 
-from pgbeat import calendars, db, entries, jobs, policies, schedules
+from pgbeat import (
+    calendars,
+    db,
+    entries,
+    jobs,
+    lanes,
+    lines,
+    orders,
+    policies,
+    schedules,
+    slots,
+)
 from pgbeat.config import Settings
-from pgbeat.dispatch import check_task
+from pgbeat.dispatch import Order, make_order
 from pgbeat.errors import PgbeatError
+from pgbeat.jobs import NewJob
 from pgbeat.judge import Judge, Verdict
-from pgbeat.launchers import JobRequest
 from pgbeat.manual import evaluate
-from pgbeat.publisher import check_options
 from pgbeat.schedules import Schedule
 
-Policy = Literal["window", "max_runs", "min_interval", "calendar", "overlap"]
+Policy = Literal["window", "max_runs", "min_interval", "calendar", "overlap", "lane", "unique"]
 
 
 Outcome = Literal["launched", "skipped", "failed", "waiting"]
@@ -41,6 +51,10 @@ class Rehearsal(NamedTuple):
     objections: list[Objection]
     #: What the launcher says.
     verdict: Verdict
+    #: Its job and message, where they can be made.
+    order: Order | None = None
+    #: What its job would wait for.
+    waits: str | None = None
 
 
 def rehearse(
@@ -72,11 +86,21 @@ def rehearse(
         outcome = "waiting" if row.overlap == "queue_one" else "skipped"
         reason = overlap.reason
     else:
-        error = _problem(app, row, verdict.request)
-        outcome = "launched" if error is None else "failed"
+        outcome = "launched"
+    order = waits = None
     if overlap is not None:
         objections.append(overlap)
-    return Rehearsal(row, outcome, reason, error, objections, verdict)
+    if verdict.request is not None:
+        order, problem, refusal = _order(connection, app, settings, verdict)
+        if refusal is not None:
+            objections.append(refusal)
+        if outcome == "launched" and problem is not None:
+            outcome, error = "failed", problem
+        elif outcome == "launched" and refusal is not None:
+            outcome, reason = "skipped", refusal.reason
+    if outcome == "launched" and order is not None:
+        waits = _waits(connection, order.job)
+    return Rehearsal(row, outcome, reason, error, objections, verdict, order, waits)
 
 
 def _objections(
@@ -116,12 +140,40 @@ def _overlap(connection: Connection, row: Schedule) -> Objection | None:
     return Objection("overlap", f"the job before it, {job.id}, is still {job.state}")
 
 
-def _problem(app: Celery | None, row: Schedule, request: JobRequest) -> str | None:
-    """Why it could not be published, as far as the app knows."""
+def _order(
+    connection: Connection, app: Celery | None, settings: Settings, verdict: Verdict
+) -> tuple[Order | None, str | None, Objection | None]:
+    """The launch's job and message; or what is wrong with it, as far as the app knows; and what its
+    job's policy says against it."""
+    row, request, stock = verdict.schedule, verdict.request, None
+    if request is None:
+        return None, None, None
     try:
-        if app is not None and row.source != "code":
-            check_task(app, request.task)
-        check_options({**row.options, **request.options})
+        if row.job:
+            stock = orders.Stock(connection, settings, [orders.policy_of(row.job)])
+        order = make_order(app, settings, verdict, request, stock)
     except PgbeatError as error:
-        return str(error)
-    return None
+        return None, str(error), None
+    job = order.job
+    if stock is not None and job.lane is not None and stock.lane(job.lane).paused_at is not None:
+        return order, None, Objection("lane", f"lane {job.lane!r} is paused")
+    keys = {} if job.unique_key is None else {job.unique_key: order.unique_for}
+    for other, state in orders.same(connection, settings.namespace, keys).values():
+        reason = f"job {other}, which has the same unique key, is {state}"
+        return order, None, Objection("unique", reason)
+    return order, None, None
+
+
+def _waits(connection: Connection, job: NewJob) -> str | None:
+    """What the job would wait for before a worker could take it."""
+    if job.awaits_approval:
+        return "a person's approval"
+    if job.lane is None:
+        return None
+    lane = lanes.get(connection, job.namespace, job.lane)
+    ahead = lines.length(connection, job.namespace, job.lane)
+    is_full = lane.max_running is not None and slots.taken(connection, lane) >= lane.max_running
+    if not ahead and not is_full:
+        return None
+    slot = f"a slot of lane {lane.name!r}"
+    return f"{slot}, behind {ahead} that wait already" if ahead else f"{slot}, which is full"

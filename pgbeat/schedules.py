@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import sha1
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import (
@@ -20,7 +20,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from pgbeat.errors import AlreadyExists, InvalidSchedule, InvalidTimetable, NotFound
+from pgbeat import job_policies
+from pgbeat.errors import AlreadyExists, InvalidJob, InvalidSchedule, InvalidTimetable, NotFound
 from pgbeat.tables import schedules
 from pgbeat.timetables import (
     NEVER,
@@ -40,6 +41,8 @@ from pgbeat.timetables import (
 CHANNEL = "pgbeat_schedules"
 #: Where schedules are of an app that names no namespace.
 NAMESPACE = "default"
+#: Columns that say when: a schedule has one of them.
+TIMETABLES = ("cron", "every", "once_at", "solar", "rrule", "after")
 #: How `disabled_reason` begins where nothing is left to do.
 COMPLETED = "completed: "
 
@@ -104,6 +107,8 @@ class Schedule(NamedTuple):
     cursor: Any
     owner: str | None
     source: str
+    #: How its jobs are made: lane, priority, retries … (`job_policies.parse`).
+    job: dict[str, Any]
     created_at: datetime
     updated_at: datetime
     #: The row's version (`xmin`): another one means that somebody wrote to it since.
@@ -249,6 +254,64 @@ def listing(
     return [Schedule._make(row) for row in connection.execute(query)]
 
 
+#: States that a page of schedules can be asked for.
+State = Literal["active", "paused", "disabled"]
+_IS_IN: dict[str, ColumnElement[bool]] = {
+    "active": ACTIVE,
+    "paused": schedules.c.enabled & schedules.c.paused_at.is_not(None),
+    "disabled": ~schedules.c.enabled,
+}
+
+
+def page(
+    connection: Connection,
+    *,
+    namespace: str = NAMESPACE,
+    state: State | None = None,
+    search: str | None = None,
+    after: str | None = None,
+    limit: int = 50,
+) -> list[Schedule]:
+    """So many schedules, by name, beginning after a name. `search` is a part of a name in upper or
+    lower case."""
+    names = select(schedules.c.id).where(schedules.c.namespace == namespace)
+    if state is not None:
+        names = names.where(_IS_IN[state])
+    if search:
+        names = names.where(func.strpos(func.lower(schedules.c.name), search.lower()) > 0)
+    if after is not None:
+        names = names.where(schedules.c.name > after)
+    names = names.order_by(schedules.c.name).limit(limit)
+    query = SELECT.where(schedules.c.id.in_(names)).order_by(schedules.c.name)
+    return [Schedule._make(row) for row in connection.execute(query)]
+
+
+class Backlog(NamedTuple):
+    """What is due and not decided yet."""
+
+    #: How many, counted no further than `MOST_DUE`.
+    due: int
+    #: Seconds for which the oldest is due; 0 without any.
+    lag: float
+
+
+#: Due schedules are counted so far.
+MOST_DUE = 10_000
+_BACKLOG = text(
+    """
+    SELECT count(*), coalesce(extract(epoch FROM now() - min(next_run)), 0)::float8
+      FROM (SELECT next_run FROM pgbeat.schedules
+             WHERE namespace = :namespace AND enabled AND paused_at IS NULL AND next_run <= now()
+             ORDER BY next_run LIMIT :most) AS oldest
+    """
+)
+
+
+def backlog(connection: Connection, *, namespace: str = NAMESPACE) -> Backlog:
+    """What is due and not decided yet; at any number of schedules a short look at an index."""
+    return Backlog(*connection.execute(_BACKLOG, {"namespace": namespace, "most": MOST_DUE}).one())
+
+
 def count(connection: Connection, *, namespace: str = NAMESPACE) -> RowMapping:
     """How many there are: `total`, `active`, `paused`, `disabled`, `due`, `oldest_due`."""
     c = schedules.c
@@ -278,7 +341,7 @@ EDITABLE = frozenset(
         "once_at", "solar", "rrule", "after", "after_outcome", "timezone", "starts_at", "ends_at",
         "max_runs", "jitter", "calendar", "catch_up", "catch_up_limit", "grace", "overlap",
         "min_interval", "max_retries", "retry_base", "retry_factor", "retry_cap", "probe_after",
-        "owner", "next_run",
+        "owner", "next_run", "job",
     }
 )  # fmt: skip
 
@@ -286,8 +349,11 @@ EDITABLE = frozenset(
 def add(
     connection: Connection, name: str, *, source: str, namespace: str = NAMESPACE, **values: Any
 ) -> Schedule:
-    """Adds a schedule. Raises `InvalidSchedule` or `AlreadyExists`."""
-    _check_values(values)
+    """Adds a schedule. `job` is its jobs' policy, as JSON (see `job_policies.parse`).
+
+    Raises `InvalidSchedule` or `AlreadyExists`.
+    """
+    values = _checked(values)
     row = {"name": name, "namespace": namespace, "source": source, **values}
     try:
         with connection.begin_nested():
@@ -307,8 +373,9 @@ def add(
 def edit(
     connection: Connection, name: str, *, namespace: str = NAMESPACE, **values: Any
 ) -> Schedule:
-    """Changes a schedule. Raises `InvalidSchedule` or `NotFound`."""
-    _check_values(values)
+    """Changes a schedule; `job` takes the place of what it was, whole. Raises `InvalidSchedule` or
+    `NotFound`."""
+    values = _checked(values)
     get(connection, name, namespace=namespace, for_update=True)
     if values:
         try:
@@ -358,10 +425,18 @@ def _set(connection: Connection, name: str, namespace: str, **values: Any) -> Sc
     return get(connection, name, namespace=namespace)
 
 
-def _check_values(values: Mapping[str, Any]) -> None:
+def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as the row has them. Raises `InvalidSchedule`."""
     unknown = set(values) - EDITABLE
     if unknown:
         raise InvalidSchedule(f"a schedule has no {', '.join(sorted(unknown))} that can be set")
+    job = values.get("job", ())
+    if not isinstance(job, Mapping | None):
+        return dict(values)  # not given, or what the database has a sentence for
+    try:
+        return {**values, "job": job_policies.parse(job or {}).as_json()}
+    except InvalidJob as error:
+        raise InvalidSchedule(str(error)) from None
 
 
 def _check_timetable(values: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -17,6 +17,9 @@ from tests.broker import Sessions, sessions
 from tests.child import Child
 from tests.kombus import Connect, connections
 from tests.processes import Processes
+
+if TYPE_CHECKING:
+    from tests.webs import Web
 
 pytest_plugins = ["pgbeat.testing.fixtures"]
 
@@ -96,6 +99,15 @@ def broker_url(dsn: str) -> str:
 def sqlalchemy_url(dsn: str) -> str:
     """The DSN with SQLAlchemy's name of the driver."""
     return _url(dsn).render_as_string(hide_password=False)
+
+
+@pytest.fixture
+def web(app: Celery) -> Iterator["Web"]:
+    """The web side of the app (`tests.webs`)."""
+    from tests.webs import opened
+
+    with opened(app) as found:
+        yield found
 
 
 @pytest.fixture

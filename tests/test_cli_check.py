@@ -10,6 +10,7 @@ from click.testing import Result
 
 from pgbeat import Context, JobRequest, Launcher, launcher
 from tests.command_line import Sql, refused, run, run_with
+from tests.jobs import insert, lane
 
 
 def add(sql: Sql, **values: Any) -> None:
@@ -62,6 +63,10 @@ def test_launched(checked: Check, sql: Sql) -> None:
         "request": {
             "task": "tests.add", "args": [1], "kwargs": {"y": 2}, "options": {"priority": 3},
             "queue": "slow",
+        },
+        "job": {
+            "lane": None, "priority": 0, "max_attempts": 3, "unique_key": None,
+            "awaits_approval": False, "waits_for": None,
         },
     }  # fmt: skip
 
@@ -129,8 +134,7 @@ class Counting(Launcher):
 def test_a_launcher_in_python(checked: Check, database: str, sql: Sql) -> None:
     add(sql, launcher="counting", cursor="41", queue="slow")
     assert checked().stdout == (
-        'would be launched: tests.add, args [{1, 2}], kwargs {"y": 42}, options '
-        '{"queue": "fast"}, queue fast\n'
+        'would be launched: tests.add, args [{1, 2}], kwargs {"y": 42}, queue fast\n'
     )
     assert json.loads(checked("--json").stdout)["request"]["args"] == "[{1, 2}]"
     assert refused(run(database, "check", "s")) == (
@@ -215,6 +219,62 @@ def test_an_unfinished_job(
     assert shown.exit_code == status
     assert shown.stdout.startswith(f"would {outcome}: ")
     assert (f"the job before it, {job}, is still pending" in shown.stdout) == (status == 3)
+
+
+def reason(checked: Check, policy: str | None = None) -> str:
+    """Why it would not be launched, told by that policy."""
+    shown = checked()
+    found = json.loads(checked("--json").stdout)
+    assert shown.exit_code == {"skipped": 3, "failed": 1}[found["outcome"]]
+    why = found["reason"] or found["error"]
+    assert shown.stdout.splitlines()[0].endswith(f": {why}")
+    assert [o["policy"] for o in found["objections"]] == ([policy] if policy else [])
+    return str(why)
+
+
+def test_what_its_jobs_would_meet(checked: Check, sql: Sql) -> None:
+    """As beat would tell it, in the same words."""
+    add(sql, job='{"lane": "gpu"}')
+    assert reason(checked) == ("there is no lane 'gpu'; `pgbeat lanes set gpu --limit 1` makes it")
+    lane(sql, "gpu", 1, paused_at="now")
+    assert reason(checked, "lane") == "lane 'gpu' is paused"
+    sql("UPDATE pgbeat.lanes SET paused_at = NULL")
+    assert checked().stdout == "would be launched: tests.add\n"
+    insert(sql, lane="gpu", dispatched_at="now")
+    assert checked().stdout == (
+        "would be launched: tests.add\n"
+        "Its job would wait for a slot of lane 'gpu', which is full.\n"
+    )
+    insert(sql, lane="gpu")
+    insert(sql, lane="gpu")
+    assert json.loads(checked("--json").stdout)["job"] == {
+        "lane": "gpu", "priority": 0, "max_attempts": 3, "unique_key": None,
+        "awaits_approval": False,
+        "waits_for": "a slot of lane 'gpu', behind 2 that wait already",
+    }  # fmt: skip
+    sql("""UPDATE pgbeat.schedules SET job = '{"requires_approval": true, "priority": 3}'""")
+    assert checked().stdout == (
+        'would be launched: tests.add, options {"priority": 3}\n'
+        "Its job would wait for a person's approval.\n"
+    )
+    other = insert(sql, "running", unique_key="k")
+    sql("""UPDATE pgbeat.schedules SET job = '{"unique_key": "k"}'""")
+    assert reason(checked, "unique") == (f"job {other}, which has the same unique key, is running")
+    sql("""UPDATE pgbeat.schedules SET job = '{"priority": "high"}'""")
+    assert reason(checked) == "job: priority: 'high' is not a whole number"
+
+
+def test_a_template_adds_to_what_would_be_launched(checked: Check, sql: Sql) -> None:
+    add(sql, args="[7]", job='{"template": "x"}')
+    assert reason(checked) == (
+        "there is no template 'x'; `pgbeat templates list` shows those there are"
+    )
+    sql("INSERT INTO pgbeat.templates (name, task, args, kwargs, queue, job) VALUES "
+        """('x', 'tests.add', '[1]', '{"y": 2}', 'slow', '{"max_attempts": 9}')""")  # fmt: skip
+    assert checked().stdout == (
+        'would be launched: tests.add, args [7], kwargs {"y": 2}, queue slow\n'
+    )
+    assert json.loads(checked("--json").stdout)["job"]["max_attempts"] == 9
 
 
 def test_out_of_service(checked: Check, sql: Sql) -> None:

@@ -10,6 +10,7 @@ from celery import Celery
 from pgbeat.errors import InvalidTimetable
 from pgbeat.timetables import parse_duration
 from tests.command_line import Sql, read, refused, run, run_with
+from tests.jobs import lane
 
 NOT_CHECKED = "Note: task and launcher are not checked; with -A APP they would be.\n"
 
@@ -149,7 +150,8 @@ def test_help_is_grouped(database: str) -> None:
     headings = [text for text in shown.splitlines() if text.endswith(":") and text[0] != " "]
     assert headings == [
         "What it launches:", "When (one of them):", "Within which limits:",
-        "Where times are missed or come too close:", "When it fails:", "Options:",
+        "Where times are missed or come too close:", "When it fails:", "Its jobs:",
+        "Options:",
     ]  # fmt: skip
     assert shown.count("--no-") == 1
     assert "--no-NAME" in shown
@@ -451,6 +453,108 @@ def test_update_of_a_row_that_somebody_holds(
         other.execute("UPDATE pgbeat.schedules SET owner = 'me'")
         said = refused(run(database, "update", "s", "--owner", "ops"), 1)
     assert said == "somebody else is changing that schedule and isn't done yet; try again"
+
+
+# -- how jobs are made -------------------------------------------------------------------------
+
+JOBS = (
+    "--lane", "gpu", "--priority", "3", "--max-attempts", "5", "--job-retry-base", "90",
+    "--job-retry-cap", "2 hours", "--tag", "a", "--tag", "b", "--resource", "gpu=1",
+    "--resource", "gb=0.5", "--unique", "--unique-for", "1 hour", "--requires-approval",
+)  # fmt: skip
+POLICY: dict[str, Any] = {
+    "lane": "gpu", "priority": 3, "max_attempts": 5, "retry_base": 90, "retry_cap": 7200,
+    "tags": ["a", "b"], "resources": {"gpu": 1, "gb": 0.5}, "unique": True, "unique_for": 3600,
+    "requires_approval": True,
+}  # fmt: skip
+
+
+def test_a_policy_for_its_jobs(database: str, sql: Sql) -> None:
+    lane(sql, "gpu")
+    add(database, "s", *JOBS)
+    row = read(database, "status", "s")
+    assert row["job"] == POLICY
+    assert (row["retry_base"], row["retry_cap"]) == (60, 3600)  # the schedule's own
+    add(database, "plain")
+    assert read(database, "status", "plain")["job"] == {}
+
+
+def test_update_changes_what_is_given_of_a_policy(database: str, sql: Sql) -> None:
+    lane(sql, "gpu")
+    add(database, "s", *JOBS)
+    changed = run(
+        database, "update", "s", "--priority", "9", "--no-unique", "--no-unique-for", "--no-tag",
+        "--tag", "c",
+    )  # fmt: skip
+    assert refused(changed) == "--tag and --no-tag exclude each other"
+    changed = run(
+        database, "update", "s", "--priority", "9", "--no-unique", "--no-tag", "--no-job-retry-cap",
+    )  # fmt: skip
+    assert [" ".join(text.split()) for text in changed.stdout.splitlines()[1:]] == [
+        "job priority 3 → 9", "job retry_cap 2 h → none", 'job tags ["a", "b"] → none',
+        "job unique true → none",
+    ]  # fmt: skip
+    gone = ("retry_cap", "tags", "unique")
+    wanted = {key: value for key, value in POLICY.items() if key not in gone} | {"priority": 9}
+    assert read(database, "status", "s")["job"] == wanted
+    said = run(database, "update", "s", "--priority", "9", "--no-tag").stdout
+    assert said == "Schedule 's' is like that already.\n"
+    for key in wanted:
+        option = "resource" if key == "resources" else key.replace("_", "-")
+        option = f"job-{option}" if option.startswith("retry") else option
+        assert run(database, "update", "s", f"--no-{option}").exit_code == 0
+    assert read(database, "status", "s")["job"] == {}
+
+
+def test_a_policy_that_makes_no_sense(database: str, sql: Sql) -> None:
+    base = ("--task", "t", "--every", "5")
+    said = refused(run(database, "add", "s", *base, "--job-retry-base", "60", "--job-retry-cap",
+                       "59"))  # fmt: skip
+    assert said == "job: retry_cap: must not be below retry_base"
+    assert "no amount of a resource" in refused(
+        run(database, "add", "s", *base, "--resource", "gpu=much")
+    )
+    assert "256 is not in the range" in refused(
+        run(database, "add", "s", *base, "--priority", "256")
+    )
+    add(database, "s", "--job-retry-base", "60")
+    assert refused(run(database, "update", "s", "--job-retry-cap", "59")) == (
+        "job: retry_cap: must not be below retry_base"
+    )
+
+
+def test_a_lane_that_is_not_there_yet(database: str, sql: Sql) -> None:
+    lane(sql, "gpu")
+    base = ("--task", "tests.add", "--every", "5")
+    missing = run(database, "add", "s", *base, "--lane", "gpo")
+    assert (missing.exit_code, missing.stderr.splitlines()[0]) == (
+        0, "Note: there is no lane 'gpo'; did you mean 'gpu'? Until it is there, its ticks fail.",
+    )  # fmt: skip
+    assert run(database, "update", "s", "--owner", "me").stderr == ""
+    assert run(database, "update", "s", "--lane", "gpu").stderr == ""
+
+
+def test_a_template_stands_for_a_task(database: str, app: Celery, sql: Sql) -> None:
+    said = refused(run(database, "add", "s", "--every", "5", "--template", "x"))
+    assert said.endswith("there is no template 'x'; `pgbeat templates list` shows those there are")
+    sql("INSERT INTO pgbeat.templates (name, task, kwargs) VALUES "
+        """('x', 'tests.add', '{"y": 2}'), ('y', 'tests.note', '{}')""")  # fmt: skip
+    added = run(database, "add", "s", "--every", "5", "--template", "x")
+    assert (added.exit_code, added.stderr) == (0, NOT_CHECKED)
+    assert read(database, "status", "s")["task"] == "tests.add"
+    # Another template's task takes its place only if its own is cleared.
+    changed = run(database, "update", "s", "--template", "y", "--no-task").stdout
+    assert [" ".join(text.split()) for text in changed.splitlines()[1:]] == [
+        "task tests.add → tests.note", "job template x → y",
+    ]  # fmt: skip
+    # The app judges what is launched in the end.
+    sql("""UPDATE pgbeat.templates SET kwargs = '{"z": 1}' WHERE name = 'x'""")
+    refusal = refused(run_with(app, "add", "t", "--every", "5", "--template", "x"))
+    assert refusal.startswith("the arguments don't fit task 'tests.add'")
+    sql("""UPDATE pgbeat.templates SET task = 'tests.ad'""")
+    refusal = refused(run_with(app, "add", "t", "--every", "5", "--template", "x"))
+    assert "did you mean 'tests.add'?" in refusal
+    assert "schedule 't'" in refused(run(database, "status", "t"), 1)  # nothing was written
 
 
 # -- lengths of time ---------------------------------------------------------------------------

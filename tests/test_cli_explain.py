@@ -7,6 +7,7 @@ from celery import Celery
 
 from pgbeat.scheduler import Scheduler
 from tests.command_line import Sql, read, refused, run, run_with
+from tests.jobs import insert, lane
 
 Beat = Callable[..., Scheduler]
 
@@ -139,6 +140,84 @@ def test_waiting_for_the_job_before_it(database: str, sql: Sql) -> None:
     )
 
 
+def launch(sql: Sql, state: str = "pending", **values: object) -> str:
+    """A job of `s`, and the tick that launched it; its id."""
+    job = insert(sql, state, schedule="s", **values)
+    sql("INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, job_id) "
+        "SELECT id, name, now(), 'launched', %s FROM pgbeat.schedules", job)  # fmt: skip
+    return job
+
+
+@pytest.mark.usefixtures("leader")
+def test_its_job_waits_in_its_lane(database: str, sql: Sql) -> None:
+    add(sql, next_run="1 hour 30 seconds")
+    lane(sql, "gpu", 1)
+    insert(sql, lane="gpu", dispatched_at="now")
+    insert(sql, lane="gpu", priority=5)
+    job = launch(sql, lane="gpu")
+    start = "s: it is not due yet; next in 1 h. The job that it launched waits in lane 'gpu' at "
+    assert explained(database) == ("not_due", f"{start}place 2; the limit of 1 is reached.")
+    found = read(database, "explain", "s")["job"]
+    assert found == {
+        "id": job, "state": "pending", "attempt": 1, "lane": "gpu", "run_at": None,
+        "cause": "lane", "sentence": "waits in lane 'gpu' at place 2; the limit of 1 is reached",
+        "advice": "",
+    }  # fmt: skip
+    sql("UPDATE pgbeat.lanes SET paused_at = now()")
+    assert explained(database)[1] == (
+        f"{start}place 2; the lane is paused.\n`pgbeat lanes resume gpu` lets the lane go on."
+    )
+
+
+@pytest.mark.usefixtures("leader")
+def test_its_job_awaits_approval(database: str, sql: Sql) -> None:
+    add(sql, next_run="1 hour 30 seconds")
+    job = launch(sql, "paused", awaits_approval=True)
+    assert explained(database)[1] == (
+        "s: it is not due yet; next in 1 h. The job that it launched awaits a person's approval.\n"
+        f"`pgbeat jobs approve {job}` lets it go on, `cancel` ends it."
+    )
+
+
+@pytest.mark.usefixtures("leader")
+def test_its_job_is_tried_again(database: str, sql: Sql) -> None:
+    """What is told is how the last attempt stands."""
+    add(sql, next_run="1 hour 30 seconds")
+    job = launch(sql, "failed", error="oops")
+    again = insert(
+        sql, "scheduled", retry_of=job, attempt=2, max_attempts=3, run_at="9999-01-01Z",
+        dispatched_at="now",
+    )  # fmt: skip
+    sql("UPDATE pgbeat.jobs SET retried_by = %s WHERE id = %s", again, job)
+    sql("UPDATE pgbeat.jobs SET run_at = now() + interval '2 hours 30 s' WHERE id = %s", again)
+    said = explained(database)[1]
+    assert said == (
+        "s: it is not due yet; next in 1 h. The job that it launched is tried again in 2 h, "
+        "attempt 2 of 3."
+    )
+    shown = run(database, "explain", "s").stdout
+    assert f"  its job    {job} scheduled: oops, tried again as {again}\n" in shown
+    # Once that one runs, or has ended, there is nothing to tell.
+    sql("UPDATE pgbeat.jobs SET state = 'running', started_at = now() WHERE id = %s", again)
+    assert explained(database)[1] == "s: it is not due yet; next in 1 h."
+    sql("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() WHERE id = %s", again)
+    assert read(database, "explain", "s")["job"] is None
+
+
+@pytest.mark.usefixtures("leader")
+def test_waiting_for_a_job_that_waits(database: str, sql: Sql) -> None:
+    add(sql, next_run="1 minute", overlap="queue_one")
+    job = insert(sql, "paused")
+    sql("UPDATE pgbeat.schedules SET next_run = now(), due_at = now() - interval '2 hours', "
+        "waiting_for = %s", job)  # fmt: skip
+    assert explained(database) == (
+        "overlap",
+        f"s: it has been due for 2 h, and waits for the job before it, {job}, to end "
+        "(overlap queue_one). That one is paused.\n"
+        f"`pgbeat jobs resume {job}` lets it go on.",
+    )
+
+
 @pytest.mark.usefixtures("leader")
 def test_after_another(database: str, app: Celery, sql: Sql) -> None:
     add(sql, next_run=None, every=None, after="t")
@@ -227,7 +306,7 @@ def test_the_last_tick_and_the_beat(database: str, app: Celery, sql: Sql, beat: 
     assert found["last_tick"]["job_id"] == str(job)
     assert found["leader"]["leads"] is True
     assert set(found) == {
-        "schedule", "cause", "summary", "advice", "next_run", "last_tick", "leader",
+        "schedule", "cause", "summary", "advice", "next_run", "last_tick", "job", "leader",
     }  # fmt: skip
 
 

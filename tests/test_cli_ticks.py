@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable
 from datetime import datetime
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -226,8 +226,9 @@ def ticks(sql: Sql) -> None:
         )  # fmt: skip
     for job, state, error in ((str(JOB), "failed", "ValueError: x"), (None, "pending", None)):
         sql(
-            "INSERT INTO pgbeat.jobs (id, task, state, error, job_source, created_by, "
-            "is_system_job) VALUES (%s, 't', %s, %s, 'system', 'x', true)",
+            "INSERT INTO pgbeat.jobs (id, task, state, error, finished_at, job_source, "
+            "created_by, is_system_job) "
+            "VALUES (%s, 't', %s, %s, '2026-01-01Z', 'system', 'x', true)",
             job or str(JOB).replace("a9f3", "b9f3"), state, error,
         )  # fmt: skip
 
@@ -275,9 +276,45 @@ def test_history_as_json(database: str) -> None:
     assert [tick["outcome"] for tick in found["ticks"]] == ["launched", "failed"]
     assert set(found["ticks"][0]) == {
         "id", "schedule", "trigger", "due_at", "decided_at", "outcome", "reason", "error",
-        "job_id", "missed", "note", "job_state", "job_error",
+        "job_id", "missed", "note", "job_state", "job_error", "job_attempt",
+        "job_max_attempts", "job_run_at", "job_lane", "job_dispatched_at",
     }  # fmt: skip
     assert found["ticks"][1]["due_at"] == "2026-01-01T00:03:00Z"
+
+
+@pytest.mark.usefixtures("ticks")
+def test_history_tells_of_the_last_attempt(database: str, sql: Sql) -> None:
+    again, third = (str(uuid4()) for _ in range(2))
+    for job, of, attempt in ((again, str(JOB), 2), (third, again, 3)):
+        sql(
+            "INSERT INTO pgbeat.jobs (id, retry_of, attempt, max_attempts, task, state, error, "
+            "finished_at, job_source, created_by, is_system_job) "
+            "VALUES (%s, %s, %s, 4, 't', 'failed', %s, now(), 'system', 'x', true)",
+            job, of, attempt, f"E{attempt}",
+        )  # fmt: skip
+        sql("UPDATE pgbeat.jobs SET retried_by = %s WHERE id = %s", job, of)
+
+    def shown() -> str:
+        lines = run(database, "history", "s").stdout.splitlines()
+        return " ".join(lines[4].split()).partition(f"{JOB} ")[2]
+
+    assert shown() == "failed (attempt 3 of 4): E3"
+    # An end is an end: what stands for one that is still to come is another row.
+    sql("DELETE FROM pgbeat.jobs WHERE id = %s", third)
+    sql(
+        "INSERT INTO pgbeat.jobs (id, retry_of, attempt, max_attempts, task, state, run_at, "
+        "job_source, created_by, is_system_job) VALUES (%s, %s, 3, 4, 't', 'scheduled', "
+        "now() + interval '1 hour 5 seconds', 'system', 'x', true)", third, again,
+    )  # fmt: skip
+    assert shown() == "scheduled (attempt 3 of 4, in 1 h): E2"
+    sql("UPDATE pgbeat.jobs SET lane = 'gpu' WHERE state <> 'pending'")
+    sql("UPDATE pgbeat.jobs SET state = 'pending' WHERE id = %s", third)
+    assert shown() == "pending (attempt 3 of 4, in the line of lane gpu): E2"
+    assert "1 of the jobs seem pending" in run(database, "history", "s").stderr  # the other one
+    sql("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() WHERE id = %s", third)
+    assert shown() == "completed (attempt 3 of 4)"
+    tick = read(database, "history", "s")["ticks"][3]
+    assert (tick["job_id"], tick["job_state"], tick["job_error"]) == (str(JOB), "completed", None)
 
 
 @pytest.mark.usefixtures("ticks")

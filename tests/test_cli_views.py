@@ -97,7 +97,7 @@ def test_json_has_the_columns(database: str, sql: Sql) -> None:
     [(moment,)] = sql("SELECT next_run FROM pgbeat.schedules WHERE name = 'later'")
     assert datetime.fromisoformat(row["next_run"]) == moment
     assert (row["retry_base"], row["every"]) == (60, None)
-    assert set(read(database, "status", "later")) == columns | {"last_tick"}
+    assert set(read(database, "status", "later")) == columns | {"last_tick", "runs"}
 
 
 def test_status(database: str) -> None:
@@ -186,6 +186,43 @@ def test_status_tells_what_is_not_as_usual(database: str, sql: Sql) -> None:
     )
     listed = next(text for text in run(database, "list").stdout.splitlines() if "due" in text)
     assert "  waiting   after its job  " in listed
+
+
+def test_status_tells_how_its_jobs_are_made_and_fare(database: str, sql: Sql) -> None:
+    assert read(database, "status", "due")["runs"]["total"] == 0
+    sql("""UPDATE pgbeat.schedules SET job = '{"template": "x", "lane": "gpu", "priority": 3,
+           "max_attempts": 1, "retry_base": 90, "retry_cap": "2 hours", "tags": ["a", "b"],
+           "resources": {"gpu": 1, "gb": 0.5}, "unique": true, "unique_for": 60,
+           "requires_approval": true}' WHERE name = 'due'""")
+    assert facts(database, "due")["jobs"] == (
+        "template x, lane gpu, priority 3, no retry, retried after 1 min 30 s, doubled each time, "
+        "2 h at most, tag a, tag b, 0.5 gb, 1 gpu, unique, once in 1 min, with approval"
+    )
+    sql("""UPDATE pgbeat.schedules SET job = '{"unique_key": "k", "max_attempts": 5}'
+            WHERE name = 'due'""")
+    assert facts(database, "due")["jobs"] == "5 attempts, unique as k"
+    sql("""UPDATE pgbeat.schedules SET job = '{"priority": "high"}' WHERE name = 'due'""")
+    assert facts(database, "due")["jobs"] == '{"priority": "high"}'
+    assert read(database, "status", "due")["job"] == {"priority": "high"}
+    for number, (state, ms) in enumerate(
+        [("completed", 1000), ("completed", 3000), ("failed", 9), ("running", None)]
+    ):
+        sql(
+            "INSERT INTO pgbeat.executions (job_id, number, worker, schedule_id, state, "
+            "duration_ms, finished_at) SELECT gen_random_uuid(), %s, 'w', id, %s, %s, "
+            "CASE WHEN %s <> 'running' THEN now() END FROM pgbeat.schedules WHERE name = 'due'",
+            number, state, ms, state,
+        )  # fmt: skip
+    assert facts(database, "due")["runs"] == (
+        "4 runs; 1 running; 1 failed; success rate 67%; 2 s on average, 95% within 2.9 s"
+    )
+    assert read(database, "status", "due")["runs"]["success_rate"] == 2 / 3
+
+
+def test_list_names_the_lane_of_its_jobs(database: str, sql: Sql) -> None:
+    sql("""UPDATE pgbeat.schedules SET job = '{"lane": "gpu"}' WHERE name = 'due'""")
+    listed = next(text for text in run(database, "list").stdout.splitlines() if "due" in text)
+    assert listed.endswith(" in lane gpu")
 
 
 def test_completed_is_not_disabled(database: str, sql: Sql) -> None:

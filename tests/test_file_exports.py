@@ -53,6 +53,7 @@ def random_values(chance: random.Random) -> dict[str, Any]:
         "min_interval": length(), "max_retries": chance.randrange(99), "retry_base": base,
         "retry_factor": 1 + chance.random(), "retry_cap": base + length(),
         "probe_after": length(), "owner": text(), "calendar": chance.choice([None, "office"]),
+        "job": chance.choice([{}, {"lane": "gpu"}, random_policy(chance)]),
     }  # fmt: skip
     for name in list(made):
         if name not in ("task", "launcher", "retry_base", "retry_cap") and chance.random() < 0.4:
@@ -63,6 +64,20 @@ def random_values(chance: random.Random) -> dict[str, Any]:
     }  # fmt: skip
     chosen = chance.choice(list(when))
     return made | {chosen: when[chosen]}
+
+
+def random_policy(chance: random.Random) -> dict[str, Any]:
+    """Something for every key of a job policy, as people write it."""
+    base = chance.randrange(10**6)
+    made = {
+        "lane": "gpu", "priority": chance.randrange(256), "max_attempts": chance.randrange(1, 9),
+        "retry_base": base / 10, "retry_cap": base, "tags": ["1", "no", "a: b"],
+        "resources": {"gpu": 1, "memory_gb": chance.random() + 0.1, "~": 2.0},
+        "unique": chance.random() < 0.5, "unique_key": chance.choice(["k", "5", "true"]),
+        "unique_for": f"{chance.randrange(1, 99)} minutes", "requires_approval": True,
+    }  # fmt: skip
+    dropped = [name for name in made if not name.startswith("retry") and chance.random() < 0.4]
+    return {name: value for name, value in made.items() if name not in dropped}
 
 
 NASTY = [
@@ -81,6 +96,7 @@ def test_what_is_exported_makes_just_the_same_rows(
     chance = random.Random(form)  # noqa: S311
     office = {"dates": ["12-25"], "windows": [{"from": "22:00", "to": "06:00"}]}
     calendars.add(connection, "office", office)
+    sql("INSERT INTO pgbeat.lanes (name) VALUES ('gpu')")
     names = ["plain", "no", "1", "a: b", "- x", "ünï", "~", "x" * 200, "{}", "'", "s s", "#", "<<"]
     names += [f"s{n}" for n in range(60)]
     for name in names:
@@ -135,6 +151,12 @@ schedules:
         FROM orders
        WHERE NOT done
     retry_base: 1 minute 30 seconds
+    job:
+      max_attempts: 5
+      retry_base: 1 minute 30 seconds
+      tags: [heavy]
+      resources:
+        gpu: 1
 
   then:
     task: shop.report

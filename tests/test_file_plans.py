@@ -77,6 +77,7 @@ ONE = "schedules: {s: {task: tests.add, every: 1 hour, owner: ops}}"
 
 
 def test_what_the_file_has_is_added(connection: Connection, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.lanes (name) VALUES ('gpu')")
     plan = synced(connection, EVERYTHING.replace("    calendar: holidays\n", ""))
     assert list(plan.added) == ["s"]
     row = everything(connection)
@@ -126,7 +127,8 @@ def test_a_new_timetable_counts_from_now(connection: Connection, sql: Sql, when:
     assert everything(connection)["next_run"] is None
 
 
-def test_what_is_left_out_is_as_it_is_by_default(connection: Connection) -> None:
+def test_what_is_left_out_is_as_it_is_by_default(connection: Connection, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.lanes (name) VALUES ('gpu')")
     synced(connection, EVERYTHING.replace("    calendar: holidays\n", ""))
     plan = synced(connection, "schedules: {s: {task: t, every: 1h 30m}}")
     assert changes(plan)["queue"] == ("slow", None)
@@ -424,3 +426,94 @@ def test_a_thousand_schedules_are_a_few_statements(connection: Connection) -> No
     assert {row.name for row in schedules.listing(connection)} == {
         f"s{n}" for n in range(500, 1500)
     }
+
+
+# -- how jobs are made -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stock(sql: Sql) -> None:
+    """A lane and two templates that schedules can name."""
+    sql("INSERT INTO pgbeat.lanes (name) VALUES ('gpu')")
+    sql("INSERT INTO pgbeat.templates (name, task) VALUES ('x', 't.x'), ('y', 't.y')")
+
+
+@pytest.mark.usefixtures("stock")
+def test_a_policy_is_the_same_however_it_is_written(connection: Connection, sql: Sql) -> None:
+    text = "schedules: {s: {task: t, every: 5, job: {lane: gpu, retry_base: 1 min}}}"
+    synced(connection, text)
+    assert sql("SELECT job FROM pgbeat.schedules") == [({"lane": "gpu", "retry_base": 60},)]
+    for other in ("60", "60.0", "'60 seconds'", "1 minute", "60, tags: null"):
+        assert not planned(connection, text.replace("1 min", other)), other
+    sql("""UPDATE pgbeat.schedules SET job = '{"retry_base": "1 minute", "lane": "gpu"}'""")
+    assert not planned(connection, text)
+    plan = planned(connection, text.replace("1 min", "90").replace("lane: gpu", "priority: 0"))
+    assert changes(plan) == {
+        "job": (
+            {"lane": "gpu", "retry_base": "1 minute"},
+            {"priority": 0, "retry_base": "1 minute 30 seconds"},
+        )
+    }
+    assert drift(plan) == {}
+
+
+@pytest.mark.usefixtures("stock")
+def test_a_policy_edited_by_hand_is_drift(connection: Connection) -> None:
+    text = ONE.replace("owner: ops", "job: {lane: gpu}")
+    synced(connection, text)
+    edit(connection, job={"lane": "gpu", "max_attempts": 9})
+    plan = synced(connection, text)
+    assert drift(plan) == {"job": {"lane": "gpu"}}
+    assert everything(connection)["job"] == {"lane": "gpu"}
+    # One that makes no sense, written past the checks, is set back too.
+    connection.exec_driver_sql("""UPDATE pgbeat.schedules SET job = '{"priority": "high"}'""")
+    assert changes(synced(connection, text)) == {"job": ({"priority": "high"}, {"lane": "gpu"})}
+
+
+@pytest.mark.usefixtures("stock")
+def test_a_templates_task_is_no_drift(connection: Connection) -> None:
+    """The database fills it in."""
+    text = "schedules: {s: {every: 1 hour, job: {template: x}}}"
+    synced(connection, text)
+    before = everything(connection)
+    assert before["task"] == "t.x"
+    assert not synced(connection, text)
+    assert everything(connection) == before
+    plan = synced(connection, text.replace("template: x", "template: y"))
+    assert changes(plan) == {"job": ({"template": "x"}, {"template": "y"})}
+    assert everything(connection)["task"] == "t.y"
+
+
+@pytest.mark.usefixtures("stock")
+def test_a_task_gives_way_to_a_templates(connection: Connection) -> None:
+    both = "schedules: {s: {task: own, every: 1 hour, job: {template: x}}}"
+    synced(connection, both)
+    assert everything(connection)["task"] == "own"
+    plan = synced(connection, both.replace("task: own, ", ""))
+    assert changes(plan) == {"task": ("own", None)}
+    assert everything(connection)["task"] == "t.x"
+    assert not planned(connection, both.replace("task: own, ", ""))
+    add(connection, "other", job={"template": "x"}, every=timedelta(1), task="own")
+    text = "schedules: {other: {every: 1 day, job: {template: x}}}"
+    assert synced(connection, text, adopt=True).adopted == {"other": "sql"}
+    assert everything(connection, "other")["task"] == "t.x"
+
+
+@pytest.mark.usefixtures("stock")
+def test_lanes_and_templates_must_be_there(connection: Connection) -> None:
+    text = """\
+defaults: {job: {lane: gpo}}
+schedules:
+  s: {task: t, every: 5}
+  u: {every: 5, job: {template: z, lane: gpu}}
+  v: {every: 5, job: {template: x, lane: gpu}}
+"""
+    assert refused(connection, text) == [
+        "1:17: defaults: job: lane: there is no lane 'gpo'; did you mean 'gpu'?",
+        "4:22: u: job: template: there is no template 'z'; there are x, y",
+    ]
+    with db.transaction(connection):  # those of other namespaces are not
+        connection.exec_driver_sql("UPDATE pgbeat.lanes SET namespace = 'shop'")
+    assert refused(connection, "schedules: {s: {task: t, every: 5, job: {lane: gpu}}}") == [
+        "1:41: s: job: lane: there is no lane 'gpu'; there are none"
+    ]

@@ -88,6 +88,7 @@ schedules:
     retry_factor: 1.5
     retry_cap: 2 days
     probe_after: 6 hours
+    job: {lane: gpu, max_attempts: 5, retry_base: 1 min, tags: [heavy], unique: true}
     owner: data team
     enabled: false
     paused: true
@@ -108,6 +109,9 @@ def test_everything_there_is() -> None:
         "min_interval": timedelta(seconds=0.5), "max_retries": 0, "retry_base": timedelta(0),
         "retry_factor": 1.5, "retry_cap": timedelta(days=2), "probe_after": timedelta(hours=6),
         "owner": "data team", "enabled": False, "paused": True,
+        "job": {
+            "lane": "gpu", "max_attempts": 5, "retry_base": 60, "tags": ["heavy"], "unique": True,
+        },
     }  # fmt: skip
 
 
@@ -313,7 +317,7 @@ def test_every_mistake_is_listed_by_line_and_column() -> None:
         "17:3: 'nightly' is there twice, first in line 7",
         "19:3: 'a/b': a name has no slash, no control character and no space at its ends",
         "20:3: idle: it has no task; set task to a registered task's name (for example "
-        "'tasks.maintenance.backup')",
+        "'tasks.maintenance.backup'), or job to a template ({template: NAME})",
         "21:34: after itself: after goes in a circle: after itself after after itself",
         "22:25: one: after goes in a circle: one after two after one",
         "24:9: list: it is [1], which is no mapping",
@@ -667,6 +671,73 @@ def test_any_length_of_time_comes_back() -> None:
             assert kind.read(kind.plain(length)) == length
 
 
+# -- how jobs are made -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("{}", {}),
+        ("{lane: null}", {}),
+        ("{template: x, priority: 0}", {"template": "x", "priority": 0}),
+        ("{retry_base: 90, retry_cap: 2 hours}", {"retry_base": 90, "retry_cap": 7200}),
+        ("{retry_base: 0.5}", {"retry_base": 0.5}),
+        ("{tags: [a, b, a]}", {"tags": ["a", "b"]}),
+        ("{resources: {gpu: 1.0, gb: 0.5}}", {"resources": {"gpu": 1, "gb": 0.5}}),
+        ("{unique: false, requires_approval: true}", {"unique": False, "requires_approval": True}),
+    ],
+)
+def test_a_job_policy(written: str, kept: dict[str, Any]) -> None:
+    text = f"schedules: {{s: {{task: t, every: 5, job: {written}}}}}"
+    assert loaded(text).definitions["s"].values["job"] == kept
+
+
+def test_every_mistake_in_a_job_policy_has_its_place() -> None:
+    text = """\
+schedules:
+  s:
+    task: t
+    every: 5
+    job:
+      lan: gpu
+      priority: high
+      retry_base: 2 hours
+      retry_cap: 1 hour
+      unique_for: soon
+      tags: one
+      resources: {gpu: -1}
+  u: {task: t, every: 5, job: [1]}
+  v: {task: t, every: 5, lane: gpu}
+  w: {task: t, every: 5, job: {lane: "a\\0"}}
+"""
+    assert mistakes(text) == [
+        "6:7: s: job: lan: is no key of it; did you mean 'lane'?",
+        "7:17: s: job: priority: 'high' is not a whole number",
+        "9:18: s: job: retry_cap: must not be below retry_base",
+        "10:19: s: job: unique_for: 'soon': it is no length of time; write seconds, or for "
+        "example '15 minutes', '1h 30m' or '2 days'",
+        "11:13: s: job: tags: 'one' is no list of names",
+        """12:18: s: job: resources: {'gpu': -1} is no object of amounts, such as {"gpu": 1}""",
+        "13:31: u: job is [1]; it must be a mapping, for example "
+        '{"lane": "gpu", "max_attempts": 5}',
+        "14:26: v: there is no field 'lane'; write it in job: {lane: …}",
+        "15:31: w: job holds what can't be kept as JSON: jsonb holds no NUL",
+    ]
+
+
+def test_a_template_says_what_is_launched() -> None:
+    assert (
+        loaded("schedules: {s: {every: 5, job: {template: x}}}").definitions["s"].values["task"]
+        is None
+    )
+    assert loaded("defaults: {job: {template: x}}\nschedules: {s: {every: 5}}").definitions
+    [said] = mistakes("schedules: {s: {every: 5, job: {lane: gpu}}}")
+    assert said.startswith("1:13: s: it has no task; set task to a registered task's name")
+    # Of a policy that can't be read it isn't said, too, that it names no template.
+    [said] = mistakes("schedules: {s: {every: 5, job: {templat: x}}}")
+    assert said == "1:33: s: job: templat: is no key of it; did you mean 'template'?"
+
+
 # -- the schema ------------------------------------------------------------------------------------
 
 
@@ -698,6 +769,8 @@ def is_valid() -> Callable[[str], bool]:
         "x-any: {a: 1}\nschedules:\n- {name: a b, task: t, every: 5, queue: null}\n",
         "$schema: x\ndefaults: {every: 5 min}\ncalendars: {c: {weekdays: [sat], only: {windows: "
         "[{from: '09:00', to: '17:00'}]}}}\nschedules: {s: {task: t, solar: sunset 1 2}}",
+        "schedules: {s: {every: 5, job: {template: x, lane: null, retry_base: 1 min, retry_cap: "
+        "null, tags: [a], resources: {gpu: 0.5}, unique: true}}, u: {task: t, every: 5, job: }}",
     ],
 )  # fmt: skip
 def test_what_is_a_file_is_valid_by_the_schema(is_valid: Callable[[str], bool], text: str) -> None:
@@ -718,6 +791,11 @@ def test_what_is_a_file_is_valid_by_the_schema(is_valid: Callable[[str], bool], 
         "schedulers: [{name: s, function: f, interval_minutes: 5, task: t}]",
         "schedulers: [{name: s, interval_minutes: 5}]", "schedules: {}\nfoo: 1",
         "schedules: {}\ncalendars: {c: {week: 1}}",
+        "schedules: {s: {task: t, every: 5, job: {lan: x}}}",
+        "schedules: {s: {task: t, every: 5, job: {priority: 256}}}",
+        "schedules: {s: {task: t, every: 5, job: {tags: a}}}",
+        "schedules: {s: {task: t, every: 5, job: {resources: {gpu: 0}}}}",
+        "schedules: {s: {task: t, every: 5, job: gpu}}",
     ],
 )  # fmt: skip
 def test_what_is_no_file_is_not_valid(is_valid: Callable[[str], bool], text: str) -> None:

@@ -47,7 +47,7 @@ def row(sql: Sql, columns: str, name: str = "s") -> tuple[Any, ...]:
 def end(sql: Sql, state: str = "completed", job: Any = None) -> None:
     """Ends a job, or all, as a worker tells of it."""
     sql(
-        "UPDATE pgbeat.jobs SET state = %s WHERE id = coalesce(%s, id) "
+        "UPDATE pgbeat.jobs SET state = %s, finished_at = now() WHERE id = coalesce(%s, id) "
         "AND state IN ('pending', 'running')",
         state,
         job,

@@ -536,12 +536,15 @@ def test_no_plan_that_is_kept_reads_the_whole_table(many: str, query: str) -> No
 
 def test_an_idle_look_reads_a_handful_of_pages(many: str) -> None:
     with db.engine(postgres_url(many), "tests").connect() as connection:
-        rows = connection.exec_driver_sql(
-            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {due._OUTLOOK}",
-            {"held": [], "namespace": "default"},
-        )
-        [plan] = rows.scalar_one()
-        assert plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"] < 20
+        pages = []
+        for _ in range(8):  # until a function's plan is kept
+            rows = connection.exec_driver_sql(
+                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {due._OUTLOOK}",
+                {"held": [], "namespace": "default"},
+            )
+            [plan] = rows.scalar_one()
+            pages.append(plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"])
+        assert pages[-1] < 20, pages
 
 
 # -- what is read, and handed out once -----------------------------------------------------------

@@ -108,6 +108,17 @@ def test_a_persons_timetable_on_a_row_of_the_code_is_set_back(
     )
 
 
+def test_how_jobs_are_made_is_a_persons(connection: Connection) -> None:
+    """No entry says it, and it stays through what the code changes."""
+    sync.apply(connection, [entry()])
+    with db.transaction(connection):
+        schedules.edit(connection, "s", job={"lane": "gpu", "max_attempts": 1})
+    assert sync.apply(connection, [entry()]) == Changes()
+    assert sync.apply(connection, [entry(args=[7])]) == Changes(changed=["s"])
+    row = schedules.get(connection, "s")
+    assert (row.args, row.job) == ([7], {"lane": "gpu", "max_attempts": 1})
+
+
 def test_what_the_code_dropped_is_removed(connection: Connection) -> None:
     sync.apply(connection, [entry("a"), entry("b"), entry("c")])
     assert sync.apply(connection, [entry("b")]) == Changes(removed=["a", "c"])

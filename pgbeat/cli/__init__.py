@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from pgbeat import __version__
+from pgbeat import __version__, follow_workers
 
 #: Key of the `Target` in click's `Context.meta`.
 TARGET = "pgbeat.cli.target"
@@ -18,30 +18,44 @@ TARGET = "pgbeat.cli.target"
 #: Each command's module and what the list of commands says about it.
 COMMANDS = {
     "add": ("definitions", "Add a schedule."),
+    "audit": ("audit", "Show who changed what."),
     "backfill": ("backfill", "Launch what a schedule was due for in the past and missed."),
     "calendars": ("calendars", "Look at calendars, change them, ask them."),
     "check": ("check", "Say what would become of a schedule now, launching nothing."),
     "dead": ("dead_letters", "Look at dead letters, put them back or drop them."),
     "demo": ("setup", "Show pgbeat at work."),
+    "direct": ("direct", "Run a task here and now, before all that waits in a lane."),
     "disable": ("switches", "Take a schedule out of service."),
     "doctor": ("doctor", "Check the database, the beat and the broker."),
     "enable": ("switches", "Put a disabled schedule back in service."),
     "export": ("files", "Write the schedules as a file that declares them."),
     "explain": ("explain", "Say why a schedule did or didn't run."),
     "forecast": ("forecast", "Show what will be due when."),
+    "groups": ("groups", "Look at groups of jobs, make one, cancel one."),
     "history": ("ticks", "Show a schedule's last ticks."),
     "import": ("moving", "Move schedules in from another beat."),
+    "jobs": ("jobs", "Look at jobs, make them, hold, end and retry them."),
+    "lanes": ("lanes", "Look at lanes, change them, hold them."),
     "list": ("views", "List the schedules."),
+    "metrics": ("metrics", "Print the metrics, in Prometheus' text format."),
     "migrate": ("setup", "Bring the database's schema to the newest version."),
     "next": ("views", "Show when a schedule is due next."),
     "pause": ("switches", "Hold a schedule until it is resumed."),
+    "prune": ("prune", "Delete what is older than it is kept."),
     "queues": ("queues", "Show the queues; pause, resume or purge one."),
     "remove": ("switches", "Delete a schedule."),
     "resume": ("switches", "Let a paused schedule go on."),
     "status": ("views", "Show all about a schedule."),
     "sync": ("files", "Make the schedules be what a file says."),
+    "templates": ("templates", "Look at templates, and change them."),
+    "tokens": (
+        "tokens",
+        "Make tokens for the API and the console, list them, put them out of use.",
+    ),
     "trigger": ("ticks", "Decide a schedule now."),
     "update": ("definitions", "Change a schedule."),
+    "web": ("web", "Serve the REST API and the console."),
+    "webhooks": ("webhooks", "Have others told of what happens; look at deliveries."),
 }
 
 
@@ -161,3 +175,7 @@ def main() -> None:
         program(prog_name="pgbeat")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+# As one of Celery's commands we are here before its worker is.
+follow_workers()

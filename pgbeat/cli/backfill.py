@@ -13,19 +13,18 @@ from typing import Any
 
 import click
 
-from pgbeat import calendars, db, schedules
-from pgbeat.backfill import Gaps, backfill, gaps
+from pgbeat import calendars, db, permissions, schedules
+from pgbeat.backfill import Gaps, backfill, due_times, gaps
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED, SKIPPED, BadInput
 from pgbeat.cli.options import in_zone, read_moment
 from pgbeat.cli.printing import counted, line, styled, utc
 from pgbeat.cli.switches import dry_run_option
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.cli.ticks import person
 from pgbeat.cli.views import json_option
 from pgbeat.schedules import Schedule
 from pgbeat.ticks import Tick
-from pgbeat.timetables import Timetable, zone
+from pgbeat.timetables import zone
 
 #: Exit status of what was interrupted.
 _INTERRUPTED = 130
@@ -91,7 +90,7 @@ def backfill_command(
         first = in_zone(start, local, "--from")
         last = now if end is None else in_zone(end, local, "--to")
         _check_period(first, last, now)
-        timetable = _timetable(target, row)
+        timetable = due_times(row, target.timezone)
         named = [row.calendar] if row.calendar else []
         known = calendars.load(connection, named, namespace=row.namespace)
         found = gaps(connection, row, timetable, known, first, last, timezone=target.timezone)
@@ -127,20 +126,6 @@ def _check_period(start: datetime, end: datetime, now: datetime) -> None:
         )
 
 
-def _timetable(target: Target, row: Schedule) -> Timetable:
-    if row.after is not None:
-        raise BadInput(
-            f"schedule {row.name!r} comes {printing.timetable(row)} and has no times of its own"
-        )
-    timetable = row.timetable(target.timezone)
-    if timetable is None:
-        raise BadInput(
-            f"schedule {row.name!r} has its timetable in the app's code, which doesn't tell when "
-            "it was due"
-        )
-    return timetable
-
-
 def _launch(target: Target, name: str, found: Gaps, run: _Run, *, quiet: bool) -> None:
     app = target.require_app("a backfill needs the app, whose launchers and tasks it runs")
     with target.session() as connection, _interruptible() as interrupted:
@@ -148,7 +133,7 @@ def _launch(target: Target, name: str, found: Gaps, run: _Run, *, quiet: bool) -
         patience = max(1, row.max_retries)
         decisions = backfill(
             connection, app, target.settings, name, found.times,
-            job_source="user_cli", created_by=f"user:{person()}",
+            job_source="user_cli", created_by=permissions.user().name,
         )  # fmt: skip
         shows = sys.stderr.isatty() and not quiet
         with closing(decisions):

@@ -13,9 +13,7 @@ from pgbeat.cli.printing import line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.judge import Verdict
-from pgbeat.launchers import JobRequest
 from pgbeat.rehearsal import Rehearsal, rehearse
-from pgbeat.schedules import Schedule
 
 _VERBS = {
     "launched": "would be launched",
@@ -55,7 +53,6 @@ def check_command(target: Target, ctx: click.Context, name: str, as_json: bool) 
 
 def _json(found: Rehearsal) -> dict[str, Any]:
     outcome, why = _said(found.verdict)
-    request = found.verdict.request
     return {
         "schedule": found.schedule.name,
         "outcome": found.outcome,
@@ -63,19 +60,42 @@ def _json(found: Rehearsal) -> dict[str, Any]:
         "error": found.error,
         "objections": [objection._asdict() for objection in found.objections],
         "launcher": {"name": found.schedule.launcher, "outcome": outcome, "why": why},
-        "request": None if request is None else _request(found.schedule, request),
+        "request": _request(found),
+        "job": _job(found),
     }
 
 
-def _request(row: Schedule, request: JobRequest) -> dict[str, Any]:
+def _request(found: Rehearsal) -> dict[str, Any] | None:
     """What would be launched; what is not JSON is shown as Python writes it."""
-    options = {**row.options, **request.options}
+    row, request = found.schedule, found.verdict.request
+    if request is None:
+        return None
+    args, kwargs, options = request.args, request.kwargs, {**row.options, **request.options}
+    if found.order is not None:  # with what its template adds
+        launch = found.order.launch
+        args, kwargs, options = launch.args, launch.kwargs, {**launch.options}
+    queue = options.pop("queue", None) if found.order is not None else options.get("queue")
     return {
         "task": request.task,
-        "args": _plain(list(request.args)),
-        "kwargs": _plain(dict(request.kwargs)),
+        "args": _plain(list(args)),
+        "kwargs": _plain(dict(kwargs)),
         "options": _plain(options),
-        "queue": str(options.get("queue") or row.queue or "") or None,
+        "queue": str(queue or row.queue or "") or None,
+    }
+
+
+def _job(found: Rehearsal) -> dict[str, Any] | None:
+    """How its job would be queued and retried."""
+    if found.order is None:
+        return None
+    job = found.order.job
+    return {
+        "lane": job.lane,
+        "priority": job.priority or 0,
+        "max_attempts": job.max_attempts,
+        "unique_key": job.unique_key,
+        "awaits_approval": bool(job.awaits_approval),
+        "waits_for": found.waits,
     }
 
 
@@ -95,12 +115,14 @@ def _said(verdict: Verdict) -> tuple[str, str | None]:
 
 def _show(found: Rehearsal) -> None:
     why = found.reason or found.error
-    request = found.verdict.request
+    request = _request(found)
     about = "" if why is None else line(why)
     if found.outcome == "launched" and request is not None:
-        about = line(_launch(_request(found.schedule, request)))
+        about = line(_launch(request))
     style = printing.STYLES[found.outcome]
     printing.show(Text.assemble((_VERBS[found.outcome], style), f": {about}"))
+    if found.waits is not None:
+        click.echo(f"Its job would wait for {line(found.waits)}.")
     outcome, said = _said(found.verdict)
     others: list[tuple[str, str]] = [(o.policy, line(o.reason)) for o in found.objections]
     if others:

@@ -1,7 +1,7 @@
 """`pgbeat add` and `update`: what schedules are."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -9,13 +9,13 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection
 
-from pgbeat import schedules
+from pgbeat import job_policies, lanes, schedules, templates
 from pgbeat.cli import printing
+from pgbeat.cli.job_options import cleared_keys, given_policy, policy_clearing, policy_options
 from pgbeat.cli.options import (
     CLEARABLE,
     CLEARED,
     MOMENTS,
-    TIMETABLES,
     Command,
     clearing,
     definition,
@@ -24,7 +24,7 @@ from pgbeat.cli.options import (
 from pgbeat.cli.switches import dry_run_option, next_line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.errors import AlreadyExists, ConditionError, NotFound
-from pgbeat.schedules import Schedule
+from pgbeat.schedules import TIMETABLES, Schedule
 from pgbeat.timetables import zone
 
 #: What can only be checked with the app.
@@ -36,13 +36,14 @@ _CODE_OWNS = {"task", "timezone", "args", "kwargs", "options", *TIMETABLES}
 @click.command("add", cls=Command)
 @click.argument("name")
 @definition
+@policy_options(of_schedule=True)
 @click.option("--if-not-exists", is_flag=True, help="Leave it as it is if it is there.")
 @dry_run_option
 @pass_target
 def add_command(
     target: Target, /, name: str, if_not_exists: bool, dry_run: bool, **given: Any
 ) -> None:
-    """Add a schedule: a name, a task, and when.
+    """Add a schedule: a name, a task or a template that has one, and when.
 
     With the app (-A), task, launcher and arguments are checked against what it has registered.
     Times without an offset are those of the schedule's zone, else the app's.
@@ -53,17 +54,20 @@ def add_command(
         "retry_base": timedelta(seconds=settings.retry_base),
         "retry_cap": timedelta(seconds=settings.retry_cap),
     }
+    job = given_policy(given)
     values |= {key: value for key, value in given.items() if value is not None}
+    values |= {"job": job} if job else {}
     assumed = _place(target, values, None)
-    check = _checker(target, values)
+    asked = _asked(values, job)
+    check = _checker(target, asked)
     condition = _try_condition(target, values)
     try:
         with target.transaction(dry_run=dry_run) as connection:
             row = schedules.add(
                 connection, name, source="cli", namespace=settings.namespace, **values
             )
-            check(row)
-            missing = _missing(connection, row)
+            check(_whole(connection, row))
+            missing = [*_missing(connection, row, "after"), *_missing_for_jobs(connection, row)]
     except AlreadyExists:
         if not if_not_exists:
             raise
@@ -71,13 +75,15 @@ def add_command(
         return
     verb = "Would add" if dry_run else "Added"
     click.echo(f"{verb} schedule {name!r}. {next_line(target, row)}".rstrip())
-    _remark(target, values, condition, assumed, missing)
+    _remark(target, asked, condition, assumed, *missing)
 
 
 @click.command("update", cls=Command)
 @click.argument("name")
 @definition
+@policy_options(of_schedule=True)
 @clearing
+@policy_clearing
 @dry_run_option
 @pass_target
 def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> None:
@@ -86,6 +92,8 @@ def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) ->
     What says when (--cron, --every, --at …) takes the place of what said so before. Times without
     an offset are those of the schedule's zone, else the app's.
     """
+    job = given_policy(given)
+    cleared = cleared_keys(given, job)
     values = {
         key: value
         for key, value in given.items()
@@ -97,27 +105,34 @@ def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) ->
                 flag = column.replace("_", "-")
                 raise click.UsageError(f"--{flag} and --no-{option} exclude each other")
             values[column] = CLEARED.get(column)
-    if not values:
+    if not (values or job or cleared):
         raise click.UsageError("nothing to change; give at least one option (see --help)")
     if not values.keys().isdisjoint(TIMETABLES):
         values = dict.fromkeys(TIMETABLES) | values
-    check = _checker(target, values)
+    asked = _asked(values, job)
+    check = _checker(target, asked)
     condition = _try_condition(target, values)
     namespace = target.settings.namespace
     with target.transaction(dry_run=dry_run) as connection:
         before = schedules.get(connection, name, for_update=True, namespace=namespace)
         assumed = _place(target, values, before.timezone)
+        if job or cleared:
+            kept = {key: value for key, value in before.job.items() if key not in cleared}
+            values["job"] = kept | job
         row = schedules.edit(connection, name, namespace=namespace, **values)
-        check(row)
-        missing = _missing(connection, row) if "after" in values else ""
-    changes = [key for key in values if getattr(before, key) != getattr(row, key)]
+        check(_whole(connection, row))
+        missing = [*_missing(connection, row, *values)]
+        missing += _missing_for_jobs(connection, row) if job else []
+    # A template may have given it a task.
+    changes = [key for key in [*values, "task"] if getattr(before, key) != getattr(row, key)]
+    changes = list(dict.fromkeys(changes))
     if not changes:
         click.echo(f"Schedule {name!r} is like that already.")
         return
     verb = "Would change" if dry_run else "Changed"
     click.echo(f"{verb} schedule {name!r}. {next_line(target, row)}".rstrip())
-    printing.show(printing.facts([(key, _change(before, row, key)) for key in changes]))
-    _remark(target, values, condition, assumed, missing)
+    printing.show(printing.facts([fact for key in changes for fact in _change(before, row, key)]))
+    _remark(target, asked, condition, assumed, *missing)
     if row.source == "code" and _CODE_OWNS & set(changes):
         printing.note("it is made by the app's code, and beat sets it back when it starts.")
 
@@ -136,20 +151,56 @@ def _place(target: Target, values: dict[str, Any], timezone: str | None) -> str:
     return "times without an offset are taken for UTC; with -A APP, for the app's zone."
 
 
-def _missing(connection: Connection, row: Schedule) -> str:
+def _missing(connection: Connection, row: Schedule, *keys: str) -> Iterator[str]:
     """That the schedule that it comes after is not there, if so: it may be added later."""
-    if row.after is None:
-        return ""
+    if row.after is None or "after" not in keys:
+        return
     try:
         schedules.get(connection, row.after, namespace=row.namespace)
     except NotFound as error:
         stop = "" if str(error).endswith("?") else "."
-        return f"{error}{stop} Until it is there, nothing is launched after it."
-    return ""
+        yield f"{error}{stop} Until it is there, nothing is launched after it."
 
 
-def _change(before: Schedule, after: Schedule, key: str) -> Text:
-    return Text(f"{_value(getattr(before, key))} → {_value(getattr(after, key))}")
+def _missing_for_jobs(connection: Connection, row: Schedule) -> Iterator[str]:
+    """That its lane or its template is not there."""
+    lookups: dict[str, Callable[[str], object]] = {
+        "lane": lambda name: lanes.get(connection, row.namespace, name),
+        "template": lambda name: templates.get(connection, name, namespace=row.namespace),
+    }
+    for key, look_up in lookups.items():
+        if row.job.get(key) is None:
+            continue
+        try:
+            look_up(row.job[key])
+        except NotFound as error:
+            stop = "" if str(error).endswith("?") else "."
+            yield f"{error}{stop} Until it is there, its ticks fail."
+
+
+def _whole(connection: Connection, row: Schedule) -> Schedule:
+    """The row with what its template adds; as it is where there is none."""
+    from pgbeat.registry import completed
+
+    named = row.job.get("template")
+    found = templates.load(connection, [named] if named else [], namespace=row.namespace)
+    return completed(row, found[named]) if named in found else row
+
+
+def _asked(values: Mapping[str, Any], job: Mapping[str, Any]) -> set[str]:
+    """Columns given that only the app can judge; a template stands for its task."""
+    return {key for key in _NEED_APP if key in values} | ({"task"} if "template" in job else set())
+
+
+def _change(before: Schedule, after: Schedule, key: str) -> Iterator[tuple[str, Text]]:
+    """Facts: what was another value before."""
+    if key != "job":
+        yield key, Text(f"{_value(getattr(before, key))} → {_value(getattr(after, key))}")
+        return
+    old, new = (job_policies.read(row.job)[0]._asdict() for row in (before, after))
+    for name, value in new.items():
+        if value != old[name]:
+            yield f"job {name}", Text(f"{_value(old[name])} → {_value(value)}")
 
 
 def _value(value: Any) -> str:
@@ -162,12 +213,12 @@ def _value(value: Any) -> str:
     return printing.line(value if isinstance(value, str) else json.dumps(value))
 
 
-def _checker(target: Target, values: dict[str, Any]) -> Callable[[Schedule], None]:
+def _checker(target: Target, asked: set[str]) -> Callable[[Schedule], None]:
     """Refuses a row that the app can't launch. The app is loaded here, before any row is locked."""
     from pgbeat.publisher import check_options
     from pgbeat.registry import check
 
-    app = target.registry if _NEED_APP & set(values) else None
+    app = target.registry if asked else None
     return lambda row: check_options(row.options) if app is None else check(app, row)
 
 
@@ -186,10 +237,10 @@ def _try_condition(target: Target, values: dict[str, Any]) -> str:
     return "Its condition holds now." if answer is True else f"Its condition says no: {answer}."
 
 
-def _remark(target: Target, values: dict[str, Any], condition: str, *notes: str) -> None:
+def _remark(target: Target, asked: set[str], condition: str, *notes: str) -> None:
     if condition:
         click.echo(condition)
     for note in filter(None, notes):
         printing.note(note)
-    if _NEED_APP & set(values) and not target.has_app:
+    if asked and not target.has_app:
         printing.note("task and launcher are not checked; with -A APP they would be.")

@@ -8,15 +8,17 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection
 
-from pgbeat import db, leases, schedules, ticks
+from pgbeat import db, leases, schedules, ticks, whereabouts
 from pgbeat.cli import printing
 from pgbeat.cli.printing import line, relative, span, when
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option, window
 from pgbeat.errors import NotFound
+from pgbeat.jobs import Job
 from pgbeat.leases import Holder
 from pgbeat.schedules import Schedule
 from pgbeat.ticks import Entry
+from pgbeat.whereabouts import Whereabouts
 
 #: A beat that is alive decides sooner than this, conditions aside.
 _PROMPT = timedelta(seconds=2)
@@ -29,6 +31,37 @@ class Answer:
     cause: str
     summary: str
     advice: str = ""
+
+    def with_job(self, job: "UnfinishedJob") -> "Answer":
+        """The answer where a job of the schedule has not ended, which that is about, or is worth a
+        sentence."""
+        if self.cause == "overlap":
+            said = f"{self.summary} That one {line(job.where.sentence)}."
+            return Answer(self.cause, said, job.where.advice or self.advice)
+        if job.where.cause in _ON_ITS_WAY:
+            return self
+        said = f"{self.summary} The job that it launched {line(job.where.sentence)}."
+        return Answer(self.cause, said, " ".join(filter(None, (self.advice, job.where.advice))))
+
+
+#: Where a job is as it should be.
+_ON_ITS_WAY = ("running", "queue", "outbox", "ended")
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedJob:
+    """The job of the last tick, or that which is waited for, and why it isn't done."""
+
+    job: Job
+    where: Whereabouts
+
+    def as_json(self) -> dict[str, object]:
+        """For programs."""
+        job = self.job
+        return {
+            "id": job.id, "state": job.state, "attempt": job.attempt, "lane": job.lane,
+            "run_at": job.run_at, **self.where._asdict(),
+        }  # fmt: skip
 
 
 @click.command("explain")
@@ -45,10 +78,13 @@ def explain_command(target: Target, name: str, as_json: bool) -> None:
         holders = leases.holders(connection, settings.leader_key)
         backlog = schedules.count(connection, namespace=settings.namespace)["due"]
         before = _before(connection, row, now)
-    last = history[0] if history else None
+        last = history[0] if history else None
+        job = _unfinished(connection, row, last, now)
     leader = next((holder for holder in holders if holder.leads), None)
     patience = timedelta(seconds=settings.condition_timeout)
     answer = explain(row, holders, backlog, now, settings.leader_key, patience, before)
+    if job is not None:
+        answer = answer.with_job(job)
     if as_json:
         printing.echo_json(
             {
@@ -58,6 +94,7 @@ def explain_command(target: Target, name: str, as_json: bool) -> None:
                 "advice": answer.advice or None,
                 "next_run": row.next_run,
                 "last_tick": last,
+                "job": job and job.as_json(),
                 "leader": leader,
             }
         )
@@ -71,7 +108,7 @@ def explain_command(target: Target, name: str, as_json: bool) -> None:
         printing.facts(
             [
                 ("last tick", _last(last, now)),
-                ("its job", _job(last)),
+                ("its job", _job(last, job)),
                 ("next run", when(row.next_run, now) if waits else None),
                 ("timetable", printing.timetable(row, target.timezone)),
                 ("window", window(row, now)),
@@ -145,6 +182,17 @@ def explain(
 
 #: What is easily forgotten where the end of a job counts.
 _WORKERS = "The end of a job is known if the worker's app imports pgbeat.worker."
+
+
+def _unfinished(
+    connection: Connection, row: Schedule, last: Entry | None, now: datetime
+) -> UnfinishedJob | None:
+    """The job that the schedule waits for, else that of its last tick, unless that has ended."""
+    job_id = row.waiting_for or (None if last is None else last.job_id)
+    job = None if job_id is None else whereabouts.last_attempt(connection, job_id)
+    if job is None or job.has_ended:
+        return None
+    return UnfinishedJob(job, whereabouts.of_job(connection, job, now))
 
 
 def _disabled(row: Schedule, now: datetime) -> Answer:
@@ -223,12 +271,15 @@ def _last(last: Entry | None, now: datetime) -> str | Text:
     )
 
 
-def _job(last: Entry | None) -> str | Text | None:
+def _job(last: Entry | None, job: UnfinishedJob | None) -> str | Text | None:
     if last is None or last.job_id is None:
         return None
     state = printing.styled(last.job_state or "gone")
     why = f": {line(last.job_error)}" if last.job_error else ""
-    return Text.assemble(f"{last.job_id} ", state, why)
+    again = ""
+    if job is not None and job.job.retry_of is not None:
+        again = f", tried again as {job.job.id}"
+    return Text.assemble(f"{last.job_id} ", state, why, again)
 
 
 def _condition(row: Schedule) -> str | None:

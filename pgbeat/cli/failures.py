@@ -8,7 +8,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat import db
 from pgbeat.config import place
-from pgbeat.errors import ConfigError, InvalidSchedule, PgbeatError
+from pgbeat.errors import ConfigError, InvalidJob, InvalidSchedule, PgbeatError
 
 #: Exit statuses: it failed, or there is no such thing; it was not understood; conditions say no.
 FAILED, REFUSED, SKIPPED = 1, 2, 3
@@ -25,7 +25,7 @@ class BadInput(click.ClickException):
 
 def refusal(error: Exception, target: Any) -> click.ClickException | None:
     """What to say about an error; `None` for one that is a mistake of ours."""
-    if isinstance(error, ConfigError | InvalidSchedule):
+    if isinstance(error, ConfigError | InvalidSchedule | InvalidJob):
         return BadInput(str(error))
     if isinstance(error, UnicodeEncodeError):
         return BadInput("an argument is not valid UTF-8")

@@ -114,7 +114,7 @@ class Command(click.Command):
             if record is not None and isinstance(param, click.Option):
                 sections.setdefault(getattr(param, "heading", _REST), []).append(record)
         rest = sections.pop(_REST)
-        clearable = [flag.removeprefix("--no-") for flag, _ in sections.pop(_CLEAR, [])]
+        clearable = [flag.removeprefix("--no-") for flag, _ in sections.pop(CLEAR, [])]
         if clearable:
             rest.insert(0, ("--no-NAME", f"Clear it: {', '.join(clearable)}."))
         for heading, records in [*sections.items(), (_REST, rest)]:
@@ -124,7 +124,7 @@ class Command(click.Command):
 
 _WHAT, _WHEN, _LIMITS = "What it launches", "When (one of them)", "Within which limits"
 _POLICIES, _FAILURES = "Where times are missed or come too close", "When it fails"
-_CLEAR, _REST = "Clear", "Options"
+CLEAR, _REST = "Clear", "Options"
 
 
 def _option(heading: str, *names: str, **kwargs: Any) -> Callable[[F], F]:
@@ -187,8 +187,6 @@ _OPTIONS = [
 ]  # fmt: skip
 #: Columns of times, by their flag.
 MOMENTS = {"once_at": "--at", "starts_at": "--starts-at", "ends_at": "--ends-at"}
-#: Columns that say when: a schedule has one of them.
-TIMETABLES = ("cron", "every", "once_at", "solar", "rrule", "after")
 #: Columns that can be cleared, by their option.
 CLEARABLE = {
     "task": "task",
@@ -219,5 +217,5 @@ def definition(command: F) -> F:
 def clearing(command: F) -> F:
     """Adds a flag for each thing that can be cleared."""
     for name in reversed(CLEARABLE):
-        command = _option(_CLEAR, f"--no-{name}", is_flag=True, help=f"Clear {name}.")(command)
+        command = _option(CLEAR, f"--no-{name}", is_flag=True, help=f"Clear {name}.")(command)
     return command

@@ -24,8 +24,14 @@ STYLES = {
     "skipped": "yellow",
     "failed": "red",
     "completed": "green",
+    "delivered": "green",
     "running": "cyan",
     "waiting": "cyan",
+    "scheduled": "cyan",
+    "cancelled": "yellow",
+    "lost": "red",
+    "pending": "cyan",
+    "failing": "red",
     "active": "green",
     "paused": "yellow",
     "disabled": "red",
@@ -178,6 +184,11 @@ def note(message: str) -> None:
 def echo_json(value: Any) -> None:
     """JSON with times in ISO 8601 (UTC) and lengths of time in seconds."""
     click.echo(json.dumps(value, default=_plain, indent=2, ensure_ascii=False))
+
+
+def json_line(value: Any) -> str:
+    """The same on one line."""
+    return json.dumps(value, default=_plain, ensure_ascii=False)
 
 
 def row_json(row: Schedule) -> dict[str, Any]:

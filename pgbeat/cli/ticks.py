@@ -1,15 +1,13 @@
 """`pgbeat trigger` and `history`: decisions made now, and those made so far."""
 
-import getpass
-import os
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
 from rich.text import Text
 
-from pgbeat import db, schedules, ticks
+from pgbeat import db, permissions, schedules, ticks
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED, SKIPPED, BadInput
 from pgbeat.cli.printing import line, styled, utc
@@ -47,7 +45,7 @@ def trigger_command(target: Target, ctx: click.Context, name: str, as_json: bool
     with target.session() as connection:
         decision = trigger(
             connection, app, target.settings, name,
-            job_source="user_cli", created_by=f"user:{person()}",
+            job_source="user_cli", created_by=permissions.user().name,
         )  # fmt: skip
     tick = decision.tick
     if as_json:
@@ -56,14 +54,6 @@ def trigger_command(target: Target, ctx: click.Context, name: str, as_json: bool
         why = f"job {tick.job_id}" if tick.job_id else printing.why(tick)
         printing.show(Text.assemble(styled(tick.outcome), f": {why}"))
     ctx.exit({"launched": 0, "skipped": SKIPPED}.get(tick.outcome, FAILED))
-
-
-def person() -> str:
-    """The login name of who calls."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        return str(os.getuid())
 
 
 @click.command("history")
@@ -75,7 +65,8 @@ def person() -> str:
 @json_option
 @pass_target
 def history_command(target: Target, name: str, limit: int, results: bool, as_json: bool) -> None:
-    """Show a schedule's last ticks: outcome, reason or job, and how the job ended.
+    """Show a schedule's last ticks: outcome, reason or job, and how the job ended, or the last one
+    that tried it again.
 
     Jobs stay pending here unless the worker's app imports pgbeat.worker; --results asks the
     result backend instead.
@@ -103,10 +94,13 @@ def history_command(target: Target, name: str, limit: int, results: bool, as_jso
     if not entries:
         click.echo(f"Schedule {row.name!r} has no ticks yet; `pgbeat explain` says why.")
         return
-    _show(entries)
+    _show(entries, now)
     click.echo()
     click.echo(_summary(stats))
-    old = [e for e in entries if e.job_state == "pending" and now - e.decided_at > _SOON]
+    old = [
+        e for e in entries
+        if e.job_state == "pending" and not _is_in_line(e) and now - e.decided_at > _SOON
+    ]  # fmt: skip
     if old and not results:
         printing.note(
             f"{len(old)} of the jobs seem pending: no worker took them, or its app doesn't "
@@ -118,7 +112,7 @@ def history_command(target: Target, name: str, limit: int, results: bool, as_jso
 _SOON = timedelta(minutes=1)
 
 
-def _show(entries: list[Entry]) -> None:
+def _show(entries: list[Entry], now: datetime) -> None:
     wide = printing.is_wide()
     middle = ["trigger", "why", "job", "how it ended"] if wide else ["why, or job"]
     folding = {"why", "how it ended", "why, or job"}
@@ -128,6 +122,7 @@ def _show(entries: list[Entry]) -> None:
         job = str(entry.job_id or "")
         ended = Text.assemble(
             styled(entry.job_state or ("gone" if job else "")),
+            _standing(entry, now),
             f": {line(entry.job_error)}" if entry.job_error else "",
         )
         if wide:
@@ -138,6 +133,23 @@ def _show(entries: list[Entry]) -> None:
             cells = [Text.assemble(asked, f"{job} ", ended, told) if job else f"{asked}{why}"]
         table.add_row(utc(entry.due_at), styled(entry.outcome), *cells)
     printing.show(table)
+
+
+def _standing(entry: Entry, now: datetime) -> str:
+    """Which attempt at a job it is, where it is not the only one, and what it waits for."""
+    said = []
+    if entry.job_attempt is not None and entry.job_attempt > 1:
+        said.append(f"attempt {entry.job_attempt} of {entry.job_max_attempts}")
+    if entry.job_state == "scheduled" and entry.job_run_at is not None:
+        said.append(printing.relative(entry.job_run_at, now))
+    if _is_in_line(entry):
+        said.append(f"in the line of lane {line(entry.job_lane)}")
+    return f" ({', '.join(said)})" if said else ""
+
+
+def _is_in_line(entry: Entry) -> bool:
+    is_waiting = entry.job_state == "pending" and entry.job_dispatched_at is None
+    return is_waiting and entry.job_lane is not None
 
 
 def _summary(stats: ticks.Stats) -> str:

@@ -8,9 +8,10 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from pgbeat import calendars, db, entries, schedules, ticks
+from pgbeat import calendars, db, entries, schedules, statistics, ticks
 from pgbeat.calendars import Calendar
 from pgbeat.cli import printing
+from pgbeat.cli.job_options import in_words
 from pgbeat.cli.printing import line, styled, when
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.forecast import Expected, exclusion, upcoming
@@ -77,9 +78,10 @@ def _last(row: Schedule, now: datetime) -> str:
 
 
 def _what(row: Schedule) -> str:
+    lane = f" in lane {line(row.job['lane'])}" if row.job.get("lane") else ""
     if row.launcher == "GenericLauncher":
-        return line(row.task)
-    return f"{line(row.task)} by {row.launcher}" if row.task else f"by {row.launcher}"
+        return f"{line(row.task)}{lane}"
+    return (f"{line(row.task)} by {row.launcher}" if row.task else f"by {row.launcher}") + lane
 
 
 @click.command("status")
@@ -92,13 +94,16 @@ def status_command(target: Target, name: str, as_json: bool) -> None:
         now = db.now(connection)
         row = schedules.get(connection, name, namespace=target.settings.namespace)
         history = ticks.history(connection, row.id, limit=1)
+        runs = statistics.of_schedule(connection, row.id)
     last = history[0] if history else None
     if as_json:
-        printing.echo_json(printing.row_json(row) | {"last_tick": last})
+        figures = runs._asdict() | {"success_rate": runs.success_rate}
+        printing.echo_json(printing.row_json(row) | {"last_tick": last, "runs": figures})
         return
     click.secho(line(row.name), bold=True, nl=False)
     click.echo(f" ({printing.state(row)})")
-    printing.show(printing.facts(_facts(target, row, last, now)))
+    facts = [*_facts(target, row, last, now), ("runs", _runs(runs))]
+    printing.show(printing.facts(facts))
 
 
 def _facts(
@@ -129,6 +134,7 @@ def _facts(
         ("kwargs", printing.compact(row.kwargs)),
         ("options", printing.compact(row.options)),
         ("queue", row.queue),
+        ("jobs", in_words(row.job)),
         ("last tick", None if last is None else Text.assemble(*_tick(last, now))),
         ("last run", when(row.last_run, now)),
         ("last success", when(row.last_success, now)),
@@ -175,6 +181,24 @@ def _retries(row: Schedule) -> str:
         f"{row.retry_count} of {row.max_retries} used; {printing.span(row.retry_base, 4)} "
         f"{growth}each time, {printing.span(row.retry_cap, 4)} at most{probe}"
     )
+
+
+def _runs(figures: statistics.Figures) -> str | None:
+    """How its jobs' executions came out, in a line."""
+    if not figures.total:
+        return None
+    words = [printing.counted(figures.total, "run" if figures.is_whole else "newest run")]
+    counts = (figures.running, figures.failed, figures.cancelled, figures.skipped)
+    names = ("running", "failed", "cancelled", "skipped")
+    words += [f"{count} {name}" for count, name in zip(counts, names, strict=True) if count]
+    if figures.success_rate is not None:
+        words.append(f"success rate {figures.success_rate:.0%}")
+    if figures.average_ms is not None and figures.p95_ms is not None:
+        average, most = (
+            printing.span(timedelta(milliseconds=ms)) for ms in (figures.average_ms, figures.p95_ms)
+        )
+        words.append(f"{average} on average, 95% within {most}")
+    return "; ".join(words)
 
 
 def _tick(tick: ticks.Entry, now: datetime) -> Iterator[str | Text]:

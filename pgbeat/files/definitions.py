@@ -11,6 +11,7 @@ from typing import Any
 from pgbeat.errors import InvalidTimetable
 from pgbeat.files.documents import Mistake
 from pgbeat.files.fields import FIELDS, TIMETABLES
+from pgbeat.job_policies import JobPolicy
 from pgbeat.timetables import parse_cron, parse_rrule, parse_solar, zone
 
 #: A line and a column, from 1.
@@ -79,7 +80,8 @@ _NO_TIMETABLE = (
     "or once_at, solar, rrule or after"
 )
 _NO_TASK = (
-    "it has no task; set task to a registered task's name (for example 'tasks.maintenance.backup')"
+    "it has no task; set task to a registered task's name (for example "
+    "'tasks.maintenance.backup'), or job to a template ({template: NAME})"
 )
 
 
@@ -93,7 +95,8 @@ def problems(definition: Definition, unfit: set[str]) -> Iterator[tuple[str, str
     if len(chosen) != 1:
         yield chosen[1] if chosen else "", too_many(chosen) if chosen else _NO_TIMETABLE
     is_generic = values["launcher"] == "GenericLauncher" and "launcher" not in unfit
-    if is_generic and values["task"] is None and "task" not in unfit:
+    has_task = values["task"] is not None or has_template(values)
+    if is_generic and not has_task and not unfit & {"task", "job"}:
         yield "", _NO_TASK
     for field in ("once_at", "starts_at", "ends_at"):
         moment, timezone = values[field], values["timezone"]
@@ -113,6 +116,11 @@ def problems(definition: Definition, unfit: set[str]) -> Iterator[tuple[str, str
                 definition.nearest(high, low),
                 f"{high} ({most}) must not be {relation} {low} ({least})",
             )
+
+
+def has_template(values: Mapping[str, Any]) -> bool:
+    """Whether a template says what is launched, where the definition doesn't."""
+    return bool((values.get("job") or {}).get("template"))
 
 
 def timetables(values: Mapping[str, Any]) -> list[str]:
@@ -136,7 +144,7 @@ _OTHER_WORDS = {
     "depends_on": "after", "start": "starts_at", "end": "ends_at", "start_date": "starts_at",
     "end_date": "ends_at", "misfire_grace_time": "grace", "coalesce": "catch_up",
     "next_run": "starts_at", "at": "once_at", "one_off": "once_at", "paused_at": "paused",
-    "priority": "options", "expires": "options", "timeout_seconds": "options",
+    "expires": "options", "timeout_seconds": "options",
 }  # fmt: skip
 
 
@@ -148,6 +156,8 @@ def near(word: str, known: Iterable[str]) -> str:
 
 def unknown(field: str) -> str:
     """That there is no such field, and which was meant."""
+    if field in JobPolicy._fields:
+        return f"there is no field {field!r}; write it in job: {{{field}: …}}"
     other = _OTHER_WORDS.get(field.lower().replace("-", "_"))
     hint = f"did you mean {other!r}?" if other else near(field, FIELDS)
     return f"there is no field {field!r}; {hint or 'there are ' + ', '.join(FIELDS)}"

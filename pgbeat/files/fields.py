@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from pgbeat.files.job_policies import Policy
 from pgbeat.files.kinds import Choice, Duration, Json, Kind, Moment, Number, Switch, Text, Whole
 
 
@@ -94,6 +95,10 @@ FIELDS = {
         Field(
             "probe_after", Duration("6 hours", False),
             "Disabled for its failures, it is tried again after this long.",
+        ),
+        Field(
+            "job", Policy(),
+            "How its jobs are made, queued and retried: lane, priority, max_attempts …", {},
         ),
         Field("owner", Text("data team"), "Whom to ask about it."),
         Field("enabled", Switch(), "Whether it is in service.", True),

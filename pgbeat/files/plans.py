@@ -7,11 +7,12 @@ from typing import Any
 from sqlalchemy import ARRAY, Connection, Row, Text, bindparam, func, or_, select
 
 from pgbeat import calendars
-from pgbeat.files.definitions import Definition, circles, circular, near
+from pgbeat.files.definitions import Definition, circles, circular, has_template, near
 from pgbeat.files.documents import Mistake
 from pgbeat.files.fields import FIELDS, SWITCHES, plain, same
+from pgbeat.files.job_policies import canonical
 from pgbeat.files.reading import File, InvalidFile
-from pgbeat.tables import schedules
+from pgbeat.tables import lanes, schedules, templates
 
 #: The reason of a schedule that the file takes out of service.
 BY_FILE = "disabled by its file"
@@ -126,11 +127,22 @@ def _changes(row: Row[Any], definition: Definition) -> Iterator[Change]:
     base = row.file_definition if row.source == "file" else None
     for name, described in FIELDS.items():
         have, want = getattr(row, name), definition.values[name]
+        if name == "job":
+            have = canonical(have)
+        if name == "task" and _is_templates(definition, base):
+            continue
         if same(have, want) or (name in SWITCHES and not _switches(row, name, want, base)):
             continue
         old, new = described.plain(have), described.plain(want)
         was = old if base is None else base.get(name, described.plain(described.default))
         yield Change(name, old, new, not same(was, old), was)
+
+
+def _is_templates(definition: Definition, base: Mapping[str, Any] | None) -> bool:
+    """Whether the task is its template's, which the database fills in; unless the file that was
+    there before named one."""
+    is_open = definition.values["task"] is None and has_template(definition.values)
+    return is_open and (base or {}).get("task") is None
 
 
 def _switches(row: Row[Any], name: str, want: bool, base: Mapping[str, Any] | None) -> bool:
@@ -178,8 +190,20 @@ def _check_names(connection: Connection, file: File, plan: Plan) -> None:
         mistakes.extend(_missing("after", applied, plan.after.keys()))
         found = [circle for circle in circles(plan.after) if applied.keys() & {*circle}]
         mistakes.extend(circular(applied, circle) for circle in found)
+    for key, table in _OF_JOBS.items():
+        named = {n: d for n, d in applied.items() if d.values["job"].get(key) is not None}
+        if named:
+            query = select(table.c.name).where(table.c.namespace == plan.namespace)
+            there = list(connection.scalars(query))
+            for definition in named.values():
+                name = definition.values["job"][key]
+                if name not in there:
+                    mistakes.append(definition.mistake("job", _no(f"job: {key}", key, name, there)))
     if mistakes:
         raise InvalidFile(file.label, mistakes)
+
+
+_OF_JOBS = {"lane": lanes, "template": templates}
 
 
 def _missing(
@@ -189,5 +213,9 @@ def _missing(
     for definition in definitions.values():
         name = definition.values[field]
         if name is not None and name not in there:
-            hint = near(name, there) or f"there are {', '.join(sorted(there)[:20]) or 'none'}"
-            yield definition.mistake(field, f"{field}: there is no {noun} {name!r}; {hint}")
+            yield definition.mistake(field, _no(field, noun, name, there))
+
+
+def _no(field: str, noun: str, name: str, there: Collection[str]) -> str:
+    hint = near(name, there) or f"there are {', '.join(sorted(there)[:20]) or 'none'}"
+    return f"{field}: there is no {noun} {name!r}; {hint}"

@@ -24,7 +24,9 @@ from pgbeat.files.definitions import (
 from pgbeat.files.documents import Entry, Mistake, Node, Notes, Unreadable
 from pgbeat.files.fields import FIELDS, TIMETABLES
 from pgbeat.files.function_entries import FunctionEntry, rest
+from pgbeat.files.job_policies import Misfit
 from pgbeat.files.kinds import shown
+from pgbeat.job_policies import JobPolicy
 
 #: What else is wrong with a definition: the field, or "", and a sentence.
 Check = Callable[["Definition"], Iterable[tuple[str, str]]]
@@ -239,6 +241,10 @@ class _Reader:
             return
         try:
             values[key] = FIELDS[key].kind.read(plain)
+        except Misfit as error:
+            for part, sentence in error.mistakes:
+                self._notes.at(_part(entry.node, part), f"{key}: {part}: {sentence}", name, key)
+            return
         except ValueError as error:
             self._notes.at(entry.node, f"{key} {error}", name, key)
             return
@@ -273,6 +279,14 @@ class _Reader:
         self._definitions[name] = definition
         for field, sentence in problems(definition, unfit):
             self._notes.mistakes.append(definition.mistake(field, sentence))
+
+
+def _part(node: Node, key: str) -> Node:
+    """The value of a key that is there, or the key of a value that shouldn't be."""
+    entry: Entry | None = node.value.get(key)
+    if entry is None:
+        return node
+    return entry.node if key in JobPolicy._fields else entry.key
 
 
 def _is_item(node: Node, key: Node) -> bool:
