@@ -401,3 +401,10 @@ def test_settings_that_are_wrong_are_told_at_once(app: Celery) -> None:
     said = run_with(app, "web", "--port", "0")
     assert said.exit_code == 2
     assert "a secret of at least 32 bytes" in said.stderr
+
+
+def test_metrics(web: Web) -> None:
+    response = web.user.get("/metrics")
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/plain")
+    assert "\npgbeat_" in response.text

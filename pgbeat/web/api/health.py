@@ -4,13 +4,13 @@ from datetime import datetime
 from typing import Any, Literal
 
 from fastapi import APIRouter
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from pydantic import BaseModel, Field
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from pgbeat import beats, db, migrate, statistics
-from pgbeat.errors import SchemaError
+from pgbeat import beats, db, metrics, migrate, statistics
+from pgbeat.errors import NotFound, SchemaError
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import TheAdmin, TheCaller
 from pgbeat.web.problems import MEDIA_TYPE, Problem
@@ -174,3 +174,20 @@ def _reasons(backend: Backend) -> list[str]:
         if isinstance(error, DBAPIError) and not db.is_lost(error):
             return [f"the database refused: {db.first_line(error)}"]
         return ["the database can't be had"]
+
+
+@router.get(
+    "/metrics",
+    tags=["scheduler"],
+    summary="Metrics for Prometheus",
+    response_class=PlainTextResponse,
+)
+def prometheus_metrics(backend: TheBackend, caller: TheCaller) -> Response:
+    """All metrics, in Prometheus' text format; see `docs/metrics.md`."""
+    with backend.session() as connection:
+        try:
+            tables = backend.tables(connection)
+        except NotFound:  # the broker is elsewhere
+            tables = None
+        body, kind = metrics.render(connection, backend.settings, tables)
+    return Response(body, headers={"Content-Type": kind})
