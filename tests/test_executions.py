@@ -171,6 +171,7 @@ def test_a_running_greenlet_is_terminated(crew: Crew) -> None:
     assert [run.state for run in seen.runs] == ["cancelled"]
 
 
+@pytest.mark.slow
 def test_revoked_expired_and_unknown_jobs_end(crew: Crew) -> None:
     """They never began; there is no execution."""
     start(crew, "prefork")

@@ -306,7 +306,9 @@ def web_process(processes: Processes, *arguments: str) -> Process:
     return processes.celery("pgbeat", "web", "--port", "0", *arguments)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_it_serves_until_it_is_told_to_end(processes: Processes, number: signal.Signals) -> None:
     process = web_process(processes)
     link = served(process)
@@ -322,6 +324,7 @@ def test_it_serves_until_it_is_told_to_end(processes: Processes, number: signal.
     assert "Traceback" not in process.output
 
 
+@pytest.mark.slow
 def test_several_processes_share_the_port(processes: Processes) -> None:
     process = web_process(processes, "--workers", "2", "--demo")
     link = served(process)

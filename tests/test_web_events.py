@@ -211,6 +211,7 @@ def test_all_that_one_may_see(web: Web, sql: Sql) -> None:
     assert {e.data["created_by"] for e in roots} == {"user:alice", "user:bob"}
 
 
+@pytest.mark.slow
 def test_200_streams_are_served_by_one_thread(web: Web, sql: Sql) -> None:
     """And one connection, each look being one statement; all hear of the job's end."""
     count = 200
@@ -256,6 +257,7 @@ def test_200_streams_are_served_by_one_thread(web: Web, sql: Sql) -> None:
         until(lambda: all(t.name != named for t in threading.enumerate()), PATIENCE, "nobody looks")
 
 
+@pytest.mark.slow
 def test_a_client_that_goes_is_forgotten(web: Web, sql: Sql) -> None:
     insert(sql)
 

@@ -261,7 +261,10 @@ def test_every_route_is_in_the_table(web: Web) -> None:
     assert TABLE.keys() - found == set()
 
 
-@pytest.mark.parametrize("who", ["nobody", "user", "other", "admin"])
+@pytest.mark.parametrize(
+    "who",
+    ["user", *(pytest.param(who, marks=pytest.mark.slow) for who in ("nobody", "other", "admin"))],
+)
 def test_who_may_what(web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
     """And what is refused writes nothing: no note, and no other state of jobs and lanes."""
     from pgbeat.web.api import events
