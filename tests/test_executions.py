@@ -86,6 +86,7 @@ def test_celerys_own_retry_is_another_execution_of_the_same_job(crew: Crew, pool
     assert seen.job.error is None
 
 
+@pytest.mark.slow
 def test_a_job_waits_for_celerys_retry_as_scheduled(crew: Crew) -> None:
     start(crew, "prefork")
     job_id = crew.one("retry", 3600)
@@ -172,6 +173,7 @@ def test_a_running_greenlet_is_terminated(crew: Crew) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_revoked_expired_and_unknown_jobs_end(crew: Crew) -> None:
     """They never began; there is no execution."""
     start(crew, "prefork")
@@ -202,6 +204,7 @@ def test_a_task_over_its_time_limit(crew: Crew) -> None:
     assert [(run.state, run.lost) for run in seen.runs] == [("failed", False)]
 
 
+@pytest.mark.slow
 @pools
 def test_processor_time_and_memory(crew: Crew, pool: str) -> None:
     """Each execution's own, where its process works on nothing else."""
@@ -231,6 +234,7 @@ def test_a_flood_is_told_whole(crew: Crew, pool: str) -> None:
     assert rows == [("completed", 1, 1000)]
 
 
+@pytest.mark.slow
 def test_which_are_told_of(crew: Crew) -> None:
     """`launched`: jobs; `all`: others too, of which jobs are made; not one's own tasks."""
     crew.start("-Q", "some", settings={"pgbeat_track": "launched"})

@@ -14,9 +14,24 @@ from pgbeat import db, tokens
 from pgbeat.config import Settings, postgres_url
 from pgbeat.tokens import Scope
 from pgbeat.web import create_app
+from pgbeat.web.backend import Backend
 
 #: What browsers and clients call it.
 HOST = "http://pgbeat.test"
+
+
+_made: list[FastAPI] = []
+
+
+def _app(celery: Celery, settings: Settings, demo: bool) -> FastAPI:
+    """The same app for all tests, with a backend of this one's own: its first request takes
+    half a second."""
+    if not _made:
+        _made.append(create_app(celery, settings, demo=demo))
+    [app] = _made
+    vars(app.state)["_state"].clear()
+    app.state.pgbeat = Backend(celery, settings, demo=demo)
+    return app
 
 
 class Web:
@@ -26,7 +41,7 @@ class Web:
     def __init__(self, celery: Celery, *, demo: bool = False, **settings: Any) -> None:
         celery.conf.update({f"pgbeat_{key}": value for key, value in settings.items()})
         self.settings = Settings.load(celery.conf, environ={})
-        self.app: FastAPI = create_app(celery, self.settings, demo=demo)
+        self.app = _app(celery, self.settings, demo)
         self._clients: list[TestClient] = []
 
     def client(self, token: str | None = None, **options: Any) -> TestClient:

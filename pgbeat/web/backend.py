@@ -1,5 +1,6 @@
 """What requests work with: the app, its settings, and connections to the database."""
 
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
@@ -50,6 +51,8 @@ class Backend:
             max_overflow=_MORE,
             pool_timeout=_QUEUE,
         )
+        # Mounted into another app, nobody tells that it is over.
+        weakref.finalize(self, self._engine.dispose)
 
     @property
     def timezone(self) -> str:

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from fastapi import APIRouter
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -180,7 +180,8 @@ def _reasons(backend: Backend) -> list[str]:
     "/metrics",
     tags=["scheduler"],
     summary="Metrics for Prometheus",
-    response_class=PlainTextResponse,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    response_model=None,
 )
 def prometheus_metrics(backend: TheBackend, caller: TheCaller) -> Response:
     """All metrics, in Prometheus' text format; see `docs/metrics.md`."""
