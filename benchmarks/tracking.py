@@ -123,8 +123,8 @@ def drain(bench: Bench, contender: Jobs, pool: tuple[str, int], tasks: int) -> F
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", type=int, default=5_000, help="tasks to drain; 5,000")
-    parser.add_argument("--rounds", type=int, default=5, help="times that all take turns; 5")
+    parser.add_argument("--tasks", type=int, default=20_000, help="tasks to drain; 20,000")
+    parser.add_argument("--rounds", type=int, default=3, help="times that all take turns; 3")
     parser.add_argument(
         "--pools", default="prefork,solo", help=f"of {','.join(POOLS)}; prefork,solo"
     )
@@ -170,7 +170,8 @@ def report(console: Console, pool: str, results: dict[str, list[Figures]]) -> No
 def main() -> int:
     """Runs the benchmark."""
     options = parse(sys.argv[1:])
-    console, progress = Console(), Console(stderr=True, highlight=False)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    progress = Console(stderr=True, highlight=False, soft_wrap=True)
     everything: dict[str, dict[str, list[Figures]]] = {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgbeat-bench-")))

@@ -173,7 +173,6 @@ def test_a_running_greenlet_is_terminated(crew: Crew) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_revoked_expired_and_unknown_jobs_end(crew: Crew) -> None:
     """They never began; there is no execution."""
     start(crew, "prefork")
