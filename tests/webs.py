@@ -20,15 +20,14 @@ from pgbeat.web.backend import Backend
 HOST = "http://pgbeat.test"
 
 
-_made: list[FastAPI] = []
+#: Apps that no test uses just now.
+_free: list[FastAPI] = []
 
 
 def _app(celery: Celery, settings: Settings, demo: bool) -> FastAPI:
-    """The same app for all tests, with a backend of this one's own: its first request takes
-    half a second."""
-    if not _made:
-        _made.append(create_app(celery, settings, demo=demo))
-    [app] = _made
+    """An app that an earlier test had, with a backend of this one's own: the first request of an
+    app takes half a second."""
+    app = _free.pop() if _free else create_app(celery, settings, demo=demo)
     vars(app.state)["_state"].clear()
     app.state.pgbeat = Backend(celery, settings, demo=demo)
     return app
@@ -88,6 +87,7 @@ class Web:
         for client in self._clients:
             client.close()
         self.app.state.pgbeat.dispose()
+        _free.append(self.app)
 
 
 def make_token(
