@@ -47,7 +47,7 @@ def hand_out(connection: Connection, publisher: Publisher, batch: Iterable[Job])
         else:
             published.append(str(job.id))
     publisher.flush(connection, published)
-    publisher.clear()
+    publisher.clear(published)  # and nothing of what our caller has made
     return failed
 
 

@@ -67,8 +67,8 @@ class Publisher(Protocol):
         """Has workers drop these jobs, and end them where they run. Where the broker has no remote
         control (the stock SQLAlchemy transport), they go on."""
 
-    def clear(self) -> None:
-        """Forgets what was made and not flushed."""
+    def clear(self, job_ids: Iterable[str] | None = None) -> None:
+        """Forgets what was made, of all jobs or of these."""
 
 
 def publisher(app: Celery, settings: Settings, producer: Callable[[], Any]) -> Publisher:
@@ -223,8 +223,9 @@ class TransactionPublisher:
         self._outbox.declare(connection, self.tables)
         self.tables.put(connection, self._outbox.messages)
 
-    def clear(self) -> None:
-        self._made.clear()
+    def clear(self, job_ids: Iterable[str] | None = None) -> None:
+        for job_id in list(self._made if job_ids is None else job_ids):
+            self._made.pop(job_id, None)
         self._outbox.messages.clear()
         self._connection.forget_declared()
 
@@ -272,5 +273,5 @@ class BrokerPublisher:
                 list(job_ids), terminate=True, connection=self._producer().connection
             )
 
-    def clear(self) -> None:
-        self._sent.clear()
+    def clear(self, job_ids: Iterable[str] | None = None) -> None:
+        self._sent.difference_update(list(self._sent if job_ids is None else job_ids))

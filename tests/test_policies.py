@@ -14,6 +14,7 @@ from pgbeat.testing import Scheduler
 from pgbeat.testing.fixtures import MakeScheduler
 from pgbeat.ticks import Tick
 from pgbeat.timetables import Timetable
+from tests.jobs import messages
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 At = Callable[..., Scheduler]
@@ -212,6 +213,7 @@ def test_overlap_cancel_previous_ends_the_job_before(sql: Sql, at: At) -> None:
         ("cancelled", "cancelled: its schedule is due again"),
         ("pending", None),
     ]
+    assert messages(sql) == [scheduler.ticks[1].job_id]
 
 
 # -- minimum spacing ----------------------------------------------------------------------------
