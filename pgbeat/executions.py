@@ -92,7 +92,8 @@ _JOB = f"""
 # A delivery that comes when another attempt seems to run: that one's worker is gone, unless this is
 # the retry that it asked for, which it is about to tell. What is told
 # late, of an attempt that another followed, or again, says no more of the job than that it was
-# completed.
+# completed. And what a process tells last that its worker has ended already, its worker has told:
+# such an execution has no pid.
 _BEGIN_SQL = f"""
     WITH r AS MATERIALIZED ({_RUNS}),
     made AS (
@@ -151,10 +152,13 @@ _BEGIN_SQL = f"""
                r.traceback, coalesce(r.metadata, '{{}}'),
                CASE WHEN r.state <> 'running' THEN clock_timestamp() END
           FROM r LEFT JOIN (
-                   SELECT o.id, o.schedule_id FROM pgbeat.jobs o
+                   SELECT o.id, o.schedule_id, o.state FROM pgbeat.jobs o
                     WHERE o.id = ANY (ARRAY(SELECT job_id FROM r)) ORDER BY o.id
                    OFFSET 0) AS j ON j.id = r.job_id
-         WHERE j.id IS NOT NULL OR r.makes_job
+         WHERE (j.id IS NOT NULL OR r.makes_job)
+           AND NOT (r.state = 'running' AND j.state IN ('failed', 'cancelled') AND EXISTS (
+               SELECT FROM pgbeat.executions n
+                WHERE n.job_id = r.job_id AND n.worker_id = r.worker_id AND n.pid IS NULL))
         ON CONFLICT (id) DO NOTHING)
     SELECT * FROM began WHERE state <> 'running' AND (lane IS NOT NULL OR group_id IS NOT NULL
                                                       OR retried_by IS NOT NULL)

@@ -319,6 +319,17 @@ def end(
     return [Ended(*row) for row in connection.execute(_END, values)]
 
 
+_LOCK = text(
+    "SELECT FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[])) ORDER BY id FOR NO KEY UPDATE"
+)
+
+
+def lock(connection: Connection, job_ids: Collection[str | UUID]) -> None:
+    """Waits until nobody changes these jobs, and lets nobody before the transaction ends: one that
+    is about to run would seem neither to wait nor to run."""
+    connection.execute(_LOCK, {"ids": [str(i) for i in job_ids]})
+
+
 _ASK_TO_END = text(
     f"""
     UPDATE pgbeat.jobs SET cancel_requested_at = now(), cancel_requested_by = :by

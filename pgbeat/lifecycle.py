@@ -58,6 +58,7 @@ def cancel(
     their messages taken back. Those that ended; the rest is for `follow`."""
     if not job_ids:
         return []
+    jobs.lock(connection, job_ids)
     ended = end_waiting(connection, publisher, job_ids, "cancelled", reason)
     publisher.revoke(connection, jobs.ask_to_end(connection, job_ids, by))
     return ended

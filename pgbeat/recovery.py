@@ -103,7 +103,9 @@ def settle(connection: Connection, worker: int, told: Sequence[Told]) -> list[En
             continue
         run, is_running = known[each.job_id]
         if is_running or (run is None and each.began):
-            ended += executions.record(connection, [_run(each, worker, run)])
+            said = _run(each, worker, run)
+            ended += executions.record(connection, [said])
+            known[each.job_id] = said.id, False
         else:
             to = each.state
             ended += jobs.end(

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
@@ -369,6 +370,31 @@ def test_cancel_what_runs(desk: Desk, sql: Sql) -> None:
         )
     ended = desk.job(job)
     assert (ended.state, ended.retried_by) == ("cancelled", None)
+
+
+def test_what_is_about_to_run_when_it_is_cancelled(desk: Desk, database: str) -> None:
+    """Its worker's word is under way: neither waiting nor running is seen."""
+    job = desk.make()
+    with psycopg.connect(database) as worker, ThreadPoolExecutor() as threads:
+        worker.execute("UPDATE pgbeat.jobs SET state = 'running', started_at = now()")
+        with db.transaction(desk.connection):
+            made = threads.submit(
+                lifecycle.cancel, desk.connection, desk.publisher, [str(job.id)], by="me", reason=""
+            )
+            until(lambda: made.done() or is_awaited(database), 30, "the cancel waits")
+            worker.commit()
+            assert made.result(30) == []
+    assert desk.job(job).cancel_requested_by == "me"
+
+
+def is_awaited(database: str) -> bool:
+    """Whether somebody waits for another's transaction."""
+    query = (
+        "SELECT FROM pg_stat_activity WHERE datname = current_database() "
+        "AND wait_event_type = 'Lock'"
+    )
+    with psycopg.connect(database) as connection:
+        return bool(connection.execute(query).fetchall())
 
 
 def test_cancel_what_has_ended(desk: Desk, sql: Sql) -> None:

@@ -324,10 +324,20 @@ def test_what_the_main_process_tells(ward: Ward, began: bool, lost: bool) -> Non
     if began:
         ward.run(job_id, 1)
     told = Told(job_id, "failed", "WorkerLostError: killed", "failed", lost=lost, worker="w1")
-    for _ in range(2):
-        recovery.settle(ward.connection, 1, [told])
+    recovery.settle(ward.connection, 1, [told, told])
+    recovery.settle(ward.connection, 1, [told])
     assert ward.of(job_id) == [("failed", lost, "WorkerLostError: killed")]
     assert ward.state(job_id) == "failed"
+
+
+def test_the_last_words_of_a_process_come_after_its_parents(ward: Ward) -> None:
+    """One attempt: that it ended was told before that it began."""
+    job_id = ward.job()
+    told = Told(job_id, "cancelled", "terminated", "cancelled", lost=False, worker="w1")
+    recovery.settle(ward.connection, 1, [told])
+    ward.run(job_id, 1)
+    assert ward.of(job_id) == [("cancelled", False, "terminated")]
+    assert ward.state(job_id) == "cancelled"
 
 
 def test_what_another_worker_runs_is_not_touched_by_that(ward: Ward) -> None:
