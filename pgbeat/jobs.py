@@ -87,17 +87,14 @@ _CREATE = text(
                retry_of uuid, group_id uuid, group_position integer, awaits_turn boolean,
                unique_key text, awaits_approval boolean, checkpoint jsonb)
     ON CONFLICT DO NOTHING
-    RETURNING id
     """
 )
 
 
-def create(connection: Connection, batch: Sequence[NewJob]) -> set[str]:
-    """Writes jobs; the ids of those that are new. One whose id is there, or whose unique key an
-    unfinished job has, is left out."""
-    if not batch:
-        return set()
-    return {str(each) for each in connection.scalars(_CREATE, {"batch": recordset(batch)})}
+def create(connection: Connection, batch: Sequence[NewJob]) -> int:
+    """Writes jobs; how many are new. One whose id is there, or whose unique key an unfinished job
+    has, is left out."""
+    return connection.execute(_CREATE, {"batch": recordset(batch)}).rowcount if batch else 0
 
 
 class Job(NamedTuple):

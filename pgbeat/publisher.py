@@ -196,9 +196,12 @@ class TransactionPublisher:
         return made
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
+        self._put(connection, (m for job_id in job_ids for m in self._made.get(job_id, ())))
+
+    def _put(self, connection: Connection, batch: Iterable[Message]) -> None:
+        """Writes messages, and before them the queues that they are for."""
         self._outbox.declare(connection, self.tables)
-        batch = [message for job_id in job_ids for message in self._made.get(job_id, ())]
-        self.tables.put(connection, batch)
+        self.tables.put(connection, list(batch))
 
     def send(
         self,
@@ -209,8 +212,7 @@ class TransactionPublisher:
     ) -> None:
         with _making(task):
             made = [self._make(each, send_task) for each in _own(task, batch, options)]
-        self._outbox.declare(connection, self.tables)
-        self.tables.put(connection, [message for messages in made for message in messages])
+        self._put(connection, (message for messages in made for message in messages))
 
     def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> set[str]:
         return self.tables.withdraw(connection, job_ids)
@@ -220,8 +222,7 @@ class TransactionPublisher:
             return
         self._outbox.messages.clear()
         self._app.control.revoke(list(job_ids), terminate=True, connection=self._connection)
-        self._outbox.declare(connection, self.tables)
-        self.tables.put(connection, self._outbox.messages)
+        self._put(connection, self._outbox.messages)
 
     def clear(self, job_ids: Iterable[str] | None = None) -> None:
         for job_id in list(self._made if job_ids is None else job_ids):

@@ -122,6 +122,18 @@ class Schedule(NamedTuple):
         return reason.removeprefix(COMPLETED) if is_complete else None
 
     @property
+    def state(self) -> str:
+        """In one word, whether it is in service: `disabled`, `completed`, `paused`, `waiting` (for
+        a job's end), `retrying` (after a failure) or `active`."""
+        if not self.enabled:
+            return "disabled" if self.completed is None else "completed"
+        if self.paused_at is not None:
+            return "paused"
+        if self.waiting_for is not None:
+            return "waiting"
+        return "retrying" if self.retry_count else "active"
+
+    @property
     def is_sql_only(self) -> bool:
         """Whether it launches what the row says, if its condition in SQL holds."""
         return (

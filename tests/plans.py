@@ -384,7 +384,7 @@ def _create(world: World, connection: Connection) -> None:
                     unique_key=str(uuid4()))
         for _ in range(100)
     ]  # fmt: skip
-    assert len(jobs.create(connection, new)) == 100
+    assert jobs.create(connection, new) == 100
 
 
 QUERIES: dict[str, Query] = {

@@ -161,14 +161,9 @@ def is_local(row: Schedule) -> bool:
 
 
 def state(row: Schedule) -> str:
-    """Whether a schedule is in service."""
-    if not row.enabled:
-        return "disabled" if row.completed is None else "completed"
-    if row.paused_at is not None:
-        return "paused"
-    if row.waiting_for is not None:
-        return "waiting"
-    return f"retry {row.retry_count}/{row.max_retries}" if row.retry_count else "active"
+    """Whether a schedule is in service, and how often it failed in a row."""
+    is_retrying = row.state == "retrying"
+    return f"retry {row.retry_count}/{row.max_retries}" if is_retrying else row.state
 
 
 def why(tick: Tick | Entry) -> str:

@@ -179,9 +179,7 @@ class ScheduleDone(BaseModel):
 
 def shown(row: Schedule) -> Json:
     """A schedule as JSON of Python's, for `FoundSchedule`."""
-    values = row._asdict() | {"launcher_class": row.launcher, "schedule_cron": row.cron}
-    if row.enabled:
-        state = "active" if row.paused_at is None else "paused"
-    else:
-        state = "disabled" if row.completed is None else "completed"
-    return values | {"state": state}
+    # What else is to be known of one in service, its other fields say.
+    state = "active" if row.state in {"waiting", "retrying"} else row.state
+    named = {"launcher_class": row.launcher, "schedule_cron": row.cron, "state": state}
+    return row._asdict() | named

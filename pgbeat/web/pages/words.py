@@ -155,17 +155,6 @@ def _every(length: timedelta) -> str:
     return span(length, units=4)
 
 
-def state(row: Schedule) -> str:
-    """Whether a schedule is in service: one word."""
-    if not row.enabled:
-        return "disabled" if row.completed is None else "completed"
-    if row.paused_at is not None:
-        return "paused"
-    if row.waiting_for is not None:
-        return "waiting"
-    return "retrying" if row.retry_count else "active"
-
-
 def reason(row: Schedule, now: datetime) -> str:
     """Why it is in that state; empty where there is nothing to say."""
     if not row.enabled:
