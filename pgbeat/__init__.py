@@ -3,6 +3,7 @@
 Importing the package is cheap and opens no connection: the names below are loaded when first used.
 """
 
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -75,13 +76,17 @@ def _register_transport() -> None:
 
 
 def follow_workers() -> None:
-    """Has the workers of this process tell of their executions, where Celery is that far loaded.
+    """Has the workers of this process tell of their executions, and log as the app's settings say,
+    where Celery is that far loaded.
 
     Called again by what is loaded later: Celery's command line, the transport.
     """
     worker_init = getattr(sys.modules.get("celery.signals"), "worker_init", None)
     if worker_init is not None:
         worker_init.connect(_on_worker_init, weak=False, dispatch_uid="pgbeat.worker")
+        for name in ("after_setup_logger", "after_setup_task_logger"):
+            signal = getattr(sys.modules["celery.signals"], name)
+            signal.connect(_on_logger, weak=False, dispatch_uid="pgbeat.log")
 
 
 def _on_worker_init(sender: Any, **kwargs: Any) -> None:
@@ -91,6 +96,15 @@ def _on_worker_init(sender: Any, **kwargs: Any) -> None:
         import logging
 
         logging.getLogger("pgbeat").exception("This worker can't tell of its executions")
+
+
+def _on_logger(logger: Any, **kwargs: Any) -> None:
+    from celery import current_app
+
+    if any(str(key).lower() == "pgbeat_log_format" for key in current_app.conf) or (
+        "PGBEAT_LOG_FORMAT" in os.environ
+    ):
+        import_module("pgbeat.log").use_json(current_app, logger)
 
 
 _register_transport()

@@ -158,6 +158,8 @@ class Settings:
     job_retry_base: float = 60.0
     #: … but no later than this.
     job_retry_cap: float = 3600.0
+    #: How the log is written: `text`, or `json` for an object a line.
+    log_format: str = "text"
     #: Whether webhooks may go to loopback and private networks.
     webhook_private: bool = False
     #: The queue of the tasks that deliver webhooks; empty: the app's default one.
@@ -386,6 +388,7 @@ _READERS: dict[str, Any] = {
     "job_max_attempts": _number(1, highest=1000, whole=True),
     "job_retry_base": _number(0, highest=86_400 * 365),
     "job_retry_cap": _number(0, highest=86_400 * 365),
+    "log_format": _one_of("text", "json"),
     "webhook_private": _flag,
     "webhook_queue": str,
     "web_jwt_key": str,

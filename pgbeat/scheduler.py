@@ -54,6 +54,8 @@ class Scheduler(celery.beat.Scheduler):
         **kwargs: Any,
     ) -> None:
         self.settings = Settings.load(app.conf)
+        log.use_json(app)
+        self._log = log.Log()
         self.max_interval = self.settings.loop_interval
         self._resync_at: float | None = None
         self._closed = False
@@ -129,7 +131,7 @@ class Scheduler(celery.beat.Scheduler):
             decided += len(self._look(wait=False))
             begun = begun or self._seen.now
             oldest = self._seen.next_run
-            is_newer = oldest is not None and oldest > begun
+            is_newer = oldest is not None and oldest > begun and not self._seen.has_new
             if (self._idle or is_newer) and not self._evaluator.held:
                 return decided
 
@@ -271,8 +273,9 @@ class Scheduler(celery.beat.Scheduler):
             self._meter.ticked(time.monotonic() - began)
             self._keep_up(connection, outlook, is_idle=False)
             self._note_dropped(verdicts, decisions)
-            log.decided(decisions)
+            self._log.decided(decisions)
             return decisions
+        self._log.sum_up()
         is_idle = not rows and not outlook.has_new
         self._keep_up(connection, outlook, is_idle=is_idle)
         if is_idle:

@@ -43,6 +43,7 @@ def web_command(
     """
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise BadInput("the web side needs more packages: pip install 'pgbeat[web]'")
+    from pgbeat.log import use_json
     from pgbeat.web import create_app, serving
     from pgbeat.web.identity import is_loopback
 
@@ -52,6 +53,7 @@ def web_command(
         raise BadInput(f"--demo lets in whoever comes: not on {host}, use 127.0.0.1")
     root_path = _root(root_path)
     _log(access_log=access_log)
+    use_json(app)
     settings = target.settings
     try:
         sock = serving.listen(host, port)
