@@ -15,6 +15,7 @@ from celery import Celery
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from pgbeat.config import Settings
 from pgbeat.scheduler import Scheduler
 from pgbeat.web import create_app
 from tests.command_line import refused, run, run_with
@@ -44,6 +45,20 @@ def test_every_answer_is_guarded(web: Web, path: str) -> None:
     else:
         assert "default-src 'self'" in policy
         assert "unsafe" not in policy
+
+
+def test_an_answer_to_a_mistake_of_ours_is_guarded(app: Celery, database: str) -> None:
+    broken = create_app(app, Settings.load({"pgbeat_url": database}, environ={}), demo=True)
+
+    @broken.get("/broken")
+    def fail() -> None:
+        raise ZeroDivisionError("a secret")
+
+    with TestClient(broken, raise_server_exceptions=False) as client:
+        answer = client.get("/broken")
+    assert problem(answer, 500) == "that went wrong; the log says why"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
 
 
 def test_nothing_is_told_of_what_is_not_there(web: Web) -> None:

@@ -7,7 +7,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 #: The largest body of a request, in bytes.
 LARGEST = 1_000_000
 
-_HEADERS = {
+#: Headers of every answer.
+HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; style-src 'self'; img-src 'self' data:; object-src 'none'; "
         "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -53,7 +54,7 @@ class Guards:
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
+                for name, value in HEADERS.items():
                     if name == "Content-Security-Policy" and path in _FREE:
                         continue
                     if name == "Cache-Control" and path.startswith(_STATIC):

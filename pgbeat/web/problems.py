@@ -32,6 +32,7 @@ from pgbeat.errors import (
     QueueLocked,
     SchemaError,
 )
+from pgbeat.web.guards import HEADERS
 from pgbeat.web.issuer import IssuerAway
 
 logger = logging.getLogger("pgbeat.web")
@@ -215,4 +216,5 @@ def _unfit(request: Request, error: Exception) -> Response:
 
 
 def _unexpected(request: Request, error: Exception) -> Response:
-    return problem(request, 500, "that went wrong; the log says why")
+    # Answered outside of all middleware.
+    return problem(request, 500, "that went wrong; the log says why", headers=HEADERS)
