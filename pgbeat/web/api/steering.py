@@ -30,7 +30,7 @@ def seen_job(
     connection: Connection,
     backend: Backend,
     actor: Actor,
-    job_id: UUID,
+    job_id: UUID | str,
     *,
     for_update: bool = False,
 ) -> Job:

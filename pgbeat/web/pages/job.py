@@ -11,6 +11,7 @@ from pgbeat.errors import Forbidden, PgbeatError
 from pgbeat.jobs import Job
 from pgbeat.permissions import Verb
 from pgbeat.publisher import Publisher
+from pgbeat.web.api.steering import seen_job
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller
 from pgbeat.web.notes import note
@@ -39,8 +40,7 @@ def _show(
 ) -> Response:
     with backend.transaction() as connection:
         now = db.now(connection)
-        job = jobs.get(connection, job_id, namespace=backend.namespace)
-        permissions.require(caller, "show", job)
+        job = seen_job(connection, backend, caller, job_id)
         runs = executions.of_job(connection, job.id, limit=20)
         where = whereabouts.of_job(connection, job, now)
         chain = sorted(
@@ -91,8 +91,7 @@ def change_job(
     """Does what a form of the page asks for: `do`."""
     verb = fields.get("do", "")
     with backend.transaction() as connection:
-        job = jobs.get(connection, job_id, namespace=backend.namespace)
-        permissions.require(caller, "show", job)
+        job = seen_job(connection, backend, caller, job_id)
     try:
         if verb == "delete":
             return _delete(request, backend, caller, job)
