@@ -62,18 +62,19 @@ def gaps(
     end: datetime,
     *,
     timezone: str = "UTC",
+    most: int = MOST,
 ) -> Gaps:
     """What was not launched of a schedule's due times from `start` to `end`, both inclusive.
 
     A due time counts as launched when a tick says so, or that of a retry after it failed. As
     pending counts what beat has still to decide, by the catch-up policy or by a retry. Raises
-    `InvalidSchedule` for more due times than `MOST`, and for a calendar that can't be understood.
+    `InvalidSchedule` for more due times than `most`, and for a calendar that can't be understood.
     """
     start = max(start, _EARLIEST)
     total = timetable.count(start - _INSTANT, end)
-    if total > MOST:
+    if total > most:
         raise InvalidSchedule(
-            f"schedule {row.name!r} was due {total:,} times then, more than the {MOST:,} that are "
+            f"schedule {row.name!r} was due {total:,} times then, more than the {most:,} that are "
             "looked at; give a shorter period"
         )
     launched = _launched(connection, row, start, end)

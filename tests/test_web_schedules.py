@@ -342,6 +342,7 @@ def test_a_backfill_stops_after_failures(admin: Any) -> None:
             "more than the limit 5",
         ),
         ({"start": "0001-01-01T00:00:00Z"}, "give a shorter period"),
+        ({"start": "2020-01-01T00:00:00Z"}, "more than the 20,000 that are looked at"),
     ],
 )
 def test_a_bad_backfill_launches_nothing(

@@ -33,7 +33,7 @@ _EXAMPLE = (
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Events until the client goes, or a quarter of an hour is over.",
-        "content": {"text/event-stream": {"schema": {"type": "string"}, "example": _EXAMPLE}},
+        "content": {"text/event-stream": {"example": _EXAMPLE}},
     },
 }
 
