@@ -70,7 +70,7 @@ class Log:
 
     def _is_new(self, decision: Decision) -> bool:
         """Whether the skip gets its own line; else it is counted."""
-        row, reason = decision.schedule, _VARYING.sub("#", decision.tick.reason or "")
+        row, reason = decision.schedule, _VARYING.sub("#", (decision.tick.reason or "")[:200])
         if self._told.get(row.id) != reason and self._lines < _LINES:
             self._told[row.id] = reason
             self._lines += 1

@@ -130,7 +130,10 @@ def test_a_failure_leaves_what_runs_and_ends_what_waits(
 ) -> None:
     worker()
     hold = {"task": "tests.hold", "args": ["first"]}
-    submit(hold, "fail", hold, hold, hold, hold)
+    submit(hold, {"task": "tests.hold", "args": ["second", True]}, hold, hold, hold, hold)
+    # What began just before, and was not told of yet, would end too.
+    until(lambda: len(sql("SELECT 1 FROM pgbeat.jobs WHERE state = 'running'")) == 2)
+    (tmp_path / "gate-second").touch()
     # Another may have begun where that one had run.
     waiting = "SELECT id FROM pgbeat.jobs WHERE state NOT IN ('running', 'failed', 'cancelled')"
     until(lambda: not sql(waiting))

@@ -93,9 +93,11 @@ def leave(how: str) -> None:
 
 
 @app.task(name="tests.hold", shared=False)
-def hold(gate: str) -> str:
-    """Runs until the gate is opened."""
+def hold(gate: str, fails: bool = False) -> str:
+    """Runs until the gate is opened, and fails then if it is to."""
     wait_for(gate)
+    if fails:
+        raise ValueError("no such thing")
     return gate
 
 
