@@ -1,5 +1,6 @@
 """Attempts: what a worker's process knows of an execution, as it goes on, until it is written."""
 
+import itertools
 import json
 import os
 import time
@@ -19,49 +20,66 @@ ERROR, TRACEBACK, RESULT, ARGUMENTS = 2_000, 20_000, 200, 10_000
 _PLAIN = (int, float, bool, type(None))
 
 
+class _Ids:
+    """UUIDs of this process: its own random beginning, and a number. Made without asking the
+    system, which would give other threads a turn, and in the order of the database's index."""
+
+    def __init__(self) -> None:
+        self.start()
+        os.register_at_fork(after_in_child=self.start)
+
+    def start(self) -> None:
+        """Begins anew."""
+        self._prefix = os.urandom(10).hex()
+        self._next = itertools.count(int.from_bytes(os.urandom(3), "big")).__next__
+
+    def __call__(self) -> str:
+        return f"{self._prefix}{self._next():012x}"
+
+
+_new_id = _Ids()
+
+
 class Attempt:
     """One execution, in the process that runs it. Its thread changes it; the recorder's thread
     reads it, and writes what it has become since."""
 
-    __slots__ = (
-        "acks_late", "began", "cancel_asked", "changes", "checkpoint", "cpu", "cpu_time_ms",
-        "duration_ms", "ended", "error", "has_checkpoint", "id", "is_known", "is_queued", "job_id",
-        "job_state", "left", "makes", "memory_peak_mb", "metadata", "progress", "result",
-        "retry_attempt", "state", "traceback", "was_tried", "worker", "written",
-    )  # fmt: skip
+    # What it has at first is the class's: one is made for every task.
+    ended: float | None = None
+    state: State = "running"
+    #: What becomes of the job.
+    job_state = "running"
+    duration_ms: float | None = None
+    cpu_time_ms: float | None = None
+    memory_peak_mb: float | None = None
+    #: Done, of how many, and in words.
+    progress: tuple[float | None, float | None, str | None] | None = None
+    metadata: dict[str, Any] | None = None
+    checkpoint: Any = None
+    has_checkpoint = False
+    #: What an earlier attempt left, once it was asked for: a tuple of that.
+    left: tuple[Any] | None = None
+    result: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    #: Gives what a job is made of, for a task that nobody made one for.
+    makes: Callable[[], Mapping[str, Any]] | None = None
+    #: Whether somebody waits for its end.
+    is_awaited = False
+    #: Whether somebody wants it to end.
+    cancel_asked = False
+    # The recorder's: what was written, whether a try to may have failed half-way.
+    is_known = was_tried = is_queued = False
+    #: How often it was told to be written now, and which of that is.
+    changes = written = 0
 
     def __init__(
         self, job_id: str, worker: str, retry_attempt: int, acks_late: bool, cpu: float | None
     ) -> None:
-        self.id = os.urandom(16).hex()  # a UUID, if not as `uuid4` makes them
+        self.id = _new_id()
         self.job_id, self.worker = job_id, worker
         self.retry_attempt, self.acks_late = retry_attempt, acks_late
         self.began, self.cpu = time.monotonic(), cpu
-        self.ended: float | None = None
-        self.state: State = "running"
-        #: What becomes of the job.
-        self.job_state = "running"
-        self.duration_ms: float | None = None
-        self.cpu_time_ms: float | None = None
-        self.memory_peak_mb: float | None = None
-        #: Done, of how many, and in words.
-        self.progress: tuple[float | None, float | None, str | None] | None = None
-        self.metadata: dict[str, Any] | None = None
-        self.checkpoint: Any = None
-        self.has_checkpoint = False
-        #: What an earlier attempt left, once it was asked for: a tuple of that.
-        self.left: tuple[Any] | None = None
-        self.result: str | None = None
-        self.error: str | None = None
-        self.traceback: str | None = None
-        #: Gives what a job is made of, for a task that nobody made one for.
-        self.makes: Callable[[], Mapping[str, Any]] | None = None
-        #: Whether somebody wants it to end.
-        self.cancel_asked = False
-        # The recorder's: what was written, whether a try to may have failed half-way.
-        self.is_known = self.was_tried = self.is_queued = False
-        #: How often it was told to be written now, and which of that is.
-        self.changes = self.written = 0
 
     def end(self, state: State, job_state: str | None = None) -> None:
         """It is over."""
@@ -186,6 +204,10 @@ def arguments(args: Any, kwargs: Any) -> dict[str, Any]:
     return {}
 
 
+#: Megabytes by which a process may grow until its peak is reset.
+_GREW = 1.0
+
+
 class Memory:
     """The most memory that this process had, since `reset` where the system can start anew."""
 
@@ -193,26 +215,31 @@ class Memory:
         self._file: int | None = None
         self._pid = 0
         self._resets = resets
+        #: What it was just after the last reset; `None` to reset it.
+        self._base: float | None = None
         self._unit = 1024.0 if os.uname().sysname != "Darwin" else 1024.0 * 1024.0
 
     def reset(self) -> None:
-        """From now on."""
-        if not self._resets:
+        """From now on. Where it has hardly grown since the last time, nothing is done."""
+        if not self._resets or (self._base is not None and self._pid == os.getpid()):
             return
-        if self._pid != os.getpid():  # the parent's file is about the parent
-            self._pid = os.getpid()
-            try:
-                self._file = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
-            except OSError:
-                self._resets = False
-                return
         try:
+            if self._pid != os.getpid():  # the parent's file is about the parent
+                self._pid = os.getpid()
+                self._file = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
             os.write(self._file or 0, b"5")
         except OSError:
             self._resets = False
+        self._base = self._peak()
 
     def peak_mb(self) -> float | None:
         """Megabytes (2^20 bytes)."""
+        peak = self._peak()
+        if peak is not None and self._base is not None and peak > self._base + _GREW:
+            self._base = None
+        return peak
+
+    def _peak(self) -> float | None:
         if resource is None:
             return None
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / self._unit

@@ -76,6 +76,8 @@ _RUNS = """
                checkpoint jsonb, makes_job boolean, namespace text, task text, args jsonb,
                kwargs jsonb, queue text, created_by text)
 """
+#: To be joined: not worth to be read anew for each row that it is compared with.
+_EACH = "(SELECT * FROM r OFFSET 0) AS r"
 _OUTCOME = OUTCOME.format(to="r.job_state")
 #: What the job becomes.
 _JOB = f"""
@@ -116,7 +118,7 @@ _BEGIN_SQL = f"""
                    SELECT n.id FROM r CROSS JOIN LATERAL (
                        SELECT o.id FROM pgbeat.executions o
                         WHERE o.job_id = r.job_id AND o.id <> r.id
-                          AND {of_known("o.state = 'running'")} AND o.started_at <= r.began_at
+                          AND {of_known("o.state = 'running' AND o.started_at <= r.began_at")}
                           AND o.retry_attempt >= coalesce(r.retry_attempt, 0)
                         LIMIT 1000) AS n))
            AND {of_known("e.state = 'running'")}
@@ -129,7 +131,7 @@ _BEGIN_SQL = f"""
         UPDATE pgbeat.jobs j
            SET started_at = coalesce(j.started_at, r.began_at),
                worker = r.worker, run_at = NULL, {_JOB}
-          FROM r WHERE j.id = r.job_id AND j.id = ANY (ARRAY(SELECT job_id FROM r))
+          FROM {_EACH} WHERE j.id = r.job_id AND j.id = ANY (ARRAY(SELECT job_id FROM r))
            AND {of_known("j.state IN ('pending', 'scheduled', 'running')")}
            AND (r.job_state = 'completed' OR NOT EXISTS (
                SELECT FROM pgbeat.executions n WHERE n.job_id = r.job_id
@@ -171,7 +173,8 @@ _GO_ON_SQL = f"""
     WITH r AS MATERIALIZED ({_RUNS}),
     jobs AS (
         UPDATE pgbeat.jobs j SET {_JOB.replace("r.ended_at", _ENDED)}
-          FROM r JOIN pgbeat.executions e ON e.id = r.id
+          FROM {_EACH} JOIN pgbeat.executions e
+            ON e.id = r.id AND e.id = ANY (ARRAY(SELECT id FROM r))
          WHERE j.id = r.job_id AND j.id = ANY (ARRAY(SELECT job_id FROM r))
            AND {of_known("j.state = 'running' AND e.state = 'running'")}
            AND (r.state <> 'running' OR r.checkpoint IS NOT NULL)
@@ -195,7 +198,7 @@ _GO_ON_SQL = f"""
                error = CASE WHEN r.state = 'running' THEN e.error ELSE r.error END,
                traceback = coalesce(r.traceback, e.traceback),
                metadata = e.metadata || coalesce(r.metadata, '{{}}')
-          FROM r WHERE e.id = r.id AND e.id = ANY (ARRAY(SELECT id FROM r))
+          FROM {_EACH} WHERE e.id = r.id AND e.id = ANY (ARRAY(SELECT id FROM r))
            AND (e.state = 'running' OR (e.lost AND r.state <> 'running')))
     SELECT * FROM jobs WHERE state <> 'running' AND (lane IS NOT NULL OR group_id IS NOT NULL
                                                      OR retried_by IS NOT NULL)

@@ -49,8 +49,9 @@ _SOON = 0.015
 _SHARE, _LONGEST_INTERVAL = 10.0, 0.2
 #: Seconds between two looks at what runs: progress is written, and who is to be cancelled read.
 _LOOK = 0.5
-#: Attempts in one transaction.
-_BATCH = 500
+#: Attempts in one transaction, and in one statement: a plan that was made for few may compare each
+#: with each.
+_BATCH, _STATEMENT = 500, 100
 #: Attempts that are kept while the database is away.
 _KEPT = 10_000
 #: Seconds between two tries to reach the database: the first, and at most.
@@ -434,7 +435,7 @@ class Recorder:
             if not self._is_ours:
                 migrate.check(connection)
                 self._is_ours = True
-            connection.execute(_PLANS)
+            connection.execute(PLANS)
             if self._pulse is not None:
                 self._pulse.connected(connection)
         except BaseException:
@@ -504,10 +505,11 @@ _CANCELLED = text(
     "SELECT id FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[])) "
     "AND cancel_requested_at IS NOT NULL"
 )
-# By the indexes, whatever the statistics of a table say that was empty a minute ago.
-_PLANS = text(
+#: How a session plans what workers tell: by the indexes, whatever the statistics say of a table
+#: that was empty a minute ago.
+PLANS = text(
     "SELECT set_config('plan_cache_mode', 'force_generic_plan', false), "
-    "set_config('enable_seqscan', 'off', false), set_config('enable_hashjoin', 'off', false), "
+    "set_config('enable_seqscan', 'off', false), set_config('enable_material', 'off', false), "
     "set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false)"
 )
 
@@ -529,7 +531,8 @@ def _batches(is_new: bool, documents: list[dict[str, Any]]) -> Iterator[tuple[St
         for document in todo:
             (rest if document["job_id"] == last else batch).append(document)
             last = document["job_id"]
-        yield statement, _encode(batch).encode()
+        for first in range(0, len(batch), _STATEMENT):
+            yield statement, _encode(batch[first : first + _STATEMENT]).encode()
         todo = rest
 
 

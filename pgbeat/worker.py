@@ -10,6 +10,7 @@ import random
 import sys
 import time
 from collections.abc import Mapping
+from threading import get_ident
 from typing import Any
 from uuid import UUID
 
@@ -73,6 +74,8 @@ class Tracked:
 
 
 _tracked: Tracked | None = None
+#: What runs, by task id and thread: it is quicker to find here than by the task's request.
+_attempts: dict[tuple[str, int], Attempt] = {}
 
 
 def set_up(worker: Any) -> None:
@@ -134,7 +137,9 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
     )
     if not is_job:
         attempt.makes = lambda: _makes(tracked, task, request)
+    attempt.is_awaited = bool(getattr(request, AWAITED_HEADER, None))
     setattr(request, ATTEMPT, attempt)
+    _attempts[task_id, get_ident()] = attempt
     recorder = tracking.recorder()
     if recorder is not None:
         recorder.tell(attempt)
@@ -175,7 +180,7 @@ def _fail(sender: Any, task_id: str, exception: Any, einfo: Any = None, **kwargs
 
 
 def _end(task_id: str, task: Any, retval: Any = None, state: str | None = None, **kw: Any) -> None:
-    tracked, attempt = _tracked, getattr(task.request, ATTEMPT, None)
+    tracked, attempt = _tracked, _attempts.pop((task_id, get_ident()), None)
     if attempt is None or tracked is None:
         return
     attempt.memory_peak_mb = tracked.memory.peak_mb()
@@ -186,7 +191,7 @@ def _end(task_id: str, task: Any, retval: Any = None, state: str | None = None, 
         return
     recorder = tracking.recorder()
     if recorder is not None:
-        recorder.tell(attempt, soon=bool(getattr(task.request, AWAITED_HEADER, None)))
+        recorder.tell(attempt, soon=attempt.is_awaited)
 
 
 def _end_otherwise(tracked: Tracked, attempt: Attempt, retval: Any, state: str | None) -> bool:

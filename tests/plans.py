@@ -253,6 +253,15 @@ def _scans(plan: Mapping[str, Any]) -> Iterator[Scan]:
         yield Scan(node["Node Type"], table, node.get("Index Name"), rows)
 
 
+def most(plan: Mapping[str, Any]) -> int:
+    """The most rows that a node of a plan met, with those that it left aside."""
+    met = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Join Filter")
+    return max(
+        round(sum(node.get(key, 0) for key in met) * node.get("Actual Loops", 1))
+        for node in _nodes(plan)
+    )
+
+
 class World(NamedTuple):
     """What the queries ask about, in a database that was filled."""
 

@@ -1,6 +1,7 @@
 """A worker tells of its executions wherever pgbeat is, and telling never fails a task."""
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -126,6 +127,8 @@ def test_where_it_is_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tracking, "_recorder", None)
+    for name in [each for each in os.environ if each.startswith("PGBEAT_")]:
+        monkeypatch.delenv(name)  # of tests on another server: PGBEAT_TEST_URL
     with caplog.at_level(logging.WARNING):
         worker.set_up(a_worker(broker, **settings))
     assert is_tracked() is tracked
