@@ -19,6 +19,8 @@ logger = logging.getLogger("pgbeat.lanes")
 
 #: Jobs handed out in one transaction, or read at once, at most.
 BATCH = 200
+#: Slots of a lane that is not idle as long as its workers tell of ends as they tell of others'.
+ROOMY = 64
 #: How far down its line a lane is looked at, for jobs that its policy lets pass others.
 DEPTH = 2000
 #: How often jobs that somebody holds locked are passed over for the next.
@@ -70,7 +72,9 @@ class _Turn(NamedTuple):
 
 
 def _hand_out(connection: Connection, publisher: Publisher, namespace: str, name: str) -> _Turn:
-    lane = lanes.lock(connection, namespace, name)
+    # Slot and message are there or not, both: where the server's machine dies within a moment, the
+    # jobs wait again, and get a slot as they would have. What workers tell waits for the disk.
+    lane = lanes.lock(connection, namespace, name, waits_for_disk=not publisher.transactional)
     if lane is not None and lane.paused_at is not None:
         reservations.bury(connection, namespace, name)
         return _Turn()
@@ -82,11 +86,18 @@ def _hand_out(connection: Connection, publisher: Publisher, namespace: str, name
         batch = slots.take_first(connection, namespace, name, slots=limit, limit=BATCH)
     if not batch and lane is not None:
         batch, again = _choose(connection, lane)
-    failed = lifecycle.hand_out(connection, publisher, batch)
+    failed = lifecycle.hand_out(connection, publisher, batch, _is_tight(lane))
     more = lifecycle.follow(connection, publisher, failed)
     if len(batch) == BATCH:
         more.add((namespace, name))
     return _Turn(len(batch) - len(failed), again, more)
+
+
+def _is_tight(lane: Lane | None) -> bool:
+    """Whether the next of a lane wait for the end of each that has a slot."""
+    if lane is None or (lane.policy is None and lane.max_running is None):
+        return False
+    return lane.policy is not None or (lane.max_running or 0) < ROOMY
 
 
 def _choose(connection: Connection, lane: Lane) -> tuple[Sequence[Job], float | None]:

@@ -6,43 +6,52 @@ They are no jobs: nothing is written of them but what they do.
 import logging
 import os
 import socket
-from functools import lru_cache
+import time
 from typing import Any
 
 from celery import shared_task
-from sqlalchemy import Engine
-from sqlalchemy.engine import URL
 
 from pgbeat import db, webhook_delivery, webhook_outbox, webhook_signatures
 from pgbeat.config import Settings
+from pgbeat.webhook_delivery import Answer
+from pgbeat.webhook_outbox import Attempt
 
 logger = logging.getLogger("celery.worker.pgbeat")
 
+#: What its sessions are called in pg_stat_activity.
+_NAME = "pgbeat webhooks"
 
-@lru_cache(maxsize=4)
-def _engine(url: URL) -> Engine:
-    """It keeps no connection: one would be held while the receiver is asked, and across forks."""
-    return db.engine(url, "pgbeat webhooks", isolation_level="AUTOCOMMIT")
+
+#: Seconds for which a task goes on with what the same webhook has waiting, rather than leave that
+#: to the next message: other tasks of the worker wait for it.
+_GO_ON = 1.0
 
 
 @shared_task(name=webhook_outbox.TASK, bind=True, ignore_result=True, acks_late=False)
 def deliver(self: Any, delivery_id: str, attempts: int) -> None:
-    """Makes the attempt at a webhook's delivery that comes after so many."""
+    """Makes the attempt at a webhook's delivery that comes after so many; and goes on with others
+    that wait, for a moment."""
     settings = Settings.load(self.app.conf)
-    engine = _engine(settings.url)
     worker = str(self.request.hostname or f"{socket.gethostname()}:{os.getpid()}")
-    with engine.connect() as connection:
+    until = time.monotonic() + _GO_ON
+    # No connection is held while the receiver is asked.
+    with db.kept(settings.url, _NAME) as connection:
         attempt = webhook_outbox.begin(connection, delivery_id, attempts, worker=worker)
-    if attempt is None:
-        return
-    headers = webhook_signatures.headers(
-        str(attempt.id), attempt.timestamp, attempt.body, attempt.secrets
-    )
-    answer = webhook_delivery.post(
-        attempt.url, headers, attempt.body, private=settings.webhook_private
-    )
-    with engine.connect() as connection, db.transaction(connection):
-        state = webhook_outbox.end(connection, attempt, answer)
+    while attempt is not None:
+        headers = webhook_signatures.headers(
+            str(attempt.id), attempt.timestamp, attempt.body, attempt.secrets
+        )
+        answer = webhook_delivery.post(
+            attempt.url, headers, attempt.body, private=settings.webhook_private
+        )
+        go_on = worker if time.monotonic() < until else None
+        with db.kept(settings.url, _NAME) as connection, db.transaction(connection):
+            state, following = webhook_outbox.end(connection, attempt, answer, go_on=go_on)
+        _log(attempt, answer, state)
+        attempt = following
+
+
+def _log(attempt: Attempt, answer: Answer, state: str | None) -> None:
     # Not the URL: many receivers have a secret in it.
     what = (attempt.webhook, attempt.event, attempt.id)
     if answer.is_delivered:

@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from hashlib import sha1
@@ -142,6 +142,8 @@ class Settings:
     retention_days: float = 30.0
     #: The newest of each schedule are kept longer: so many.
     retention_count: int = 100
+    #: Days that the audit is kept; 0 keeps it for ever.
+    audit_days: float = 365.0
     #: Of the apps that share the database, whose schedules these are.
     namespace: str = "default"
     #: A launcher that says when to be asked next is asked no sooner …
@@ -175,6 +177,8 @@ class Settings:
     web_jwt_audience: str = ""
     #: The claim and the value that make a JWT an administrator's; empty: none is.
     web_jwt_admin: str = "role=admin"
+    #: Where people reach the web side, for Flower's links to it.
+    web_url: str = ""
     #: Where Flower is, for links to it.
     web_flower_url: str = ""
 
@@ -195,13 +199,14 @@ class Settings:
         Raises `ConfigError` that lists every mistake.
         """
         conf = conf if conf is not None else {}
-        mistakes: list[str] = list(_unknown(conf))
+        given = _given(conf)
+        mistakes: list[str] = list(_unknown(given))
         values: dict[str, Any] = {}
         wrong: set[str] = set()
         for name, read in _READERS.items():
             for source, text in (
                 (f"PGBEAT_{name.upper()}", environ.get(f"PGBEAT_{name.upper()}") or None),
-                (f"pgbeat_{name}", conf.get(f"pgbeat_{name}")),
+                (f"pgbeat_{name}", given.get(f"pgbeat_{name}")),
             ):
                 if text is not None:
                     try:
@@ -235,12 +240,27 @@ class Settings:
         return settings
 
 
-def _unknown(conf: Mapping[str, Any]) -> list[str]:
-    """Keys of the app that look like ours and aren't, each with the nearest that is."""
-    mistakes = []
+def _given(conf: Mapping[str, Any]) -> dict[str, Any]:
+    """The app's settings that begin like ours. To ask the app for each that there is takes long.
+
+    In a namespace (`CELERY_PGBEAT_URL`, with `config_from_object(…, namespace="CELERY")`) its keys
+    say more than the names that it answers to.
+    """
+    given = {}
     for key in conf:
-        name = str(key).lower()
-        if name.startswith("pgbeat_") and name.removeprefix("pgbeat_") not in _READERS:
+        before, found, name = str(key).lower().partition("pgbeat_")
+        value = conf.get(found + name) if found else None
+        if found and (not before or value is not None):
+            given[found + name] = value
+    return given
+
+
+def _unknown(names: Iterable[str]) -> list[str]:
+    """Of the app's settings that begin like ours those that aren't, each with the nearest that
+    is."""
+    mistakes = []
+    for name in names:
+        if name.removeprefix("pgbeat_") not in _READERS:
             # Without the prefix: it would make everything look near.
             near = get_close_matches(name.removeprefix("pgbeat_"), _READERS, n=1)
             hint = f"did you mean pgbeat_{near[0]}?" if near else f"known: {', '.join(_READERS)}"
@@ -380,6 +400,7 @@ _READERS: dict[str, Any] = {
     "retry_cap": _number(0, highest=86_400 * 365),
     "retention_days": _number(0, highest=36_500),
     "retention_count": _number(0, highest=1_000_000, whole=True),
+    "audit_days": _number(0, highest=36_500),
     "namespace": _namespace,
     "again_min": _number(0.01, highest=86_400 * 365),
     "again_max": _number(0.01, highest=86_400 * 365),
@@ -397,6 +418,7 @@ _READERS: dict[str, Any] = {
     "web_jwt_issuer": str,
     "web_jwt_audience": str,
     "web_jwt_admin": _claim,
+    "web_url": _web_url,
     "web_flower_url": _web_url,
 }
 

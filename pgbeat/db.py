@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -11,7 +12,7 @@ import psycopg
 from sqlalchemy import Connection, Engine, create_engine, func, select, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import NullPool, QueuePool
 
 logger = logging.getLogger("pgbeat")
 
@@ -30,6 +31,35 @@ def engine(
         json_deserializer=_decode,
         **{"poolclass": NullPool, "pool_pre_ping": True, **options},
     )
+
+
+#: Engines of `kept`, by DSN and name.
+_kept: dict[tuple[URL, str], Engine] = {}
+#: Connections of each that wait for the next to ask.
+_IDLE = 2
+
+
+@contextmanager
+def kept(url: URL, name: str) -> Iterator[Connection]:
+    """A connection in autocommit mode, one of a few that this process keeps from one time to the
+    next, and no other process."""
+    found = _kept.get((url, name))
+    if found is None:
+        found = _kept[url, name] = engine(
+            url, name, poolclass=QueuePool, pool_size=_IDLE, max_overflow=-1
+        )
+    with found.connect() as connection:
+        yield connection.execution_options(isolation_level="AUTOCOMMIT")
+
+
+def _in_child() -> None:
+    """The parent's connections are not ours."""
+    for each in _kept.values():
+        each.dispose(close=False)
+    _kept.clear()
+
+
+os.register_at_fork(after_in_child=_in_child)
 
 
 def now(connection: Connection) -> datetime:

@@ -103,14 +103,14 @@ def drafts(
     """The jobs of a group, which nothing is written for yet. Raises as `submit_group`."""
     if not 0 < len(members) <= MOST:
         raise InvalidJob(f"a group has 1 to {MOST:,} members, and this one has {len(members):,}")
-    now, group_id = db.now(connection), str(uuid4())
+    group_id = str(uuid4())
     orders = [_named(number, order, member) for number, member in enumerate(members)]
     stock = submissions.stock(connection, settings, orders)
     made = []
     for number, each in enumerate(orders):
         draft: Draft = _named(
             number, submissions.draft, app, stock, each,
-            now=now, created_by=created_by, job_source=job_source,
+            created_by=created_by, job_source=job_source,
         )  # fmt: skip
         job = draft.job._replace(group_id=group_id, group_position=number)
         if mode == "sequential" and number > 0:
@@ -149,8 +149,7 @@ def place(
         mode=mode, created_by=created_by, job_source=job_source,
     )  # fmt: skip
     if not is_own:
-        now = db.now(connection)
-        batch = [submissions.after_commit(draft, publisher, now) for draft in batch]
+        batch = [submissions.after_commit(connection, draft, publisher) for draft in batch]
     group_id = str(batch[0].job.group_id)
     groups.create(
         connection, group_id=group_id, namespace=settings.namespace, name=name, mode=mode,
@@ -220,8 +219,7 @@ def submit_group(
             for job in made.jobs:
                 submissions.announce(inside, job)
             return made
-        engine = db.engine(settings.url, "pgbeat submit")
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as own:
+        with submissions.session(settings) as own:
             return run(own, found, settings, broker, members, **values)
 
 
@@ -231,16 +229,20 @@ def run(
     settings: Settings,
     publisher: Publisher,
     members: Sequence[Any],
+    *,
+    note: Callable[[Connection, Submitted], None] | None = None,
     **values: Any,
 ) -> Submitted:
-    """`place` in a transaction of its own, on a connection in autocommit mode; then lanes' free
-    slots are handed out."""
+    """`place` in a transaction of its own, in which `note` writes too, on a connection in
+    autocommit mode; then lanes' free slots are handed out."""
     with db.transaction(connection):
         publisher.prepare(connection)
         made = place(connection, app, settings, publisher, members, **values)
         for job in made.jobs:
             if job.state == "scheduled":
                 submissions.announce(connection, job)
+        if note is not None:
+            note(connection, made)
     _allot(connection, publisher, lanes(made.jobs))
     return made
 

@@ -17,8 +17,9 @@ from pgbeat.messages import AWAITED_HEADER
 from pgbeat.publisher import Publisher
 
 
-def launch(job: Job) -> Launch:
-    """What is to be published for a job."""
+def launch(job: Job, is_awaited: bool = True) -> Launch:
+    """What is to be published for a job. `is_awaited`: others in its lane or group wait for its
+    end."""
     options: dict[str, Any] = {**job.options}
     if job.queue is not None:
         options.setdefault("queue", job.queue)
@@ -26,19 +27,21 @@ def launch(job: Job) -> Launch:
         options.setdefault("priority", job.priority)
     if job.run_at is not None and job.state == "scheduled":
         options["eta"] = job.run_at
-    is_awaited = job.lane is not None or job.group_id is not None
-    headers = {AWAITED_HEADER: True} if is_awaited else {}
+    others = job.group_id is not None or (is_awaited and job.lane is not None)
+    headers = {AWAITED_HEADER: True} if others else {}
     return Launch(str(job.id), job.task, job.args or (), job.kwargs or {}, options, headers)
 
 
-def hand_out(connection: Connection, publisher: Publisher, batch: Iterable[Job]) -> list[Ended]:
+def hand_out(
+    connection: Connection, publisher: Publisher, batch: Iterable[Job], is_awaited: bool = True
+) -> list[Ended]:
     """Gives jobs that are dispatched to the broker. One that can't be published fails for it; those
     are returned."""
     published: list[str] = []
     failed: list[Ended] = []
     for job in batch:
         try:
-            publisher.publish(launch(job))
+            publisher.publish(launch(job, is_awaited))
         except Exception as error:
             if db.is_lost(error) or isinstance(error, kombu.exceptions.OperationalError):
                 raise

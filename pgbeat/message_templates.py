@@ -36,6 +36,8 @@ _STOCK = {
 }
 _BEFORE, _AFTER = signals.before_task_publish, signals.after_task_publish
 _SENT = signals.task_sent
+#: That are kept: who gives each message options of its own has no use for them.
+_MOST = 1000
 _TAGS = ("id", "root_id", "argsrepr", "kwargsrepr")
 
 
@@ -76,6 +78,8 @@ class Templates:
         if "eta" in launch.options:  # no other message is like it
             return
         key = _key(launch)
+        if len(self._known) >= _MOST:
+            self._known.clear()
         if key in self._known or _BEFORE.receivers or _AFTER.receivers or _SENT.receivers:
             return
         template = None

@@ -163,8 +163,11 @@ class BrokerTables:
         direct = [m for m in batch if m.queue is not None]
         routed = [m for m in batch if m.queue is None]
         if direct:
-            self.declare(connection, {str(m.queue) for m in direct})
-            connection.execute(self._put, {"batch": recordset(direct)})
+            missing = set(connection.scalars(self._put, {"batch": recordset(direct)}))
+            if missing:
+                self.declare(connection, missing)
+                left = [m for m in direct if m.queue in missing]
+                connection.execute(self._put, {"batch": recordset(left)})
         if routed:
             connection.execute(self._route, {"batch": recordset(routed)})
 
@@ -202,8 +205,12 @@ class BrokerTables:
 
     @cached_property
     def _put(self) -> TextClause:
+        # The queues that are not there: by the same snapshot, whatever others do meanwhile.
         return self.text(
-            _INSERT + _BATCH + "JOIN {queue} q ON q.name = d.queue ORDER BY d.position"
+            f"WITH d AS MATERIALIZED (SELECT * {_BATCH}), put AS ({_INSERT} "
+            "FROM d JOIN {queue} q ON q.name = d.queue ORDER BY d.position) "
+            "SELECT DISTINCT d.queue FROM d "
+            "WHERE NOT EXISTS (SELECT FROM {queue} q WHERE q.name = d.queue)"
         )
 
     @cached_property

@@ -8,7 +8,7 @@ from celery import Celery, current_app
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from pgbeat import control, db, job_policies, jobs, permissions, submissions
+from pgbeat import control, job_policies, jobs, permissions, submissions
 from pgbeat.config import Settings
 from pgbeat.jobs import Job
 from pgbeat.permissions import Actor
@@ -60,8 +60,7 @@ def submit(
     with submissions.publishing(found, settings) as broker:
         if connection is not None:
             return _inside(connection, found, settings, broker, actor, order, job_source)
-        engine = db.engine(settings.url, "pgbeat submit")
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as own:
+        with submissions.session(settings) as own:
 
             def make(open_one: Connection) -> control.Change:
                 broker.prepare(open_one)
@@ -85,12 +84,9 @@ def _inside(
     """Makes the job in the caller's transaction. Where the broker is elsewhere, beat hands it out
     after the commit."""
     connection = submissions.enlist(session, broker)
-    now = db.now(connection)
-    made = submissions.draft(
-        app, submissions.stock(connection, settings, [order]), order,
-        now=now, created_by=actor.name, job_source=job_source,
-    )  # fmt: skip
-    made = submissions.after_commit(made, broker, now)
+    stock = submissions.stock(connection, settings, [order])
+    made = submissions.draft(app, stock, order, created_by=actor.name, job_source=job_source)
+    made = submissions.after_commit(connection, made, broker)
     [(job, is_new)] = submissions.write(connection, broker, [made])
     if is_new:
         submissions.announce(connection, job)

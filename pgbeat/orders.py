@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy import Connection, text
 
-from pgbeat import job_policies, lanes, templates
+from pgbeat import db, job_policies, lanes, templates
 from pgbeat.config import Settings
 from pgbeat.errors import InvalidJob
 from pgbeat.job_policies import JobPolicy
@@ -26,6 +27,7 @@ class Stock:
         policies: Iterable[JobPolicy],
     ) -> None:
         self.settings = settings
+        self._connection = connection
         asked = list(policies)
         named = {policy.template for policy in asked if policy.template is not None}
         namespace = settings.namespace
@@ -38,6 +40,11 @@ class Stock:
         for template in self._templates.values():
             with suppress(InvalidJob):  # told when its job is made
                 yield template.policy
+
+    @cached_property
+    def now(self) -> datetime:
+        """The database's clock, at the start of the transaction."""
+        return db.now(self._connection)
 
     def template(self, name: str) -> Template:
         """The template of that name. Raises `InvalidJob`."""

@@ -39,8 +39,9 @@ class Publisher(Protocol):
     #: Whether messages commit with the transaction that they are flushed in.
     transactional: bool
 
-    def prepare(self, connection: Connection) -> None:
-        """Sees to it that the broker can take messages; called in a transaction of its own."""
+    def prepare(self, connection: Connection, *, again: bool = False) -> None:
+        """Sees to it that the broker can take messages; called in a transaction that commits. Once
+        is enough, unless it is to be done `again`."""
 
     def publish(self, launch: Launch) -> str | None:
         """Makes the message; the queue's name, where that is known. Raises what Celery raises."""
@@ -170,9 +171,13 @@ class TransactionPublisher:
         self._producer = app.amqp.Producer(self._connection, auto_declare=False)
         self._templates = Templates(app)
         self._made: dict[str, list[Message]] = {}
+        self._is_prepared = False
 
-    def prepare(self, connection: Connection) -> None:
+    def prepare(self, connection: Connection, *, again: bool = False) -> None:
         """Makes the broker's tables, and the app's queues with their bindings, where missing."""
+        if self._is_prepared and not again:
+            return
+        self._is_prepared = True
         self.tables.adopt(connection)
         for queue in self._app.amqp.queues.values():
             queue(self._connection.default_channel).declare()
@@ -241,7 +246,7 @@ class BrokerPublisher:
         self._producer = producer
         self._sent: set[str] = set()
 
-    def prepare(self, connection: Connection) -> None:
+    def prepare(self, connection: Connection, *, again: bool = False) -> None:
         """Nothing to do: the broker is another server."""
 
     def publish(self, launch: Launch) -> str | None:

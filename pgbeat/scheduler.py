@@ -191,7 +191,7 @@ class Scheduler(celery.beat.Scheduler):
 
     def _become_leader(self, connection: Connection) -> None:
         with db.transaction(connection):
-            self._dispatcher.publisher.prepare(connection)
+            self._dispatcher.publisher.prepare(connection, again=True)
             moved = due.follow_zone(
                 connection, self._judge.timezone, namespace=self.settings.namespace
             )

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 from celery import Celery
 from kombu.utils import json as kombu_json
@@ -13,7 +14,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
 
 from pgbeat import db, jobs, lines, orders
-from pgbeat.config import Settings
+from pgbeat.config import Settings, is_own_broker
 from pgbeat.dispatch import check_task
 from pgbeat.errors import InvalidJob, NotUnique, SchemaError
 from pgbeat.job_policies import JobPolicy
@@ -70,7 +71,6 @@ def draft(
     stock: Stock,
     order: Order,
     *,
-    now: datetime,
     created_by: str,
     job_source: str,
     is_system_job: bool = False,
@@ -101,7 +101,7 @@ def draft(
     if "eta" in options or "countdown" in options:
         raise InvalidJob("options has a time for it; give run_at or countdown instead")
     check_arguments(app, name, args, kwargs)
-    run_at = _run_at(order, now)
+    run_at = _run_at(order, stock)
     serializer = _serializer(app, name, options)
     state: State = "pending" if run_at is None else "scheduled"
     job = stock.apply(
@@ -130,12 +130,12 @@ def draft(
     return Draft(job, Launch(job.id, name, args, kwargs, options), policy.unique_for)
 
 
-def _run_at(order: Order, now: datetime) -> datetime | None:
+def _run_at(order: Order, stock: Stock) -> datetime | None:
     if order.countdown is not None:
         if order.run_at is not None:
             raise InvalidJob("run_at and countdown exclude each other")
         try:
-            run_at = now + order.countdown
+            run_at = stock.now + order.countdown
         except OverflowError:
             raise InvalidJob("countdown: there is no such time any more") from None
     elif order.run_at is None:
@@ -144,7 +144,7 @@ def _run_at(order: Order, now: datetime) -> datetime | None:
         raise InvalidJob(f"run_at is {order.run_at.isoformat()}, without a time zone; give it one")
     else:
         run_at = order.run_at
-    return run_at if run_at > now else None
+    return run_at if run_at > stock.now else None
 
 
 def _serializer(app: Celery, task: str, options: Mapping[str, Any]) -> str:
@@ -227,9 +227,14 @@ def announce(connection: Connection, job: Job) -> None:
         connection.execute(_ANNOUNCE_LANE, {"namespace": job.namespace, "lane": job.lane})
 
 
+#: Publishers that nobody uses, by app and broker: each knows how the app's messages look.
+_idle: WeakKeyDictionary[Celery, dict[str, list[Publisher]]] = WeakKeyDictionary()
+
+
 @contextmanager
 def publishing(app: Celery, settings: Settings) -> Iterator[Publisher]:
-    """The publisher for the app's broker, outside of beat."""
+    """The publisher for the app's broker, outside of beat; nobody else uses it meanwhile. All that
+    it writes into is to be committed at the end of the block, or the block raises."""
     with ExitStack() as stack:
         acquired: list[Any] = []
 
@@ -238,7 +243,24 @@ def publishing(app: Celery, settings: Settings) -> Iterator[Publisher]:
                 acquired.append(stack.enter_context(app.producer_or_acquire(None)))
             return acquired[0]
 
-        yield publisher(app, settings, producer)
+        # What a task publishes is its child, and so unlike what another does.
+        if not is_own_broker(app.conf, settings.url) or app.current_worker_task:
+            yield publisher(app, settings, producer)
+            return
+        broker = repr((app.conf.broker_url, app.conf.broker_transport_options))
+        idle = _idle.setdefault(app, {}).setdefault(broker, [])
+        try:
+            found = idle.pop()
+        except IndexError:
+            found = publisher(app, settings, producer)
+        yield found
+        found.clear()
+        idle.append(found)
+
+
+def session(settings: Settings) -> AbstractContextManager[Connection]:
+    """A connection to pgbeat's database in autocommit mode."""
+    return db.kept(settings.url, "pgbeat submit")
 
 
 def place(
@@ -257,7 +279,7 @@ def place(
     """
     made = draft(
         app, stock(connection, settings, [order]), order,
-        now=db.now(connection), created_by=created_by, job_source=job_source,
+        created_by=created_by, job_source=job_source,
     )  # fmt: skip
     return write(connection, publisher, [made])[0]
 
@@ -270,21 +292,23 @@ def enlist(session: Connection | Session, broker: Publisher) -> Connection:
             "the connection is in autocommit mode: there is no transaction for the job to be in; "
             "leave connection out, or give one that commits"
         )
-    if isinstance(broker, TransactionPublisher) and not broker.tables.exist(connection):
-        raise SchemaError(
-            "the transaction's database has no broker's tables; run `pgbeat migrate` there, "
-            "or take a session of the broker's database"
-        )
+    if isinstance(broker, TransactionPublisher) and broker.tables not in connection.info:
+        if not broker.tables.exist(connection):
+            raise SchemaError(
+                "the transaction's database has no broker's tables; run `pgbeat migrate` there, "
+                "or take a session of the broker's database"
+            )
+        connection.info[broker.tables] = True
     return connection
 
 
-def after_commit(made: Draft, broker: Publisher, now: datetime) -> Draft:
+def after_commit(connection: Connection, made: Draft, broker: Publisher) -> Draft:
     """The same, for beat to hand out after the commit where the broker is elsewhere."""
     if broker.transactional or not made.job.is_dispatched:
         return made
     if made.job.args is None:
         raise InvalidJob("its arguments are not JSON, and it can't wait for the commit without")
-    run_at = made.job.run_at or now
+    run_at = made.job.run_at or db.now(connection)
     return made._replace(
         job=made.job._replace(is_dispatched=False, state="scheduled", run_at=run_at)
     )

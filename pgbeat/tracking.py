@@ -43,7 +43,8 @@ Shape = Callable[[dict[str, Any]], dict[str, Any]]
 
 #: Seconds between two writes under load, and how many may come without that.
 _INTERVAL, _BURST = 0.05, 4
-#: Seconds between two writes where somebody waits for an end: a lane's next job.
+#: Where somebody waits for an end, a lane's next job: half as long as a write took, but no longer
+#: than so many seconds.
 _SOON = 0.015
 #: Under load, so many times as long as a write took; but no longer than so many seconds.
 _SHARE, _LONGEST_INTERVAL = 10.0, 0.2
@@ -107,7 +108,7 @@ class Recorder:
         self._written = threading.Condition()
         self._is_idle = self._is_urgent = self._is_closing = False
         self._close_by = 0.0
-        self._write_at = self._wrote_at = self._look_at = 0.0
+        self._write_at = self._soon_at = self._look_at = 0.0
         self._away_until = self._wait = 0.0
         self._dropped = 0
         self._complained: set[str] = set()
@@ -124,7 +125,7 @@ class Recorder:
             self._running.pop(attempt.id, None)
         self._push(attempt)
         if soon:
-            self._write_at = min(self._write_at, self._wrote_at + _SOON)
+            self._write_at = min(self._write_at, self._soon_at)
             self._wake.set()
 
     def _push(self, attempt: Attempt) -> None:
@@ -250,11 +251,11 @@ class Recorder:
         self._is_urgent = False
         connection = self._connect()
         if self._queue and (self._is_closing or now >= self._write_at or self._is_hasty()):
-            self._wrote_at = now
             later = max(self._write_at, now - _BURST * _INTERVAL) + _INTERVAL
             self._write_at = min(later, now + _INTERVAL)
             self._write_queue(connection)
             done = time.monotonic()
+            self._soon_at = done + min((done - now) / 2, _SOON)
             if not self._queue:  # what takes long comes seldom
                 pause = min(_SHARE * (done - now), _LONGEST_INTERVAL)
                 self._write_at = max(self._write_at, done + pause - _INTERVAL)

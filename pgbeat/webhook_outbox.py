@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
 from pgbeat import db, webhook_delivery, webhook_signatures, webhooks
 from pgbeat.config import Settings
@@ -142,20 +142,27 @@ class Attempt:
     timestamp: int
 
 
-_BEGIN = text(
-    """
+_BEGIN_SQL = """
     UPDATE pgbeat.deliveries d
        SET attempts = d.attempts + 1, sent_at = coalesce(d.sent_at, now()),
            next_at = now() + :lease * interval '1 second',
            log = d.log || jsonb_build_object('at', now(), 'worker', CAST(:worker AS text))
       FROM pgbeat.webhooks w
-     WHERE d.id = CAST(:id AS uuid) AND d.state = 'pending' AND d.attempts = :attempts
+     WHERE {which} AND d.state = 'pending'
        AND w.id = d.webhook_id AND w.enabled
     RETURNING d.id, d.webhook_id, w.name, d.event, w.url, w.secret,
               CASE WHEN w.previous_until > now() THEN w.previous_secret END,
               d.payload::text, d.attempts, jsonb_array_length(d.log) - 1,
               floor(extract(epoch FROM now()))::bigint
-    """
+"""
+_BEGIN = text(_BEGIN_SQL.format(which="d.id = CAST(:id AS uuid) AND d.attempts = :attempts"))
+_BEGIN_NEXT = text(
+    _BEGIN_SQL.format(
+        which="""d.id = (
+           SELECT u.id FROM pgbeat.deliveries u
+            WHERE u.webhook_id = :webhook_id AND u.state = 'pending' AND u.sent_at IS NULL
+              AND u.next_at <= now() ORDER BY u.next_at LIMIT 1 FOR UPDATE SKIP LOCKED)"""
+    )
 )
 
 
@@ -178,8 +185,15 @@ def begin(
 ) -> Attempt | None:
     """Begins an attempt at a delivery after so many; `None` where another worker did, or there is
     nothing to deliver any more."""
-    values = {"id": delivery_id, "attempts": attempts, "worker": worker, "lease": _LEASE}
-    row = connection.execute(_BEGIN, values).one_or_none()
+    values = {"id": delivery_id, "attempts": attempts}
+    return _begun(connection, _BEGIN, worker, **values)
+
+
+def _begun(
+    connection: Connection, statement: TextClause, worker: str, **values: object
+) -> Attempt | None:
+    values |= {"worker": worker, "lease": _LEASE}
+    row = connection.execute(statement, values).one_or_none()
     if row is None:
         return None
     key, webhook_id, name, event, url, secret, previous, payload, number, position, moment = row
@@ -222,11 +236,15 @@ _NEXT = text(
 )
 
 
-def end(connection: Connection, attempt: Attempt, answer: Answer) -> str | None:
+def end(
+    connection: Connection, attempt: Attempt, answer: Answer, *, go_on: str | None = None
+) -> tuple[str | None, Attempt | None]:
     """Writes how an attempt came out; the delivery's state from now on: `pending` when it is tried
-    again. `None` where somebody else has decided on it meanwhile.
+    again, `None` where somebody else has decided on it meanwhile.
 
-    A receiver that says 410 has its webhook disabled.
+    With `go_on`, the name of a worker, and where it was delivered, also the attempt at the next
+    that the webhook has waiting, begun in the slot of this one. A receiver that says 410 has its
+    webhook disabled.
     """
     state, delay = "delivered", 0.0
     if not answer.is_delivered:
@@ -250,8 +268,12 @@ def end(connection: Connection, attempt: Attempt, answer: Answer) -> str | None:
     written: str | None = connection.scalar(_END, values)
     if answer.is_gone:
         webhooks.disable(connection, attempt.webhook_id, "its receiver answered 410 Gone")
-    connection.execute(_NEXT, which)
-    return written
+    following = None
+    if go_on is not None and answer.is_delivered:
+        following = _begun(connection, _BEGIN_NEXT, go_on, **which)
+    if following is None:  # the slot is for beat to fill
+        connection.execute(_NEXT, which)
+    return written, following
 
 
 # -- tried from here

@@ -257,7 +257,7 @@ def most(plan: Mapping[str, Any]) -> int:
     """The most rows that a node of a plan met, with those that it left aside."""
     met = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Join Filter")
     return max(
-        round(sum(node.get(key, 0) for key in met) * node.get("Actual Loops", 1))
+        round(sum(float(node.get(key, 0)) for key in met) * float(node.get("Actual Loops", 1)))
         for node in _nodes(plan)
     )
 

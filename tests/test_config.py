@@ -1,6 +1,7 @@
 """Settings: the ways to write a DSN, what wins over what, every mistake at once, no password."""
 
 import traceback
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -160,8 +161,8 @@ def test_every_setting_can_be_set_by_the_app_and_by_the_environment() -> None:
     values: dict[str, Any] = {
         "url": URL, "lock_key": -7, "loop_interval": 0.5, "batch_size": 10,
         "condition_timeout": 2.5, "condition_threads": 3, "max_retries": 0, "retry_base": 1.5,
-        "retry_cap": 99.0, "retention_days": 0.0, "retention_count": 5, "track": "all",
-        "job_max_attempts": 1, "job_retry_base": 2.5, "job_retry_cap": 7.0,
+        "retry_cap": 99.0, "retention_days": 0.0, "retention_count": 5, "audit_days": 9.5,
+        "track": "all", "job_max_attempts": 1, "job_retry_base": 2.5, "job_retry_cap": 7.0,
         "webhook_private": True, "webhook_queue": "hooks",
     }  # fmt: skip
     by_app = Settings.load({f"pgbeat_{name}": value for name, value in values.items()}, {})
@@ -235,10 +236,10 @@ def test_every_mistake_is_listed_in_one_error() -> None:
     ) == [
         "pgbeat_nonsense: no such setting; known: url, lock_key, loop_interval, batch_size, "
         "condition_timeout, condition_threads, max_retries, retry_base, retry_cap, retention_days, "
-        "retention_count, namespace, again_min, again_max, allowed_functions, track, "
+        "retention_count, audit_days, namespace, again_min, again_max, allowed_functions, track, "
         "job_max_attempts, job_retry_base, job_retry_cap, log_format, webhook_private, "
         "webhook_queue, web_jwt_key, web_jwt_jwks, web_jwt_algorithms, web_jwt_issuer, "
-        "web_jwt_audience, web_jwt_admin, web_flower_url",
+        "web_jwt_audience, web_jwt_admin, web_url, web_flower_url",
         "PGBEAT_LOCK_KEY: '1.5' is not a whole number",
         "PGBEAT_LOOP_INTERVAL: 'soon' is not a number",
         "pgbeat_batch_size: 0 is out of range; at least 1, at most 10000",
@@ -284,6 +285,19 @@ def test_an_unknown_key_says_which_was_meant(key: str, near: str) -> None:
     assert mistakes(**{**CONF, key: 1}) == [f"{key.lower()}: no such setting; did you mean {near}?"]
 
 
+def test_settings_in_a_namespace_of_the_app() -> None:
+    """As Django projects have them."""
+    app = Celery("shop", set_as_current=False)
+    given = {"CELERY_PGBEAT_URL": "postgresql://h/d", "CELERY_PGBEAT_RETENTION_DAYS": 3}
+    app.config_from_object(SimpleNamespace(**given), namespace="CELERY")
+    assert Settings.load(app.conf).retention_days == 3
+    app = Celery("shop", set_as_current=False)
+    wrong = SimpleNamespace(**given, CELERY_PGBEAT_RETENTOIN_COUNT=3)
+    app.config_from_object(wrong, namespace="CELERY")
+    with pytest.raises(ConfigError, match="did you mean pgbeat_retention_count"):
+        Settings.load(app.conf)
+
+
 def test_keys_of_others_are_theirs() -> None:
     assert load(task_routes={}, pgbeatlike=1, **CONF)
 
@@ -327,6 +341,7 @@ def test_a_switch_in_the_environment(written: str, meant: bool) -> None:
         ({"web_jwt_jwks": "https://idp/keys"}, "published keys are public"),
         ({"web_jwt_jwks": "file:///etc/passwd"}, "no URL of the web"),
         ({"web_jwt_admin": "admin"}, "names no claim and value"),
+        ({"web_url": "//pgbeat"}, "no URL of the web"),
         ({"web_flower_url": "javascript:alert(1)"}, "no URL of the web"),
         (
             {

@@ -1,5 +1,6 @@
 """Control: jobs made, cancelled, held and let go, retried, moved and deleted; no worker runs."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -324,6 +325,60 @@ def test_submit_where_the_broker_is_elsewhere(database: str, sql: Sql) -> None:
         assert message.headers["id"] == str(own.id)
         message.ack()
     app.close()
+
+
+def test_submit_in_a_task_makes_its_child_and_nobody_elses(app: Celery, sql: Sql) -> None:
+    """What a process keeps for the next message knows nothing of whose the last one was."""
+
+    @app.task(name="jobs.parent")
+    def parent() -> None:
+        pgbeat.submit("jobs.add", 1, app=app)
+
+    pgbeat.submit("jobs.add", 1, app=app)
+    parent.apply(task_id="a-task")
+    pgbeat.submit("jobs.add", 1, app=app)
+    found = sql("SELECT payload::json -> 'headers' ->> 'parent_id' FROM kombu_message ORDER BY id")
+    assert found == [(None,), ("a-task",), (None,)]
+
+
+def test_submit_from_many_threads(app: Celery, sql: Sql) -> None:
+    def work(number: int) -> list[str]:
+        made = (pgbeat.submit("jobs.add", number * 100 + each, app=app) for each in range(10))
+        return [str(job.id) for job in made]
+
+    with ThreadPoolExecutor(8) as pool:
+        made = [each for ids in pool.map(work, range(8)) for each in ids]
+    assert sorted(messages(sql)) == sorted(made)
+    args = sql("SELECT args ->> 0 FROM pgbeat.jobs")
+    assert sorted(int(first) for (first,) in args) == [
+        n * 100 + m for n in range(8) for m in range(10)
+    ]
+
+
+def test_submit_in_a_child(app: Celery, sql: Sql) -> None:
+    """A forked process doesn't talk on its parent's connection, which goes on."""
+    pgbeat.submit("jobs.add", 1, app=app)
+    child = os.fork()
+    if child == 0:
+        try:
+            pgbeat.submit("jobs.add", 2, app=app)
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    pgbeat.submit("jobs.add", 3, app=app)
+    found = sql("SELECT args ->> 0 FROM pgbeat.jobs ORDER BY created_at")
+    assert found == [("1",), ("2",), ("3",)]
+
+
+def test_submit_after_the_server_cut_the_connection(app: Celery, sql: Sql) -> None:
+    pgbeat.submit("jobs.add", 1, app=app)
+    ended = sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND application_name = 'pgbeat submit'"
+    )
+    assert ended
+    pgbeat.submit("jobs.add", 2, app=app)
+    assert len(messages(sql)) == 2
 
 
 # -- cancelled

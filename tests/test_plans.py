@@ -47,8 +47,8 @@ def test_what_workers_tell_is_written_by_keys(pgbeat_databases: Databases, known
             connection.execute(
                 f"ALTER TABLE pgbeat.{table} SET (autovacuum_enabled = off)".encode()
             )
-        for statement in _STATISTICS[known]:
-            connection.execute(statement.encode())
+        for script in _STATISTICS[known]:
+            connection.execute(script.encode())
         connection.execute(_MANY, {"many": many})
         if known == "of full tables":
             connection.execute("VACUUM ANALYZE pgbeat.jobs, pgbeat.executions")

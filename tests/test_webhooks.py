@@ -517,7 +517,7 @@ def begun(connection: Connection, sql: Sql) -> webhook_outbox.Attempt:
 
 def end(connection: Connection, attempt: webhook_outbox.Attempt, answer: Answer) -> str | None:
     with db.transaction(connection):
-        return webhook_outbox.end(connection, attempt, answer)
+        return webhook_outbox.end(connection, attempt, answer)[0]
 
 
 def test_three_retries_then_it_failed(connection: Connection, add: Add, sql: Sql) -> None:
@@ -546,6 +546,34 @@ def test_a_receiver_may_ask_for_more_time(
     end(connection, begun(connection, sql), DOWN._replace(retry_after=wanted))
     [(found,)] = sql("SELECT extract(epoch FROM next_at - now()) FROM pgbeat.deliveries")
     assert seconds - 3 < found <= seconds
+
+
+def test_who_has_delivered_goes_on_with_the_next(
+    connection: Connection, add: Add, sql: Sql
+) -> None:
+    """In the slot of the one before, and only with what nobody has."""
+    add()
+    for _ in range(3):
+        happen(sql)
+    first, second, third = (
+        str(key) for (key,) in sql("SELECT id FROM pgbeat.deliveries ORDER BY next_at, id")
+    )
+    sql("UPDATE pgbeat.deliveries SET sent_at = now() WHERE id = %s", [second])
+    attempt = webhook_outbox.begin(connection, first, 0, worker="w1")
+    assert attempt is not None
+    with db.transaction(connection):
+        state, following = webhook_outbox.end(connection, attempt, OK, go_on="w1")
+    assert state == "delivered" and following is not None
+    assert (str(following.id), following.number) == (third, 1)
+    assert sql("SELECT count(*) FROM pgbeat.deliveries WHERE sent_at IS NOT NULL") == [(2,)]
+    with db.transaction(connection):
+        assert webhook_outbox.end(connection, following, OK, go_on="w1") == ("delivered", None)
+    sql("UPDATE pgbeat.deliveries SET sent_at = NULL WHERE id = %s", [second])
+    happen(sql)
+    attempt = webhook_outbox.begin(connection, second, 0, worker="w1")
+    assert attempt is not None
+    with db.transaction(connection):  # a receiver that fails is left alone
+        assert webhook_outbox.end(connection, attempt, DOWN, go_on="w1") == ("pending", None)
 
 
 def test_one_worker_begins_an_attempt(connection: Connection, add: Add, sql: Sql) -> None:

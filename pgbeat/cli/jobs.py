@@ -5,17 +5,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from sqlalchemy import Connection
 
-from pgbeat import db, jobs, permissions, schedules, statistics
-from pgbeat.cli import Group, job_tail, job_verbs, job_views, printing
+from pgbeat import db, jobs, notes, permissions, schedules, statistics
+from pgbeat.cli import Noun, job_tail, job_verbs, job_views, printing
 from pgbeat.cli.actors import as_admin, find
 from pgbeat.cli.failures import FAILED, SKIPPED
-from pgbeat.cli.job_options import as_policy, policy_options
+from pgbeat.cli.job_options import as_policy, call_options, policy_options
 from pgbeat.cli.options import (
     Command,
     duration,
     in_zone,
-    json_array,
-    json_object,
+    newest_option,
     read_moment,
 )
 from pgbeat.cli.target import Target, pass_target
@@ -32,16 +31,13 @@ if TYPE_CHECKING:
 ENDS = {"completed": 0, "failed": FAILED, "cancelled": FAILED, "skipped": SKIPPED}
 
 
-@click.group("jobs", cls=Group, invoke_without_command=True)
-@click.pass_context
-def jobs_command(ctx: click.Context) -> None:
+@click.group("jobs", cls=Noun)
+def jobs_command() -> None:
     """Look at jobs, make them, hold, end and retry them.
 
     A job is one unit of launched work. You see and change your own; with --admin (or PGBEAT_ADMIN)
     those of everybody, and the system's. An ID may be cut down to its first 4 characters or more.
     """
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
 
 
 # -- looked at
@@ -56,8 +52,7 @@ def jobs_command(ctx: click.Context) -> None:
 @click.option("--group", "group_id", type=click.UUID, metavar="ID", help="Only those of a group.")
 @click.option("--created-by", metavar="WHO", help="Only those of one, such as user:alice.")
 @click.option("--system", is_flag=True, help="Only those that are the system's.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True,
-              help="The newest so many.")  # fmt: skip
+@newest_option
 @as_admin
 @json_option
 @pass_target
@@ -171,12 +166,7 @@ def tail_command(
 
 @jobs_command.command("run", cls=Command)
 @click.argument("task", metavar="[TASK]", required=False)
-@click.option("--args", type=json_array, metavar="JSON", help="Its positional arguments, an array.")
-@click.option("--kwargs", type=json_object, metavar="JSON",
-              help="Its keyword arguments, an object.")  # fmt: skip
-@click.option("--queue", metavar="QUEUE", help="Where to publish; the task's own queue.")
-@click.option("--options", type=json_object, metavar="JSON",
-              help="How to publish, an object: expires, headers …")  # fmt: skip
+@call_options
 @click.option("--at", "run_at", type=read_moment, metavar="WHEN", help="Not before.")
 @click.option("--in", "countdown", type=duration, metavar="TIME", help="Not before so long.")
 @policy_options()
@@ -207,17 +197,19 @@ def run_command(
         if dry_run:
             stock = submissions.stock(connection, target.settings, [order])
             draft = submissions.draft(
-                app, stock, order, now=db.now(connection), created_by=actor.name,
-                job_source="user_cli",
+                app, stock, order, created_by=actor.name, job_source="user_cli"
             )  # fmt: skip
             click.echo(f"Would make a job of task {draft.job.task!r}.")
             return
 
         def make(connection: Connection) -> "Change":
             publisher.prepare(connection)
-            return control.submit(
+            made = control.submit(
                 connection, app, target.settings, publisher, actor, order, job_source="user_cli"
             )
+            if made.is_new:
+                notes.job(connection, target.author, "create", made.job.id, None, made.job)
+            return made
 
         change = control.act(connection, publisher, make)
         job = jobs.get(connection, change.job.id)

@@ -2,7 +2,7 @@
 
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -11,11 +11,11 @@ from fastapi import Depends, Request
 from sqlalchemy import Connection
 from sqlalchemy.pool import QueuePool
 
-from pgbeat import db
+from pgbeat import db, submissions
 from pgbeat.config import Settings, is_own_broker, place
 from pgbeat.errors import NotFound
 from pgbeat.messages import BrokerTables
-from pgbeat.publisher import Publisher, publisher
+from pgbeat.publisher import Publisher
 from pgbeat.web.issuer import Issuer
 
 #: What a request may take of the database's time, and wait for others' locks, in milliseconds.
@@ -84,13 +84,9 @@ class Backend:
 
     @contextmanager
     def publishing(self) -> Iterator[Publisher]:
-        """A publisher of this request's own, ready to publish. Open no transaction before it."""
-        with ExitStack() as stack:
-            made = publisher(
-                self.celery,
-                self.settings,
-                lambda: stack.enter_context(self.celery.producer_or_acquire(None)),
-            )
+        """A publisher that is this request's for so long, ready to publish. Open no transaction
+        before it."""
+        with submissions.publishing(self.celery, self.settings) as made:
             with self.transaction() as connection:
                 made.prepare(connection)
             yield made

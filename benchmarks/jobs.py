@@ -1,0 +1,214 @@
+"""Measures submitting, lanes and webhooks: `python benchmarks/jobs.py --help`."""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from beats.machine import description
+from beats.measures import Figures
+from beats.processes import ProcessError, wait_until
+from beats.spec import TASK
+from brokers.contenders import Pgbeat
+from brokers.measures import PREFORK, Bench, rates
+from brokers.processes import Workers
+from celery import Celery
+from rich.console import Console
+from rich.table import Table
+from servers import Postgres
+from sqlalchemy import create_engine
+
+#: Seconds that a measure may take.
+LIMIT = 180.0
+#: Jobs in one transaction.
+BULK = 500
+
+MAKE = """
+    INSERT INTO pgbeat.jobs (id, task, args, kwargs, job_source, created_by, is_system_job, lane)
+    SELECT gen_random_uuid(), %(task)s, '[]', '{}', 'system', 'benchmark', true, %(lane)s
+      FROM generate_series(1, %(count)s)
+"""
+
+
+def submit(contender: Pgbeat, tasks: int) -> Figures:
+    """Jobs a second from one process, each in a transaction of its own or many in one, beside the
+    same task sent by `apply_async` with the same broker."""
+    import pgbeat
+
+    contender.reset()
+    app = Celery("bench", broker=contender.spec.url, set_as_current=True)
+    app.conf.update(task_ignore_result=True, broker_transport_options=contender.spec.options)
+
+    @app.task(name=TASK)
+    def noop() -> None:
+        """Is only sent."""
+
+    def per_s(send: Callable[[], object], count: int) -> float:
+        send()  # connects
+        began = time.perf_counter()
+        for _ in range(count):
+            send()
+        return count / (time.perf_counter() - began)
+
+    figures: Figures = {"sent": per_s(noop.apply_async, tasks)}
+    figures["submitted"] = per_s(lambda: pgbeat.submit(TASK, app=app), tasks)
+    url = contender.url.replace("postgresql://", "postgresql+psycopg://")
+    engine = create_engine(url)
+    began = time.perf_counter()
+    for _ in range(tasks // BULK):
+        with engine.begin() as connection:
+            for _ in range(BULK):
+                pgbeat.submit(TASK, app=app, connection=connection)
+    figures["submitted_in_one"] = tasks // BULK * BULK / (time.perf_counter() - began)
+    engine.dispose()
+    app.pool.force_close_all()
+    return figures
+
+
+@contextmanager
+def beating(bench: Bench, contender: Pgbeat) -> Iterator[None]:
+    """A real beat, which hands jobs out and sends deliveries."""
+    process = bench.processes.celery(
+        contender.spec.within("beat"),
+        "-A", "brokers.app", "beat", "-S", "pgbeat.Scheduler", "-l", "ERROR", "--pidfile=",
+    )  # fmt: skip
+    try:
+        yield
+    finally:
+        bench.processes.kill(process)
+
+
+def lane(bench: Bench, contender: Pgbeat, limit: int | None, tasks: int) -> Figures:
+    """No-ops a second by a worker of two processes: `tasks` jobs that wait in a lane of this limit,
+    or in a lane without one."""
+    contender.reset()
+    bench.child(contender.spec, "send", 1)  # makes the queue
+    with contender.connect() as connection:
+        connection.execute(
+            "INSERT INTO pgbeat.lanes (name, max_running) VALUES ('bench', %s)", (limit,)
+        )
+        connection.execute(MAKE, {"task": TASK, "lane": "bench", "count": tasks})
+        connection.execute("VACUUM ANALYZE pgbeat.jobs")
+    with bench.workers(contender, *PREFORK) as crew:
+        crew.wait_for_first()
+        before = crew.executions.count()
+        with beating(bench, contender):
+            if not crew.wait(before + tasks, LIMIT):
+                raise ProcessError(f"{tasks} jobs took more than {LIMIT:g} s")
+        done = crew.executions.read()[before + tasks // 10 :]
+    return {**rates(done), "tasks": len(done)}
+
+
+def webhooks(bench: Bench, contender: Pgbeat, tasks: int) -> Figures:
+    """Deliveries a second of completed jobs to a receiver on this machine that answers at once."""
+    received: list[float] = []
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            with lock:
+                received.append(time.time())
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            """Says nothing."""
+
+    contender.reset()
+    bench.child(contender.spec, "send", 1)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        with contender.connect() as connection:
+            connection.execute(
+                "INSERT INTO pgbeat.webhooks (name, url, secret, events) VALUES ('bench', %s, "
+                "'whsec_' || encode(sha256('bench'), 'base64'), '{job.run.completed}')",
+                (f"http://127.0.0.1:{server.server_port}/",),
+            )
+            connection.execute(
+                """
+                WITH made AS (
+                    INSERT INTO pgbeat.jobs (id, task, args, kwargs, job_source, created_by,
+                        is_system_job, state, dispatched_at, started_at, finished_at)
+                    SELECT gen_random_uuid(), %s, '[]', '{}', 'system', 'benchmark', true,
+                           'completed', now(), now(), now() FROM generate_series(1, %s)
+                    RETURNING id)
+                INSERT INTO pgbeat.executions (job_id, number, state, worker, finished_at)
+                SELECT id, 1, 'completed', 'bench', now() FROM made
+                """,
+                (TASK, tasks),
+            )
+        with bench.workers(contender, *PREFORK) as crew:
+            crew.wait_for_first()
+            with beating(bench, contender):
+                if not wait_until(lambda: len(received) >= tasks, LIMIT):
+                    raise ProcessError(f"{len(received)} of {tasks} deliveries came")
+    finally:
+        server.shutdown()
+        server.server_close()
+    return {"per_s": (len(received) - 1) / (max(received) - min(received))}
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tasks", type=int, default=4000, help="jobs of a measure; 4,000")
+    parser.add_argument("--rounds", type=int, default=3, help="times that all take turns; 3")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write all figures")
+    return parser.parse_args(arguments)
+
+
+def main() -> int:
+    """Runs the benchmark."""
+    options = parse(sys.argv[1:])
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    progress = Console(stderr=True, highlight=False, soft_wrap=True)
+    results: dict[str, list[float]] = {}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="pgbeat-bench-")))
+        postgres = stack.enter_context(Postgres(os.environ.get("PGBEAT_TEST_URL")))
+        processes = stack.enter_context(Workers())
+        contender = Pgbeat(postgres, folder)
+        contender.spec = replace(contender.spec, settings={"pgbeat_webhook_private": True})
+        bench = Bench(processes, progress.print)
+
+        def note(what: str, per_s: float) -> None:
+            results.setdefault(what, []).append(per_s)
+            progress.print(f"{what}: {per_s:,.0f} a second")
+
+        for _ in range(options.rounds):
+            figures = submit(contender, options.tasks)
+            note("apply_async", figures["sent"])
+            note("pgbeat.submit, a transaction each", figures["submitted"])
+            note(f"pgbeat.submit, {BULK} in a transaction", figures["submitted_in_one"])
+            for limit in (None, 100, 2, 1):
+                jobs = options.tasks if limit is None or limit > 2 else options.tasks // 4
+                what = "without a limit" if limit is None else f"limit {limit}"
+                note(f"lane, {what}", lane(bench, contender, limit, jobs)["per_s"])
+            note("webhook deliveries", webhooks(bench, contender, options.tasks // 2)["per_s"])
+        machine = description(["pgbeat", "celery"], postgres.settings)
+    table = Table(title="Jobs: medians", show_header=False)
+    for what, figures_of in results.items():
+        table.add_row(what, f"{median(figures_of):,.0f} a second")
+    console.print(table)
+    if options.json:
+        document = {"environment": machine, "results": results}
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
