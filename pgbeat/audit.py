@@ -4,11 +4,20 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, insert, select, update
 
 from pgbeat.tables import audit
 
 Origin = Literal["cli", "api", "page"]
+
+
+class Author(NamedTuple):
+    """Who makes changes, where, and by which way."""
+
+    namespace: str
+    #: As in `created_by` of jobs: `user:alice`.
+    name: str
+    origin: Origin
 
 
 class Change(NamedTuple):
@@ -44,14 +53,39 @@ def record(
     subject: str,
     before: Any = None,
     after: Any = None,
-) -> None:
-    """Notes a change, in the transaction that makes it. `before` and `after` are JSON; no
-    secrets."""
-    connection.execute(
-        insert(audit).values(
-            namespace=namespace, actor=actor, origin=origin, verb=verb, kind=kind, subject=subject,
-            before=before, after=after,
-        )
+) -> int:
+    """Notes a change, in the transaction that makes it; the row's id. `before` and `after` are
+    JSON; no secrets."""
+    row = insert(audit).values(
+        namespace=namespace, actor=actor, origin=origin, verb=verb, kind=kind, subject=subject,
+        before=before, after=after,
+    )  # fmt: skip
+    return int(connection.execute(row.returning(audit.c.id)).scalar_one())
+
+
+def amend(connection: Connection, change_id: int, after: Any) -> None:
+    """Says more of a change that is made in several transactions."""
+    connection.execute(update(audit).where(audit.c.id == change_id).values(after=after))
+
+
+def note(
+    connection: Connection,
+    by: Author,
+    verb: str,
+    kind: str,
+    subject: str,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+) -> int:
+    """Notes a change, in the transaction that makes it; the row's id.
+
+    `before` and `after` are how the thing was and is, as JSON; what is the same in both is left
+    out. Without them it is noted that it was done.
+    """
+    old, new = differing(before, after)
+    return record(
+        connection, namespace=by.namespace, actor=by.name, origin=by.origin, verb=verb, kind=kind,
+        subject=subject, before=old, after=new,
     )  # fmt: skip
 
 

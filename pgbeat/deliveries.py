@@ -137,6 +137,17 @@ def redeliver(
     return _again(connection, {**which, "webhook_id": None, "by": by})
 
 
+def webhooks_of(
+    connection: Connection, delivery_ids: Collection[UUID], *, namespace: str
+) -> dict[str, list[UUID]]:
+    """The deliveries by their webhooks' names."""
+    which = {"ids": [*map(str, delivery_ids)], "namespace": namespace}
+    found: dict[str, list[UUID]] = {}
+    for row in connection.execute(_FIND, which):
+        found.setdefault(row.name, []).append(row.id)
+    return found
+
+
 def redeliver_failed(connection: Connection, name: str, *, by: str, namespace: str) -> int:
     """Delivers again all of a webhook's that failed; how many those are.
 

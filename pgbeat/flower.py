@@ -1,16 +1,30 @@
-"""Flower's Broker page for `pgbeat+postgresql://`: `import pgbeat.flower` in flowerconfig.py.
+"""What Flower lacks beside pgbeat: `import pgbeat.flower` in flowerconfig.py.
 
-Everything else in Flower works as it is.
+Its Broker page knows the queues of `pgbeat+postgresql://`, and a task's page links to its job in
+the console, where `pgbeat_web_url` says where that is. Everything else works as it is.
+
+Flower has settings for neither: brokers are chosen by their class, and what `format_task` returns
+is shown as text, links too.
 """
 
 import asyncio
+import html
+import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
+from urllib.parse import quote
 
+from celery import Celery
+from flower import urls
 from flower.utils.broker import Broker, BrokerBase
+from flower.views.tasks import TaskView
+from sqlalchemy.exc import SQLAlchemyError
+from tornado import web
 
-from pgbeat import db, queues
-from pgbeat.config import postgres_url
+from pgbeat import db, jobs, queues
+from pgbeat.config import Settings, postgres_url
+from pgbeat.errors import NotFound, PgbeatError
 from pgbeat.messages import BrokerTables
 
 #: Schemes of the broker's URL that are pgbeat's.
@@ -58,3 +72,72 @@ def _broker(cls: type, broker_url: str, *args: Any, **kwargs: Any) -> Any:
 
 
 Broker.__new__ = _broker
+
+
+# -- links to the console
+
+
+class Console:
+    """The console's pages of jobs."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._engine = db.engine(settings.url, "pgbeat flower")
+
+    def page_of(self, task_id: str) -> str | None:
+        """URL of the job that a task is; `None` for a task that is none. Where the database can't
+        be asked, it is taken for one."""
+        try:
+            with self._engine.connect() as connection:
+                jobs.get(connection, task_id, namespace=self._settings.namespace)
+        except NotFound:
+            return None
+        except SQLAlchemyError:
+            pass
+        return f"{self._settings.web_url.rstrip('/')}/console/jobs/{quote(task_id, safe='')}"
+
+
+@lru_cache(maxsize=1)
+def _console(app: Celery) -> Console | None:
+    """`None` where nothing says where it is."""
+    try:
+        settings = Settings.load(app.conf)
+    except PgbeatError:
+        return None
+    return Console(settings) if settings.web_url else None
+
+
+class TaskPage(TaskView):
+    """Flower's page of a task, with a link to the job."""
+
+    _job: str | None = None
+
+    @web.authenticated
+    async def get(self, task_id: str) -> None:
+        """Shows the task."""
+        console = _console(self.application.capp)
+        if console is not None:
+            loop = asyncio.get_running_loop()
+            self._job = await loop.run_in_executor(None, console.page_of, task_id)
+        super().get(task_id)
+
+    def render_string(self, template_name: str, **values: Any) -> bytes:
+        """The page as Flower has it; the link comes after the task's id, which its own script
+        looks for."""
+        page: bytes = super().render_string(template_name, **values)
+        if self._job is None or template_name != "task.html":
+            return page
+        link = f'<p><a href="{html.escape(self._job)}">This job in pgbeat</a></p>'.encode()
+        return _TASK_ID.sub(lambda found: found[0] + link, page, count=1)
+
+
+_TASK_ID = re.compile(rb'<p id="taskid"[^>]*>[^<]*</p>')
+
+
+def _with_links(handler: Any) -> Any:
+    if isinstance(handler, web.url) and handler.name == "task":
+        return web.url(handler.regex.pattern, TaskPage, handler.kwargs, handler.name)
+    return handler
+
+
+urls.handlers[:] = map(_with_links, urls.handlers)

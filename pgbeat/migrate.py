@@ -2,6 +2,7 @@
 
 import io
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,11 +72,14 @@ def check(connection: Connection) -> None:
     )
 
 
-def upgrade(url: URL) -> tuple[str | None, str]:
+def upgrade(
+    url: URL, note: Callable[[Connection, str | None], None] | None = None
+) -> tuple[str | None, str]:
     """Brings the database to the newest version; returns the versions before and after.
 
     One transaction under an advisory lock: any number may run it at once, and a failure leaves
-    nothing behind. Raises `SchemaError` on a schema newer than this code.
+    nothing behind. If there was something to do, `note` is called in it with the version before.
+    Raises `SchemaError` on a schema newer than this code.
     """
     from alembic import command
 
@@ -90,6 +94,8 @@ def upgrade(url: URL) -> tuple[str | None, str]:
             config = _config()
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
+            if note is not None and before != newest():
+                note(connection, before)
         return before, newest()
     finally:
         engine.dispose()

@@ -2,15 +2,18 @@
 
 Of each schedule the newest ticks and jobs are kept, or those that are young, whichever is more; of
 what belongs to no schedule (or to one that is gone) only the young. Executions go with their job.
-What has not ended stays, and so does a group's member as long as the group runs.
+What has not ended stays, and so does a group's member as long as the group runs. The audit has an
+age of its own.
 """
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, TextClause, text
 
+from pgbeat import db
 from pgbeat.config import Settings
 
 #: Rows that a step looks at, at most.
@@ -133,11 +136,24 @@ _KINDS = (
          WHERE l.finished_at < {_OLD} AND w.namespace = :namespace
         """,
     ),
+    _Kind(
+        "audit",
+        (0,),
+        f"""
+        SELECT id, id AS at_0 FROM (
+               SELECT id, at FROM pgbeat.audit WHERE namespace = :namespace AND id > :at_0
+                ORDER BY id LIMIT :batch) AS oldest
+         WHERE at < {_OLD}
+        """,
+        "SELECT id FROM looked",
+    ),
 )
 
 
 #: What it deletes from.
-TABLES = ("ticks", "jobs", "executions", "groups", "deliveries")
+TABLES = ("ticks", "jobs", "executions", "groups", "deliveries", "audit")
+#: What writes beside a deletion, in its transaction: rows deleted so far, by table.
+Note = Callable[[Connection, Counter[str]], None]
 
 
 def _statement(kind: _Kind, *, dry_run: bool) -> TextClause:
@@ -178,8 +194,10 @@ class Pruner:
     Where it is, it remembers: what was kept is not read at every round, only every hour.
     """
 
-    def __init__(self, settings: Settings, *, dry_run: bool = False) -> None:
-        self._settings, self._dry_run = settings, dry_run
+    def __init__(
+        self, settings: Settings, *, dry_run: bool = False, note: Note | None = None
+    ) -> None:
+        self._settings, self._dry_run, self._note = settings, dry_run, note
         self._statements = [_statement(kind, dry_run=dry_run) for kind in _KINDS]
         self._places: list[tuple[Any, ...]] = []
         self._began_at = 0.0
@@ -191,13 +209,11 @@ class Pruner:
     def step(self, connection: Connection) -> int:
         """Looks at no more than `BATCH` old rows and deletes of them what is not to be kept; how
         many it looked at, 0 at the end of a round. The connection is in autocommit mode."""
-        if not self._settings.retention_days:
-            return 0
         now = time.monotonic()
         if self._kind == 0 and (not self._places or now - self._began_at >= _AGAIN):
             self._places, self._began_at = [kind.start for kind in _KINDS], now
         while self._kind < len(_KINDS):
-            looked = self._look(connection, self._kind)
+            looked = self._look(connection, self._kind) if self._days(_KINDS[self._kind]) else 0
             if looked < BATCH:
                 self._kind += 1
             if looked:
@@ -205,11 +221,16 @@ class Pruner:
         self._kind = 0
         return 0
 
+    def _days(self, kind: _Kind) -> float:
+        """How long it is kept; 0 for ever."""
+        settings = self._settings
+        return settings.audit_days if kind.table == "audit" else settings.retention_days
+
     def _look(self, connection: Connection, number: int) -> int:
         kind, place = _KINDS[number], self._places[number]
         values = {
             "namespace": self._settings.namespace,
-            "seconds": self._settings.retention_days * 86_400,
+            "seconds": self._days(kind) * 86_400,
             "count": self._settings.retention_count,
             "batch": BATCH,
             "dry_run": self._dry_run,
@@ -217,10 +238,20 @@ class Pruner:
         }
         statement = self._statements[number]
         used = {name: values[name] for name in statement.compile().params}
-        looked, gone, gone_too, *last = connection.execute(statement, used).one()
+        if self._note is None:
+            looked, gone, gone_too, *last = connection.execute(statement, used).one()
+            self._count(kind, gone, gone_too)
+        else:
+            with db.transaction(connection):
+                looked, gone, gone_too, *last = connection.execute(statement, used).one()
+                self._count(kind, gone, gone_too)
+                if gone or gone_too:
+                    self._note(connection, self.deleted)
         if looked:
             self._places[number] = tuple(last)
+        return int(looked)
+
+    def _count(self, kind: _Kind, gone: int, gone_too: int) -> None:
         self.deleted[kind.table] += gone
         if kind.with_them is not None:
             self.deleted[kind.with_them[0]] += gone_too
-        return int(looked)

@@ -1,6 +1,6 @@
 """Schedules: the rows that say what to launch when, and every statement about them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import sha1
@@ -8,12 +8,16 @@ from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import (
+    ARRAY,
     ColumnElement,
     Connection,
     RowMapping,
+    Text,
+    any_,
     delete,
     func,
     insert,
+    literal,
     select,
     text,
     update,
@@ -264,6 +268,20 @@ def listing(
     if enabled is not None:
         query = query.where(schedules.c.enabled == enabled)
     return [Schedule._make(row) for row in connection.execute(query)]
+
+
+def named(
+    connection: Connection,
+    names: Iterable[str],
+    *,
+    namespace: str = NAMESPACE,
+    for_update: bool = False,
+) -> dict[str, Schedule]:
+    """Those of these names that there are."""
+    found = literal(sorted(set(names)), ARRAY(Text))
+    query = SELECT.where(schedules.c.namespace == namespace, schedules.c.name == any_(found))
+    rows = connection.execute(query.with_for_update() if for_update else query)
+    return {row.name: row for row in map(Schedule._make, rows)}
 
 
 #: States that a page of schedules can be asked for.

@@ -107,6 +107,7 @@ def test_the_environment_of_the_trial_is_what_pgbeat_reads() -> None:
     assert settings.url.password == environ["POSTGRES_PASSWORD"]
     assert settings.url.database == environ["POSTGRES_DB"]
     assert postgres_url(environ["CELERY_BROKER_URL"].removeprefix("pgbeat+")) == settings.url
+    assert settings.web_url
     assert settings.web_flower_url
 
 

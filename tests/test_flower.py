@@ -3,18 +3,25 @@
 import json
 import os
 import socket
+import subprocess
 import sys
 import urllib.error
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from pgbeat.config import Settings, postgres_url
+from tests.command_line import Sql
 from tests.conftest import sqlalchemy_url
+from tests.jobs import insert
 from tests.processes import Process, until
 
 WORKER = "flower@tests"
+CONSOLE = "https://console.example.com/a&b/"
 APP = """
 import os, time
 from celery import Celery
@@ -35,8 +42,17 @@ def nap(seconds):
 class Flower:
     """A Flower process, and questions to it."""
 
-    def __init__(self, port: int) -> None:
-        self._base = f"http://127.0.0.1:{port}"
+    def __init__(self, port: int, env: dict[str, str], folder: Path) -> None:
+        self._base, self._env, self._folder = f"http://127.0.0.1:{port}", env, folder
+
+    def submit(self, task: str, args: str) -> str:
+        """Makes a job of pgbeat's; its id."""
+        command = [sys.executable, "-m", "celery", "-A", "flower_app", "pgbeat", "jobs", "run",
+                   task, "--args", args, "--json"]  # fmt: skip
+        made = subprocess.run(
+            command, env=self._env, cwd=self._folder, capture_output=True, check=True, timeout=60
+        )
+        return str(json.loads(made.stdout)["id"])
 
     def ask(self, path: str, data: dict[str, Any] | bytes | None = None) -> tuple[int, str]:
         """Status and text; a mapping is posted as JSON, bytes as a form."""
@@ -65,6 +81,7 @@ def flower(database: str, tmp_path: Path) -> Any:
         "BROKER": f"pgbeat+{database}",
         "BACKEND": f"db+{sqlalchemy_url(database)}",
         "FLOWER_UNAUTHENTICATED_API": "1",
+        "PGBEAT_WEB_URL": CONSOLE,
         "PYTHONPATH": str(tmp_path),
     }
     with socket.socket() as probe:
@@ -79,7 +96,7 @@ def flower(database: str, tmp_path: Path) -> Any:
     pages = start("flower", "flower", f"--port={port}", "--address=127.0.0.1")
     try:
         worker.says("ready")
-        asked = Flower(port)
+        asked = Flower(port, env, tmp_path)
 
         def is_up() -> bool:
             try:
@@ -148,8 +165,34 @@ def test_every_page_and_the_api(flower: Flower) -> None:
         status, body = flower.ask(page)
         assert status == 200 and content in body, f"{page}: {status}"
 
+    # Of a job, the task's page links to the console; of what is none, it doesn't.
+    assert "This job in pgbeat" not in flower.ask(f"/task/{sent}")[1]
+    job = flower.submit("flower.add", "[4, 5]")
+    until(lambda: _succeeded(flower, job))
+    page = flower.ask(f"/task/{job}")[1]
+    link = f"https://console.example.com/a&amp;b/console/jobs/{job}"
+    assert f'<a href="{link}">This job in pgbeat</a>' in page
+    assert page.index('id="taskid"') < page.index(link) < page.index("Arguments")
+    assert flower.ask("/task/nonsense")[0] == 404
+
     flower.json(f"/api/worker/shutdown/{WORKER}", b"")
     until(lambda: flower.json("/api/workers?status=1") == {WORKER: False})
+
+
+def test_only_jobs_have_a_page_in_the_console(database: str, sql: Sql) -> None:
+    from pgbeat.flower import Console
+
+    settings = Settings(postgres_url(database), web_url=CONSOLE)
+    console = Console(settings)
+    job = insert(sql)
+    assert console.page_of(job) == f"https://console.example.com/a&b/console/jobs/{job}"
+    assert console.page_of(str(uuid4())) is None
+    assert console.page_of("../audit") is None
+    assert console.page_of(insert(sql, namespace="other")) is None
+    # Where nobody can say, the console does.
+    away = postgres_url("postgresql://nobody@127.0.0.1:1/none")
+    page = Console(replace(settings, url=away)).page_of("a/b")
+    assert page is not None and page.endswith("/console/jobs/a%2Fb")
 
 
 def _succeeded(flower: Flower, task: str) -> Any:

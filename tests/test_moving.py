@@ -355,7 +355,7 @@ def connection(database: str) -> Iterator[Connection]:
 def move(connection: Connection, *found: Arrival, **now: Any) -> list[Step]:
     """Does it, in a transaction of its own."""
     connection.commit()
-    there = rows.existing(connection, "default", rows.wanted_names(inventory(*found)))
+    there = schedules.named(connection, rows.wanted_names(inventory(*found)), for_update=True)
     clock = db.now(connection)
     made = plan.plan(inventory(*found), Circumstances(**{"now": clock, "rows": there, **now}))
     came_out = rows.apply(connection, made, namespace="default")

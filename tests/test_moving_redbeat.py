@@ -102,6 +102,8 @@ def test_each_entry_becomes_a_row(database: str, url: str) -> None:
 
     answer = read(database, "import", "redbeat", "--from", url, "--timezone", "Europe/Oslo")
     assert {step["action"] for step in answer["schedules"]} == {"add"}, answer
+    noted = read(database, "audit", "--verb", "create", "--kind", "schedule")
+    assert {each["subject"] for each in noted} == {step["name"] for step in answer["schedules"]}
     rows = {row["name"]: row for row in read(database, "list")}
     row = rows["interval"]
     assert (row["every"], row["args"], row["kwargs"]) == (3600, [1], {"y": 2})

@@ -234,6 +234,7 @@ def test_each_task_becomes_a_row(database: str, django: Django) -> None:
     assert "it is Celery's own; pgbeat's beat makes it where" in result.stdout
     check({row["name"]: row for row in read(database, "list")}, ran)
     assert "Nothing to do: 7 schedules here already." in run(database, *command).stdout
+    assert len(read(database, "audit", "--verb", "create", "--kind", "schedule")) == 7
 
 
 def test_tables_in_pgbeats_own_database(database: str, django_here: Django) -> None:
@@ -448,6 +449,7 @@ def test_each_of_its_tasks_becomes_a_row(database: str, alchemy: Alchemy) -> Non
     assert "Added 7 schedules:" in run(database, *command).stdout
     check_alchemy({row["name"]: row for row in read(database, "list")}, ran)
     assert "Nothing to do: 7 schedules here already." in run(database, *command).stdout
+    assert len(read(database, "audit", "--verb", "create", "--kind", "schedule")) == 7
 
 
 @pytest.mark.parametrize(

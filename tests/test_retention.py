@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, event, text
 
 from pgbeat import db, retention
 from pgbeat.config import Settings, postgres_url
@@ -80,9 +80,9 @@ def left(sql: Sql, table: str, moment: str = "created_at") -> list[int]:
     return sorted((int(age) for (age,) in rows), reverse=True)
 
 
-def prune(connection: Connection, settings: Settings, **options: bool) -> Pruner:
+def prune(connection: Connection, settings: Settings, *, dry_run: bool = False) -> Pruner:
     """A whole round."""
-    pruner = Pruner(settings, **options)
+    pruner = Pruner(settings, dry_run=dry_run)
     while pruner.step(connection):
         pass
     return pruner
@@ -101,7 +101,8 @@ def test_the_newest_of_a_schedule_or_the_young_whichever_is_more(
     assert left(sql, "jobs") == [70, 60, 50, 29, 21, 11, 1]
     assert left(sql, "executions", "started_at") == [70, 60, 50, 29, 21, 11, 1]
     assert left(sql, "ticks", "decided_at") == [75, 65, 55, 22, 12, 6, 2]
-    assert pruner.deleted == {"ticks": 4, "jobs": 4, "executions": 4, "groups": 0, "deliveries": 0}
+    deleted = {"ticks": 4, "jobs": 4, "executions": 4, "groups": 0, "deliveries": 0, "audit": 0}
+    assert pruner.deleted == deleted
 
 
 def test_what_has_no_schedule_goes_by_its_age(
@@ -292,6 +293,61 @@ def test_a_step_is_one_statement_a_table(
     assert len(seen) == 2  # ticks, of which there are none, and jobs
 
 
+def audited(sql: Sql, days: list[float], namespace: str = "default") -> None:
+    """Changes of so many days ago; the oldest first."""
+    for age in days:
+        sql(
+            "INSERT INTO pgbeat.audit (namespace, at, actor, origin, verb, kind, subject) "
+            "VALUES (%s, now() - %s * interval '1 day', 'user:a', 'cli', 'pause', 'lane', 'l')",
+            namespace, age,
+        )  # fmt: skip
+
+
+def test_the_audit_has_an_age_of_its_own(
+    connection: Connection, settings: Settings, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "BATCH", 10)
+    jobs(sql, [400])
+    audited(sql, [500.0] * 25 + [366, 364, 40])
+    audited(sql, [600], "other")
+    kept = replace(settings, retention_days=0)
+    assert prune(connection, kept, dry_run=True).deleted["audit"] == 26
+    pruner, steps = Pruner(kept), []
+    while looked := pruner.step(connection):
+        steps.append(looked)
+    assert steps == [10, 10, 6]
+    assert pruner.deleted.total() == 26
+    assert left(sql, "audit", "at") == [600, 364, 40]
+    assert left(sql, "jobs") == [400]
+    prune(connection, replace(settings, audit_days=39))
+    assert left(sql, "audit", "at") == [600]
+
+
+def test_the_audit_may_be_kept_for_ever(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    audited(sql, [4000])
+    jobs(sql, [40])
+    prune(connection, replace(settings, audit_days=0))
+    assert (left(sql, "audit", "at"), left(sql, "jobs")) == ([4000], [])
+
+
+def test_a_step_in_the_audit_goes_by_an_index(connection: Connection, sql: Sql) -> None:
+    sql(
+        "INSERT INTO pgbeat.audit (namespace, at, actor, origin, verb, kind, subject) "
+        "SELECT CASE n % 50 WHEN 0 THEN 'default' ELSE 'other' END, "
+        "now() - (50000 - n) * interval '1 hour', 'user:a', 'cli', 'pause', 'lane', 'l' "
+        "FROM generate_series(1, 50000) AS n"
+    )
+    sql("ANALYZE pgbeat.audit")
+    [kind] = [kind for kind in retention._KINDS if kind.table == "audit"]
+    values = {"namespace": "default", "at_0": 0, "batch": 500, "seconds": 365 * 86_400}
+    plan = connection.execute(text(f"EXPLAIN (ANALYZE, BUFFERS, COSTS off) {kind.looked}"), values)
+    said = "\n".join(plan.scalars())
+    assert "Index Scan using audit_newest" in said
+    assert "Sort" not in said
+
+
 # -- the command
 
 
@@ -305,8 +361,15 @@ def test_the_command(database: str, sql: Sql) -> None:
     assert len(left(sql, "jobs")) == 2
     assert read(database, "prune", "--days", "39.5") == {
         "dry_run": False,
-        "kept": {"days": 39.5, "count": 100},
-        "deleted": {"ticks": 0, "jobs": 1, "executions": 1, "groups": 0, "deliveries": 0},
+        "kept": {"days": 39.5, "count": 100, "audit_days": 365.0},
+        "deleted": {
+            "ticks": 0,
+            "jobs": 1,
+            "executions": 1,
+            "groups": 0,
+            "deliveries": 0,
+            "audit": 0,
+        },
     }
     assert run(database, "prune").stdout == "Deleted 1 job, 1 execution.\n"
     assert run(database, "prune", "--days", "1").stdout == (
@@ -321,6 +384,31 @@ def test_the_command_where_everything_is_kept(database: str, sql: Sql) -> None:
         "Everything is kept: pgbeat_retention_days is 0. --days says otherwise.\n"
     )
     assert len(left(sql, "jobs")) == 1
+
+
+def test_the_command_on_the_audit(database: str, sql: Sql) -> None:
+    audited(sql, [400, 366, 300])
+    years = {"PGBEAT_AUDIT_DAYS": "380"}
+    assert run(database, "prune", "--dry-run", env=years).stdout == (
+        "Would delete 1 change in the audit.\n"
+    )
+    assert run(database, "prune").stdout == "Deleted 2 changes in the audit.\n"
+    # Itself, it is in there.
+    assert sql("SELECT verb, kind, after FROM pgbeat.audit ORDER BY id DESC LIMIT 1") == [
+        ("prune", "history", {
+            "kept": {"days": 30.0, "count": 100, "audit_days": 365.0}, "deleted": {"audit": 2},
+        })
+    ]  # fmt: skip
+
+
+def test_the_command_is_one_change_however_many_steps(
+    database: str, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "BATCH", 2)
+    jobs(sql, [40] * 7)
+    run(database, "prune")
+    [(after,)] = sql("SELECT after FROM pgbeat.audit")
+    assert after["deleted"] == {"jobs": 7, "executions": 7}
 
 
 @pytest.mark.parametrize(

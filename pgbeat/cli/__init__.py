@@ -76,6 +76,17 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
+class Noun(Group):
+    """A group of commands on one kind of thing; without a command it shows its help."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The arguments that are left."""
+        if not args and not ctx.resilient_parsing:
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+
 class Commands(Group):
     """A group whose commands are imported when they are called, and whose errors are sentences."""
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import click
 
-from pgbeat import calendars, db, permissions, schedules
+from pgbeat import calendars, db, notes, schedules
 from pgbeat.backfill import Gaps, backfill, due_times, gaps
 from pgbeat.cli import printing
+from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.failures import FAILED, SKIPPED, BadInput
 from pgbeat.cli.options import in_zone, read_moment
 from pgbeat.cli.printing import counted, line, styled, utc
-from pgbeat.cli.switches import dry_run_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.schedules import Schedule
@@ -133,7 +133,8 @@ def _launch(target: Target, name: str, found: Gaps, run: _Run, *, quiet: bool) -
         patience = max(1, row.max_retries)
         decisions = backfill(
             connection, app, target.settings, name, found.times,
-            job_source="user_cli", created_by=permissions.user().name,
+            job_source="user_cli", created_by=target.author.name,
+            note=notes.decisions(target.author, "backfill"),
         )  # fmt: skip
         shows = sys.stderr.isatty() and not quiet
         with closing(decisions):

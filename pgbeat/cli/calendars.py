@@ -5,31 +5,29 @@ from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 import click
+from rich.table import Table
 from rich.text import Text
 
-from pgbeat import calendars, db
+from pgbeat import calendars, db, notes
 from pgbeat.calendars import Calendar
-from pgbeat.cli import Group, printing
+from pgbeat.cli import Noun, printing
+from pgbeat.cli.asking import asking, dry_run_option, sure
 from pgbeat.cli.calendar_options import clearing, given_definition, rules
 from pgbeat.cli.failures import SKIPPED
 from pgbeat.cli.printing import line
-from pgbeat.cli.switches import dry_run_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.errors import AlreadyExists, InvalidCalendar
 from pgbeat.timetables import zone
 
 
-@click.group("calendars", cls=Group, invoke_without_command=True)
-@click.pass_context
-def calendars_command(ctx: click.Context) -> None:
+@click.group("calendars", cls=Noun)
+def calendars_command() -> None:
     """Look at calendars, change them, ask them.
 
     A calendar is a named set of dates, weekdays, holidays and hours. Where it excludes a due time
     of a schedule that names it, that is skipped, with the reason.
     """
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
 
 
 # -- looked at
@@ -44,18 +42,20 @@ def list_command(target: Target, as_json: bool) -> None:
     with target.transaction() as connection:
         rows = calendars.listing(connection, namespace=namespace)
         users = calendars.users(connection, namespace=namespace)
-    if as_json:
-        printing.echo_json([_json(row, users) for row in rows])
-        return
-    if not rows:
-        click.echo("There are no calendars; `pgbeat calendars add --help` says how to add one.")
-        return
+    printing.listing(
+        rows, as_json=as_json, json_of=lambda row: _json(row, users),
+        table_of=lambda: _table(rows, users),
+        none="There are no calendars; `pgbeat calendars add --help` says how to add one.",
+    )  # fmt: skip
+
+
+def _table(rows: list[Calendar], users: dict[str, list[str]]) -> Table:
     columns = ("calendar", "rules", "zone", "schedules")
     table = printing.table(*columns, folding={"rules"}, numbers={"schedules"})
     for row in rows:
         used = len(users.get(row.name, ()))
         table.add_row(line(row.name), _rules(row), _zone(row), str(used))
-    printing.show(table)
+    return table
 
 
 @calendars_command.command("show")
@@ -72,8 +72,6 @@ def show_command(target: Target, name: str, as_json: bool) -> None:
     if as_json:
         printing.echo_json(_json(row, users))
         return
-    names = users.get(name, [])
-    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
     click.secho(line(row.name), bold=True)
     printing.show(
         printing.facts(
@@ -81,7 +79,7 @@ def show_command(target: Target, name: str, as_json: bool) -> None:
                 ("rules", _rules(row)),
                 ("zone", _zone(row)),
                 ("definition", json.dumps(row.definition, ensure_ascii=False)),
-                ("schedules", ", ".join(map(line, names[:10])) + more or "none"),
+                ("schedules", printing.named(users.get(name, []))),
                 ("created", printing.when(row.created_at, now)),
                 ("changed", printing.when(row.updated_at, now)),
             ]
@@ -172,6 +170,7 @@ def add_command(
     try:
         with target.transaction(dry_run=dry_run) as connection:
             row = calendars.add(connection, name, definition, namespace=target.settings.namespace)
+            notes.change(connection, target.author, "create", None, row)
     except AlreadyExists:
         if not if_not_exists:
             raise
@@ -196,6 +195,7 @@ def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) ->
             raise click.UsageError("nothing to change; give at least one option (see --help)")
         if definition != before.definition:
             row = calendars.edit(connection, name, definition, namespace=namespace)
+            notes.change(connection, target.author, "update", before, row)
     if definition == before.definition:
         click.echo(f"Calendar {name!r} is like that already.")
         return
@@ -204,19 +204,16 @@ def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) ->
 
 @calendars_command.command("remove")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Don't ask.")
-@dry_run_option
+@asking
 @pass_target
 def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a calendar that no schedule names."""
     namespace = target.settings.namespace
     with target.transaction(dry_run=True) as connection:
         calendars.remove(connection, name, namespace=namespace)
-    if dry_run:
-        click.echo(f"Would remove calendar {name!r}.")
-    elif yes or click.confirm(f"Remove calendar {name!r}?"):
+    if sure("remove", "removed", f"calendar {name!r}", yes=yes, dry_run=dry_run):
         with target.transaction() as connection:
+            row = calendars.get(connection, name, namespace=namespace, for_update=True)
             calendars.remove(connection, name, namespace=namespace)
+            notes.change(connection, target.author, "delete", row, None)
         click.echo(f"Removed calendar {name!r}.")
-    else:
-        click.echo("Nothing is removed.")

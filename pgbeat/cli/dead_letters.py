@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import click
 from sqlalchemy import Connection
 
-from pgbeat import db, dead_letters, queues
-from pgbeat.cli import Group, printing
-from pgbeat.cli.options import duration
+from pgbeat import db, dead_letters, notes, queues
+from pgbeat.cli import Noun, printing
+from pgbeat.cli.asking import asking, dry_run_option, sure
+from pgbeat.cli.options import duration, newest_option
 from pgbeat.cli.printing import counted, line, span
-from pgbeat.cli.switches import dry_run_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.dead_letters import DeadLetter
@@ -22,15 +22,12 @@ from pgbeat.messages import BrokerTables
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group("dead", cls=Group, invoke_without_command=True)
-@click.pass_context
-def dead_command(ctx: click.Context) -> None:
+@click.group("dead", cls=Noun)
+def dead_command() -> None:
     """Look at dead letters, put them back or drop them.
 
     A message is dead when it was delivered as often as its queue allows, or was rejected.
     """
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
 
 
 _queue = click.option("--queue", metavar="QUEUE", help="Only those of this queue.")
@@ -38,8 +35,7 @@ _queue = click.option("--queue", metavar="QUEUE", help="Only those of this queue
 
 @dead_command.command("list")
 @_queue
-@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True,
-              help="The newest so many.")  # fmt: skip
+@newest_option
 @json_option
 @pass_target
 def list_command(target: Target, queue: str | None, limit: int, as_json: bool) -> None:
@@ -109,6 +105,7 @@ def requeue_command(
         tables = target.broker(connection)
         chosen = _choose(connection, tables, ids, queue)
         count = dead_letters.requeue(connection, tables, ids=list(chosen))
+        notes.dead(connection, target.author, "requeue", chosen, count)
     homeless = sum(not name for name in chosen.values())
     if count:
         verb = "Would put back" if dry_run else "Put back"
@@ -125,8 +122,7 @@ def requeue_command(
 @_selecting
 @click.option("--older-than", type=duration, metavar="TIME",
               help="Only those that died longer ago: 7d, '12 hours'.")  # fmt: skip
-@click.option("--yes", is_flag=True, help="Don't ask.")
-@dry_run_option
+@asking
 @pass_target
 def drop_command(
     target: Target,
@@ -146,14 +142,11 @@ def drop_command(
     what = _what(chosen.values())
     if not chosen:
         click.echo(f"There are no dead letters{_scope(queue, older_than)}.")
-    elif dry_run:
-        click.echo(f"Would drop {what}.")
-    elif yes or click.confirm(f"Drop {what}?"):
+    elif sure("drop", "dropped", what, yes=yes, dry_run=dry_run):
         with target.transaction() as connection:
             count = dead_letters.drop(connection, tables, ids=list(chosen))
+            notes.dead(connection, target.author, "drop", chosen, count)
         click.echo(f"Dropped {counted(count, 'dead letter')}.")
-    else:
-        click.echo("Nothing is dropped.")
 
 
 def _require_selector(

@@ -9,8 +9,9 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection
 
-from pgbeat import job_policies, lanes, schedules, templates
+from pgbeat import job_policies, lanes, notes, schedules, templates
 from pgbeat.cli import printing
+from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.job_options import cleared_keys, given_policy, policy_clearing, policy_options
 from pgbeat.cli.options import (
     CLEARABLE,
@@ -21,7 +22,7 @@ from pgbeat.cli.options import (
     definition,
     in_zone,
 )
-from pgbeat.cli.switches import dry_run_option, next_line
+from pgbeat.cli.switches import next_line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.errors import AlreadyExists, ConditionError, NotFound
 from pgbeat.schedules import TIMETABLES, Schedule
@@ -67,6 +68,7 @@ def add_command(
                 connection, name, source="cli", namespace=settings.namespace, **values
             )
             check(_whole(connection, row))
+            notes.change(connection, target.author, "create", None, row)
             missing = [*_missing(connection, row, "after"), *_missing_for_jobs(connection, row)]
     except AlreadyExists:
         if not if_not_exists:
@@ -121,6 +123,7 @@ def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) ->
             values["job"] = kept | job
         row = schedules.edit(connection, name, namespace=namespace, **values)
         check(_whole(connection, row))
+        notes.change(connection, target.author, "update", before, row)
         missing = [*_missing(connection, row, *values)]
         missing += _missing_for_jobs(connection, row) if job else []
     # A template may have given it a task.

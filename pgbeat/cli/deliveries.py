@@ -6,14 +6,14 @@ from uuid import UUID
 
 import click
 
-from pgbeat import db, deliveries, webhooks
+from pgbeat import db, deliveries, notes, webhooks
 from pgbeat.cli import printing
+from pgbeat.cli.asking import dry_run_option
+from pgbeat.cli.options import newest_option
 from pgbeat.cli.printing import line, styled
-from pgbeat.cli.switches import dry_run_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.deliveries import Delivery
-from pgbeat.permissions import user
 
 _STATES = ("pending", "delivered", "failed")
 
@@ -21,8 +21,7 @@ _STATES = ("pending", "delivered", "failed")
 @click.command("deliveries")
 @click.argument("name")
 @click.option("--state", type=click.Choice(_STATES), help="Only those.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True,
-              help="The newest so many.")  # fmt: skip
+@newest_option
 @json_option
 @pass_target
 def deliveries_command(
@@ -97,12 +96,20 @@ def redeliver_command(
     """
     if bool(ids) == (failed_of is not None):
         raise click.UsageError("which deliveries? Give their ids, or --failed NAME")
-    by, namespace = user().name, target.settings.namespace
+    author, namespace = target.author, target.settings.namespace
     with target.transaction(dry_run=dry_run) as connection:
         if failed_of is not None:
-            count = deliveries.redeliver_failed(connection, failed_of, by=by, namespace=namespace)
+            count = deliveries.redeliver_failed(
+                connection, failed_of, by=author.name, namespace=namespace
+            )
+            notes.redelivered(connection, author, failed_of, count)
         else:
-            count = deliveries.redeliver(connection, [*map(str, ids)], by=by, namespace=namespace)
+            count = deliveries.redeliver(
+                connection, [*map(str, ids)], by=author.name, namespace=namespace
+            )
+            whose = deliveries.webhooks_of(connection, ids, namespace=namespace)
+            for name, own in whose.items():
+                notes.redelivered(connection, author, name, len(own), own)
     what = "1 delivery is" if count == 1 else f"{count} deliveries are"
     if count:
         click.echo(f"{what} {'to be ' if dry_run else ''}tried again.")

@@ -5,7 +5,8 @@ from typing import Any
 import click
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import db, permissions
+from pgbeat import db, lanes
+from pgbeat.audit import note
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED
 from pgbeat.cli.job_options import amount
@@ -41,13 +42,18 @@ def direct_command(
     """
     app = target.require_app("the task is the app's")
     from pgbeat.direct import run_direct
+    from pgbeat.dispatch import check_task
 
+    check_task(app, task)
+    with target.transaction() as connection:
+        lanes.get(connection, target.settings.namespace, given["lane"])
+        note(connection, target.author, "run", "direct", task, None, {"lane": given["lane"]})
     given["timeout"] = given["timeout"].total_seconds()
     given["resources"] = dict(given["resources"])
     try:
         result = run_direct(
             task, given.pop("args"), given.pop("kwargs"), app=app, settings=target.settings,
-            created_by=permissions.user().name, **given,
+            created_by=target.author.name, **given,
         )  # fmt: skip
     except (PgbeatError, click.ClickException):
         raise

@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 from rich.text import Text
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
-from pgbeat import calendars, schedules
+from pgbeat import calendars, notes, schedules
+from pgbeat.calendars import Calendar
 from pgbeat.cli import printing
 from pgbeat.cli.failures import SKIPPED
 from pgbeat.cli.printing import counted, line
@@ -21,6 +22,7 @@ from pgbeat.files import File, InvalidFile, exports, read
 from pgbeat.files.definitions import timetables
 from pgbeat.files.plans import Change, Plan, make
 from pgbeat.files.rows import apply, lock
+from pgbeat.schedules import Schedule
 
 #: Exit status of `sync --plan` where there is something to do.
 PENDING = SKIPPED
@@ -136,10 +138,25 @@ def _apply(target: Target, file: File, plan: Plan, ways: dict[str, bool]) -> boo
             again = make(connection, file, plan.namespace, **ways)
             if again != plan:
                 return False
+            old_calendars, old_rows = _touched(connection, again)
             apply(connection, file, again)
+            new_calendars, new_rows = _touched(connection, again)
+            by = target.author._replace(namespace=plan.namespace)
+            notes.changes(connection, by, notes.compared(old_calendars, new_calendars))
+            notes.changes(connection, by, notes.compared(old_rows, new_rows))
     except Busy:
         return False
     return True
+
+
+def _touched(connection: Connection, plan: Plan) -> tuple[dict[str, Calendar], dict[str, Schedule]]:
+    """The rows that a plan is about, by name."""
+    own = (*plan.calendars_added, *plan.calendars_changed)
+    names = (*plan.added, *plan.changed, *plan.adopted, *plan.removed, *plan.noted)
+    return (
+        dict(calendars.load(connection, own, namespace=plan.namespace)),
+        schedules.named(connection, names, namespace=plan.namespace),
+    )
 
 
 _SET_PATIENCE = text("SELECT set_config('lock_timeout', :ms, true)")

@@ -9,13 +9,13 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection
 
-from pgbeat import db, groups, permissions
-from pgbeat.cli import Group as Commands
-from pgbeat.cli import job_tail, job_views, printing
+from pgbeat import db, groups, notes, permissions
+from pgbeat.cli import Noun, job_tail, job_views, printing
 from pgbeat.cli.actors import as_admin
+from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.failures import FAILED, BadInput
+from pgbeat.cli.options import newest_option
 from pgbeat.cli.printing import counted, line, styled, when
-from pgbeat.cli.switches import dry_run_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.groups import MODES, ON_FAILURE, Group, Progress
@@ -40,16 +40,13 @@ _ORDER = (
 )
 
 
-@click.group("groups", cls=Commands, invoke_without_command=True)
-@click.pass_context
-def groups_command(ctx: click.Context) -> None:
+@click.group("groups", cls=Noun)
+def groups_command() -> None:
     """Look at groups of jobs, make one, cancel one.
 
     A group's jobs go all at once, or one after the other. You see and change your own; with --admin
     (or PGBEAT_ADMIN) those of everybody. An ID may be cut down to its first 4 characters or more.
     """
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
 
 
 # -- looked at
@@ -58,8 +55,7 @@ def groups_command(ctx: click.Context) -> None:
 @groups_command.command("list")
 @click.option("--state", type=click.Choice(_STATES), help="Only those in it.")
 @click.option("--created-by", metavar="WHO", help="Only those of one, such as user:alice.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True,
-              help="The newest so many.")  # fmt: skip
+@newest_option
 @as_admin
 @json_option
 @pass_target
@@ -206,7 +202,12 @@ def run_command(
             drafts = grouping.drafts(connection, app, target.settings, members, mode=mode, **makers)
             click.echo(f"Would make a {mode} group of {counted(len(drafts), 'job')}.")
             return
-        made = grouping.run(connection, app, target.settings, publisher, members, **values)
+        made = grouping.run(
+            connection, app, target.settings, publisher, members, **values,
+            note=lambda inside, made: notes.group_made(
+                inside, target.author, made.group, made.jobs
+            ),
+        )  # fmt: skip
         group_id, number = made.group.id, counted(len(made.jobs), "job")
         if not as_json:
             hint = "" if wait else f"; `pgbeat groups show {str(group_id)[:8]}` says how far it is"
@@ -284,7 +285,10 @@ def cancel_command(target: Target, group_id: str, dry_run: bool, actor: Actor) -
     from pgbeat import grouping, submissions
 
     with target.session() as connection, submissions.publishing(app, target.settings) as publisher:
-        done = grouping.cancel(connection, publisher, actor, group.id)
+        done = grouping.cancel(
+            connection, publisher, actor, group.id,
+            note=lambda inside: notes.group_cancelled(inside, target.author, group),
+        )  # fmt: skip
     click.echo(f"Cancelled group {group.id}: {counted(done.ended, 'job')} ended.")
     if done.asked:
         what = "it runs" if done.asked == 1 else "they run"

@@ -7,7 +7,7 @@ import click
 
 from pgbeat import job_policies
 from pgbeat.cli import printing
-from pgbeat.cli.options import CLEAR, Option, duration
+from pgbeat.cli.options import CLEAR, Option, duration, json_array, json_object
 from pgbeat.job_policies import JobPolicy
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -69,6 +69,25 @@ def flag(key: str, *, of_schedule: bool = False) -> str:
     """The option that gives a key of a policy's JSON: `--tag` for `tags`."""
     name = next(name for name, other in KEYS.items() if other == key)
     return "--" + (_OF_SCHEDULE.get(name, name) if of_schedule else name)
+
+
+def call_options(command: F) -> F:
+    """Adds what says how a task is called: `args` and `kwargs`, and how it is published: `queue`
+    and `options`; `None` where they aren't given."""
+    for option in reversed(
+        [
+            click.option("--args", type=json_array, metavar="JSON",
+                         help="Its positional arguments, an array."),
+            click.option("--kwargs", type=json_object, metavar="JSON",
+                         help="Its keyword arguments, an object."),
+            click.option("--queue", metavar="QUEUE",
+                         help="Where to publish; the task's own queue."),
+            click.option("--options", type=json_object, metavar="JSON",
+                         help="How to publish, an object: expires, headers …"),
+        ]
+    ):  # fmt: skip
+        command = option(command)
+    return command
 
 
 def policy_options(*, template: bool = True, of_schedule: bool = False) -> Callable[[F], F]:

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import UUID
 
 import click
 from sqlalchemy import Connection
 
-from pgbeat import jobs
+from pgbeat import jobs, notes
 from pgbeat.cli import job_views, printing
 from pgbeat.cli.actors import as_admin, find
+from pgbeat.cli.asking import dry_run_option, sure, yes_option
 from pgbeat.cli.failures import FAILED
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.errors import PgbeatError
@@ -18,34 +20,43 @@ from pgbeat.permissions import Actor
 
 if TYPE_CHECKING:
     from pgbeat.control import Change
-    from pgbeat.publisher import Publisher
 
 
 def _each(
     target: Target,
     actor: Actor,
     ids: tuple[str, ...],
-    verb: "Callable[[Publisher, Job, Connection], Change]",
+    verb: Literal["cancel", "pause", "resume", "approve", "retry"],
     done: Callable[[Job, Job], str],
+    **given: Any,
 ) -> None:
-    """Does it with each job, in a transaction of its own; what can't be done is said at the end of
-    its turn, and doesn't keep from the others."""
+    """Does one of `control`'s verbs with each job, in a transaction of its own; what can't be done
+    is said at the end of its turn, and doesn't keep from the others."""
     app = target.require_app("the messages of jobs are the app's broker's")
     from pgbeat import control, submissions
 
+    act = getattr(control, verb)
     failed = False
     with target.session() as connection, submissions.publishing(app, target.settings) as publisher:
+
+        def change(job_id: UUID, connection: Connection) -> "Change":
+            before = jobs.get(connection, job_id, for_update=True)
+            made: Change = act(connection, publisher, actor, job_id, **given)
+            old = before if made.job.id == job_id else None
+            notes.job(connection, target.author, verb, job_id, old, made.job)
+            return made
+
         for job_id in ids:
             try:
                 before = find(connection, target, actor, job_id)
-                change = control.act(connection, publisher, partial(verb, publisher, before))
+                made = control.act(connection, publisher, partial(change, before.id))
             except PgbeatError as error:
                 if len(ids) == 1:
                     raise
                 failed = True
                 click.echo(f"Error: {error}", err=True)
             else:
-                click.echo(done(before, jobs.get(connection, change.job.id)))
+                click.echo(done(before, jobs.get(connection, made.job.id)))
     if failed:
         raise click.exceptions.Exit(FAILED)
 
@@ -61,17 +72,12 @@ _ids = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 def cancel_command(target: Target, ids: tuple[str, ...], reason: str | None, actor: Actor) -> None:
     """End jobs. What waits ends now; what runs is ended by its worker. Needs the app."""
 
-    def verb(publisher: "Publisher", job: Job, connection: Connection) -> "Change":
-        from pgbeat import control
-
-        return control.cancel(connection, publisher, actor, job.id, reason=reason)
-
     def done(before: Job, after: Job) -> str:
         if after.state == "running":
             return f"Asked for the end of job {after.id}, which runs on {after.worker}."
         return f"Cancelled job {after.id}, which was {before.state}."
 
-    _each(target, actor, ids, verb, done)
+    _each(target, actor, ids, "cancel", done, reason=reason)
 
 
 @click.command("pause")
@@ -80,13 +86,7 @@ def cancel_command(target: Target, ids: tuple[str, ...], reason: str | None, act
 @pass_target
 def pause_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
     """Hold jobs that have not begun until they are resumed. Needs the app."""
-
-    def verb(publisher: "Publisher", job: Job, connection: Connection) -> "Change":
-        from pgbeat import control
-
-        return control.pause(connection, publisher, actor, job.id)
-
-    _each(target, actor, ids, verb, lambda _, after: f"Paused job {after.id}.")
+    _each(target, actor, ids, "pause", lambda _, after: f"Paused job {after.id}.")
 
 
 @click.command("resume")
@@ -95,13 +95,10 @@ def pause_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
 @pass_target
 def resume_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
     """Let paused jobs go on. Needs the app."""
-
-    def verb(publisher: "Publisher", job: Job, connection: Connection) -> "Change":
-        from pgbeat import control
-
-        return control.resume(connection, publisher, actor, job.id)
-
-    _each(target, actor, ids, verb, lambda _, job: f"Resumed job {job.id}: {job_views.now_is(job)}")
+    _each(
+        target, actor, ids, "resume",
+        lambda _, job: f"Resumed job {job.id}: {job_views.now_is(job)}",
+    )  # fmt: skip
 
 
 @click.command("approve")
@@ -110,15 +107,10 @@ def resume_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
 @pass_target
 def approve_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
     """Let jobs go on that wait for approval: an administrator's. Needs the app."""
-
-    def verb(publisher: "Publisher", job: Job, connection: Connection) -> "Change":
-        from pgbeat import control
-
-        return control.approve(connection, publisher, actor, job.id)
-
     _each(
-        target, actor, ids, verb, lambda _, job: f"Approved job {job.id}: {job_views.now_is(job)}"
-    )
+        target, actor, ids, "approve",
+        lambda _, job: f"Approved job {job.id}: {job_views.now_is(job)}",
+    )  # fmt: skip
 
 
 @click.command("retry")
@@ -130,18 +122,11 @@ def approve_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
 def retry_command(target: Target, ids: tuple[str, ...], priority: int | None, actor: Actor) -> None:
     """Try again what jobs did that failed, were cancelled or skipped: a new job of each, with all
     its attempts before it. Needs the app."""
-
-    def verb(publisher: "Publisher", job: Job, connection: Connection) -> "Change":
-        from pgbeat import control
-
-        return control.retry(
-            connection, publisher, actor, job.id, job_source="user_cli", priority=priority
-        )
-
     _each(
-        target, actor, ids, verb,
+        target, actor, ids, "retry",
         lambda before, after: f"Retried job {before.id}, which {job_views.HAS[before.state]}: job "
         f"{after.id}: {job_views.now_is(after)}",
+        job_source="user_cli", priority=priority,
     )  # fmt: skip
 
 
@@ -173,14 +158,15 @@ def move_command(
             anchor = find(connection, target, Actor(actor.name, is_admin=True), other).id
         moved = control.move(connection, actor, job.id, where, anchor, priority=priority)
         place = lines.place(connection, moved) + 1
+        notes.job(connection, target.author, "move", job.id, job, moved, place=place)
     click.echo(f"Moved job {moved.id}: place {place} in lane {moved.lane!r}.")
 
 
 @click.command("delete")
 @_ids
-@click.option("--yes", is_flag=True, help="Don't ask.")
+@yes_option
 @as_admin
-@click.option("--dry-run", is_flag=True, help="Say what would be done.")
+@dry_run_option
 @pass_target
 def delete_command(
     target: Target, ids: tuple[str, ...], yes: bool, actor: Actor, dry_run: bool
@@ -193,12 +179,9 @@ def delete_command(
         for job in found:
             control.delete(connection, actor, job.id)
     what = f"job {found[0].id}" if len(found) == 1 else printing.counted(len(found), "job")
-    if dry_run:
-        click.echo(f"Would delete {what}.")
-    elif yes or click.confirm(f"Delete {what}?"):
+    if sure("delete", "deleted", what, yes=yes, dry_run=dry_run):
         with target.transaction() as connection:
             for job in found:
-                control.delete(connection, actor, job.id)
+                gone = control.delete(connection, actor, job.id)
+                notes.job(connection, target.author, "delete", job.id, gone, None)
         click.echo(f"Deleted {what}.")
-    else:
-        click.echo("Nothing is deleted.")

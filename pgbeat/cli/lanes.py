@@ -4,14 +4,15 @@ from datetime import datetime
 from typing import Any
 
 import click
+from rich.table import Table
 from rich.text import Text
 from sqlalchemy import Connection
 
-from pgbeat import concurrency, db, lanes, occupancy
-from pgbeat.cli import Group, printing
+from pgbeat import concurrency, db, lanes, notes, occupancy
+from pgbeat.cli import Noun, printing
+from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.options import json_object
 from pgbeat.cli.printing import line, span
-from pgbeat.cli.switches import dry_run_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.errors import InvalidJob
@@ -19,16 +20,13 @@ from pgbeat.lanes import Figures, Lane
 from pgbeat.occupancy import Holder, InLine
 
 
-@click.group("lanes", cls=Group, invoke_without_command=True)
-@click.pass_context
-def lanes_command(ctx: click.Context) -> None:
+@click.group("lanes", cls=Noun)
+def lanes_command() -> None:
     """Look at lanes, change them, hold them.
 
     A lane is a named limit on what runs at once, over all workers, with an ordered waiting line in
     front of it. A job whose policy names the lane gets its message only with a slot of it.
     """
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
 
 
 # -- looked at
@@ -42,12 +40,13 @@ def list_command(target: Target, as_json: bool) -> None:
     with target.transaction() as connection:
         now = db.now(connection)
         rows = lanes.listing(connection, target.settings.namespace)
-    if as_json:
-        printing.echo_json([_json(row) for row in rows])
-        return
-    if not rows:
-        click.echo("There are no lanes; `pgbeat lanes set NAME --limit 1` makes one.")
-        return
+    printing.listing(
+        rows, as_json=as_json, json_of=_json, table_of=lambda: _table(rows, now),
+        none="There are no lanes; `pgbeat lanes set NAME --limit 1` makes one.",
+    )  # fmt: skip
+
+
+def _table(rows: list[Figures], now: datetime) -> Table:
     numbers = ("running", "limit", "waiting")
     columns = ("lane", *numbers, "rate", "policy", "waits", "paused")
     table = printing.table(*columns, folding={"lane", "policy"}, numbers=numbers)
@@ -59,7 +58,7 @@ def list_command(target: Target, as_json: bool) -> None:
             line(lane.rate or ""), line(_policy(lane) or ""), _since(row.waiting_since, now),
             Text(_since(lane.paused_at, now), style=printing.STYLES["paused"]),
         )  # fmt: skip
-    printing.show(table)
+    return table
 
 
 @lanes_command.command("show")
@@ -178,10 +177,12 @@ def set_command(target: Target, /, name: str, dry_run: bool, as_json: bool, **gi
     _import_policies(target)
     namespace = target.settings.namespace
     with target.transaction(dry_run=dry_run) as connection:
-        before = lanes.load(connection, [name], namespace=namespace).get(name)
+        before = lanes.lock(connection, namespace, name)
         if before is not None:
             _complete(before, changes)
         lane, is_new = lanes.save(connection, namespace, name, changes)
+        verb = "create" if is_new else "update"
+        notes.change(connection, target.author, verb, before, lane)
     if not dry_run:
         _allot(target, name)
     if as_json:
@@ -260,7 +261,9 @@ def remove_command(
         said = f"Would remove lane {name!r}."
     elif yes or click.confirm(f"Remove lane {name!r}?", err=as_json):
         with target.transaction() as connection:
+            lane = lanes.get(connection, namespace, name)
             _remove(connection, namespace, name, force)
+            notes.change(connection, target.author, "delete", lane, None)
         _allot(target, name)
         said = f"Removed lane {name!r}."
     else:
@@ -288,8 +291,10 @@ def pause_command(target: Target, name: str, as_json: bool) -> None:
     """Hand out nothing more. What has a slot goes on; schedules skip, with the reason."""
     namespace = target.settings.namespace
     with target.transaction() as connection:
+        before = lanes.lock(connection, namespace, name)
         is_new = lanes.pause(connection, namespace, name)
         lane = lanes.get(connection, namespace, name)
+        notes.change(connection, target.author, "pause", before, lane)
         now = db.now(connection)
     if as_json:
         printing.echo_json(lane._asdict() | {"rate": lane.rate})
@@ -307,8 +312,10 @@ def resume_command(target: Target, name: str, as_json: bool) -> None:
     """Hand out what waits. Sent by this command where it has the app (-A), else by beat."""
     namespace = target.settings.namespace
     with target.transaction() as connection:
+        before = lanes.lock(connection, namespace, name)
         was_paused = lanes.resume(connection, namespace, name)
         lane = lanes.get(connection, namespace, name)
+        notes.change(connection, target.author, "resume", before, lane)
     if was_paused:
         _allot(target, name)
     if as_json:

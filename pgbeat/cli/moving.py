@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import click
 
-from pgbeat import db, entries, sync
-from pgbeat.cli import Group, printing
+from pgbeat import db, entries, notes, schedules, sync
+from pgbeat.cli import Noun, printing
+from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.failures import BadInput
 from pgbeat.cli.printing import counted, line, when
-from pgbeat.cli.switches import dry_run_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.errors import InvalidTimetable
@@ -32,15 +32,12 @@ from pgbeat.timetables import zone
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group("import", cls=Group, invoke_without_command=True)
-@click.pass_context
-def import_command(ctx: click.Context) -> None:
+@click.group("import", cls=Noun)
+def import_command() -> None:
     """Move schedules in from another beat's store, with when they ran last.
 
     Nothing is written to that store. Stop the other beat before pgbeat's starts.
     """
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
 
 
 def _zone_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -199,14 +196,20 @@ def _move_in(
     }
     with target.transaction(dry_run=dry_run) as connection:
         code = frozenset(entry.name for entry in wanted)
-        candidates = rows.wanted_names(found)
+        candidates, place = rows.wanted_names(found), settings.namespace
+        of_code: set[str] = set()
+        if code & candidates:
+            known = schedules.listing(connection, namespace=place)
+            of_code = {*code, *(row.name for row in known if row.source == "code")}
+        touched = candidates | of_code
+        before = schedules.named(connection, touched, namespace=place, for_update=True)
         fresh: list[str] = []
-        if code & candidates:  # as beat makes them when it starts
-            fresh = sync.apply(connection, wanted, settings.namespace, **defaults).added
+        if of_code:  # as beat makes them when it starts
+            fresh = sync.apply(connection, wanted, place, **defaults).added
         circumstances = Circumstances(
             now=db.now(connection),
             timezone=target.timezone,
-            rows=rows.existing(connection, settings.namespace, candidates),
+            rows=schedules.named(connection, candidates, namespace=place, for_update=True),
             code=None if app is None else code,
             fresh=frozenset(fresh),
             tasks=None if app is None else frozenset(app.tasks),
@@ -216,7 +219,9 @@ def _move_in(
             overwrite=overwrite,
         )
         steps = plan.plan(found, circumstances)
-        steps = rows.apply(connection, steps, namespace=settings.namespace, **defaults)
+        steps = rows.apply(connection, steps, namespace=place, **defaults)
+        after = schedules.named(connection, touched, namespace=place)
+        notes.changes(connection, target.author, notes.compared(before, after))
     if as_json:
         printing.echo_json(_json(name, found, steps, dry_run))
     else:

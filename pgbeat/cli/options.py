@@ -75,6 +75,10 @@ def json_object(text: str) -> dict[str, Any]:
     return found
 
 
+newest_option = click.option("--limit", type=click.IntRange(1, 100_000), default=20,
+                             show_default=True, help="The newest so many.")  # fmt: skip
+
+
 def _json(text: str, advice: str) -> Any:
     try:
         return json.loads(text, parse_constant=_no_constant)

@@ -2,11 +2,11 @@
 
 import json
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
 from io import StringIO
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import click
@@ -18,6 +18,8 @@ from pgbeat.cli import TARGET
 from pgbeat.schedules import Schedule
 from pgbeat.ticks import Entry, Tick
 from pgbeat.timetables import span as span
+
+Row = TypeVar("Row")
 
 STYLES = {
     "launched": "green",
@@ -86,6 +88,29 @@ def table(*columns: str, folding: Collection[str] = (), numbers: Collection[str]
             justify="right" if column in numbers else "left",
         )
     return made
+
+
+def listing(
+    rows: Sequence[Row],
+    *,
+    as_json: bool,
+    json_of: Callable[[Row], Any],
+    table_of: Callable[[], Table],
+    none: str,
+) -> None:
+    """Prints rows: as JSON, as a table, or what is to be said where there are `none`."""
+    if as_json:
+        echo_json([json_of(row) for row in rows])
+    elif rows:
+        show(table_of())
+    else:
+        click.echo(none)
+
+
+def named(names: Sequence[str], most: int = 10) -> str:
+    """Names, so many of them; `none` where there are none."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(map(line, names[:most])) + more or "none"
 
 
 def facts(pairs: Sequence[tuple[str, RenderableType | None]]) -> Table:

@@ -5,10 +5,11 @@ from datetime import datetime
 import click
 from rich.text import Text
 
-from pgbeat import db, queues
+from pgbeat import db, notes, queues
+from pgbeat.audit import note
 from pgbeat.cli import Group, printing
+from pgbeat.cli.asking import asking, sure
 from pgbeat.cli.printing import counted, line, span
-from pgbeat.cli.switches import dry_run_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.config import delays_in_table
@@ -80,8 +81,10 @@ def pause_command(target: Target, name: str) -> None:
     """Keep consumers from claiming a queue's messages. What they have claimed goes on."""
     with target.transaction() as connection:
         tables = target.broker(connection)
+        before = queues.get(connection, tables, name)
         is_new = queues.pause(connection, tables, name)
         row = queues.get(connection, tables, name)
+        notes.change(connection, target.author, "pause", before, row)
         now = db.now(connection)
     if is_new:
         click.echo(f"Paused queue {name!r}.")
@@ -99,14 +102,18 @@ def pause_command(target: Target, name: str) -> None:
 def resume_command(target: Target, name: str) -> None:
     """Let consumers claim a queue's messages again."""
     with target.transaction() as connection:
-        was_paused = queues.resume(connection, target.broker(connection), name)
+        tables = target.broker(connection)
+        before = queues.get(connection, tables, name)
+        was_paused = queues.resume(connection, tables, name)
+        if was_paused:
+            after = queues.get(connection, tables, name)
+            notes.change(connection, target.author, "resume", before, after)
     click.echo(f"Resumed queue {name!r}." if was_paused else f"Queue {name!r} is not paused.")
 
 
 @queues_command.command("purge")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Don't ask.")
-@dry_run_option
+@asking
 @pass_target
 def purge_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Delete the messages that wait in a queue, delayed ones too. Claimed and dead ones stay."""
@@ -116,14 +123,12 @@ def purge_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     what = _to_purge(row)
     if not what:
         click.echo(f"No message waits in queue {name!r}.")
-    elif dry_run:
-        click.echo(f"Would delete {what}.")
-    elif yes or click.confirm(f"Delete {what}?"):
+    elif sure("delete", "deleted", what, yes=yes, dry_run=dry_run):
         with target.transaction() as connection:
             count = queues.purge(connection, tables, name)
+            note(connection, target.author, "purge", "queue", name, None, {"deleted": count})
         click.echo(f"Deleted {counted(count, 'message')} from queue {name!r}.")
-    else:
-        click.echo("Nothing is deleted.")
+    elif not dry_run:
         return
     if row.claimed:
         claimed = counted(row.claimed, "message")

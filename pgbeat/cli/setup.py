@@ -1,11 +1,16 @@
 """`pgbeat migrate` and `demo`: getting going."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 
 @click.command("migrate")
@@ -22,7 +27,7 @@ def migrate_command(
     With the app, whose broker is the same database, the broker's tables and queues are made too:
     kombu's transport doesn't expect two first users.
     """
-    from pgbeat import migrate
+    from pgbeat import audit, migrate
 
     if sql:
         click.echo(migrate.script().strip())
@@ -37,7 +42,12 @@ def migrate_command(
             migrate.check(connection)
         click.echo(f"The schema is at {newest}, the newest version.")
         return
-    before, after = migrate.upgrade(target.settings.url)
+
+    def write(connection: "Connection", before: str | None) -> None:
+        versions = {"version": before}, {"version": newest}
+        audit.note(connection, target.author, "migrate", "schema", "pgbeat", *versions)
+
+    before, after = migrate.upgrade(target.settings.url, write)
     has_broker = False
     if target.registry is not None:
         from pgbeat.publisher import prepare_broker

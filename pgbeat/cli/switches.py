@@ -1,14 +1,14 @@
 """`pgbeat enable`, `disable`, `pause`, `resume` and `remove`: schedules in and out of service."""
 
 import click
+from sqlalchemy import Connection
 
-from pgbeat import db, schedules
+from pgbeat import db, notes, schedules
 from pgbeat.cli import printing
+from pgbeat.cli.asking import asking, sure
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.forecast import upcoming
 from pgbeat.schedules import Schedule
-
-dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done.")
 
 
 @click.command("enable")
@@ -17,12 +17,11 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be
 def enable_command(target: Target, name: str) -> None:
     """Put a disabled schedule back in service; it is due next by its timetable, from now on."""
     with target.transaction() as connection:
-        before = schedules.get(connection, name, namespace=target.settings.namespace)
-        row = (
-            before
-            if before.enabled
-            else schedules.enable(connection, name, namespace=target.settings.namespace)
-        )
+        before = _locked(connection, target, name)
+        row = before
+        if not before.enabled:
+            row = schedules.enable(connection, name, namespace=target.settings.namespace)
+            notes.change(connection, target.author, "enable", before, row)
     if before.enabled:
         click.echo(f"Schedule {name!r} is enabled already.")
     else:
@@ -38,7 +37,9 @@ def enable_command(target: Target, name: str) -> None:
 def disable_command(target: Target, name: str, reason: str | None) -> None:
     """Take a schedule out of service until it is enabled. What was launched goes on."""
     with target.transaction() as connection:
+        before = _locked(connection, target, name)
         row = schedules.disable(connection, name, reason, namespace=target.settings.namespace)
+        notes.change(connection, target.author, "disable", before, row)
     click.echo(f"Disabled schedule {name!r}: {printing.line(row.disabled_reason)}")
 
 
@@ -48,8 +49,9 @@ def disable_command(target: Target, name: str, reason: str | None) -> None:
 def pause_command(target: Target, name: str) -> None:
     """Hold a schedule until it is resumed; what falls due meanwhile is not made up for."""
     with target.transaction() as connection:
-        before = schedules.get(connection, name, namespace=target.settings.namespace)
+        before = _locked(connection, target, name)
         row = schedules.pause(connection, name, namespace=target.settings.namespace)
+        notes.change(connection, target.author, "pause", before, row)
         now = db.now(connection)
     if before.paused_at is None:
         click.echo(f"Paused schedule {name!r}.")
@@ -67,12 +69,11 @@ def pause_command(target: Target, name: str) -> None:
 def resume_command(target: Target, name: str) -> None:
     """Let a paused schedule go on; it is due next by its timetable, from now on."""
     with target.transaction() as connection:
-        before = schedules.get(connection, name, namespace=target.settings.namespace)
-        row = (
-            before
-            if before.paused_at is None
-            else schedules.resume(connection, name, namespace=target.settings.namespace)
-        )
+        before = _locked(connection, target, name)
+        row = before
+        if before.paused_at is not None:
+            row = schedules.resume(connection, name, namespace=target.settings.namespace)
+            notes.change(connection, target.author, "resume", before, row)
     if before.paused_at is None:
         click.echo(f"Schedule {name!r} is not paused.")
     else:
@@ -83,25 +84,27 @@ def resume_command(target: Target, name: str) -> None:
 
 @click.command("remove")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Don't ask.")
-@dry_run_option
+@asking
 @pass_target
 def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a schedule. Its ticks and jobs stay until they are as old as they are kept."""
     with target.transaction() as connection:
         row = schedules.get(connection, name, namespace=target.settings.namespace)
-    if dry_run:
-        click.echo(f"Would remove schedule {name!r}.")
-    elif yes or click.confirm(f"Remove schedule {name!r}?"):
+    if sure("remove", "removed", f"schedule {name!r}", yes=yes, dry_run=dry_run):
         with target.transaction() as connection:
+            row = _locked(connection, target, name)
             schedules.remove(connection, name, namespace=target.settings.namespace)
+            notes.change(connection, target.author, "delete", row, None)
         click.echo(f"Removed schedule {name!r}.")
-    else:
-        click.echo("Nothing is removed.")
+    elif not dry_run:
         return
     if row.source == "code":
         printing.note("it is made by the app's code, and comes back when beat starts; "
                       f"`pgbeat disable {name}` lasts.")  # fmt: skip
+
+
+def _locked(connection: Connection, target: Target, name: str) -> Schedule:
+    return schedules.get(connection, name, namespace=target.settings.namespace, for_update=True)
 
 
 def next_line(target: Target, row: Schedule) -> str:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 from sqlalchemy import Connection, Engine, text
 
-from pgbeat import db
+from pgbeat import db, permissions
+from pgbeat.audit import Author
 from pgbeat.cli import TARGET
 from pgbeat.cli.failures import BadInput
 from pgbeat.config import Settings, is_own_broker, place, postgres_url
@@ -141,6 +142,11 @@ class Target:
                 )
             )
         return tables
+
+    @property
+    def author(self) -> Author:
+        """Who makes changes here, for the audit."""
+        return Author(self.settings.namespace, permissions.user().name, "cli")
 
     @property
     def engine(self) -> Engine:

@@ -4,28 +4,26 @@ from datetime import datetime
 from typing import Any
 
 import click
+from rich.table import Table
 
-from pgbeat import db, permissions, templates
-from pgbeat.cli import Group, printing
-from pgbeat.cli.job_options import given_policy, in_words, policy_options
-from pgbeat.cli.options import Command, json_array, json_object
+from pgbeat import db, notes, templates
+from pgbeat.cli import Noun, printing
+from pgbeat.cli.asking import asking, dry_run_option, sure
+from pgbeat.cli.job_options import call_options, given_policy, in_words, policy_options
+from pgbeat.cli.options import Command
 from pgbeat.cli.printing import compact, line
-from pgbeat.cli.switches import dry_run_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.templates import Template
 
 
-@click.group("templates", cls=Group, invoke_without_command=True)
-@click.pass_context
-def templates_command(ctx: click.Context) -> None:
+@click.group("templates", cls=Noun)
+def templates_command() -> None:
     """Look at templates, and change them.
 
     A template is a named task with arguments and a job policy. Schedules (`add --template`) and
     people (`jobs run --template`) make jobs from it; a job keeps what the template said then.
     """
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
 
 
 @templates_command.command("list")
@@ -37,12 +35,14 @@ def list_command(target: Target, as_json: bool) -> None:
     with target.transaction() as connection:
         rows = templates.listing(connection, namespace=namespace)
         users = templates.users(connection, namespace=namespace)
-    if as_json:
-        printing.echo_json([_json(row, users) for row in rows])
-        return
-    if not rows:
-        click.echo("There are no templates; `pgbeat templates set NAME --task TASK` makes one.")
-        return
+    printing.listing(
+        rows, as_json=as_json, json_of=lambda row: _json(row, users),
+        table_of=lambda: _table(rows, users),
+        none="There are no templates; `pgbeat templates set NAME --task TASK` makes one.",
+    )  # fmt: skip
+
+
+def _table(rows: list[Template], users: dict[str, list[str]]) -> Table:
     folding = {"task", "arguments", "jobs"}
     columns = ("template", "task", "arguments", "jobs", "schedules")
     table = printing.table(*columns, folding=folding, numbers={"schedules"})
@@ -50,7 +50,7 @@ def list_command(target: Target, as_json: bool) -> None:
         given = " ".join(filter(None, (compact(row.args), compact(row.kwargs))))
         used = str(len(users.get(row.name, ())))
         table.add_row(line(row.name), line(row.task), line(given), in_words(row.job), used)
-    printing.show(table)
+    return table
 
 
 @templates_command.command("show")
@@ -72,7 +72,6 @@ def show_command(target: Target, name: str, as_json: bool) -> None:
 
 
 def _facts(row: Template, users: list[str], now: datetime) -> list[Any]:
-    more = f" and {len(users) - 10} more" if len(users) > 10 else ""
     by = "" if row.created_by is None else f", by {line(row.created_by)}"
     return [
         ("about", None if row.description is None else line(row.description)),
@@ -82,7 +81,7 @@ def _facts(row: Template, users: list[str], now: datetime) -> list[Any]:
         ("options", line(compact(row.options))),
         ("queue", None if row.queue is None else line(row.queue)),
         ("jobs", in_words(row.job)),
-        ("schedules", ", ".join(map(line, users[:10])) + more or "none"),
+        ("schedules", printing.named(users)),
         ("made", f"{printing.when(row.created_at, now)}{by}"),
         ("changed", printing.when(row.updated_at, now)),
     ]
@@ -95,12 +94,7 @@ def _json(row: Template, users: dict[str, list[str]]) -> dict[str, Any]:
 @templates_command.command("set", cls=Command)
 @click.argument("name")
 @click.option("--task", metavar="TASK", required=True, help="A task, by its registered name.")
-@click.option("--args", type=json_array, metavar="JSON", help="Its positional arguments, an array.")
-@click.option("--kwargs", type=json_object, metavar="JSON",
-              help="Its keyword arguments, an object.")  # fmt: skip
-@click.option("--queue", metavar="QUEUE", help="Where to publish; the task's own queue.")
-@click.option("--options", type=json_object, metavar="JSON",
-              help="How to publish, an object: expires, headers …")  # fmt: skip
+@call_options
 @click.option("--description", metavar="TEXT", help="What it is for.")
 @policy_options(template=False)
 @dry_run_option
@@ -117,8 +111,10 @@ def set_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> No
     with target.transaction(dry_run=dry_run) as connection:
         before = templates.load(connection, [name], namespace=namespace).get(name)
         row = templates.put(
-            connection, name, namespace=namespace, created_by=permissions.user().name, **values
+            connection, name, namespace=namespace, created_by=target.author.name, **values
         )
+        verb = "create" if before is None else "update"
+        notes.change(connection, target.author, verb, before, row)
     if before is not None and _content(before) == _content(row):
         click.echo(f"Template {name!r} is like that already.")
     else:
@@ -144,19 +140,16 @@ def _check(target: Target, values: dict[str, Any]) -> None:
 
 @templates_command.command("remove")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Don't ask.")
-@dry_run_option
+@asking
 @pass_target
 def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a template that no schedule names. Jobs that were made from it go on."""
     namespace = target.settings.namespace
     with target.transaction(dry_run=True) as connection:
         templates.remove(connection, name, namespace=namespace)
-    if dry_run:
-        click.echo(f"Would remove template {name!r}.")
-    elif yes or click.confirm(f"Remove template {name!r}?"):
+    if sure("remove", "removed", f"template {name!r}", yes=yes, dry_run=dry_run):
         with target.transaction() as connection:
+            row = templates.get(connection, name, namespace=namespace, for_update=True)
             templates.remove(connection, name, namespace=namespace)
+            notes.change(connection, target.author, "delete", row, None)
         click.echo(f"Removed template {name!r}.")
-    else:
-        click.echo("Nothing is removed.")

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
-from pgbeat import db, permissions, schedules, ticks
+from pgbeat import db, notes, schedules, ticks
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED, SKIPPED, BadInput
+from pgbeat.cli.options import newest_option
 from pgbeat.cli.printing import line, styled, utc
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
@@ -45,7 +46,8 @@ def trigger_command(target: Target, ctx: click.Context, name: str, as_json: bool
     with target.session() as connection:
         decision = trigger(
             connection, app, target.settings, name,
-            job_source="user_cli", created_by=permissions.user().name,
+            job_source="user_cli", created_by=target.author.name,
+            note=notes.decisions(target.author, "trigger"),
         )  # fmt: skip
     tick = decision.tick
     if as_json:
@@ -58,8 +60,7 @@ def trigger_command(target: Target, ctx: click.Context, name: str, as_json: bool
 
 @click.command("history")
 @click.argument("name")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True,
-              help="The newest so many.")  # fmt: skip
+@newest_option
 @click.option("--results", is_flag=True,
               help="Ask the app's result backend about jobs that seem pending.")  # fmt: skip
 @json_option

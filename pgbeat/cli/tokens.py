@@ -5,11 +5,11 @@ from typing import Any
 
 import click
 
-from pgbeat import audit, db, permissions, tokens
-from pgbeat.cli import Group, printing
+from pgbeat import audit, db, tokens
+from pgbeat.cli import Noun, printing
+from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.options import duration
 from pgbeat.cli.printing import line, styled, utc
-from pgbeat.cli.switches import dry_run_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.tokens import LIFETIME, Scope, Token
@@ -20,16 +20,13 @@ def _lifetime(text: str) -> timedelta:
     return timedelta.max if text.strip().lower() == "never" else duration(text)
 
 
-@click.group("tokens", cls=Group, invoke_without_command=True)
-@click.pass_context
-def tokens_command(ctx: click.Context) -> None:
+@click.group("tokens", cls=Noun)
+def tokens_command() -> None:
     """Make tokens for the API and the console, list them, put them out of use.
 
     A token speaks for somebody: a user sees and steers their own jobs, an admin everything. Only a
     hash of it is kept.
     """
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
 
 
 @tokens_command.command("create")
@@ -50,17 +47,14 @@ def create_command(
     as_json: bool,
 ) -> None:
     """Make a token. It is printed once and can't be had again; remarks are on standard error."""
-    me = permissions.user().name
-    namespace = target.settings.namespace
+    by = target.author
     with target.transaction() as connection:
         row, written = tokens.create(
-            connection, namespace=namespace, actor=actor, scope=scope,
-            lifetime=None if expires == timedelta.max else expires, note=note, created_by=me,
+            connection, namespace=by.namespace, actor=actor, scope=scope,
+            lifetime=None if expires == timedelta.max else expires, note=note, created_by=by.name,
         )  # fmt: skip
-        audit.record(
-            connection, namespace=namespace, actor=me, origin="cli", verb="create", kind="token",
-            subject=row.id, after={"actor": row.actor, "scope": row.scope, "note": row.note},
-        )  # fmt: skip
+        after = {"actor": row.actor, "scope": row.scope, "note": row.note}
+        audit.note(connection, by, "create", "token", row.id, None, after)
         now = db.now(connection)
     if as_json:
         printing.echo_json({**_json(row, now), "token": written})
@@ -108,17 +102,15 @@ def list_command(target: Target, show_all: bool, as_json: bool) -> None:
 @pass_target
 def revoke_command(target: Target, token_id: str, dry_run: bool) -> None:
     """Put a token out of use, for good, from now on. TOKEN is what `list` shows."""
-    me, namespace = permissions.user().name, target.settings.namespace
+    by = target.author
     token_id = token_id.removeprefix(tokens.PREFIX).partition("_")[0]  # of the whole text, too
     with target.transaction(dry_run=dry_run) as connection:
         now = db.now(connection)
-        row = tokens.revoke(connection, token_id, namespace=namespace)
+        row = tokens.revoke(connection, token_id, namespace=by.namespace)
         is_new = row.revoked_at == now
         if is_new:
-            audit.record(
-                connection, namespace=namespace, actor=me, origin="cli", verb="revoke",
-                kind="token", subject=row.id, before={"actor": row.actor, "scope": row.scope},
-            )  # fmt: skip
+            before = {"actor": row.actor, "scope": row.scope}
+            audit.note(connection, by, "revoke", "token", row.id, before)
     if not is_new:
         click.echo(f"Token {row.id} was revoked already, at {utc(row.revoked_at)} UTC.")
         return

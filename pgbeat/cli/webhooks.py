@@ -4,32 +4,30 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
+from rich.table import Table
 from rich.text import Text
 
-from pgbeat import db, deliveries, webhook_outbox, webhook_signatures, webhooks
-from pgbeat.cli import Group, printing
+from pgbeat import db, deliveries, notes, webhook_outbox, webhook_signatures, webhooks
+from pgbeat.audit import note
+from pgbeat.cli import Noun, printing
+from pgbeat.cli.asking import asking, dry_run_option, sure
 from pgbeat.cli.deliveries import deliveries_command, redeliver_command
 from pgbeat.cli.failures import FAILED
 from pgbeat.cli.printing import counted, line
-from pgbeat.cli.switches import dry_run_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
-from pgbeat.permissions import user
 from pgbeat.webhooks import EVENTS, Webhook
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group("webhooks", cls=Group, invoke_without_command=True)
-@click.pass_context
-def webhooks_command(ctx: click.Context) -> None:
+@click.group("webhooks", cls=Noun)
+def webhooks_command() -> None:
     """Have others told of what happens; look at deliveries.
 
     A webhook is a URL to which events are posted, signed as the Standard Webhooks specification
     says.
     """
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
 
 
 webhooks_command.add_command(deliveries_command)
@@ -48,12 +46,14 @@ def list_command(target: Target, as_json: bool) -> None:
     with target.transaction() as connection:
         rows = webhooks.listing(connection, namespace=namespace)
         counts = deliveries.counts(connection, namespace=namespace)
-    if as_json:
-        printing.echo_json([_json(row, counts[row.name]) for row in rows])
-        return
-    if not rows:
-        click.echo("There are no webhooks; `pgbeat webhooks add --help` says how to add one.")
-        return
+    printing.listing(
+        rows, as_json=as_json, json_of=lambda row: _json(row, counts[row.name]),
+        table_of=lambda: _table(rows, counts),
+        none="There are no webhooks; `pgbeat webhooks add --help` says how to add one.",
+    )  # fmt: skip
+
+
+def _table(rows: list[Webhook], counts: Mapping[str, Mapping[str, int]]) -> Table:
     columns = ("webhook", "state", "url", "events", "pending", "failed")
     table = printing.table(*columns, folding={"url", "events"}, numbers={"pending", "failed"})
     for row in rows:
@@ -66,7 +66,7 @@ def list_command(target: Target, as_json: bool) -> None:
             str(count["pending"]),
             Text(str(count["failed"]), style="red" if count["failed"] else ""),
         )
-    printing.show(table)
+    return table
 
 
 @webhooks_command.command("show")
@@ -168,9 +168,10 @@ def add_command(
             _all(events),
             namespace=settings.namespace,
             secret=_read(secret_file),
-            created_by=user().name,
+            created_by=target.author.name,
             private=settings.webhook_private,
         )
+        notes.change(connection, target.author, "create", None, row)
     if dry_run:
         click.echo(f"Would add webhook {name!r}: {', '.join(row.events)}.")
         return
@@ -207,7 +208,8 @@ def update_command(
     settings = target.settings
     secret = webhook_signatures.new_secret() if new_secret else _read(secret_file)
     with target.transaction(dry_run=dry_run) as connection:
-        webhooks.edit(
+        before = webhooks.get(connection, name, namespace=settings.namespace, for_update=True)
+        row = webhooks.edit(
             connection,
             name,
             namespace=settings.namespace,
@@ -216,6 +218,7 @@ def update_command(
             secret=secret,
             private=settings.webhook_private,
         )
+        notes.change(connection, target.author, "update", before, row)
     click.echo(f"{'Would change' if dry_run else 'Changed'} webhook {name!r}.")
     if new_secret and not dry_run:
         click.echo(f"Its new secret, which is not shown again: {secret}")
@@ -231,8 +234,7 @@ def _read(secret_file: Any) -> str | None:
 
 @webhooks_command.command("remove")
 @click.argument("name")
-@click.option("--yes", is_flag=True, help="Don't ask.")
-@dry_run_option
+@asking
 @pass_target
 def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     """Delete a webhook with its deliveries."""
@@ -241,14 +243,12 @@ def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
         webhooks.get(connection, name, namespace=namespace)
         count = sum(deliveries.counts(connection, namespace=namespace)[name].values())
     what = f"webhook {name!r}" + (f" and the log of {counted_deliveries(count)}" if count else "")
-    if dry_run:
-        click.echo(f"Would remove {what}.")
-    elif yes or click.confirm(f"Remove {what}?"):
+    if sure("remove", "removed", what, yes=yes, dry_run=dry_run):
         with target.transaction() as connection:
+            row = webhooks.get(connection, name, namespace=namespace, for_update=True)
             webhooks.remove(connection, name, namespace=namespace)
+            notes.change(connection, target.author, "delete", row, None)
         click.echo(f"Removed {what}.")
-    else:
-        click.echo("Nothing is removed.")
 
 
 def counted_deliveries(count: int) -> str:
@@ -265,7 +265,8 @@ def enable_command(target: Target, name: str) -> None:
     with target.transaction() as connection:
         before = webhooks.get(connection, name, namespace=namespace, for_update=True)
         if not before.enabled:
-            webhooks.enable(connection, name, namespace=namespace)
+            row = webhooks.enable(connection, name, namespace=namespace)
+            notes.change(connection, target.author, "enable", before, row)
         failed = deliveries.counts(connection, namespace=namespace)[name]["failed"]
     if before.enabled:
         click.echo(f"Webhook {name!r} is enabled already.")
@@ -283,11 +284,13 @@ def enable_command(target: Target, name: str) -> None:
 def disable_command(target: Target, name: str, reason: str | None) -> None:
     """Take a webhook out of service: what was to be delivered fails."""
     namespace = target.settings.namespace
-    why = f"disabled by {user().name}" + (f": {reason}" if reason else "")
+    why = f"disabled by {target.author.name}" + (f": {reason}" if reason else "")
     with target.transaction() as connection:
         row = webhooks.get(connection, name, namespace=namespace, for_update=True)
         pending = deliveries.counts(connection, namespace=namespace)[name]["pending"]
         was_enabled = webhooks.disable(connection, row.id, why)
+        after = webhooks.get(connection, name, namespace=namespace)
+        notes.change(connection, target.author, "disable", row, after)
     click.echo(
         f"Disabled webhook {name!r}." if was_enabled else f"Webhook {name!r} is disabled already."
     )
@@ -308,6 +311,7 @@ def test_command(target: Target, name: str, as_json: bool) -> None:
     with target.transaction() as connection:
         webhook = webhooks.get(connection, name, namespace=settings.namespace)
         signed_with = webhook_outbox.secrets(connection, webhook.id)
+        note(connection, target.author, "test", "webhook", name, None, {"url": webhook.url})
     key, answer = webhook_outbox.send_test(webhook, signed_with, settings)
     if as_json:
         printing.echo_json({"id": key, **answer._asdict(), "delivered": answer.is_delivered})

@@ -1,26 +1,17 @@
-"""Rows of arrivals: those that there are, and the writing of what a plan says."""
+"""Rows of arrivals: their names, and the writing of what a plan says."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import ARRAY, Connection, Text, any_, bindparam, insert, literal, update
+from sqlalchemy import Connection, bindparam, insert, update
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat import db
 from pgbeat.entries import row_name
 from pgbeat.moving.arrivals import Inventory, names
 from pgbeat.moving.plan import SOURCE, Action, Step
-from pgbeat.schedules import SELECT, Schedule
 from pgbeat.tables import schedules
-
-
-def existing(connection: Connection, namespace: str, wanted: Iterable[str]) -> dict[str, Schedule]:
-    """The rows of these names, locked until the transaction ends."""
-    found = literal(sorted(set(wanted)), ARRAY(Text))
-    query = SELECT.where(schedules.c.namespace == namespace, schedules.c.name == any_(found))
-    rows = connection.execute(query.with_for_update())
-    return {row.name: row for row in map(Schedule._make, rows)}
 
 
 def wanted_names(inventory: Inventory) -> set[str]:

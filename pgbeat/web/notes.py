@@ -6,8 +6,14 @@ from typing import Any
 from sqlalchemy import Connection
 
 from pgbeat import audit
+from pgbeat.audit import Author
 from pgbeat.web.backend import Backend
 from pgbeat.web.identity import Caller
+
+
+def author(backend: Backend, caller: Caller) -> Author:
+    """Who makes a change, for `pgbeat.notes`."""
+    return Author(backend.namespace, caller.name, caller.origin)
 
 
 def note(
@@ -20,20 +26,5 @@ def note(
     before: Mapping[str, Any] | None = None,
     after: Mapping[str, Any] | None = None,
 ) -> None:
-    """Notes a change, in the transaction that makes it.
-
-    `before` and `after` are how the thing was and is, as JSON (`model_dump(mode="json")`); what is
-    the same in both is left out. Without them it is noted that it was done.
-    """
-    old, new = audit.differing(before, after)
-    audit.record(
-        connection,
-        namespace=backend.namespace,
-        actor=caller.name,
-        origin=caller.origin,
-        verb=verb,
-        kind=kind,
-        subject=subject,
-        before=old,
-        after=new,
-    )
+    """Notes a change that `pgbeat.notes` has no words for, as `audit.note` does."""
+    audit.note(connection, author(backend, caller), verb, kind, subject, before, after)
