@@ -3,6 +3,7 @@
 import hmac
 import re
 import secrets
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from hashlib import sha256
 from typing import Literal, NamedTuple, get_args
@@ -120,6 +121,20 @@ def verify(connection: Connection, namespace: str, written: str) -> Token:
     if token.last_used_at is None or token.last_used_at <= now - _USED_EVERY:
         connection.execute(_USED, {"id": token.id})
     return token
+
+
+_GOOD = text(
+    """
+    SELECT id FROM pgbeat.tokens
+     WHERE id = ANY (CAST(:ids AS text[])) AND namespace = :namespace AND revoked_at IS NULL
+       AND (expires_at IS NULL OR expires_at > statement_timestamp())
+    """
+)
+
+
+def good(connection: Connection, ids: Iterable[str], *, namespace: str) -> set[str]:
+    """Of tokens that were verified before, by their ids, those that are still good."""
+    return set(connection.scalars(_GOOD, {"ids": list(ids), "namespace": namespace}))
 
 
 def listing(connection: Connection, *, namespace: str) -> list[Token]:

@@ -47,7 +47,7 @@ def test_a_token_is_known_again(connection: Connection) -> None:
 
 def test_the_secret_is_nowhere_in_the_database(connection: Connection, sql: Sql) -> None:
     _, written = create(connection)
-    secret = written.rpartition("_")[2]
+    secret = written.split("_", 2)[2]  # which may have some itself
     [(row,)] = sql("SELECT row_to_json(t)::text FROM pgbeat.tokens t")
     assert secret not in row
     assert secret.encode().hex() not in row

@@ -70,6 +70,7 @@ class Window:
     def sign_in(self, token: str) -> Any:
         """Signs in, by the keyboard alone."""
         self.page.goto("/")
+        self.page.wait_for_selector("#token:focus")
         self.page.keyboard.type(token)
         self.page.keyboard.press("Enter")
         self.page.wait_for_selector("h1:has-text('Schedules')")
@@ -127,9 +128,8 @@ def test_sign_in_trigger_and_a_wrong_cron_on_a_phone_in_the_dark(
     assert sql("SELECT cron FROM pgbeat.schedules") == [("30 2 * * *",)]
 
 
-@pytest.mark.slow
-def test_progress_is_live_and_what_is_used_stays(window: Any, web: Web, sql: Sql) -> None:
-    page = window(viewport={"width": 1280, "height": 800}).sign_in(web.token("root", "admin"))
+def make_running(sql: Sql) -> str:
+    """A job that runs, with 1 of 10 done; its id."""
     job_id = str(uuid4())
     sql(
         "INSERT INTO pgbeat.jobs (id, task, state, created_by, job_source, is_system_job, args,"
@@ -140,20 +140,150 @@ def test_progress_is_live_and_what_is_used_stays(window: Any, web: Web, sql: Sql
         "INSERT INTO pgbeat.executions (job_id, number, worker, progress_done, progress_total)"
         " VALUES (%s, 1, 'w', 1, 10) RETURNING id", job_id,
     )  # fmt: skip
+    return job_id
+
+
+def streams(web: Web) -> int:
+    """How many streams are open."""
+    watch = getattr(web.app.state, "pgbeat_watch", None)
+    return 0 if watch is None else int(watch.count)
+
+
+def test_progress_moves_by_the_stream_without_a_reload(window: Any, web: Web, sql: Sql) -> None:
+    """The page is read anew when there is something new, and else not."""
+    page = window(viewport={"width": 1280, "height": 800}).sign_in(web.token("root", "admin"))
+    job_id = make_running(sql)
     page.goto(f"/console/jobs/{job_id}")
+    page.wait_for_selector(".progress:has-text('1 of 10')")
+    page.evaluate("window.isSame = true")
+    until(lambda: streams(web) == 1)
+    read: list[str] = []
+    page.wait_for_timeout(2500)  # it is read when the stream is open, and then is quiet
+    page.on("request", lambda request: read.append(request.url))
+    page.wait_for_timeout(3000)
+    assert read == []
+    for done in (4, 7):
+        sql("UPDATE pgbeat.executions SET progress_done = %s RETURNING id", done)
+        page.wait_for_selector(f".progress:has-text('{done} of 10')")
+        bar = "[...document.querySelectorAll('progress')].map((each) => [each.value, each.max])"
+        assert page.evaluate(bar)[0] == [done, 10]
+    assert [url.endswith(job_id) for url in read] == [True, True]
+    sql("UPDATE pgbeat.executions SET state = 'completed', finished_at = now() RETURNING id")
+    sql("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() RETURNING id")
+    page.wait_for_selector("h1 .chip:has-text('completed')")
+    assert page.evaluate("window.isSame") is True
+    assert streams(web) == 1
+
+
+@pytest.mark.slow
+def test_a_page_that_nobody_sees_has_no_stream(window: Any, web: Web, sql: Sql) -> None:
+    page = window().sign_in(web.token("root", "admin"))
+    page.goto(f"/console/jobs/{make_running(sql)}")
+    until(lambda: streams(web) == 1)
+    hide = """(isHidden) => {
+        Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.evaluate(hide, True)
+    until(lambda: streams(web) == 0)
+    sql("UPDATE pgbeat.executions SET progress_done = 5 RETURNING id")
+    page.evaluate(hide, False)
+    page.wait_for_selector("text=5 of 10")
+    until(lambda: streams(web) == 1)
+    page.click("#live")
+    assert page.inner_text("#live") == "Not live"
+    until(lambda: streams(web) == 0)
+    page.click("#live")
+    until(lambda: streams(web) == 1)
+    page.goto("/console/jobs")
+    until(lambda: streams(web) == 1)
+    page.goto("/console/new/lane")
+    until(lambda: streams(web) == 0)
+
+
+@pytest.mark.slow
+def test_without_the_stream_the_page_asks(window: Any, web: Web, sql: Sql) -> None:
+    shown = window()
+    page = shown.sign_in(web.token("root", "admin"))
+    page.route("**/console/changes*", lambda route: route.fulfill(status=503))
+    page.goto(f"/console/jobs/{make_running(sql)}")
+    for done in (5, 6):
+        sql("UPDATE pgbeat.executions SET progress_done = %s RETURNING id", done)
+        page.wait_for_selector(f"text={done} of 10")
+    assert streams(web) == 0
+    assert all("503" in each for each in shown.wrong)
+    shown.wrong.clear()
+
+
+@pytest.mark.slow
+def test_who_is_signed_out_is_led_to_the_form(
+    window: Any, web: Web, sql: Sql, monkeypatch: Any
+) -> None:
+    from pgbeat.web import watch
+
+    monkeypatch.setattr(watch, "CHECKED", 0.2)
+    shown = window()
+    page = shown.sign_in(web.token("root", "admin"))
+    page.goto("/console/lanes")
+    until(lambda: streams(web) == 1)
+    sql("UPDATE pgbeat.tokens SET revoked_at = now() RETURNING id")
+    page.wait_for_url("**/login*")
+    until(lambda: streams(web) == 0)
+    shown.wrong.clear()  # that the stream was refused
+
+
+@pytest.mark.slow
+def test_what_is_used_stays(window: Any, web: Web, sql: Sql) -> None:
+    page = window(viewport={"width": 1280, "height": 800}).sign_in(web.token("root", "admin"))
+    page.goto(f"/console/jobs/{make_running(sql)}")
     page.wait_for_selector("text=1 of 10")
-    sql("UPDATE pgbeat.executions SET progress_done = 7 RETURNING id")
-    page.wait_for_selector("text=7 of 10")
     page.click("summary:has-text('Cancel')")
-    sql("UPDATE pgbeat.executions SET progress_done = 8 RETURNING id")
-    for _ in range(2):
+    for done in (7, 8):
         with page.expect_response("**/console/jobs/*"):
-            pass
+            sql("UPDATE pgbeat.executions SET progress_done = %s RETURNING id", done)
     assert page.is_visible("#reason")
     page.fill("#reason", "enough")
     page.click("button:has-text('Cancel the job')")
     page.wait_for_selector("text=asked to end it")
     assert sql("SELECT cancel_requested_by FROM pgbeat.jobs") == [("user:root",)]
+
+
+@pytest.mark.slow
+def test_a_line_is_reordered_by_the_keyboard(window: Any, web: Web, sql: Sql) -> None:
+    page = window(viewport={"width": 390, "height": 800}).sign_in(web.token("root", "admin"))
+    page.goto("/console/lanes")
+    page.click("text=New lane")
+    page.fill("#f-name", "gpu")
+    page.fill("#f-max_running", "-1")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#e-max_running:has-text('greater than')")
+    assert fits(page)
+    page.fill("#f-max_running", "0")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[role=status]:has-text('was made')")
+    for number in range(3):
+        sql(
+            "INSERT INTO pgbeat.jobs (id, task, created_by, job_source, is_system_job, args,"
+            " kwargs, lane, position) VALUES (%s, %s, 'user:root', 'user_api', false, '[]', '{}',"
+            " 'gpu', %s) RETURNING id", str(uuid4()), f"task{number}", number,
+        )  # fmt: skip
+    page.wait_for_selector(".line li:nth-child(3)")  # told by the stream
+    assert fits(page)
+
+    def tasks() -> list[Any]:
+        return [row[0] for row in sql("SELECT task FROM pgbeat.jobs ORDER BY position")]
+
+    page.focus("button[aria-label^='Up: task2']")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[role=status]:has-text('is number 2')")
+    assert tasks() == ["task0", "task2", "task1"]
+    page.keyboard.press("Tab")  # from where the job is now
+    said = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert said.startswith("job ")
+    page.focus("button[aria-label^='To the end of its priority: task0']")
+    page.keyboard.press("Space")
+    page.wait_for_selector("[role=status]:has-text('is number 3')")
+    assert tasks() == ["task2", "task1", "task0"]
 
 
 @pytest.mark.slow
@@ -196,11 +326,17 @@ def test_axe_finds_nothing_serious(window: Any, web: Web, sql: Sql, scheme: str)
         " (%s, 'hourly', now(), 'skipped', 'no work') RETURNING id", schedule_id,
     )  # fmt: skip
     sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('gpu', 1) RETURNING name")
+    for position in range(2):
+        sql(
+            "INSERT INTO pgbeat.jobs (id, task, created_by, job_source, is_system_job, args,"
+            " kwargs, lane, position) VALUES (%s, 'tests.add', 'user:root', 'user_api', false,"
+            " '[]', '{}', 'gpu', %s) RETURNING id", str(uuid4()), position,
+        )  # fmt: skip
     shown = window(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
     page = shown.sign_in(web.token("root", "admin"))
     found = {}
     for path in ("schedules", "schedules/hourly", "jobs", f"jobs/{job_id}", "lanes", "lanes/gpu",
-                 "queues", "beats", "audit"):  # fmt: skip
+                 "new/lane", "queues", "beats", "audit"):  # fmt: skip
         page.goto(f"/console/{path}")
         for summary in page.query_selector_all("details.edit summary"):
             summary.click()

@@ -30,8 +30,6 @@ Body = Any
 TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /openapi.json": (OPEN, None),
     "GET /docs": (OPEN, None),
-    "GET /docs/oauth2-redirect": (OPEN, None),
-    "GET /redoc": (OPEN, None),
     "GET /healthz": (OPEN, None),
     "GET /readyz": ((503, 503, 503, 503), None),  # no beat runs
     "GET /metrics": (ANY, None),
@@ -43,18 +41,42 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /console/": ((303, 303, 303, 303), None),
     "GET /console/audit": (ADMIN_PAGE, None),
     "GET /console/beats": (ADMIN_PAGE, None),
+    "GET /console/backfill/{name:path}": (ADMIN_PAGE, None),
+    "POST /console/backfill/{name:path}": (ADMIN_PAGE, None),
+    "GET /console/groups": (PAGE, None),
+    "GET /console/groups/{group_id}": ((303, 0, 404, 0), None),
+    "POST /console/groups/{group_id}": ((303, 0, 404, 0), None),
     "GET /console/jobs": (PAGE, None),
     "GET /console/jobs/{job_id}": ((303, 0, 404, 0), None),
     "POST /console/jobs/{job_id}": ((303, 0, 404, 0), None),
+    "GET /console/changes": (PAGE, None),
+    "GET /console/new/lane": (ADMIN_PAGE, None),
+    "POST /console/new/lane": (ADMIN_PAGE, None),
     "GET /console/lanes": (ADMIN_PAGE, None),
     "GET /console/lanes/{name}": (ADMIN_PAGE, None),
     "POST /console/lanes/{name}": (ADMIN_PAGE, None),
+    "GET /console/new/group": (PAGE, None),
+    "POST /console/new/group": (PAGE, None),
+    "GET /console/new/job": (PAGE, None),
+    "POST /console/new/job": (PAGE, None),
+    "GET /console/new/schedule": (ADMIN_PAGE, None),
+    "POST /console/new/schedule": (ADMIN_PAGE, None),
+    "GET /console/new/template": (ADMIN_PAGE, None),
+    "POST /console/new/template": (ADMIN_PAGE, None),
+    "GET /console/new/webhook": (ADMIN_PAGE, None),
+    "POST /console/new/webhook": (ADMIN_PAGE, None),
     "GET /console/queues": (ADMIN_PAGE, None),
     "POST /console/queues": (ADMIN_PAGE, None),
     "POST /console/dead": (ADMIN_PAGE, None),
     "GET /console/schedules": (ADMIN_PAGE, None),
     "GET /console/schedules/{name:path}": (ADMIN_PAGE, None),
     "POST /console/schedules/{name:path}": (ADMIN_PAGE, None),
+    "GET /console/templates": (PAGE, None),
+    "GET /console/templates/{name}": (PAGE, None),
+    "POST /console/templates/{name}": (ADMIN_PAGE, None),
+    "GET /console/webhooks": (ADMIN_PAGE, None),
+    "GET /console/webhooks/{name}": (ADMIN_PAGE, None),
+    "POST /console/webhooks/{name}": (ADMIN_PAGE, None),
     "GET /admin/scheduled-jobs": (ADMIN, None),
     "POST /admin/scheduled-jobs": (ADMIN, {"name": "s2", "task": "jobs.add", "args": [1],
                                            "cron": "0 0 * * *"}),
@@ -103,6 +125,7 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /lanes/{name}": (ANY, None),
     "PUT /lanes/{name}": (ADMIN, {"max_running": 1}),
     "DELETE /lanes/{name}": (ADMIN, None),
+    "DELETE /lanes/{name}/reservations/{number}": (ADMIN, None),
     "POST /lanes/{name}/pause": (ADMIN, None),
     "POST /lanes/{name}/resume": (ADMIN, None),
     "POST /direct/{task}": (ANY, {"lane": "empty", "args": [1]}),
@@ -180,6 +203,7 @@ class World:
         names = {
             "/admin": "s", "/console/schedules": "s", "/templates": "t", "/lanes": "l",
             "/console/lanes": "l", "/webhooks": "h", "/queues": "celery",
+            "/console/backfill": "s", "/console/templates": "t", "/console/webhooks": "h",
         }  # fmt: skip
         for beginning, name in names.items():
             if path.startswith(beginning):
@@ -196,6 +220,7 @@ class World:
             "{letter_id}": self.letter,
             "{delivery_id}": self.delivery,
             "{task}": lambda: "jobs.add",
+            "{number}": self.reservation,
         }
         for place, maker in makers.items():
             if place in path:
@@ -226,6 +251,16 @@ class World:
             job_id,
         )
         return str(run)
+
+    def reservation(self) -> str:
+        """A direct execution that waits in lane l, as long as the test's session lives."""
+        [(number, _)] = self.sql(
+            """WITH made AS (
+                   INSERT INTO pgbeat.reservations (lane, task, created_by)
+                   VALUES ('l', 'jobs.add', 'user:alice') RETURNING id)
+               SELECT id, pg_advisory_lock(1885823609, id) FROM made"""
+        )
+        return str(number)
 
     def letter(self) -> str:
         """A dead letter."""
@@ -309,7 +344,9 @@ def test_a_change_is_noted(web: Web, sql: Sql) -> None:
     silent = {
         "POST /admin/scheduled-jobs/{name}/check",
         "POST /admin/scheduled-jobs/{name}/backfill",  # as it is asked here, a dry run
-        "POST /webhooks/{name}/enable",  # it is enabled
+        "POST /admin/scheduled-jobs/{name}/enable",  # it is enabled
+        "POST /admin/scheduled-jobs/{name}/resume",  # it isn't paused
+        "POST /webhooks/{name}/enable",
         "POST /webhooks/{name}/redeliver",  # nothing failed
         "POST /queues/{name:path}/resume",  # it isn't paused
         "POST /lanes/{name}/resume",

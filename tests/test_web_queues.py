@@ -135,7 +135,7 @@ def test_dead_letters_are_put_back(web: Web, admin: Any, sql: Sql) -> None:
     back = done(admin.post("/dead/requeue", json={"all": True}))
     assert (back["count"], back["homeless"]) == (1, 1)
     done(admin.post("/dead/requeue", json={"queue": "celery"}))  # there are none
-    changes = done(admin.get("/audit?kind=dead"))["changes"]
+    changes = done(admin.get("/audit?kind=dead letter"))["changes"]
     assert [change["after"]["count"] for change in changes] == [1, 1]
 
 
@@ -147,7 +147,7 @@ def test_dead_letters_are_dropped(web: Web, admin: Any, sql: Sql) -> None:
     assert sql("SELECT id FROM kombu_message_dead") == [(new,)]
     assert done(admin.post("/dead/drop", json={"ids": [new]}))["count"] == 1
     assert old not in [each["id"] for each in done(admin.get("/dead"))["dead"]]
-    assert [verb for verb, _, _ in audited(admin, "dead")] == ["drop", "drop"]
+    assert [verb for verb, _, _ in audited(admin, "dead letter")] == ["drop", "drop"]
 
 
 def test_a_bad_choice_changes_nothing(web: Web, admin: Any, sql: Sql) -> None:
@@ -175,4 +175,4 @@ def test_a_bad_choice_changes_nothing(web: Web, admin: Any, sql: Sql) -> None:
         problem(admin.post("/dead/drop", json={"older_than": older_than}), 422)
     problem(admin.post("/dead/requeue", json={"older_than": 1}), 422)
     assert sql("SELECT id FROM kombu_message_dead") == [(one,)]
-    assert audited(admin, "dead") == []
+    assert audited(admin, "dead letter") == []

@@ -86,6 +86,10 @@ class Web:
         """Closes clients and connections."""
         for client in self._clients:
             client.close()
+        watch = getattr(self.app.state, "pgbeat_watch", None)
+        if watch is not None:
+            watch.close()
+            watch.join()
         self.app.state.pgbeat.dispose()
         _free.append(self.app)
 

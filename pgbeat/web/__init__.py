@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 from celery import Celery
 from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
 
 from pgbeat import __version__
@@ -40,6 +41,10 @@ def create_app(celery: Celery, settings: Settings | None = None, *, demo: bool =
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
+        watch = getattr(app.state, "pgbeat_watch", None)
+        if watch is not None:
+            watch.close()
+            await run_in_threadpool(watch.join)
         backend.dispose()
 
     app = FastAPI(
@@ -50,6 +55,8 @@ def create_app(celery: Celery, settings: Settings | None = None, *, demo: bool =
         responses=problems.RESPONSES,
         openapi_tags=openapi.TAGS,
         generate_unique_id_function=_operation_id,
+        docs_url=None,  # a page of our own: theirs load their scripts from elsewhere
+        redoc_url=None,
     )
     app.state.pgbeat = backend
     problems.install(app)

@@ -19,8 +19,6 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-#: FastAPI's own pages load their scripts from elsewhere.
-_FREE = {"/docs", "/redoc"}
 #: What may be kept by browsers.
 _STATIC = "/static/"
 _TOO_LARGE = (
@@ -55,8 +53,6 @@ class Guards:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
-                    if name == "Content-Security-Policy" and path in _FREE:
-                        continue
                     if name == "Cache-Control" and path.startswith(_STATIC):
                         continue
                     headers.setdefault(name, value)

@@ -1,11 +1,11 @@
 """Identity: who asks, by a token of pgbeat's, a JWT of the team's issuer, or a browser's cookie."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 
 from pgbeat import permissions, tokens
@@ -35,18 +35,21 @@ class Caller(Actor):
     """Who asks, and by which way."""
 
     origin: Origin = "api"
+    #: The token's id; of a JWT the seconds that it is good for.
+    token: str | None = None
+    seconds: float | None = None
 
 
-def identify(backend: Backend, written: str) -> Actor:
+def identify(backend: Backend, written: str) -> Caller:
     """Whom a token or JWT speaks for: `user:NAME`. Raises `InvalidToken`, and `IssuerAway`."""
     if written.startswith(tokens.PREFIX):
         with backend.transaction() as connection:
             token = tokens.verify(connection, backend.namespace, written)
-        return Actor(f"user:{token.actor}", token.scope == "admin")
+        return Caller(f"user:{token.actor}", token.scope == "admin", token=token.id)
     if backend.issuer is None:
         raise InvalidToken("there is no such token")
-    name, is_admin = backend.issuer.verify(written)
-    return Actor(f"user:{name}", is_admin)
+    name, is_admin, seconds = backend.issuer.verify(written)
+    return Caller(f"user:{name}", is_admin, seconds=seconds)
 
 
 def _caller(
@@ -55,19 +58,16 @@ def _caller(
     bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
     cookie: Annotated[str | None, Depends(_cookie)],
 ) -> Caller:
-    origin: Origin
     if bearer is not None:
-        actor, origin = identify(backend, bearer.credentials), "api"
-    elif cookie and not backend.is_demo:
+        return identify(backend, bearer.credentials)
+    if cookie and not backend.is_demo:
         check_origin(request)
-        actor, origin = identify(backend, cookie), "page"
-    elif backend.is_demo:
+        return replace(identify(backend, cookie), origin="page")
+    if backend.is_demo:
         return _anyone(request)
-    else:
-        raise InvalidToken(
-            "who asks? Give a token, as `Authorization: Bearer …`; `pgbeat tokens create` makes one"
-        )
-    return Caller(actor.name, actor.is_admin, origin)
+    raise InvalidToken(
+        "who asks? Give a token, as `Authorization: Bearer …`; `pgbeat tokens create` makes one"
+    )
 
 
 def _anyone(request: Request) -> Caller:
@@ -126,5 +126,5 @@ def _admin(request: Request, caller: TheCaller) -> Caller:
     return caller
 
 
-#: As `TheCaller`, who has to be an administrator.
-TheAdmin = Annotated[Caller, Depends(_admin)]
+#: As `TheCaller`, who has to be an administrator; the API's document says so by the scope.
+TheAdmin = Annotated[Caller, Security(_admin, scopes=["admin"])]

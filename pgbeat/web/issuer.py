@@ -1,6 +1,7 @@
 """The team's own issuer of JWTs, by the settings `web_jwt_*` (RFC 7519, RFC 8725)."""
 
 import logging
+import time
 from typing import Any
 
 import jwt
@@ -40,8 +41,8 @@ class Issuer:
                     f"{settings.web_jwt_algorithms[0]}; write it as PEM"
                 ) from None
 
-    def verify(self, written: str) -> tuple[str, bool]:
-        """Whom it speaks for, and whether they are an administrator.
+    def verify(self, written: str) -> tuple[str, bool, float]:
+        """Whom it speaks for, whether they are an administrator, and for how many seconds more.
 
         Raises `InvalidToken`, and `IssuerAway` where the issuer's keys can't be had.
         """
@@ -66,7 +67,8 @@ class Issuer:
             raise InvalidToken(f"the JWT is not accepted: {_said(error)}") from None
         if not isinstance(claims["sub"], str) or not claims["sub"].strip():
             raise InvalidToken("the JWT is not accepted: its sub names nobody")
-        return claims["sub"], self._is_admin(claims)
+        left = float(claims["exp"]) + _LEEWAY - time.time()
+        return claims["sub"], self._is_admin(claims), max(0.0, left)
 
     def _key(self, written: str) -> Any:
         if self._published is None:

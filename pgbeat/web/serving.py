@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 logger = logging.getLogger("pgbeat.web")
 
-#: Seconds that open requests have when it ends: event streams don't end by themselves.
+#: Seconds that open requests have when it ends.
 _GRACE = 3
 #: Seconds before a process that ended by itself is started again, and in which they all are to end.
 _PAUSE, _END = 1.0, 10.0
@@ -47,7 +47,7 @@ def serve(
     root_path: str = "",
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serves until SIGINT or SIGTERM; requests that are under way are ended, event streams cut.
+    """Serves until SIGINT or SIGTERM; requests under way are answered, event streams end.
 
     `make` is called in each of the processes; `ready` once, before the first request is taken.
     """
@@ -70,7 +70,22 @@ def _run(app: FastAPI, sock: socket.socket, root_path: str) -> None:
         timeout_graceful_shutdown=_GRACE,
         h11_max_incomplete_event_size=64 * 1024,
     )
-    uvicorn.Server(config).run(sockets=[sock])
+    Server(config, app).run(sockets=[sock])
+
+
+class Server(uvicorn.Server):
+    """uvicorn, which ends event streams when it ends, and so needn't wait for them."""
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._app = app
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn does."""
+        watch = getattr(self._app.state, "pgbeat_watch", None)
+        if watch is not None:
+            watch.close()
+        await super().shutdown(sockets)
 
 
 @contextmanager

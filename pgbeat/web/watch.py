@@ -1,7 +1,8 @@
-"""Watching jobs: one thread of a process asks the database for all of its open streams.
+"""Watching: one thread of a process asks the database for all of its open streams.
 
-What a stream watches is one job, or all that one person may see. The thread lives as long as there
-are streams. Each look is one statement, whatever the number of streams.
+What a stream watches is one job, all that one person may see, or marks of other things. The thread
+lives as long as there are streams. Each look is a statement for jobs and one for marks, whatever
+the number of streams.
 """
 
 import asyncio
@@ -10,16 +11,16 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import text
-
-from pgbeat import db
+from pgbeat import db, tokens
 from pgbeat.errors import NoSlot
-from pgbeat.jobs import ENDED
+from pgbeat.messages import BrokerTables
+from pgbeat.web import looks
 from pgbeat.web.backend import Backend
+from pgbeat.web.looks import Look, Seen
 
 logger = logging.getLogger("pgbeat.web")
 
@@ -27,108 +28,59 @@ logger = logging.getLogger("pgbeat.web")
 INTERVAL, _PAUSE = 0.5, 3.0
 #: Seconds between two looks, at least.
 _SETTLE = 0.05
+#: Seconds after which it is looked whether the streams' tokens are still good.
+CHECKED = 5.0
 #: Open streams of a process, at most.
 MOST = 1000
 #: Changes that a stream may be behind; of more, the oldest are dropped.
 _BEHIND = 1000
-#: Streams of all jobs follow so many of each unfinished state (the newest), of each person who
-#: watches, and of all; and of those that left them, so many until they end.
-_NEWEST, _FOLLOWED = 300, 2000
+#: Of jobs that were among the newest, so many are followed until they end.
+_FOLLOWED = 2000
 #: What changed longer ago than this and was not known is no news.
 _NEWS = timedelta(seconds=20)
 
 
-class Seen(NamedTuple):
-    """A job as streams tell of it."""
-
-    id: UUID
-    task: str
-    state: str
-    attempt: int
-    created_by: str
-    schedule: str | None
-    lane: str | None
-    awaits_approval: bool
-    worker: str | None
-    error: str | None
-    retried_by: UUID | None
-    run_at: datetime | None
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    cancel_requested_at: datetime | None
-    #: The newest execution's number and progress.
-    execution: int | None
-    done: float | None
-    total: float | None
-    message: str | None
-
-    @property
-    def changed_at(self) -> datetime:
-        """The latest time that is known of it."""
-        return max(filter(None, (self.created_at, self.started_at, self.finished_at)))
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether nothing more will come of it."""
-        return self.state in ENDED
-
-
-class Look(NamedTuple):
-    """What was found, and when, by the database."""
-
-    at: datetime
-    jobs: dict[UUID, Seen]
-
-
-_JOB = ", ".join(f"j.{name}" for name in Seen._fields[:-4])
-_LOOK = text(
-    f"""
-    WITH wanted AS (
-        SELECT unnest(CAST(:ids AS uuid[])) AS id
-         UNION
-        SELECT id FROM (SELECT id FROM pgbeat.jobs
-                         WHERE namespace = :namespace AND :with_all
-                         ORDER BY created_at DESC, id DESC LIMIT :newest) AS newest
-         UNION
-        SELECT found.id
-          FROM unnest(ARRAY['pending', 'scheduled', 'running', 'paused']) AS s (state)
-               CROSS JOIN LATERAL (
-                   SELECT id FROM pgbeat.jobs
-                    WHERE namespace = :namespace AND state = s.state AND :with_all
-                    ORDER BY created_at DESC, id DESC LIMIT :newest) AS found
-         UNION
-        SELECT found.id
-          FROM unnest(CAST(:people AS text[])) AS p (name)
-               CROSS JOIN LATERAL (
-                   SELECT id FROM pgbeat.jobs
-                    WHERE namespace = :namespace AND created_by = p.name
-                    ORDER BY created_at DESC, id DESC LIMIT :newest) AS found)
-    SELECT now(), {_JOB}, e.number, e.progress_done, e.progress_total, e.progress_message
-      FROM wanted w
-           JOIN pgbeat.jobs j ON j.id = w.id AND j.namespace = :namespace
-           LEFT JOIN LATERAL (
-               SELECT number, progress_done, progress_total, progress_message
-                 FROM pgbeat.executions
-                WHERE job_id = j.id AND j.started_at IS NOT NULL
-                ORDER BY number DESC LIMIT 1) AS e ON true
-    """  # noqa: S608
-)
-
-
 class Stream:
-    """One who watches: a job, or (`job_id` is `None`) those of a person, or (`None`) of all."""
+    """One who watches: a job, or (`job_id` is `None`) those of a person, or (`None`) of all; or,
+    where there are `marks`, these alone."""
 
-    def __init__(self, job_id: UUID | None, person: str | None) -> None:
-        self.job_id, self.person = job_id, person
+    def __init__(
+        self,
+        job_id: UUID | None,
+        person: str | None,
+        marks: frozenset[str] = frozenset(),
+        *,
+        is_told_at_once: bool = False,
+        token: str | None = None,
+    ) -> None:
+        self.job_id, self.person, self.marks = job_id, person, marks
+        #: Whether it is told when it has come, so that it knows from when on it is told all.
+        self.is_told_at_once = is_told_at_once
+        #: Id of the token that it lives by.
+        self.token = token
+        #: Whether it is to end.
+        self.is_over = False
         self._loop = asyncio.get_running_loop()
         self._news: dict[UUID, Seen | None] = {}
         self._bell = asyncio.Event()
 
+    @property
+    def is_of_jobs(self) -> bool:
+        """Whether it watches several jobs."""
+        return self.job_id is None and not self.marks
+
     def tell(self, news: Mapping[UUID, Seen | None]) -> None:
         """Tells it of jobs as they are now; `None` for one that is gone. By any thread."""
+        self._call(self._add, dict(news))
+
+    def end(self) -> None:
+        """Has it end. By any thread."""
+        self.is_over = True
+        self._call(self._bell.set)
+
+    def _call(self, what: Any, *arguments: Any) -> None:
         try:
-            self._loop.call_soon_threadsafe(self._add, dict(news))
+            self._loop.call_soon_threadsafe(what, *arguments)
         except RuntimeError:  # the loop is closed, and its streams with it
             logger.debug("A stream is gone")
 
@@ -140,13 +92,19 @@ class Stream:
             del self._news[next(iter(self._news))]
         self._bell.set()
 
-    async def news(self, patience: float) -> dict[UUID, Seen | None]:
-        """What is new, each job as it is now; nothing after so many seconds without."""
+    async def wait(self, patience: float) -> bool:
+        """Waits until there is news, so many seconds at most; whether there is."""
+        if self.is_over:
+            return False
         try:
             await asyncio.wait_for(self._bell.wait(), patience)
         except TimeoutError:
-            return {}
+            return False
         self._bell.clear()
+        return not self.is_over
+
+    def take(self) -> dict[UUID, Seen | None]:
+        """What is new of jobs, each as it is now."""
         found, self._news = self._news, {}
         return found
 
@@ -156,19 +114,28 @@ class Watch:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._tables = BrokerTables.named(backend.celery.conf.broker_transport_options or {})
         self._lock = threading.Lock()
         self._streams: set[Stream] = set()
         self._fresh: set[Stream] = set()
         self._thread: threading.Thread | None = None
         self._bell = threading.Event()
+        self._is_closed = False
         #: Looks taken so far.
         self.looks = 0
 
     @contextmanager
-    def stream(self, job_id: UUID | None, person: str | None) -> Iterator[Stream]:
-        """A stream, open for the length of the block, in which an event loop runs."""
-        stream = Stream(job_id, person)
+    def stream(
+        self,
+        job_id: UUID | None,
+        person: str | None,
+        marks: frozenset[str] = frozenset(),
+        **options: Any,
+    ) -> Iterator[Stream]:
+        """A stream (`Stream`), open for the length of the block, in which an event loop runs."""
+        stream = Stream(job_id, person, marks, **options)
         with self._lock:
+            stream.is_over = self._is_closed
             self._streams.add(stream)
             self._fresh.add(stream)
             self._bell.set()
@@ -194,21 +161,38 @@ class Watch:
         if self.count >= MOST:
             raise NoSlot(f"{MOST} streams are open in this process; try again later")
 
+    def close(self) -> None:
+        """Ends all streams, and those that come."""
+        with self._lock:
+            self._is_closed = True
+            self._bell.set()
+            for stream in self._streams:
+                stream.end()
+
+    def join(self) -> None:
+        """Waits until nobody looks any more, once it is closed."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(_PAUSE)
+
     def _run(self) -> None:
-        known: dict[UUID, Seen] = {}
-        pause = 0.0
+        known, known_marks = Look.none(), dict[str, Any]()
+        pause = checked_at = 0.0
         while True:
             self._bell.wait(pause)
             with self._lock:
                 self._bell.clear()
-                if not self._streams:
+                if not self._streams or self._is_closed:
                     self._thread = None
                     return
                 streams, fresh = list(self._streams), self._fresh
                 self._fresh = set()
             begun = time.monotonic()
             try:
-                look = self._look(streams, known)
+                if begun >= checked_at + CHECKED:
+                    self._check_tokens(streams)
+                    checked_at = begun
+                look, marks = self._look(streams, known)
             except Exception as error:  # whatever it is, the streams are to go on
                 logger.warning("Streams can't look at jobs: %s", db.first_line(error))
                 with self._lock:
@@ -216,51 +200,89 @@ class Watch:
                 self._bell.clear()
                 pause = _PAUSE
                 continue
-            self._tell(streams, fresh, known, look)
-            known = look.jobs
+            _tell(streams, fresh, known, look)
+            _tell_marks(streams, fresh, known_marks, marks)
+            known, known_marks = look, marks
             # A new stream is answered soon, and yet a hundred at once take no hundred looks.
             pause = max(0.0, INTERVAL - _SETTLE - (time.monotonic() - begun))
             time.sleep(_SETTLE)
 
-    def _look(self, streams: Iterable[Stream], known: Mapping[UUID, Seen]) -> Look:
+    def _look(self, streams: list[Stream], known: Look) -> tuple[Look, dict[str, Any]]:
+        """Jobs and marks, as far as somebody watches them."""
         ids = {stream.job_id for stream in streams if stream.job_id is not None}
-        of_all = [stream for stream in streams if stream.job_id is None]
-        if of_all:
-            open_ones = [job for job in known.values() if not job.has_ended]
+        of_jobs = [stream for stream in streams if stream.is_of_jobs]
+        if of_jobs:
+            open_ones = [job for job in known.jobs.values() if not job.has_ended]
             open_ones.sort(key=lambda job: job.created_at, reverse=True)
             ids |= {job.id for job in open_ones[:_FOLLOWED]}
-        values: dict[str, Any] = {
-            "namespace": self._backend.namespace,
-            "ids": [str(each) for each in ids],
-            "with_all": any(stream.person is None for stream in of_all),
-            "people": sorted({stream.person for stream in of_all if stream.person is not None}),
-            "newest": _NEWEST,
-        }
+        wanted = frozenset[str]().union(*(stream.marks for stream in streams))
+        look, marks = Look.none(), dict[str, Any]()
         with self._backend.session() as connection:
-            rows = connection.execute(_LOOK, values).all()
-            at = rows[0][0] if rows else db.now(connection)
+            if ids or of_jobs:
+                look = looks.at_jobs(
+                    connection,
+                    self._backend.namespace,
+                    ids=ids,
+                    people={stream.person for stream in of_jobs if stream.person is not None},
+                    with_all=any(stream.person is None for stream in of_jobs),
+                )
+            if wanted:
+                marks = looks.at_marks(
+                    connection,
+                    self._backend.namespace,
+                    wanted,
+                    leader_key=self._backend.settings.leader_key,
+                    tables=self._tables,
+                )
         self.looks += 1
-        return Look(at, {row[1]: Seen(*row[1:]) for row in rows})
+        return look, marks
 
-    @staticmethod
-    def _tell(
-        streams: Iterable[Stream], fresh: set[Stream], known: Mapping[UUID, Seen], look: Look
-    ) -> None:
-        changed = {
-            job.id: job
-            for job in look.jobs.values()
-            if job != known.get(job.id) and (job.id in known or job.changed_at > look.at - _NEWS)
-        }
-        by_person: dict[str, dict[UUID, Seen]] = {}
-        for job in changed.values():
-            by_person.setdefault(job.created_by, {})[job.id] = job
-        for stream in streams:
-            if stream.job_id is None:
-                # Those who have just come are told what changes from now on.
-                news = changed if stream.person is None else by_person.get(stream.person, {})
-                if news and stream not in fresh:
-                    stream.tell(news)
-            elif stream.job_id not in look.jobs:
+    def _check_tokens(self, streams: Iterable[Stream]) -> None:
+        """Ends the streams of tokens that expired or were revoked."""
+        by_token = {stream.token for stream in streams if stream.token is not None}
+        if by_token:
+            with self._backend.session() as connection:
+                good = tokens.good(connection, by_token, namespace=self._backend.namespace)
+            for stream in streams:
+                if stream.token is not None and stream.token not in good:
+                    stream.end()
+
+
+def _tell(streams: Iterable[Stream], fresh: set[Stream], known: Look, look: Look) -> None:
+    changed = {
+        job.id: job
+        for job in look.jobs.values()
+        if job != known.jobs.get(job.id)
+        and (job.id in known.jobs or job.changed_at > look.at - _NEWS)
+    }
+    by_person: dict[str, dict[UUID, Seen]] = {}
+    for job in changed.values():
+        by_person.setdefault(job.created_by, {})[job.id] = job
+    for stream in streams:
+        if stream.marks:
+            continue
+        if stream.job_id is None:
+            # Those who have just come are told what changes from now on.
+            news = changed if stream.person is None else by_person.get(stream.person, {})
+            if stream in fresh:
+                if stream.is_told_at_once:
+                    stream.tell({})
+            elif news:
+                stream.tell(news)
+        elif stream.job_id not in look.jobs:
+            if stream in fresh or stream.job_id in known.jobs:
                 stream.tell({stream.job_id: None})
-            elif stream in fresh or look.jobs[stream.job_id] != known.get(stream.job_id):
-                stream.tell({stream.job_id: look.jobs[stream.job_id]})
+        elif stream in fresh or look.jobs[stream.job_id] != known.jobs.get(stream.job_id):
+            stream.tell({stream.job_id: look.jobs[stream.job_id]})
+
+
+def _tell_marks(
+    streams: Iterable[Stream],
+    fresh: set[Stream],
+    known: Mapping[str, Any],
+    marks: Mapping[str, Any],
+) -> None:
+    changed = {name for name in {*known, *marks} if known.get(name) != marks.get(name)}
+    for stream in streams:
+        if stream.marks and (stream in fresh or stream.marks & changed):
+            stream.tell({})

@@ -1,6 +1,5 @@
 """`/dead`: messages that nobody could handle, for a person to decide."""
 
-from collections import Counter
 from datetime import datetime
 from typing import Annotated
 
@@ -8,7 +7,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from sqlalchemy import Connection
 
-from pgbeat import dead_letters, queues
+from pgbeat import dead_letters, notes, queues
 from pgbeat.dead_letters import DeadLetter
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.messages import BrokerTables
@@ -16,7 +15,7 @@ from pgbeat.web.api.bodies import Body, Json, Length
 from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin
-from pgbeat.web.notes import note
+from pgbeat.web.notes import author
 
 router = APIRouter(prefix="/dead", tags=["dead letters"])
 
@@ -146,10 +145,6 @@ def _choose(
     return chosen
 
 
-def _after(chosen: dict[int, str], count: int) -> Json:
-    return {"count": count, "queues": dict(Counter(chosen.values())), "ids": list(chosen)[:100]}
-
-
 def _said(count: int, done: str) -> str:
     return f"{count} dead letter{'' if count == 1 else 's'} {done}"
 
@@ -161,9 +156,7 @@ def requeue_dead(backend: TheBackend, caller: TheAdmin, body: DeadChoice) -> Dea
         tables = backend.tables(connection)
         chosen = _choose(connection, tables, body)
         count = dead_letters.requeue(connection, tables, ids=list(chosen)) if chosen else 0
-        if count:
-            after = _after(chosen, count)
-            note(connection, backend, caller, "requeue", "dead", body.queue or "", None, after)
+        notes.dead(connection, author(backend, caller), "requeue", chosen, count)
     homeless = sum(not name for name in chosen.values())
     return DeadDone(message=_said(count, "requeued"), count=count, homeless=homeless)
 
@@ -178,7 +171,5 @@ def drop_dead(backend: TheBackend, caller: TheAdmin, body: DeadDrop) -> DeadDone
         tables = backend.tables(connection)
         chosen = _choose(connection, tables, body, older_than)
         count = dead_letters.drop(connection, tables, ids=list(chosen)) if chosen else 0
-        if count:
-            after = _after(chosen, count)
-            note(connection, backend, caller, "drop", "dead", body.queue or "", None, after)
+        notes.dead(connection, author(backend, caller), "drop", chosen, count)
     return DeadDone(message=_said(count, "dropped"), count=count)

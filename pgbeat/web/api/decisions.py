@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from itertools import islice
@@ -11,11 +10,9 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, Field
-from sqlalchemy import Connection
 
-from pgbeat import calendars, db, manual, rehearsal, schedules, ticks
+from pgbeat import calendars, db, manual, notes, rehearsal, schedules, ticks
 from pgbeat.backfill import backfill, due_times, gaps
-from pgbeat.dispatch import Decision
 from pgbeat.errors import InvalidSchedule
 from pgbeat.forecast import exclusion, upcoming
 from pgbeat.web.api.bodies import Body
@@ -23,7 +20,7 @@ from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read
 from pgbeat.web.api.schedule_models import Name
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheAdmin
-from pgbeat.web.notes import note
+from pgbeat.web.notes import author
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
@@ -138,7 +135,7 @@ def trigger_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Trigg
     with backend.session() as connection:
         tick = manual.trigger(
             connection, backend.celery, backend.settings, name, job_source="user_api",
-            created_by=caller.name, note=_noted(backend, caller, "trigger"),
+            created_by=caller.name, note=notes.decisions(author(backend, caller), "trigger"),
         ).tick  # fmt: skip
     said = {
         "launched": f"Schedule '{name}' triggered manually",
@@ -153,22 +150,6 @@ def trigger_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Trigg
         reason=tick.reason,
         error=tick.error,
     )
-
-
-def _noted(backend: Backend, caller: Caller, verb: str) -> manual.Note:
-    """What notes decisions for the audit."""
-
-    def write(connection: Connection, decisions: Sequence[Decision]) -> None:
-        for tick in (decision.tick for decision in decisions):
-            after = {
-                "due_at": tick.due_at.astimezone(UTC).isoformat(),
-                "outcome": tick.outcome,
-                "job_id": tick.job_id,
-                "why": tick.reason or tick.error,
-            }
-            note(connection, backend, caller, verb, "schedule", tick.schedule, after=after)
-
-    return write
 
 
 @router.post("/{name}/check", summary="Say what would become of a schedule now")
@@ -251,7 +232,7 @@ def _fill(
     with backend.session() as connection:
         decisions = backfill(
             connection, backend.celery, backend.settings, name, times, job_source="user_api",
-            created_by=caller.name, note=_noted(backend, caller, "backfill"),
+            created_by=caller.name, note=notes.decisions(author(backend, caller), "backfill"),
         )  # fmt: skip
         with closing(decisions):
             for decision in decisions:

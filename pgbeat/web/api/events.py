@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from datetime import datetime
+from functools import lru_cache
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -15,7 +16,8 @@ from pgbeat.web.api.job_models import JobId
 from pgbeat.web.api.steering import seen_job
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller
-from pgbeat.web.watch import Seen, Stream, Watch
+from pgbeat.web.looks import Seen
+from pgbeat.web.watch import Stream, Watch
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -23,6 +25,8 @@ router = APIRouter(prefix="/jobs", tags=["jobs"])
 HEARTBEAT = 15.0
 #: Seconds after which a stream ends, and its client comes again: with a token that is still good.
 LONGEST = 900.0
+#: What a stream begins with, how soon its client is to come again, and a heartbeat.
+BEGINNING, ALIVE = "retry: 3000\n: watching\n\n", ": alive\n\n"
 #: The id of the last event of a job: who comes again after it is told to stop.
 _END = "end"
 _EXAMPLE = (
@@ -46,7 +50,7 @@ async def watch_jobs(request: Request, backend: TheBackend, caller: TheCaller) -
     Jobs that are far behind in a long line are told of when they are among the newest, or run.
     """
     person = None if caller.is_admin else caller.name
-    return _respond(request, backend, None, person)
+    return _respond(request, backend, caller, None, person)
 
 
 @router.get(
@@ -67,7 +71,7 @@ async def watch_job(
     await run_in_threadpool(_check, backend, caller, job_id)
     if last_event_id == _END:
         return Response(status_code=204)
-    return _respond(request, backend, job_id, None)
+    return _respond(request, backend, caller, job_id, None)
 
 
 def _check(backend: Backend, caller: Caller, job_id: UUID) -> None:
@@ -85,29 +89,41 @@ def watch_of(request: Request, backend: Backend) -> Watch:
 
 
 def _respond(
-    request: Request, backend: Backend, job_id: UUID | None, person: str | None
+    request: Request, backend: Backend, caller: Caller, job_id: UUID | None, person: str | None
 ) -> Response:
     watch = watch_of(request, backend)
     watch.check()
 
     async def events() -> AsyncIterator[str]:
-        with watch.stream(job_id, person) as stream:
-            async for event in _events(stream):
+        with watch.stream(job_id, person, token=caller.token) as stream:
+            async for event in _events(stream, caller):
                 yield event
 
+    return streamed(events())
+
+
+def streamed(events: AsyncIterator[str]) -> Response:
+    """Events as an answer, which no proxy keeps back."""
     return StreamingResponse(
-        events(), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+        events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
     )
 
 
-async def _events(stream: Stream) -> AsyncIterator[str]:
-    until = time.monotonic() + LONGEST
-    yield "retry: 3000\n: watching\n\n"
-    while (left := until - time.monotonic()) > 0:
-        news = await stream.news(min(HEARTBEAT, left))
-        if not news:
-            yield ": alive\n\n"
-        for job_id, job in news.items():
+async def rounds(stream: Stream, caller: Caller) -> AsyncIterator[bool]:
+    """Goes on as long as the stream may: true where there is news, false where there was none for
+    so long that it has to show that it is alive."""
+    longest = LONGEST if caller.seconds is None else min(LONGEST, caller.seconds)
+    until = time.monotonic() + longest
+    while (left := until - time.monotonic()) > 0 and not stream.is_over:
+        yield await stream.wait(min(HEARTBEAT, left))
+
+
+async def _events(stream: Stream, caller: Caller) -> AsyncIterator[str]:
+    yield BEGINNING
+    async for has_news in rounds(stream, caller):
+        if not has_news:
+            yield ALIVE
+        for job_id, job in stream.take().items():
             if job is not None:
                 yield f"event: job\ndata: {_data(job)}\n\n"
             if stream.job_id is not None and (job is None or job.has_ended):
@@ -116,6 +132,8 @@ async def _events(stream: Stream) -> AsyncIterator[str]:
                 return
 
 
+# Written once for all who watch the job.
+@lru_cache(maxsize=1000)
 def _data(job: Seen) -> str:
     percent = min(100.0, 100 * job.done / job.total) if job.done is not None and job.total else None
     progress = None

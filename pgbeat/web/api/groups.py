@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
-from pgbeat import grouping, groups, permissions, submissions
+from pgbeat import grouping, groups, notes, permissions, submissions
 from pgbeat.groups import Group, Mode, OnFailure, Progress
 from pgbeat.web.api.bodies import Body, Json
 from pgbeat.web.api.job_models import FoundJob, JobOrder, found
@@ -16,7 +16,7 @@ from pgbeat.web.api.paging import After, Limit, cursor, moment, read
 from pgbeat.web.api.steering import commit, hand_out, seen_group, steering
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheCaller
-from pgbeat.web.notes import note
+from pgbeat.web.notes import author
 
 router = APIRouter(prefix="/groups", tags=["groups"])
 
@@ -163,12 +163,7 @@ def create_group(backend: TheBackend, caller: TheCaller, body: NewGroup) -> Grou
             for job in made.jobs:
                 if job.state == "scheduled":
                     submissions.announce(connection, job)
-            after = {
-                "name": body.name, "mode": body.mode, "on_failure": body.on_failure,
-                "jobs": len(made.jobs), "tasks": sorted({job.task for job in made.jobs})[:20],
-            }  # fmt: skip
-            subject = str(made.group.id)
-            note(connection, backend, caller, "create", "group", subject, None, after)
+            notes.group_made(connection, author(backend, caller), made.group, made.jobs)
             return made
 
         made = commit(connection, publisher, make)
@@ -183,9 +178,7 @@ def cancel_group(backend: TheBackend, caller: TheCaller, group_id: GroupId) -> G
         group = seen_group(connection, backend, caller, group_id)
 
         def write(connection: Connection) -> None:
-            old = {"cancelled_by": group.cancelled_by}
-            new = {"cancelled_by": caller.name}
-            note(connection, backend, caller, "cancel", "group", str(group_id), old, new)
+            notes.group_cancelled(connection, author(backend, caller), group)
 
         done = grouping.cancel(
             connection, publisher, caller, group_id, namespace=backend.namespace, note=write

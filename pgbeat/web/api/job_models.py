@@ -249,15 +249,6 @@ def found(job: Job) -> FoundJob:
     return FoundJob.model_validate(shown(job))
 
 
-#: Of a job, what a note leaves out: it may be large.
-_UNNOTED = {"args", "kwargs", "options"}
-
-
-def noted(job: Job) -> Json:
-    """A job as notes have it."""
-    return found(job).model_dump(mode="json", exclude=_UNNOTED)
-
-
 def progress(run: Execution | None) -> JobProgress | None:
     """How far an execution is; `None` where it tells nothing."""
     if run is None:

@@ -1,7 +1,7 @@
 """`/jobs`: units of work, made, watched, steered."""
 
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Response
@@ -14,6 +14,7 @@ from pgbeat import (
     executions,
     jobs,
     lines,
+    notes,
     permissions,
     schedules,
     statistics,
@@ -23,7 +24,6 @@ from pgbeat import (
 from pgbeat.control import Change
 from pgbeat.errors import InvalidJob, NotFound, NotUnique
 from pgbeat.jobs import Filter, Job
-from pgbeat.publisher import Publisher
 from pgbeat.web.api.bodies import Body
 from pgbeat.web.api.job_models import (
     ChainedJob,
@@ -40,7 +40,6 @@ from pgbeat.web.api.job_models import (
     ListedJob,
     execution,
     found,
-    noted,
     progress,
     shown,
     stats,
@@ -49,7 +48,7 @@ from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read
 from pgbeat.web.api.steering import commit, hand_out, seen_job, steering
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller
-from pgbeat.web.notes import note
+from pgbeat.web.notes import author
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -218,8 +217,8 @@ def create_job(
                 job_source="user_api",
             )  # fmt: skip
             if change.is_new:
-                after = noted(change.job)
-                note(connection, backend, caller, "create", "job", after["id"], None, after)
+                made = change.job
+                notes.job(connection, author(backend, caller), "create", made.id, None, made)
             elif not caller.is_admin and change.job.created_by != caller.name:
                 raise NotUnique("a job of somebody else has the same unique key")
             return change
@@ -234,24 +233,24 @@ def create_job(
 
 # -- steered
 
-Act = Callable[[Connection, Publisher], Change]
 
-
-def _steer(backend: Backend, caller: Caller, job_id: UUID, verb: str, act: Act) -> Job:
-    """Does it with a job, if the caller may, with its note; the job as it is then."""
+def _steer(
+    backend: Backend, caller: Caller, job_id: UUID, act: Callable[..., Change], **given: Any
+) -> FoundJob:
+    """Does one of `control`'s verbs with a job, if the caller may, with its note; the job as it is
+    then."""
     with steering(backend) as (connection, publisher):
 
         def change(connection: Connection) -> Change:
             before = seen_job(connection, backend, caller, job_id, for_update=True)
-            made = act(connection, publisher)
-            # A retry is a new job, noted as what became of the old one.
-            old = noted(before) if made.job.id == before.id else None
-            note(connection, backend, caller, verb, "job", str(job_id), old, noted(made.job))
+            made = act(connection, publisher, caller, job_id, **given)
+            verb, old = act.__name__, before if made.job.id == before.id else None
+            notes.job(connection, author(backend, caller), verb, job_id, old, made.job)
             return made
 
         done = commit(connection, publisher, change)
         hand_out(connection, publisher, done.lanes)
-        return _now(connection, done)
+        return found(_now(connection, done))
 
 
 def _now(connection: Connection, change: Change) -> Job:
@@ -267,14 +266,7 @@ def cancel_job(
     """Ends a job. One that waits ends now. Of one that runs, its worker is asked to end it: it is
     `running` until it did, with `cancel_requested_at`."""
     reason = None if body is None else body.reason
-    return found(
-        _steer(
-            backend, caller, job_id, "cancel",
-            lambda connection, publisher: control.cancel(
-                connection, publisher, caller, job_id, reason=reason
-            ),
-        )
-    )  # fmt: skip
+    return _steer(backend, caller, job_id, control.cancel, reason=reason)
 
 
 @router.post("/{job_id}/retry", summary="Retry a job")
@@ -283,48 +275,26 @@ def retry_job(
 ) -> FoundJob:
     """Tries again what a job did that failed, was cancelled or skipped: the answer is the new job,
     whose `retry_of` is the old one. Where a retry waits for its time, that one comes now."""
-    priority = None if body is None else body.priority
-    return found(
-        _steer(
-            backend, caller, job_id, "retry",
-            lambda connection, publisher: control.retry(
-                connection, publisher, caller, job_id, job_source="user_api", priority=priority
-            ),
-        )
-    )  # fmt: skip
+    given = {"job_source": "user_api", "priority": None if body is None else body.priority}
+    return _steer(backend, caller, job_id, control.retry, **given)
 
 
 @router.post("/{job_id}/pause", summary="Pause a job")
 def pause_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> FoundJob:
     """Holds a job that has not begun until it is resumed."""
-    return found(
-        _steer(
-            backend, caller, job_id, "pause",
-            lambda connection, publisher: control.pause(connection, publisher, caller, job_id),
-        )
-    )  # fmt: skip
+    return _steer(backend, caller, job_id, control.pause)
 
 
 @router.post("/{job_id}/resume", summary="Resume a job")
 def resume_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> FoundJob:
     """Lets a paused job go on: to its queue, to its place in its lane's line, or until its time."""
-    return found(
-        _steer(
-            backend, caller, job_id, "resume",
-            lambda connection, publisher: control.resume(connection, publisher, caller, job_id),
-        )
-    )  # fmt: skip
+    return _steer(backend, caller, job_id, control.resume)
 
 
 @router.post("/{job_id}/approve", summary="Approve a job")
 def approve_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> FoundJob:
     """Lets a job go on that waits for approval: an administrator's to do."""
-    return found(
-        _steer(
-            backend, caller, job_id, "approve",
-            lambda connection, publisher: control.approve(connection, publisher, caller, job_id),
-        )
-    )  # fmt: skip
+    return _steer(backend, caller, job_id, control.approve)
 
 
 @router.post("/{job_id}/move", summary="Move a job in its lane's line")
@@ -344,11 +314,7 @@ def move_job(backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobMov
             connection, caller, job_id, body.where, body.other, priority=body.priority
         )
         place = lines.place(connection, moved) + 1
-        note(
-            connection, backend, caller, "move", "job", str(job_id),
-            noted(before) | {"position": str(before.position)},
-            noted(moved) | {"position": str(moved.position), "place": place},
-        )  # fmt: skip
+        notes.job(connection, author(backend, caller), "move", job_id, before, moved, place=place)
     return JobMoved.model_validate(shown(moved) | {"place": place})
 
 
@@ -358,5 +324,5 @@ def delete_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDele
     with backend.transaction() as connection:
         job = seen_job(connection, backend, caller, job_id, for_update=True)
         control.delete(connection, caller, job_id)
-        note(connection, backend, caller, "delete", "job", str(job_id), noted(job), None)
+        notes.job(connection, author(backend, caller), "delete", job_id, job, None)
     return JobDeleted(message=f"Job {job_id} deleted")

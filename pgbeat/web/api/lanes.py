@@ -7,15 +7,15 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
-from pgbeat import jobs, lanes, occupancy
-from pgbeat.errors import InvalidJob
+from pgbeat import jobs, lanes, notes, occupancy, reservations
+from pgbeat.errors import AlreadyExists, InvalidJob, InvalidTransition, NotFound
 from pgbeat.lanes import Figures, Lane
 from pgbeat.occupancy import Holder, InLine
 from pgbeat.web.api.bodies import Body, Json, Length
 from pgbeat.web.api.steering import hand_out, plain, steering
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheAdmin, TheCaller
-from pgbeat.web.notes import note
+from pgbeat.web.notes import author, note
 
 router = APIRouter(prefix="/lanes", tags=["lanes"])
 
@@ -151,22 +151,6 @@ def _figures(row: Figures) -> Json:
     return _shown(row.lane) | row._asdict()
 
 
-def _note(
-    connection: Connection,
-    backend: Backend,
-    caller: Caller,
-    verb: str,
-    before: Lane | None,
-    after: Lane | None,
-) -> None:
-    row = after or before
-    old, new = (
-        None if each is None else _found(each).model_dump(mode="json", exclude={"updated_at"})
-        for each in (before, after)
-    )
-    note(connection, backend, caller, verb, "lane", "" if row is None else row.name, old, new)
-
-
 # -- looked at
 
 
@@ -237,16 +221,36 @@ def put_lane(
 ) -> FoundLane:
     """Makes a lane, or changes what is given. Who may go by the new limits does at once; what runs
     is let run."""
-    with steering(backend) as (connection, publisher):
-        with backend.transaction() as inside:
-            before = lanes.lock(inside, backend.namespace, name)
-            changes = body.changes(before)
-            lane, is_new = lanes.save(inside, backend.namespace, name, changes)
-            _note(inside, backend, caller, "create" if is_new else "update", before, lane)
-        hand_out(connection, publisher, {(backend.namespace, name)})
+    lane, is_new = save_lane(backend, caller, name, body)
     if is_new:
         response.status_code = 201
     return _found(lane)
+
+
+def save_lane(
+    backend: Backend,
+    caller: Caller,
+    name: str,
+    body: LaneChanges,
+    only: Literal["new", "there"] | None = None,
+) -> tuple[Lane, bool]:
+    """Makes a lane, or changes it; the lane, and whether it is new.
+
+    Raises `AlreadyExists` or `NotFound` where only the other may be done.
+    """
+    with steering(backend) as (connection, publisher):
+        with backend.transaction() as inside:
+            before = lanes.lock(inside, backend.namespace, name)
+            if before is None and only == "there":
+                lanes.get(inside, backend.namespace, name)
+            changes = body.changes(before)
+            lane, is_new = lanes.save(inside, backend.namespace, name, changes)
+            if only == "new" and not is_new:
+                raise AlreadyExists(f"there is a lane {name!r} already")
+            verb = "create" if is_new else "update"
+            notes.change(inside, author(backend, caller), verb, before, lane)
+        hand_out(connection, publisher, {(backend.namespace, name)})
+    return lane, is_new
 
 
 def _switch(backend: Backend, caller: Caller, name: str, verb: Literal["pause", "resume"]) -> Lane:
@@ -255,7 +259,7 @@ def _switch(backend: Backend, caller: Caller, name: str, verb: Literal["pause", 
         before = lanes.lock(connection, backend.namespace, name)
         if getattr(lanes, verb)(connection, backend.namespace, name):
             lane = lanes.get(connection, backend.namespace, name)
-            _note(connection, backend, caller, verb, before, lane)
+            notes.change(connection, author(backend, caller), verb, before, lane)
         return lanes.get(connection, backend.namespace, name)
 
 
@@ -273,6 +277,36 @@ def resume_lane(backend: TheBackend, caller: TheAdmin, name: LaneName) -> LaneDo
         lane = _switch(backend, caller, name, "resume")
         hand_out(connection, publisher, {(backend.namespace, name)})
     return LaneDone(message=f"Lane '{name}' resumed", lane=_found(lane))
+
+
+@router.delete("/{name}/reservations/{number}", summary="Release a reservation")
+def release_reservation(
+    backend: TheBackend,
+    caller: TheAdmin,
+    name: LaneName,
+    number: Annotated[int, Path(ge=1, le=2**31 - 1, description="Of direct/NUMBER.")],
+) -> LaneDeleted:
+    """Takes a direct execution that waits out of the line: who asked for it gets 503. One that has
+    its slot gives it back when its task, or its process, ends."""
+    with steering(backend) as (connection, publisher):
+        with backend.transaction() as inside:
+            lanes.get(inside, backend.namespace, name)
+            reservations.bury(inside, backend.namespace, name)
+            alive = reservations.live(inside, backend.namespace, name)
+            found = next((each for each in alive if each.id == number), None)
+            if found is None:
+                raise NotFound(f"no direct execution {number} is in lane {name!r}; it is over")
+            if not reservations.give_up(inside, number):
+                raise InvalidTransition(
+                    number, "running", "released",
+                    "its slot is free when its task, or its process, ends",
+                    noun="direct execution",
+                )  # fmt: skip
+            before = {"task": found.task, "created_by": found.created_by, "lane": name}
+            note(inside, backend, caller, "release", "direct", str(number), before)
+            lanes.announce(inside, backend.namespace, name)
+        hand_out(connection, publisher, {(backend.namespace, name)})
+    return LaneDeleted(message=f"Direct execution {number} released from lane '{name}'")
 
 
 @router.delete("/{name}", summary="Delete a lane")
@@ -295,6 +329,6 @@ def delete_lane(
                     f"{error}; with force=true it is deleted, and what waits is handed out "
                     "without a limit"
                 ) from None
-            _note(inside, backend, caller, "delete", before, None)
+            notes.change(inside, author(backend, caller), "delete", before, None)
         hand_out(connection, publisher, {(backend.namespace, name)})
     return LaneDeleted(message=f"Lane '{name}' deleted")

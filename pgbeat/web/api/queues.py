@@ -6,12 +6,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
-from pgbeat import queues
+from pgbeat import notes, queues
 from pgbeat.queues import Queue
 from pgbeat.web.api.bodies import Length
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheAdmin
-from pgbeat.web.notes import note
+from pgbeat.web.notes import author, note
 
 router = APIRouter(prefix="/queues", tags=["queues"])
 
@@ -79,16 +79,9 @@ def _switch(backend: Backend, caller: Caller, name: str, verb: str) -> Queue:
         before = queues.get(connection, tables, name)
         if getattr(queues, verb)(connection, tables, name):
             row = queues.get(connection, tables, name)
-            note(
-                connection, backend, caller, verb, "queue", name,
-                {"paused_at": _time(before)}, {"paused_at": _time(row)},
-            )  # fmt: skip
+            notes.change(connection, author(backend, caller), verb, before, row)
             return row
         return before
-
-
-def _time(row: Queue) -> str | None:
-    return None if row.paused_at is None else row.paused_at.isoformat()
 
 
 @router.post("/{name:path}/pause", summary="Pause a queue")

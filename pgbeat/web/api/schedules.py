@@ -5,9 +5,8 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from sqlalchemy import Connection
 
-from pgbeat import db, jobs, schedules
+from pgbeat import db, jobs, notes, schedules
 from pgbeat.errors import ConditionError, InvalidSchedule
 from pgbeat.forecast import upcoming
 from pgbeat.registry import check, check_condition
@@ -27,32 +26,13 @@ from pgbeat.web.api.schedule_models import (
 )
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheAdmin
-from pgbeat.web.notes import note
+from pgbeat.web.notes import author
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
 
-def _json(row: Schedule | None) -> Json | None:
-    if row is None:
-        return None
-    return _found(row).model_dump(mode="json", exclude={"updated_at"})
-
-
 def _found(row: Schedule) -> FoundSchedule:
     return FoundSchedule.model_validate(shown(row))
-
-
-def _note(
-    connection: Connection,
-    backend: Backend,
-    caller: Caller,
-    verb: str,
-    before: Schedule | None,
-    after: Schedule | None,
-) -> None:
-    row = after or before
-    name = "" if row is None else row.name
-    note(connection, backend, caller, verb, "schedule", name, _json(before), _json(after))
 
 
 @router.get("", summary="List schedules")
@@ -90,7 +70,7 @@ def create_schedule(backend: TheBackend, caller: TheAdmin, body: NewSchedule) ->
             **(backend.schedule_defaults | values),
         )  # fmt: skip
         check(backend.celery, row)
-        _note(connection, backend, caller, "create", None, row)
+        notes.change(connection, author(backend, caller), "create", None, row)
     return _found(row)
 
 
@@ -126,7 +106,7 @@ def update_schedule(
         if enabled is not None and enabled != row.enabled:
             turn = schedules.enable if enabled else schedules.disable
             row = turn(connection, name, namespace=backend.namespace)
-        _note(connection, backend, caller, "update", before, row)
+        notes.change(connection, author(backend, caller), "update", before, row)
     note = _FROM_CODE if row.source == "code" and _CODE_OWNS & values.keys() else None
     return ScheduleDone(
         message=f"Schedule '{name}' updated", next_run=_next(backend, row), note=note
@@ -160,7 +140,7 @@ def delete_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Schedu
     with backend.transaction() as connection:
         before = schedules.get(connection, name, namespace=backend.namespace, for_update=True)
         schedules.remove(connection, name, namespace=backend.namespace)
-        _note(connection, backend, caller, "delete", before, None)
+        notes.change(connection, author(backend, caller), "delete", before, None)
     note = "it is made by the app's code, and comes back when beat starts; disable it instead"
     return ScheduleDone(
         message=f"Schedule '{name}' deleted", note=note if before.source == "code" else None
@@ -171,7 +151,7 @@ def _switch(backend: Backend, caller: Caller, name: str, verb: str, past: str) -
     with backend.transaction() as connection:
         before = schedules.get(connection, name, namespace=backend.namespace, for_update=True)
         row: Schedule = getattr(schedules, verb)(connection, name, namespace=backend.namespace)
-        _note(connection, backend, caller, verb, before, row)
+        notes.change(connection, author(backend, caller), verb, before, row)
     return ScheduleDone(message=f"Schedule '{name}' {past}", next_run=_next(backend, row))
 
 

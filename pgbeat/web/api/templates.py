@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from pgbeat import templates
+from pgbeat import notes, templates
 from pgbeat.dispatch import check_task
 from pgbeat.errors import AlreadyExists
 from pgbeat.publisher import check_options
@@ -15,7 +15,7 @@ from pgbeat.web.api.bodies import Body, Json
 from pgbeat.web.api.steering import plain
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheAdmin, TheCaller
-from pgbeat.web.notes import note
+from pgbeat.web.notes import author
 
 router = APIRouter(prefix="/templates", tags=["templates"])
 
@@ -101,14 +101,6 @@ class TemplateDone(BaseModel):
     message: str
 
 
-def _json(row: Template | None) -> Json | None:
-    if row is None:
-        return None
-    return FoundTemplate.model_validate(row._asdict()).model_dump(
-        mode="json", exclude={"updated_at"}
-    )
-
-
 def _detail(row: Template, users: dict[str, list[str]]) -> TemplateDetail:
     return TemplateDetail.model_validate(row._asdict() | {"schedules": users.get(row.name, [])})
 
@@ -176,7 +168,7 @@ def _put(
             connection, name, namespace=backend.namespace, created_by=caller.name, **values
         )
         verb = "create" if before is None else "update"
-        note(connection, backend, caller, verb, "template", name, _json(before), _json(row))
+        notes.change(connection, author(backend, caller), verb, before, row)
     return row, before is None
 
 
@@ -186,5 +178,5 @@ def delete_template(backend: TheBackend, caller: TheAdmin, name: TemplateName) -
     with backend.transaction() as connection:
         before = templates.get(connection, name, namespace=backend.namespace, for_update=True)
         templates.remove(connection, name, namespace=backend.namespace)
-        note(connection, backend, caller, "delete", "template", name, _json(before), None)
+        notes.change(connection, author(backend, caller), "delete", before, None)
     return TemplateDone(message=f"Template '{name}' deleted")

@@ -7,16 +7,15 @@ from uuid import UUID
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy import Connection
 
-from pgbeat import deliveries, webhook_outbox, webhooks
+from pgbeat import deliveries, notes, webhook_outbox, webhooks
 from pgbeat.deliveries import Delivery
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.web.api.bodies import Body, Json
 from pgbeat.web.api.paging import After, Limit, cursor, moment, read
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin
-from pgbeat.web.notes import note
+from pgbeat.web.backend import TheBackend
+from pgbeat.web.identity import TheAdmin
+from pgbeat.web.notes import author, note
 from pgbeat.webhook_signatures import new_secret
 from pgbeat.webhooks import EVENTS, Webhook
 
@@ -161,26 +160,6 @@ def _detail(row: Webhook, count: Mapping[str, int]) -> WebhookDetail:
     return WebhookDetail.model_validate(_shown(row) | {"deliveries": dict(count)})
 
 
-def _note(
-    connection: Connection,
-    backend: Backend,
-    caller: Caller,
-    verb: str,
-    before: Webhook | None,
-    after: Webhook | None,
-) -> None:
-    row = after or before
-    old, new = (
-        None
-        if each is None
-        else FoundWebhook.model_validate(_shown(each)).model_dump(
-            mode="json", exclude={"updated_at", "is_failing"}
-        )
-        for each in (before, after)
-    )
-    note(connection, backend, caller, verb, "webhook", "" if row is None else row.name, old, new)
-
-
 def _all(events: list[str]) -> list[str]:
     return list(EVENTS) if events == ["all"] else events
 
@@ -217,7 +196,7 @@ def create_webhook(backend: TheBackend, caller: TheAdmin, body: NewWebhook) -> W
             connection, body.name, body.url, _all(body.events), namespace=backend.namespace,
             secret=body.secret, created_by=caller.name, private=backend.settings.webhook_private,
         )  # fmt: skip
-        _note(connection, backend, caller, "create", None, row)
+        notes.change(connection, author(backend, caller), "create", None, row)
     return WebhookMade.model_validate(_shown(row) | {"secret": secret})
 
 
@@ -240,7 +219,7 @@ def update_webhook(
             connection, name, namespace=backend.namespace,
             private=backend.settings.webhook_private, **given,
         )  # fmt: skip
-        _note(connection, backend, caller, "update", before, row)
+        notes.change(connection, author(backend, caller), "update", before, row)
     return WebhookMade.model_validate(_shown(row) | {"secret": secret})
 
 
@@ -250,7 +229,7 @@ def delete_webhook(backend: TheBackend, caller: TheAdmin, name: WebhookName) -> 
     with backend.transaction() as connection:
         before = webhooks.get(connection, name, namespace=backend.namespace, for_update=True)
         webhooks.remove(connection, name, namespace=backend.namespace)
-        _note(connection, backend, caller, "delete", before, None)
+        notes.change(connection, author(backend, caller), "delete", before, None)
     return WebhookDone(message=f"Webhook '{name}' deleted")
 
 
@@ -261,7 +240,7 @@ def enable_webhook(backend: TheBackend, caller: TheAdmin, name: WebhookName) -> 
         before = webhooks.get(connection, name, namespace=backend.namespace, for_update=True)
         if not before.enabled:
             row = webhooks.enable(connection, name, namespace=backend.namespace)
-            _note(connection, backend, caller, "enable", before, row)
+            notes.change(connection, author(backend, caller), "enable", before, row)
     return WebhookDone(message=f"Webhook '{name}' enabled")
 
 
@@ -279,7 +258,7 @@ def disable_webhook(
         before = webhooks.get(connection, name, namespace=backend.namespace, for_update=True)
         if webhooks.disable(connection, before.id, why):
             row = webhooks.get(connection, name, namespace=backend.namespace)
-            _note(connection, backend, caller, "disable", before, row)
+            notes.change(connection, author(backend, caller), "disable", before, row)
     return WebhookDone(message=f"Webhook '{name}' disabled")
 
 
@@ -320,8 +299,7 @@ def redeliver_failed(backend: TheBackend, caller: TheAdmin, name: WebhookName) -
         count = deliveries.redeliver_failed(
             connection, name, by=caller.name, namespace=backend.namespace
         )
-        if count:
-            note(connection, backend, caller, "redeliver", "webhook", name, None, {"count": count})
+        notes.redelivered(connection, author(backend, caller), name, count)
     return _redelivered(count)
 
 
@@ -340,8 +318,7 @@ def redeliver_delivery(
         count = deliveries.redeliver(
             connection, [str(delivery_id)], by=caller.name, namespace=backend.namespace
         )
-        after = {"delivery": str(delivery_id)}
-        note(connection, backend, caller, "redeliver", "webhook", name, None, after)
+        notes.redelivered(connection, author(backend, caller), name, count, [delivery_id])
     return _redelivered(count)
 
 

@@ -9,10 +9,31 @@ from pathlib import Path
 from fastapi import APIRouter, FastAPI
 from fastapi.staticfiles import StaticFiles
 
-from pgbeat.web.pages import audits, beats, job, jobs, lanes, queues, schedule, schedules, sign_in
+from pgbeat.web.pages import (
+    audits,
+    backfill,
+    beats,
+    changes,
+    groups,
+    job,
+    job_templates,
+    jobs,
+    lanes,
+    new_job,
+    new_schedule,
+    queues,
+    reference,
+    schedule,
+    schedules,
+    sign_in,
+    webhooks,
+)
 
 router = APIRouter(include_in_schema=False)
-for _each in (sign_in, schedules, schedule, jobs, job, lanes, queues, beats, audits):
+for _each in (
+    sign_in, schedules, schedule, new_schedule, backfill, jobs, job, new_job, groups,
+    job_templates, lanes, queues, beats, webhooks, audits, changes, reference,
+):  # fmt: skip
     router.include_router(_each.router)
 
 _STATIC = Path(__file__).parent / "static"

@@ -218,3 +218,54 @@ def progress(connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, Pr
         return {}
     rows = connection.execute(_PROGRESS, {"ids": [str(each) for each in job_ids]})
     return {job_id: Progress(*row) for job_id, *row in rows}
+
+
+_USERS = text(
+    """
+    SELECT name FROM pgbeat.schedules
+     WHERE namespace = :namespace AND job ->> 'template' = :name ORDER BY name LIMIT 21
+    """
+)
+
+
+def users_of_template(connection: Connection, name: str, namespace: str) -> list[str]:
+    """Schedules that name a template: the first 21."""
+    return list(connection.scalars(_USERS, {"name": name, "namespace": namespace}))
+
+
+class Told(NamedTuple):
+    """How a webhook fares."""
+
+    #: Deliveries that are to come, and that failed, as far as `MOST`.
+    pending: int
+    failed: int
+    #: Of its newest one.
+    event: str | None
+    state: str | None
+    at: datetime | None
+    #: What came of its last attempt, as its log has it.
+    last: dict[str, Any] | None
+
+
+_TOLD = text(
+    """
+    SELECT w.id,
+           (SELECT count(*) FROM (SELECT FROM pgbeat.deliveries d
+             WHERE d.webhook_id = w.id AND d.state = 'pending' LIMIT :most) AS found),
+           (SELECT count(*) FROM (SELECT FROM pgbeat.deliveries d
+             WHERE d.webhook_id = w.id AND d.state = 'failed' LIMIT :most) AS found),
+           d.event, d.state, d.created_at, d.log -> -1
+      FROM unnest(CAST(:ids AS bigint[])) AS w (id)
+           LEFT JOIN LATERAL (
+               SELECT * FROM pgbeat.deliveries WHERE webhook_id = w.id
+                ORDER BY created_at DESC, id DESC LIMIT 1) AS d ON true
+    """
+)
+
+
+def told(connection: Connection, webhook_ids: Collection[int]) -> dict[int, Told]:
+    """How these webhooks fare."""
+    if not webhook_ids:
+        return {}
+    rows = connection.execute(_TOLD, {"ids": list(webhook_ids), "most": MOST})
+    return {webhook_id: Told(*row) for webhook_id, *row in rows}

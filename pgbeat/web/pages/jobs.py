@@ -28,12 +28,15 @@ def jobs_page(
     schedule: str = "",
     lane: str = "",
     by: str = "",
+    template: str = "",
+    group: str = "",
     after: str = "",
 ) -> Response:
     """Jobs that the caller may see, by what is asked for."""
     asked = {
         "state": state if state in JOB_STATES else "", "task": task.strip()[:500],
         "schedule": schedule.strip()[:200], "lane": lane.strip()[:200], "by": by.strip()[:200],
+        "template": template.strip()[:200], "group": group.strip(),
     }  # fmt: skip
     before = read(after, moment, UUID) if after else None
     which = permissions.visible(
@@ -44,6 +47,8 @@ def jobs_page(
             task=asked["task"] or None,
             lane=asked["lane"] or None,
             created_by=asked["by"] or None,
+            template=asked["template"] or None,
+            group_id=str(_group(asked["group"])) if asked["group"] else None,
         ),
     )
     remark = ""
@@ -65,3 +70,10 @@ def jobs_page(
         progress=progress, asked=asked, states=JOB_STATES, after=after, remark=remark,
         next=None if last is None else cursor(last.created_at, last.id),
     )  # fmt: skip
+
+
+def _group(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise NotFound(f"{text[:80]!r} is no group's id; ids are UUIDs") from None

@@ -2,12 +2,12 @@
 
 from fastapi import APIRouter, Request, Response
 
-from pgbeat import db, dead_letters, queues
+from pgbeat import db, dead_letters, notes, queues
 from pgbeat.config import delays_in_table
 from pgbeat.errors import NotFound
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin
-from pgbeat.web.notes import note
+from pgbeat.web.notes import author, note
 from pgbeat.web.pages.render import Fields, PageRoute, done, page, path, unknown
 from pgbeat.web.pages.words import counted
 
@@ -47,16 +47,16 @@ def change_queue(
     verb, name = fields.get("do", ""), fields.get("queue", "")
     with backend.transaction() as connection:
         tables = backend.tables(connection)
-        queues.get(connection, tables, name)
+        row = queues.get(connection, tables, name)
         if verb == "purge":
             count = queues.purge(connection, tables, name)
-            note(connection, backend, caller, verb, "queue", name, after={"messages": count})
+            note(connection, backend, caller, verb, "queue", name, None, {"deleted": count})
             said = f"Deleted {counted(count, 'message')} from queue '{name}'."
         elif verb in ("pause", "resume"):
             change = queues.pause if verb == "pause" else queues.resume
             if change(connection, tables, name):
-                before, after = {"paused": verb == "resume"}, {"paused": verb == "pause"}
-                note(connection, backend, caller, verb, "queue", name, before, after)
+                after = queues.get(connection, tables, name)
+                notes.change(connection, author(backend, caller), verb, row, after)
             said = f"Queue '{name}' {'is paused' if verb == 'pause' else 'goes on'}."
         else:
             raise unknown(fields)
@@ -81,10 +81,8 @@ def change_dead(
         letter = found[0]
         change = dead_letters.requeue if verb == "requeue" else dead_letters.drop
         count = change(connection, tables, ids=[letter.id])
-        if count:
-            before = {"queue": letter.queue, "task": letter.task, "task_id": letter.task_id,
-                      "reason": letter.reason}  # fmt: skip
-            note(connection, backend, caller, verb, "dead letter", number, before)
+        chosen = {letter.id: letter.queue}
+        notes.dead(connection, author(backend, caller), verb, chosen, count)
     if not count:
         said = "It can't be put back: its queue was deleted before."
     elif verb == "drop":

@@ -5,7 +5,7 @@ import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from fastapi import Depends, Request, Response
@@ -13,6 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from kombu.exceptions import OperationalError
 from markupsafe import Markup
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -32,12 +33,30 @@ from pgbeat.web.pages import words
 _SAID = "pgbeat_said"
 _LONGEST = 600
 
-#: Names and paths of what an administrator can go to, and others.
+
+class Section(NamedTuple):
+    """A section of the console: pages (key and name), the first of which stands for it. What is
+    needed every day is a section, what is rare a tab in one."""
+
+    label: str
+    tabs: tuple[tuple[str, str], ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Those of its pages."""
+        return tuple(key for key, _ in self.tabs)
+
+
+_JOBS = Section("Jobs", (("jobs", "Jobs"), ("groups", "Groups"), ("templates", "Templates")))
+#: Where an administrator can go to, and others.
 _ADMINS = (
-    ("schedules", "Schedules"), ("jobs", "Jobs"), ("lanes", "Lanes"), ("queues", "Queues"),
-    ("beats", "Beats"), ("audit", "Audit"),
-)  # fmt: skip
-_USERS = (("jobs", "Jobs"),)
+    Section("Schedules", (("schedules", "Schedules"),)),
+    _JOBS,
+    Section("Lanes", (("lanes", "Lanes"),)),
+    Section("Queues", (("queues", "Queues"),)),
+    Section("System", (("beats", "Beats"), ("webhooks", "Webhooks"), ("audit", "Audit"))),
+)
+_USERS = (_JOBS,)
 
 
 def root(request: Request) -> str:
@@ -145,7 +164,7 @@ class PageRoute(APIRoute):
 
 _KNOWN = (
     PgbeatError, IssuerAway, RequestValidationError, HTTPException, DBAPIError, PoolTimeout,
-    UnicodeEncodeError, RecursionError,
+    UnicodeEncodeError, RecursionError, OperationalError,
 )  # fmt: skip
 
 

@@ -1,18 +1,21 @@
-// The console's one script: what is marked as live is read anew every few seconds. Everything
-// works without it. No part is replaced that somebody is just using.
+// The console's one script: what is marked as live is read anew when the server tells of a change
+// (server-sent events), and every few seconds while it can't. Everything works without it. No part
+// is replaced that somebody is just using.
 "use strict";
 
 (() => {
   const toggle = document.getElementById("live");
   const parts = [...document.querySelectorAll("[data-live]")];
+  const changes = document.body.dataset.changes;
   if (!toggle || !parts.length) return;
-  const every = Math.min(...parts.map((each) => Number(each.dataset.every || 5)));
-  const wasPressed = () => toggle.getAttribute("aria-pressed") === "true";
-  toggle.hidden = false;
-  toggle.addEventListener("click", () => {
-    toggle.setAttribute("aria-pressed", String(!wasPressed()));
-    toggle.textContent = wasPressed() ? "Live" : "Not live";
-  });
+  // Milliseconds: between two readings, at least; to the next one though nothing was told, for
+  // times that are shown pass; to the next stream after one that was refused.
+  const least = 1000 * Math.min(...parts.map((each) => Number(each.dataset.every || 5)));
+  const SLOW = 20_000, REFUSED = 60_000;
+  const isPressed = () => toggle.getAttribute("aria-pressed") === "true";
+  const say = (words) => {
+    if (isPressed()) toggle.textContent = words;
+  };
 
   const isInUse = (part) => {
     const selection = document.getSelection();
@@ -35,8 +38,7 @@
   };
 
   let failures = 0;
-  const look = async () => {
-    if (document.hidden || !wasPressed()) return;
+  const read = async () => {
     try {
       const answer = await fetch(location.href, {
         headers: { Accept: "text/html" },
@@ -53,16 +55,75 @@
         if (fresh && !isInUse(part)) replace(part, fresh);
       }
       failures = 0;
-      toggle.textContent = "Live";
+      say("Live");
     } catch {
       failures += 1;
-      toggle.textContent = "Not live: it does not answer";
+      say("Not live: it does not answer");
     }
   };
 
-  const again = async () => {
-    await look();
-    setTimeout(again, Math.min(every * 2 ** failures, 60) * 1000);
+  // -- when it is read
+
+  const isWanted = () => !document.hidden && isPressed();
+  const isTold = () => stream?.readyState === EventSource.OPEN && !failures;
+  let stream = null;
+  let timer = 0;
+  let readAt = performance.now();
+  let isReading = false, isStale = false;
+
+  const wait = (milliseconds) => {
+    clearTimeout(timer);
+    timer = setTimeout(look, milliseconds);
   };
-  setTimeout(again, every * 1000);
+  const look = async () => {
+    isReading = true;
+    isStale = false;
+    await read();
+    isReading = false;
+    readAt = performance.now();
+    if (!isWanted()) return;
+    wait(isStale ? least : isTold() ? SLOW : Math.min(least * 2 ** failures, 60_000));
+  };
+  const changed = () => {
+    // Not all pages at the same moment.
+    const soon = 50 + 150 * Math.random();
+    if (isReading) isStale = true;
+    else wait(Math.max(soon, readAt + least - performance.now()));
+  };
+
+  // Browsers open few connections to a host: a tab that nobody sees has none.
+  const listen = () => {
+    if (!changes || stream || !isWanted()) return;
+    stream = new EventSource(changes);
+    stream.addEventListener("changed", changed);
+    stream.addEventListener("error", () => {
+      if (stream?.readyState === EventSource.CLOSED) {
+        stream = null;
+        setTimeout(listen, REFUSED);
+      }
+      if (isWanted() && !isReading) wait(least);
+    });
+  };
+  const hush = () => {
+    stream?.close();
+    stream = null;
+    clearTimeout(timer);
+  };
+  const settle = () => {
+    if (!isWanted()) return hush();
+    listen();
+    if (!isReading) wait(least);
+  };
+
+  toggle.hidden = false;
+  toggle.addEventListener("click", () => {
+    const wasPressed = isPressed();
+    toggle.setAttribute("aria-pressed", String(!wasPressed));
+    toggle.textContent = wasPressed ? "Not live" : "Live";
+    settle();
+  });
+  document.addEventListener("visibilitychange", settle);
+  addEventListener("pagehide", hush);
+  addEventListener("pageshow", settle);
+  settle();
 })();

@@ -1,0 +1,82 @@
+"""`/console/changes`: tells an open page that what it shows has changed, by server-sent events.
+
+The page is then read anew, by the console's script. All streams of a process share one look at the
+database (`pgbeat.web.watch`).
+"""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from pgbeat import permissions
+from pgbeat.web.api.events import ALIVE, BEGINNING, rounds, streamed, watch_of
+from pgbeat.web.api.steering import seen_job
+from pgbeat.web.backend import Backend, TheBackend
+from pgbeat.web.identity import Caller, TheCaller
+from pgbeat.web.looks import SCHEDULE
+from pgbeat.web.pages.render import PageRoute
+
+router = APIRouter(route_class=PageRoute)
+
+#: By what the pages of administrators are told of changes: marks (`pgbeat.web.looks`).
+_MARKS = {
+    "schedules": {"audit", "ticks", "began", "ended", "beats"},
+    "calendars": {"audit"},
+    "lanes": {"audit", "lanes", "direct", "made", "began", "ended"},
+    "queues": {"audit", "messages"},
+    "beats": {"beats", "ticks"},
+    "webhooks": {"audit", "webhooks"},
+    "audit": {"audit"},
+}
+#: Pages that everybody sees, each their own jobs.
+_JOBS = {"jobs", "groups"}
+_JOB = "job:"
+
+
+@router.get("/console/changes")
+async def page_changes(
+    request: Request,
+    backend: TheBackend,
+    caller: TheCaller,
+    of: Annotated[str, Query(max_length=250)],
+) -> Response:
+    """Says `changed` each time that what the page shows has changed, and once when it has come:
+    of `jobs`, `job:ID`, `schedules`, `schedule:NAME`, `lanes` …"""
+    watch = watch_of(request, backend)
+    job_id, person, marks = None, None, frozenset[str]()
+    if of in _JOBS:
+        person = None if caller.is_admin else caller.name
+    elif of.startswith(_JOB):
+        job_id = await run_in_threadpool(_seen, backend, caller, of.removeprefix(_JOB))
+    elif of == "templates":
+        marks = frozenset({"audit"})
+    elif of in _MARKS or of.startswith(SCHEDULE):
+        permissions.require_admin(caller, f"watch {of}")
+        marks = frozenset(_MARKS.get(of, {of}))
+    else:
+        raise HTTPException(422, f"of {of!r} nothing is told")
+    watch.check()
+
+    async def events() -> AsyncIterator[str]:
+        options = {"is_told_at_once": True, "token": caller.token}
+        with watch.stream(job_id, person, marks, **options) as stream:
+            yield BEGINNING
+            async for has_news in rounds(stream, caller):
+                stream.take()
+                yield "event: changed\ndata: {}\n\n" if has_news else ALIVE
+
+    return streamed(events())
+
+
+def _seen(backend: Backend, caller: Caller, written: str) -> UUID:
+    try:
+        job_id = UUID(written)
+    except ValueError:
+        raise HTTPException(422, f"{written!r} is no job's id") from None
+    with backend.transaction() as connection:
+        seen_job(connection, backend, caller, job_id)
+    return job_id

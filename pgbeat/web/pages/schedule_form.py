@@ -1,0 +1,138 @@
+"""The fields of a schedule, in the forms that make one and change one."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pgbeat.schedules import TIMETABLES, Schedule
+from pgbeat.web.pages import job_fields
+from pgbeat.web.pages.forms import Field, Mistakes, Section, all_of, read, text
+
+NAME = Field("name", "Name", hint="such as nightly-report; without a slash")
+_WHEN = (
+    Field("kind", "Timetable, by", "choice", options=tuple(TIMETABLES)),
+    Field(
+        "timetable", "Timetable",
+        hint="cron: 0 */6 * * * – every: 15 min – once_at: 2026-12-24T18:00:00Z – solar: sunset "
+        "59.91 10.75 – after: another schedule",
+        is_wide=True,
+    ),
+    Field("timezone", "Time zone", hint="such as Europe/Oslo; empty: the app's"),
+)  # fmt: skip
+_BOUNDS = (
+    Field("starts_at", "Not before", "moment", "UTC"),
+    Field("ends_at", "Not after", "moment", "UTC"),
+    Field("max_runs", "Most runs", "number", "then it is done"),
+    Field("after_outcome", "After another: once its job", "choice",
+          options=("completed", "failed", "finished")),
+)  # fmt: skip
+_WHAT = (
+    job_fields.TASK,
+    job_fields.ARGS,
+    job_fields.KWARGS,
+    Field("condition_sql", "Condition in SQL", "long", "launched when the first value is true",
+          is_wide=True),
+    Field("job.template", "Template", offer="templates", hint="whose arguments and policy it has"),
+    Field("owner", "Owner"),
+)  # fmt: skip
+_HOW = (
+    job_fields.QUEUE,
+    Field("launcher", "Launcher", offer="launchers", hint="GenericLauncher: as it is written here"),
+    job_fields.OPTIONS,
+)
+_BETWEEN = (
+    Field("overlap", "While the job before it goes on", "choice",
+          options=("allow", "skip", "queue_one", "cancel_previous")),
+    Field("catch_up", "Of missed times", "choice", options=("latest", "all", "none")),
+    Field("catch_up_limit", "Of all, at most", "number"),
+    Field("grace", "Grace", "length", "how late it may be: 15 min; empty: however late"),
+    Field("min_interval", "Least interval", "length", "between two launches: 1 h"),
+    Field("jitter", "Jitter", "length", "later by up to that: 2 min"),
+    Field("calendar", "Calendar", offer="calendars", hint="days that it leaves out"),
+)  # fmt: skip
+_FAILS = (
+    Field("max_retries", "Retries", "number", "then it is disabled"),
+    Field("retry_base", "First after", "length", "such as 1 min"),
+    Field("retry_factor", "Then times", hint="such as 2"),
+    Field("retry_cap", "But no later than", "length", "such as 1 h"),
+    Field("probe_after", "Once disabled, try after", "length", "such as 1 day; empty: never"),
+)
+
+SECTIONS = (
+    Section("When", _WHEN, is_open=True),
+    Section("What", _WHAT, is_open=True),
+    Section("From when, until when", _BOUNDS, "not before, not after, most runs"),
+    Section("What may keep it", _BETWEEN, "overlap, missed times, grace, calendar"),
+    Section("If it can't be launched", _FAILS, "its condition fails, or the broker is away"),
+    Section("How it is launched", _HOW, "queue, launcher, publish options"),
+    *(
+        each._replace(title=f"Its jobs: {each.title[0].lower()}{each.title[1:]}")
+        for each in job_fields.sections("job.")
+    ),
+)
+FIELDS = all_of(SECTIONS)
+_KINDS = {each.name: each.kind for each in FIELDS}
+#: What has always a value: an empty field is a mistake of a change.
+_ALWAYS = {"overlap", "catch_up", "catch_up_limit", "max_retries", "retry_base", "retry_factor",
+           "retry_cap", "launcher", "after_outcome"}  # fmt: skip
+_TIMETABLE = ("kind", "timetable")
+#: What a new schedule's form begins with, where it has always a value.
+START = {
+    "kind": "cron", "after_outcome": "completed", "overlap": "allow", "catch_up": "latest",
+}  # fmt: skip
+#: Words that mean a field, in what refuses one.
+WORDS = {
+    **dict.fromkeys(TIMETABLES, "timetable"),
+    **{each.name.removeprefix("job."): each.name for each in FIELDS if "job." in each.name},
+    **{name: name for name in ("retry_base", "retry_cap", "name")},
+    "zone": "timezone", "condition": "condition_sql", "arguments": "args",
+}  # fmt: skip
+
+
+def written(row: Schedule) -> dict[str, str]:
+    """The fields of the form, as the schedule is."""
+    kind = next((each for each in TIMETABLES if getattr(row, each) is not None), "")
+    found = {
+        name: text(of, getattr(row, name))
+        for name, of in _KINDS.items()
+        if name not in _TIMETABLE and not name.startswith("job.")
+    }
+    found |= {"kind": kind, "timetable": text("text", getattr(row, kind)) if kind else ""}
+    return found | job_fields.written(row.job, "job.")
+
+
+def changes(given: Mapping[str, str], changed: Mapping[str, str], job: dict[str, Any]
+            ) -> dict[str, Any]:  # fmt: skip
+    """What is to be changed, as the API takes it. `job`: the policy as it is. Raises
+    `Mistakes`."""
+    errors = {name: "it needs a value" for name in changed if name in _ALWAYS and not changed[name]}
+    found = _read(given, changed, errors)
+    if any(name.startswith("job.") for name in found):
+        found["job"] = job_fields.merged(job, found, "job.")
+    return found
+
+
+def values(given: Mapping[str, str]) -> dict[str, Any]:
+    """A new schedule, as the API takes it. Raises `Mistakes`."""
+    filled = {name: value for name, value in given.items() if value or name in _TIMETABLE}
+    errors = {} if given.get("name") else {"name": "what is it called?"}
+    found = _read(given, filled, errors)
+    job = job_fields.merged({}, found, "job.")
+    return found | ({"job": job} if job else {})
+
+
+def _read(
+    given: Mapping[str, str], which: Mapping[str, str], errors: dict[str, str]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if not set(_TIMETABLE).isdisjoint(which) and given["kind"] in TIMETABLES:
+        if not given["timetable"]:
+            errors["timetable"] = "when? A schedule needs a timetable"
+        found[given["kind"]] = given["timetable"]
+    others = {name: value for name, value in which.items() if name not in _TIMETABLE}
+    try:
+        found |= read((NAME, *FIELDS), others)
+    except Mistakes as mistakes:
+        errors |= mistakes.errors
+    if errors:
+        raise Mistakes(errors)
+    return found

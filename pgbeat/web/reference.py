@@ -1,0 +1,279 @@
+"""The API's reference: what `/docs` shows, made from the OpenAPI document."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+Json = Mapping[str, Any]
+#: Words of a type; with the name of the model that they stand for.
+Words = list[tuple[str, str | None]]
+_MODELS = "#/components/schemas/"
+_METHODS = ("get", "post", "put", "patch", "delete")
+
+
+class Field(NamedTuple):
+    """A parameter, or a field of a model."""
+
+    name: str
+    kind: Words
+    is_required: bool
+    note: str
+    #: JSON; of a parameter, where it goes.
+    example: str
+    default: str
+    place: str = ""
+
+
+class Answer(NamedTuple):
+    """What an operation may be answered."""
+
+    status: str
+    note: str
+    kind: Words
+    media_type: str
+    #: Text, where it isn't JSON.
+    example: str
+
+
+class Operation(NamedTuple):
+    """A method of a path."""
+
+    key: str
+    method: str
+    path: str
+    summary: str
+    note: str
+    #: Who may ask: `anybody`, without a token; `users`; `administrators`.
+    whose: str
+    parameters: list[Field]
+    body: Words
+    body_is_required: bool
+    #: A command for a shell.
+    command: str
+    answers: list[Answer]
+    #: Those that say what is wrong.
+    problems: list[Answer]
+
+    def has(self, words: Sequence[str]) -> bool:
+        """Whether all the words are somewhere in it."""
+        names = [field.name for field in self.parameters]
+        models = [text for text, model in self.body if model]
+        said = (self.method, self.path, self.summary, self.note, *names, *models)
+        text = "\n".join(said).lower()
+        return all(word in text for word in words)
+
+
+class Section(NamedTuple):
+    """The operations of a tag."""
+
+    name: str
+    note: str
+    operations: list[Operation]
+
+
+class Model(NamedTuple):
+    """What a body consists of."""
+
+    name: str
+    note: str
+    fields: list[Field]
+    example: str
+
+
+class Reference:
+    """A document, as people read it."""
+
+    def __init__(self, document: Json) -> None:
+        self._schemas: Json = document.get("components", {}).get("schemas", {})
+        self.title, self.version = document["info"]["title"], document["info"]["version"]
+        self.note = str(document["info"].get("description", "")).strip()
+        self.sections = list(self._sections(document))
+        self.models = [self._model(name, self._schemas[name]) for name in sorted(self._schemas)]
+
+    def find(self, search: str) -> list[Section]:
+        """What has all the words of it, in its path, its text or its parameters' names."""
+        words = search.lower().split()
+        found = []
+        for section in self.sections:
+            in_name = all(word in section.name for word in words)
+            own = [each for each in section.operations if in_name or each.has(words)]
+            if own:
+                found.append(section._replace(operations=own))
+        return found
+
+    def _sections(self, document: Json) -> Iterator[Section]:
+        by_tag: dict[str, list[Operation]] = {tag["name"]: [] for tag in document.get("tags", ())}
+        for path, methods in document["paths"].items():
+            for method in _METHODS:
+                if method in methods:
+                    given = methods[method]
+                    [tag] = given.get("tags") or ["others"]
+                    by_tag.setdefault(tag, []).append(self._operation(method, path, given))
+        notes = {tag["name"]: tag.get("description", "") for tag in document.get("tags", ())}
+        for name, operations in by_tag.items():
+            if operations:
+                yield Section(name, notes.get(name, ""), operations)
+
+    def _operation(self, method: str, path: str, given: Json) -> Operation:
+        parameters = [
+            _field(each["name"], each.get("schema", {}), each.get("required", False),
+                   place=each["in"], note=each.get("description", ""))
+            for each in given.get("parameters", ())
+        ]  # fmt: skip
+        body = given.get("requestBody", {})
+        media = body.get("content", {}).get("application/json", {}).get("schema")
+        whose = _whose(given.get("security"))
+        answers = [self._answer(status, each) for status, each in given["responses"].items()]
+        answers.sort(key=lambda answer: answer.status)
+        return Operation(
+            key=given["operationId"],
+            method=method.upper(),
+            path=path,
+            summary=given.get("summary", ""),
+            note=given.get("description", ""),
+            whose=whose,
+            parameters=parameters,
+            body=_kind(media) if media else [],
+            body_is_required=bool(body.get("required")),
+            command=self._command(method, path, media, is_open=whose == "anybody"),
+            answers=[each for each in answers if each.status < "400"],
+            problems=[each for each in answers if each.status >= "400"],
+        )
+
+    def _answer(self, status: str, given: Json) -> Answer:
+        empty: tuple[str, Json] = ("", {})
+        media_type, content = next(iter(given.get("content", {}).items()), empty)
+        example = content.get("example", "")
+        kind = _kind(content["schema"]) if content.get("schema") else []
+        note = given.get("description", "")
+        note = "" if note == "Successful Response" else note
+        text = example if isinstance(example, str) else _json(example)
+        return Answer(status, note, kind, media_type, text)
+
+    def _model(self, name: str, schema: Json) -> Model:
+        wanted = schema.get("required", ())
+        fields = [
+            _field(key, each, key in wanted) for key, each in schema.get("properties", {}).items()
+        ]
+        examples = schema.get("examples")
+        example = _json(examples[0]) if examples else ""
+        return Model(name, schema.get("description", ""), fields, example)
+
+    def _command(self, method: str, path: str, media: Json | None, *, is_open: bool) -> str:
+        lines = [f"curl -X {method.upper()} " if method != "get" else "curl "]
+        lines[0] += f'"$PGBEAT{path}"'
+        if not is_open:
+            lines.append('-H "Authorization: Bearer $TOKEN"')
+        if media is not None:
+            lines.append('-H "Content-Type: application/json"')
+            body = json.dumps(self._example(media), ensure_ascii=False).replace("'", "'\\''")
+            lines.append(f"-d '{body}'")
+        return " \\\n  ".join(lines)
+
+    def _example(self, schema: Json, depth: int = 0) -> Any:
+        """A value that fits: the schema's own example, or one of what it requires."""
+        if schema.get("examples"):
+            return schema["examples"][0]
+        if "$ref" in schema:
+            return self._example(self._schemas[_name(schema)], depth)
+        for key in ("anyOf", "oneOf", "allOf"):
+            if key in schema:
+                return self._example(schema[key][0], depth)
+        for key in ("default", "const"):
+            if key in schema:
+                return schema[key]
+        if "enum" in schema:
+            return schema["enum"][0]
+        if schema.get("type") == "object" and depth < _DEEPEST:
+            wanted, known = schema.get("required", ()), schema.get("properties", {})
+            return {key: self._example(known[key], depth + 1) for key in wanted if key in known}
+        if schema.get("type") == "array":
+            items = schema.get("items")
+            return [self._example(items, depth + 1)] if items and depth < _DEEPEST else []
+        return _VALUES.get(schema.get("format", ""), _VALUES.get(str(schema.get("type"))))
+
+
+#: How deep an example goes.
+_DEEPEST = 4
+_VALUES: Json = {
+    "uuid": "3f0c9d2e-6f0b-5a0e-9c1d-2b7a4c1e8f55", "date-time": "2026-12-24T09:00:00Z",
+    "string": "…", "integer": 1, "number": 1, "boolean": True,
+}  # fmt: skip
+_FORMATS = {"uuid": "UUID", "date-time": "time", "binary": "file"}
+
+
+def _whose(security: Sequence[Mapping[str, Sequence[str]]] | None) -> str:
+    if not security:
+        return "anybody"
+    is_admins = all("admin" in scopes for way in security for scopes in way.values())
+    return "administrators" if is_admins else "users"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _name(schema: Json) -> str:
+    return str(schema["$ref"]).removeprefix(_MODELS)
+
+
+def _field(name: str, schema: Json, is_required: bool, *, place: str = "", note: str = "") -> Field:
+    examples = schema.get("examples") or []
+    default = schema.get("default")
+    return Field(
+        name,
+        _kind(schema),
+        is_required,
+        note or schema.get("description", ""),
+        json.dumps(examples[0], ensure_ascii=False) if examples and examples[0] is not None else "",
+        "" if default is None else json.dumps(default, ensure_ascii=False),
+        place,
+    )
+
+
+def _kind(schema: Json) -> Words:
+    """What a value may be, in words."""
+    if "$ref" in schema:
+        return [(_name(schema), _name(schema))]
+    for key in ("anyOf", "oneOf", "allOf"):
+        if key in schema:
+            return _joined([_kind(each) for each in schema[key]], " or ")
+    if "enum" in schema or "const" in schema:
+        values = schema.get("enum", [schema.get("const")])
+        words = [each if isinstance(each, str) else json.dumps(each) for each in values]
+        return [(" | ".join(words), None)]
+    kind = schema.get("type")
+    if kind == "array":
+        return [("list of ", None), *_kind(schema.get("items", {}))]
+    if kind == "object":
+        inner = schema.get("additionalProperties")
+        return [("object of ", None), *_kind(inner)] if isinstance(inner, dict) and inner else [
+            ("object", None)
+        ]  # fmt: skip
+    if kind is None:
+        return [("anything", None)]
+    word = _FORMATS.get(schema.get("format", ""), str(kind))
+    return [(word + _limits(schema), None)]
+
+
+def _joined(parts: list[Words], between: str) -> Words:
+    found: Words = []
+    for part in parts:
+        if part in ([each] for each in found):
+            continue
+        found += ([(between, None)] if found else []) + part
+    return found
+
+
+def _limits(schema: Json) -> str:
+    if schema.get("type") == "string":
+        low, high, noun = schema.get("minLength"), schema.get("maxLength"), " characters"
+    else:
+        low, high, noun = schema.get("minimum"), schema.get("maximum"), ""
+    if low is None and high is None:
+        return ""
+    if high is None:
+        return f", {low:,.10g} or more{noun}"
+    return f", {low:,.10g} to {high:,.10g}{noun}" if low is not None else (
+        f", up to {high:,.10g}{noun}"
+    )  # fmt: skip
