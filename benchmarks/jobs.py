@@ -7,7 +7,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -22,57 +22,24 @@ from beats.spec import TASK
 from brokers.contenders import Pgbeat
 from brokers.measures import PREFORK, Bench, rates
 from brokers.processes import Workers
-from celery import Celery
 from rich.console import Console
 from rich.table import Table
 from servers import Postgres
-from sqlalchemy import create_engine
 
 #: Seconds that a measure may take.
 LIMIT = 180.0
-#: Jobs in one transaction.
-BULK = 500
+#: What is measured of one process that sends, by the command of `brokers.child`.
+SENDING = {
+    "apply_async": "publish",
+    "pgbeat.submit, a transaction each": "submit",
+    "pgbeat.submit, all in one transaction": "submit_bulk",
+}
 
 MAKE = """
     INSERT INTO pgbeat.jobs (id, task, args, kwargs, job_source, created_by, is_system_job, lane)
     SELECT gen_random_uuid(), %(task)s, '[]', '{}', 'system', 'benchmark', true, %(lane)s
       FROM generate_series(1, %(count)s)
 """
-
-
-def submit(contender: Pgbeat, tasks: int) -> Figures:
-    """Jobs a second from one process, each in a transaction of its own or many in one, beside the
-    same task sent by `apply_async` with the same broker."""
-    import pgbeat
-
-    contender.reset()
-    app = Celery("bench", broker=contender.spec.url, set_as_current=True)
-    app.conf.update(task_ignore_result=True, broker_transport_options=contender.spec.options)
-
-    @app.task(name=TASK)
-    def noop() -> None:
-        """Is only sent."""
-
-    def per_s(send: Callable[[], object], count: int) -> float:
-        send()  # connects
-        began = time.perf_counter()
-        for _ in range(count):
-            send()
-        return count / (time.perf_counter() - began)
-
-    figures: Figures = {"sent": per_s(noop.apply_async, tasks)}
-    figures["submitted"] = per_s(lambda: pgbeat.submit(TASK, app=app), tasks)
-    url = contender.url.replace("postgresql://", "postgresql+psycopg://")
-    engine = create_engine(url)
-    began = time.perf_counter()
-    for _ in range(tasks // BULK):
-        with engine.begin() as connection:
-            for _ in range(BULK):
-                pgbeat.submit(TASK, app=app, connection=connection)
-    figures["submitted_in_one"] = tasks // BULK * BULK / (time.perf_counter() - began)
-    engine.dispose()
-    app.pool.force_close_all()
-    return figures
 
 
 @contextmanager
@@ -190,10 +157,9 @@ def main() -> int:
             progress.print(f"{what}: {per_s:,.0f} a second")
 
         for _ in range(options.rounds):
-            figures = submit(contender, options.tasks)
-            note("apply_async", figures["sent"])
-            note("pgbeat.submit, a transaction each", figures["submitted"])
-            note(f"pgbeat.submit, {BULK} in a transaction", figures["submitted_in_one"])
+            for what, command in SENDING.items():
+                contender.reset()
+                note(what, bench.child(contender.spec, command, options.tasks)["per_s"])
             for limit in (None, 100, 2, 1):
                 jobs = options.tasks if limit is None or limit > 2 else options.tasks // 4
                 what = "without a limit" if limit is None else f"limit {limit}"

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from functools import lru_cache
 from hashlib import sha1
 from typing import Any
 
@@ -20,6 +21,7 @@ _LOOPBACK = ("127.0.0.1", "::1")
 _TRANSPORTS = ("sqla+", "sqlalchemy+", "pgbeat+", "db+")
 
 
+@lru_cache(maxsize=100)
 def postgres_url(text: str) -> URL:
     """The SQLAlchemy URL (driver psycopg) of any of the ways to write a Postgres DSN.
 

@@ -64,9 +64,8 @@ class NewJob(NamedTuple):
 
 
 # What is left out has the column's default.
-_CREATE = text(
-    """
-    INSERT INTO pgbeat.jobs
+_CREATE_SQL = """
+    INSERT INTO pgbeat.jobs AS j
            (id, namespace, task, args, kwargs, job_source, created_by, is_system_job, dispatched_at,
             state, schedule_id, schedule, due_at, queue, options, template, run_at, lane, priority,
             tags, resources, max_attempts, retry_base, retry_cap, retry_of, group_id,
@@ -87,8 +86,8 @@ _CREATE = text(
                retry_of uuid, group_id uuid, group_position integer, awaits_turn boolean,
                unique_key text, awaits_approval boolean, checkpoint jsonb)
     ON CONFLICT DO NOTHING
-    """
-)
+"""
+_CREATE = text(_CREATE_SQL)
 
 
 def create(connection: Connection, batch: Sequence[NewJob]) -> int:
@@ -156,6 +155,14 @@ class Job(NamedTuple):
 _COLUMNS = [jobs.c[name] for name in Job._fields]
 #: The same for statements in SQL, of a row `j`.
 COLUMNS = ", ".join(f"j.{name}" for name in Job._fields)
+_MAKE = text(f"{_CREATE_SQL} RETURNING {COLUMNS}")
+_FIND = text(f"SELECT {COLUMNS} FROM pgbeat.jobs j WHERE j.id = ANY (CAST(:ids AS uuid[]))")  # noqa: S608
+
+
+def make(connection: Connection, batch: Sequence[NewJob]) -> list[Job]:
+    """Writes jobs, as `create`; those that are new, in no order."""
+    rows = connection.execute(_MAKE, {"batch": recordset(batch)}) if batch else ()
+    return [Job(*row) for row in rows]
 
 
 def get(
@@ -182,9 +189,7 @@ def get(
 def find(connection: Connection, job_ids: Collection[str | UUID]) -> list[Job]:
     """The jobs of these ids that there are, in no order."""
     wanted = [str(job_id) for job_id in job_ids]
-    if not wanted:
-        return []
-    return [Job(*row) for row in connection.execute(select(*_COLUMNS).where(jobs.c.id.in_(wanted)))]
+    return [Job(*row) for row in connection.execute(_FIND, {"ids": wanted})] if wanted else []
 
 
 class Filter(NamedTuple):

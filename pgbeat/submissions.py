@@ -188,11 +188,12 @@ def write(connection: Connection, publisher: Publisher, batch: Sequence[Draft]) 
             if each.job.unique_key is not None:
                 taken[each.job.unique_key] = each.job.id
     try:
-        _create(connection, publisher, fresh)
+        made = _create(connection, publisher, fresh)
     finally:
         publisher.clear()
     ids = [taken.get(d.job.unique_key or "", d.job.id) for d in batch]
-    rows = {str(job.id): job for job in jobs.find(connection, ids)}
+    rows = {str(job.id): job for job in made}
+    rows |= {str(job.id): job for job in jobs.find(connection, set(ids) - rows.keys())}
     if not rows.keys() >= set(ids):
         raise NotUnique("a job with the same unique key was made at this moment; try again")
     return [
@@ -200,18 +201,19 @@ def write(connection: Connection, publisher: Publisher, batch: Sequence[Draft]) 
     ]
 
 
-def _create(connection: Connection, publisher: Publisher, batch: Sequence[Draft]) -> None:
+def _create(connection: Connection, publisher: Publisher, batch: Sequence[Draft]) -> list[Job]:
     handed = [d for d in batch if d.job.is_dispatched]
     queues: dict[str, str | None] = {}
     if publisher.transactional:
         queues = {d.job.id: publisher.publish(d.launch) for d in handed}
-    jobs.create(
+    made = jobs.make(
         connection, [d.job._replace(queue=d.job.queue or queues.get(d.job.id)) for d in batch]
     )
     if not publisher.transactional:
         for each in handed:
             publisher.publish(each.launch)
     publisher.flush(connection, [d.job.id for d in handed])
+    return made
 
 
 _ANNOUNCE_LANE = text("SELECT pgbeat.announce_lane(:namespace, :lane)")

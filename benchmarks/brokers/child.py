@@ -62,6 +62,37 @@ def bulk(count: int, warm: int = 100) -> None:
         send_many(count)
 
 
+def submit(count: int, warm: int = 100) -> None:
+    """Submits jobs, each in a transaction of its own."""
+    import pgbeat
+
+    for _ in range(warm):
+        pgbeat.submit(noop)
+    with published(count):
+        for _ in range(count):
+            pgbeat.submit(noop)
+
+
+def submit_bulk(count: int, warm: int = 100) -> None:
+    """Submits jobs in one transaction of the caller's."""
+    from servers import sqlalchemy
+    from sqlalchemy import create_engine
+
+    import pgbeat
+
+    engine = create_engine(sqlalchemy(spec.url.partition("+")[2]))
+
+    def submit_many(count: int) -> None:
+        with engine.begin() as connection:
+            for _ in range(count):
+                pgbeat.submit(noop, connection=connection)
+
+    send(1)  # who connects first makes the tables
+    submit_many(warm)
+    with published(count):
+        submit_many(count)
+
+
 def paced(count: int, per_s: int) -> None:
     """Publishes at a steady pace; every message says when it was sent."""
     begun = time.time()
@@ -74,6 +105,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "send": send,
     "publish": publish,
     "bulk": bulk,
+    "submit": submit,
+    "submit_bulk": submit_bulk,
     "paced": paced,
 }
 
