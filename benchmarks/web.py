@@ -1,0 +1,173 @@
+"""Measures pages and lists of the web side with many rows: `python benchmarks/web.py --help`.
+
+Each is asked for within the process, so that what is measured is the server's time. Rows are those
+of the tests of plans: run it with pgbeat's extras `test` and `web`.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+from beats.machine import description
+from celery import Celery
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import event
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from pgbeat.config import postgres_url
+from pgbeat.testing.databases import Databases, Server
+from tests import plans
+from tests.webs import Web
+
+#: Milliseconds that a page or a list may take.
+GOAL = 200.0
+#: What is asked for; `{job}`, `{group}`, `{execution}` … are rows that there are.
+PATHS = (
+    "/admin/scheduled-jobs", "/admin/scheduled-jobs?limit=200", "/admin/scheduled-jobs?state=disabled",
+    "/admin/scheduled-jobs?search=s99", "/admin/scheduled-jobs?search=nothing",
+    "/admin/scheduled-jobs/{schedule}", "/admin/scheduled-jobs/{schedule}/history",
+    "/admin/scheduled-jobs/{schedule}/forecast",
+    "/jobs", "/jobs?limit=200", "/jobs?state=failed", "/jobs?state=running", "/jobs?task=shop.task7",
+    "/jobs?schedule={schedule}", "/jobs?lane=lane1&state=pending", "/jobs?created_by=user:3",
+    "/jobs?state=skipped&task=shop.task7&created_by=user:3", "/jobs/{job}", "/jobs/{job}/executions",
+    "/jobs/{job}/stats", "/executions/{execution}", "/groups", "/groups?state=running",
+    "/groups/{group}", "/templates", "/lanes", "/lanes/lane1", "/queues", "/dead", "/webhooks",
+    "/webhooks/w1", "/webhooks/w1/deliveries", "/webhooks/w1/deliveries?state=failed",
+    "/scheduler/status", "/scheduler/metrics", "/healthz", "/metrics", "/audit",
+    "/audit?kind=schedule&subject={schedule}",
+    "/console/schedules", "/console/schedules?search=x9", "/console/schedules?search=nothing",
+    "/console/schedules?state=disabled", "/console/schedules/{schedule}", "/console/new/schedule",
+    "/console/backfill/{schedule}", "/console/jobs", "/console/jobs?state=failed",
+    "/console/jobs?schedule={schedule}", "/console/jobs?lane=lane1&state=pending",
+    "/console/jobs?by=user:3", "/console/jobs/{job}", "/console/new/job", "/console/groups",
+    "/console/groups/{group}", "/console/templates", "/console/lanes", "/console/lanes/lane1",
+    "/console/queues", "/console/webhooks", "/console/webhooks/w1", "/console/beats",
+    "/console/audit", "/docs",
+)  # fmt: skip
+
+#: Schedules beside those of the tests, disabled and paused ones among them; messages; a day's audit.
+MORE = """
+    INSERT INTO pgbeat.schedules (name, task, every, next_run, enabled, paused_at)
+    SELECT 'x' || i, 'shop.task' || i % 40, '1 hour', now() + interval '1 hour', i % 50 > 0,
+           CASE WHEN i % 50 = 1 THEN now() END
+      FROM generate_series(1, {schedules}) AS i;
+    INSERT INTO pgbeat.audit (actor, origin, verb, kind, subject)
+    SELECT 'user:' || i % 50, 'api', 'pause', 'schedule', 's' || i % 1000
+      FROM generate_series(1, 100000) AS i;
+    INSERT INTO kombu_message (visible, payload, queue_id)
+    SELECT true, '{{}}', min(id) FROM kombu_queue, generate_series(1, {messages}) GROUP BY generate_series;
+    ANALYZE
+"""
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=1_000_000, help="1,000,000")
+    parser.add_argument("--schedules", type=int, default=100_000, help="100,000")
+    parser.add_argument("--messages", type=int, default=20_000, help="waiting ones; 20,000")
+    parser.add_argument("--times", type=int, default=7, help="that each is asked for; 7")
+    parser.add_argument("--only", default="", help="paths with this in them")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write all figures")
+    return parser.parse_args(arguments)
+
+
+def fill(dsn: str, options: argparse.Namespace) -> dict[str, str]:
+    """Makes the rows; those that paths name."""
+    plans.fill(dsn, options.jobs)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        more = options.schedules - max(100, options.jobs // 1000)
+        for statement in MORE.format(schedules=more, messages=options.messages).split(";"):
+            connection.execute(statement.encode())
+
+        def one(query: str) -> str:
+            row = connection.execute(query.encode()).fetchone()
+            return str(row[0]) if row else str(uuid4())
+
+        return {
+            "schedule": "s1",
+            "job": one("SELECT id FROM pgbeat.jobs WHERE state = 'failed' LIMIT 1"),
+            "execution": one("SELECT id FROM pgbeat.executions LIMIT 1"),
+            "group": one("SELECT id FROM pgbeat.groups WHERE state = 'running' LIMIT 1"),
+        }
+
+
+def measure(web: Web, names: dict[str, str], options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Of each path: milliseconds and statements."""
+    token = web.token("root", "admin")
+    api, browser = web.client(token), web.browser(token)
+    statements: list[str] = []
+    event.listen(
+        web.app.state.pgbeat._engine, "before_cursor_execute", lambda *g: statements.append(g[2])
+    )
+    found = []
+    for pattern in PATHS:
+        path = pattern.format(**names)
+        if options.only not in path:
+            continue
+        client = browser if path.startswith("/console") else api
+        took = []
+        for _ in range(options.times + 1):
+            statements.clear()
+            begun = time.perf_counter()
+            answer = client.get(path)
+            took.append(1000 * (time.perf_counter() - begun))
+        took = took[1:]  # the first compiles templates and statements
+        found.append(
+            {
+                "path": pattern, "status": answer.status_code, "ms": statistics.median(took),
+                "worst_ms": max(took), "statements": len(statements),
+            }
+        )  # fmt: skip
+    return found
+
+
+def main() -> int:
+    """Runs the benchmark."""
+    options = parse(sys.argv[1:])
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    progress = Console(stderr=True)
+    server = Server()
+    databases = Databases(server.dsn)
+    try:
+        with databases.lent() as dsn:
+            begun = time.perf_counter()
+            names = fill(dsn, options)
+            progress.print(f"filled in {time.perf_counter() - begun:.0f} s")
+            url = postgres_url(dsn).render_as_string(hide_password=False)
+            app = Celery("bench", broker=f"pgbeat+{url}", set_as_current=False)
+            web = Web(app)
+            try:
+                found = measure(web, names, options)
+            finally:
+                web.close()
+            with psycopg.connect(dsn) as connection:
+                version = str(connection.info.server_version)
+    finally:
+        databases.close()
+        server.remove()
+    table = Table(title=f"{options.schedules:,} schedules, {options.jobs:,} jobs")
+    for title in ("path", "status", "ms", "worst", "statements"):
+        table.add_column(title, justify="left" if title == "path" else "right")
+    for each in sorted(found, key=lambda each: -each["ms"]):
+        mark = " *" if each["ms"] > GOAL else ""
+        table.add_row(
+            each["path"], str(each["status"]), f"{each['ms']:.0f}{mark}", f"{each['worst_ms']:.0f}",
+            str(each["statements"]),
+        )  # fmt: skip
+    console.print(table)
+    if options.json:
+        machine = description(["pgbeat", "fastapi"], {"server_version": version})
+        options.json.write_text(json.dumps({"environment": machine, "results": found}, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
