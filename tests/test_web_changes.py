@@ -246,15 +246,12 @@ def test_too_many_are_refused(web: Web, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_one_look_is_for_all(web: Web, sql: Sql) -> None:
     """Two statements, however many pages are open, and as many threads as without them."""
-    from sqlalchemy import event
-
     topics = ["jobs", f"job:{insert(sql)}", "schedules", "schedule:s", "lanes", "queues", "audit"]
     make_schedule(sql)
     root = web.token("root", "admin")
-    statements: list[str] = []
     engine = web.app.state.pgbeat._engine
 
-    async def look(url: str) -> None:
+    async def look(url: str, statements: list[str]) -> None:
         async with asking(url, root) as client, asyncio.TaskGroup() as group:
             told = asyncio.Semaphore(0)
             is_over = asyncio.Event()
@@ -282,9 +279,8 @@ def test_one_look_is_for_all(web: Web, sql: Sql) -> None:
             assert len(found) <= 3 * (taken + 1), found
             is_over.set()
 
-    event.listen(engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
-    with served(web) as url:
-        asyncio.run(asyncio.wait_for(look(url), 2 * PATIENCE))
+    with served(web) as url, web.counted() as statements:
+        asyncio.run(asyncio.wait_for(look(url, statements), 2 * PATIENCE))
         until(lambda: watching(web).count == 0, PATIENCE, "the streams are closed")
 
 

@@ -6,7 +6,6 @@ from uuid import uuid4
 
 import pytest
 from celery import Celery
-from sqlalchemy import event
 
 from pgbeat import db, executions, lifecycle
 from pgbeat.executions import Run
@@ -292,17 +291,8 @@ def test_a_list_takes_the_same_queries_however_long(web: Web, admin: Any, sql: S
     counts = []
     done(admin.get("/jobs"))
     for limit in (1, 10):
-        statements: list[str] = []
-
-        def count(
-            conn: Any, cursor: Any, statement: str, *rest: Any, into: Any = statements
-        ) -> None:
-            into.append(statement)
-
-        engine = web.app.state.pgbeat._engine
-        event.listen(engine, "before_cursor_execute", count)
-        found = done(admin.get(f"/jobs?limit={limit}"))["jobs"]
-        event.remove(engine, "before_cursor_execute", count)
+        with web.counted() as statements:
+            found = done(admin.get(f"/jobs?limit={limit}"))["jobs"]
         assert len(found) == limit
         assert found[0]["progress"] == {"done": 1, "total": 4, "percent": 25, "message": None}
         counts.append(len(statements))

@@ -8,7 +8,6 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 from httpx import Response
-from sqlalchemy import event
 
 from pgbeat.scheduler import Scheduler
 from pgbeat.web.pages import words
@@ -194,19 +193,9 @@ def test_the_list_is_searched_filtered_and_paged(page: Any, schedule: Any) -> No
 def test_no_list_asks_more_for_more_rows(page: Any, web: Web, schedule: Any, job: Any,
                                          sql: Sql) -> None:  # fmt: skip
     def statements(path: str) -> int:
-        count = 0
-
-        def counted(*_: Any) -> None:
-            nonlocal count
-            count += 1
-
-        engine = web.app.state.pgbeat._engine
-        event.listen(engine, "before_cursor_execute", counted)
-        try:
+        with web.counted() as sent:
             html(page.get(path))
-        finally:
-            event.remove(engine, "before_cursor_execute", counted)
-        return count
+        return len(sent)
 
     def fill(count: int) -> None:
         for number in range(count):

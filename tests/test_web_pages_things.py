@@ -8,7 +8,6 @@ from uuid import uuid4
 
 import pytest
 from celery import Celery
-from sqlalchemy import event
 
 from tests.command_line import Sql
 from tests.receiver import Receiver
@@ -385,19 +384,9 @@ def test_navigation_has_tabs_for_what_is_rare(page: Any, user: Any) -> None:
 
 def test_no_list_asks_more_for_more_rows(web: Web, page: Any, sql: Sql) -> None:
     def statements(path: str) -> int:
-        count = 0
-
-        def counted(*_: Any) -> None:
-            nonlocal count
-            count += 1
-
-        engine = web.app.state.pgbeat._engine
-        event.listen(engine, "before_cursor_execute", counted)
-        try:
+        with web.counted() as sent:
             html(page.get(path))
-        finally:
-            event.remove(engine, "before_cursor_execute", counted)
-        return count
+        return len(sent)
 
     paths = ["/console/groups", "/console/templates", "/console/webhooks", "/console/webhooks/h0"]
     first = make_group(web.user)

@@ -9,6 +9,7 @@ from celery import Celery
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from httpx import Response
+from sqlalchemy import event
 
 from pgbeat import db, tokens
 from pgbeat.config import Settings, postgres_url
@@ -81,6 +82,21 @@ class Web:
         client = self.client(headers={"Sec-Fetch-Site": "same-origin", **headers})
         client.cookies.set("pgbeat_token", token)
         return client
+
+    @contextmanager
+    def counted(self) -> Iterator[list[str]]:
+        """The statements that are sent to the database meanwhile."""
+        sent: list[str] = []
+
+        def note(*given: Any) -> None:
+            sent.append(given[2])
+
+        engine = self.app.state.pgbeat._engine
+        event.listen(engine, "before_cursor_execute", note)
+        try:
+            yield sent
+        finally:
+            event.remove(engine, "before_cursor_execute", note)
 
     def close(self) -> None:
         """Closes clients and connections."""
