@@ -1,12 +1,12 @@
 """Submissions: jobs that a person, a program or a group asks for, with their messages."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import uuid4
-from weakref import WeakKeyDictionary
 
 from celery import Celery
 from kombu.utils import json as kombu_json
@@ -229,8 +229,8 @@ def announce(connection: Connection, job: Job) -> None:
         connection.execute(_ANNOUNCE_LANE, {"namespace": job.namespace, "lane": job.lane})
 
 
-#: Publishers that nobody uses, by app and broker: each knows how the app's messages look.
-_idle: WeakKeyDictionary[Celery, dict[str, list[Publisher]]] = WeakKeyDictionary()
+#: Where an app has the publishers that nobody uses just now: each knows how its messages look.
+_IDLE = "_pgbeat_publishers"
 
 
 @contextmanager
@@ -249,8 +249,9 @@ def publishing(app: Celery, settings: Settings) -> Iterator[Publisher]:
         if not is_own_broker(app.conf, settings.url) or app.current_worker_task:
             yield publisher(app, settings, producer)
             return
-        broker = repr((app.conf.broker_url, app.conf.broker_transport_options))
-        idle = _idle.setdefault(app, {}).setdefault(broker, [])
+        # Messages say which process they are from.
+        broker = repr((os.getpid(), app.conf.broker_url, app.conf.broker_transport_options))
+        idle = vars(app).setdefault(_IDLE, {}).setdefault(broker, [])
         try:
             found = idle.pop()
         except IndexError:
