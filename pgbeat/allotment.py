@@ -72,9 +72,7 @@ class _Turn(NamedTuple):
 
 
 def _hand_out(connection: Connection, publisher: Publisher, namespace: str, name: str) -> _Turn:
-    # Slot and message are there or not, both: where the server's machine dies within a moment, the
-    # jobs wait again, and get a slot as they would have. What workers tell waits for the disk.
-    lane = lanes.lock(connection, namespace, name, waits_for_disk=not publisher.transactional)
+    lane = lanes.lock(connection, namespace, name)
     if lane is not None and lane.paused_at is not None:
         reservations.bury(connection, namespace, name)
         return _Turn()

@@ -68,19 +68,12 @@ def _is(namespace: str, name: str) -> ColumnElement[bool]:
     return (lanes.c.namespace == namespace) & (lanes.c.name == name)
 
 
-def lock(
-    connection: Connection, namespace: str, name: str, *, waits_for_disk: bool = True
-) -> Lane | None:
+def lock(connection: Connection, namespace: str, name: str) -> Lane | None:
     """The lane, for nobody else to hand out its slots while this transaction is open; `None` where
-    it was removed. Without `waits_for_disk` the transaction's commit doesn't wait for it."""
-    query = select(*_COLUMNS, *(() if waits_for_disk else (_ASYNCHRONOUS,)))
-    row = connection.execute(
-        query.where(_is(namespace, name)).with_for_update(key_share=True)
-    ).one_or_none()
-    return None if row is None else Lane(*row[: len(_COLUMNS)])
-
-
-_ASYNCHRONOUS = func.set_config("synchronous_commit", "off", True)
+    it was removed."""
+    query = select(*_COLUMNS).where(_is(namespace, name)).with_for_update(key_share=True)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else Lane(*row)
 
 
 def get(connection: Connection, namespace: str, name: str) -> Lane:
