@@ -47,7 +47,7 @@ _INTERVAL, _BURST = 0.05, 4
 #: than so many seconds.
 _SOON = 0.015
 #: Under load, so many times as long as a write took; but no longer than so many seconds.
-_SHARE, _LONGEST_INTERVAL = 10.0, 0.2
+_SHARE, _LONGEST_INTERVAL = 20.0, 0.2
 #: Seconds between two looks at what runs: progress is written, and who is to be cancelled read.
 _LOOK = 0.5
 #: Attempts in one transaction, and in one statement: a plan that was made for few may compare each
@@ -256,9 +256,9 @@ class Recorder:
             self._write_queue(connection)
             done = time.monotonic()
             self._soon_at = done + min((done - now) / 2, _SOON)
-            if not self._queue:  # what takes long comes seldom
+            if len(self._queue) < _BATCH:  # what takes long comes seldom
                 pause = min(_SHARE * (done - now), _LONGEST_INTERVAL)
-                self._write_at = max(self._write_at, done + pause - _INTERVAL)
+                self._write_at = max(self._write_at, done + pause)
         if self._told:
             self._write_told(connection)
         while self._questions:
