@@ -45,9 +45,8 @@ def kept(url: URL, name: str) -> Iterator[Connection]:
     next, and no other process."""
     found = _kept.get((url, name))
     if found is None:
-        found = _kept[url, name] = engine(
-            url, name, poolclass=QueuePool, pool_size=_IDLE, max_overflow=-1
-        )
+        made = engine(url, name, poolclass=QueuePool, pool_size=_IDLE, max_overflow=-1)
+        found = _kept.setdefault((url, name), made)  # another thread's, if that was quicker
     with found.connect() as connection:
         yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
