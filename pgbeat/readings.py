@@ -138,7 +138,7 @@ _WEBHOOKS = text(
                       (SELECT count(*) FROM (
                           SELECT FROM pgbeat.deliveries
                            WHERE webhook_id = w.id AND state = 'failed' LIMIT :most) AS d
-                      ) AS failed) AS p
+                      ) AS failed OFFSET 0) AS p  -- counted once, however often it is named
            CROSS JOIN LATERAL (
                SELECT count(*) AS total FROM (
                    SELECT FROM pgbeat.deliveries WHERE webhook_id = w.id
