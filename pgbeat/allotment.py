@@ -93,9 +93,9 @@ def _hand_out(connection: Connection, publisher: Publisher, namespace: str, name
 
 def _is_tight(lane: Lane | None) -> bool:
     """Whether the next of a lane wait for the end of each that has a slot."""
-    if lane is None or (lane.policy is None and lane.max_running is None):
+    if lane is None:
         return False
-    return lane.policy is not None or (lane.max_running or 0) < ROOMY
+    return lane.policy is not None or (lane.max_running is not None and lane.max_running < ROOMY)
 
 
 def _choose(connection: Connection, lane: Lane) -> tuple[Sequence[Job], float | None]:

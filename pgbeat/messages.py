@@ -12,6 +12,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.elements import TextClause
 
 from pgbeat.db import recordset
+from pgbeat.errors import SchemaError
 
 _quote = postgresql.dialect().identifier_preparer.quote  # type: ignore[no-untyped-call]
 
@@ -135,6 +136,14 @@ class BrokerTables:
     def exist(self, connection: Connection) -> bool:
         """Whether the tables are there, in the connection's search path, as pgbeat has them."""
         return bool(connection.scalar(_ADOPTED, {"name": _quote(self.message)}))
+
+    def require(self, connection: Connection) -> None:
+        """Raises `SchemaError` where a caller's transaction is of a database without them."""
+        if not self.exist(connection):
+            raise SchemaError(
+                "the transaction's database has no broker's tables; run `pgbeat migrate` there, "
+                "or take a session of the broker's database"
+            )
 
     def adopt(self, connection: Connection) -> None:
         """Makes the tables, or takes over those of the stock transport. Again, it does nothing."""

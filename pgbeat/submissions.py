@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from pgbeat import db, jobs, lines, orders
 from pgbeat.config import Settings, is_own_broker
 from pgbeat.dispatch import check_task
-from pgbeat.errors import InvalidJob, NotUnique, SchemaError
+from pgbeat.errors import InvalidJob, NotUnique
 from pgbeat.job_policies import JobPolicy
 from pgbeat.jobs import Job, NewJob, State
 from pgbeat.message_templates import Launch
@@ -296,11 +296,7 @@ def enlist(session: Connection | Session, broker: Publisher) -> Connection:
             "leave connection out, or give one that commits"
         )
     if isinstance(broker, TransactionPublisher) and broker.tables not in connection.info:
-        if not broker.tables.exist(connection):
-            raise SchemaError(
-                "the transaction's database has no broker's tables; run `pgbeat migrate` there, "
-                "or take a session of the broker's database"
-            )
+        broker.tables.require(connection)
         connection.info[broker.tables] = True
     return connection
 

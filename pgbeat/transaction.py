@@ -10,7 +10,6 @@ from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
 from pgbeat.config import delays_in_table
-from pgbeat.errors import SchemaError
 from pgbeat.message_templates import Launch
 from pgbeat.messages import BrokerTables, Message
 from pgbeat.publisher import TransactionPublisher, send_task
@@ -48,11 +47,7 @@ class InTransaction(OutboxConnection):
         self._open = _Immediate(
             session, BrokerTables.named(app.conf.broker_transport_options or {})
         )
-        if not self._open.tables.exist(self._open.connection):
-            raise SchemaError(
-                "the transaction's database has no broker's tables; run `pgbeat migrate` there, "
-                "or take a session of the broker's database"
-            )
+        self._open.tables.require(self._open.connection)
         super().__init__(self._open, delays=delays_in_table(app.conf))
 
     def send_many(

@@ -53,7 +53,7 @@ def _show(
     with backend.transaction() as connection:
         now = db.now(connection)
         row = schedules.get(connection, name, namespace=backend.namespace)
-    error = forms.headline(form.errors, "Nothing was launched") if form.errors else None
+    error = forms.headline(form.errors, "Nothing was launched")
     return page(
         request, "backfill.html", caller=caller, backend=backend, here="schedules", now=now,
         row=row, timetable=words.timetable(row, backend.timezone), form=form, fields=_FIELDS,

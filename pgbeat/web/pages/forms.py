@@ -200,8 +200,10 @@ def _meant(said: str, words: Mapping[str, str]) -> str:
     return ""
 
 
-def headline(errors: Mapping[str, str], otherwise: str) -> str:
-    """What the page says of a form that was refused, at its top."""
+def headline(errors: Mapping[str, str], otherwise: str) -> str | None:
+    """What the page says of a form that was refused, at its top; `None` of one that was not."""
+    if not errors:
+        return None
     return errors.get("") or f"{otherwise}: see what is wrong below."
 
 

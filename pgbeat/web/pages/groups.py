@@ -142,7 +142,7 @@ def new_group_page(request: Request, backend: TheBackend, caller: TheCaller) -> 
 def _new(
     request: Request, backend: Backend, caller: Caller, form: Form, *, status: int = 200
 ) -> Response:
-    error = forms.headline(form.errors, "Nothing was made") if form.errors else None
+    error = forms.headline(form.errors, "Nothing was made")
     return page(
         request, "new_group.html", caller=caller, backend=backend, here="groups", form=form,
         fields=_FIELDS, tasks=job_fields.tasks(backend.celery), status=status, error=error,

@@ -64,7 +64,7 @@ def _new(
 ) -> Response:
     with backend.transaction() as connection:
         offers = job_fields.offers(connection, backend, _ALL)
-    error = forms.headline(form.errors, "Nothing was made") if form.errors else None
+    error = forms.headline(form.errors, "Nothing was made")
     return page(
         request, "new_template.html", caller=caller, backend=backend, here="templates", form=form,
         what=(_NAME, *_WHAT), sections=_SECTIONS, offers=offers, status=status, error=error,

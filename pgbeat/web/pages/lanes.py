@@ -47,7 +47,7 @@ def new_lane_page(request: Request, backend: TheBackend, caller: TheAdmin) -> Re
 def _form_page(
     request: Request, backend: Backend, caller: Caller, form: Form, *, status: int = 200
 ) -> Response:
-    error = forms.headline(form.errors, "Nothing was made") if form.errors else None
+    error = forms.headline(form.errors, "Nothing was made")
     return page(
         request, "lane_new.html", caller=caller, backend=backend, here="lanes", form=form,
         fields=(lane_form.NAME, *lane_form.FIELDS), offers=lane_form.offers(), status=status,

@@ -46,7 +46,7 @@ def _show(
     with backend.transaction() as connection:
         offers = job_fields.offers(connection, backend, _ALL)
         found = templates.load(connection, [name] if name else [], namespace=backend.namespace)
-    error = forms.headline(form.errors, "Nothing was run") if form.errors else None
+    error = forms.headline(form.errors, "Nothing was run")
     return page(
         request, "new_job.html", caller=caller, backend=backend, here="jobs", form=form,
         what=_WHAT, sections=_SECTIONS, offers=offers, base=found.get(name), status=status,

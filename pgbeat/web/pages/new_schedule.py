@@ -29,7 +29,7 @@ def _show(
 ) -> Response:
     with backend.transaction() as connection:
         offers = job_fields.offers(connection, backend, _ALL)
-    error = forms.headline(form.errors, "Nothing was made") if form.errors else None
+    error = forms.headline(form.errors, "Nothing was made")
     return page(
         request, "new_schedule.html", caller=caller, backend=backend, here="schedules", form=form,
         name=schedule_form.NAME, sections=schedule_form.SECTIONS, offers=offers, status=status,

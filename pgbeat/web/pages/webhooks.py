@@ -69,7 +69,7 @@ def _new(
     *,
     status: int = 200,
 ) -> Response:
-    error = forms.headline(form.errors, "Nothing was made") if form.errors else None
+    error = forms.headline(form.errors, "Nothing was made")
     return page(
         request, "new_webhook.html", caller=caller, backend=backend, here="webhooks", form=form,
         fields=(_NAME, _URL), events=events, said_of=SAID, status=status, error=error,
