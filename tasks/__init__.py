@@ -17,7 +17,7 @@ _dsn = URL.render_as_string(hide_password=False)
 
 app = Celery("tasks")
 app.conf.update(
-    broker_url=f"sqla+{_dsn}",
+    broker_url=f"pgbeat+{_dsn}",
     broker_connection_retry_on_startup=True,
     result_backend=f"db+{_dsn}",
     result_extended=True,

@@ -152,10 +152,7 @@ BEGIN
 
     IF 'int4'::regtype IN (SELECT atttypid FROM pg_attribute
          WHERE attrelid IN (q::regclass, m::regclass) AND attname IN ('id', 'queue_id')) THEN
-        IF (SELECT last_value IS NOT NULL FROM pg_sequences
-             WHERE schemaname = current_schema AND sequencename = 'message_id_sequence') THEN
-            PERFORM pg_sleep(1.5);
-        END IF;
+        PERFORM pg_sleep(1.5);
         -- Waiting messages only: the stock transport has no more use for what it delivered.
         EXECUTE format('CREATE TEMPORARY TABLE pgbeat_waiting ON COMMIT DROP AS
             SELECT id, payload, version, queue_id, timestamp FROM %s WHERE visible', m);
