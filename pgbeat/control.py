@@ -16,12 +16,13 @@ from sqlalchemy import Connection
 
 from pgbeat import allotment, db, jobs, lifecycle, lines, orders, transitions
 from pgbeat.config import Settings
+from pgbeat.drafts import Order
 from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique
 from pgbeat.jobs import Job
 from pgbeat.lines import Where
 from pgbeat.permissions import Actor, Verb, require
 from pgbeat.publisher import Publisher, TransactionPublisher
-from pgbeat.submissions import Order, announce, place
+from pgbeat.submissions import announce, place
 
 Lanes = Set[tuple[str, str]]
 

@@ -20,11 +20,11 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat import db, lanes, leases, occupancy, reservations
 from pgbeat.allotment import allot
 from pgbeat.config import Settings
-from pgbeat.dispatch import check_task
 from pgbeat.errors import NoSlot
 from pgbeat.lanes import CHANNEL
 from pgbeat.occupancy import Holder
 from pgbeat.publisher import Publisher
+from pgbeat.registry import check_task
 from pgbeat.submissions import publishing
 from pgbeat.timetables import span
 

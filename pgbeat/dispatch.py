@@ -1,31 +1,26 @@
 """Dispatch: verdicts on due schedules are written, with everything that follows from them."""
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from celery import Celery
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import db, due, jobs, lifecycle, orders, ticks
+from pgbeat import db, drafts, due, jobs, lifecycle, orders, ticks
 from pgbeat.config import Settings
-from pgbeat.errors import PgbeatError, UnknownTask
+from pgbeat.drafts import Draft
+from pgbeat.errors import PgbeatError
 from pgbeat.judge import LONGEST, Judge, Verdict
-from pgbeat.launchers import JobRequest
-from pgbeat.message_templates import Launch
-from pgbeat.publisher import Publisher, check_options
+from pgbeat.publisher import Publisher
 from pgbeat.schedules import COMPLETED, Schedule
 from pgbeat.ticks import Tick
 
 #: How long what waits for a job is left alone: the job's end wakes it, if workers tell of it.
 _RECHECK = timedelta(minutes=1)
-#: As Celery's own beat marks what it sends.
-_OF_BEAT = {"celery_beat_task": True}
 
 
 class Decision(NamedTuple):
@@ -46,14 +41,6 @@ class Decision(NamedTuple):
 #: Told of decisions once they are committed, and when their writing began (nanoseconds since the
 #: epoch): `pgbeat.tracing` sets it.
 observe: Callable[[Sequence[Decision], int], None] | None = None
-
-
-class Order(NamedTuple):
-    """A job that is to be made, and its message."""
-
-    job: jobs.NewJob
-    launch: Launch
-    unique_for: timedelta | None = None
 
 
 class Dispatcher:
@@ -203,7 +190,7 @@ class Dispatcher:
         self, connection: Connection, verdicts: Sequence[Verdict]
     ) -> list[tuple[Tick, jobs.NewJob | None]]:
         """The verdicts' ticks and, of those that launch, their jobs, the messages made."""
-        made: dict[int, Order] = {}
+        made: dict[int, Draft] = {}
         errors: dict[int, str] = {}
         skips: dict[int, str] = {}
         stock = self._stock(connection, verdicts)
@@ -212,7 +199,9 @@ class Dispatcher:
                 continue
             key = verdict.schedule.id
             try:
-                made[key] = make_order(self._app, self._settings, verdict, verdict.request, stock)
+                made[key] = drafts.of_verdict(
+                    self._app, self._settings, verdict, verdict.request, stock
+                )
             except Exception as error:
                 errors[key] = self._judge.explain(error)
                 continue
@@ -239,30 +228,30 @@ class Dispatcher:
         self,
         connection: Connection,
         verdicts: Sequence[Verdict],
-        made: Mapping[int, Order],
+        made: Mapping[int, Draft],
     ) -> dict[int, str]:
         """Launches (by schedule) whose unique key another job has, or an earlier one here."""
         keys: dict[str, timedelta | None] = {}
         skips: dict[int, str] = {}
         for verdict in verdicts:
-            order = made.get(verdict.schedule.id)
-            if order is None or order.job.unique_key is None:
+            draft = made.get(verdict.schedule.id)
+            if draft is None or draft.job.unique_key is None:
                 continue
-            if order.job.unique_key in keys:
+            if draft.job.unique_key in keys:
                 skips[verdict.schedule.id] = "another job with its unique key is made just now"
             else:
-                keys[order.job.unique_key] = order.unique_for
+                keys[draft.job.unique_key] = draft.unique_for
         taken = orders.same(connection, self._settings.namespace, keys)
-        for key, order in made.items():
-            if order.job.unique_key in taken:
-                other, state = taken[order.job.unique_key]
+        for key, draft in made.items():
+            if draft.job.unique_key in taken:
+                other, state = taken[draft.job.unique_key]
                 skips[key] = f"job {other}, which has the same unique key, is {state}"
         return skips
 
     def _publish(
         self,
         verdict: Verdict,
-        order: Order | None,
+        draft: Draft | None,
         errors: Mapping[int, str],
         skips: Mapping[int, str],
     ) -> tuple[Tick, jobs.NewJob | None]:
@@ -275,17 +264,17 @@ class Dispatcher:
         skip = verdict.skip or skips.get(row.id)
         if skip is not None:
             return head._replace(outcome="skipped", reason=skip[:LONGEST]), None
-        if order is None:
+        if draft is None:
             return head._replace(error=verdict.error or errors.get(row.id)), None
-        job = order.job
+        job = draft.job
         if job.is_dispatched:
             try:
-                queue = self.publisher.publish(order.launch)
+                queue = self.publisher.publish(draft.launch)
             except Exception as error:
                 if db.is_lost(error) and self.publisher.transactional:
                     raise
                 return head._replace(error=self._judge.explain(error)), None
-            job = job._replace(queue=queue or _queue_name(order.launch.options))
+            job = job._replace(queue=queue or _queue_name(draft.launch.options))
         return head._replace(outcome="launched", job_id=job.id), job
 
     def _advance(
@@ -351,80 +340,6 @@ class Dispatcher:
         return now + min(max(wanted, least), most)
 
 
-def make_order(
-    app: Celery | None,
-    settings: Settings,
-    verdict: Verdict,
-    request: JobRequest,
-    stock: orders.Stock | None,
-) -> Order:
-    """The job of a launch. `stock` is needed where its row has a job policy; without the app its
-    task is not checked. Raises whatever the row has wrong."""
-    row = verdict.schedule
-    policy = orders.policy_of(row.job)
-    args, kwargs, queue = request.args, request.kwargs, row.queue
-    options = {**row.options, **request.options}
-    if stock is not None:
-        if policy.template is not None:
-            template = stock.template(policy.template)
-            args, kwargs = args or template.args, {**template.kwargs, **kwargs}
-            options, queue = {**template.options, **options}, queue or template.queue
-        policy = stock.policy(policy)
-    if policy.priority is not None:
-        options.setdefault("priority", policy.priority)
-    if row.source != "code":
-        if app is not None and request.task not in app.tasks:
-            check_task(app, request.task)
-        if options:
-            check_options(options)
-    job = jobs.NewJob(
-        id=row.job_id(verdict.due_at),
-        namespace=row.namespace,
-        task=request.task,
-        args=_if_json(row, list(args)),
-        kwargs=_if_json(row, dict(kwargs)),
-        job_source=verdict.job_source,
-        created_by=verdict.created_by or f"system:scheduler:{row.launcher}",
-        is_system_job=True,
-        schedule_id=row.id,
-        schedule=row.name,
-        due_at=verdict.due_at,
-        queue=queue,
-        options=_if_json(row, options) if options else None,
-        max_attempts=settings.job_max_attempts,
-        retry_base=settings.job_retry_base,
-        retry_cap=settings.job_retry_cap,
-    )
-    if queue is not None and "queue" not in options:
-        options = {**options, "queue": queue}
-    launch = Launch(job.id, job.task, args, kwargs, options, _OF_BEAT)
-    if stock is not None:
-        job = stock.apply(job, policy)
-    return Order(job, launch, policy.unique_for)
-
-
-def check_task(app: Celery, name: str) -> None:
-    """Raises `UnknownTask`, with the nearest there is, unless the app has registered the task."""
-    if name in app.tasks:
-        return
-    own = sorted(task for task in app.tasks if not task.startswith("celery."))
-    near = get_close_matches(name, own, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    listed = ", ".join(own[:20]) + (f" and {len(own) - 20} more" if len(own) > 20 else "")
-    raise UnknownTask(f"task {name!r} is not registered; {hint}registered: {listed or 'none'}")
-
-
 def _queue_name(options: Mapping[str, Any]) -> str | None:
     queue = options.get("queue")
     return None if queue is None else str(getattr(queue, "name", queue))
-
-
-def _if_json(row: Schedule, value: Any) -> Any:
-    """The value if it can stand in a JSON column, else `None`; a row's own always can."""
-    if row.is_plain:
-        return value
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        return None
-    return value

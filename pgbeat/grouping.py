@@ -12,14 +12,14 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from pgbeat import allotment, db, groups, job_policies, lifecycle, lines, submissions
+from pgbeat import allotment, db, drafts, groups, job_policies, lifecycle, lines, submissions
 from pgbeat.config import Settings
+from pgbeat.drafts import Draft, Order
 from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique, PgbeatError
 from pgbeat.groups import Group, Mode, OnFailure
 from pgbeat.jobs import Job
 from pgbeat.permissions import Actor, require_group, user
 from pgbeat.publisher import Publisher
-from pgbeat.submissions import Draft, Order
 
 #: Members of a group, at most.
 MOST = 10_000
@@ -90,7 +90,7 @@ def _length(countdown: Any) -> timedelta | None:
     return timedelta(seconds=countdown)
 
 
-def drafts(
+def draft_members(
     connection: Connection,
     app: Celery,
     settings: Settings,
@@ -105,11 +105,11 @@ def drafts(
         raise InvalidJob(f"a group has 1 to {MOST:,} members, and this one has {len(members):,}")
     group_id = str(uuid4())
     orders = [_named(number, order, member) for number, member in enumerate(members)]
-    stock = submissions.stock(connection, settings, orders)
+    stock = drafts.stock(connection, settings, orders)
     made = []
     for number, each in enumerate(orders):
         draft: Draft = _named(
-            number, submissions.draft, app, stock, each,
+            number, drafts.of_order, app, stock, each,
             created_by=created_by, job_source=job_source,
         )  # fmt: skip
         job = draft.job._replace(group_id=group_id, group_position=number)
@@ -144,7 +144,7 @@ def place(
     lane, `allotment.allot` is to be told after the commit.
     """
     groups.check(mode, on_failure)
-    batch = drafts(
+    batch = draft_members(
         connection, app, settings, members,
         mode=mode, created_by=created_by, job_source=job_source,
     )  # fmt: skip

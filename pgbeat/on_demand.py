@@ -8,12 +8,12 @@ from celery import Celery, current_app
 from sqlalchemy import Connection
 from sqlalchemy.orm import Session
 
-from pgbeat import control, job_policies, jobs, permissions, submissions
+from pgbeat import control, drafts, job_policies, jobs, permissions, submissions
 from pgbeat.config import Settings
+from pgbeat.drafts import Order
 from pgbeat.jobs import Job
 from pgbeat.permissions import Actor
 from pgbeat.publisher import Publisher
-from pgbeat.submissions import Order
 
 
 def submit(
@@ -84,8 +84,8 @@ def _inside(
     """Makes the job in the caller's transaction. Where the broker is elsewhere, beat hands it out
     after the commit."""
     connection = submissions.enlist(session, broker)
-    stock = submissions.stock(connection, settings, [order])
-    made = submissions.draft(app, stock, order, created_by=actor.name, job_source=job_source)
+    stock = drafts.stock(connection, settings, [order])
+    made = drafts.of_order(app, stock, order, created_by=actor.name, job_source=job_source)
     made = submissions.after_commit(connection, made, broker)
     [(job, is_new)] = submissions.write(connection, broker, [made])
     if is_new:

@@ -1,6 +1,7 @@
 """Whether a schedule can be launched by an app: launcher, task, arguments and publish options."""
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import psycopg
@@ -8,8 +9,7 @@ from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat import db
-from pgbeat.dispatch import check_task
-from pgbeat.errors import ConditionError, InvalidSchedule
+from pgbeat.errors import ConditionError, InvalidSchedule, UnknownTask
 from pgbeat.launchers import GenericLauncher, Skip, find, holds, read_only
 from pgbeat.publisher import check_options
 from pgbeat.schedules import Schedule
@@ -41,6 +41,17 @@ def completed(row: Schedule, template: Template) -> Schedule:
         queue=row.queue or template.queue,
         job={key: value for key, value in row.job.items() if key != "template"},
     )
+
+
+def check_task(app: Celery, name: str) -> None:
+    """Raises `UnknownTask`, with the nearest there is, unless the app has registered the task."""
+    if name in app.tasks:
+        return
+    own = sorted(task for task in app.tasks if not task.startswith("celery."))
+    near = get_close_matches(name, own, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    listed = ", ".join(own[:20]) + (f" and {len(own) - 20} more" if len(own) > 20 else "")
+    raise UnknownTask(f"task {name!r} is not registered; {hint}registered: {listed or 'none'}")
 
 
 def check_arguments(app: Celery, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from pgbeat import (
     calendars,
     db,
+    drafts,
     entries,
     jobs,
     lanes,
@@ -19,7 +20,7 @@ from pgbeat import (
     slots,
 )
 from pgbeat.config import Settings
-from pgbeat.dispatch import Order, make_order
+from pgbeat.drafts import Draft
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs import NewJob
 from pgbeat.judge import Judge, Verdict
@@ -52,7 +53,7 @@ class Rehearsal(NamedTuple):
     #: What the launcher says.
     verdict: Verdict
     #: Its job and message, where they can be made.
-    order: Order | None = None
+    draft: Draft | None = None
     #: What its job would wait for.
     waits: str | None = None
 
@@ -87,20 +88,20 @@ def rehearse(
         reason = overlap.reason
     else:
         outcome = "launched"
-    order = waits = None
+    draft = waits = None
     if overlap is not None:
         objections.append(overlap)
     if verdict.request is not None:
-        order, problem, refusal = _order(connection, app, settings, verdict)
+        draft, problem, refusal = _draft(connection, app, settings, verdict)
         if refusal is not None:
             objections.append(refusal)
         if outcome == "launched" and problem is not None:
             outcome, error = "failed", problem
         elif outcome == "launched" and refusal is not None:
             outcome, reason = "skipped", refusal.reason
-    if outcome == "launched" and order is not None:
-        waits = _waits(connection, order.job)
-    return Rehearsal(row, outcome, reason, error, objections, verdict, order, waits)
+    if outcome == "launched" and draft is not None:
+        waits = _waits(connection, draft.job)
+    return Rehearsal(row, outcome, reason, error, objections, verdict, draft, waits)
 
 
 def _objections(
@@ -140,9 +141,9 @@ def _overlap(connection: Connection, row: Schedule) -> Objection | None:
     return Objection("overlap", f"the job before it, {job.id}, is still {job.state}")
 
 
-def _order(
+def _draft(
     connection: Connection, app: Celery | None, settings: Settings, verdict: Verdict
-) -> tuple[Order | None, str | None, Objection | None]:
+) -> tuple[Draft | None, str | None, Objection | None]:
     """The launch's job and message; or what is wrong with it, as far as the app knows; and what its
     job's policy says against it."""
     row, request, stock = verdict.schedule, verdict.request, None
@@ -151,17 +152,17 @@ def _order(
     try:
         if row.job:
             stock = orders.Stock(connection, settings, [orders.policy_of(row.job)])
-        order = make_order(app, settings, verdict, request, stock)
+        draft = drafts.of_verdict(app, settings, verdict, request, stock)
     except PgbeatError as error:
         return None, str(error), None
-    job = order.job
+    job = draft.job
     if stock is not None and job.lane is not None and stock.lane(job.lane).paused_at is not None:
-        return order, None, Objection("lane", f"lane {job.lane!r} is paused")
-    keys = {} if job.unique_key is None else {job.unique_key: order.unique_for}
+        return draft, None, Objection("lane", f"lane {job.lane!r} is paused")
+    keys = {} if job.unique_key is None else {job.unique_key: draft.unique_for}
     for other, state in orders.same(connection, settings.namespace, keys).values():
         reason = f"job {other}, which has the same unique key, is {state}"
-        return order, None, Objection("unique", reason)
-    return order, None, None
+        return draft, None, Objection("unique", reason)
+    return draft, None, None
 
 
 def _waits(connection: Connection, job: NewJob) -> str | None:

@@ -1,56 +1,21 @@
 """Submissions: jobs that a person, a program or a group asks for, with their messages."""
 
-import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from datetime import datetime, timedelta
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 from celery import Celery
-from kombu.utils import json as kombu_json
 from sqlalchemy import Connection, text
 from sqlalchemy.orm import Session
 
-from pgbeat import db, jobs, lines, orders
+from pgbeat import db, drafts, jobs, lines, orders
 from pgbeat.config import Settings, is_own_broker
-from pgbeat.dispatch import check_task
+from pgbeat.drafts import Draft, Order
 from pgbeat.errors import InvalidJob, NotUnique
-from pgbeat.job_policies import JobPolicy
-from pgbeat.jobs import Job, NewJob, State
-from pgbeat.message_templates import Launch
-from pgbeat.orders import Stock
-from pgbeat.publisher import Publisher, TransactionPublisher, check_options, publisher
-from pgbeat.registry import check_arguments
+from pgbeat.jobs import Job
+from pgbeat.publisher import Publisher, TransactionPublisher, publisher
 from pgbeat.schedules import CHANNEL
-
-
-class Order(NamedTuple):
-    """What is to be done once, by a task or as a template has it."""
-
-    #: Its registered name; `None`: the template's.
-    task: str | None = None
-    #: `None`: the template's.
-    args: Sequence[Any] | None = None
-    #: Beside the template's, and before them.
-    kwargs: Mapping[str, Any] = {}
-    policy: JobPolicy = JobPolicy()
-    queue: str | None = None
-    #: Celery's publish options.
-    options: Mapping[str, Any] = {}
-    #: Not before; aware.
-    run_at: datetime | None = None
-    #: Not before so much from now.
-    countdown: timedelta | None = None
-
-
-class Draft(NamedTuple):
-    """A job that is to be written, and its message."""
-
-    job: NewJob
-    launch: Launch
-    unique_for: timedelta | None = None
 
 
 class Submitted(NamedTuple):
@@ -59,114 +24,6 @@ class Submitted(NamedTuple):
     job: Job
     #: False where another job has its unique key: that is the job then.
     is_new: bool
-
-
-def stock(connection: Connection, settings: Settings, batch: Sequence[Order]) -> Stock:
-    """The templates and lanes that orders name."""
-    return Stock(connection, settings, [order.policy for order in batch])
-
-
-def draft(
-    app: Celery,
-    stock: Stock,
-    order: Order,
-    *,
-    created_by: str,
-    job_source: str,
-    is_system_job: bool = False,
-) -> Draft:
-    """The job of an order, which nothing is written for yet.
-
-    Raises `InvalidJob`, `UnknownTask` and `InvalidSchedule` for what it has wrong: a task that the
-    app hasn't registered, arguments that it doesn't take, a template or a lane that isn't there.
-    """
-    name, args, kwargs = order.task, order.args, dict(order.kwargs)
-    options, queue = dict(order.options), order.queue
-    policy = stock.policy(order.policy)
-    if policy.template is not None:
-        template = stock.template(policy.template)
-        if name not in (None, template.task):
-            raise InvalidJob(
-                f"template {template.name!r} is of task {template.task!r}, not {name!r}"
-            )
-        name = template.task
-        args = template.args if args is None else args
-        kwargs = template.kwargs | kwargs
-        options, queue = {**template.options, **options}, queue or template.queue
-    if name is None:
-        raise InvalidJob("a job of which task? Name a task or a template")
-    args = () if args is None else args
-    check_task(app, name)
-    check_options(options)
-    if "eta" in options or "countdown" in options:
-        raise InvalidJob("options has a time for it; give run_at or countdown instead")
-    check_arguments(app, name, args, kwargs)
-    run_at = _run_at(order, stock)
-    serializer = _serializer(app, name, options)
-    state: State = "pending" if run_at is None else "scheduled"
-    job = stock.apply(
-        NewJob(
-            id=str(uuid4()),
-            namespace=stock.settings.namespace,
-            task=name,
-            args=_plain(list(args), serializer),
-            kwargs=_plain(kwargs, serializer),
-            job_source=job_source,
-            created_by=created_by,
-            is_system_job=is_system_job,
-            state=state,
-            run_at=run_at,
-            queue=queue,
-            options=_plain({**options}, serializer) or None,
-        ),
-        policy,
-    )
-    if queue is not None:
-        options["queue"] = queue
-    if job.priority:
-        options.setdefault("priority", job.priority)
-    if run_at is not None:
-        options["eta"] = run_at
-    return Draft(job, Launch(job.id, name, args, kwargs, options), policy.unique_for)
-
-
-def _run_at(order: Order, stock: Stock) -> datetime | None:
-    if order.countdown is not None:
-        if order.run_at is not None:
-            raise InvalidJob("run_at and countdown exclude each other")
-        try:
-            run_at = stock.now + order.countdown
-        except OverflowError:
-            raise InvalidJob("countdown: there is no such time any more") from None
-    elif order.run_at is None:
-        return None
-    elif order.run_at.tzinfo is None:
-        raise InvalidJob(f"run_at is {order.run_at.isoformat()}, without a time zone; give it one")
-    else:
-        run_at = order.run_at
-    return run_at if run_at > stock.now else None
-
-
-def _serializer(app: Celery, task: str, options: Mapping[str, Any]) -> str:
-    own = options.get("serializer") or app.tasks[task].serializer
-    return str(own or app.conf.task_serializer)
-
-
-def _plain(value: Any, serializer: str) -> Any:
-    """The value as JSON has it; `None` if it can't. What kombu's JSON knows beyond JSON, times for
-    one, is as kombu writes it: in a message, it is that again."""
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        if serializer != "json":
-            return None
-        try:
-            found = json.loads(kombu_json.dumps(value))
-            json.dumps(found, allow_nan=False)
-        except (TypeError, ValueError):
-            return None
-        return found
-    return value
 
 
 def write(connection: Connection, publisher: Publisher, batch: Sequence[Draft]) -> list[Submitted]:
@@ -276,14 +133,13 @@ def place(
     created_by: str,
     job_source: str,
 ) -> Submitted:
-    """Makes a job, with its message, in the open transaction; raises as `draft` and `write`.
+    """Makes a job, with its message, in the open transaction. Raises as `drafts.of_order` and
+    `write`.
 
     Of one that waits in a lane, `allotment.allot` is to be told after the commit.
     """
-    made = draft(
-        app, stock(connection, settings, [order]), order,
-        created_by=created_by, job_source=job_source,
-    )  # fmt: skip
+    stock = drafts.stock(connection, settings, [order])
+    made = drafts.of_order(app, stock, order, created_by=created_by, job_source=job_source)
     return write(connection, publisher, [made])[0]
 
 

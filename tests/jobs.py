@@ -11,11 +11,11 @@ from sqlalchemy import Connection
 from pgbeat import control, db, jobs, submissions
 from pgbeat.config import Settings, postgres_url
 from pgbeat.control import Change
+from pgbeat.drafts import Order
 from pgbeat.job_policies import parse
 from pgbeat.jobs import Job
 from pgbeat.permissions import Actor
 from pgbeat.publisher import Publisher
-from pgbeat.submissions import Order
 from tests.command_line import Sql
 from tests.fleet import transport_url
 

@@ -71,10 +71,10 @@ def _request(found: Rehearsal) -> dict[str, Any] | None:
     if request is None:
         return None
     args, kwargs, options = request.args, request.kwargs, {**row.options, **request.options}
-    if found.order is not None:  # with what its template adds
-        launch = found.order.launch
+    if found.draft is not None:  # with what its template adds
+        launch = found.draft.launch
         args, kwargs, options = launch.args, launch.kwargs, {**launch.options}
-    queue = options.pop("queue", None) if found.order is not None else options.get("queue")
+    queue = options.pop("queue", None) if found.draft is not None else options.get("queue")
     return {
         "task": request.task,
         "args": _plain(list(args)),
@@ -86,9 +86,9 @@ def _request(found: Rehearsal) -> dict[str, Any] | None:
 
 def _job(found: Rehearsal) -> dict[str, Any] | None:
     """How its job would be queued and retried."""
-    if found.order is None:
+    if found.draft is None:
         return None
-    job = found.order.job
+    job = found.draft.job
     return {
         "lane": job.lane,
         "priority": job.priority or 0,

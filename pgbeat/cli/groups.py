@@ -199,7 +199,9 @@ def run_command(
     with target.session() as connection, submissions.publishing(app, target.settings) as publisher:
         if dry_run:
             makers = {key: values[key] for key in ("created_by", "job_source")}
-            drafts = grouping.drafts(connection, app, target.settings, members, mode=mode, **makers)
+            drafts = grouping.draft_members(
+                connection, app, target.settings, members, mode=mode, **makers
+            )
             click.echo(f"Would make a {mode} group of {counted(len(drafts), 'job')}.")
             return
         made = grouping.run(

@@ -185,18 +185,18 @@ def run_command(
     """
     policy = as_policy(given)
     app = target.require_app("which tasks there are, and their queues, the app knows")
-    from pgbeat import control, submissions
+    from pgbeat import control, drafts, submissions
 
     if given["run_at"] is not None:
         given["run_at"] = in_zone(given["run_at"], zone(target.timezone), "--at")
     given["kwargs"] = given["kwargs"] or {}
     given["options"] = given["options"] or {}
-    order = submissions.Order(task, policy=policy, **given)
+    order = drafts.Order(task, policy=policy, **given)
     actor = permissions.user()
     with target.session() as connection, submissions.publishing(app, target.settings) as publisher:
         if dry_run:
-            stock = submissions.stock(connection, target.settings, [order])
-            draft = submissions.draft(
+            stock = drafts.stock(connection, target.settings, [order])
+            draft = drafts.of_order(
                 app, stock, order, created_by=actor.name, job_source="user_cli"
             )  # fmt: skip
             click.echo(f"Would make a job of task {draft.job.task!r}.")

@@ -130,8 +130,8 @@ def _content(row: Template) -> list[Any]:
 
 def _check(target: Target, values: dict[str, Any]) -> None:
     """Refuses what the app can't launch. The app is loaded before any row is locked."""
-    from pgbeat.dispatch import check_task
     from pgbeat.publisher import check_options
+    from pgbeat.registry import check_task
 
     check_options(values.get("options", {}))
     if target.registry is not None:

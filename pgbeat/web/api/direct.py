@@ -13,9 +13,8 @@ from kombu.utils import json as kombu_json
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from pgbeat import direct, job_policies, lanes
-from pgbeat.dispatch import check_task
 from pgbeat.errors import NoSlot
-from pgbeat.registry import check_arguments
+from pgbeat.registry import check_arguments, check_task
 from pgbeat.web.api.bodies import Body, Json, Length
 from pgbeat.web.api.steering import plain, set_fields
 from pgbeat.web.backend import Backend, TheBackend

@@ -9,11 +9,11 @@ from fastapi import Path
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from pgbeat import job_policies
+from pgbeat.drafts import Order
 from pgbeat.executions import Execution
 from pgbeat.job_policies import JobPolicy
 from pgbeat.jobs import Job, State
 from pgbeat.statistics import Figures
-from pgbeat.submissions import Order
 from pgbeat.web.api.bodies import Body, Json, Length
 from pgbeat.web.api.steering import is_deep, plain, set_fields
 

@@ -7,9 +7,9 @@ from fastapi import APIRouter, Path, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from pgbeat import notes, templates
-from pgbeat.dispatch import check_task
 from pgbeat.errors import AlreadyExists
 from pgbeat.publisher import check_options
+from pgbeat.registry import check_task
 from pgbeat.templates import Template
 from pgbeat.web.api.bodies import Body, Json
 from pgbeat.web.api.steering import plain

@@ -1,0 +1,225 @@
+"""Drafts: jobs that are to be made, and their messages; nothing of them is written yet."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from celery import Celery
+from kombu.utils import json as kombu_json
+from sqlalchemy import Connection
+
+from pgbeat import orders
+from pgbeat.config import Settings
+from pgbeat.errors import InvalidJob
+from pgbeat.job_policies import JobPolicy
+from pgbeat.jobs import NewJob, State
+from pgbeat.judge import Verdict
+from pgbeat.launchers import JobRequest
+from pgbeat.message_templates import Launch
+from pgbeat.orders import Stock
+from pgbeat.publisher import check_options
+from pgbeat.registry import check_arguments, check_task
+from pgbeat.schedules import Schedule
+
+#: As Celery's own beat marks what it sends.
+_OF_BEAT = {"celery_beat_task": True}
+
+
+class Order(NamedTuple):
+    """What is to be done once, by a task or as a template has it."""
+
+    #: Its registered name; `None`: the template's.
+    task: str | None = None
+    #: `None`: the template's.
+    args: Sequence[Any] | None = None
+    #: Beside the template's, and before them.
+    kwargs: Mapping[str, Any] = {}
+    policy: JobPolicy = JobPolicy()
+    queue: str | None = None
+    #: Celery's publish options.
+    options: Mapping[str, Any] = {}
+    #: Not before; aware.
+    run_at: datetime | None = None
+    #: Not before so much from now.
+    countdown: timedelta | None = None
+
+
+class Draft(NamedTuple):
+    """A job that is to be written, and its message."""
+
+    job: NewJob
+    launch: Launch
+    unique_for: timedelta | None = None
+
+
+def of_verdict(
+    app: Celery | None,
+    settings: Settings,
+    verdict: Verdict,
+    request: JobRequest,
+    stock: Stock | None,
+) -> Draft:
+    """The job of a launch. `stock` is needed where its row has a job policy; without the app its
+    task is not checked. Raises whatever the row has wrong."""
+    row = verdict.schedule
+    policy = orders.policy_of(row.job)
+    args, kwargs, queue = request.args, request.kwargs, row.queue
+    options = {**row.options, **request.options}
+    if stock is not None:
+        if policy.template is not None:
+            template = stock.template(policy.template)
+            args, kwargs = args or template.args, {**template.kwargs, **kwargs}
+            options, queue = {**template.options, **options}, queue or template.queue
+        policy = stock.policy(policy)
+    if policy.priority is not None:
+        options.setdefault("priority", policy.priority)
+    if row.source != "code":
+        if app is not None and request.task not in app.tasks:
+            check_task(app, request.task)
+        if options:
+            check_options(options)
+    job = NewJob(
+        id=row.job_id(verdict.due_at),
+        namespace=row.namespace,
+        task=request.task,
+        args=_if_json(row, list(args)),
+        kwargs=_if_json(row, dict(kwargs)),
+        job_source=verdict.job_source,
+        created_by=verdict.created_by or f"system:scheduler:{row.launcher}",
+        is_system_job=True,
+        schedule_id=row.id,
+        schedule=row.name,
+        due_at=verdict.due_at,
+        queue=queue,
+        options=_if_json(row, options) if options else None,
+        max_attempts=settings.job_max_attempts,
+        retry_base=settings.job_retry_base,
+        retry_cap=settings.job_retry_cap,
+    )
+    if queue is not None and "queue" not in options:
+        options = {**options, "queue": queue}
+    launch = Launch(job.id, job.task, args, kwargs, options, _OF_BEAT)
+    if stock is not None:
+        job = stock.apply(job, policy)
+    return Draft(job, launch, policy.unique_for)
+
+
+def stock(connection: Connection, settings: Settings, batch: Sequence[Order]) -> Stock:
+    """The templates and lanes that orders name."""
+    return Stock(connection, settings, [order.policy for order in batch])
+
+
+def of_order(
+    app: Celery,
+    stock: Stock,
+    order: Order,
+    *,
+    created_by: str,
+    job_source: str,
+    is_system_job: bool = False,
+) -> Draft:
+    """The job of an order, which nothing is written for yet.
+
+    Raises `InvalidJob`, `UnknownTask` and `InvalidSchedule` for what it has wrong: a task that the
+    app hasn't registered, arguments that it doesn't take, a template or a lane that isn't there.
+    """
+    name, args, kwargs = order.task, order.args, dict(order.kwargs)
+    options, queue = dict(order.options), order.queue
+    policy = stock.policy(order.policy)
+    if policy.template is not None:
+        template = stock.template(policy.template)
+        if name not in (None, template.task):
+            raise InvalidJob(
+                f"template {template.name!r} is of task {template.task!r}, not {name!r}"
+            )
+        name = template.task
+        args = template.args if args is None else args
+        kwargs = template.kwargs | kwargs
+        options, queue = {**template.options, **options}, queue or template.queue
+    if name is None:
+        raise InvalidJob("a job of which task? Name a task or a template")
+    args = () if args is None else args
+    check_task(app, name)
+    check_options(options)
+    if "eta" in options or "countdown" in options:
+        raise InvalidJob("options has a time for it; give run_at or countdown instead")
+    check_arguments(app, name, args, kwargs)
+    run_at = _run_at(order, stock)
+    serializer = _serializer(app, name, options)
+    state: State = "pending" if run_at is None else "scheduled"
+    job = stock.apply(
+        NewJob(
+            id=str(uuid4()),
+            namespace=stock.settings.namespace,
+            task=name,
+            args=_plain(list(args), serializer),
+            kwargs=_plain(kwargs, serializer),
+            job_source=job_source,
+            created_by=created_by,
+            is_system_job=is_system_job,
+            state=state,
+            run_at=run_at,
+            queue=queue,
+            options=_plain({**options}, serializer) or None,
+        ),
+        policy,
+    )
+    if queue is not None:
+        options["queue"] = queue
+    if job.priority:
+        options.setdefault("priority", job.priority)
+    if run_at is not None:
+        options["eta"] = run_at
+    return Draft(job, Launch(job.id, name, args, kwargs, options), policy.unique_for)
+
+
+def _run_at(order: Order, stock: Stock) -> datetime | None:
+    if order.countdown is not None:
+        if order.run_at is not None:
+            raise InvalidJob("run_at and countdown exclude each other")
+        try:
+            run_at = stock.now + order.countdown
+        except OverflowError:
+            raise InvalidJob("countdown: there is no such time any more") from None
+    elif order.run_at is None:
+        return None
+    elif order.run_at.tzinfo is None:
+        raise InvalidJob(f"run_at is {order.run_at.isoformat()}, without a time zone; give it one")
+    else:
+        run_at = order.run_at
+    return run_at if run_at > stock.now else None
+
+
+def _serializer(app: Celery, task: str, options: Mapping[str, Any]) -> str:
+    own = options.get("serializer") or app.tasks[task].serializer
+    return str(own or app.conf.task_serializer)
+
+
+def _plain(value: Any, serializer: str) -> Any:
+    """The value as JSON has it; `None` if it can't. What kombu's JSON knows beyond JSON, times for
+    one, is as kombu writes it: in a message, it is that again."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        if serializer != "json":
+            return None
+        try:
+            found = json.loads(kombu_json.dumps(value))
+            json.dumps(found, allow_nan=False)
+        except (TypeError, ValueError):
+            return None
+        return found
+    return value
+
+
+def _if_json(row: Schedule, value: Any) -> Any:
+    """The value if it can stand in a JSON column, else `None`; a row's own always can."""
+    if row.is_plain:
+        return value
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return None
+    return value
