@@ -100,9 +100,9 @@ def _current() -> "tuple[Attempt | None, Recorder | None]":
     attempt = None if task is None else getattr(task.request, ATTEMPT, None)
     if attempt is None:
         return None, None
-    from pgbeat import tracking
+    from pgbeat import recorders
 
-    return attempt, tracking.recorder()
+    return attempt, recorders.recorder()
 
 
 def _kept(attempt: "Attempt", recorder: "Recorder") -> Any:

@@ -18,7 +18,7 @@ from billiard.einfo import ExceptionInfo
 from celery import Celery, signals
 from celery.exceptions import Ignore, Reject, Retry
 
-from pgbeat import attempts, builtin_tasks, follow_workers, tracking
+from pgbeat import attempts, builtin_tasks, follow_workers, recorders
 from pgbeat.attempts import Attempt, Memory
 from pgbeat.config import Settings, delays_in_table, is_own_broker, postgres_url
 from pgbeat.errors import ConfigError
@@ -98,7 +98,7 @@ def set_up(worker: Any) -> None:
     pool = {"thread": "threads"}.get(pool, pool)
     _tracked = Tracked(app, settings, pool, worker.concurrency or None)
     _tracked.name = str(worker.hostname or "")
-    tracking.use(_tracked.recorder)
+    recorders.use(_tracked.recorder)
     for signal, receiver in _RECEIVERS:
         signal.connect(receiver, weak=False)
 
@@ -110,7 +110,7 @@ def _is_meant(app: Celery) -> bool:
 
 
 def _disconnect() -> None:
-    tracking.use(None)
+    recorders.use(None)
     for signal, receiver in _RECEIVERS:
         signal.disconnect(receiver)
 
@@ -140,7 +140,7 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
     attempt.is_awaited = bool(getattr(request, AWAITED_HEADER, None))
     setattr(request, ATTEMPT, attempt)
     _attempts[task_id, get_ident()] = attempt
-    recorder = tracking.recorder()
+    recorder = recorders.recorder()
     if recorder is not None:
         recorder.tell(attempt)
 
@@ -189,7 +189,7 @@ def _end(task_id: str, task: Any, retval: Any = None, state: str | None = None, 
         attempt.end("completed")
     elif not _end_otherwise(tracked, attempt, retval, state):
         return
-    recorder = tracking.recorder()
+    recorder = recorders.recorder()
     if recorder is not None:
         recorder.tell(attempt, soon=attempt.is_awaited)
 
@@ -237,7 +237,7 @@ def _is_of_main() -> bool:
 
 
 def _tell(told: Told) -> None:
-    recorder = tracking.recorder()
+    recorder = recorders.recorder()
     if recorder is not None and _tracked is not None:
         recorder.tell_of(told._replace(worker=_tracked.name))
 
@@ -280,15 +280,15 @@ def _refuse(message: Any, exc: Any, **kwargs: Any) -> None:
 
 def _live(**kwargs: Any) -> None:
     """The worker is ready: it is known, and sees after others, before its first task."""
-    tracking.recorder()
+    recorders.recorder()
 
 
 def _leave(**kwargs: Any) -> None:
-    tracking.close(_MAIN_PATIENCE)
+    recorders.close(_MAIN_PATIENCE)
 
 
 def _leave_child(**kwargs: Any) -> None:
-    tracking.close(_CHILD_PATIENCE)
+    recorders.close(_CHILD_PATIENCE)
 
 
 _RECEIVERS = (

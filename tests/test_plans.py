@@ -6,7 +6,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from pgbeat import executions, tracking
+from pgbeat import executions, ledger
 from pgbeat.testing.databases import Databases
 from tests.plans import QUERIES, explained, fill, most
 
@@ -52,7 +52,7 @@ def test_what_workers_tell_is_written_by_keys(pgbeat_databases: Databases, known
         connection.execute(_MANY, {"many": many})
         if known == "of full tables":
             connection.execute("VACUUM ANALYZE pgbeat.jobs, pgbeat.executions")
-        connection.execute(str(tracking.PLANS).encode())
+        connection.execute(str(ledger.PLANS).encode())
         for statement in (executions.BEGIN, executions.GO_ON):
             connection.execute(f"PREPARE {statement.name}(json) AS {statement.sql}".encode())
         ids = [str(uuid4()) for _ in range(2 * batch)]

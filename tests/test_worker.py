@@ -12,7 +12,7 @@ import pytest
 from celery import Celery, signals
 
 import pgbeat
-from pgbeat import tracking, worker
+from pgbeat import recorders, worker
 from pgbeat.scheduler import Scheduler
 from tests.processes import Processes, until
 
@@ -126,14 +126,14 @@ def test_where_it_is_on(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tracking, "_recorder", None)
+    monkeypatch.setattr(recorders, "_recorder", None)
     for name in [each for each in os.environ if each.startswith("PGBEAT_")]:
         monkeypatch.delenv(name)  # of tests on another server: PGBEAT_TEST_URL
     with caplog.at_level(logging.WARNING):
         worker.set_up(a_worker(broker, **settings))
     assert is_tracked() is tracked
     assert bool(caplog.records) is warned
-    assert tracking._recorder is None  # nothing is connected yet
+    assert recorders._recorder is None  # nothing is connected yet
 
 
 def test_outside_of_a_task_nothing_is_told() -> None:

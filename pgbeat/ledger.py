@@ -1,0 +1,235 @@
+"""The ledger: the connection over which a worker's process writes what its attempts tell, each time
+in one transaction with all that follows from it."""
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from operator import itemgetter
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from celery import Celery
+from psycopg.pq.abc import PGresult
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat import allotment, db, executions, leases, lifecycle, migrate, recovery
+from pgbeat.allotment import Allotted
+from pgbeat.attempts import Attempt
+from pgbeat.config import Settings
+from pgbeat.jobs import Ended
+from pgbeat.messages import Statement
+from pgbeat.publisher import Publisher, publisher
+from pgbeat.recovery import Told
+from pgbeat.transport.wire import Wire
+
+Shape = Callable[[dict[str, Any]], dict[str, Any]]
+#: A lane, by its namespace and its name.
+Lane = tuple[str, str]
+
+#: Attempts in one statement: a plan that was made for few may compare each with each.
+_STATEMENT = 100
+
+
+class Ledger:
+    """Of one process; used by one thread. What its methods raise is the driver's, or Celery's for
+    what can't be published."""
+
+    def __init__(
+        self,
+        app: Celery,
+        settings: Settings,
+        worker_id: int,
+        url: URL,
+        connected: Callable[[Connection], None],
+    ) -> None:
+        self._app, self._settings, self._worker_id = app, settings, worker_id
+        #: `connected` is told of each new connection before it is used.
+        self._url, self._connected = url, connected
+        self._pid = os.getpid()
+        self._engine: Engine | None = None
+        self._connection: Connection | None = None
+        self._wire: Wire
+        self._published: Publisher | None = None
+        self._is_ours = False
+
+    # ----- the connection
+
+    def open(self) -> Connection:
+        """The connection, made anew where there is none."""
+        if self._connection is not None:
+            return self._connection
+        if self._engine is None:
+            name = f"pgbeat worker {socket.gethostname()}:{self._pid}"[:63]
+            self._engine = db.engine(
+                self._url, name, connect_args={"prepare_threshold": 2, "connect_timeout": 5}
+            )
+        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        try:
+            leases.prepare_session(connection)
+            if not self._is_ours:
+                migrate.check(connection)
+                self._is_ours = True
+            connection.execute(PLANS)
+            self._connected(connection)
+        except BaseException:
+            db.close(connection)
+            raise
+        self._connection, self._wire = connection, Wire(db.driver(connection))
+        return connection
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection."""
+        return self._connection is not None
+
+    def close(self) -> None:
+        """Drops the connection, and what was to be published over it."""
+        connection, self._connection = self._connection, None
+        if self._published is not None:
+            self._published.clear()
+        if connection is not None:
+            db.close(connection)
+
+    def fileno(self) -> int | None:
+        """The connection's socket, where there is one."""
+        if self._connection is None:
+            return None
+        with suppress(Exception):
+            return db.driver(self._connection).fileno()
+        return None
+
+    def publisher(self) -> Publisher:
+        """Who publishes what follows."""
+        if self._published is None:
+            producers: list[Any] = []
+
+            def producer() -> Any:
+                if not producers:
+                    producers.append(self._app.amqp.Producer(self._app.connection_for_write()))
+                return producers[0]
+
+            self._published = publisher(self._app, self._settings, producer)
+        return self._published
+
+    # ----- what is written
+
+    def write(self, batch: Sequence[Attempt], shape: Shape = dict) -> set[Lane]:
+        """Writes attempts, their documents brought into a shape; lanes that have room now."""
+        news: list[dict[str, Any]] = []
+        more: list[dict[str, Any]] = []
+        again: list[dict[str, Any]] = []
+        for attempt in batch:
+            documents = attempt.documents(self._worker_id, self._pid)
+            for is_new, document in documents:
+                part = more if not is_new else again if len(documents) == 2 else news
+                part.append(shape(document))
+        # What goes on began before what is new.
+        told = [*_batches(True, again), *_batches(False, more), *_batches(True, news)]
+        return self._commit(lambda: self._record(told))
+
+    def settle(self, told: Sequence[Told]) -> set[Lane]:
+        """Writes what the main process has to say of jobs; lanes that have room now."""
+        return self._commit(lambda: recovery.settle(self.open(), self._worker_id, told))
+
+    def allot(self, lane: Lane) -> Allotted:
+        """Hands out a lane's jobs, as far as it has room, in transactions of its own."""
+        return allotment.allot(self.open(), self.publisher(), *lane)
+
+    def cancelled(self, jobs: Sequence[str]) -> set[str]:
+        """Those of the jobs (ids) that are to be cancelled."""
+        return set(map(str, self.open().scalars(_CANCELLED, {"ids": list(jobs)})))
+
+    def _record(self, told: Iterable[tuple[Statement, bytes]]) -> list[Ended]:
+        ended: list[Ended] = []
+        for statement, documents in told:
+            ended += _ended(self._wire.run(statement, documents))
+        return ended
+
+    def _commit(self, write: Callable[[], list[Ended]]) -> set[Lane]:
+        """A transaction, with what follows from the jobs that it ended."""
+        lanes: set[Lane] = set()
+        for last in (False, False, True):
+            try:
+                with self._transaction():
+                    ended = write()
+                    if ended:
+                        lanes = lifecycle.follow(self.open(), self.publisher(), ended)
+                break
+            except (psycopg.Error, DBAPIError) as error:
+                if last or not (executions.is_race(error) or _is_deadlock(error)):
+                    raise
+        return lanes
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """As `db.transaction`, with less Python around it."""
+        wire = self._wire
+        wire.run(_BEGIN)
+        try:
+            yield
+        except BaseException:
+            if wire.is_alive():
+                wire.run(_ROLLBACK)
+            raise
+        wire.run(_COMMIT)
+
+
+_CANCELLED = text(
+    "SELECT id FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[])) "
+    "AND cancel_requested_at IS NOT NULL"
+)
+#: How a session plans what workers tell: by the indexes, whatever the statistics say of a table
+#: that was empty a minute ago.
+PLANS = text(
+    "SELECT set_config('plan_cache_mode', 'force_generic_plan', false), "
+    "set_config('enable_seqscan', 'off', false), set_config('enable_material', 'off', false), "
+    "set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false)"
+)
+
+
+_BEGIN, _COMMIT = Statement("begin", "BEGIN"), Statement("commit", "COMMIT")
+_ROLLBACK = Statement("rollback", "ROLLBACK")
+_encode = json.JSONEncoder(default=str).encode
+
+
+def _batches(is_new: bool, documents: list[dict[str, Any]]) -> Iterator[tuple[Statement, bytes]]:
+    """Statements and their parameter, each job once in a statement; in one order, so that no two
+    wait for each other."""
+    statement = executions.BEGIN if is_new else executions.GO_ON
+    todo = sorted(documents, key=_by_job)
+    while todo:
+        batch: list[dict[str, Any]] = []
+        rest: list[dict[str, Any]] = []
+        last = None
+        for document in todo:
+            (rest if document["job_id"] == last else batch).append(document)
+            last = document["job_id"]
+        for first in range(0, len(batch), _STATEMENT):
+            yield statement, _encode(batch[first : first + _STATEMENT]).encode()
+        todo = rest
+
+
+_by_job = itemgetter("job_id")
+
+
+def _ended(result: PGresult) -> Iterator[Ended]:
+    """The rows of what was recorded."""
+    for row in range(result.ntuples):
+        found = (result.get_value(row, column) for column in range(7))
+        job, namespace, state, lane, group, again, given = (
+            None if value is None else value.decode() for value in found
+        )
+        yield Ended(
+            UUID(job), str(namespace), str(state), lane, UUID(group) if group else None,
+            UUID(again) if again else None, given == "t",
+        )  # fmt: skip
+
+
+def _is_deadlock(error: Exception) -> bool:
+    cause = getattr(error, "orig", error)
+    return getattr(cause, "sqlstate", None) in {"40P01", "40001"}
