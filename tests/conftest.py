@@ -1,5 +1,6 @@
 """Fixtures: a Postgres for the run, a database for each test, real Celery processes."""
 
+import signal
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from tests.webs import Web
 
 pytest_plugins = ["pgbeat.testing.fixtures"]
+
+# A shell has what it runs in the background ignore Ctrl-C, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

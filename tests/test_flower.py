@@ -146,7 +146,8 @@ def test_every_page_and_the_api(flower: Flower) -> None:
         ("/api/task/rate-limit/flower.add", f"workername={WORKER}&ratelimit=200/m".encode()),
         ("/api/task/timeout/flower.add", f"workername={WORKER}&soft=10&hard=20".encode()),
     ):
-        assert "message" in flower.json(path, form), path
+        # Flower waits for the worker's answer for a second.
+        until(lambda: "message" in flower.ask(path, form)[1], what=path)  # noqa: B023
 
     # The broker.
     [queue] = flower.json("/api/queues/length")["active_queues"]

@@ -312,7 +312,7 @@ def served(process: Process) -> str:
 
 def get(url: str) -> Any:
     """The JSON at an address."""
-    answer = httpx.get(url)
+    answer = httpx.get(url, timeout=30)
     assert answer.status_code == 200
     return answer.json()
 
@@ -331,7 +331,8 @@ def test_it_serves_until_it_is_told_to_end(processes: Processes, number: signal.
     assert get(f"{link}healthz") == {"status": "ok"}
     assert "there is no token, and nobody can come in" in process.output
     token = make_token(processes.database, "root", "admin")
-    answer = httpx.get(f"{link}admin/scheduled-jobs", headers={"Authorization": f"Bearer {token}"})
+    headers = {"Authorization": f"Bearer {token}"}
+    answer = httpx.get(f"{link}admin/scheduled-jobs", headers=headers, timeout=30)
     assert answer.json() == {"schedules": [], "next": None}
     assert "server" not in answer.headers
     process.send_signal(number)
@@ -345,7 +346,7 @@ def test_several_processes_share_the_port(processes: Processes) -> None:
     process = web_process(processes, "--workers", "2", "--demo")
     link = served(process)
     until(lambda: _answers(link))
-    assert httpx.get(f"{link}scheduler/status").status_code == 200
+    assert httpx.get(f"{link}scheduler/status", timeout=30).status_code == 200
     [one, two] = _children(process.pid)
     import os
 
