@@ -99,22 +99,28 @@ def _note(reason: str) -> str:
 
 
 # Rows are found again by arrays of them here: a join's planner may take them for so many that it
-# reads the whole table.
+# reads the whole table. What starts a job that ended meanwhile is of no more use: it was cancelled
+# while the consumer had it, or completed and not acknowledged.
 _GIVE_BACK = """
     WITH mine AS (
-        SELECT m.id, m.queue_id,
+        SELECT m.id, m.queue_id, m.job_id IS NOT NULL AND coalesce((
+                   SELECT j.state IN ('completed', 'cancelled', 'skipped') FROM pgbeat.jobs j
+                    WHERE j.id = m.job_id), false) AS over,
                :uncounted = 0 AND m.deliveries >= coalesce(q.delivery_limit, :limit) AS spent
           FROM {message} m LEFT JOIN {queue} q ON q.id = m.queue_id
          WHERE {which} FOR UPDATE OF m SKIP LOCKED),
+    useless AS (
+        DELETE FROM {message} m WHERE m.id = ANY (ARRAY(SELECT id FROM mine WHERE over))),
     dead AS (
-        DELETE FROM {message} m USING unnest(ARRAY(SELECT id FROM mine WHERE spent)) AS d (id)
+        DELETE FROM {message} m
+         USING unnest(ARRAY(SELECT id FROM mine WHERE spent AND NOT over)) AS d (id)
          WHERE m.id = d.id RETURNING m.*),
     noted AS (
         {note}),
     back AS (
         UPDATE {message} m SET visible = true, claimed_by = NULL, redelivered = true,
                deliveries = m.deliveries - :uncounted
-          FROM unnest(ARRAY(SELECT id FROM mine WHERE spent IS NOT TRUE)) AS b (id)
+          FROM unnest(ARRAY(SELECT id FROM mine WHERE spent IS NOT TRUE AND NOT over)) AS b (id)
          WHERE m.id = b.id RETURNING m.queue_id)
     SELECT (SELECT count(*) FROM mine), count(pgbeat.announce_queue(queue_id, 'again'))
       FROM (SELECT DISTINCT queue_id FROM back) AS q

@@ -23,6 +23,8 @@ from tests.broker import (
     put,
     rows,
 )
+from tests.command_line import Sql
+from tests.jobs import insert
 from tests.processes import until
 
 
@@ -214,6 +216,28 @@ def test_the_dead_give_back_what_they_had(opened: Sessions, connection: Connecti
         "c": (False, other.id, 1, False), "d": (True, None, 0, False),
     }  # fmt: skip
     assert consumers.bury(connection, TABLES, [one.id], limit=20) == 0
+
+
+@pytest.mark.parametrize("way", ["die", "requeue"])
+def test_what_starts_a_job_that_has_ended_does_not_come_back(
+    opened: Sessions, connection: Connection, sql: Sql, way: str
+) -> None:
+    """It was cancelled while it was claimed, or completed and not acknowledged. One that failed may
+    have been requeued by hand."""
+    states = ("pending", "running", "failed", "completed", "cancelled", "skipped")
+    one = opened.consumer()
+    put(connection, "q", "none")
+    for state in states:
+        put(connection, "q", state, job_id=insert(sql, state))
+    claimed = one.claim("q")
+    if way == "die":
+        one.die(connection)
+        assert consumers.bury(connection, TABLES, [one.id], limit=1) == 7
+    else:
+        ids = [message.id for message in claimed]
+        consumers.requeue(connection, TABLES, one.id, ids, limit=20)
+    back = set(reasons(connection) if way == "die" else payloads(opened.consumer().claim("q")))
+    assert back == {"none", "pending", "running", "failed"}
 
 
 def test_a_message_that_kills_dies_itself(opened: Sessions, connection: Connection) -> None:

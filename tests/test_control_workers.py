@@ -127,6 +127,23 @@ def test_cancel_what_is_claimed(fleet: Fleet, desk: Desk, pool: str) -> None:
 
 
 @pytest.mark.slow
+def test_cancel_what_a_worker_had_that_dies(fleet: Fleet, desk: Desk) -> None:
+    """The worker that comes after it knows of no revocation."""
+    victim = fleet.start("-P", "threads", "-c", "1", "--prefetch-multiplier", "4")
+    running = desk.make("y", task="transport.hold", max_attempts=1)
+    fleet.await_started([str(running.id)])
+    claimed = desk.make("z", task="transport.hold")
+    until(lambda: is_claimed(fleet, claimed), 30, "it is claimed")
+    assert desk.do(control.cancel, claimed).state == "cancelled"
+    victim.kill_group()
+    fleet.open("y", "z")
+    fleet.start("-P", "threads", "-c", "1")
+    becomes(desk, running, "failed")
+    after_a_note(fleet, desk)
+    assert not ran(fleet, claimed)
+
+
+@pytest.mark.slow
 def test_paused_and_resumed_before_a_worker_came(fleet: Fleet, desk: Desk) -> None:
     held = desk.do(control.pause, desk.make("x", task="transport.hold"))
     fleet.start("-c", "1")
