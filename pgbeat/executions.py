@@ -88,6 +88,9 @@ _JOB = f"""
            retried_by = {RETRY.format(to="r.job_state")},
            checkpoint = coalesce(r.checkpoint, j.checkpoint)
 """
+#: Of which jobs more is to be done: what is cancelled may have Celery's own retry on its way.
+_AWAITED = """state <> 'running' AND (lane IS NOT NULL OR group_id IS NOT NULL
+        OR retried_by IS NOT NULL OR state = 'cancelled')"""
 # A worker's plan may have been made when the tables were empty, or nearly: rows are found through
 # arrays of ids, or LATERAL, so that it can't read them whole.
 #
@@ -162,8 +165,7 @@ _BEGIN_SQL = f"""
                SELECT FROM pgbeat.executions n
                 WHERE n.job_id = r.job_id AND n.worker_id = r.worker_id AND n.pid IS NULL))
         ON CONFLICT (id) DO NOTHING)
-    SELECT * FROM began WHERE state <> 'running' AND (lane IS NOT NULL OR group_id IS NOT NULL
-                                                      OR retried_by IS NOT NULL)
+    SELECT * FROM began WHERE {_AWAITED}
     """  # noqa: S608
 #: When one ended that had begun: never before it began, by as little as two messages' ways differ.
 _ENDED = """CASE WHEN r.state <> 'running' THEN coalesce(
@@ -200,8 +202,7 @@ _GO_ON_SQL = f"""
                metadata = e.metadata || coalesce(r.metadata, '{{}}')
           FROM {_EACH} WHERE e.id = r.id AND e.id = ANY (ARRAY(SELECT id FROM r))
            AND (e.state = 'running' OR (e.lost AND r.state <> 'running')))
-    SELECT * FROM jobs WHERE state <> 'running' AND (lane IS NOT NULL OR group_id IS NOT NULL
-                                                     OR retried_by IS NOT NULL)
+    SELECT * FROM jobs WHERE {_AWAITED}
     """  # noqa: S608
 _BEGIN, _GO_ON = text(_BEGIN_SQL), text(_GO_ON_SQL)
 #: The same for sessions that prepare them: of attempts that are new, and of known ones. $1 is an
@@ -212,7 +213,7 @@ GO_ON = Statement("executions_go_on", _GO_ON_SQL.replace(":batch", "$1"))
 
 def record(connection: Connection, runs: Sequence[Run]) -> list[Ended]:
     """Writes what a worker tells, with what it does to the jobs; those that somebody waits for: a
-    lane, a group, the job that tries again (which is not made yet).
+    lane, a group, the job that tries again (which is not made yet); and those that are cancelled.
 
     Again, it changes nothing. Raises `IntegrityError` where another worker just began the same job:
     once more, it works.

@@ -95,6 +95,8 @@ def follow(
     todo, touched = list(ended), set(also)
     while todo or touched:
         lanes.update((job.namespace, job.lane) for job in todo if job.lane is not None)
+        # What was cancelled while it ran must not come again: as Celery's retry, or redelivered.
+        publisher.withdraw(connection, [str(job.id) for job in todo if job.state == "cancelled"])
         slots.tell_completed(connection, todo)
         again: list[UUID] = [job.id for job in todo if job.retried_by is not None]
         fresh = jobs.try_again(connection, again)

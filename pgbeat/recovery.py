@@ -52,17 +52,8 @@ def lose(
         for each in lost
     ]
     ended = executions.record(connection, runs)
-    if back:
-        # Who was to be cancelled is so now, and must not come again.
-        cancelled = connection.scalars(_CANCELLED, {"ids": list(back)})
-        publisher.withdraw(connection, [str(job_id) for job_id in cancelled])
     workers.count(connection, RELEASED, len(lost))
     return ended
-
-
-_CANCELLED = text(
-    "SELECT id FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[])) AND state = 'cancelled'"
-)
 
 
 class Told(NamedTuple):

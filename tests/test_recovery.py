@@ -192,6 +192,22 @@ def test_a_lost_job_that_was_to_be_cancelled_is(ward: Ward) -> None:
     assert ward.sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
 
 
+def test_a_cancelled_job_that_celery_was_to_retry_does_not_come_again(ward: Ward) -> None:
+    """Where it ran could not be ended, and it asked for a retry before it knew."""
+    job_id = ward.job()
+    run = ward.run(job_id, 1)
+    jobs.ask_to_end(ward.connection, [job_id], "me")
+    with db.transaction(ward.connection):  # what `self.retry` publishes
+        retry = jobs.find(ward.connection, [job_id])
+        lifecycle.hand_out(ward.connection, ward.publisher, retry)
+    end = Run(run, job_id, False, state="failed", job_state="scheduled", error="not yet")
+    with db.transaction(ward.connection):
+        ended = executions.record(ward.connection, [end])
+        lifecycle.follow(ward.connection, ward.publisher, ended)
+    assert ward.state(job_id) == "cancelled"
+    assert ward.sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
+
+
 def test_one_that_was_given_up_and_lived_says_how_it_ended(ward: Ward) -> None:
     """Its job has gone on without it."""
     ward.worker(1, missing=10)
