@@ -234,7 +234,9 @@ class Recorder:
             return
         self._is_urgent = False
         connection = self._ledger.open()
-        if self._queue and (self._is_closing or now >= self._write_at or self._is_hasty()):
+        # What a thread of ours told of a job comes before what is said of it otherwise.
+        is_due = self._told or self._is_closing or now >= self._write_at
+        if self._queue and (is_due or self._is_hasty()):
             later = max(self._write_at, now - _BURST * _INTERVAL) + _INTERVAL
             self._write_at = min(later, now + _INTERVAL)
             self._write_queue()

@@ -17,12 +17,14 @@ import pytest
 from celery import Celery
 
 from pgbeat import db, executions, jobs, lifecycle, migrate, recovery, workers
+from pgbeat.attempts import Attempt
 from pgbeat.config import Settings, postgres_url
 from pgbeat.executions import Run
 from pgbeat.jobs import NewJob
 from pgbeat.publisher import publisher
 from pgbeat.recovery import Sweeper, Told
 from pgbeat.testing.databases import Server
+from pgbeat.tracking import Recorder
 from tests.crew import Crew
 from tests.fleet import transport_url
 from tests.processes import until
@@ -344,6 +346,21 @@ def test_what_the_main_process_tells(ward: Ward, began: bool, lost: bool) -> Non
     recovery.settle(ward.connection, 1, [told])
     assert ward.of(job_id) == [("failed", lost, "WorkerLostError: killed")]
     assert ward.state(job_id) == "failed"
+
+
+def test_what_a_thread_told_comes_before_what_celery_says(ward: Ward) -> None:
+    """In green pools both tell of a time limit: one attempt, though others are written just now."""
+    recorder = Recorder(ward.app, ward.settings, 1)
+    made = [ward.job() for _ in range(20)]
+    for job_id in made:
+        attempt = Attempt(job_id, "w1", 0, False, None)
+        recorder.tell(attempt)
+        attempt.end("failed")
+        recorder.tell(attempt)
+        recorder.tell_of(Told(job_id, "failed", "TimeLimitExceeded: 1", "failed", lost=False))
+        until(lambda j=job_id: ward.state(j) == "failed")  # type: ignore[misc]
+    recorder.close(10)
+    assert [len(ward.of(job_id)) for job_id in made] == [1] * 20
 
 
 def test_the_last_words_of_a_process_come_after_its_parents(ward: Ward) -> None:
