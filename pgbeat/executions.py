@@ -39,6 +39,8 @@ class Run(NamedTuple):
     pid: int | None = None
     acks_late: bool | None = None
     retry_attempt: int | None = None
+    #: The how-manieth of its job; `None` for the next.
+    number: int | None = None
     began: float | None = None
     ended: float | None = None
     lost: bool | None = None
@@ -70,11 +72,11 @@ _RUNS = """
       FROM json_to_recordset(CAST(:batch AS json)) AS d (
                id uuid, job_id uuid, is_new boolean, state text, job_state text, worker text,
                worker_id integer, pid integer, acks_late boolean, retry_attempt integer,
-               began float8, ended float8, lost boolean, duration_ms float8, cpu_time_ms float8,
-               memory_peak_mb float8, progress_done float8, progress_total float8,
-               progress_message text, result text, error text, traceback text, metadata jsonb,
-               checkpoint jsonb, makes_job boolean, namespace text, task text, args jsonb,
-               kwargs jsonb, queue text, created_by text)
+               number integer, began float8, ended float8, lost boolean, duration_ms float8,
+               cpu_time_ms float8, memory_peak_mb float8, progress_done float8,
+               progress_total float8, progress_message text, result text, error text,
+               traceback text, metadata jsonb, checkpoint jsonb, makes_job boolean, namespace text,
+               task text, args jsonb, kwargs jsonb, queue text, created_by text)
 """
 #: To be joined: not worth to be read anew for each row that it is compared with.
 _EACH = "(SELECT * FROM r OFFSET 0) AS r"
@@ -148,8 +150,8 @@ _BEGIN_SQL = f"""
                 progress_done, progress_total, progress_message, result, error, traceback,
                 metadata, told_at)
         SELECT r.id, r.job_id, j.schedule_id,
-               1 + coalesce((SELECT max(n.number) FROM pgbeat.executions n
-                              WHERE n.job_id = r.job_id), 0),
+               coalesce(r.number, 1 + coalesce((SELECT max(n.number) FROM pgbeat.executions n
+                                                 WHERE n.job_id = r.job_id), 0)),
                r.state, coalesce(r.lost, false), coalesce(r.retry_attempt, 0),
                coalesce(r.worker, ''), r.worker_id, r.pid, coalesce(r.acks_late, false),
                r.began_at, r.ended_at, r.duration_ms, r.cpu_time_ms, r.memory_peak_mb,

@@ -73,7 +73,8 @@ class Told(NamedTuple):
 
 _LAST = text(
     """
-    SELECT j.id, e.id, coalesce(e.state = 'running', false)
+    SELECT j.id, e.id, coalesce(e.state = 'running', false),
+           1 + coalesce((SELECT max(number) FROM pgbeat.executions WHERE job_id = j.id), 0)
       FROM pgbeat.jobs j LEFT JOIN LATERAL (
                SELECT id, state FROM pgbeat.executions
                 WHERE job_id = j.id AND worker_id = :worker
@@ -85,18 +86,21 @@ _LAST = text(
 
 
 def settle(connection: Connection, worker: int, told: Sequence[Told]) -> list[Ended]:
-    """Writes it: ends the execution of that worker, which may have died before it was told of."""
+    """Writes it: ends the execution of that worker, which may have died before it was told of.
+
+    Raises `IntegrityError` where the process tells of it just now: once more, it works.
+    """
     values = {"worker": worker, "jobs": [each.job_id for each in told]}
-    known = {str(job): (run, runs) for job, run, runs in connection.execute(_LAST, values)}
+    known = {str(job): rest for job, *rest in connection.execute(_LAST, values)}
     ended: list[Ended] = []
     for each in told:
         if each.job_id not in known:
             continue
-        run, is_running = known[each.job_id]
+        run, is_running, number = known[each.job_id]
         if is_running or (run is None and each.began):
-            said = _run(each, worker, run)
+            said = _run(each, worker, run, number)
             ended += executions.record(connection, [said])
-            known[each.job_id] = said.id, False
+            known[each.job_id] = [said.id, False, number]
         else:
             to = each.state
             ended += jobs.end(
@@ -106,7 +110,7 @@ def settle(connection: Connection, worker: int, told: Sequence[Told]) -> list[En
     return ended
 
 
-def _run(told: Told, worker: int, run: UUID | None) -> Run:
+def _run(told: Told, worker: int, run: UUID | None, number: int) -> Run:
     return Run(
         str(run or uuid4()),
         told.job_id,
@@ -118,6 +122,7 @@ def _run(told: Told, worker: int, run: UUID | None) -> Run:
         acks_late=told.acks_late,
         lost=told.lost,
         error=told.error,
+        number=number,
     )
 
 

@@ -15,6 +15,7 @@ from uuid import uuid4
 import psutil
 import pytest
 from celery import Celery
+from sqlalchemy.exc import IntegrityError
 
 from pgbeat import db, executions, jobs, lifecycle, migrate, recovery, workers
 from pgbeat.attempts import Attempt
@@ -371,6 +372,39 @@ def test_the_last_words_of_a_process_come_after_its_parents(ward: Ward) -> None:
     ward.run(job_id, 1)
     assert ward.of(job_id) == [("cancelled", False, "terminated")]
     assert ward.state(job_id) == "cancelled"
+
+
+def test_a_process_and_its_parent_tell_of_one_attempt_at_once(ward: Ward, database: str) -> None:
+    """The parent has looked, and found nothing, when the process tells that it began."""
+    first, second = ward.job(), ward.job()
+    ward.run(first, 1)
+    parent = Ward(database)
+    told = [
+        Told(job_id, "cancelled", "terminated", "cancelled", lost=False, worker="w1")
+        for job_id in (first, second)
+    ]
+
+    def tell() -> None:
+        with db.transaction(parent.connection):
+            recovery.settle(parent.connection, 1, told)
+
+    with ThreadPoolExecutor(1) as threads:
+        with db.transaction(ward.connection):
+            jobs.lock(ward.connection, [first])
+            telling = threads.submit(tell)
+            waits = "SELECT 1 FROM pg_locks WHERE NOT granted"
+            until(lambda: ward.sql(waits), what="it has looked")
+            child = Ward(database)
+            child.run(second, 1)
+            child.close()
+        with pytest.raises(IntegrityError) as raised:
+            telling.result()
+        assert executions.is_race(raised.value)
+        tell()
+    parent.close()
+    for job_id in (first, second):
+        assert ward.of(job_id) == [("cancelled", False, "terminated")]
+        assert ward.state(job_id) == "cancelled"
 
 
 def test_what_another_worker_runs_is_not_touched_by_that(ward: Ward) -> None:
