@@ -259,6 +259,13 @@ def _tell_of_failure(task: Any, task_id: str, exception: BaseException) -> None:
     )
 
 
+def _wait_for_room(sender: Any, request: Any, **kwargs: Any) -> None:
+    """A full pool of gevent's keeps the consumer waiting in the midst of starting a task, which then
+    begins though it was revoked meanwhile. Here it waits before it asks for that."""
+    if _tracked is not None and _tracked.pool == "gevent":
+        sender.pool._pool.wait_available()
+
+
 def _revoke(
     request: Any, sender: Any, terminated: bool = False, expired: bool = False, **kwargs: Any
 ) -> None:
@@ -295,6 +302,7 @@ _RECEIVERS = (
     (signals.task_prerun, _begin),
     (signals.task_failure, _fail),
     (signals.task_postrun, _end),
+    (signals.task_received, _wait_for_room),
     (signals.task_revoked, _revoke),
     (signals.task_unknown, _refuse),
     (signals.task_rejected, _refuse),

@@ -110,7 +110,7 @@ def test_cancel_in_each_state(fleet: Fleet, desk: Desk) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["threads", "solo"])
+@pytest.mark.parametrize("pool", ["threads", "solo", "gevent", "eventlet"])
 def test_cancel_what_is_claimed(fleet: Fleet, desk: Desk, pool: str) -> None:
     """Behind one that runs, in each pool; what runs goes on where the pool can't end it."""
     fleet.start("-P", pool, "-c", "1", "--prefetch-multiplier", "4")
