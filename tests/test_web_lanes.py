@@ -1,6 +1,7 @@
 """`/lanes` and `/direct`: limits set, held, let go, deleted; tasks run here and now."""
 
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -77,6 +78,20 @@ def test_a_new_limit_lets_jobs_go_at_once(web: Web, admin: Any, sql: Sql) -> Non
         done(admin.post("/lanes/l/resume"))
     verbs = [verb for verb, _, _ in audited(admin, "lane")]
     assert verbs == ["update", "pause", "update", "resume"]
+
+
+def test_a_change_takes_one_connection(web: Web, admin: Any, sql: Sql) -> None:
+    """As many changes at once as there are connections don't wait for each other."""
+    lane(sql, "l", 0)
+    backend = web.app.state.pgbeat
+    with ExitStack() as stack:
+        for _ in range(19):
+            stack.enter_context(backend.session())
+        done(admin.put("/lanes/l", json={"max_running": 2}))
+        done(admin.post("/lanes/l/pause"))
+        done(admin.post("/lanes/l/resume"))
+        problem(admin.delete("/lanes/l/reservations/1"), 404)
+        done(admin.delete("/lanes/l"))
 
 
 def test_cancelling_one_hands_its_slot_on(web: Web, sql: Sql) -> None:

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
-from pgbeat import jobs, lanes, notes, occupancy, reservations
+from pgbeat import db, jobs, lanes, notes, occupancy, reservations
 from pgbeat.errors import AlreadyExists, InvalidJob, InvalidTransition, NotFound
 from pgbeat.lanes import Figures, Lane
 from pgbeat.occupancy import Holder, InLine
@@ -239,7 +239,7 @@ def save_lane(
     Raises `AlreadyExists` or `NotFound` where only the other may be done.
     """
     with steering(backend) as (connection, publisher):
-        with backend.transaction() as inside:
+        with db.transaction(connection) as inside:
             before = lanes.lock(inside, backend.namespace, name)
             if before is None and only == "there":
                 lanes.get(inside, backend.namespace, name)
@@ -253,20 +253,26 @@ def save_lane(
     return lane, is_new
 
 
-def _switch(backend: Backend, caller: Caller, name: str, verb: Literal["pause", "resume"]) -> Lane:
-    with backend.transaction() as connection:
-        lanes.get(connection, backend.namespace, name)
-        before = lanes.lock(connection, backend.namespace, name)
-        if getattr(lanes, verb)(connection, backend.namespace, name):
-            lane = lanes.get(connection, backend.namespace, name)
-            notes.change(connection, author(backend, caller), verb, before, lane)
-        return lanes.get(connection, backend.namespace, name)
+def _switch(
+    connection: Connection,
+    backend: Backend,
+    caller: Caller,
+    name: str,
+    verb: Literal["pause", "resume"],
+) -> Lane:
+    lanes.get(connection, backend.namespace, name)
+    before = lanes.lock(connection, backend.namespace, name)
+    if getattr(lanes, verb)(connection, backend.namespace, name):
+        lane = lanes.get(connection, backend.namespace, name)
+        notes.change(connection, author(backend, caller), verb, before, lane)
+    return lanes.get(connection, backend.namespace, name)
 
 
 @router.post("/{name}/pause", summary="Pause a lane")
 def pause_lane(backend: TheBackend, caller: TheAdmin, name: LaneName) -> LaneDone:
     """Has nothing more handed out; what has a slot goes on. Of one that is paused, nothing."""
-    lane = _switch(backend, caller, name, "pause")
+    with backend.transaction() as connection:
+        lane = _switch(connection, backend, caller, name, "pause")
     return LaneDone(message=f"Lane '{name}' paused", lane=_found(lane))
 
 
@@ -274,7 +280,8 @@ def pause_lane(backend: TheBackend, caller: TheAdmin, name: LaneName) -> LaneDon
 def resume_lane(backend: TheBackend, caller: TheAdmin, name: LaneName) -> LaneDone:
     """Hands out what waits. Of one that isn't paused, nothing."""
     with steering(backend) as (connection, publisher):
-        lane = _switch(backend, caller, name, "resume")
+        with db.transaction(connection) as inside:
+            lane = _switch(inside, backend, caller, name, "resume")
         hand_out(connection, publisher, {(backend.namespace, name)})
     return LaneDone(message=f"Lane '{name}' resumed", lane=_found(lane))
 
@@ -289,7 +296,7 @@ def release_reservation(
     """Takes a direct execution that waits out of the line: who asked for it gets 503. One that has
     its slot gives it back when its task, or its process, ends."""
     with steering(backend) as (connection, publisher):
-        with backend.transaction() as inside:
+        with db.transaction(connection) as inside:
             lanes.get(inside, backend.namespace, name)
             reservations.bury(inside, backend.namespace, name)
             alive = reservations.live(inside, backend.namespace, name)
@@ -320,7 +327,7 @@ def delete_lane(
 ) -> LaneDeleted:
     """Deletes a lane that nothing waits in, and that no schedule or template names."""
     with steering(backend) as (connection, publisher):
-        with backend.transaction() as inside:
+        with db.transaction(connection) as inside:
             before = lanes.get(inside, backend.namespace, name)
             try:
                 lanes.remove(inside, backend.namespace, name, force=force)
