@@ -62,7 +62,35 @@ def test_nothing_is_told_of_what_is_not_there(web: Web) -> None:
     assert "there is nothing at this path" in problem(web.admin.get("/nowhere"), 404)
     answer = web.admin.put(PATH, json={})
     assert "PUT is not what this path takes" in problem(answer, 405)
-    assert set(answer.headers["allow"].split(", ")) <= {"GET", "POST"}
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        (PATH, "HEAD, GET, POST"),
+        (f"{PATH}/s", "HEAD, GET, PATCH, DELETE"),
+        (f"{PATH}/s/pause", "POST"),
+        ("/console/queues", "HEAD, GET, POST"),
+        ("/static/console.css", "HEAD, GET"),
+    ],
+)
+def test_what_a_path_takes_is_said(web: Web, path: str, methods: str) -> None:
+    for method in ("PUT", "OPTIONS"):
+        answer = web.admin.request(method, path)
+        assert problem(answer, 405) == (f"{method} is not what this path takes; it takes {methods}")
+        assert answer.headers["allow"] == methods
+
+
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/jobs", "/jobs/events", "/nowhere", "/login", "/static/console.css"]
+)
+def test_head_is_get_without_the_body(web: Web, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pgbeat.web.api import events
+
+    monkeypatch.setattr(events, "LONGEST", 0.1)
+    asked, wanted = web.admin.head(path), web.admin.get(path)
+    assert (asked.status_code, asked.headers) == (wanted.status_code, wanted.headers)
+    assert asked.content == b""
 
 
 @pytest.mark.parametrize("path", ["/nowhere", f"{PATH}/s/pause", f"{PATH}/"])

@@ -1,4 +1,4 @@
-"""Guards: headers that every answer has, and bodies that are too large."""
+"""Guards: headers that every answer has, bodies that are too large, and HEAD."""
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -28,7 +28,8 @@ _TOO_LARGE = (
 
 
 class Guards:
-    """ASGI middleware: it streams, and so is fit for server-sent events."""
+    """ASGI middleware: it streams, and so is fit for server-sent events. HEAD is answered as GET
+    is, without the body (RFC 9110, 9.3.2)."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -39,7 +40,8 @@ class Guards:
             await self.app(scope, receive, send)
             return
         path = str(scope["path"]).removeprefix(scope.get("root_path", ""))
-        size = 0
+        is_head = scope["method"] == "HEAD"
+        size, is_over = 0, False
 
         async def bounded() -> Message:
             nonlocal size
@@ -50,12 +52,17 @@ class Guards:
             return message
 
         async def guarded(message: Message) -> None:
+            nonlocal is_over
+            if is_over:
+                return
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     if name == "Cache-Control" and path.startswith(_STATIC):
                         continue
                     headers.setdefault(name, value)
+            elif is_head:  # the end, of a stream too
+                is_over, message = True, {"type": "http.response.body"}
             await send(message)
 
         if _announced(scope) > LARGEST:  # which is not waited for
@@ -63,7 +70,8 @@ class Guards:
             await guarded({"type": "http.response.start", "status": 413, "headers": headers})
             await send({"type": "http.response.body", "body": _TOO_LARGE})
             return
-        await self.app(scope, bounded, guarded)
+        asked = {**scope, "method": "GET"} if is_head else scope
+        await self.app(asked, bounded, guarded)
 
 
 def _announced(scope: Scope) -> int:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Mount
 
 from pgbeat import db
 from pgbeat.errors import (
@@ -176,13 +177,25 @@ def _http(request: Request, error: Exception) -> Response:
     detail = str(error.detail)
     if error.status_code == 404 and detail == "Not Found":
         detail = "there is nothing at this path; /docs lists what there is"
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        detail = f"{request.method} is not what this path takes" + (
-            f"; it takes {allowed}" if allowed else ""
-        )
     headers = dict(error.headers) if error.headers else None
+    if error.status_code == 405:
+        allowed = _allowed(request)
+        headers = {"Allow": allowed}
+        detail = f"{request.method} is not what this path takes; it takes {allowed}"
     return problem(request, error.status_code, detail, headers=headers)
+
+
+def _allowed(request: Request) -> str:
+    """The methods of all routes of the path: the router names those of the first, files none."""
+    routes = [each for each in request.app.router.routes if not isinstance(each, Mount)]
+    found = [
+        method
+        for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
+        if any(
+            each.matches({**request.scope, "method": method})[0] is Match.FULL for each in routes
+        )
+    ] or ["GET"]
+    return ", ".join(["HEAD", *found] if "GET" in found else found)
 
 
 def _database(request: Request, error: Exception) -> Response:
