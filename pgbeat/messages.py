@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -82,12 +83,22 @@ def message(
         queue,
         dumps(payload),
         priority,
-        eta if isinstance(eta, str) else None,
+        _moment(eta) if isinstance(eta, str) else None,
         int(expiration) if expiration is not None else None,
         exchange,
         routing_key,
         _job_id(headers.get("id")) if headers.get(JOB_HEADER) else None,
     )
+
+
+def _moment(eta: str) -> str | None:
+    """The ETA with a zone: without one it is UTC to Celery's workers, to Postgres the session's.
+    `None` for what is none: the worker says so."""
+    try:
+        moment = datetime.fromisoformat(eta)
+    except ValueError:
+        return None
+    return eta if moment.tzinfo is not None else moment.replace(tzinfo=UTC).isoformat()
 
 
 def _job_id(text: Any) -> str | None:

@@ -4,7 +4,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -430,6 +430,17 @@ def test_an_eta_is_kept_in_the_table(connection: Any, sql: Sql) -> None:
     assert inbox.bodies(seconds=10) == ["later"]
     ((then,),) = sql("SELECT extract(epoch FROM clock_timestamp())::float8")
     assert 0.6 <= float(then) - float(now) < 5
+
+
+def test_an_eta_without_a_zone_is_utc(connect: Connect) -> None:
+    """As to Celery's workers, whatever zone the session has."""
+    connection = connect(connect_args={"options": "-c timezone=America/New_York"})
+    inbox = Inbox(connection, "q")
+    soon = datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=0.6)
+    publish(connection, "q", "later", headers={"eta": soon.isoformat()})
+    publish(connection, "q", "the worker's to refuse", headers={"eta": "tomorrow"})
+    assert inbox.bodies() == ["the worker's to refuse"]
+    assert inbox.bodies(seconds=10) == ["later"]
 
 
 # -- threads --------------------------------------------------------------------------------------
