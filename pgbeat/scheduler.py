@@ -108,14 +108,24 @@ class Scheduler(celery.beat.Scheduler):
             self._leader.lose(error)
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        """One look at the schedules; 0, for it has done the waiting itself."""
+        """One look at the schedules; 0, for it has done the waiting itself.
+
+        Raises `SystemExit` once it is closed.
+        """
         try:
             if self._leader.lead():
                 self._look(wait=True)
-        except (DBAPIError, psycopg.Error) as error:
-            self._forget()
-            self._leader.lose(error)
-            self._leader.back_off()
+        except Exception as error:
+            if not self._closed:
+                if not isinstance(error, DBAPIError | psycopg.Error):
+                    raise
+                self._forget()
+                self._leader.lose(error)
+                self._leader.back_off()
+        if self._closed:
+            # By the handler of a signal that came in some object's `__del__`: Python drops what is
+            # raised there.
+            raise SystemExit
         return 0.0
 
     def run_due(self) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from celery import Celery
+from celery.beat import Service
 
 from pgbeat import Context, Launcher, launcher
 from pgbeat.scheduler import Scheduler
@@ -164,6 +165,24 @@ def test_stops_cleanly(processes: Processes, sql: Sql, sign: signal.Signals) -> 
         assert process.wait(10) == 0, process.output
         assert "Traceback" not in process.output
     until(lambda: sql(sessions) == [(0,)], 5)
+
+
+@pytest.mark.parametrize("step", ["before claim", "after conditions", "after commit"])
+def test_a_signal_that_python_drops_ends_it_too(app: Celery, sql: Sql, step: str) -> None:
+    """Celery's handler closes the scheduler and raises `SystemExit`: in vain, where that happens in
+    an object's `__del__`."""
+
+    class Interrupted(Scheduler):
+        def reached(self, reached: str) -> None:
+            if reached == step:
+                self.close()
+
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+        "VALUES ('s', 'tests.add', '1 hour', now())"
+    )
+    Service(app, scheduler_cls=Interrupted).start()
+    assert sql("SELECT count(*) FROM pgbeat.ticks") == [(int(step == "after commit"),)]
 
 
 def test_the_banner_shows_the_database_without_its_password(
