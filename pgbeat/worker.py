@@ -260,8 +260,8 @@ def _tell_of_failure(task: Any, task_id: str, exception: BaseException) -> None:
 
 
 def _wait_for_room(sender: Any, request: Any, **kwargs: Any) -> None:
-    """A full pool of gevent's keeps the consumer waiting in the midst of starting a task, which then
-    begins though it was revoked meanwhile. Here it waits before it asks for that."""
+    """A full pool of gevent's keeps the consumer waiting in the midst of starting a task, which
+    then begins though it was revoked meanwhile. Here it waits before it asks for that."""
     if _tracked is not None and _tracked.pool == "gevent":
         sender.pool._pool.wait_available()
 
