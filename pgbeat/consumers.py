@@ -98,14 +98,16 @@ def _note(reason: str) -> str:
     return _NOTE.replace("{reason}", reason)
 
 
+#: Whether a message `m` starts a job that has ended: it was cancelled while a consumer had it, or
+#: completed and not acknowledged, or asked for Celery's retry when it had been cancelled.
+_IS_OVER = """m.job_id IS NOT NULL AND coalesce((
+                   SELECT j.state IN ('completed', 'cancelled', 'skipped') FROM pgbeat.jobs j
+                    WHERE j.id = m.job_id), false)"""
 # Rows are found again by arrays of them here: a join's planner may take them for so many that it
-# reads the whole table. What starts a job that ended meanwhile is of no more use: it was cancelled
-# while the consumer had it, or completed and not acknowledged.
+# reads the whole table.
 _GIVE_BACK = """
     WITH mine AS (
-        SELECT m.id, m.queue_id, m.job_id IS NOT NULL AND coalesce((
-                   SELECT j.state IN ('completed', 'cancelled', 'skipped') FROM pgbeat.jobs j
-                    WHERE j.id = m.job_id), false) AS over,
+        SELECT m.id, m.queue_id, {over} AS over,
                :uncounted = 0 AND m.deliveries >= coalesce(q.delivery_limit, :limit) AS spent
           FROM {message} m LEFT JOIN {queue} q ON q.id = m.queue_id
          WHERE {which} FOR UPDATE OF m SKIP LOCKED),
@@ -124,7 +126,7 @@ _GIVE_BACK = """
          WHERE m.id = b.id RETURNING m.queue_id)
     SELECT (SELECT count(*) FROM mine), count(pgbeat.announce_queue(queue_id, 'again'))
       FROM (SELECT DISTINCT queue_id FROM back) AS q
-"""
+""".replace("{over}", _IS_OVER)
 
 
 def _give_back(tables: BrokerTables, which: str) -> TextClause:
@@ -256,23 +258,25 @@ def survey(connection: Connection, tables: BrokerTables) -> Survey:
 
 _PROMOTE = """
     WITH due AS (
-        SELECT ctid AS tid FROM {message}
+        SELECT m.ctid AS tid, {over} AS over FROM {message} m
          WHERE available_at <= clock_timestamp() ORDER BY available_at LIMIT :limit
            FOR UPDATE SKIP LOCKED),
+    useless AS (
+        DELETE FROM {message} m WHERE m.ctid = ANY (ARRAY(SELECT tid FROM due WHERE over))),
     ready AS (
         UPDATE {message} m
            SET visible = true, available_at = NULL, enqueued_at = now(),
                id = nextval('message_id_sequence')
-          FROM unnest(ARRAY(SELECT tid FROM due)) AS d (tid)
+          FROM unnest(ARRAY(SELECT tid FROM due WHERE NOT over)) AS d (tid)
          WHERE m.ctid = d.tid RETURNING m.queue_id)
-    SELECT (SELECT count(*) FROM ready), count(pgbeat.announce_queue(queue_id))
+    SELECT (SELECT count(*) FROM due), count(pgbeat.announce_queue(queue_id))
       FROM (SELECT DISTINCT queue_id FROM ready) AS q
-"""
+""".replace("{over}", _IS_OVER)
 
 
 def promote(connection: Connection, tables: BrokerTables, limit: int = 1000) -> int:
-    """Makes delayed messages available whose time has come; how many. They queue up behind those
-    that wait already."""
+    """Makes delayed messages available whose time has come; how many those are. They queue up
+    behind those that wait already."""
     row = connection.execute(tables.text(_PROMOTE), {"limit": limit}).one()
     return int(row[0])
 

@@ -224,11 +224,10 @@ def test_what_starts_a_job_that_has_ended_does_not_come_back(
 ) -> None:
     """It was cancelled while it was claimed, or completed and not acknowledged. One that failed may
     have been requeued by hand."""
-    states = ("pending", "running", "failed", "completed", "cancelled", "skipped")
     one = opened.consumer()
     put(connection, "q", "none")
-    for state in states:
-        put(connection, "q", state, job_id=insert(sql, state))
+    for name in ("pending", "running", "failed", "completed", "cancelled", "skipped"):
+        put(connection, "q", name, job_id=insert(sql, name))
     claimed = one.claim("q")
     if way == "die":
         one.die(connection)
@@ -357,6 +356,18 @@ def test_delayed_messages_are_promoted_when_due(opened: Sessions, connection: Co
     assert rows(
         connection, "SELECT payload FROM {message} WHERE available_at IS NOT NULL OR visible"
     ) == [("later",)]
+
+
+def test_what_is_due_of_a_job_that_has_ended_is_dropped(
+    opened: Sessions, connection: Connection, sql: Sql
+) -> None:
+    """Celery's own retry, asked for by a task whose job was cancelled in that moment."""
+    for name in ("scheduled", "running", "failed", "completed", "cancelled", "skipped"):
+        job_id = insert(sql, name)
+        put(connection, "q", name, available_at=later(connection, "1 hour"), job_id=job_id)
+    sql("UPDATE kombu_message SET available_at = now()")
+    assert consumers.promote(connection, TABLES) == 6
+    assert set(state(connection)) == {"scheduled", "running", "failed"}
 
 
 def test_no_message_is_promoted_twice(opened: Sessions, connection: Connection) -> None:
