@@ -14,9 +14,10 @@ import pytest
 from celery import Celery
 from sqlalchemy import Connection, text
 
-from pgbeat import builtin_tasks, db, deliveries, webhook_outbox, webhooks
+from pgbeat import builtin_tasks, db, deliveries, executions, webhook_outbox, webhooks
 from pgbeat.config import Settings, postgres_url
 from pgbeat.errors import AlreadyExists, InvalidJob, NotFound
+from pgbeat.executions import Run
 from pgbeat.publisher import Publisher, publisher
 from pgbeat.scheduler import Scheduler
 from pgbeat.tables import EVENTS
@@ -234,6 +235,17 @@ def test_what_is_told_of_a_job(state: str, events: list[str], add: Add, sql: Sql
         if event != "job.failed":
             assert (data["status"], data["number"], data["duration_ms"]) == (state, 1, 12.5)
             assert data["metadata"] == {"items": 3}
+
+
+def test_what_is_told_of_a_task_that_nobody_made_a_job_for(
+    connection: Connection, add: Add, sql: Sql
+) -> None:
+    """It is told of once, from its beginning to its end."""
+    add()
+    job_id, run_id = str(uuid.uuid4()), str(uuid.uuid4())
+    run = Run(run_id, job_id, True, "failed", "failed", worker="w", makes_job=True, task="t")
+    executions.record(connection, [run])
+    assert sorted(event for _, event in told(sql)) == ["job.failed", "job.run.failed"]
 
 
 def test_a_failure_that_is_tried_again_is_none_of_the_job(add: Add, sql: Sql) -> None:

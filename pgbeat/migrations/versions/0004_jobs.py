@@ -442,6 +442,10 @@ CREATE TRIGGER tell_job AFTER UPDATE OF state ON pgbeat.jobs FOR EACH ROW
     WHEN (NEW.state = 'failed' AND OLD.state <> 'failed' AND NEW.retried_by IS NULL
         AND NEW.task <> 'pgbeat.deliver')
     EXECUTE FUNCTION pgbeat.tell_job();
+-- A task that nobody made a job for may be told of when it has failed.
+CREATE TRIGGER tell_new_job AFTER INSERT ON pgbeat.jobs FOR EACH ROW
+    WHEN (NEW.state = 'failed' AND NEW.task <> 'pgbeat.deliver')
+    EXECUTE FUNCTION pgbeat.tell_job();
 
 CREATE FUNCTION pgbeat.tell_schedule() RETURNS trigger
 LANGUAGE plpgsql AS $$
