@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
 import pgbeat
-from pgbeat import control, db, executions, jobs, lifecycle, templates
+from pgbeat import control, db, executions, grouping, groups, jobs, lifecycle, templates
 from pgbeat.config import postgres_url
 from pgbeat.errors import (
     InvalidJob,
@@ -657,6 +657,20 @@ def test_retry_of_one_of_a_kind(desk: Desk, sql: Sql) -> None:
         desk.do(control.retry, job, job_source="user_cli")
     desk.do(control.cancel, other)
     assert desk.do(control.retry, job, job_source="user_cli").unique_key == "k"
+
+
+def test_retry_of_a_member_whose_group_has_ended(desk: Desk, sql: Sql) -> None:
+    """The group stays as it was."""
+    made = grouping.run(
+        desk.connection, desk.app, desk.settings, desk.publisher,
+        [{"task": "jobs.add", "args": [x], "max_attempts": 1} for x in (1, 2)],
+        created_by=ALICE.name, job_source="user_cli",
+    )  # fmt: skip
+    first = fails(desk, made.jobs[0])
+    again = desk.do(control.retry, first, job_source="user_cli")
+    assert (again.group_id, desk.job(first).retried_by) == (None, again.id)
+    [progress] = groups.progress(desk.connection, [made.group.id]).values()
+    assert (progress.total, progress.counts) == (2, {"failed": 1, "cancelled": 1})
 
 
 def test_retry_in_a_lane(desk: Desk, sql: Sql) -> None:
