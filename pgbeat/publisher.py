@@ -169,6 +169,9 @@ class TransactionPublisher:
         self._outbox = _Collected()
         self._connection = OutboxConnection(self._outbox, delays=delays_in_table(app.conf))
         self._producer = app.amqp.Producer(self._connection, auto_declare=False)
+        # Celery's own would publish by the app's pool, at once.
+        self._control = type(app.control)(app)
+        self._control.mailbox.producer_pool = None
         self._templates = Templates(app)
         self._made: dict[str, list[Message]] = {}
         self._is_prepared = False
@@ -226,7 +229,7 @@ class TransactionPublisher:
         if not job_ids or not delays_in_table(self._app.conf):
             return
         self._outbox.messages.clear()
-        self._app.control.revoke(list(job_ids), terminate=True, connection=self._connection)
+        self._control.revoke(list(job_ids), terminate=True, connection=self._connection)
         self._put(connection, self._outbox.messages)
 
     def clear(self, job_ids: Iterable[str] | None = None) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
 import pgbeat
-from pgbeat import control, db, executions, grouping, groups, jobs, lifecycle, templates
+from pgbeat import control, db, executions, grouping, groups, jobs, lifecycle, queues, templates
 from pgbeat.config import postgres_url
 from pgbeat.errors import (
     InvalidJob,
@@ -27,6 +27,7 @@ from pgbeat.errors import (
 )
 from pgbeat.executions import Run
 from pgbeat.jobs import Job
+from tests.broker import TABLES
 from tests.command_line import Sql
 from tests.jobs import ADMIN, ALICE, Desk, desks, insert, lane, make_app, messages
 from tests.processes import until
@@ -425,6 +426,26 @@ def test_cancel_what_runs(desk: Desk, sql: Sql) -> None:
         )
     ended = desk.job(job)
     assert (ended.state, ended.retried_by) == ("cancelled", None)
+
+
+@pytest.mark.parametrize("ends", ["COMMIT", "ROLLBACK"])
+def test_workers_hear_of_a_cancellation_with_its_commit(desk: Desk, sql: Sql, ends: str) -> None:
+    with db.transaction(desk.connection):
+        queues.declare_exchange(
+            desk.connection, TABLES, "celery.pidbox", "fanout", durable=False, auto_delete=False
+        )
+        TABLES.declare(desk.connection, ["a worker's"])
+        queues.bind(desk.connection, TABLES, "a worker's", "celery.pidbox", "", "fanout")
+    heard = (
+        "SELECT count(*) FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id "
+        "WHERE q.name = 'a worker''s'"
+    )
+    job = runs(desk, desk.make())
+    desk.connection.execute(text("BEGIN"))
+    control.cancel(desk.connection, desk.publisher, ADMIN, job.id)
+    assert sql(heard) == [(0,)]
+    desk.connection.execute(text(ends))
+    assert sql(heard) == [(1 if ends == "COMMIT" else 0,)]
 
 
 def test_what_is_about_to_run_when_it_is_cancelled(desk: Desk, database: str) -> None:
