@@ -78,10 +78,9 @@ def _troubles(leader: Beat | None, backlog: schedules.Backlog, settings: Setting
             "beat; set pgbeat_lock_key to another"
         )
     if backlog.lag > patience(settings):
-        found.append(
-            f"{backlog.due} schedules are due, the oldest for {backlog.lag:.0f} s; at most "
-            f"{patience(settings):g} s are usual"
-        )
+        many = f"{backlog.due} schedules are due, the oldest"
+        due = "1 schedule is due" if backlog.due == 1 else many
+        found.append(f"{due} for {backlog.lag:.0f} s; at most {patience(settings):g} s are usual")
     return found
 
 
