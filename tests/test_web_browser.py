@@ -175,6 +175,23 @@ def test_progress_moves_by_the_stream_without_a_reload(window: Any, web: Web, sq
     assert streams(web) == 1
 
 
+def test_long_words_fit_on_a_small_phone(window: Any, web: Web, sql: Sql) -> None:
+    """What has no blank is broken, and a job's id on the list is not."""
+    name, error = f"tenant.{'x' * 150}", f"ValueError: {'y' * 150}"
+    make_schedule(sql, name)
+    job_id = make_running(sql)
+    sql("UPDATE pgbeat.executions SET progress_message = %s RETURNING id", "/path" * 40)
+    sql("UPDATE pgbeat.jobs SET error = %s RETURNING id", error)
+    page = window(viewport={"width": 320, "height": 800}).sign_in(web.token("root", "admin"))
+    for path in ("schedules", f"schedules/{name}", f"backfill/{name}", "jobs", f"jobs/{job_id}",
+                 f"schedules?search={name}z"):  # fmt: skip
+        page.goto(f"/console/{path}")
+        assert fits(page), path
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto("/console/jobs")
+    assert page.locator("a.id").first.evaluate("each => each.getClientRects().length") == 1
+
+
 @pytest.mark.slow
 def test_a_page_that_nobody_sees_has_no_stream(window: Any, web: Web, sql: Sql) -> None:
     page = window().sign_in(web.token("root", "admin"))

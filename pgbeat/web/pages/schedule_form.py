@@ -13,7 +13,7 @@ _WHEN = (
     Field(
         "timetable", "Timetable",
         hint="cron: 0 */6 * * * – every: 15 min – once_at: 2026-12-24T18:00:00Z – solar: sunset "
-        "59.91 10.75 – after: another schedule",
+        "59.91 10.75 – rrule: FREQ=WEEKLY;BYDAY=MO – after: another schedule",
         is_wide=True,
     ),
     Field("timezone", "Time zone", hint="such as Europe/Oslo; empty: the app's"),
