@@ -272,6 +272,21 @@ def test_a_publisher_heals(connection: Any, sql: Sql) -> None:
     assert Inbox(connection, "q").bodies(4) == [0, 1, 2, 3]
 
 
+def test_who_consumes_now_and_then_heals(connection: Any, sql: Sql) -> None:
+    """As a web process does that inspects workers: nobody looks at its session in between."""
+    for n in range(3):
+        publish(connection, "q", n)
+        channel = connection.default_channel
+        messages: list[Any] = []
+        with kombu.Consumer(channel, [kombu.Queue("q")], on_message=messages.append, no_ack=True):
+            until(lambda: connection.drain_events(timeout=5) or messages)  # noqa: B023
+        assert [message.payload for message in messages] == [n]
+        terminate(sql)
+    publish(connection, "q", "healed")
+    connection.release()
+    until(lambda: others(sql) == [])
+
+
 def test_a_consumer_raises_and_its_claims_go_back(connection: Any, sql: Sql) -> None:
     inbox = Inbox(connection, "q", prefetch=5)
     publish(connection, "q", 1, 2)

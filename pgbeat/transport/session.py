@@ -222,6 +222,18 @@ class Session:
             if not self._listens:
                 self._renewal.set()
 
+    def is_alive(self) -> bool:
+        """Whether it is, as far as can be told at once: nobody may have looked for long."""
+        if self.lost is None and self.lock.acquire(blocking=False):
+            try:
+                if not self.wire.is_alive():
+                    self._fail(psycopg.OperationalError("the server closed the connection"))
+                elif self.hear():
+                    self.wake()  # a thread that waits for the socket finds nothing there any more
+            finally:
+                self.lock.release()
+        return self.lost is None
+
     def _fail(self, error: BaseException) -> None:
         if self.lost is None:
             self.lost = error
@@ -495,9 +507,11 @@ class Session:
                 request, self._request = self._request, None
                 request.done(result)
 
-    def hear(self) -> None:
-        """Takes note of the notifications that came with answers. The lock is held."""
-        for channel, payload in self.wire.notifications():
+    def hear(self) -> bool:
+        """Takes note of the notifications that came with answers; whether there were any. The lock
+        is held."""
+        heard = self.wire.notifications()
+        for channel, payload in heard:
             if channel == consumers.CHANNEL:
                 if payload == "bindings":
                     self._broker.bindings_changed()
@@ -509,6 +523,7 @@ class Session:
                 watched.hungry = True
                 if payload == "again":
                     self._marks.clear()
+        return bool(heard)
 
     def finish(self) -> None:
         """Waits for the end of what was sent. The lock is held."""

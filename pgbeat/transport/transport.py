@@ -58,6 +58,8 @@ class Transport(stock.Transport):
             client.password = str(url.password)
             client.hostname = url._replace(password=None).render_as_string()
         self._broker: brokers.Broker | None = None
+        #: The broker that this is counted by.
+        self._opened: brokers.Broker | None = None
         self._pid = os.getpid()
         self._session: Session | None = None
         self._owned: set[str] = set()
@@ -106,6 +108,9 @@ class Transport(stock.Transport):
     def establish_connection(self) -> "Transport":
         """Connects, really. Raises what the driver raises."""
         self.broker.open()
+        if self._opened is self.broker:  # again, for it was lost
+            self.broker.release()
+        self._opened = self.broker
         return self
 
     def create_channel(self, connection: Any) -> Any:
@@ -138,10 +143,10 @@ class Transport(stock.Transport):
                 if self._session is not None:
                     self._session.remove_waker(self.wake)
                 self._broker.release()
-            self._broker = self._session = None
+            self._broker = self._opened = self._session = None
 
     def verify_connection(self, connection: Any) -> bool:
-        return self._session is None or self._session.lost is None
+        return self._session is None or self._session.is_alive()
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
         """The URL for people; with the password only where it is asked for."""
