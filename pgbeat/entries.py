@@ -79,7 +79,8 @@ def _timetable(app: Celery, value: Any, relative: bool) -> tuple[str | None, tim
         fits = timedelta(0) < value.run_every <= timedelta(days=36_500)
         return None, value.run_every if fits else None
     if type(value) is crontab and value.nowfun is None and _zone_name(app):
-        return _cron(value), None
+        # A deadline is Celery's to keep.
+        return (None if app.conf.beat_cron_starting_deadline is not None else _cron(value)), None
     return None, None
 
 

@@ -289,6 +289,26 @@ def test_lazy_arguments_are_called_at_each_launch(app: Celery, connection: Conne
     assert entries.code_arguments(app, row, {}) == ([3], {"y": 4}, {"priority": 3})
 
 
+@pytest.mark.parametrize(("deadline", "launched"), [(None, 1), (600, 0), (6 * 3600, 1)])
+def test_a_crontab_has_celerys_starting_deadline(
+    app: Celery, beat: Beat, sql: Sql, deadline: int | None, launched: int
+) -> None:
+    """What was missed two hours ago or more is made up for, or too late for
+    `beat_cron_starting_deadline`."""
+    hour = (datetime.now(app.timezone) - timedelta(hours=2)).hour
+    app.conf.beat_cron_starting_deadline = deadline
+    app.conf.beat_schedule = {"s": {"task": TASK, "schedule": crontab(minute=0, hour=hour)}}
+    scheduler = beat()
+    scheduler.run_due()
+    sql(
+        "UPDATE pgbeat.schedules SET next_run = now() - interval '2 hours', "
+        "last_run = now() - interval '2 days', created_at = now() - interval '3 days'"
+    )
+    scheduler.run_due()
+    assert sql("SELECT count(*) FROM pgbeat.ticks WHERE outcome = 'launched'") == [(launched,)]
+    assert sql("SELECT next_run > now() FROM pgbeat.schedules WHERE source = 'code'") == [(True,)]
+
+
 # -- names and defaults -------------------------------------------------------------------------
 
 
