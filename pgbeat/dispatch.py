@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from celery import Celery
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
 from pgbeat import db, drafts, due, jobs, lifecycle, orders, ticks
 from pgbeat.config import Settings
@@ -68,21 +67,21 @@ class Dispatcher:
     ) -> list[Decision]:
         """Writes verdicts with everything that follows from them, each all or nothing.
 
-        One transaction for all; should the database refuse it, one for each, and those refused
-        again become `failed`. Verdicts on rows that changed meanwhile are dropped.
+        One transaction for all; should it fail, one for each, and those that fail again become
+        `failed`. Verdicts on rows that changed meanwhile are dropped.
         """
         self.waiting = set()
         try:
             try:
                 return self._commit(connection, verdicts, now)
-            except DBAPIError as error:
+            except Exception as error:
                 if db.is_lost(error):
                     raise
             decisions: list[Decision] = []
             for verdict in verdicts:
                 try:
                     decisions += self._commit(connection, [verdict], now)
-                except DBAPIError as error:
+                except Exception as error:
                     if db.is_lost(error):
                         raise
                     failed = self._judge.broken(verdict, error)
@@ -336,7 +335,7 @@ class Dispatcher:
         least = timedelta(seconds=self._settings.again_min)
         most = timedelta(seconds=self._settings.again_max)
         if isinstance(wanted, datetime):
-            wanted = wanted.astimezone(now.tzinfo) - now
+            wanted -= now
         return now + min(max(wanted, least), most)
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from pgbeat import orders
 from pgbeat.config import Settings
 from pgbeat.errors import InvalidJob
-from pgbeat.job_policies import JobPolicy
+from pgbeat.job_policies import JobPolicy, is_storable
 from pgbeat.jobs import NewJob, State
 from pgbeat.judge import Verdict
 from pgbeat.launchers import JobRequest
@@ -216,10 +216,4 @@ def _plain(value: Any, serializer: str) -> Any:
 
 def _if_json(row: Schedule, value: Any) -> Any:
     """The value if it can stand in a JSON column, else `None`; a row's own always can."""
-    if row.is_plain:
-        return value
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError):
-        return None
-    return value
+    return value if row.is_plain or is_storable(value) else None

@@ -103,9 +103,22 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+def is_storable(value: Any) -> bool:
+    """Whether it can stand in a column of JSON as it is: Postgres keeps neither NUL nor half a
+    character."""
+    try:
+        written = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        written.encode()
+    except (TypeError, ValueError):
+        return False
+    return "\\u0000" not in written.replace("\\\\", "")
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > 200:
         raise ValueError(f"{value!r} is not a name of 1 to 200 characters")
+    if not is_storable(value):
+        raise ValueError(f"{value!r} holds a character that Postgres can't keep")
     return value
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat import calendars, db, due, entries, policies
 from pgbeat.config import Settings
-from pgbeat.errors import ConditionTimeout, InvalidSchedule, PgbeatError
+from pgbeat.errors import ConditionError, ConditionTimeout, InvalidSchedule, PgbeatError
 from pgbeat.launchers import Context, JobRequest, Skip, ask, find, read_only
 from pgbeat.schedules import Schedule
 from pgbeat.ticks import Trigger
@@ -194,13 +194,14 @@ class Judge:
         ctx = Context(row, verdict.due_at, now, connect)
         try:
             answer = launcher.launch(ctx)
+            _check_again(answer.again)
             cursor = as_json(ctx.cursor, "the launcher's cursor")
         finally:
             for connection in opened:
                 connection.close()
         verdict = verdict._replace(cursor=cursor, again=answer.again)
         if isinstance(answer, Skip):
-            return verdict._replace(skip=answer.reason)
+            return verdict._replace(skip=_storable(answer.reason))
         if row.args is None:
             args, kwargs, options = entries.code_arguments(self._app, row, self._default_entries)
             options = {**options, **answer.options}
@@ -229,7 +230,18 @@ class Judge:
         else:
             message = getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause)
             text = f"{type(cause).__name__}: {message}".rstrip(": ")
-        return text.replace("\0", "\\0")[:LONGEST]
+        return _storable(text)[:LONGEST]
+
+
+def _storable(words: str) -> str:
+    """What of a text the database can hold: neither NUL nor half a character."""
+    return words.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+
+
+def _check_again(again: Any) -> None:
+    is_time = isinstance(again, datetime) and again.tzinfo is not None
+    if again is not None and not is_time and not isinstance(again, timedelta):
+        raise ConditionError(f"again is {again!r}; it is a timedelta, or a datetime with a tzinfo")
 
 
 def as_json(value: Any, what: str) -> str:

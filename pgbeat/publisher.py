@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import kombu.exceptions
 from celery import Celery
+from kombu import Queue
 from sqlalchemy import Connection
 
 from pgbeat import db
@@ -14,6 +15,7 @@ from pgbeat.config import Settings, delays_in_table, is_own_broker
 from pgbeat.errors import ConfigError, InvalidSchedule
 from pgbeat.message_templates import Launch, Templates
 from pgbeat.messages import JOB_HEADER, BrokerTables, Message
+from pgbeat.queues import check_name
 from pgbeat.transport.outbox import OutboxConnection
 
 #: What a row's `options` may hold: `Task.apply_async`'s options that are data.
@@ -124,13 +126,17 @@ def _making(task: str) -> Iterator[None]:
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raises `InvalidSchedule` for an option that is not one of a message's."""
+    """Raises `InvalidSchedule` for an option that is not one of a message's, or can't be it."""
     unknown = sorted(set(options) - OPTIONS)
     if unknown:
         raise InvalidSchedule(
             f"options has {', '.join(map(repr, unknown))}, which is no publish option; "
             f"there are {', '.join(sorted(OPTIONS))}"
         )
+    if not isinstance(queue := options.get("queue"), str | Queue | None):
+        raise InvalidSchedule(f"options: queue is {queue!r}; it is to be a queue's name")
+    if not isinstance(headers := options.get("headers"), Mapping | None):
+        raise InvalidSchedule(f"options: headers is {headers!r}; it is to be an object")
 
 
 class _Collected:
@@ -182,7 +188,11 @@ class TransactionPublisher:
             return
         self._is_prepared = True
         self.tables.adopt(connection)
-        for queue in self._app.amqp.queues.values():
+        for name, queue in self._app.amqp.queues.items():
+            try:
+                check_name(name)
+            except ValueError:  # Celery keeps all that were ever named; its publish said so
+                continue
             queue(self._connection.default_channel).declare()
         self._outbox.declare(connection, self.tables)
 

@@ -21,6 +21,17 @@ ARGUMENTS = {
 LONGEST_NAME = 200
 
 
+def check_name(name: Any) -> None:
+    """Raises `ValueError` for what can't be the name of a queue, or of its exchange."""
+    if not isinstance(name, str) or "\0" in name:
+        raise ValueError(f"a queue's name is text without NUL; {repr(name)[:40]} is not")
+    name.encode()
+    if not 0 < len(name) <= LONGEST_NAME:
+        raise ValueError(
+            f"a queue's name has 1 to {LONGEST_NAME} characters; {name[:40]!r}… has {len(name)}"
+        )
+
+
 class Declared(NamedTuple):
     """A queue that is there."""
 
@@ -90,10 +101,7 @@ def declare(
     later declaration leaves out stays. Raises `QueueLocked` where the queue is another's, and
     `ValueError` for a name or an argument that can't be.
     """
-    if not 0 < len(name) <= LONGEST_NAME:
-        raise ValueError(
-            f"a queue's name has 1 to {LONGEST_NAME} characters; {name[:40]!r}… has {len(name)}"
-        )
+    check_name(name)
     values = {column: _whole(key, arguments) for key, column in ARGUMENTS.items()}
     if values["max_priority"] is not None:
         values["max_priority"] = min(values["max_priority"], 255)

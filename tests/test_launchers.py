@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from celery import Celery
@@ -557,3 +557,42 @@ def test_a_request_that_can_not_be_launched_fails(
     assert outcome == "failed"
     assert error in said
     assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        (JobRequest(options={"queue": "q" * 201}), "a queue's name has 1 to 200 characters"),
+        (JobRequest(options={"queue": "q\0"}), "a queue's name is text without NUL"),
+        (JobRequest(options={"queue": "q\ud800"}), "surrogates not allowed"),
+        (JobRequest(options={"queue": 5}), "options: queue is 5; it is to be a queue's name"),
+        (JobRequest(options={"headers": [1]}), "options: headers is [1]; it is to be an object"),
+        (JobRequest(again=cast(Any, "soon")), "again is 'soon'; it is a timedelta, or a datetime"),
+        (JobRequest(again=datetime(2030, 1, 1)), "with a tzinfo"),  # noqa: DTZ001
+        (Skip("q\0\ud800"), r"q\0\ud800"),
+        (ValueError("q\0\ud800"), r"ValueError: q\0\ud800"),
+    ],
+)
+def test_nothing_that_a_launcher_gives_holds_up_other_schedules(
+    beat: Beat, sql: Sql, given: JobRequest | Exception, error: str
+) -> None:
+    def give(ctx: Context) -> JobRequest:
+        if isinstance(given, Exception):
+            raise given
+        return given
+
+    mine(lambda ctx: True, give)
+    launcher("Fine")(Always)
+    add(sql)
+    add(sql, "fine", launcher="Fine")
+    first = beat()
+    first.run_due()
+    decided: dict[str, str] = dict(
+        sql("SELECT schedule, coalesce(reason, error, outcome) FROM pgbeat.ticks")
+    )
+    assert decided["fine"] == "launched"
+    assert error in decided["s"]
+    first.close()
+    add(sql, "later", launcher="Fine")
+    beat().run_due()  # as the next leader in this process
+    assert sql("SELECT outcome FROM pgbeat.ticks WHERE schedule = 'later'") == [("launched",)]

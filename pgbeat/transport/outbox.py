@@ -7,6 +7,7 @@ from amqp.protocol import queue_declare_ok_t
 from kombu import Connection as BrokerConnection
 
 from pgbeat.messages import BrokerTables, Message
+from pgbeat.queues import check_name
 from pgbeat.transport.channel import Channel
 from pgbeat.transport.transport import Transport
 
@@ -32,8 +33,17 @@ class OutboxChannel(Channel):
         client.sink.write(message if client.delays else message._replace(available_at=None))
         return None
 
+    def exchange_declare(self, exchange: str | None = None, *args: Any, **kwargs: Any) -> None:
+        """Raises `ValueError` for a name that none can have: the database would refuse it, and all
+        that is declared with it."""
+        if exchange:
+            check_name(exchange)
+        super().exchange_declare(exchange, *args, **kwargs)
+
     def queue_declare(self, queue: str | None = None, *args: Any, **kwargs: Any) -> Any:
-        """A queue that is published to is there; what else it is, its consumer declares."""
+        """A queue that is published to is there; what else it is, its consumer declares. Raises
+        `ValueError` as `exchange_declare` does."""
+        check_name(queue)
         self._do(_declare, queue)
         return queue_declare_ok_t(queue, 0, 0)
 
