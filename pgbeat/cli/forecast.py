@@ -40,7 +40,7 @@ from pgbeat.timetables import Timetable, zone
 @click.option("--by-minute", is_flag=True, help="Show how much is due in each minute.")
 @click.option(
     "--limit",
-    type=click.IntRange(0),
+    type=click.IntRange(0, 1_000_000),
     default=50,
     show_default=True,
     metavar="N",
