@@ -245,15 +245,15 @@ _MAY_CREATE = text("SELECT coalesce(has_schema_privilege(current_schema(), 'CREA
 
 def _broker_elsewhere(app: "Celery") -> Check:
     where = "the broker"
-    with app.connection_for_write() as broker:
-        try:
+    try:
+        with app.connection_for_write() as broker:
             where = broker.as_uri()
             broker.ensure_connection(max_retries=1, interval_start=0, timeout=5)
-        except Exception as error:  # any transport's
-            return Check(
-                "broker",
-                "fail",
-                f"{where} can't be reached: {str(error) or type(error).__name__}",
-                "Start it, or put the app's broker_url right.",
-            )
+    except Exception as error:  # any transport's
+        return Check(
+            "broker",
+            "fail",
+            f"{where} can't be reached: {str(error) or type(error).__name__}",
+            "Start it, or put the app's broker_url right.",
+        )
     return Check("broker", "ok", f"{where}, another server: each launch is sent at least once")

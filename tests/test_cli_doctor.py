@@ -168,6 +168,10 @@ def test_a_broker_elsewhere(database: str, app: Celery) -> None:
     shown = run_with(app, "doctor")
     assert "memory://" in shown.stdout
     assert ", another server: each launch is sent at least once" in shown.stdout
+    app.conf.broker_url = "nosuch://"
+    assert (
+        "the broker can't be reached: 'No such transport: nosuch'" in run_with(app, "doctor").stdout
+    )
     app.conf.broker_url = "amqp://u:secret@127.0.0.1:1//"
     shown = run_with(app, "doctor")
     assert shown.exit_code == 1
