@@ -155,6 +155,7 @@ def test_a_list_is_a_group_too_and_is_told_as_json(app: Celery, write: Write) ->
     ("content", "message"),
     [
         ("[", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
         ("7", "is no group; write a list of jobs, or an object"),
         ('{"job": []}', "is no group"),
         ('{"jobs": ["tests.add"], "node": "x"}', "a group has no 'node'; there are name, mode"),

@@ -243,7 +243,7 @@ def _read(file: TextIO) -> dict[str, Any]:
     """What a file says of a group. Raises `BadInput`."""
     try:
         found = json.load(file)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{file.name} is no JSON: {error}") from None
     if isinstance(found, list):
         found = {"jobs": found}
