@@ -17,7 +17,7 @@ from celery.exceptions import Retry
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import db, lanes, leases, occupancy, reservations
+from pgbeat import db, job_policies, lanes, leases, occupancy, reservations
 from pgbeat.allotment import allot
 from pgbeat.config import Settings
 from pgbeat.errors import NoSlot
@@ -55,21 +55,22 @@ def run_direct(
 
     `task` is a task or a registered name, `timeout` seconds to wait for the slot (not for the
     task), `settings` those of the app unless given. Raises `NoSlot` when the time is over,
-    `NotFound` for a lane that is not there, and whatever the task raises. When this process dies,
-    the slot is free again.
+    `NotFound` for a lane that is not there, `InvalidJob` for tags or resources that are none, and
+    whatever the task raises. When this process dies, the slot is free again.
     """
     app = app or (task.app if isinstance(task, Task) else current_app._get_current_object())
     name = task.name if isinstance(task, Task) else task
     check_task(app, name)
     found = task if isinstance(task, Task) else app.tasks[name]
     settings = settings or Settings.load(app.conf)
+    policy = job_policies.parse({"tags": tags, "resources": resources or {}})
     with publishing(app, settings) as broker:
         place = _Place(settings, broker, lane)
         with place.slot(
             timeout,
             task=name,
-            tags=list(tags),
-            resources=dict(resources or {}),
+            tags=list(policy.tags or ()),
+            resources=dict(policy.resources or {}),
             created_by=created_by or f"process:{gethostname()}:{os.getpid()}",
         ):
             return _apply(found, tuple(args), dict(kwargs or {}))
