@@ -73,8 +73,8 @@ def submit(
 ) -> Change:
     """Makes a job, the actor's, with its message; or finds the one that has its unique key.
 
-    Raises `InvalidJob`, `UnknownTask` and `InvalidSchedule` for what the order has wrong, and what
-    Celery raises for what can't be published.
+    Raises `InvalidJob`, `UnknownTask` and `InvalidSchedule` for what the order has wrong, and
+    kombu's `OperationalError` for a broker that is away.
     """
     job, is_new = place(
         connection, app, settings, publisher, order, created_by=actor.name, job_source=job_source

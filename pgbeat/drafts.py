@@ -125,6 +125,9 @@ def of_order(
     Raises `InvalidJob`, `UnknownTask` and `InvalidSchedule` for what it has wrong: a task that the
     app hasn't registered, arguments that it doesn't take, a template or a lane that isn't there.
     """
+    for what, value in (("kwargs", order.kwargs), ("options", order.options)):
+        if not isinstance(value, Mapping):
+            raise InvalidJob(f"{what} is {value!r}; it is to be a mapping")
     name, args, kwargs = order.task, order.args, dict(order.kwargs)
     options, queue = dict(order.options), order.queue
     policy = stock.policy(order.policy)
@@ -142,7 +145,7 @@ def of_order(
         raise InvalidJob("a job of which task? Name a task or a template")
     args = () if args is None else args
     check_task(app, name)
-    check_options(options)
+    check_options(options if queue is None else {**options, "queue": queue})
     if "eta" in options or "countdown" in options:
         raise InvalidJob("options has a time for it; give run_at or countdown instead")
     check_arguments(app, name, args, kwargs)
@@ -183,8 +186,13 @@ def _run_at(order: Order, stock: Stock) -> datetime | None:
             run_at = stock.now + order.countdown
         except OverflowError:
             raise InvalidJob("countdown: there is no such time any more") from None
+        except TypeError:
+            said = f"countdown is {order.countdown!r}; it is to be seconds or a timedelta"
+            raise InvalidJob(said) from None
     elif order.run_at is None:
         return None
+    elif not isinstance(order.run_at, datetime):
+        raise InvalidJob(f"run_at is {order.run_at!r}; it is to be a datetime with a time zone")
     elif order.run_at.tzinfo is None:
         raise InvalidJob(f"run_at is {order.run_at.isoformat()}, without a time zone; give it one")
     else:
@@ -200,18 +208,15 @@ def _serializer(app: Celery, task: str, options: Mapping[str, Any]) -> str:
 def _plain(value: Any, serializer: str) -> Any:
     """The value as JSON has it; `None` if it can't. What kombu's JSON knows beyond JSON, times for
     one, is as kombu writes it: in a message, it is that again."""
+    if is_storable(value):
+        return value
+    if serializer != "json":
+        return None
     try:
-        json.dumps(value, allow_nan=False)
+        found = json.loads(kombu_json.dumps(value))
     except (TypeError, ValueError):
-        if serializer != "json":
-            return None
-        try:
-            found = json.loads(kombu_json.dumps(value))
-            json.dumps(found, allow_nan=False)
-        except (TypeError, ValueError):
-            return None
-        return found
-    return value
+        return None
+    return found if is_storable(found) else None
 
 
 def _if_json(row: Schedule, value: Any) -> Any:

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from pgbeat import control, drafts, job_policies, jobs, permissions, submissions
 from pgbeat.config import Settings
 from pgbeat.drafts import Order
+from pgbeat.errors import InvalidJob
 from pgbeat.jobs import Job
 from pgbeat.permissions import Actor
 from pgbeat.publisher import Publisher
@@ -45,16 +46,22 @@ def submit(
     is whose job it is; the process's login, unless given.
 
     Returns the job; with a unique key that an unfinished job has, that one. Raises `InvalidJob`,
-    `UnknownTask` or `InvalidSchedule` for what is not right with it, and what Celery raises.
+    `UnknownTask` or `InvalidSchedule` for what is not right with it, and kombu's `OperationalError`
+    for a broker that is away.
     """
     found: Celery = app or getattr(task, "app", None) or current_app._get_current_object()
     name = getattr(task, "name", task)
     if name is not None and name not in found.tasks:
         found.loader.import_default_modules()
     settings = Settings.load(found.conf)
+    if isinstance(countdown, int | float):
+        try:
+            countdown = timedelta(seconds=countdown)
+        except (ValueError, OverflowError):
+            raise InvalidJob(f"countdown is {countdown!r}; there is no such time") from None
     order = Order(
         name, args or None, kwargs or {}, job_policies.parse(policy), queue, options or {}, run_at,
-        timedelta(seconds=countdown) if isinstance(countdown, int | float) else countdown,
+        countdown,
     )  # fmt: skip
     actor = Actor(created_by) if created_by else permissions.user()
     with submissions.publishing(found, settings) as broker:

@@ -6,14 +6,17 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from celery import Celery
+from kombu.exceptions import OperationalError
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from pgbeat import db, drafts, jobs, lines, orders
 from pgbeat.config import Settings, is_own_broker
 from pgbeat.drafts import Draft, Order
-from pgbeat.errors import InvalidJob, NotUnique
+from pgbeat.errors import InvalidJob, NotUnique, PgbeatError
 from pgbeat.jobs import Job
+from pgbeat.message_templates import Launch
 from pgbeat.publisher import Publisher, TransactionPublisher, publisher
 from pgbeat.schedules import CHANNEL
 
@@ -30,7 +33,8 @@ def write(connection: Connection, publisher: Publisher, batch: Sequence[Draft]) 
     """Writes jobs and their messages into the open transaction, in their order. Where an unfinished
     job has a job's unique key, or one of the batch before it, that one is returned instead.
 
-    Raises what Celery raises for what can't be published.
+    Raises `InvalidJob` for what Celery can't publish, and kombu's `OperationalError` for a broker
+    that is away.
     """
     keys = {d.job.unique_key: d.unique_for for d in batch if d.job.unique_key is not None}
     namespaces = {d.job.namespace for d in batch}
@@ -62,15 +66,25 @@ def _create(connection: Connection, publisher: Publisher, batch: Sequence[Draft]
     handed = [d for d in batch if d.job.is_dispatched]
     queues: dict[str, str | None] = {}
     if publisher.transactional:
-        queues = {d.job.id: publisher.publish(d.launch) for d in handed}
+        queues = {d.job.id: _publish(publisher, d.launch) for d in handed}
     made = jobs.make(
         connection, [d.job._replace(queue=d.job.queue or queues.get(d.job.id)) for d in batch]
     )
     if not publisher.transactional:
         for each in handed:
-            publisher.publish(each.launch)
+            _publish(publisher, each.launch)
     publisher.flush(connection, [d.job.id for d in handed])
     return made
+
+
+def _publish(publisher: Publisher, launch: Launch) -> str | None:
+    try:
+        return publisher.publish(launch)
+    except (PgbeatError, DBAPIError, OperationalError):
+        raise
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        raise InvalidJob(f"task {launch.task!r} can't be published: {said}") from error
 
 
 _ANNOUNCE_LANE = text("SELECT pgbeat.announce_lane(:namespace, :lane)")

@@ -2,6 +2,7 @@
 
 import getpass
 import json
+import os
 import re
 import signal
 import sys
@@ -227,10 +228,20 @@ def test_run(did: Did, sql: Sql, app: Celery, database: str) -> None:
         ((), "a job of which task? Name a task or a template"),
         (("--template", "x"), "there is no template 'x'"),
         (("jobs.add", "--args", "{"), "'{' is not JSON"),
+        (("jobs.add", "--args", "[1]", "--options", '{"expires": "x"}'), "can't be published: "),
+        (("jobs.add", "--args", "[1]", "--tag", os.fsdecode(b"\xff")), "a character that Postgres"),
     ],
 )
 def test_run_refused(app: Celery, sql: Sql, arguments: tuple[str, ...], sentence: str) -> None:
     assert sentence in refused(run_with(app, "jobs", "run", *arguments))
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
+
+
+def test_run_without_the_broker(app: Celery, sql: Sql) -> None:
+    app.conf.broker_url = "redis://localhost:1/0"
+    result = run_with(app, "jobs", "run", "jobs.add", "--args", "[1]")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: the broker can't be had, or refused: ")
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
 
 

@@ -1,10 +1,15 @@
 """Control: jobs made, cancelled, held and let go, retried, moved and deleted; no worker runs."""
 
+import json
 import os
+import subprocess
+import sys
 import threading
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -168,6 +173,15 @@ def test_from_a_template(desk: Desk, sql: Sql) -> None:
         ({"template": "none"}, InvalidJob, "there is no template 'none'"),
         ({"run_at": datetime(2030, 1, 1)}, InvalidJob, "without a time zone"),  # noqa: DTZ001
         ({"task": None}, InvalidJob, "a job of which task?"),
+        ({"run_at": "2030-01-01"}, InvalidJob, "it is to be a datetime with a time zone"),
+        ({"countdown": "5"}, InvalidJob, "it is to be seconds or a timedelta"),
+        ({"kwargs": [1]}, InvalidJob, "it is to be a mapping"),
+        ({"queue": 5}, InvalidSchedule, "queue is 5; it is to be a queue's name"),
+        ({"queue": "q" * 201}, InvalidJob, "can't be published: ValueError: a queue's name has 1"),
+        ({"options": {"expires": "x"}}, InvalidJob, "task 'jobs.add' can't be published: "),
+        ({"args": ({1},)}, InvalidJob, "can't be published: EncodeError: "),
+        ({"unique_key": "a\0"}, InvalidJob, "holds a character that Postgres can't keep"),
+        ({"tags": ["\ud800"]}, InvalidJob, "holds a character that Postgres can't keep"),
     ],
 )
 def test_what_is_wrong_with_an_order(
@@ -178,6 +192,17 @@ def test_what_is_wrong_with_an_order(
         desk.order(*args, **{key: value for key, value in given.items() if key != "args"})
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
     assert messages(sql) == []
+    pgbeat.submit("jobs.add", 1, app=desk.app)  # what comes after is not held up by it
+    assert len(messages(sql)) == 1
+
+
+@pytest.mark.parametrize("words", ["a\0b", "a\ud800b"])
+def test_arguments_that_postgres_can_not_keep_are_sent_all_the_same(
+    desk: Desk, sql: Sql, words: str
+) -> None:
+    assert desk.make(words).args is None
+    [(payload,)] = sql("SELECT payload::json FROM kombu_message")
+    assert json.loads(b64decode(payload["body"]))[0] == [words]
 
 
 def test_arguments_that_only_kombu_knows(desk: Desk, sql: Sql) -> None:
