@@ -51,8 +51,6 @@ def submit(
     """
     found: Celery = app or getattr(task, "app", None) or current_app._get_current_object()
     name = getattr(task, "name", task)
-    if name is not None and name not in found.tasks:
-        found.loader.import_default_modules()
     settings = Settings.load(found.conf)
     if isinstance(countdown, int | float):
         try:

@@ -47,6 +47,9 @@ def check_task(app: Celery, name: str) -> None:
     """Raises `UnknownTask`, with the nearest there is, unless the app has registered the task."""
     if name in app.tasks:
         return
+    app.loader.import_default_modules()  # outside of workers and beats nobody has yet
+    if name in app.tasks:
+        return
     own = sorted(task for task in app.tasks if not task.startswith("celery."))
     near = get_close_matches(name, own, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""

@@ -205,6 +205,24 @@ def test_arguments_that_postgres_can_not_keep_are_sent_all_the_same(
     assert json.loads(b64decode(payload["body"]))[0] == [words]
 
 
+def test_a_template_is_of_a_task_that_nobody_imported_yet(
+    database: str, sql: Sql, tmp_path: Path
+) -> None:
+    (tmp_path / "late").mkdir()
+    (tmp_path / "late/__init__.py").write_text(
+        "from celery import Celery\n"
+        f"app = Celery('late', broker='pgbeat+' + {database!r})\n"
+        "app.autodiscover_tasks(['late'])\n"
+    )
+    (tmp_path / "late/tasks.py").write_text(
+        "from late import app\n@app.task\ndef later(): return 5\n"
+    )
+    sql("INSERT INTO pgbeat.templates (name, task) VALUES ('t', 'late.tasks.later')")
+    program = "import pgbeat, late; pgbeat.submit(template='t')"
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=60)
+    assert sql("SELECT task FROM pgbeat.jobs") == [("late.tasks.later",)]
+
+
 def test_arguments_that_only_kombu_knows(desk: Desk, sql: Sql) -> None:
     """They are kept so that a retry has them too."""
     moment = datetime(2026, 1, 2, tzinfo=UTC)
