@@ -28,6 +28,7 @@ from pgbeat.testing.databases import Server
 from pgbeat.tracking import Recorder
 from tests.crew import Crew
 from tests.fleet import transport_url
+from tests.line import Line
 from tests.processes import until
 
 
@@ -531,6 +532,35 @@ def test_the_main_process_killed_alone(crew: Crew) -> None:
     for child in children:
         if child.is_running():
             child.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_worker_that_is_cut_off_and_comes_back(crew: Crew, pool: str) -> None:
+    """It counts as dead, and others do what it had. What it tells later changes nothing of that."""
+    line = Line(crew.database)
+    crew.start("-P", pool, "-c", "2", TESTS_BROKER=transport_url(line.dsn))
+    early, late = crew.one("hold", "a", max_attempts=2, retry_base=0), crew.one("hold_late", "a")
+    for job_id in (early, late):
+        crew.runs(job_id)
+    other = crew.start("-P", "threads", "-c", "3")
+    line.cut()
+    until(lambda: crew.see(early).runs[0].lost, 60, "it counts as dead")
+    again = str(crew.see(early).job.retried_by)
+    assert [run.worker for run in (crew.runs(again)[0], crew.runs(late, 2)[1])] == ["w1@tests"] * 2
+    crew.open("a")
+    ends = [seen.job for seen in crew.ended(early, late, again)]
+    assert [job.state for job in ends] == ["failed", "completed", "completed"]
+    line.mend()
+    for job_id in (early, late):  # it says how they really ended
+        until(lambda j=job_id: crew.see(j).runs[0].state == "completed", 60)  # type: ignore[misc]
+    other.terminate()
+    other.wait(30)
+    [last] = crew.ended(crew.one("add"))
+    assert last.runs[0].worker == "w0@tests"
+    assert [crew.see(job.id).job for job in ends] == ends
+    assert crew.sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
+    line.close()
 
 
 @pytest.mark.slow

@@ -1,0 +1,74 @@
+"""A line to the server that can be cut, of which the server hears, and who is on it does not."""
+
+import socket
+import threading
+from contextlib import suppress
+
+from psycopg.conninfo import conninfo_to_dict
+
+from pgbeat.config import postgres_url
+
+
+class Line:
+    """Forwards connections to a database (DSN), each way by a thread."""
+
+    def __init__(self, dsn: str) -> None:
+        self._to = conninfo_to_dict(dsn)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        #: The ends of the workers, and those of the server.
+        self._near: list[socket.socket] = []
+        self._far: list[socket.socket] = []
+        self._is_cut = False
+        url = postgres_url(dsn).set(drivername="postgresql", host="127.0.0.1", query={})
+        url = url.set(port=self._listener.getsockname()[1])
+        #: The database by this line.
+        self.dsn = url.render_as_string(hide_password=False)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                self._near.append(near)
+                if not self._is_cut:
+                    far = self._connect()
+                    self._far.append(far)
+                    for ends in ((near, far), (far, near)):
+                        threading.Thread(target=self._forward, args=ends, daemon=True).start()
+
+    def _connect(self) -> socket.socket:
+        host, port = str(self._to.get("host") or "localhost"), int(self._to.get("port") or 5432)
+        if not host.startswith("/"):
+            return socket.create_connection((host, port))
+        far = socket.socket(socket.AF_UNIX)
+        far.connect(f"{host}/.s.PGSQL.{port}")
+        return far
+
+    def _forward(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while data := one.recv(65536):
+                other.sendall(data)
+        if not self._is_cut:
+            self._end([one, other])
+
+    def cut(self) -> None:
+        """Nothing comes through. The server, as keepalives tell it, drops who was there; to them
+        and to who comes nothing is said."""
+        self._is_cut = True
+        self._end(self._far)
+
+    def mend(self) -> None:
+        """The way is free again: who waited for an answer is told that there is none."""
+        self._is_cut = False
+        self._end(self._near)
+
+    def close(self) -> None:
+        """Ends it."""
+        self._end([self._listener, *self._near, *self._far])
+
+    @staticmethod
+    def _end(ends: list[socket.socket]) -> None:
+        for end in ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
