@@ -64,7 +64,7 @@ class WorkerPulse:
             lanes |= recovery.sweep(connection, publisher, self._settings)
             namespace = self._settings.namespace
             lanes |= {(namespace, name) for name in wanted(connection, namespace)}
-            share = _SWEEP * max(2, workers.number(connection))
+            share = _SWEEP * max(2, workers.living(connection))
             self._sweep_at = time.monotonic() + share * random.uniform(0.7, 1.3)  # noqa: S311
         return lanes
 

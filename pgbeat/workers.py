@@ -166,8 +166,14 @@ def count(connection: Connection, name: str, more: int) -> None:
 
 
 _NUMBER = text("SELECT count(*) FROM pgbeat.workers")
+_LIVING = text("SELECT count(*) FROM pgbeat.workers WHERE missing_since IS NULL")
 
 
 def number(connection: Connection) -> int:
     """How many workers tell, or did within the hour."""
     return int(connection.scalar(_NUMBER) or 0)
+
+
+def living(connection: Connection) -> int:
+    """How many of those are not missed."""
+    return int(connection.scalar(_LIVING) or 0)

@@ -23,6 +23,7 @@ from pgbeat.config import Settings, postgres_url
 from pgbeat.executions import Run
 from pgbeat.jobs import NewJob
 from pgbeat.publisher import publisher
+from pgbeat.pulse import WorkerPulse
 from pgbeat.recovery import Sweeper, Told
 from pgbeat.testing.databases import Server
 from pgbeat.tracking import Recorder
@@ -161,6 +162,23 @@ def test_a_worker_is_missed_for_a_while_first(ward: Ward) -> None:
     ward.sql("UPDATE pgbeat.workers SET missing_since = now() - interval '6 s'")
     ward.sweep()
     assert ward.state(job_id) == "failed"
+
+
+def test_the_dead_are_looked_for_as_often_after_many_died(ward: Ward) -> None:
+    """Who lives takes turns with those who live, not with those who are kept for the record."""
+    for worker in range(2, 202):
+        ward.worker(worker, missing=60)
+    pulse = WorkerPulse(ward.settings, 1, "w1", "solo", 1)
+    pulse.connected(ward.connection)
+
+    def is_lost() -> bool:
+        pulse.beat(ward.connection, ward.publisher)
+        return ward.state(job_id) == "failed"
+
+    for worker in (2, 3):
+        job_id = ward.job()
+        ward.run(job_id, worker)
+        until(is_lost, 10)
 
 
 def test_what_a_worker_left_behind_is_lost(ward: Ward) -> None:
