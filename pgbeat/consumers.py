@@ -99,10 +99,12 @@ def _note(reason: str) -> str:
 
 
 #: Whether a message `m` starts a job that has ended: it was cancelled while a consumer had it, or
-#: completed and not acknowledged, or asked for Celery's retry when it had been cancelled.
+#: ended and was not acknowledged, or asked for Celery's retry before its process died. One that
+#: failed for good may have been requeued by hand.
 _IS_OVER = """m.job_id IS NOT NULL AND coalesce((
-                   SELECT j.state IN ('completed', 'cancelled', 'skipped') FROM pgbeat.jobs j
-                    WHERE j.id = m.job_id), false)"""
+                   SELECT j.state IN ('completed', 'cancelled', 'skipped')
+                          OR j.retried_by IS NOT NULL
+                     FROM pgbeat.jobs j WHERE j.id = m.job_id), false)"""
 # Rows are found again by arrays of them here: a join's planner may take them for so many that it
 # reads the whole table.
 _GIVE_BACK = """

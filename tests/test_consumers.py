@@ -4,6 +4,7 @@ import select
 import threading
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection, text
@@ -222,16 +223,17 @@ def test_the_dead_give_back_what_they_had(opened: Sessions, connection: Connecti
 def test_what_starts_a_job_that_has_ended_does_not_come_back(
     opened: Sessions, connection: Connection, sql: Sql, way: str
 ) -> None:
-    """It was cancelled while it was claimed, or completed and not acknowledged. One that failed may
-    have been requeued by hand."""
+    """It was cancelled while it was claimed, or ended and not acknowledged. One that failed for
+    good may have been requeued by hand."""
     one = opened.consumer()
     put(connection, "q", "none")
     for name in ("pending", "running", "failed", "completed", "cancelled", "skipped"):
         put(connection, "q", name, job_id=insert(sql, name))
+    put(connection, "q", "retried", job_id=insert(sql, "failed", retried_by=str(uuid4())))
     claimed = one.claim("q")
     if way == "die":
         one.die(connection)
-        assert consumers.bury(connection, TABLES, [one.id], limit=1) == 7
+        assert consumers.bury(connection, TABLES, [one.id], limit=1) == 8
     else:
         ids = [message.id for message in claimed]
         consumers.requeue(connection, TABLES, one.id, ids, limit=20)
@@ -361,12 +363,15 @@ def test_delayed_messages_are_promoted_when_due(opened: Sessions, connection: Co
 def test_what_is_due_of_a_job_that_has_ended_is_dropped(
     opened: Sessions, connection: Connection, sql: Sql
 ) -> None:
-    """Celery's own retry, asked for by a task whose job was cancelled in that moment."""
+    """Celery's own retry, asked for by a task whose job was cancelled in that moment, or whose
+    process died before it told."""
     for name in ("scheduled", "running", "failed", "completed", "cancelled", "skipped"):
         job_id = insert(sql, name)
         put(connection, "q", name, available_at=later(connection, "1 hour"), job_id=job_id)
+    job_id = insert(sql, "failed", retried_by=str(uuid4()))
+    put(connection, "q", "retried", available_at=later(connection, "1 hour"), job_id=job_id)
     sql("UPDATE kombu_message SET available_at = now()")
-    assert consumers.promote(connection, TABLES) == 6
+    assert consumers.promote(connection, TABLES) == 7
     assert set(state(connection)) == {"scheduled", "running", "failed"}
 
 
