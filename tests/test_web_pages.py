@@ -242,6 +242,14 @@ def test_a_condition_is_tried(page: Any, schedule: Any, sql: Sql) -> None:
     assert sql("SELECT count(*) FROM pgbeat.ticks") == [(0,)]
 
 
+def test_a_long_error_in_any_script_is_said(page: Any, schedule: Any) -> None:
+    words = "\N{ROCKET}" * 700
+    schedule("s", condition_sql=f"SELECT CAST('{words}' AS boolean)")
+    answer = page.post(f"{LIST}/s", data={"do": "trigger"})
+    assert len(answer.headers["set-cookie"]) < 4096
+    assert "\N{ROCKET}" * 400 in page.get(f"{LIST}/s").text.partition("said bad")[2]
+
+
 def test_a_schedule_is_steered(page: Any, schedule: Any, sql: Sql) -> None:
     schedule("s")
 

@@ -103,7 +103,8 @@ def page(
 def done(request: Request, where: str, message: str, *, is_good: bool = True) -> Response:
     """After a change: on to a page of ours (`path`), which says what was done."""
     answer = RedirectResponse(root(request) + where, 303)
-    words = json.dumps([is_good, message[:_LONGEST]]).encode()
+    # Browsers drop a cookie of more than 4 kB: a character is four bytes at most, not twelve.
+    words = json.dumps([is_good, message[:_LONGEST]], ensure_ascii=False).encode(errors="replace")
     answer.set_cookie(
         _SAID,
         urlsafe_b64encode(words).decode(),
