@@ -362,7 +362,13 @@ def test_jobs_are_listed_by_what_one_asks_for(web: Web, page: Any, job: Any, sch
     assert "bad.task" in html(page.get("/console/jobs?schedule=s"))
     assert "mine.task" not in html(page.get("/console/jobs?schedule=s"))
     assert "there is no schedule" in html(page.get("/console/jobs?schedule=t"))
-    own = html(web.browser(web.token("alice")).get("/console/jobs"))
+    alice = web.browser(web.token("alice"))
+    schedule("payroll")
+    assert "did you mean &#39;payroll&#39;?" in html(page.get("/console/jobs?schedule=payrol"))
+    refused = html(alice.get("/console/jobs?schedule=payrol"))
+    assert "there is no schedule" in refused
+    assert "payroll" not in refused
+    own = html(alice.get("/console/jobs"))
     assert "mine.task" in own
     assert "bad.task" not in own
     assert mine[:8] in own

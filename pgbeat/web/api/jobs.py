@@ -123,7 +123,7 @@ def list_jobs(
     )  # fmt: skip
     with backend.transaction() as connection:
         if schedule is not None:
-            which = which._replace(schedule_id=_schedule(connection, backend, caller, schedule))
+            which = which._replace(schedule_id=seen_schedule(connection, backend, caller, schedule))
         rows = jobs.listing(connection, which, before=before, limit=limit + 1)
         runs = executions.newest(connection, [row.id for row in rows if row.state == "running"])
     last = rows[limit - 1] if len(rows) > limit else None
@@ -136,7 +136,8 @@ def list_jobs(
     )
 
 
-def _schedule(connection: Connection, backend: Backend, caller: Caller, name: str) -> int:
+def seen_schedule(connection: Connection, backend: Backend, caller: Caller, name: str) -> int:
+    """The id of the schedule of that name. Raises `NotFound`."""
     try:
         return schedules.get(connection, name, namespace=backend.namespace).id
     except NotFound:

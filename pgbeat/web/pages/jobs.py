@@ -4,9 +4,10 @@ from uuid import UUID
 
 from fastapi import APIRouter, Request, Response
 
-from pgbeat import db, jobs, permissions, schedules
+from pgbeat import db, jobs, permissions
 from pgbeat.errors import NotFound
 from pgbeat.tables import JOB_STATES
+from pgbeat.web.api.jobs import seen_schedule
 from pgbeat.web.api.paging import cursor, moment, read
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheCaller
@@ -56,8 +57,8 @@ def jobs_page(
         now = db.now(connection)
         if asked["schedule"]:
             try:
-                row = schedules.get(connection, asked["schedule"], namespace=backend.namespace)
-                which = which._replace(schedule_id=row.id)
+                found = seen_schedule(connection, backend, caller, asked["schedule"])
+                which = which._replace(schedule_id=found)
             except NotFound as error:
                 which, remark = which._replace(schedule_id=-1), str(error)
         rows = jobs.listing(connection, which, before=before, limit=_PAGE + 1)
