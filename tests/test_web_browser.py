@@ -192,6 +192,27 @@ def test_long_words_fit_on_a_small_phone(window: Any, web: Web, sql: Sql) -> Non
     assert page.locator("a.id").first.evaluate("each => each.getClientRects().length") == 1
 
 
+def test_escape_closes_the_question_and_print_has_the_whole_traceback(
+    window: Any, web: Web, sql: Sql
+) -> None:
+    page = window(viewport={"width": 1280, "height": 800}).sign_in(web.token("root", "admin"))
+    job_id = make_running(sql)
+    sql("UPDATE pgbeat.executions SET traceback = %s RETURNING id", "line\n" * 200)
+    page.goto(f"/console/jobs/{job_id}")
+    page.click("summary:has-text('Cancel')")
+    page.focus("#reason")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("summary:has-text('Cancel'):focus")
+    assert not page.is_visible("#reason")
+    page.click("summary:has-text('Traceback')")
+    trace = page.locator(".trace")
+    is_cut = "each => each.scrollHeight > each.offsetHeight"
+    assert trace.evaluate(is_cut)
+    page.emulate_media(media="print")
+    assert not trace.evaluate(is_cut)
+    assert not page.is_visible("nav")
+
+
 @pytest.mark.slow
 def test_a_page_that_nobody_sees_has_no_stream(window: Any, web: Web, sql: Sql) -> None:
     page = window().sign_in(web.token("root", "admin"))

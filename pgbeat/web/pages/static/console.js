@@ -1,7 +1,14 @@
 // The console's one script: what is marked as live is read anew when the server tells of a change
 // (server-sent events), and every few seconds while it can't. Everything works without it. No part
-// is replaced that somebody is just using.
+// is replaced that somebody is just using. Escape closes the question that a button asks.
 "use strict";
+
+addEventListener("keydown", (event) => {
+  const asked = event.key === "Escape" && document.querySelector("details.sure[open]");
+  if (!asked) return;
+  asked.open = false;
+  asked.querySelector("summary").focus();
+});
 
 (() => {
   const toggle = document.getElementById("live");
