@@ -1,6 +1,7 @@
 """The command line as a whole: finding app and database, errors as sentences, exit statuses."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -219,6 +220,25 @@ def test_a_closed_pipe_is_no_error(database: str) -> None:
     shown = shell(*PGBEAT, "--url", database, "list", "--json", stdout=writing)
     os.close(writing)
     assert shown.stderr == ""
+
+
+def test_the_app_of_the_readme_finds_its_tasks_and_launchers(database: str, tmp_path: Path) -> None:
+    blocks = re.findall(
+        r"```python\n# proj/(\w+).py\n(.*?)```", (ROOT / "README.md").read_text(), re.S
+    )
+    (tmp_path / "proj").mkdir()
+    task = "from proj.celery import app\n@app.task\ndef consolidate(strategy): ...\n"
+    for name, content in [*blocks, ("tasks", task), ("__init__", "")]:
+        (tmp_path / f"proj/{name}.py").write_text(content)
+    command = [*PGBEAT, "-A", "proj", "--url", database, "add", "s", "--every", "1h"]
+    shown = shell(*command, "--launcher", "Consolidate", cwd=tmp_path)
+    assert (shown.returncode, shown.stderr) == (0, "")
+
+
+def test_standard_output_and_error_are_closed(database: str) -> None:
+    command = ("sh", "-c", '"$@" >&- 2>&-', "sh", *PGBEAT, "--url", database)
+    assert shell(*command, "list").returncode == 0
+    assert shell(*command, "status", "none").returncode == 1
 
 
 def test_a_full_disk(database: str) -> None:

@@ -3,6 +3,7 @@
 This module imports nothing heavy: Celery loads it for each of its own commands too.
 """
 
+import os
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -182,6 +183,9 @@ def program(ctx: click.Context, app: str | None, workdir: Path | None, url: str 
 
 def main() -> None:
     """The console script."""
+    for name in ("stdout", "stderr"):  # None where whoever started us has closed it
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     try:
         program(prog_name="pgbeat")
     except KeyboardInterrupt:
