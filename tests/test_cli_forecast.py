@@ -200,6 +200,7 @@ def test_what_stays_in_code(database: str, app: Celery, sql: Sql) -> None:
         (["--hours", "0"], "'--hours': 0.0 is not in the range"),
         (["--hours", "9000"], "'--hours': 9000.0 is not in the range"),
         (["--limit", "-1"], "'--limit': -1 is not in the range"),
+        (["--limit", "9" * 20], "is not in the range"),
         (["--day"], "No such option"),
     ],
 )  # fmt: skip

@@ -15,7 +15,7 @@ from celery.exceptions import Ignore
 import pgbeat
 from pgbeat import lanes
 from pgbeat.direct import run_direct
-from pgbeat.errors import NoSlot, NotFound, UnknownTask
+from pgbeat.errors import InvalidJob, NoSlot, NotFound, UnknownTask
 from tests.processes import Process, Processes, until
 from tests.test_lanes import Floor, connected
 
@@ -245,6 +245,16 @@ def test_a_reservation_that_somebody_deletes_is_an_error(
     floor.sql("DELETE FROM pgbeat.reservations")
     with pytest.raises(NoSlot, match="was deleted by somebody"):
         result.result(60)
+
+
+@pytest.mark.parametrize(
+    "given", [{"tags": "heavy"}, {"tags": ["\ud800"]}, {"resources": {"gpu": "one"}}]
+)
+def test_tags_and_resources_that_are_none(floor: Floor, app: Celery, given: dict[str, Any]) -> None:
+    floor.lane()
+    with pytest.raises(InvalidJob, match=r"job: (tags|resources): "):
+        run_direct("tests.add", (1, 2), lane="l", app=app, **given)
+    assert nobody_reserves(floor)
 
 
 def test_what_is_not_there_is_an_error(floor: Floor, app: Celery) -> None:
