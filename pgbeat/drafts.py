@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from pgbeat import orders
 from pgbeat.config import Settings
 from pgbeat.errors import InvalidJob
-from pgbeat.job_policies import JobPolicy, is_storable
+from pgbeat.job_policies import JobPolicy, stored
 from pgbeat.jobs import NewJob, State
 from pgbeat.judge import Verdict
 from pgbeat.launchers import JobRequest
@@ -208,17 +208,16 @@ def _serializer(app: Celery, task: str, options: Mapping[str, Any]) -> str:
 def _plain(value: Any, serializer: str) -> Any:
     """The value as JSON has it; `None` if it can't. What kombu's JSON knows beyond JSON, times for
     one, is as kombu writes it: in a message, it is that again."""
-    if is_storable(value):
-        return value
-    if serializer != "json":
-        return None
+    plain = stored(value)
+    if plain is not None or serializer != "json":
+        return plain
     try:
         found = json.loads(kombu_json.dumps(value))
     except (TypeError, ValueError):
         return None
-    return found if is_storable(found) else None
+    return stored(found)
 
 
 def _if_json(row: Schedule, value: Any) -> Any:
     """The value if it can stand in a JSON column, else `None`; a row's own always can."""
-    return value if row.is_plain or is_storable(value) else None
+    return value if row.is_plain else stored(value)

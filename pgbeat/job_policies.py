@@ -114,6 +114,20 @@ def is_storable(value: Any) -> bool:
     return "\\u0000" not in written.replace("\\\\", "")
 
 
+def stored(value: Any) -> Any:
+    """The value as a column of JSON holds it, `None` where it is not JSON. Raises `InvalidJob` for
+    a character that Postgres doesn't keep."""
+    if is_storable(value):
+        return value
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return None
+    raise InvalidJob(
+        "its arguments or options hold a character that Postgres can't keep: NUL, or half a one"
+    )
+
+
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > 200:
         raise ValueError(f"{value!r} is not a name of 1 to 200 characters")

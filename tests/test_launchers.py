@@ -563,10 +563,11 @@ def test_a_request_that_can_not_be_launched_fails(
     ("given", "error"),
     [
         (JobRequest(options={"queue": "q" * 201}), "a queue's name has 1 to 200 characters"),
-        (JobRequest(options={"queue": "q\0"}), "a queue's name is text without NUL"),
-        (JobRequest(options={"queue": "q\ud800"}), "surrogates not allowed"),
+        (JobRequest(options={"queue": "q\0"}), "options hold a character that Postgres"),
+        (JobRequest(options={"queue": "q\ud800"}), "NUL, or half a one"),
         (JobRequest(options={"queue": 5}), "options: queue is 5; it is to be a queue's name"),
         (JobRequest(options={"headers": [1]}), "options: headers is [1]; it is to be an object"),
+        (JobRequest(kwargs={"text": "q\0"}), "a character that Postgres can't keep: NUL"),
         (JobRequest(again=cast(Any, "soon")), "again is 'soon'; it is a timedelta, or a datetime"),
         (JobRequest(again=datetime(2030, 1, 1)), "with a tzinfo"),  # noqa: DTZ001
         (Skip("q\0\ud800"), r"q\0\ud800"),
