@@ -127,10 +127,10 @@ def test_an_older_schema_says_what_to_do(empty_database: str) -> None:
     with psycopg.connect(empty_database) as admin:
         admin.execute("CREATE SCHEMA pgbeat")
         admin.execute("CREATE TABLE pgbeat.migrations (version_num text)")
-        admin.execute("INSERT INTO pgbeat.migrations VALUES ('0001')")
+        admin.execute("INSERT INTO pgbeat.migrations VALUES ('0003')")
     with (
         kombu.Connection(transport_url(empty_database)) as connection,
-        pytest.raises(SchemaError, match=r"is 0001, .* run `pgbeat migrate`"),
+        pytest.raises(SchemaError, match=r"is 0003, .* run `pgbeat migrate`"),
     ):
         connection.connect()
 

@@ -24,8 +24,8 @@ from pgbeat.transport.wire import Wire
 
 logger = logging.getLogger("pgbeat.transport")
 
-#: The first version of pgbeat's schema that has a broker in it.
-_FIRST = "0002"
+#: The first version of pgbeat's schema with all that the broker reads: messages know their jobs.
+_FIRST = "0004"
 #: How long an exchange without any binding is taken for one, unless told otherwise.
 _UNBOUND = 0.5
 
