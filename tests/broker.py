@@ -11,7 +11,7 @@ from sqlalchemy import Connection, event, text
 from pgbeat import consumers, db, queues
 from pgbeat.config import postgres_url
 from pgbeat.messages import BrokerTables, Message, Statement
-from pgbeat.transport.session import Delivery, deliveries
+from pgbeat.transport.claims import Delivery, deliveries
 from pgbeat.transport.wire import Wire, array
 from tests.processes import until
 

@@ -18,8 +18,9 @@ from pgbeat import db, migrate, queues
 from pgbeat.config import place
 from pgbeat.errors import SchemaError
 from pgbeat.messages import Message
+from pgbeat.transport.claims import Delivery, deliveries
 from pgbeat.transport.options import Options
-from pgbeat.transport.session import Delivery, Session, deliveries
+from pgbeat.transport.session import Session
 from pgbeat.transport.wire import Wire
 
 logger = logging.getLogger("pgbeat.transport")

@@ -19,7 +19,7 @@ from kombu.utils.uuid import uuid
 from pgbeat import messages, queues
 from pgbeat.errors import QueueLocked
 from pgbeat.messages import Message
-from pgbeat.transport.session import Delivery
+from pgbeat.transport.claims import Delivery
 
 logger = logging.getLogger("pgbeat.transport")
 

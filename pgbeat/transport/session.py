@@ -8,104 +8,37 @@ next claim.
 
 import logging
 import os
-import random
 import socket
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection, text
 
-from pgbeat import consumers, db, dead_letters, leases
+from pgbeat import consumers, db, leases
 from pgbeat.messages import Statement
-from pgbeat.transport.wire import Parameter, Wire, array
+from pgbeat.transport.chores import Chores
+from pgbeat.transport.claims import Claims, Delivery, Intake, Request, Watched, deliveries
+from pgbeat.transport.wire import Wire, array
 
 if TYPE_CHECKING:
     from pgbeat.transport.broker import Broker
 
 logger = logging.getLogger("pgbeat.transport")
 
-#: Seconds between two looks at what there is to do for all consumers.
-_SURVEY = 0.8
-#: The same where there is nobody to tell of new messages.
+#: Seconds between two looks for new messages where there is nobody to tell of them.
 _POLL_POOLED = 0.5
-#: Claims from the queues' start may take this part of the time, while there are more of them than
-#: that; the others go on where the last one ended. After so many seconds there is one anyhow.
-_DEEP_SHARE, _DEEP_LATEST = 0.05, 10.0
-#: Priorities that a claim looks for where it doesn't begin at the start.
-_PRIORITIES = range(10)
 #: A worker that has plenty to do collects acknowledgements, and credit, for so long.
 _PATIENCE = 0.003
 #: How often credit is looked for that comes back without a word.
 _STARVING = 0.02
-#: Old dead letters, and messages of no use, are looked for this seldom.
-_PRUNE = 600.0
 
 _AWAIT = Statement("await", "SELECT pgbeat.await_queues($1::bigint[])")
 _LEAVE = Statement("leave", "SELECT pgbeat.leave_queues($1::bigint[])")
-
-
-class Delivery(NamedTuple):
-    """A message that was claimed."""
-
-    id: int
-    queue: int
-    priority: int
-    deliveries: int
-    redelivered: bool
-    payload: bytes
-
-
-class Intake(Protocol):
-    """A channel, as far as the session needs it."""
-
-    #: Ids of the queues consumed with acknowledgements, and without.
-    acked: list[int]
-    taken: list[int]
-    #: Whether credit may come back without a word.
-    polls_credit: bool
-
-    def credit(self) -> int:
-        """How many more messages it takes to be acknowledged."""
-
-    def has_plenty(self, credit: int) -> bool:
-        """Whether it has so much to work on that a claim for so few may wait a moment."""
-
-    def room(self) -> int:
-        """How many more it takes of the others."""
-
-    def receive(self, found: list[Delivery], *, acked: bool) -> None:
-        """Gets what was claimed for it."""
-
-
-class Watched:
-    """A queue that this process consumes."""
-
-    __slots__ = ("awaited", "full", "hungry", "id", "retry_after", "retry_at", "users")
-
-    def __init__(self, id: int) -> None:
-        self.id, self.users = id, 0
-        #: Whether there may be messages that nobody claimed.
-        self.hungry = True
-        #: Whether the next message will be announced.
-        self.awaited = False
-        #: Claims in a row that got all they wanted.
-        self.full = 0
-        #: When to look again, and how long to wait the time after.
-        self.retry_at: float | None = None
-        self.retry_after = 0.002
-
-
-class Request(NamedTuple):
-    """A statement to be sent, and what to do with its result."""
-
-    statement: Statement
-    parameters: tuple[Parameter, ...]
-    done: Callable[[PGresult], None]
 
 
 class Session:
@@ -126,10 +59,6 @@ class Session:
         self._watched: dict[int, Watched] = {}
         self._acks: deque[int] = deque()
         self._request: Request | None = None
-        #: For each queue and priority, where claims go on while those from the start are costly.
-        self._marks: dict[tuple[int, int], int] = {}
-        self._next_deep = 0.0
-        self._is_shallow = False
         self._is_starving = False
         self._is_patient = False
         self._patient_until = 0.0
@@ -158,13 +87,9 @@ class Session:
             self._renewal = threading.Event()
             threading.Thread(target=self._renew, name="pgbeat lease", daemon=True).start()
         self.wire = Wire(db.driver(connection), prepares=self._listens)
-        now = time.monotonic()
-        self._survey_at, self._poll_at, self._prune_at = (
-            now,
-            now + self._poll,
-            now + _PRUNE * (self.id % 10) / 10,  # not all at once
-        )
-        self._due_at: float | None = None
+        self._claims = Claims(broker.tables, self.id, self._watched)
+        self._chores = Chores(connection, broker.tables, broker.options, self.id)
+        self._poll_at = time.monotonic() + self._poll
 
     # ----- who consumes what
 
@@ -305,7 +230,10 @@ class Session:
 
     def _look_again(self) -> None:
         """Messages came back: they may be anywhere. Its own announcements don't reach a session."""
-        self._marks.clear()
+        self._claims.forget()
+        self._make_hungry()
+
+    def _make_hungry(self) -> None:
         for watched in self._watched.values():
             watched.hungry = True
 
@@ -337,58 +265,16 @@ class Session:
                 self._is_patient = True
                 return None
             self._patient_until = now + _PATIENCE
-            is_deep = now >= self._next_deep or not self._marks
-            return self._request_for(intake, hungry, limit, True, is_deep)
+            return self._request_for(intake, hungry, limit, acked=True)
         self._is_starving = self._is_starving or bool(hungry and intake.polls_credit)
         hungry = [q for q in {*intake.taken} if q in watched and watched[q].hungry]
         if hungry and (limit := intake.room()) > 0:
-            return self._request_for(intake, hungry, limit, False, True)
+            return self._request_for(intake, hungry, limit, acked=False)
         return None
 
-    def _request_for(
-        self, intake: Intake, of: list[int], limit: int, acked: bool, is_deep: bool
-    ) -> Request:
+    def _request_for(self, intake: Intake, of: list[int], limit: int, *, acked: bool) -> Request:
         limit = min(limit, self._options.batch_size)
-        if len(of) > 1:
-            random.shuffle(of)  # queues take turns
-        statement = self._tables.claim if acked else self._tables.take
-        parameters: tuple[Parameter, ...] = (array(of), b"%d" % limit, b"%d" % self.id)
-        parameters += (self._take_acks(),)
-        if not is_deep:
-            statement = self._tables.claim_on
-            marks = self._marks
-            levels = sorted({*_PRIORITIES, *(p for q, p in marks if q in of)}, reverse=True)
-            starts = [(q, p, marks.get((q, p), 0)) for p in levels for q in of]
-            parameters = (
-                array([q for q, _, _ in starts]),
-                *parameters[1:],
-                array([p for _, p, _ in starts]),
-                array([low for _, _, low in starts]),
-            )
-
-        def done(result: PGresult) -> None:
-            found = deliveries(result)
-            intake.receive(found, acked=acked)
-            if acked:
-                for delivery in found:
-                    key = (delivery.queue, delivery.priority)
-                    self._marks[key] = max(self._marks.get(key, 0), delivery.id + 1)
-                if is_deep:
-                    cost = float(result.get_value(result.ntuples - 1, 5) or 0)
-                    wait = min(cost / _DEEP_SHARE, _DEEP_LATEST)
-                    self._next_deep, self._is_shallow = time.monotonic() + wait, False
-            is_full = len(found) == limit
-            for queue in of:
-                if (watched := self._watched.get(queue)) is not None:
-                    watched.hungry = watched.hungry or is_full
-                    watched.full = watched.full + 1 if is_full else 0
-            if not is_full and not is_deep:
-                self._is_shallow = True  # before the marks there may be something
-
-        for queue in of:
-            # What is announced from now on may be missed by the claim.
-            self._watched[queue].hungry = False
-        return Request(statement, parameters, done)
+        return self._claims.request(intake, of, limit, self._take_acks(), acked=acked)
 
     def _await(self, now: float) -> Request | None:
         """Asks to be told of new messages, or not to be as long as there are plenty."""
@@ -421,58 +307,24 @@ class Session:
         for watched in self._watched.values():
             if watched.retry_at is not None and now >= watched.retry_at:
                 watched.retry_at, watched.hungry = None, True
-        if now >= self._poll_at or (self._is_shallow and now >= self._next_deep):
-            self._poll_at, self._is_shallow = now + self._poll, False
-            for watched in self._watched.values():
-                watched.hungry = True
-        if now >= self._survey_at or (self._due_at is not None and now >= self._due_at):
-            self._maintain(now)
-
-    def _maintain(self, now: float) -> None:
-        """Does what has to be done for all consumers, if it is this one's turn."""
-        survey = consumers.survey(self._connection, self._tables)
-        if survey.dead:
-            with db.transaction(self._connection):
-                released = consumers.bury(
-                    self._connection, self._tables, survey.dead, limit=self._options.limit
-                )
-            if released:
+        deep_at = self._claims.deep_at
+        if now >= self._poll_at or (deep_at is not None and now >= deep_at):
+            self._poll_at = now + self._poll
+            self._claims.looked()
+            self._make_hungry()
+        if now >= self._chores.next_at:
+            came_back, came_due = self._chores.look(now)
+            if came_back:
                 self._look_again()
-                logger.warning("Released %d messages that dead consumers had claimed", released)
-        if survey.has_expired:
-            with db.transaction(self._connection):
-                consumers.expire(self._connection, self._tables)
-        next_due = survey.next_due
-        if next_due is not None and next_due <= 0:
-            with db.transaction(self._connection):
-                promoted = consumers.promote(self._connection, self._tables)
-            # Its own queues' waiters are this session: nobody tells it.
-            for watched in self._watched.values():
-                watched.hungry = watched.hungry or promoted > 0
-            next_due = 0.0 if promoted == 1000 else 0.05
-        if now >= self._prune_at:
-            self._prune_at = now + _PRUNE
-            consumers.delete_useless(self._connection, self._tables)
-            if self._options.dead_letter_days:
-                dead_letters.drop(
-                    self._connection,
-                    self._tables,
-                    older_than=self._options.dead_letter_days * 86400,
-                )
-        # Many consumers share the work: about ten looks a second, all together.
-        interval = _SURVEY * max(1.0, survey.consumers / 10) * random.uniform(0.8, 1.2)  # noqa: S311
-        now = time.monotonic()
-        self._survey_at = now + interval
-        self._due_at = now + next_due if next_due is not None and next_due < interval else None
+            elif came_due:
+                self._make_hungry()
 
     def until_next(self) -> float:
         """Seconds until there may be something to do that nobody tells of."""
-        times = [self._poll_at, self._survey_at]
+        times = [self._poll_at, self._chores.next_at]
         times += [w.retry_at for w in self._watched.values() if w.retry_at is not None]
-        if self._due_at is not None:
-            times.append(self._due_at)
-        if self._is_shallow:
-            times.append(self._next_deep)
+        if (deep_at := self._claims.deep_at) is not None:
+            times.append(deep_at)
         if self._is_starving:
             times.append(time.monotonic() + _STARVING)
         if self._is_patient:
@@ -516,13 +368,13 @@ class Session:
                 if payload == "bindings":
                     self._broker.bindings_changed()
                 else:
-                    self._survey_at = 0.0
+                    self._chores.next_at = 0.0
                 continue
             watched = self._watched.get(int(channel.rpartition("_")[2]))
             if watched is not None:
                 watched.hungry = True
                 if payload == "again":
-                    self._marks.clear()
+                    self._claims.forget()
         return bool(heard)
 
     def finish(self) -> None:
@@ -591,18 +443,3 @@ class _Alone(_Guarded):
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
-
-
-def deliveries(result: PGresult) -> list[Delivery]:
-    """The rows of a claim, in the order of delivery."""
-    value = result.get_value
-    found = [
-        Delivery(
-            int(value(i, 0) or 0), int(value(i, 1) or 0), int(value(i, 2) or 0),
-            int(value(i, 3) or 0), value(i, 4) == b"t", value(i, 5) or b"",
-        )
-        for i in range(result.ntuples)
-        if value(i, 0) is not None
-    ]  # fmt: skip
-    found.sort(key=lambda d: (-d.priority, d.id))
-    return found

@@ -1,0 +1,80 @@
+"""Chores: what consumers do for all of them, each in its turn: claims of the dead go back, what is
+expired goes, what was delayed comes."""
+
+import logging
+import random
+import time
+from typing import NamedTuple
+
+from sqlalchemy import Connection
+
+from pgbeat import consumers, db, dead_letters
+from pgbeat.messages import BrokerTables
+from pgbeat.transport.options import Options
+
+logger = logging.getLogger("pgbeat.transport")
+
+#: Seconds between two looks at what there is to do.
+_SURVEY = 0.8
+#: Old dead letters, and messages of no use, are looked for this seldom.
+_PRUNE = 600.0
+#: Most delayed messages that come at once.
+_MOST = 1000
+
+
+class Done(NamedTuple):
+    """What a look has brought about, of which nobody else tells this session."""
+
+    came_back: bool = False
+    came_due: bool = False
+
+
+class Chores:
+    """Those that are one consumer's to do."""
+
+    def __init__(
+        self, connection: Connection, tables: BrokerTables, options: Options, consumer: int
+    ) -> None:
+        self._connection, self._tables, self._options = connection, tables, options
+        now = time.monotonic()
+        #: When to look again.
+        self.next_at = now
+        self._prune_at = now + _PRUNE * (consumer % 10) / 10  # not all at once
+
+    def look(self, now: float) -> Done:
+        """Does what there is to do."""
+        survey = consumers.survey(self._connection, self._tables)
+        came_back, came_due = bool(survey.dead) and self._bury(survey.dead), False
+        if survey.has_expired:
+            with db.transaction(self._connection):
+                consumers.expire(self._connection, self._tables)
+        next_due = survey.next_due
+        if next_due is not None and next_due <= 0:
+            with db.transaction(self._connection):
+                promoted = consumers.promote(self._connection, self._tables, _MOST)
+            came_due = promoted > 0
+            next_due = 0.0 if promoted == _MOST else 0.05
+        if now >= self._prune_at:
+            self._prune_at = now + _PRUNE
+            self._prune()
+        # Many consumers share the work: about ten looks a second, all together.
+        interval = _SURVEY * max(1.0, survey.consumers / 10) * random.uniform(0.8, 1.2)  # noqa: S311
+        if next_due is not None:
+            interval = min(interval, next_due)
+        self.next_at = time.monotonic() + interval
+        return Done(came_back, came_due)
+
+    def _bury(self, dead: list[int]) -> bool:
+        """Gives back what dead consumers had; whether that was anything."""
+        limit = self._options.limit
+        with db.transaction(self._connection):
+            released = consumers.bury(self._connection, self._tables, dead, limit=limit)
+        if released:
+            logger.warning("Released %d messages that dead consumers had claimed", released)
+        return released > 0
+
+    def _prune(self) -> None:
+        consumers.delete_useless(self._connection, self._tables)
+        if self._options.dead_letter_days:
+            seconds = self._options.dead_letter_days * 86400
+            dead_letters.drop(self._connection, self._tables, older_than=seconds)

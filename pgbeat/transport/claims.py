@@ -1,0 +1,170 @@
+"""Claims: how a process asks for its queues' messages, and what it gets.
+
+The index of what is ready keeps the dead entries of what was taken, until a vacuum. Most claims
+begin where the last one ended, therefore; from the queues' start only now and then.
+"""
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from psycopg.pq.abc import PGresult
+
+from pgbeat.messages import BrokerTables, Statement
+from pgbeat.transport.wire import Parameter, array
+
+#: Claims from the queues' start may take this part of the time, while there are more of them than
+#: that; the others go on where the last one ended. After so many seconds there is one anyhow.
+_DEEP_SHARE, _DEEP_LATEST = 0.05, 10.0
+#: Priorities that a claim looks for where it doesn't begin at the start.
+_PRIORITIES = range(10)
+
+
+class Delivery(NamedTuple):
+    """A message that was claimed."""
+
+    id: int
+    queue: int
+    priority: int
+    deliveries: int
+    redelivered: bool
+    payload: bytes
+
+
+class Intake(Protocol):
+    """A channel, as far as claims need it."""
+
+    #: Ids of the queues consumed with acknowledgements, and without.
+    acked: list[int]
+    taken: list[int]
+    #: Whether credit may come back without a word.
+    polls_credit: bool
+
+    def credit(self) -> int:
+        """How many more messages it takes to be acknowledged."""
+
+    def has_plenty(self, credit: int) -> bool:
+        """Whether it has so much to work on that a claim for so few may wait a moment."""
+
+    def room(self) -> int:
+        """How many more it takes of the others."""
+
+    def receive(self, found: list[Delivery], *, acked: bool) -> None:
+        """Gets what was claimed for it."""
+
+
+class Watched:
+    """A queue that this process consumes."""
+
+    __slots__ = ("awaited", "full", "hungry", "id", "retry_after", "retry_at", "users")
+
+    def __init__(self, id: int) -> None:
+        self.id, self.users = id, 0
+        #: Whether there may be messages that nobody claimed.
+        self.hungry = True
+        #: Whether the next message will be announced.
+        self.awaited = False
+        #: Claims in a row that got all they wanted.
+        self.full = 0
+        #: When to look again, and how long to wait the time after.
+        self.retry_at: float | None = None
+        self.retry_after = 0.002
+
+
+class Request(NamedTuple):
+    """A statement to be sent, and what to do with its result."""
+
+    statement: Statement
+    parameters: tuple[Parameter, ...]
+    done: Callable[[PGresult], None]
+
+
+class Claims:
+    """Those of one consumer."""
+
+    def __init__(self, tables: BrokerTables, consumer: int, watched: Mapping[int, Watched]) -> None:
+        self._tables, self._consumer, self._watched = tables, consumer, watched
+        #: For each queue and priority, where claims go on while those from the start are costly.
+        self._marks: dict[tuple[int, int], int] = {}
+        self._deep_at = 0.0
+        self._is_shallow = False
+
+    @property
+    def deep_at(self) -> float | None:
+        """When to look from the queues' start, before whose marks there may be something."""
+        return self._deep_at if self._is_shallow else None
+
+    def looked(self) -> None:
+        """All queues are looked at from their start next."""
+        self._is_shallow = False
+
+    def forget(self) -> None:
+        """Messages came back: they may be anywhere."""
+        self._marks.clear()
+
+    def request(
+        self, intake: Intake, of: list[int], limit: int, acks: bytes, *, acked: bool
+    ) -> Request:
+        """A claim for so many messages of these queues (ids), for a channel; the acknowledgements
+        travel with it."""
+        is_deep = not acked or not self._marks or time.monotonic() >= self._deep_at
+        if len(of) > 1:
+            random.shuffle(of)  # queues take turns
+        statement = self._tables.claim if acked else self._tables.take
+        parameters: tuple[Parameter, ...] = (
+            array(of), b"%d" % limit, b"%d" % self._consumer, acks,
+        )  # fmt: skip
+        if not is_deep:
+            statement = self._tables.claim_on
+            marks = self._marks
+            levels = sorted({*_PRIORITIES, *(p for q, p in marks if q in of)}, reverse=True)
+            starts = [(q, p, marks.get((q, p), 0)) for p in levels for q in of]
+            parameters = (
+                array([q for q, _, _ in starts]),
+                *parameters[1:],
+                array([p for _, p, _ in starts]),
+                array([low for _, _, low in starts]),
+            )
+
+        def done(result: PGresult) -> None:
+            found = deliveries(result)
+            intake.receive(found, acked=acked)
+            if acked:
+                self._note(found, result, is_deep)
+            is_full = len(found) == limit
+            for queue in of:
+                if (watched := self._watched.get(queue)) is not None:
+                    watched.hungry = watched.hungry or is_full
+                    watched.full = watched.full + 1 if is_full else 0
+            if not is_full and not is_deep:
+                self._is_shallow = True  # before the marks there may be something
+
+        for queue in of:
+            # What is announced from now on may be missed by the claim.
+            self._watched[queue].hungry = False
+        return Request(statement, parameters, done)
+
+    def _note(self, found: list[Delivery], result: PGresult, is_deep: bool) -> None:
+        for delivery in found:
+            key = (delivery.queue, delivery.priority)
+            self._marks[key] = max(self._marks.get(key, 0), delivery.id + 1)
+        if is_deep:
+            cost = float(result.get_value(result.ntuples - 1, 5) or 0)
+            self._deep_at = time.monotonic() + min(cost / _DEEP_SHARE, _DEEP_LATEST)
+            self._is_shallow = False
+
+
+def deliveries(result: PGresult) -> list[Delivery]:
+    """The rows of a claim, in the order of delivery."""
+    value = result.get_value
+    found = [
+        Delivery(
+            int(value(i, 0) or 0), int(value(i, 1) or 0), int(value(i, 2) or 0),
+            int(value(i, 3) or 0), value(i, 4) == b"t", value(i, 5) or b"",
+        )
+        for i in range(result.ntuples)
+        if value(i, 0) is not None
+    ]  # fmt: skip
+    found.sort(key=lambda d: (-d.priority, d.id))
+    return found
