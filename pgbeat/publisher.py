@@ -7,7 +7,8 @@ from uuid import uuid4
 
 import kombu.exceptions
 from celery import Celery
-from kombu import Queue
+from celery.utils.time import maybe_iso8601
+from kombu import Exchange, Queue
 from sqlalchemy import Connection
 
 from pgbeat import db
@@ -133,10 +134,59 @@ def check_options(options: Mapping[str, Any]) -> None:
             f"options has {', '.join(map(repr, unknown))}, which is no publish option; "
             f"there are {', '.join(sorted(OPTIONS))}"
         )
-    if not isinstance(queue := options.get("queue"), str | Queue | None):
-        raise InvalidSchedule(f"options: queue is {queue!r}; it is to be a queue's name")
-    if not isinstance(headers := options.get("headers"), Mapping | None):
-        raise InvalidSchedule(f"options: headers is {headers!r}; it is to be an object")
+    for name, value in options.items():
+        fits, wanted = _KINDS.get(name, (None, ""))
+        if fits is not None and value is not None and not fits(value):
+            raise InvalidSchedule(f"options: {name} is {value!r}; it is to be {wanted}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e11
+
+
+def _is_limit(value: Any) -> bool:
+    return _is_number(value) and value >= 0
+
+
+def _is_priority(value: Any) -> bool:
+    return _is_limit(value) and isinstance(value, int) and value <= 255
+
+
+def _is_expiry(value: Any) -> bool:
+    try:
+        return _is_number(value) or maybe_iso8601(value) is not None
+    except (ValueError, TypeError):
+        return False
+
+
+def _are_signatures(value: Any) -> bool:
+    return all(
+        isinstance(each, Mapping) and {"task", "args", "kwargs", "options"} <= each.keys()
+        for each in (value if isinstance(value, list | tuple) else [value])
+    )
+
+
+_OBJECT = (lambda value: isinstance(value, Mapping), "an object")
+_LIMIT = (_is_limit, "a number of seconds")
+_SIGNATURES = (
+    _are_signatures, "a signature (an object: task, args, kwargs, options), or a list of them"
+)  # fmt: skip
+#: What options may be, in words too. Others would be dropped without a word, or be too much for the
+#: worker.
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "queue": (lambda value: isinstance(value, str | Queue), "a queue's name"),
+    "exchange": (lambda value: isinstance(value, str | Exchange), "an exchange's name"),
+    "priority": (_is_priority, "a whole number from 0 to 255"),
+    "countdown": (_is_number, "a number of seconds"),
+    "expires": (_is_expiry, "a number of seconds, or a time such as '2026-12-24T09:00Z'"),
+    "expiration": _LIMIT,
+    "time_limit": _LIMIT,
+    "soft_time_limit": _LIMIT,
+    "headers": _OBJECT,
+    "retry_policy": _OBJECT,
+    "link": _SIGNATURES,
+    "link_error": _SIGNATURES,
+}
 
 
 class _Collected:

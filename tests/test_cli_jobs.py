@@ -228,12 +228,17 @@ def test_run(did: Did, sql: Sql, app: Celery, database: str) -> None:
         ((), "a job of which task? Name a task or a template"),
         (("--template", "x"), "there is no template 'x'"),
         (("jobs.add", "--args", "{"), "'{' is not JSON"),
-        (("jobs.add", "--args", "[1]", "--options", '{"expires": "x"}'), "can't be published: "),
+        (("jobs.add", "--args", "[-1e999]"), "'[-1e999]' is not JSON (-1e999 is no JSON number)"),
+        (
+            ("jobs.add", "--args", "[1]", "--options", '{"expires": "x"}'),
+            "expires is 'x'; it is",
+        ),
         (("jobs.add", "--args", "[1]", "--tag", os.fsdecode(b"\xff")), "a character that Postgres"),
     ],
 )
 def test_run_refused(app: Celery, sql: Sql, arguments: tuple[str, ...], sentence: str) -> None:
     assert sentence in refused(run_with(app, "jobs", "run", *arguments))
+    assert sentence in refused(run_with(app, "jobs", "run", "--dry-run", *arguments))
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
 
 

@@ -13,7 +13,8 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from celery import Celery
+from celery import Celery, Signature
+from kombu import Exchange, Queue
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
 
@@ -176,7 +177,29 @@ def test_from_a_template(desk: Desk, sql: Sql) -> None:
         ({"kwargs": [1]}, InvalidJob, "it is to be a mapping"),
         ({"queue": 5}, InvalidSchedule, "queue is 5; it is to be a queue's name"),
         ({"queue": "q" * 201}, InvalidJob, "can't be published: ValueError: a queue's name has 1"),
-        ({"options": {"expires": "x"}}, InvalidJob, "task 'jobs.add' can't be published: "),
+        ({"options": {"compression": "x"}}, InvalidJob, "task 'jobs.add' can't be published: "),
+        *(
+            (
+                {"options": {key: value}},
+                InvalidSchedule,
+                f"options: {key} is .*; it is to be {right}",
+            )
+            for key, value, right in [
+                ("expires", "x", "a number of seconds, or a time"),
+                ("expires", float("inf"), "a number of seconds, or a time"),
+                ("expires", timedelta(5), "a number of seconds, or a time"),
+                ("priority", "x", "a whole number from 0 to 255"),
+                ("priority", -5, "a whole number from 0 to 255"),
+                ("priority", True, "a whole number from 0 to 255"),
+                ("time_limit", "x", "a number of seconds"),
+                ("soft_time_limit", -1, "a number of seconds"),
+                ("expiration", "x", "a number of seconds"),
+                ("exchange", 5, "an exchange's name"),
+                ("retry_policy", "x", "an object"),
+                ("link", "x", "a signature"),
+                ("link_error", [{"task": "jobs.add"}], "a signature"),
+            ]
+        ),
         ({"args": ({1},)}, InvalidJob, "can't be published: EncodeError: "),
         ({"args": ("a\0",)}, InvalidJob, "a character that Postgres can't keep"),
         ({"kwargs": {"y": "\ud800"}}, InvalidJob, "NUL, or half a one"),
@@ -282,6 +305,21 @@ def test_submit(app: Celery, sql: Sql, desk: Desk) -> None:
     assert (named.state, named.created_by[:5]) == ("scheduled", "user:")
     with pytest.raises(InvalidJob, match="'priorty' is no key of it; did you mean 'priority'"):
         pgbeat.submit("jobs.add", 1, app=app, priorty=3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"expires": 60.5}, {"expires": -1}, {"expires": "2030-01-01T09:00Z"}, {"expires": None},
+        {"expires": datetime(2030, 1, 1, tzinfo=UTC)}, {"priority": 0}, {"priority": 255},
+        {"time_limit": 5, "soft_time_limit": 2.5}, {"exchange": "x"}, {"exchange": Exchange("x")},
+        {"queue": Queue("extra")}, {"link": []}, {"link": Signature("jobs.add")},
+        {"link_error": [dict(Signature("jobs.add", (1,)))]},
+    ],
+)  # fmt: skip
+def test_options_that_celery_takes(app: Celery, sql: Sql, options: dict[str, Any]) -> None:
+    pgbeat.submit("jobs.add", 1, app=app, options=options)
+    assert len(messages(sql)) == 1
 
 
 def test_submit_to_a_lane_with_room(app: Celery, sql: Sql) -> None:

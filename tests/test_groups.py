@@ -214,7 +214,7 @@ def test_a_later_one_may_be_cancelled_before_its_turn(
 def test_one_that_can_not_be_published_has_failed(
     app: Celery, fleet: Fleet, submit: Submit, states: States
 ) -> None:
-    broken = {**ADD, "options": {"expires": "no time"}}
+    broken = {**ADD, "options": {"compression": "none"}}
     submit([ADD, broken, ADD], mode="sequential", on_failure="continue")
     fleet.run()
     assert states() == ["completed", "failed", "pending", "running"]

@@ -3,7 +3,8 @@
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from math import isfinite
+from typing import Any, NoReturn, TypeVar
 from zoneinfo import ZoneInfo
 
 import click
@@ -81,12 +82,17 @@ newest_option = click.option("--limit", type=click.IntRange(1, 100_000), default
 
 def _json(text: str, advice: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"{text!r} is not JSON ({error}); {advice}") from None
 
 
-def _no_constant(word: str) -> None:
+def _finite(digits: str) -> float:
+    found = float(digits)
+    return found if isfinite(found) else _no_constant(digits)
+
+
+def _no_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is no JSON number")
 
 
