@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from pgbeat import orders
 from pgbeat.config import Settings
 from pgbeat.errors import InvalidJob
-from pgbeat.job_policies import JobPolicy, stored
+from pgbeat.job_policies import JobPolicy, is_storable, stored
 from pgbeat.jobs import NewJob, State
 from pgbeat.judge import Verdict
 from pgbeat.launchers import JobRequest
@@ -22,6 +22,7 @@ from pgbeat.orders import Stock
 from pgbeat.publisher import check_options
 from pgbeat.registry import check_arguments, check_task
 from pgbeat.schedules import Schedule
+from pgbeat.tables import JOB_SOURCES
 
 #: As Celery's own beat marks what it sends.
 _OF_BEAT = {"celery_beat_task": True}
@@ -64,6 +65,7 @@ def of_verdict(
     """The job of a launch. `stock` is needed where its row has a job policy; without the app its
     task is not checked. Raises whatever the row has wrong."""
     row = verdict.schedule
+    _check_call(request.args, request.kwargs, request.options)
     policy = orders.policy_of(row.job)
     args, kwargs, queue = request.args, request.kwargs, row.queue
     options = {**row.options, **request.options}
@@ -125,9 +127,8 @@ def of_order(
     Raises `InvalidJob`, `UnknownTask` and `InvalidSchedule` for what it has wrong: a task that the
     app hasn't registered, arguments that it doesn't take, a template or a lane that isn't there.
     """
-    for what, value in (("kwargs", order.kwargs), ("options", order.options)):
-        if not isinstance(value, Mapping):
-            raise InvalidJob(f"{what} is {value!r}; it is to be a mapping")
+    _check_call(order.args or (), order.kwargs, order.options)
+    _check_origin(created_by, job_source)
     name, args, kwargs = order.task, order.args, dict(order.kwargs)
     options, queue = dict(order.options), order.queue
     policy = stock.policy(order.policy)
@@ -176,6 +177,33 @@ def of_order(
     if run_at is not None:
         options["eta"] = run_at
     return Draft(job, Launch(job.id, name, args, kwargs, options), policy.unique_for)
+
+
+def _check_call(args: Any, kwargs: Any, options: Any) -> None:
+    if not isinstance(args, Sequence) or isinstance(args, str | bytes):
+        raise InvalidJob(f"args is {args!r}; it is to be a list")
+    for what, value in (("kwargs", kwargs), ("options", options)):
+        if not isinstance(value, Mapping):
+            raise InvalidJob(f"{what} is {value!r}; it is to be a mapping")
+
+
+def _check_origin(created_by: Any, job_source: Any) -> None:
+    if not isinstance(created_by, str) or not is_storable(created_by):
+        raise InvalidJob(f"created_by is {created_by!r}; it is to be text that Postgres can keep")
+    if job_source not in JOB_SOURCES:
+        raise InvalidJob(f"job_source {job_source!r} is not one of {', '.join(JOB_SOURCES)}")
+
+
+def length(countdown: Any) -> timedelta | None:
+    """How long a job is put off: a timedelta, or seconds. Raises `InvalidJob` for others."""
+    if countdown is None or isinstance(countdown, timedelta):
+        return countdown
+    if isinstance(countdown, bool) or not isinstance(countdown, int | float):
+        raise InvalidJob(f"countdown is {countdown!r}; it is to be a number of seconds")
+    try:
+        return timedelta(seconds=countdown)
+    except (ValueError, OverflowError):
+        raise InvalidJob(f"countdown is {countdown!r}; there is no such time") from None
 
 
 def _run_at(order: Order, stock: Stock) -> datetime | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
@@ -10,7 +10,6 @@ import kombu.exceptions
 from celery import Celery, current_app
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
 
 from pgbeat import allotment, db, drafts, groups, job_policies, lifecycle, lines, submissions
 from pgbeat.config import Settings
@@ -20,6 +19,7 @@ from pgbeat.groups import Group, Mode, OnFailure
 from pgbeat.jobs import Job
 from pgbeat.permissions import Actor, require_group, user
 from pgbeat.publisher import Publisher
+from pgbeat.transaction import Opened
 
 #: Members of a group, at most.
 MOST = 10_000
@@ -46,18 +46,15 @@ def order(member: Any) -> Order:
     values = {key: given.pop(key) for key in _KEYS & given.keys()}
     task = values.pop("task", None)
     countdown = values.pop("countdown", None)
-    for key, kind in (("args", Sequence), ("kwargs", Mapping), ("options", Mapping)):
+    for key in ("args", "kwargs", "options"):
         if values.get(key) is None:
             values.pop(key, None)
-        elif not isinstance(values[key], kind) or isinstance(values[key], str):
-            wanted = "a list" if key == "args" else "an object"
-            raise InvalidJob(f"{key} is {values[key]!r}; it is to be {wanted}")
     if isinstance(values.get("run_at"), str):
         values["run_at"] = _moment(values["run_at"])
     return Order(
         task=None if task is None else str(getattr(task, "name", task)),
         policy=job_policies.parse(given),
-        countdown=_length(countdown),
+        countdown=drafts.length(countdown),
         **values,
     )
 
@@ -69,7 +66,7 @@ def _of_signature(member: Mapping[str, Any]) -> Order:
     run_at, countdown = options.pop("eta", None), options.pop("countdown", None)
     return Order(
         member["task"], member["args"], member["kwargs"],
-        options=options, run_at=run_at, countdown=_length(countdown),
+        options=options, run_at=run_at, countdown=drafts.length(countdown),
     )  # fmt: skip
 
 
@@ -80,14 +77,6 @@ def _moment(text: str) -> datetime:
         raise InvalidJob(
             f"run_at is {text!r}, which is no time; write for example '2026-12-24T09:00Z'"
         ) from None
-
-
-def _length(countdown: Any) -> timedelta | None:
-    if countdown is None or isinstance(countdown, timedelta):
-        return countdown
-    if isinstance(countdown, bool) or not isinstance(countdown, int | float):
-        raise InvalidJob(f"countdown is {countdown!r}; it is to be a number of seconds")
-    return timedelta(seconds=countdown)
 
 
 def draft_members(
@@ -143,7 +132,7 @@ def place(
     elsewhere is to get waits for the commit. Raises as `submit_group`. Of members that wait in a
     lane, `allotment.allot` is to be told after the commit.
     """
-    groups.check(mode, on_failure)
+    groups.check(mode, on_failure, name)
     batch = draft_members(
         connection, app, settings, members,
         mode=mode, created_by=created_by, job_source=job_source,
@@ -184,7 +173,7 @@ def submit_group(
     mode: Mode = "parallel",
     on_failure: OnFailure = "stop",
     name: str | None = None,
-    connection: Connection | Session | None = None,
+    connection: Opened | None = None,
     app: Celery | None = None,
     created_by: str | None = None,
     job_source: str = "user_api",
@@ -205,6 +194,8 @@ def submit_group(
     Raises `InvalidJob`, `UnknownTask` or `InvalidSchedule` for what is not right with a member,
     `NotUnique` where another job has the unique key of one: nothing is made then.
     """
+    if not isinstance(members, Sequence) or isinstance(members, str | bytes):
+        raise TypeError(f"submit_group wants a list of members, not {members!r}")
     found: Celery = app or _app(members) or current_app._get_current_object()
     found.loader.import_default_modules()
     settings = Settings.load(found.conf)

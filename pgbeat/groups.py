@@ -12,6 +12,7 @@ from uuid import UUID
 from sqlalchemy import Connection, insert, select, text, tuple_
 
 from pgbeat.errors import InvalidJob, NotFound
+from pgbeat.job_policies import is_storable
 from pgbeat.jobs import COLUMNS, ENDED, UNFINISHED, Job
 from pgbeat.tables import groups
 
@@ -45,12 +46,16 @@ class Group(NamedTuple):
 _COLUMNS = [groups.c[name] for name in Group._fields]
 
 
-def check(mode: str, on_failure: str) -> None:
-    """Raises `InvalidJob` for a mode, or a failure policy, that there is not."""
+def check(mode: str, on_failure: str, name: str | None) -> None:
+    """Raises `InvalidJob` for a mode or failure policy that isn't there, or a name that is none."""
     if mode not in MODES:
         raise InvalidJob(f"mode {mode!r} is not one of {', '.join(map(repr, MODES))}")
     if on_failure not in ON_FAILURE:
         raise InvalidJob(f"on_failure {on_failure!r} is not one of {', '.join(ON_FAILURE)}")
+    if name is not None and not (
+        isinstance(name, str) and 0 < len(name) <= 200 and is_storable(name)
+    ):
+        raise InvalidJob(f"{name!r} is no name of a group: 1 to 200 characters, without NUL")
 
 
 def create(
@@ -66,7 +71,7 @@ def create(
     is_system_job: bool = False,
 ) -> None:
     """Writes a group's row; its members are `pgbeat.jobs.create`'s. Raises `InvalidJob`."""
-    check(mode, on_failure)
+    check(mode, on_failure, name)
     connection.execute(
         insert(groups).values(
             id=group_id,

@@ -6,22 +6,21 @@ from typing import Any
 
 from celery import Celery, current_app
 from sqlalchemy import Connection
-from sqlalchemy.orm import Session
 
 from pgbeat import control, drafts, job_policies, jobs, permissions, submissions
 from pgbeat.config import Settings
 from pgbeat.drafts import Order
-from pgbeat.errors import InvalidJob
 from pgbeat.jobs import Job
 from pgbeat.permissions import Actor
 from pgbeat.publisher import Publisher
+from pgbeat.transaction import Opened
 
 
 def submit(
     task: Any = None,
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
-    connection: Connection | Session | None = None,
+    connection: Opened | None = None,
     app: Celery | None = None,
     queue: str | None = None,
     options: Mapping[str, Any] | None = None,
@@ -50,16 +49,12 @@ def submit(
     for a broker that is away.
     """
     found: Celery = app or getattr(task, "app", None) or current_app._get_current_object()
-    name = getattr(task, "name", task)
+    # A signature is a mapping: its arguments would be lost.
+    name: Any = task if isinstance(task, Mapping) else getattr(task, "name", task)
     settings = Settings.load(found.conf)
-    if isinstance(countdown, int | float):
-        try:
-            countdown = timedelta(seconds=countdown)
-        except (ValueError, OverflowError):
-            raise InvalidJob(f"countdown is {countdown!r}; there is no such time") from None
     order = Order(
         name, args or None, kwargs or {}, job_policies.parse(policy), queue, options or {}, run_at,
-        countdown,
+        drafts.length(countdown),
     )  # fmt: skip
     actor = Actor(created_by) if created_by else permissions.user()
     with submissions.publishing(found, settings) as broker:
@@ -78,7 +73,7 @@ def submit(
 
 
 def _inside(
-    session: Connection | Session,
+    session: Opened,
     app: Celery,
     settings: Settings,
     broker: Publisher,

@@ -45,6 +45,8 @@ def completed(row: Schedule, template: Template) -> Schedule:
 
 def check_task(app: Celery, name: str) -> None:
     """Raises `UnknownTask`, with the nearest there is, unless the app has registered the task."""
+    if not isinstance(name, str):
+        raise UnknownTask(f"task is {name!r}; it is to be a task, or the name of one")
     if name in app.tasks:
         return
     app.loader.import_default_modules()  # outside of workers and beats nobody has yet

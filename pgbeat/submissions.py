@@ -9,7 +9,6 @@ from celery import Celery
 from kombu.exceptions import OperationalError
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.orm import Session
 
 from pgbeat import db, drafts, jobs, lines, orders
 from pgbeat.config import Settings, is_own_broker
@@ -19,6 +18,7 @@ from pgbeat.jobs import Job
 from pgbeat.message_templates import Launch
 from pgbeat.publisher import Publisher, TransactionPublisher, publisher
 from pgbeat.schedules import CHANNEL
+from pgbeat.transaction import Opened, opened
 
 
 class Submitted(NamedTuple):
@@ -157,9 +157,9 @@ def place(
     return write(connection, publisher, [made])[0]
 
 
-def enlist(session: Connection | Session, broker: Publisher) -> Connection:
+def enlist(session: Opened, broker: Publisher) -> Connection:
     """The connection of a caller's transaction; raises for one that jobs can't be made in."""
-    connection = session.connection() if isinstance(session, Session) else session
+    connection = opened(session)
     if getattr(db.driver(connection), "autocommit", False):
         raise ValueError(
             "the connection is in autocommit mode: there is no transaction for the job to be in; "

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from celery import Celery, current_app
 from sqlalchemy import Connection
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 
 from pgbeat.config import delays_in_table
 from pgbeat.message_templates import Launch
@@ -17,20 +17,30 @@ from pgbeat.transport.outbox import OutboxConnection
 
 #: Messages that go to the server in one statement.
 _CHUNK = 1000
+#: What a caller's transaction is in.
+Opened = Connection | Session | scoped_session[Any]
+
+
+def opened(session: Opened) -> Connection:
+    """The connection of a caller's transaction. Raises `TypeError` for what has none."""
+    if isinstance(session, Session | scoped_session):
+        return session.connection()
+    if isinstance(session, Connection):
+        return session
+    kind = f"{type(session).__module__}.{type(session).__qualname__}"
+    raise TypeError(f"wanted is an open SQLAlchemy session or connection, and this is a {kind}")
 
 
 class _Immediate:
     """Writes at once, on the caller's connection."""
 
-    def __init__(self, session: Session | Connection, tables: BrokerTables) -> None:
+    def __init__(self, session: Opened, tables: BrokerTables) -> None:
         self._session, self.tables = session, tables
 
     @property
     def connection(self) -> Connection:
         """Asked of a session every time: it tells the server of a savepoint only then."""
-        if isinstance(self._session, Session):
-            return self._session.connection()
-        return self._session
+        return opened(self._session)
 
     def write(self, message: Message) -> None:
         self.tables.put(self.connection, [message])
@@ -42,7 +52,7 @@ class _Immediate:
 class InTransaction(OutboxConnection):
     """A kombu connection that publishes into an open transaction."""
 
-    def __init__(self, session: Session | Connection, app: Celery) -> None:
+    def __init__(self, session: Opened, app: Celery) -> None:
         self._app = app
         self._open = _Immediate(
             session, BrokerTables.named(app.conf.broker_transport_options or {})
@@ -91,7 +101,7 @@ def _arguments(
     )
 
 
-def in_transaction(session: Session | Connection, app: Celery | None = None) -> InTransaction:
+def in_transaction(session: Opened, app: Celery | None = None) -> InTransaction:
     """A connection for `apply_async(connection=…)` whose messages commit, or vanish, with the open
     transaction of an SQLAlchemy session or connection.
 

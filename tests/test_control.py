@@ -16,7 +16,7 @@ import pytest
 from celery import Celery, Signature
 from kombu import Exchange, Queue
 from sqlalchemy import create_engine, text
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import pgbeat
 from pgbeat import control, db, executions, grouping, groups, jobs, lifecycle, queues, templates
@@ -200,6 +200,8 @@ def test_from_a_template(desk: Desk, sql: Sql) -> None:
                 ("link_error", [{"task": "jobs.add"}], "a signature"),
             ]
         ),
+        ({"task": 5}, UnknownTask, "task is 5; it is to be a task, or the name of one"),
+        ({"task": ["jobs.add"]}, UnknownTask, "it is to be a task, or the name of one"),
         ({"args": ({1},)}, InvalidJob, "can't be published: EncodeError: "),
         ({"args": ("a\0",)}, InvalidJob, "a character that Postgres can't keep"),
         ({"kwargs": {"y": "\ud800"}}, InvalidJob, "NUL, or half a one"),
@@ -322,19 +324,53 @@ def test_options_that_celery_takes(app: Celery, sql: Sql, options: dict[str, Any
     assert len(messages(sql)) == 1
 
 
+@pytest.mark.parametrize(
+    ("given", "error", "sentence"),
+    [
+        ({"connection": "postgresql://u:secret@h/d"}, TypeError, "connection, .* a builtins.str$"),
+        ({"connection": create_engine("postgresql+psycopg://")}, TypeError, "a .*base.Engine$"),
+        ({"job_source": "x"}, InvalidJob, "job_source 'x' is not one of user_cli, user_api, "),
+        ({"created_by": "a\0"}, InvalidJob, "created_by is .*; it is to be text that Postgres can"),
+        ({"created_by": 5}, InvalidJob, "created_by is 5; it is to be text"),
+        ({"countdown": 1e300}, InvalidJob, "countdown is 1e\\+300; there is no such time"),
+    ],
+)
+def test_what_is_wrong_with_a_submission(
+    app: Celery, sql: Sql, given: dict[str, Any], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        pgbeat.submit("jobs.add", 1, app=app, **given)
+    with pytest.raises(error, match=sentence):
+        member = {"task": "jobs.add", "args": [1], "countdown": given.pop("countdown", None)}
+        pgbeat.submit_group([member], app=app, **given)
+    for table in ("pgbeat.groups", "pgbeat.jobs", "kombu_message"):
+        assert sql(f"SELECT count(*) FROM {table}") == [(0,)]
+
+
+def test_a_signature_is_no_task(app: Celery, sql: Sql) -> None:
+    """Its arguments would be lost."""
+    with pytest.raises(UnknownTask, match=r"task is jobs.add\(1\); it is to be a task"):
+        pgbeat.submit(app.tasks["jobs.add"].s(1), 1)
+    assert messages(sql) == []
+
+
 def test_submit_to_a_lane_with_room(app: Celery, sql: Sql) -> None:
     lane(sql, limit=1)
     first, second = (pgbeat.submit("jobs.add", 1, app=app, lane="l") for _ in range(2))
     assert first.dispatched_at is not None and second.dispatched_at is None
 
 
-@pytest.mark.parametrize("kind", ["session", "connection"])
+@pytest.mark.parametrize("kind", ["session", "scoped session", "connection"])
 def test_submit_in_the_callers_transaction(app: Celery, sql: Sql, database: str, kind: str) -> None:
     lane(sql, limit=1)
     sql("CREATE TABLE orders (id int)")
     engine = create_engine(postgres_url(database))
-    opened = Session(engine) if kind == "session" else engine.connect()
-    with opened as session:
+    opened: Any = engine.connect() if kind == "connection" else Session(engine)
+    with opened:
+        session = opened
+        if kind == "scoped session":
+            session = scoped_session(sessionmaker())
+            session.registry.set(opened)
         session.execute(text("INSERT INTO orders VALUES (1)"))
         pgbeat.submit("jobs.add", 1, app=app, connection=session)
         pgbeat.submit("jobs.add", 1, app=app, connection=session, lane="l")

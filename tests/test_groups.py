@@ -513,6 +513,19 @@ def test_a_group_is_made_whole_or_not_at_all(
         assert sql(f"SELECT count(*) FROM {table}") == [(0,)]
 
 
+@pytest.mark.parametrize("name", ["", "a\0", "n" * 201, 5])
+def test_a_groups_name(submit: Submit, sql: Sql, name: Any) -> None:
+    with pytest.raises(InvalidJob, match="is no name of a group: 1 to 200 characters"):
+        submit([ADD], name=name)
+    assert sql("SELECT count(*) FROM pgbeat.groups") == [(0,)]
+
+
+@pytest.mark.parametrize("members", ["tests.add", b"ab", ADD, None, iter([ADD])])
+def test_members_are_a_list(submit: Submit, members: Any) -> None:
+    with pytest.raises(TypeError, match="submit_group wants a list of members, not "):
+        submit(members)
+
+
 def test_a_chain_is_no_member(app: Celery, submit: Submit) -> None:
     add = app.tasks["tests.add"]
     with pytest.raises(InvalidJob, match="member 1: a chain is no member of a group"):

@@ -567,6 +567,8 @@ def test_a_request_that_can_not_be_launched_fails(
         (JobRequest(options={"queue": "q\ud800"}), "NUL, or half a one"),
         (JobRequest(options={"queue": 5}), "options: queue is 5; it is to be a queue's name"),
         (JobRequest(options={"headers": [1]}), "options: headers is [1]; it is to be an object"),
+        (JobRequest(args="x"), "args is 'x'; it is to be a list"),
+        (JobRequest(kwargs=cast(Any, [1])), "kwargs is [1]; it is to be a mapping"),
         (JobRequest(options={"priority": "x"}), "options: priority is 'x'; it is to be a whole"),
         (JobRequest(kwargs={"text": "q\0"}), "a character that Postgres can't keep: NUL"),
         (JobRequest(again=cast(Any, "soon")), "again is 'soon'; it is a timedelta, or a datetime"),

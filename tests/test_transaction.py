@@ -331,6 +331,12 @@ def test_the_current_app_is_the_default(database: str, engine: Engine, connect: 
     assert [id for _, id, _, _ in delivered(connect)] == ids
 
 
+def test_what_is_no_session(ours: Celery, engine: Engine) -> None:
+    for wrong in (None, "postgresql://", engine):
+        with pytest.raises(TypeError, match="wanted is an open SQLAlchemy session or connection"):
+            pgbeat.in_transaction(wrong, ours)  # type: ignore[arg-type]
+
+
 def test_a_database_without_a_broker_says_so(empty_database: str, database: str) -> None:
     """The session's database is not the broker's, or nobody has migrated it."""
     engine = create_engine(sqlalchemy_url(empty_database), poolclass=NullPool)

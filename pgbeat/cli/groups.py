@@ -194,7 +194,7 @@ def run_command(
     from pgbeat import grouping, submissions
 
     mode, on_failure = values.get("mode", "parallel"), values.get("on_failure", "stop")
-    groups.check(mode, on_failure)
+    groups.check(mode, on_failure, values.get("name"))
     values |= {"created_by": permissions.user().name, "job_source": "user_cli"}
     with target.session() as connection, submissions.publishing(app, target.settings) as publisher:
         if dry_run:
