@@ -288,13 +288,14 @@ def of_job(
     before: int | None = None,
     limit: int = 100,
 ) -> list[Execution]:
-    """A job's executions, the newest first. For the next page, `before` is the number of the last
-    one."""
+    """A job's executions, the newest first. For the next page, `before` is the lowest number of
+    this one: they are numbered as they were told of, and Celery's retry may be told of first."""
     query = select(*_COLUMNS).where(executions.c.job_id == str(job_id))
     if before is not None:
         query = query.where(executions.c.number < before)
     query = query.order_by(executions.c.number.desc()).limit(limit)
-    return [Execution(*row) for row in connection.execute(query)]
+    found = [Execution(*row) for row in connection.execute(query)]
+    return sorted(found, key=lambda run: (run.started_at, run.number), reverse=True)
 
 
 def count_of_job(connection: Connection, job_id: str | UUID) -> int:
@@ -312,11 +313,16 @@ def get(connection: Connection, execution_id: UUID) -> Execution:
     return Execution(*row)
 
 
+#: The execution of `j` that began last, among those that were told of last.
+NEWEST = """
+    SELECT * FROM (SELECT * FROM pgbeat.executions WHERE job_id = j.id
+                    ORDER BY number DESC LIMIT 10) AS told
+     ORDER BY started_at DESC, number DESC LIMIT 1
+"""
 _NEWEST = text(
     f"""
     SELECT {", ".join(f"e.{name}" for name in Execution._fields)}
-      FROM unnest(CAST(:ids AS uuid[])) AS j (id) CROSS JOIN LATERAL (
-           SELECT * FROM pgbeat.executions WHERE job_id = j.id ORDER BY number DESC LIMIT 1) AS e
+      FROM unnest(CAST(:ids AS uuid[])) AS j (id) CROSS JOIN LATERAL ({NEWEST}) AS e
     """  # noqa: S608
 )
 

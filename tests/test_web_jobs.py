@@ -337,6 +337,23 @@ def test_executions_and_stats(web: Web, alice: Any, sql: Sql) -> None:
     assert problem(alice.get(f"/executions/{NOBODY}"), 404) == f"there is no execution {NOBODY}"
 
 
+def test_a_retry_that_is_told_of_before_what_it_retries(web: Web, alice: Any) -> None:
+    """By two workers: the newest execution is the one that began last."""
+    job_id = make(alice)["id"]
+    tell(web, job_id, retry_attempt=1, began=1, progress_done=3, progress_total=4)
+    tell(web, job_id, state="failed", job_state="scheduled", began=60, ended=59, error="not yet")
+    [job] = done(alice.get("/jobs"))["jobs"]
+    assert (job["status"], job["progress"]["percent"]) == ("running", 75)
+    shown = done(alice.get(f"/jobs/{job_id}"))
+    listed = done(alice.get(f"/jobs/{job_id}/executions"))
+    for runs in (shown["executions"], listed["executions"]):
+        assert [(run["execution_number"], run["retry_attempt"]) for run in runs] == [(1, 1), (2, 0)]
+    first = done(alice.get(f"/jobs/{job_id}/executions?limit=1"))
+    second = done(alice.get(f"/jobs/{job_id}/executions?limit=1&after={first['next']}"))
+    assert first["executions"] + second["executions"] == listed["executions"][::-1]
+    assert second["next"] is None
+
+
 def test_executions_by_pages(alice: Any, sql: Sql) -> None:
     job_id = insert(sql, state="completed")
     sql(

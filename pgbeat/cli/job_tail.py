@@ -86,8 +86,9 @@ def _changing(
 
 def _tell(connection: Connection, job: Job, told: _Seen | None, *, as_json: bool) -> _Seen:
     """Prints what is new about a job."""
-    runs = executions.of_job(connection, job.id, limit=1) if job.started_at is not None else []
-    run = runs[0] if runs else None
+    run = None
+    if job.started_at is not None:
+        run = executions.newest(connection, [job.id]).get(job.id)
     progress = job_views.progress(run) if run is not None else ""
     seen = _Seen(job_views.state(job), None if run is None else run.number, progress, job.error)
     if seen == told:

@@ -12,6 +12,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pgbeat import db
+from pgbeat.executions import NEWEST
 from pgbeat.jobs import ENDED
 from pgbeat.messages import BrokerTables
 
@@ -96,10 +97,7 @@ _LOOK = text(
       FROM wanted w
            JOIN pgbeat.jobs j ON j.id = w.id AND j.namespace = :namespace
            LEFT JOIN LATERAL (
-               SELECT number, progress_done, progress_total, progress_message
-                 FROM pgbeat.executions
-                WHERE job_id = j.id AND j.started_at IS NOT NULL
-                ORDER BY number DESC LIMIT 1) AS e ON true
+               SELECT * FROM ({NEWEST}) AS newest WHERE j.started_at IS NOT NULL) AS e ON true
     """  # noqa: S608
 )
 

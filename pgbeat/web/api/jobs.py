@@ -177,9 +177,13 @@ def list_executions(
         job = seen_job(connection, backend, caller, job_id)
         runs = executions.of_job(connection, job.id, before=before, limit=limit + 1)
         total = executions.count_of_job(connection, job.id)
-    more = runs[limit - 1].number if len(runs) > limit else None
+    more = sorted(run.number for run in runs)[1] if len(runs) > limit else None
     return ExecutionPage(
-        executions=[FoundExecution.model_validate(execution(run)) for run in runs[:limit]],
+        executions=[
+            FoundExecution.model_validate(execution(run))
+            for run in runs
+            if more is None or run.number >= more
+        ],
         total=total,
         limit=limit,
         next=None if more is None else cursor(more),

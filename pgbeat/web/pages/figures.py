@@ -10,6 +10,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from pgbeat import executions
+
 #: Ticks of a schedule in its sparkline.
 SPARKS = 20
 #: Ticks that the summary looks at, and jobs of a state that it counts.
@@ -201,23 +203,12 @@ class Progress(NamedTuple):
     message: str | None
 
 
-_PROGRESS = text(
-    """
-    SELECT j.id, e.progress_done, e.progress_total, e.progress_message
-      FROM unnest(CAST(:ids AS uuid[])) AS j (id)
-           CROSS JOIN LATERAL (
-               SELECT * FROM pgbeat.executions WHERE job_id = j.id
-                ORDER BY number DESC LIMIT 1) AS e
-    """
-)
-
-
 def progress(connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, Progress]:
     """What the last executions of these jobs tell of their progress."""
-    if not job_ids:
-        return {}
-    rows = connection.execute(_PROGRESS, {"ids": [str(each) for each in job_ids]})
-    return {job_id: Progress(*row) for job_id, *row in rows}
+    return {
+        job_id: Progress(run.progress_done, run.progress_total, run.progress_message)
+        for job_id, run in executions.newest(connection, job_ids).items()
+    }
 
 
 _USERS = text(
