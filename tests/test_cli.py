@@ -144,6 +144,19 @@ def test_an_argument_that_is_no_text(database: str) -> None:
 # -- the app -----------------------------------------------------------------------------------
 
 
+def test_an_argument_that_is_much_too_long(database: str) -> None:
+    """It is not shown whole."""
+    long = "x" * 100_000
+    for arguments, end in {
+        ("add", "s", "--task", "t", "--every", long): "'1h 30m' or '2 days'",
+        ("add", "s", "--task", "t", "--cron", long): 'or "0 2 * * mon-fri"',
+        ("status", long): "xxx'",
+    }.items():
+        said = run(database, *arguments).stderr.strip()
+        assert len(said) < 1000
+        assert " … " in said and said.endswith(end)
+
+
 def test_the_app_is_found_beside_us(database: str) -> None:
     shown = shell(*PGBEAT, "-A", "tests.app", "list", TESTS_DATABASE=database)
     assert (shown.returncode, shown.stdout) == (

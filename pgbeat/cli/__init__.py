@@ -119,7 +119,10 @@ class Commands(Group):
             if right is None:
                 raise
             ctx.fail(right)
-        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
+        except click.ClickException as error:
+            _shorten(error)
+            raise
+        except (click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except Exception as error:
             from pgbeat.cli.failures import refusal
@@ -127,7 +130,20 @@ class Commands(Group):
             sentence = refusal(error, ctx.meta.get(TARGET))
             if sentence is None:
                 raise
+            _shorten(sentence)
             raise sentence from None
+
+
+#: Characters of a line of an error, at most; what was typed may be a megabyte.
+_LONGEST = 3000
+
+
+def _shorten(error: click.ClickException) -> None:
+    """Takes the middle out of lines that are too long."""
+    error.message = "\n".join(  # type: ignore[misc,unused-ignore]
+        line if len(line) <= _LONGEST else f"{line[:200]} … {line[-200:]}"
+        for line in error.message.split("\n")
+    )
 
 
 def _misplaced(ctx: click.Context, error: click.NoSuchOption) -> str | None:
