@@ -157,7 +157,8 @@ def _length(value: Any) -> timedelta:
     else:
         raise ValueError(f"{value!r} is no length of time; write seconds or '15 minutes'")
     if not timedelta(0) <= length <= _LONGEST:
-        raise ValueError(f"{value!r} is out of range; it is 0 to 36500 days")
+        said = value if isinstance(value, timedelta) else repr(value)
+        raise ValueError(f"{said} is out of range; it is 0 to 36500 days")
     return length
 
 

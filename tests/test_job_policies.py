@@ -95,6 +95,7 @@ def test_everything_there_is() -> None:
         ({"max_attempts": 2.0}, "max_attempts: 2.0 is not a whole number"),
         ({"retry_base": "soon"}, "retry_base: 'soon': it is no length of time"),
         ({"retry_base": -1}, "retry_base: -1 is out of range; it is 0 to 36500 days"),
+        ({"unique_for": timedelta(days=1_000_000)}, "unique_for: 1000000 days, 0:00:00 is out of"),
         ({"retry_base": 1e300}, "retry_base: 1e+300 is out of range; it is 0 to 36500 days"),
         ({"retry_cap": True}, "retry_cap: True is no length of time"),
         ({"retry_base": 60, "retry_cap": 59}, "retry_cap: must not be below retry_base"),

@@ -169,6 +169,7 @@ def test_the_same_zone_may_be_asked_from_another() -> None:
     ("expression", "problem"),
     [
         ("", "it has 0 fields, not 5 (or 6, with seconds last)"),
+        ("x", "it has 1 field, not 5"),
         ("x y", "it has 2 fields, not 5"),
         ("* * * * * * *", "it has 7 fields, not 5 (or 6, with seconds last)"),
         ("* * * * * 60", "second '60' is not valid: numbers are 0-59,"),

@@ -161,7 +161,8 @@ def _problem(plain: str, texts: Sequence[str]) -> str | None:
     if plain.startswith("@"):
         return f"no such name; there are {', '.join(_NAMES)}"
     if len(texts) not in (5, 6):
-        return f"it has {len(texts)} fields, not 5 (or 6, with seconds last)"
+        counted = "1 field" if len(texts) == 1 else f"{len(texts)} fields"
+        return f"it has {counted}, not 5 (or 6, with seconds last)"
     problem = _problem_of(texts)
     if problem and len(texts) == 6:
         turned = [*texts[1:], texts[0]]
