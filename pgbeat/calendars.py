@@ -1,7 +1,6 @@
 """Calendars: named rules that leave out times of the schedules that name them; their rows."""
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,6 +13,7 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 from pgbeat.calendar_definitions import parse
 from pgbeat.errors import AlreadyExists, InvalidCalendar, NotFound
 from pgbeat.exclusions import Rules, near
+from pgbeat.names import name_problem
 from pgbeat.schedules import NAMESPACE
 from pgbeat.tables import calendars, schedules
 
@@ -120,7 +120,7 @@ def add(
     connection: Connection, name: str, definition: Any, *, namespace: str = NAMESPACE
 ) -> Calendar:
     """Adds a calendar. Raises `InvalidCalendar` (lists every mistake) or `AlreadyExists`."""
-    problem = _name_problem(name)
+    problem = name_problem(name)
     if problem:
         raise InvalidCalendar(f"calendar {name!r}: {problem}")
     parse(name, definition)
@@ -155,14 +155,3 @@ def remove(connection: Connection, name: str, *, namespace: str = NAMESPACE) -> 
             "give them another one, or none, first"
         )
     connection.execute(delete(calendars).where(_is(name, namespace)))
-
-
-_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f/]")
-
-
-def _name_problem(name: str) -> str | None:
-    if not 1 <= len(name) <= 200:
-        return f"a name has 1 to 200 characters, not {len(name)}"
-    if _UNFIT.search(name) or name.strip(" ") != name:
-        return "a name has no slash, no control character and no space at its ends"
-    return None

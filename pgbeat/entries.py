@@ -64,10 +64,10 @@ def code_entry(app: Celery, name: str, entry: Any) -> CodeEntry:
 
 def row_name(name: Any) -> str:
     """An entry's name as a row can have it: shorter, with a digest, where it is too long (Celery
-    takes a periodic task's `repr` for a name), empty, or no text to Postgres."""
+    takes a periodic task's `repr` for a name), empty, dots, or no text to Postgres."""
     text = str(name)
     plain = text.encode(errors="replace").decode().replace("\0", "?")
-    if plain == text and len(text.strip()) > 0 and len(text) <= 200:
+    if plain == text and text.strip() not in ("", ".", "..") and len(text) <= 200:
         return text
     digest = sha1(text.encode(errors="replace"), usedforsecurity=False).hexdigest()
     return f"{plain[:180]}…{digest[:12]}"

@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import insert
 from pgbeat import concurrency
 from pgbeat.errors import InvalidJob, InvalidTimetable, NotFound
 from pgbeat.exclusions import near
+from pgbeat.names import name_problem
 from pgbeat.tables import lanes
 from pgbeat.timetables import parse_duration, span
 
@@ -135,7 +136,6 @@ def listing(connection: Connection, namespace: str) -> list[Figures]:
 #: What `save` takes.
 CHANGES = ("max_running", "rate_limit", "rate_period", "rate_key", "policy", "options")
 _RATE = re.compile(r"\s*(\d+)\s*(?:/|\bper\b|\ba\b|\ban\b)\s*(.+)")
-_NAME = re.compile(r"[^\x00-\x1f\x7f/]{1,200}")
 
 
 def parse_rate(written: str) -> tuple[int, timedelta]:
@@ -165,10 +165,9 @@ def save(
 
     Who waits in it is to be allotted afterwards. Raises `InvalidJob`, which lists every mistake.
     """
-    if not _NAME.fullmatch(name) or name.strip() != name:
-        raise InvalidJob(
-            f"{name!r} is no name of a lane: 1 to 200 characters, no slash, no blanks at its ends"
-        )
+    problem = name_problem(name)
+    if problem:
+        raise InvalidJob(f"lane {name!r}: {problem}")
     made = insert(lanes).values(namespace=namespace, name=name).on_conflict_do_nothing()
     is_new = connection.execute(made.returning(lanes.c.name)).one_or_none() is not None
     before = connection.execute(select(*_COLUMNS).where(_is(namespace, name)).with_for_update())

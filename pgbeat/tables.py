@@ -236,7 +236,10 @@ calendars = Table(
     _time("updated_at", now=True),
     CheckConstraint("namespace ~ '^[A-Za-z0-9_.-]{1,63}$'", name="calendars_namespace"),
     CheckConstraint("length(name) BETWEEN 1 AND 200", name="calendars_name_length"),
-    CheckConstraint("name !~ '[[:cntrl:]/]' AND btrim(name) = name", name="calendars_name_plain"),
+    CheckConstraint(
+        "name !~ '[[:cntrl:]/]' AND btrim(name) = name AND name NOT IN ('.', '..')",
+        name="calendars_name_plain",
+    ),
     CheckConstraint("jsonb_typeof(definition) = 'object'", name="calendars_definition_object"),
 )
 
@@ -261,7 +264,7 @@ JOB_STATES = (
 JOB_SOURCES = ("user_cli", "user_api", "scheduled_task", "system")
 _ENDED = "('completed', 'failed', 'cancelled', 'skipped')"
 _NAMESPACE = "namespace ~ '^[A-Za-z0-9_.-]{1,63}$'"
-_NAME = "name ~ '^[^[:cntrl:]/]{1,200}$' AND btrim(name) = name"
+_NAME = "name ~ '^[^[:cntrl:]/]{1,200}$' AND btrim(name) = name AND name NOT IN ('.', '..')"
 
 
 def _namespace(*, primary_key: bool = False) -> Column[object]:

@@ -4,7 +4,6 @@ A job takes a copy: what becomes of the template later doesn't change it.
 """
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from pgbeat import job_policies, lanes
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.exclusions import near
 from pgbeat.job_policies import JobPolicy
+from pgbeat.names import name_problem
 from pgbeat.tables import schedules, templates
 
 
@@ -114,7 +114,7 @@ def put(
         "kwargs": {} if kwargs is None else kwargs, "options": {} if options is None else options,
         "queue": queue, "job": {} if job is None else job, "description": description,
     }  # fmt: skip
-    problems = [*_name_problems(name), *_problems(connection, values, namespace)]
+    problems = [*filter(None, [name_problem(name)]), *_problems(connection, values, namespace)]
     if problems:
         raise InvalidJob(f"template {name!r}: " + "; ".join(problems))
     before = load(connection, [name], namespace=namespace).get(name)
@@ -149,15 +149,6 @@ def remove(connection: Connection, name: str, *, namespace: str) -> None:
 
 
 # -- what is wrong with it
-
-_UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f/]")
-
-
-def _name_problems(name: str) -> Iterable[str]:
-    if not 1 <= len(name) <= 200:
-        yield f"a name has 1 to 200 characters, not {len(name)}"
-    elif _UNFIT.search(name) or name.strip(" ") != name:
-        yield "a name has no slash, no control character and no space at its ends"
 
 
 def _problems(connection: Connection, values: Mapping[str, Any], namespace: str) -> Iterable[str]:

@@ -3,7 +3,6 @@
 Their secrets are read by `pgbeat.deliveries` alone; no row that is handed out holds one.
 """
 
-import re
 from collections.abc import Collection, Sequence
 from datetime import datetime
 from difflib import get_close_matches
@@ -14,6 +13,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from pgbeat.errors import AlreadyExists, InvalidJob, NotFound
 from pgbeat.exclusions import near
+from pgbeat.names import name_problem
 from pgbeat.schedules import NAMESPACE
 from pgbeat.tables import EVENTS as EVENTS
 from pgbeat.tables import webhooks
@@ -94,7 +94,7 @@ def add(
     mistake, or `AlreadyExists`.
     """
     given = secret or new_secret()
-    mistakes = [] if _is_name(name) else [_NAME_RULE]
+    mistakes = list(filter(None, [name_problem(name)]))
     mistakes += [*check_url(url, private=private), *_check_events(events), *check_secret(given)]
     _refuse(name, mistakes)
     values = {
@@ -183,16 +183,6 @@ def disable(connection: Connection, webhook_id: int, reason: str) -> bool:
 def _refuse(name: str, mistakes: Collection[str]) -> None:
     if mistakes:
         raise InvalidJob(f"webhook {name!r}: " + "; ".join(mistakes))
-
-
-_NAME_RULE = (
-    "name: it has 1 to 200 characters, no slash, no control character and no space at its ends"
-)
-
-
-def _is_name(name: str) -> bool:
-    fits = re.fullmatch(r"[^\x00-\x1f\x7f-\x9f/]{1,200}", name)
-    return fits is not None and name.strip(" ") == name
 
 
 def _check_events(events: Sequence[str]) -> list[str]:

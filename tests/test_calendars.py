@@ -479,6 +479,8 @@ def test_add_what_is_there(connection: Connection) -> None:
         ("a/b", "a name has no slash, no control character and no space at its ends"),
         (" a", "a name has no slash, no control character and no space at its ends"),
         ("a\n", "a name has no slash, no control character and no space at its ends"),
+        (".", "a name is not '.', which browsers take out of an address"),
+        ("..", "a name is not '..', which browsers take out of an address"),
     ],
 )
 def test_names(connection: Connection, insert: Insert, name: str, problem: str) -> None:

@@ -78,7 +78,8 @@ def test_another_policy_has_options_of_its_own(database: str) -> None:
         (["l", "--options", "[]"], "not an object"),
         (["l", "--limit", "2", "--no-limit"], "--limit and --no-limit exclude each other"),
         (["l", "--rate-key", "task", "--no-rate"], "--rate-key and --no-rate exclude each other"),
-        (["a/b"], "is no name of a lane"),
+        (["a/b"], "a name has no slash"),
+        ([".."], "lane '..': a name is not '..', which browsers take out of an address"),
     ],
 )
 def test_set_refuses_what_is_wrong(

@@ -333,7 +333,7 @@ def test_a_name_that_a_row_can_have_is_kept(name: str) -> None:
     assert entries.row_name(name) == name
 
 
-@pytest.mark.parametrize("name", ["", " ", "x" * 201, "a\0b", "half \ud83c"])
+@pytest.mark.parametrize("name", ["", " ", "x" * 201, "a\0b", "half \ud83c", ".", ".."])
 def test_other_names_are_made_to_fit_each_in_its_own_way(
     app: Celery, connection: Connection, name: str
 ) -> None:

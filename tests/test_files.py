@@ -429,7 +429,7 @@ def test_a_mistake_in_a_field(written: str, column: int, sentence: str | None) -
         ("schedules: [5]", "1:13: it is 5, which is no definition"),
         ("schedules: [{task: t}]", "1:13: it has no name"),
         ("schedules: [{name: 7}]", "1:20: the name 7 is no text; quote it"),
-        ("schedules: {'': {}}", "1:13: a name has 1 to 200 characters, not 0"),
+        ("schedules: {'': {}}", "1:13: '': a name has 1 to 200 characters, not 0"),
         ("a: *nowhere", "1:4: there is no anchor &nowhere; put a value that "
          "begins with * in quotes"),
         ("a: &x [*x]", "1:8: *x stands for what it is in"),

@@ -211,6 +211,7 @@ def refusal(sql: Sql, name: str = "s", **values: Any) -> str:
             "a name has no slash, no control character and no space at its ends",
         ),
         ({"name": "a "}, "a name has no slash, no control character and no space at its ends"),
+        ({"name": ".."}, "a name is not '..', which browsers take out of an address"),
         ({"name": "x" * 201}, "a name has at most 200 characters, not 201"),
         (
             {"next_run": "infinity"},

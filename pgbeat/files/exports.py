@@ -6,8 +6,9 @@ from typing import Any
 
 from pgbeat.calendars import Calendar
 from pgbeat.errors import InvalidSchedule
-from pgbeat.files.definitions import name_problem, timetables
+from pgbeat.files.definitions import timetables
 from pgbeat.files.fields import FIELDS, plain
+from pgbeat.names import name_problem
 from pgbeat.schedules import NAMESPACE, Schedule
 
 

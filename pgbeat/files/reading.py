@@ -14,7 +14,6 @@ from pgbeat.files.definitions import (
     circles,
     circular,
     misfit,
-    name_problem,
     near,
     problems,
     timetables,
@@ -27,6 +26,7 @@ from pgbeat.files.function_entries import FunctionEntry, rest
 from pgbeat.files.job_policies import Misfit
 from pgbeat.files.kinds import shown
 from pgbeat.job_policies import JobPolicy
+from pgbeat.names import name_problem
 
 #: What else is wrong with a definition: the field, or "", and a sentence.
 Check = Callable[["Definition"], Iterable[tuple[str, str]]]
@@ -184,7 +184,7 @@ class _Reader:
         for name, definition, key in found:
             problem = name_problem(name)
             if problem:
-                self._notes.at(key, problem)
+                self._notes.at(key, f"{shown(name)}: {problem}")
             elif not isinstance(definition.value, dict):
                 what = shown(definition.plain())
                 self._notes.at(definition, f"it is {what}, which is no mapping", name)

@@ -99,7 +99,8 @@ CREATE TABLE pgbeat.calendars (
     PRIMARY KEY (namespace, name),
     CONSTRAINT calendars_namespace CHECK (namespace ~ '^[A-Za-z0-9_.-]{1,63}$'),
     CONSTRAINT calendars_name_length CHECK (length(name) BETWEEN 1 AND 200),
-    CONSTRAINT calendars_name_plain CHECK (name !~ '[[:cntrl:]/]' AND btrim(name) = name),
+    CONSTRAINT calendars_name_plain CHECK (name !~ '[[:cntrl:]/]' AND btrim(name) = name
+        AND name NOT IN ('.', '..')),
     CONSTRAINT calendars_definition_object CHECK (jsonb_typeof(definition) = 'object')
 );
 
@@ -298,6 +299,8 @@ BEGIN
         problem := format('a name has at most 200 characters, not %s', length(NEW.name));
     ELSIF NEW.source <> 'code' AND (NEW.name ~ '[[:cntrl:]/]' OR btrim(NEW.name) <> NEW.name) THEN
         problem := 'a name has no slash, no control character and no space at its ends';
+    ELSIF NEW.name IN ('.', '..') THEN
+        problem := format('a name is not %L, which browsers take out of an address', NEW.name);
     ELSIF NEW.namespace !~ '^[A-Za-z0-9_.-]{1,63}$' THEN
         problem := format('namespace %L is not one; use up to 63 letters, digits, ''_'', ''.'' '
             'and ''-''', NEW.namespace);

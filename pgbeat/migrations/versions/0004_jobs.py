@@ -195,7 +195,8 @@ CREATE TABLE pgbeat.lanes (
     updated_at  timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (namespace, name),
     CONSTRAINT lanes_namespace CHECK (namespace ~ '^[A-Za-z0-9_.-]{1,63}$'),
-    CONSTRAINT lanes_name CHECK (name ~ '^[^[:cntrl:]/]{1,200}$' AND btrim(name) = name),
+    CONSTRAINT lanes_name CHECK (name ~ '^[^[:cntrl:]/]{1,200}$' AND btrim(name) = name
+        AND name NOT IN ('.', '..')),
     CONSTRAINT lanes_max_running CHECK (max_running >= 0),
     CONSTRAINT lanes_rate CHECK (num_nonnulls(rate_limit, rate_period) IN (0, 2)
         AND rate_limit > 0 AND rate_period > interval '0'
@@ -266,7 +267,8 @@ CREATE TABLE pgbeat.templates (
     updated_at  timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (namespace, name),
     CONSTRAINT templates_namespace CHECK (namespace ~ '^[A-Za-z0-9_.-]{1,63}$'),
-    CONSTRAINT templates_name CHECK (name ~ '^[^[:cntrl:]/]{1,200}$' AND btrim(name) = name),
+    CONSTRAINT templates_name CHECK (name ~ '^[^[:cntrl:]/]{1,200}$' AND btrim(name) = name
+        AND name NOT IN ('.', '..')),
     CONSTRAINT templates_task CHECK (task ~ '^[^[:cntrl:]]{1,255}$' AND btrim(task) = task),
     CONSTRAINT templates_args_array CHECK (jsonb_typeof(args) = 'array'),
     CONSTRAINT templates_kwargs_object CHECK (jsonb_typeof(kwargs) = 'object'),
@@ -338,7 +340,8 @@ CREATE TABLE pgbeat.webhooks (
     updated_at      timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT webhooks_name_key UNIQUE (namespace, name),
     CONSTRAINT webhooks_namespace CHECK (namespace ~ '^[A-Za-z0-9_.-]{1,63}$'),
-    CONSTRAINT webhooks_name CHECK (name ~ '^[^[:cntrl:]/]{1,200}$' AND btrim(name) = name),
+    CONSTRAINT webhooks_name CHECK (name ~ '^[^[:cntrl:]/]{1,200}$' AND btrim(name) = name
+        AND name NOT IN ('.', '..')),
     CONSTRAINT webhooks_url CHECK (url ~ '^https?://[^[:space:][:cntrl:]]+$'),
     CONSTRAINT webhooks_slots CHECK (slots >= 1),
     CONSTRAINT webhooks_previous CHECK ((previous_secret IS NULL) = (previous_until IS NULL)),
