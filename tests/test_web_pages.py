@@ -117,6 +117,26 @@ def test_pages_that_are_for_administrators(web: Web, path: str) -> None:
     assert web.browser(web.token("alice")).get(path).status_code == 403
 
 
+@pytest.mark.parametrize("path", ["/console/nowhere", "/console/jobs/a%2Fb", "/console/jobs/1",
+                                  f"{LIST}/none"])  # fmt: skip
+def test_the_page_of_what_is_not_there_leads_on(web: Web, page: Any, path: str) -> None:
+    text = html(page.get(path), 404)
+    assert "<h1>Not Found</h1>" in text
+    assert 'href="/console/schedules"' in text
+    assert "Sign out" in text
+    user = web.browser(web.token("alice"))
+    said = html(user.get(path), 403 if path.startswith(LIST) else 404)
+    assert 'href="/console/jobs"' in said
+    assert 'href="/console/schedules"' not in said
+    answer = web.nobody.get(path)
+    assert answer.headers["location"].startswith("/login?next=")
+
+
+def test_a_slash_too_many_is_left_out(page: Any) -> None:
+    answer = page.get("/console/jobs/?state=failed")
+    assert answer.headers["location"] == "/console/jobs?state=failed"
+
+
 @pytest.mark.parametrize("path", [f"{LIST}/s", "/console/lanes/l", "/console/queues",
                                   "/console/dead"])  # fmt: skip
 def test_changes_that_are_for_administrators(web: Web, path: str) -> None:

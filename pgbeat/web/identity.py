@@ -58,6 +58,17 @@ def _caller(
     bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
     cookie: Annotated[str | None, Depends(_cookie)],
 ) -> Caller:
+    # The page of an error is for them too.
+    request.state.caller = found = _found(request, backend, bearer, cookie)
+    return found
+
+
+def _found(
+    request: Request,
+    backend: Backend,
+    bearer: HTTPAuthorizationCredentials | None,
+    cookie: str | None,
+) -> Caller:
     if bearer is not None:
         return identify(backend, bearer.credentials)
     if cookie and not backend.is_demo:

@@ -35,6 +35,7 @@ for _each in (
     job_templates, lanes, queues, beats, webhooks, audits, changes, reference,
 ):  # fmt: skip
     router.include_router(_each.router)
+router.include_router(sign_in.nowhere)
 
 _STATIC = Path(__file__).parent / "static"
 

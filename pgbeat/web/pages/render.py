@@ -188,7 +188,10 @@ def said_of(request: Request, error: Exception) -> tuple[int, str, str]:
 
 def _problem(request: Request, error: Exception) -> Response:
     status, title, detail = said_of(request, error)
-    return page(request, "problem.html", status=status, title=title, detail=detail)
+    return page(
+        request, "problem.html", caller=getattr(request.state, "caller", None),
+        backend=request.app.state.pgbeat, status=status, title=title, detail=detail,
+    )  # fmt: skip
 
 
 # -- how things look

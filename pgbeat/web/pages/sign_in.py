@@ -1,6 +1,6 @@
 """`/` and `/login`: where one comes in."""
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
 from pgbeat.web.backend import TheBackend
@@ -17,6 +17,18 @@ def home(request: Request, caller: TheCaller) -> Response:
     """Leads to what the caller may see."""
     where = "schedules" if caller.is_admin else "jobs"
     return RedirectResponse(root(request) + path(where), 303)
+
+
+#: The last of all pages.
+nowhere = APIRouter(route_class=PageRoute)
+
+
+@nowhere.get("/console/{rest:path}")
+def unknown_page(request: Request, caller: TheCaller, rest: str) -> Response:
+    """Says that there is no such page."""
+    if rest.endswith("/"):
+        return RedirectResponse(root(request) + path(rest.rstrip("/"), **request.query_params), 307)
+    raise HTTPException(404, "there is no such page")
 
 
 @router.get("/login")
