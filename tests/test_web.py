@@ -128,9 +128,7 @@ def test_what_is_asked_of_a_database_that_is_away(app: Celery) -> None:
     app.conf.pgbeat_url = "postgresql://127.0.0.1:1/none?connect_timeout=1"
     with opened(app) as web:
         asker = web.client("pgbeat_00000000_" + "x" * 43)
-        answer = asker.get(PATH)
-        assert problem(answer, 503) == "the database can't be had just now"
-        assert answer.headers["retry-after"]
+        assert problem(asker.get(PATH), 503) == "the database can't be had just now"
         assert done(asker.get("/healthz")) == {"status": "ok"}
         ready = asker.get("/readyz")
         assert problem(ready, 503) == "the database can't be had"

@@ -1,4 +1,4 @@
-"""Guards: headers that every answer has, bodies that are too large, and HEAD."""
+"""Guards: headers that every answer of its kind has, bodies that are too large, and HEAD."""
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -6,6 +6,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: The largest body of a request, in bytes.
 LARGEST = 1_000_000
+
+#: Seconds after which it is worth trying again what can't be had just now.
+AGAIN = 5
 
 #: Headers of every answer.
 HEADERS = {
@@ -61,6 +64,8 @@ class Guards:
                     if name == "Cache-Control" and path.startswith(_STATIC):
                         continue
                     headers.setdefault(name, value)
+                if message["status"] == 503:
+                    headers.setdefault("Retry-After", str(AGAIN))
             elif is_head:  # the end, of a stream too
                 is_over, message = True, {"type": "http.response.body"}
             await send(message)

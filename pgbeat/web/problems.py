@@ -150,12 +150,12 @@ def _ours(request: Request, error: Exception) -> Response:
 
 
 def _away(request: Request, error: Exception) -> Response:
-    return problem(request, 503, str(error), headers={"Retry-After": "5"})
+    return problem(request, 503, str(error))
 
 
 def _broker(request: Request, error: Exception) -> Response:
     logger.warning("The broker can't be had: %s", db.first_line(error))
-    return problem(request, 503, "the broker can't be had just now", headers={"Retry-After": "5"})
+    return problem(request, 503, "the broker can't be had just now")
 
 
 def _invalid(request: Request, error: Exception) -> Response:
@@ -211,9 +211,7 @@ def _database(request: Request, error: Exception) -> Response:
         return problem(request, 503, "the database took too long; ask for less")
     if isinstance(error, PoolTimeout) or db.is_lost(error):
         logger.warning("The database can't be had: %s", db.first_line(error))
-        return problem(
-            request, 503, "the database can't be had just now", headers={"Retry-After": "5"}
-        )
+        return problem(request, 503, "the database can't be had just now")
     logger.error("The database refused a statement", exc_info=error)
     if state in _OTHER_SCHEMA:
         return problem(
