@@ -284,7 +284,11 @@ SPAN = {"start": "2026-01-01T00:00", "end": "2026-01-01T03:30", "limit": "10"}
 
 def test_what_was_missed_is_shown_and_then_launched(page: Any, sql: Sql, missed: str) -> None:
     assert 'href="/console/backfill/s"' in html(page.get("/console/schedules/s"))
-    form = fields_of(html(page.get(missed)))
+    text = html(page.get(missed))
+    assert "Its condition" not in text
+    sql("UPDATE pgbeat.schedules SET condition_sql = 'SELECT true'")
+    assert "Its condition is asked as things are now." in html(page.get(missed))
+    form = fields_of(text)
     assert form["limit"] == "100"
     assert form["start"]
     text = html(page.post(missed, data=form | SPAN | {"do": "look"}))
