@@ -137,13 +137,14 @@ def list_jobs(
 
 
 def seen_schedule(connection: Connection, backend: Backend, caller: Caller, name: str) -> int:
-    """The id of the schedule of that name. Raises `NotFound`."""
+    """The id of the schedule of that name; -1 for none. Raises `NotFound` for administrators: which
+    names there are is not for everybody."""
     try:
         return schedules.get(connection, name, namespace=backend.namespace).id
     except NotFound:
         if caller.is_admin:
-            raise  # with the near one, whose names are not for everybody
-        raise NotFound(f"there is no schedule {name!r}") from None
+            raise
+        return -1
 
 
 @router.get("/{job_id}", summary="Get a job")
