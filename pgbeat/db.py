@@ -19,15 +19,25 @@ logger = logging.getLogger("pgbeat")
 #: Raised by SQLAlchemy or psycopg when the server is gone, is starting, or cut the connection.
 LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 
+#: A server that vanished is noticed after 25 seconds, by who waits for its answer and by who sends
+#: it something, instead of after the kernel's quarter of an hour. (libpq leaves them out of Unix
+#: sockets; the last is in milliseconds, and wins over the number of probes.)
+_KEEPALIVES = {
+    "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}  # fmt: skip
+
 
 def engine(
     url: URL, name: str, connect_args: Mapping[str, Any] | None = None, **options: Any
 ) -> Engine:
     """An engine whose sessions say `name` in pg_stat_activity; without a pool unless `options`
     (those of SQLAlchemy's `create_engine`) ask for one."""
+    patience = {key: value for key, value in _KEEPALIVES.items() if key not in url.query}
+    given = {"application_name": name, "connect_timeout": 10, **patience, **(connect_args or {})}
     return create_engine(
         url,
-        connect_args={"application_name": name, "connect_timeout": 10, **(connect_args or {})},
+        connect_args=given,
         json_deserializer=_decode,
         **{"poolclass": NullPool, "pool_pre_ping": True, **options},
     )
