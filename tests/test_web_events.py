@@ -312,6 +312,43 @@ def test_streams_outlive_a_database_that_is_away(web: Web, sql: Sql) -> None:
     assert found == ["pending", "cancelled", "cancelled"]
 
 
+def test_too_many_of_one_user_are_refused(
+    web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgbeat.web.watch.EACH", 1)
+    path = f"/jobs/{insert(sql)}/events"
+
+    async def look(url: str, token: str) -> None:
+        async with asking(url, token) as client, client.stream("GET", "/jobs/events"):
+            for asked in ("/jobs/events", path, "/console/changes?of=jobs"):
+                refused = await client.get(asked)
+                assert refused.status_code == 503
+                assert "user:alice has 1 streams open in this process" in refused.text
+            headers = {"Authorization": f"Bearer {web.token('root', 'admin')}"}
+            async with client.stream("GET", path, headers=headers) as answer:
+                assert answer.status_code == 200
+
+    with served(web) as url:
+        asyncio.run(asyncio.wait_for(look(url, web.token("alice")), PATIENCE))
+
+
+def test_a_client_that_takes_nothing_is_let_go(
+    web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stream would otherwise outlive its token."""
+    monkeypatch.setattr(api, "STALLED", 0.5)
+    monkeypatch.setattr(api, "HEARTBEAT", 0.001)
+    monkeypatch.setattr(api, "ALIVE", ": alive" + " " * 1_000_000 + "\n\n")
+    with served(web) as url, socket.socket() as sock:
+        host = httpx.URL(url)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect((host.host, host.port))
+        asked = f"GET /jobs/events HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {web.token('a')}"
+        sock.sendall(f"{asked}\r\n\r\n".encode())
+        until(lambda: watch(web).count == 1, PATIENCE, "the stream is open")
+        until(lambda: watch(web).count == 0, PATIENCE, "the stream is closed")
+
+
 def test_too_many_are_refused(web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pgbeat.web.watch.MOST", 0)
     job_id = insert(sql)

@@ -30,8 +30,8 @@ INTERVAL, _PAUSE = 0.5, 3.0
 _SETTLE = 0.05
 #: Seconds after which it is looked whether the streams' tokens are still good.
 CHECKED = 5.0
-#: Open streams of a process, at most.
-MOST = 1000
+#: Open streams of a process, and of one user in it, at most.
+MOST, EACH = 1000, 200
 #: Changes that a stream may be behind; of more, the oldest are dropped.
 _BEHIND = 1000
 #: Of jobs that were among the newest, so many are followed until they end.
@@ -50,12 +50,15 @@ class Stream:
         person: str | None,
         marks: frozenset[str] = frozenset(),
         *,
+        user: str,
         is_told_at_once: bool = False,
         token: str | None = None,
     ) -> None:
         self.job_id, self.person, self.marks = job_id, person, marks
         #: Whether it is told when it has come, so that it knows from when on it is told all.
         self.is_told_at_once = is_told_at_once
+        #: Whose it is.
+        self.user = user
         #: Id of the token that it lives by.
         self.token = token
         #: Whether it is to end.
@@ -156,10 +159,14 @@ class Watch:
         """Streams that are open."""
         return len(self._streams)
 
-    def check(self) -> None:
-        """Raises `NoSlot` when so many streams are open that no other should be."""
+    def check(self, user: str) -> None:
+        """Raises `NoSlot` when so many streams are open that no other of this user's should be."""
         if self.count >= MOST:
             raise NoSlot(f"{MOST} streams are open in this process; try again later")
+        with self._lock:
+            of_user = sum(stream.user == user for stream in self._streams)
+        if of_user >= EACH:
+            raise NoSlot(f"{user} has {EACH} streams open in this process; end some of them first")
 
     def close(self) -> None:
         """Ends all streams, and those that come."""

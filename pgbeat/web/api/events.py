@@ -1,6 +1,8 @@
 """`/jobs/events` and `/jobs/{id}/events`: what becomes of jobs, as server-sent events."""
 
+import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -11,6 +13,7 @@ from uuid import UUID
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
+from starlette.types import Message, Send
 
 from pgbeat.web.api.job_models import JobId
 from pgbeat.web.api.steering import seen_job
@@ -19,12 +22,16 @@ from pgbeat.web.identity import Caller, TheCaller
 from pgbeat.web.looks import Seen
 from pgbeat.web.watch import Stream, Watch
 
+logger = logging.getLogger("pgbeat.web")
+
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
 #: Seconds after which a stream without news shows that it is alive.
 HEARTBEAT = 15.0
 #: Seconds after which a stream ends, and its client comes again: with a token that is still good.
 LONGEST = 900.0
+#: Seconds in which a client has to take what is sent.
+STALLED = 30.0
 #: What a stream begins with, how soon its client is to come again, and a heartbeat.
 BEGINNING, ALIVE = "retry: 3000\n: watching\n\n", ": alive\n\n"
 #: The id of the last event of a job: who comes again after it is told to stop.
@@ -92,10 +99,10 @@ def _respond(
     request: Request, backend: Backend, caller: Caller, job_id: UUID | None, person: str | None
 ) -> Response:
     watch = watch_of(request, backend)
-    watch.check()
+    watch.check(caller.name)
 
     async def events() -> AsyncIterator[str]:
-        with watch.stream(job_id, person, token=caller.token) as stream:
+        with watch.stream(job_id, person, user=caller.name, token=caller.token) as stream:
             async for event in _events(stream, caller):
                 yield event
 
@@ -104,9 +111,23 @@ def _respond(
 
 def streamed(events: AsyncIterator[str]) -> Response:
     """Events as an answer, which no proxy keeps back."""
-    return StreamingResponse(
-        events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
-    )
+    return _Stream(events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+
+
+class _Stream(StreamingResponse):
+    """Ends, too, when its client takes nothing of what is sent."""
+
+    async def stream_response(self, send: Send) -> None:
+        async def bounded(message: Message) -> None:
+            async with asyncio.timeout(STALLED):
+                await send(message)
+
+        try:
+            await super().stream_response(bounded)
+        except TimeoutError:
+            logger.info("A stream ends whose client took nothing for %.0f s", STALLED)
+            # Its place is free at once.
+            await self.body_iterator.aclose()  # type: ignore[attr-defined]
 
 
 async def rounds(stream: Stream, caller: Caller) -> AsyncIterator[bool]:

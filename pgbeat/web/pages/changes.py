@@ -59,10 +59,10 @@ async def page_changes(
         marks = frozenset(_MARKS.get(of, {of}))
     else:
         raise HTTPException(422, f"of {of!r} nothing is told")
-    watch.check()
+    watch.check(caller.name)
 
     async def events() -> AsyncIterator[str]:
-        options = {"is_told_at_once": True, "token": caller.token}
+        options = {"user": caller.name, "is_told_at_once": True, "token": caller.token}
         with watch.stream(job_id, person, marks, **options) as stream:
             yield BEGINNING
             async for has_news in rounds(stream, caller):
