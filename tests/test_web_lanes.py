@@ -149,7 +149,7 @@ BAD_LANES: list[tuple[str, Any, str]] = [
     ("l", {"options": {"x": 1}}, "a policy's options, and no policy"),
     ("l", {"limit": 1}, "there is no field 'limit'"),
     ("l", [], "valid dictionary"),
-    (" l", {"max_running": 1}, "no blanks at its ends"),
+    (" l", {"max_running": 1}, "no space at its ends"),
     ("%00", {"max_running": 1}, ""),
     ("x" * 201, {"max_running": 1}, "at most 200"),
 ]

@@ -39,6 +39,7 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /": ((303, 303, 303, 303), None),
     "GET /console": ((303, 303, 303, 303), None),
     "GET /console/": ((303, 303, 303, 303), None),
+    "GET /console/{name:path}": ((303, 404, 404, 404), None),
     "GET /console/audit": (ADMIN_PAGE, None),
     "GET /console/beats": (ADMIN_PAGE, None),
     "GET /console/backfill/{name:path}": (ADMIN_PAGE, None),
@@ -204,6 +205,7 @@ class World:
             "/admin": "s", "/console/schedules": "s", "/templates": "t", "/lanes": "l",
             "/console/lanes": "l", "/webhooks": "h", "/queues": "celery",
             "/console/backfill": "s", "/console/templates": "t", "/console/webhooks": "h",
+            "/console/{": "nowhere",
         }  # fmt: skip
         for beginning, name in names.items():
             if path.startswith(beginning):

@@ -23,11 +23,11 @@ def home(request: Request, caller: TheCaller) -> Response:
 nowhere = APIRouter(route_class=PageRoute)
 
 
-@nowhere.get("/console/{rest:path}")
-def unknown_page(request: Request, caller: TheCaller, rest: str) -> Response:
+@nowhere.get("/console/{name:path}")
+def unknown_page(request: Request, caller: TheCaller, name: str) -> Response:
     """Says that there is no such page."""
-    if rest.endswith("/"):
-        return RedirectResponse(root(request) + path(rest.rstrip("/"), **request.query_params), 307)
+    if name.endswith("/"):
+        return RedirectResponse(root(request) + path(name.rstrip("/"), **request.query_params), 307)
     raise HTTPException(404, "there is no such page")
 
 
