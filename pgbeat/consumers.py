@@ -252,6 +252,22 @@ _SURVEY = """
 """
 
 
+_TURN = """
+    SELECT pg_try_advisory_xact_lock(
+        hashtextextended('pgbeat.chores ' || CAST(:tables AS regclass)::oid, 0))
+"""
+
+
+def take_turn(connection: Connection, tables: BrokerTables) -> bool:
+    """Whether nobody else buries or promotes just now, nor will until the transaction's end.
+
+    Two who give the same messages back would be one too many: the second finds nothing to do, but
+    has locked the rows by then, for Postgres looks at their newest version only under a lock; and
+    who was told of them passes over what is locked, and goes to sleep.
+    """
+    return bool(connection.scalar(tables.text(_TURN), {"tables": tables.sql("{message}")}))
+
+
 def survey(connection: Connection, tables: BrokerTables) -> Survey:
     """Looks around; one statement, cheap where nothing is to do."""
     values = {"tables": tables.sql("{message}")}

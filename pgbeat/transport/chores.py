@@ -50,8 +50,7 @@ class Chores:
                 consumers.expire(self._connection, self._tables)
         next_due = survey.next_due
         if next_due is not None and next_due <= 0:
-            with db.transaction(self._connection):
-                promoted = consumers.promote(self._connection, self._tables, _MOST)
+            promoted = self._promote()
             came_due = promoted > 0
             next_due = 0.0 if promoted == _MOST else 0.05
         if now >= self._prune_at:
@@ -66,12 +65,21 @@ class Chores:
 
     def _bury(self, dead: list[int]) -> bool:
         """Gives back what dead consumers had; whether that was anything."""
-        limit = self._options.limit
+        released = 0
         with db.transaction(self._connection):
-            released = consumers.bury(self._connection, self._tables, dead, limit=limit)
+            if consumers.take_turn(self._connection, self._tables):
+                limit = self._options.limit
+                released = consumers.bury(self._connection, self._tables, dead, limit=limit)
         if released:
             logger.warning("Released %d messages that dead consumers had claimed", released)
         return released > 0
+
+    def _promote(self) -> int:
+        """Lets come what is due; how many messages."""
+        with db.transaction(self._connection):
+            if not consumers.take_turn(self._connection, self._tables):
+                return 0
+            return consumers.promote(self._connection, self._tables, _MOST)
 
     def _prune(self) -> None:
         consumers.delete_useless(self._connection, self._tables)
