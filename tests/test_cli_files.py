@@ -230,7 +230,7 @@ schedules:
         "4:59: c: options has 'prio', which is no publish option; ",
         "5:40: d: the arguments don't fit task 'tests.add': ",
         "5:31: d: it has both cron and every; keep one",
-        "5:57: d: cron 'x': it has 1 fields",
+        "5:57: d: cron 'x': it has 1 field,",
     ]
     for start in starts:
         assert any(line.startswith(f"  schedules.yaml:{start}") for line in lines), (start, lines)

@@ -19,6 +19,7 @@ from pgbeat.config import postgres_url
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.jobs import NewJob
 from pgbeat.publisher import TransactionPublisher
+from tests.processes import until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
@@ -491,6 +492,7 @@ def test_a_reservation_whose_session_ended_holds_nobody_up(floor: Floor) -> None
         waiting = floor.add(2)
         assert floor.allot() == []
         assert lanes.wanted(floor.connection, "default") == ["l"]
+    until(lambda: not reservations.live(floor.connection, "default", "l"))
     assert floor.allot() == waiting
     assert floor.sql("SELECT count(*) FROM pgbeat.reservations") == [(0,)]
     floor.end(*waiting)
