@@ -149,7 +149,9 @@ def test_a_change_by_sql_is_honoured_at_once(processes: Processes, sql: Sql) -> 
     assert beat.poll() is None
 
 
-@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "sign", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_stops_cleanly(processes: Processes, sql: Sql, sign: signal.Signals) -> None:
     """The leader and a standby both end with 0 at once, and leave no session behind."""
     leader = processes.beat("--max-interval", "300")

@@ -199,6 +199,7 @@ def test_an_app_that_is_none(module: str | None, sentence: str, tmp_path: Path) 
     assert shown.stderr == f"Error: {sentence.format(folder=tmp_path)}\n"
 
 
+@pytest.mark.slow
 def test_as_a_command_of_celerys(database: str) -> None:
     celery = [sys.executable, "-m", "celery", "-A", "tests.app", "pgbeat"]
     added = shell(

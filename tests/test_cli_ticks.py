@@ -131,6 +131,7 @@ def test_a_broker_elsewhere(database: str, app: Celery, sql: Sql) -> None:
         message.ack()
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_away(database: str, app: Celery, sql: Sql) -> None:
     app.conf.broker_url = "amqp://127.0.0.1:1//"
     app.conf.pgbeat_url = database

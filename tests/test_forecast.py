@@ -335,6 +335,7 @@ def test_what_is_counted_is_what_is_listed(seed: int, start: datetime | None) ->
 # -- and what beat does ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_beat_does_what_was_forecast(
     app: Celery, database: str, sql: Sql, pgbeat_scheduler: MakeScheduler
 ) -> None:

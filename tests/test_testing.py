@@ -338,6 +338,7 @@ def test_the_documented_scheduler_decides(tmp_path: Path, server: str) -> None:
     assert "1 passed" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_smoke_tests_resolve_on_docker() -> None:
     assert_plan(ROOT, "tests/smoke", "-n", "0", PGBEAT_SMOKE="docker")
 

@@ -539,6 +539,7 @@ for again in (True, True, True, False):
 """
 
 
+@pytest.mark.slow
 def test_first_users_at_once(server: str, database: str) -> None:
     """Two of pgbeat's and one of the stock transport's, in an empty database: all get through."""
     with ExitStack() as stack:

@@ -83,6 +83,7 @@ def test_it_is_named_and_served_by_leases(
     assert sql("SELECT count(*) FROM pgbeat.consumers") == [(0,)]
 
 
+@pytest.mark.slow
 def test_the_lease_is_renewed_while_the_consumer_does_something_else(pooled: str, sql: Sql) -> None:
     options = {"lease": 3}
     with Connection(f"pgbeat+{pooled}", transport_options=options) as connection:

@@ -401,6 +401,7 @@ def _children(process: int) -> list[int]:
         return []
 
 
+@pytest.mark.slow
 def test_it_is_a_command_of_its_own_too(processes: Processes) -> None:
     process = processes.run(
         sys.executable, "-c", "from pgbeat.cli import main; main()", "-A", "tests.app", "web",

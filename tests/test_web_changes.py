@@ -367,6 +367,7 @@ def test_marks_are_read_by_an_index(sql: Sql) -> None:
         assert "Index" in plan, plan
 
 
+@pytest.mark.slow
 def test_the_server_ends_at_once_though_streams_are_open(processes: Processes, sql: Sql) -> None:
     """They end whole; nothing has to be cut."""
     process = web_process(processes)
