@@ -262,10 +262,11 @@ def _switch(
 ) -> Lane:
     lanes.get(connection, backend.namespace, name)
     before = lanes.lock(connection, backend.namespace, name)
-    if getattr(lanes, verb)(connection, backend.namespace, name):
-        lane = lanes.get(connection, backend.namespace, name)
+    is_changed = getattr(lanes, verb)(connection, backend.namespace, name)
+    lane = lanes.get(connection, backend.namespace, name)
+    if is_changed:
         notes.change(connection, author(backend, caller), verb, before, lane)
-    return lanes.get(connection, backend.namespace, name)
+    return lane
 
 
 @router.post("/{name}/pause", summary="Pause a lane")
