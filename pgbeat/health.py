@@ -152,12 +152,18 @@ _MISSING = text(
 
 
 def _schema(connection: Connection) -> Check:
+    newest = migrate.newest()
     try:
-        migrate.check(connection)
+        version = migrate.check(connection).version
     except SchemaError as error:
         problem, _, advice = str(error).partition("; ")
         return Check("schema", "fail", problem, f"{advice[:1].upper()}{advice[1:]}.")
-    return Check("schema", "ok", f"version {migrate.newest()}, the newest")
+    if version < newest:
+        detail = f"version {version}, which works, but this pgbeat's is {newest}"
+        return Check("schema", "warn", detail, "Run `pgbeat migrate`.")
+    if version > newest:
+        return Check("schema", "ok", f"version {version}, newer than this pgbeat's {newest}")
+    return Check("schema", "ok", f"version {newest}, the newest")
 
 
 def _beat(connection: Connection, holders: list[Holder], settings: Settings) -> Iterator[Check]:

@@ -4,7 +4,7 @@ import io
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL
@@ -16,6 +16,9 @@ from pgbeat.tables import SCHEMA
 if TYPE_CHECKING:
     from alembic.config import Config
 
+#: The oldest schema that this program can use: the version before its own, so that it may be
+#: installed before `pgbeat migrate` runs. (Not so for 0006, the first that this rule holds for.)
+OLDEST = "0006"
 #: Migrations run one at a time under this lock, whoever starts them ("pgbeat" in ASCII).
 MIGRATION_LOCK = 0x706762656174
 
@@ -45,31 +48,56 @@ def newest() -> str:
     return known()[-1]
 
 
-def current(connection: Connection) -> str | None:
-    """The database's version; `None` where pgbeat's schema is not installed."""
+class Installed(NamedTuple):
+    """The database's schema: its version, and the oldest version whose programs may use it."""
+
+    version: str
+    minimum: str | None
+
+
+def installed(connection: Connection) -> Installed | None:
+    """Returns what the database has; `None` where pgbeat's schema is not installed."""
     table = connection.scalar(text("SELECT to_regclass(:name)"), {"name": f"{SCHEMA}.migrations"})
     if table is None:
         return None
-    version = connection.scalar(text("SELECT max(version_num) FROM pgbeat.migrations"))
-    return None if version is None else str(version)
+    row = connection.execute(_INSTALLED).one_or_none()
+    return None if row is None else Installed(*row)
 
 
-def check(connection: Connection) -> None:
-    """Raises `SchemaError`, which says what to do, unless the database's version is ours."""
-    have, want = current(connection), newest()
-    if have == want:
-        return
-    if have is None:
+# As JSON, because schemas up to 0005 don't have the column.
+_INSTALLED = text(
+    "SELECT version_num, to_jsonb(m) ->> 'minimum' FROM pgbeat.migrations m "
+    "ORDER BY version_num DESC LIMIT 1"
+)
+
+
+def current(connection: Connection) -> str | None:
+    """The database's version; `None` where pgbeat's schema is not installed."""
+    found = installed(connection)
+    return None if found is None else found.version
+
+
+def check(connection: Connection) -> Installed:
+    """Returns the database's schema if this program can use it.
+
+    It can use its own version, those before it down to `OLDEST`, and newer ones that admit it.
+    Raises `SchemaError`, which says what to do, on any other and on none.
+    """
+    found = installed(connection)
+    if found is None:
         raise SchemaError("the database has no pgbeat schema; run `pgbeat migrate`")
-    if have in known():
+    if found.version in known():
+        if found.version < OLDEST:
+            raise SchemaError(
+                f"the database's pgbeat schema is {found.version}, this pgbeat needs {OLDEST} or "
+                "newer; run `pgbeat migrate`"
+            )
+    elif found.minimum is None or found.minimum > newest():
         raise SchemaError(
-            f"the database's pgbeat schema is {have}, this pgbeat needs {want}; "
-            "run `pgbeat migrate`"
+            f"the database's pgbeat schema is {found.version}, which admits programs from "
+            f"{found.minimum or found.version} on, and this pgbeat is {newest()}; upgrade pgbeat"
         )
-    raise SchemaError(
-        f"the database's pgbeat schema is {have}, newer than the {want} that this pgbeat knows; "
-        "upgrade pgbeat"
-    )
+    return found
 
 
 def upgrade(
@@ -79,7 +107,8 @@ def upgrade(
 
     One transaction under an advisory lock: any number may run it at once, and a failure leaves
     nothing behind. If there was something to do, `note` is called in it with the version before.
-    Raises `SchemaError` on a schema newer than this code.
+    Leaves a newer schema that admits this program as it is; raises `SchemaError` on one that
+    doesn't.
     """
     from alembic import command
 
@@ -90,6 +119,7 @@ def upgrade(
             before = current(connection)
             if before is not None and before not in known():
                 check(connection)
+                return before, before
             connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
             config = _config()
             config.attributes["connection"] = connection

@@ -287,7 +287,9 @@ def test_interrupted(database: str, sql: Sql) -> None:
 
 def test_migrate(empty_database: str) -> None:
     newest = migrate.newest()
-    assert read(empty_database, "migrate", "--check") == {"current": None, "newest": newest}
+    assert read(empty_database, "migrate", "--check") == {
+        "current": None, "newest": newest, "minimum": None, "usable": False,
+    }  # fmt: skip
     said = refused(run(empty_database, "migrate", "--check"), 1)
     assert said == "the database has no pgbeat schema; run `pgbeat migrate`"
     assert run(empty_database, "migrate").stdout == (
@@ -300,14 +302,16 @@ def test_migrate(empty_database: str) -> None:
     assert (checked.exit_code, checked.stdout) == (
         0, f"The schema is at {newest}, the newest version.\n",
     )  # fmt: skip
-    assert read(empty_database, "migrate", "--check") == {"current": newest, "newest": newest}
+    assert read(empty_database, "migrate", "--check") == {
+        "current": newest, "newest": newest, "minimum": "0006", "usable": True,
+    }  # fmt: skip
 
 
 def test_a_schema_from_the_future(database: str, sql: Sql) -> None:
-    sql("UPDATE pgbeat.migrations SET version_num = '9999'")
+    sql("UPDATE pgbeat.migrations SET version_num = '9999', minimum = '9999'")
     for command in (["migrate"], ["migrate", "--check"]):
         said = refused(run(database, *command), 1)
-        assert "9999, newer than the" in said
+        assert "9999, which admits programs from 9999 on" in said
         assert said.endswith("upgrade pgbeat")
 
 

@@ -289,28 +289,59 @@ def test_a_schema_without_a_version_is_missing(engine: Engine) -> None:
     assert complaint(engine) == "the database has no pgbeat schema; run `pgbeat migrate`"
 
 
-def test_an_older_schema_is_told_to_be_migrated(engine: Engine, next_release: Release) -> None:
+def test_a_schema_too_old_is_told_to_be_migrated(
+    engine: Engine, release_before: Callable[[str], Any]
+) -> None:
+    with release_before("0005"):
+        migrate.upgrade(engine.url)
+    assert complaint(engine) == (
+        f"the database's pgbeat schema is 0005, this pgbeat needs {migrate.OLDEST} or newer; "
+        "run `pgbeat migrate`"
+    )
+
+
+def test_a_program_may_use_the_schema_of_the_version_before(
+    engine: Engine, next_release: Release
+) -> None:
     old = migrate.newest()
     migrate.upgrade(engine.url)
     new = next_release("SELECT 1")
-    assert complaint(engine) == (
-        f"the database's pgbeat schema is {old}, this pgbeat needs {new}; run `pgbeat migrate`"
-    )
-
-
-def test_a_newer_schema_is_told_to_upgrade_pgbeat_and_left_alone(engine: Engine) -> None:
-    migrate.upgrade(engine.url)
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE pgbeat.migrations SET version_num = '9999'"))
-    sentence = (
-        f"the database's pgbeat schema is 9999, newer than the {migrate.newest()} that this "
-        "pgbeat knows; upgrade pgbeat"
-    )
-    assert complaint(engine) == sentence
-    with pytest.raises(SchemaError, match=sentence):
-        migrate.upgrade(engine.url)
     with engine.connect() as connection:
-        assert migrate.current(connection) == "9999"
+        assert migrate.check(connection).version == old < new
+
+
+def test_a_newer_schema_that_only_added_admits_the_program_and_is_left_alone(
+    engine: Engine, next_release: Release, release_before: Callable[[str], Any]
+) -> None:
+    old = migrate.newest()
+    new = next_release("ALTER TABLE pgbeat.schedules ADD COLUMN colour text")
+    migrate.upgrade(engine.url)
+    with release_before(old):
+        with engine.connect() as connection:
+            assert migrate.check(connection) == (new, old)
+        assert migrate.upgrade(engine.url) == (new, new)
+
+
+def test_a_newer_schema_that_took_something_away_refuses_the_program(
+    engine: Engine, next_release: Release, release_before: Callable[[str], Any]
+) -> None:
+    old = migrate.newest()
+    new = f"{int(old) + 1:04}"
+    next_release(
+        "ALTER TABLE pgbeat.audit DROP COLUMN origin",
+        f"UPDATE pgbeat.migrations SET minimum = '{new}'",
+    )
+    migrate.upgrade(engine.url)
+    sentence = (
+        f"the database's pgbeat schema is {new}, which admits programs from {new} on, and this "
+        f"pgbeat is {old}; upgrade pgbeat"
+    )
+    with release_before(old):
+        assert complaint(engine) == sentence
+        with pytest.raises(SchemaError, match=sentence):
+            migrate.upgrade(engine.url)
+        with engine.connect() as connection:
+            assert migrate.current(connection) == new
 
 
 def test_versions_are_those_of_the_migrations(next_release: Release) -> None:

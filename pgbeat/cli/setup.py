@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 @click.command("migrate")
-@click.option("--check", is_flag=True, help="Only say whether it is; exits with 1 if not.")
+@click.option(
+    "--check", is_flag=True, help="Only say whether it is the newest; exits with 1 if not."
+)
 @click.option("--sql", is_flag=True, help="Print the SQL for an empty database instead.")
 @json_option
 @click.pass_context
@@ -35,12 +37,7 @@ def migrate_command(
     newest = migrate.newest()
     if check:
         with target.transaction() as connection:
-            current = migrate.current(connection)
-            if as_json:
-                printing.echo_json({"current": current, "newest": newest})
-                ctx.exit(0 if current == newest else FAILED)
-            migrate.check(connection)
-        click.echo(f"The schema is at {newest}, the newest version.")
+            _check(ctx, connection, as_json=as_json)
         return
 
     def write(connection: "Connection", before: str | None) -> None:
@@ -56,13 +53,52 @@ def migrate_command(
     if as_json:
         printing.echo_json({"before": before, "current": after, "newest": newest})
     elif before == after:
-        click.echo(f"The schema is at {after} already, the newest version.")
+        click.echo(f"The schema is at {after} already, {_place(after)}.")
     elif before is None:
         click.echo(f"The schema is installed, at version {after}.")
     else:
         click.echo(f"The schema went from version {before} to {after}.")
     if has_broker and not as_json:
         click.echo("The broker's tables and queues are there.")
+
+
+def _check(ctx: click.Context, connection: "Connection", *, as_json: bool) -> None:
+    """Says whether the schema is the newest or a newer one that admits this program; else exits
+    with 1."""
+    from pgbeat import migrate
+    from pgbeat.errors import SchemaError
+
+    newest = migrate.newest()
+    try:
+        migrate.check(connection)
+        usable = True
+    except SchemaError:
+        usable = False
+        if not as_json:
+            raise
+    found = migrate.installed(connection)
+    current = found.version if found else None
+    is_done = usable and current is not None and current >= newest
+    if as_json:
+        minimum = found.minimum if found else None
+        printing.echo_json(
+            {"current": current, "newest": newest, "minimum": minimum, "usable": usable}
+        )
+    elif current is not None and is_done:
+        click.echo(f"The schema is at {current}, {_place(current)}.")
+    else:
+        click.echo(f"The schema is at {current}, which works; `pgbeat migrate` makes it {newest}.")
+    if not is_done:
+        ctx.exit(FAILED)
+
+
+def _place(version: str) -> str:
+    from pgbeat import migrate
+
+    newest = migrate.newest()
+    if version == newest:
+        return "the newest version"
+    return f"newer than the {newest} of this pgbeat, which may use it"
 
 
 @click.command("demo")
