@@ -170,7 +170,9 @@ def pgbeat(ctx: click.Context, /, url: str | None, **preload: object) -> None:
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
         ctx.exit()
-    ctx.meta[TARGET] = Target(url, celery=ctx.obj)
+    # A program that hands over its app may have no command above ours.
+    named = True if ctx.parent is None else bool(ctx.parent.params.get("app"))
+    ctx.meta[TARGET] = Target(url, celery=ctx.obj, is_named=named)
 
 
 @click.group(cls=Commands, invoke_without_command=True)

@@ -35,7 +35,7 @@ class Target:
     """The app and the database, each found when first asked for.
 
     `url` wins over the app's setting. `name` is loaded as Celery loads `-A`; under Celery,
-    `celery` is its `CLIContext` instead.
+    `celery` is its `CLIContext` instead, and `is_named` says whether its app was named.
     """
 
     def __init__(
@@ -45,20 +45,29 @@ class Target:
         name: str | None = None,
         workdir: Path | None = None,
         celery: Any = None,
+        is_named: bool = True,
     ) -> None:
         self._url, self._name, self._celery = url, name, celery
+        self._is_named = is_named
         self.no_color = bool(getattr(celery, "no_color", False))
         if workdir is not None:
             os.chdir(workdir)
 
     @cached_property
     def has_app(self) -> bool:
-        """Whether an app was given. Without -A, Celery hands over its default one."""
+        """Whether an app was given: by -A or `APP`, by a program that starts Celery, or by the
+        configuration module or the loader of Celery's default app.
+
+        Which app is Celery's default one says nothing: a Django project's own app makes itself
+        that, and so does any that calls `set_default()`.
+        """
         if self._celery is None:
             return self._name is not None
-        from celery import _state
-
-        return self._celery.app is not _state.default_app
+        if self._is_named or os.environ.get("CELERY_LOADER"):
+            return True
+        loader = self._celery.app.loader
+        with _silenced():
+            return loader.conf is not None and bool(loader.configured)  # known once it is read
 
     @cached_property
     def app(self) -> "Celery | None":
