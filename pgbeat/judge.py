@@ -1,7 +1,8 @@
 """The judge: which due time of a schedule to decide, and what its policies and launcher say."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
@@ -11,10 +12,20 @@ from celery import Celery
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import calendars, db, due, entries, policies
+from pgbeat import calendars, db, due, entries, policies, signals
 from pgbeat.config import Settings
 from pgbeat.errors import ConditionError, ConditionTimeout, InvalidSchedule, PgbeatError
-from pgbeat.launchers import Context, JobRequest, Skip, ask, find, read_only
+from pgbeat.integrations import django
+from pgbeat.launchers import (
+    Context,
+    GenericLauncher,
+    JobRequest,
+    Launcher,
+    Skip,
+    ask,
+    find,
+    read_only,
+)
 from pgbeat.schedules import Schedule
 from pgbeat.ticks import Trigger
 from pgbeat.timetables import Timetable
@@ -193,7 +204,8 @@ class Judge:
 
         ctx = Context(row, verdict.due_at, now, connect)
         try:
-            answer = launcher.launch(ctx)
+            with _signalled(type(launcher), row):
+                answer = launcher.launch(ctx)
             _check_again(answer.again)
             cursor = as_json(ctx.cursor, "the launcher's cursor")
         finally:
@@ -231,6 +243,22 @@ class Judge:
             message = getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause)
             text = f"{type(cause).__name__}: {message}".rstrip(": ")
         return _storable(text)[:LONGEST]
+
+
+@contextmanager
+def _signalled(launcher: type[Launcher], row: Schedule) -> Iterator[None]:
+    """Sends `condition_started` and `condition_finished` around code of the app's."""
+    if launcher is GenericLauncher:
+        yield
+        return
+    signals.condition_started.send(launcher, schedule=row)
+    try:
+        yield
+    finally:
+        signals.condition_finished.send(launcher, schedule=row)
+
+
+django.connect()
 
 
 def _storable(words: str) -> str:

@@ -1,0 +1,1 @@
+"""Other libraries that pgbeat works with where they are in use."""
