@@ -241,7 +241,7 @@ schedulers:
 def test_functions_and_how_often() -> None:
     assert values(SEEDS, "electricity_price_fetcher", functions=FUNCTIONS) == {
         "task": "shop.prices", "every": timedelta(minutes=15), "kwargs": {"area": "DK1"},
-        "max_retries": 3, "options": {"time_limit": 300},
+        "job": {"max_attempts": 4}, "options": {"time_limit": 300},
     }  # fmt: skip
     assert values(SEEDS, "daily_report", functions=FUNCTIONS) == {
         "task": "shop.report", "cron": "0 8 * * *",
@@ -257,16 +257,36 @@ def test_functions_with_what_else_a_schedule_has() -> None:
         schedulers:
         - {name: s, function: maintenance.cleanup, interval_minutes: 0.5, args: [1, 2],
            retry_on_failure: false, max_retries: 3, timeout_seconds: 5, enabled: false,
-           overlap: skip, trigger: interval}
+           overlap: skip, trigger: interval, job: {lane: gpu}}
         schedules:
           other: {task: t, after: s}
     """
     assert values(text, functions=FUNCTIONS) == {
         "task": "maintenance.cleanup", "every": timedelta(seconds=30), "args": [1, 2],
-        "max_retries": 0, "options": {"priority": 2, "time_limit": 5}, "enabled": False,
+        "job": {"lane": "gpu", "max_attempts": 1},
+        "options": {"priority": 2, "time_limit": 5}, "enabled": False,
         "overlap": "skip", "timezone": "Europe/Oslo", "owner": "ops",
     }  # fmt: skip
     assert values(text, "other", functions=FUNCTIONS)["after"] == "s"
+
+
+def test_functions_say_how_often_a_job_is_tried_again() -> None:
+    def job(words: str, defaults: str = "{}") -> Any:
+        text = f"""
+            defaults: {defaults}
+            schedulers: [{{name: s, function: maintenance.cleanup, interval_minutes: 1, {words}}}]
+        """
+        given = values(text, functions=FUNCTIONS)
+        assert "max_retries" not in given  # which is about decisions
+        return given.get("job")
+
+    assert job("max_retries: 0") == {"max_attempts": 1}
+    assert job("max_retries: 2, retry_on_failure: true") == {"max_attempts": 3}
+    assert job("retry_on_failure: true") is None
+    assert job("retry_on_failure: null, max_retries: null") is None
+    assert job("retry_on_failure: false", "{job: {lane: a, max_attempts: 7}}") == {
+        "lane": "a", "max_attempts": 1,
+    }  # fmt: skip
 
 
 # -- mistakes --------------------------------------------------------------------------------------
@@ -505,6 +525,10 @@ def test_a_mistake_in_json(text: str, said: str) -> None:
         ("FUNCTION, interval_minutes: 5, args: ^x", "args is 'x'; it must be a mapping"),
         ("FUNCTION, interval_minutes: 5, retry_on_failure: ^1", "retry_on_failure is 1; it must be "
          "true or false"),
+        ("FUNCTION, interval_minutes: 5, max_retries: ^1000", "max_retries is 1000; it must be 0 to "
+         "999"),
+        ("FUNCTION, interval_minutes: 5, job: {max_attempts: 2}, max_retries: ^3", "it has both "
+         "max_retries and job.max_attempts; keep one"),
         ("FUNCTION, interval_minutes: 5, timeout_seconds: ^0", "timeout_seconds is 0; it must be 1 "
          "to"),
         ("FUNCTION, interval_minutes: 5, ^kwargs: {}", "`schedulers:` has no kwargs; use args"),

@@ -11,9 +11,11 @@ from pgbeat.files.kinds import Switch, Whole, shown
 
 #: Keys that have a meaning of their own here.
 OWN = (
-    "name", "trigger", "interval_minutes", "function", "args", "retry_on_failure",
+    "name", "trigger", "interval_minutes", "function", "args", "retry_on_failure", "max_retries",
     "timeout_seconds",
 )  # fmt: skip
+#: What a job's `max_attempts` may be.
+_MOST_ATTEMPTS = 1000
 #: Fields that have another word here, or none: the function says what is launched.
 _OTHER_WORDS = {
     "task": "function", "launcher": "function", "kwargs": "args", "every": "interval_minutes",
@@ -51,12 +53,21 @@ class FunctionEntry:
                 other = _OTHER_WORDS[word]
                 self._note(entry.key, f"`schedulers:` has no {word}; use {other}", word)
 
-    def values(self, functions: Mapping[str, str], options: Mapping[str, Any]) -> Iterator[Value]:
-        """Fields; what is wrong is noted. `functions` may be named, and are tasks by these names;
-        `options` are those that hold without it."""
+    def values(
+        self,
+        functions: Mapping[str, str],
+        options: Mapping[str, Any],
+        job: Mapping[str, Any],
+    ) -> Iterator[Value]:
+        """Yields fields, and notes what is wrong with them.
+
+        `functions` may be named, and are tasks by these names; `options` and `job` hold without
+        what the entry adds to them.
+        """
         yield from self._when()
         yield from self._what(functions)
-        yield from self._how(options)
+        yield from self._timeout(options)
+        yield from self._attempts(job)
 
     def _when(self) -> Iterator[Value]:
         trigger, minutes = self._given.get("trigger"), self._given.get("interval_minutes")
@@ -112,13 +123,8 @@ class FunctionEntry:
             except ValueError as error:
                 self._note(args, f"args {error}", field)
 
-    def _how(self, options: Mapping[str, Any]) -> Iterator[Value]:
-        again, timeout = self._given.get("retry_on_failure"), self._given.get("timeout_seconds")
-        try:
-            if again is not None and not Switch().read(again.plain()):
-                yield Value("max_retries", 0, again)
-        except ValueError as error:
-            self._note(self._given["retry_on_failure"], f"retry_on_failure {error}")
+    def _timeout(self, options: Mapping[str, Any]) -> Iterator[Value]:
+        timeout = self._given.get("timeout_seconds")
         if timeout is not None:
             try:
                 limit = Whole(1, 2**31 - 1).read(timeout.plain())
@@ -126,6 +132,31 @@ class FunctionEntry:
                 self._note(timeout, f"timeout_seconds {error}")
             else:
                 yield Value("options", {**options, "time_limit": limit}, timeout)
+
+    def _attempts(self, job: Mapping[str, Any]) -> Iterator[Value]:
+        """How often a job is attempted: one that fails is what is tried again, not a decision."""
+        again, retries = self._given.get("retry_on_failure"), self._given.get("max_retries")
+        number, is_wanted = None, True
+        try:
+            if retries is not None:
+                number = Whole(0, _MOST_ATTEMPTS - 1).read(retries.plain())
+        except ValueError as error:
+            self._note(retries or self._key, f"max_retries {error}")
+        try:
+            if again is not None:
+                is_wanted = Switch().read(again.plain())
+        except ValueError as error:
+            self._note(again or self._key, f"retry_on_failure {error}")
+        if not is_wanted:
+            number, retries = 0, again
+        if number is None or retries is None:
+            return
+        own = self._given.get("job")
+        if own is not None and isinstance(own.value, dict) and "max_attempts" in own.value:
+            key = "max_retries" if is_wanted else "retry_on_failure"
+            self._note(retries, f"it has both {key} and job.max_attempts; keep one", "job")
+            return
+        yield Value("job", {**job, "max_attempts": number + 1}, retries)
 
     def _note(self, node: Node, message: str, field: str = "") -> None:
         self._notes.at(node, message, self._name, field)

@@ -28,7 +28,7 @@ def _schema() -> dict[str, Any]:
     fields = {name: {"$ref": f"#/definitions/{name}"} for name in FIELDS}
     named = {"name": {**_NAME, "description": "Unique."}}
     functions = {
-        key: fields[key] if key in fields and key != "args" else _FUNCTION_KEYS[key]
+        key: _FUNCTION_KEYS[key] if key in _FUNCTION_KEYS else fields[key]
         for key in KEYS
         if key != "name"
     }
@@ -112,8 +112,14 @@ _FUNCTION_KEYS: dict[str, dict[str, Any]] = {
         "type": ["object", "array", "null"],
     },
     "retry_on_failure": {
-        "description": "False: out of service after the first failure.",
+        "description": "False: a job that fails is not tried again.",
         "type": ["boolean", "null"],
+    },
+    "max_retries": {
+        "description": "How often a job that fails is tried again.",
+        "type": ["integer", "null"],
+        "minimum": 0,
+        "maximum": 999,
     },
     "timeout_seconds": {
         "description": "The worker stops the task after so long.",
