@@ -525,8 +525,8 @@ def test_a_mistake_in_json(text: str, said: str) -> None:
         ("FUNCTION, interval_minutes: 5, args: ^x", "args is 'x'; it must be a mapping"),
         ("FUNCTION, interval_minutes: 5, retry_on_failure: ^1", "retry_on_failure is 1; it must be "
          "true or false"),
-        ("FUNCTION, interval_minutes: 5, max_retries: ^1000", "max_retries is 1000; it must be 0 to "
-         "999"),
+        ("FUNCTION, interval_minutes: 5, max_retries: ^1000", "max_retries is 1000; it must be 0 "
+         "to 999"),
         ("FUNCTION, interval_minutes: 5, job: {max_attempts: 2}, max_retries: ^3", "it has both "
          "max_retries and job.max_attempts; keep one"),
         ("FUNCTION, interval_minutes: 5, timeout_seconds: ^0", "timeout_seconds is 0; it must be 1 "
