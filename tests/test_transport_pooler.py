@@ -1,21 +1,15 @@
 """Behind PgBouncer in transaction mode: noticed, named, and served."""
 
-import os
-import shutil
-import socket
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from kombu import Connection
-from psycopg.conninfo import conninfo_to_dict
 
+from tests.poolers import needs_pgbouncer, pooler
 from tests.processes import until
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("pgbouncer") is None, reason="pgbouncer is not installed"
-)
+pytestmark = needs_pgbouncer
 
 Sql = Callable[..., list[tuple[object, ...]]]
 
@@ -23,38 +17,8 @@ Sql = Callable[..., list[tuple[object, ...]]]
 @pytest.fixture
 def pooled(database: str, tmp_path: Path) -> Iterator[str]:
     """The test's database, through a pooler that gives each transaction another session."""
-    server = conninfo_to_dict(database)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    # A server's folder may be closed to whom the pooler runs as; root may not run it.
-    user = "nobody" if os.getuid() == 0 else None
-    upstream = " ".join(f"{key}={server[key]}" for key in ("host", "port", "user") if key in server)
-    config = tmp_path / "pgbouncer.ini"
-    config.write_text(
-        f"[databases]\n* = {upstream}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
-        f"listen_port = {port}\nunix_socket_dir =\nauth_type = any\npool_mode = transaction\n"
-        "default_pool_size = 3\nignore_startup_parameters = extra_float_digits\n"
-    )
-    for folder in (tmp_path, *tmp_path.parents[:3]):
-        folder.chmod(folder.stat().st_mode | 0o755)
-    with (tmp_path / "pgbouncer.log").open("wb") as log:
-        pooler = subprocess.Popen(
-            ["pgbouncer", str(config)], stdout=log, stderr=log, user=user, cwd="/"
-        )
-    try:
-
-        def is_up() -> bool:
-            if pooler.poll() is not None:
-                raise AssertionError((tmp_path / "pgbouncer.log").read_text())
-            with socket.socket() as client:
-                return client.connect_ex(("127.0.0.1", port)) == 0
-
-        until(is_up)
-        yield f"postgresql://{server['user']}@127.0.0.1:{port}/{server['dbname']}"
-    finally:
-        pooler.terminate()
-        pooler.wait()
+    with pooler(database, tmp_path) as found:
+        yield found.url
 
 
 def exchange(one: Connection, other: Connection) -> list[int]:
