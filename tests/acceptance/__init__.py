@@ -1,0 +1,1 @@
+"""Acceptance tests: the whole system, as its users run it."""

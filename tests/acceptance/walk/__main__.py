@@ -1,0 +1,101 @@
+"""Walks: `python -m tests.acceptance.walk --minutes 120 --seed 7`."""
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.acceptance.walk import checks, load, site
+from tests.acceptance.walk.faults import Faults
+from tests.acceptance.walk.load import Load
+from tests.acceptance.walk.site import Site
+from tests.processes import until
+
+#: Seconds within which everything unfinished must finish, once it is calm.
+CALM = 120.0
+_UNFINISHED = """
+    SELECT (SELECT count(*) FROM pgbeat.jobs WHERE finished_at IS NULL)
+         + (SELECT count(*) FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id
+             WHERE q.name = 'celery')
+"""
+#: Schedules that should have been decided long ago.
+_STALLED = """
+    SELECT name, next_run, waiting_for FROM pgbeat.schedules
+     WHERE enabled AND paused_at IS NULL AND next_run < now() - interval '45 s'
+"""
+
+
+def walk(folder: Path, seconds: float, seed: int, pause: float = 4.0) -> list[str]:
+    """Walks for so long, in rounds of at most ten minutes; returns the broken promises."""
+    broken: list[str] = []
+    with site.opened(folder) as place:
+        load.prepare(place)
+        requests = Load(place, seed)
+        faults = Faults(place, requests, seed)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not broken:
+            broken += _round(faults, requests, min(end, time.monotonic() + 600), pause)
+            requests.save()
+            broken += checks.violations(place, requests.promised, faults.history)
+            _report(place, requests, faults)
+    return broken
+
+
+def _round(faults: Faults, requests: Load, end: float, pause: float) -> list[str]:
+    """Faults and requests until `end`, then a calm; returns what did not go on or finish."""
+    place, broken = faults.site, list[str]()
+    place.sql("UPDATE pgbeat.schedules SET paused_at = NULL")
+    requests.start()
+    began, chance = time.monotonic(), random.Random(faults.chance.random())  # noqa: S311
+    while time.monotonic() < end:
+        time.sleep(chance.uniform(0, 2 * pause))
+        faults.step()
+        if time.monotonic() > began + 60:
+            broken += [f"a schedule stands still: {row}" for row in place.sql(_STALLED)]
+    faults.calm()
+    requests.stop()
+    broken += [f"a request failed: {error}" for error in requests.errors]
+    place.sql("UPDATE pgbeat.schedules SET paused_at = now()")
+    requests.release_all()
+    try:
+        until(lambda: place.sql(_UNFINISHED) == [(0,)], CALM, "everything finishes")
+    except AssertionError as error:
+        broken.append(str(error))
+    return broken
+
+
+def _report(place: Site, requests: Load, faults: Faults) -> None:
+    print(
+        f"-- {len(requests.promised.jobs)} jobs submitted,"
+        f" {len(requests.promised.committed)} tasks committed,"
+        f" ticks {dict(place.sql('SELECT outcome, count(*) FROM pgbeat.ticks GROUP BY 1'))},"
+        f" jobs {dict(place.sql('SELECT state, count(*) FROM pgbeat.jobs GROUP BY 1'))},"
+        f" faults {dict(Counter(fault.kind.split(' for ')[0] for fault in faults.history))},"
+        f" refused {requests.promised.refused}",
+        flush=True,
+    )
+
+
+def main() -> int:
+    """Walks as the command line says; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.acceptance.walk", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--pause", type=float, default=4.0, help="mean seconds between faults")
+    parser.add_argument("--folder", type=Path, help="where logs and journal stay")
+    given = parser.parse_args()
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="walk-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"seed {given.seed}, folder {folder}", flush=True)
+    broken = walk(folder, given.minutes * 60, given.seed, given.pause)
+    for line in broken:
+        print(f"BROKEN {line}", flush=True)
+    print(f"seed {given.seed}: {len(broken)} broken promises", flush=True)
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

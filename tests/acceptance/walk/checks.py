@@ -1,0 +1,186 @@
+"""What must hold after a round: the promises of `docs/guarantees.md`, looked up in the tables.
+
+Each check returns a line for each thing that broke a promise. A second start of a job, or two jobs
+at once in a lane of one, is excused if a fault hit the worker at the time: the promise says so.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tests.acceptance.walk.faults import Fault
+from tests.acceptance.walk.load import LANES, Promised
+from tests.acceptance.walk.site import Site
+
+#: Seconds before a start in which a fault of its worker still matters, and after it.
+_BEFORE, _AFTER = 15.0, 5.0
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the journal."""
+
+    phase: str
+    id: str
+    at: float
+    pid: int
+    worker: str
+    task: str
+
+
+def journal(site: Site) -> list[Line]:
+    """What the tasks wrote."""
+    file = site.folder / "journal"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [Line(**json.loads(line)) for line in lines]
+
+
+def violations(site: Site, promised: Promised, faults: list[Fault]) -> list[str]:
+    """All broken promises."""
+    lines = journal(site)
+    found: list[str] = []
+    for name, query in _NONE.items():
+        found += [f"{name}: {', '.join(map(str, row))}" for row in site.sql(query)]
+    found += _kept(site, promised, lines)
+    found += _ended(site, lines)
+    found += _repeated(site, lines, faults)
+    found += _crowded(site, lines, faults)
+    return found
+
+
+#: Queries that must return no row.
+_NONE = {
+    "a launched tick without its job": """
+        SELECT t.schedule, t.due_at FROM pgbeat.ticks t LEFT JOIN pgbeat.jobs j ON j.id = t.job_id
+         WHERE t.outcome = 'launched' AND j.id IS NULL""",
+    "a schedule's job without its tick": """
+        SELECT j.schedule, j.id FROM pgbeat.jobs j LEFT JOIN pgbeat.ticks t ON t.job_id = j.id
+         WHERE j.schedule IS NOT NULL AND j.retry_of IS NULL AND t.id IS NULL""",
+    "one job of two ticks": """
+        SELECT job_id FROM pgbeat.ticks WHERE job_id IS NOT NULL GROUP BY 1 HAVING count(*) > 1""",
+    "a due time that no tick accounts for": """
+        SELECT s.name, min(t.due_at), max(t.due_at), count(*), sum(missed)
+          FROM pgbeat.schedules s JOIN pgbeat.ticks t ON t.schedule_id = s.id
+         WHERE t.trigger = 'timetable' AND s.name ~ '^(plain|all|lane)'
+         GROUP BY s.name, s.every
+        HAVING round(extract(epoch FROM max(t.due_at) - min(t.due_at))
+                     / extract(epoch FROM s.every)) + 1 <> count(*) + sum(missed)""",
+    "a failed tick of a schedule without conditions": """
+        SELECT schedule, due_at, error FROM pgbeat.ticks
+         WHERE outcome = 'failed' AND schedule ~ '^(plain|all|lane|skip|queue|cancel)'""",
+    "a disabled schedule": """
+        SELECT name, disabled_reason FROM pgbeat.schedules WHERE NOT enabled""",
+    "a job that has not ended": """
+        SELECT id, state, lane, dispatched_at, worker, error FROM pgbeat.jobs
+         WHERE finished_at IS NULL""",
+    "an execution that has not ended": """
+        SELECT job_id, number, worker FROM pgbeat.executions WHERE state = 'running'""",
+    "a message that is left": """
+        SELECT q.name, m.id, m.claimed_by, m.job_id FROM kombu_message m
+          JOIN kombu_queue q ON q.id = m.queue_id WHERE q.name = 'celery'""",
+    "a claim of a consumer that is gone": """
+        SELECT m.id, m.claimed_by FROM kombu_message m
+         WHERE claimed_by IS NOT NULL
+           AND NOT EXISTS (SELECT FROM pgbeat.consumers c WHERE c.id = m.claimed_by)""",
+    "a failed attempt with two retries": """
+        SELECT retry_of, count(*) FROM pgbeat.jobs WHERE retry_of IS NOT NULL AND attempt > 1
+         GROUP BY 1 HAVING count(*) > 1""",
+    "an attempt too many": """
+        SELECT id, attempt, max_attempts FROM pgbeat.jobs WHERE attempt > max_attempts""",
+    "a failed job that was not tried again": """
+        SELECT id, error FROM pgbeat.jobs
+         WHERE state = 'failed' AND attempt < max_attempts AND retried_by IS NULL
+           AND cancel_requested_at IS NULL""",
+    "two unfinished jobs of one key": """
+        SELECT unique_key FROM pgbeat.jobs WHERE unique_key IS NOT NULL AND finished_at IS NULL
+         GROUP BY 1 HAVING count(*) > 1""",
+}
+
+
+def _kept(site: Site, promised: Promised, lines: list[Line]) -> list[str]:
+    """What was promised is there, what was rolled back is not."""
+    started = {line.id for line in lines}
+    there = {str(row[0]) for row in site.sql("SELECT id FROM pgbeat.jobs")}
+    return [
+        *(f"a submitted job is not there: {i}" for i in promised.jobs.keys() - there),
+        *(f"a committed task never ran: {i}" for i in promised.committed - started),
+        *(f"a task that was rolled back ran: {i}" for i in promised.rolled_back & started),
+    ]
+
+
+def _ended(site: Site, lines: list[Line]) -> list[str]:
+    """A completed job ran to its end."""
+    ended = {line.id for line in lines if line.phase == "end"}
+    completed = site.sql("SELECT id::text FROM pgbeat.jobs WHERE state = 'completed'")
+    return [f"completed without having run to its end: {i}" for (i,) in completed if i not in ended]
+
+
+def _repeated(site: Site, lines: list[Line], faults: list[Fault]) -> list[str]:
+    """A job is started once, unless its worker met with a fault."""
+    starts: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        if line.phase == "start":
+            starts[line.id].append(line)
+    own = _deaths(lines)
+    return [
+        f"started again without a fault: {job} on {first.worker} at {first.at:.1f},"
+        f" on {second.worker} at {second.at:.1f}"
+        for job, each in starts.items()
+        for first, second in pairwise(each)
+        if not _excused(first.worker, first.at, second.at, (*faults, *own))
+    ]
+
+
+def _crowded(site: Site, lines: list[Line], faults: list[Fault]) -> list[str]:
+    """No more jobs of a lane are at work at once than its limit."""
+    lanes = dict(site.sql("SELECT id::text, lane FROM pgbeat.jobs WHERE lane IS NOT NULL"))
+    own, ends = _deaths(lines), _ends(site)
+    over: list[str] = []
+    for lane, limit in LANES.items():
+        running: dict[str, Line] = {}
+        for line in sorted(lines, key=lambda each: each.at):
+            if lanes.get(line.id) != lane:
+                continue
+            if line.phase != "start":
+                running.pop(line.id, None)
+                continue
+            # What failed, skipped, or was killed wrote no end.
+            running = {
+                job: other
+                for job, other in running.items()
+                if not any(abs(b - other.at) < 1 and e <= line.at for b, e in ends[job])
+                and not _excused(other.worker, other.at, line.at, (*faults, *own))
+            }
+            running[line.id] = line
+            if len(running) > limit:
+                over.append(f"lane {lane}, limit {limit}: {sorted(running)} at {line.at:.1f}")
+    return over
+
+
+def _ends(site: Site) -> dict[str, list[tuple[float, float]]]:
+    """When each job's executions began and ended."""
+    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for job, began, ended in site.sql(
+        "SELECT job_id::text, extract(epoch FROM started_at)::float,"
+        " extract(epoch FROM finished_at)::float FROM pgbeat.executions"
+        " WHERE finished_at IS NOT NULL"
+    ):
+        found[job].append((began, ended))
+    return found
+
+
+def _deaths(lines: Iterable[Line]) -> list[Fault]:
+    """Tasks that took their process with them, as faults of their workers."""
+    return [Fault("died", line.worker, line.at, line.at) for line in lines if line.phase == "die"]
+
+
+def _excused(worker: str, since: float, until: float, faults: Iterable[Fault]) -> bool:
+    """Whether a fault hit the worker between its start of a job and the next one."""
+    return any(
+        fault.whom in ("*", worker)
+        and fault.began <= until + _AFTER
+        and fault.ended >= since - _BEFORE
+        for fault in faults
+    )

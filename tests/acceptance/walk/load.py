@@ -1,0 +1,241 @@
+"""What the walk asks of pgbeat: schedules, jobs, tasks in transactions, and verbs on jobs.
+
+A request counts only once it was answered: one whose answer was lost may have happened or not.
+"""
+
+import json
+import random
+import threading
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import kombu.exceptions
+import psycopg
+from celery import Celery
+from sqlalchemy import Connection, NullPool, create_engine
+from sqlalchemy.exc import DBAPIError
+
+import pgbeat
+from pgbeat import control
+from pgbeat.config import postgres_url
+from pgbeat.errors import PgbeatError
+from pgbeat.permissions import Actor
+from tests.acceptance.walk import app as walk_app
+from tests.acceptance.walk.site import Site, now
+from tests.jobs import desks
+
+LANES = {"one": 1, "two": 2}
+ADMIN = Actor("user:walk", True)
+#: What goes wrong while the server, or a row, is out of reach.
+UNREACHABLE = (DBAPIError, kombu.exceptions.OperationalError, psycopg.Error, OSError)
+
+_SCHEDULES = """
+INSERT INTO pgbeat.schedules
+    (name, task, launcher, every, kwargs, overlap, catch_up, condition_sql, job, max_retries)
+SELECT kind || i, task, launcher, every::interval, kwargs::jsonb, overlap, catch_up, condition,
+       job::jsonb, 1000
+  FROM (VALUES
+    ('plain', 8, 'walk.work', 'GenericLauncher', '2 seconds', '{}', 'allow', 'latest', NULL, '{}'),
+    ('all', 2, 'walk.work', 'GenericLauncher', '3 seconds', '{}', 'allow', 'all', NULL, '{}'),
+    ('asked', 6, 'walk.work', 'GenericLauncher', '2 seconds', '{}', 'allow', 'latest',
+     'SELECT extract(second FROM now())::int % 3 > 0', '{}'),
+    ('python', 3, 'walk.work', 'EveryOther', '2 seconds', '{}', 'allow', 'latest', NULL, '{}'),
+    ('skip', 2, 'walk.work', 'GenericLauncher', '2 seconds', '{"seconds": 3}', 'skip', 'latest',
+     NULL, '{}'),
+    ('queue', 4, 'walk.work', 'GenericLauncher', '2 seconds', '{"seconds": 2.5}', 'queue_one',
+     'latest', NULL, '{}'),
+    ('cancel', 2, 'walk.work', 'GenericLauncher', '3 seconds', '{"seconds": 4, "how": "obey"}',
+     'cancel_previous', 'latest', NULL, '{}'),
+    ('lane', 2, 'walk.work_late', 'GenericLauncher', '2 seconds', '{"seconds": 0.3}', 'allow',
+     'latest', NULL, '{"lane": "two"}'),
+    ('unique', 2, 'walk.work', 'GenericLauncher', '2 seconds', '{"seconds": 1}', 'allow', 'latest',
+     NULL, '{"unique_key": "shared"}')
+  ) AS s (kind, count, task, launcher, every, kwargs, overlap, catch_up, condition, job),
+  LATERAL generate_series(1, count) AS i
+"""
+
+
+@dataclass
+class Promised:
+    """What was answered, and must therefore hold."""
+
+    #: Arguments of each job that was submitted, by its id.
+    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    #: Tasks whose transaction was committed, and such whose transaction was rolled back.
+    committed: set[str] = field(default_factory=set)
+    rolled_back: set[str] = field(default_factory=set)
+    #: Jobs that were cancelled.
+    cancelled: set[str] = field(default_factory=set)
+    #: What was refused, by its kind: to be read, not checked.
+    refused: dict[str, int] = field(default_factory=dict)
+
+
+def prepare(site: Site) -> None:
+    """Makes the lanes and the schedules."""
+    for name, limit in LANES.items():
+        site.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES (%s, %s)", name, limit)
+    site.sql(_SCHEDULES)
+
+
+class Load:
+    """Makes requests from threads of its own, until it is stopped."""
+
+    def __init__(self, site: Site, seed: int) -> None:
+        self.site, self.promised = site, Promised()
+        self._seed, self._lock = seed, threading.Lock()
+        self._stop = threading.Event()
+        self._threads: list[threading.Thread] = []
+        #: Tracebacks of requests that ended in no way that the documents speak of.
+        self.errors: list[str] = []
+        self.app: Celery = walk_app.app
+        self.app.conf.broker_url = f"pgbeat+{site.dsn}"
+        self.app.conf.pgbeat_url = site.dsn
+
+    def start(self) -> None:
+        """Begins to make requests."""
+        self._stop.clear()
+        self._threads = [
+            threading.Thread(target=self._repeat, args=(what, pause, number), daemon=True)
+            for number, (what, pause) in enumerate(
+                [(self._submit, 0.4), (self._transact, 1.0), (self._control, 1.5)]
+            )
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stops, once the requests under way are answered."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+            if thread.is_alive():
+                raise AssertionError("a request was not answered within a minute")
+
+    def _repeat(self, what: Callable[[random.Random], None], pause: float, number: int) -> None:
+        self._seed += 1
+        chance = random.Random(self._seed * 1000 + number)  # noqa: S311
+        while not self._stop.wait(chance.uniform(0, 2 * pause)):
+            try:
+                what(chance)
+            except UNREACHABLE as error:
+                self._refuse(f"{type(error).__name__} in {what.__name__}")
+            except PgbeatError as error:
+                self._refuse(f"{type(error).__name__} in {what.__name__}")
+            except Exception:
+                self.errors.append(traceback.format_exc())
+
+    def _refuse(self, kind: str) -> None:
+        with self._lock:
+            self.promised.refused[kind] = self.promised.refused.get(kind, 0) + 1
+
+    # -- requests
+
+    def _submit(self, chance: random.Random) -> None:
+        """Submits a job, or a group of them."""
+        if chance.random() < 0.1:
+            members = [self._order(chance) for _ in range(chance.randint(2, 4))]
+            for member in members:
+                member.pop("unique_key", None)
+            made = pgbeat.submit_group(
+                [{"task": order.pop("task"), **order} for order in members],
+                mode=chance.choice(["parallel", "sequential"]), on_failure="continue", app=self.app,
+            )  # fmt: skip
+            with self._lock:
+                for job, order in zip(made.jobs, members, strict=True):
+                    self.promised.jobs[str(job.id)] = order
+            return
+        order = self._order(chance)
+        job = pgbeat.submit(
+            order["task"], app=self.app, **{k: order[k] for k in order if k != "task"}
+        )
+        with self._lock:
+            self.promised.jobs.setdefault(str(job.id), order)
+
+    def _order(self, chance: random.Random) -> dict[str, Any]:
+        how = chance.choices(
+            ["return", "fail_once", "fail", "skip", "die", "obey"], [70, 8, 3, 5, 2, 12]
+        )[0]
+        seconds = round(chance.choice([0, 0.02, 0.1, 0.5, 2.0]) * chance.uniform(0.5, 1.5), 3)
+        order: dict[str, Any] = {
+            "task": chance.choice(["walk.work", "walk.work_late"]),
+            "kwargs": {"seconds": seconds, "how": how},
+            "max_attempts": chance.choice([1, 3, 3]),
+        }
+        if chance.random() < 0.4:
+            order["lane"] = chance.choice(list(LANES))
+        if chance.random() < 0.15:
+            order["countdown"] = chance.uniform(0.5, 4)
+        if chance.random() < 0.1:
+            order["unique_key"] = f"key {chance.randint(1, 3)}"
+        return order
+
+    def _transact(self, chance: random.Random) -> None:
+        """Publishes plain tasks in a transaction, which commits or rolls back."""
+        engine = create_engine(postgres_url(self.site.dsn), poolclass=NullPool)
+        commits = chance.random() < 0.7
+        with engine.connect() as connection:
+            inside = pgbeat.in_transaction(connection, app=self.app)
+            ids = [
+                walk_app.plain.apply_async(connection=inside, task_id=str(uuid4())).id
+                for _ in range(chance.randint(1, 3))
+            ]
+            if commits:
+                connection.commit()
+            else:
+                connection.rollback()
+        with self._lock:
+            (self.promised.committed if commits else self.promised.rolled_back).update(ids)
+
+    def _control(self, chance: random.Random) -> None:
+        """Cancels, pauses, resumes, retries or moves a job that was made lately."""
+        rows = self.site.sql(
+            "SELECT id::text, state FROM pgbeat.jobs WHERE created_at > now() - interval '30 s'"
+            " AND schedule IS NULL"
+        )
+        if not rows:
+            return
+        job_id, state = chance.choice(rows)
+        verbs = {
+            "pending": ("cancel", "pause"), "scheduled": ("cancel", "pause"),
+            "running": ("cancel",), "paused": ("resume", "cancel"), "failed": ("retry",),
+        }  # fmt: skip
+        verb = chance.choice(verbs.get(state, ("nothing",)))
+        if verb != "nothing":
+            self.verb(verb, job_id)
+
+    def verb(self, verb: str, job_id: str) -> None:
+        """Does something with a job, as an administrator."""
+
+        def do(connection: Connection, publisher: Any) -> control.Change:
+            more = {"job_source": "user_api"} if verb == "retry" else {}
+            act = getattr(control, verb)
+            done: control.Change = act(connection, publisher, ADMIN, job_id, **more)
+            return done
+
+        with desks(self.site.dsn, self.app) as make:
+            desk = make()
+            control.act(desk.connection, desk.publisher, lambda c: do(c, desk.publisher))
+        if verb == "cancel":
+            with self._lock:
+                self.promised.cancelled.add(job_id)
+
+    def release_all(self) -> None:
+        """Resumes every job that is paused."""
+        for (job_id,) in self.site.sql("SELECT id::text FROM pgbeat.jobs WHERE state = 'paused'"):
+            with suppress(PgbeatError):
+                self.verb("resume", job_id)
+
+    def save(self) -> None:
+        """Writes what was promised next to the journal."""
+        with self._lock:
+            kept = {
+                "at": now(), "jobs": self.promised.jobs, "refused": self.promised.refused,
+                "committed": sorted(self.promised.committed),
+                "rolled_back": sorted(self.promised.rolled_back),
+                "cancelled": sorted(self.promised.cancelled),
+            }  # fmt: skip
+        (self.site.folder / "promised.json").write_text(json.dumps(kept, default=str))
