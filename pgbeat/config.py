@@ -179,6 +179,11 @@ class Settings:
     web_jwt_audience: str = ""
     #: The claim and the value that make a JWT an administrator's; empty: none is.
     web_jwt_admin: str = "role=admin"
+    #: Globs of the tasks that users (not administrators) may have run through API and console,
+    #: besides those of templates.
+    web_tasks: tuple[str, ...] = ()
+    #: Whether users may run such tasks in the web process itself (`/direct`).
+    web_direct: bool = False
     #: Where people reach the web side, for Flower's links to it.
     web_url: str = ""
     #: Where Flower is, for links to it.
@@ -311,6 +316,14 @@ def _flag(value: Any) -> bool:
     raise ValueError(f"{value!r} is neither true nor false")
 
 
+def _globs(value: Any) -> tuple[str, ...]:
+    """Names of tasks, `*` standing for any characters: with commas between them, or a list."""
+    found = value.split(",") if isinstance(value, str) else value
+    if isinstance(found, Mapping) or not all(isinstance(each, str) for each in found):
+        raise ValueError(f"{value!r} must be a list of task names, such as ['reports.*']")
+    return tuple(each.strip() for each in found if each.strip())
+
+
 def _jwt_mistakes(settings: Settings) -> Iterator[str]:
     """What doesn't go together among the settings of the issuer's JWTs."""
     key, is_secret = settings.web_jwt_key, settings.web_jwt_algorithms[0] in _SECRET_ALGORITHMS
@@ -420,6 +433,8 @@ _READERS: dict[str, Any] = {
     "web_jwt_issuer": str,
     "web_jwt_audience": str,
     "web_jwt_admin": _claim,
+    "web_tasks": _globs,
+    "web_direct": _flag,
     "web_url": _web_url,
     "web_flower_url": _web_url,
 }

@@ -20,7 +20,7 @@ from pgbeat.drafts import Order
 from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique
 from pgbeat.jobs import Job
 from pgbeat.lines import Where
-from pgbeat.permissions import Actor, Verb, require
+from pgbeat.permissions import Actor, Verb, require, require_task
 from pgbeat.publisher import Publisher, TransactionPublisher
 from pgbeat.submissions import announce, place
 
@@ -77,8 +77,9 @@ def submit(
     kombu's `OperationalError` for a broker that is away.
     """
     job, is_new = place(
-        connection, app, settings, publisher, order, created_by=actor.name, job_source=job_source
-    )
+        connection, app, settings, publisher, order, created_by=actor.name, job_source=job_source,
+        actor=actor,
+    )  # fmt: skip
     if not is_new:
         return Change(job, is_new=False)
     if job.state == "scheduled":
@@ -239,13 +240,14 @@ def retry(
     priority: int | None = None,
 ) -> Change:
     """Makes a new job that does what one did that failed, was cancelled or was skipped, with all
-    its attempts before it. It belongs to whom that one does. Where a retry of it waits for its time
-    already, that one comes now.
+    its attempts before it. It belongs to whom that one does, and waits for approval where that one
+    required it. Where a retry of it waits for its time already, that one comes now.
 
     Raises `InvalidTransition` for others, and while a retry of it runs; `NotUnique` where another
     job has its unique key; `InvalidJob` where its arguments are not known.
     """
     job = _take(connection, actor, "retry", job_id)
+    require_task(actor, job.task, of_template=job.template is not None)
     if job.state not in ("failed", "cancelled", "skipped"):
         hint = "" if not job.has_ended else "make a new one of the same task"
         raise InvalidTransition(job.id, job.state, "retried", hint or "it has not ended")

@@ -10,7 +10,7 @@ from celery import Celery
 from kombu.utils import json as kombu_json
 from sqlalchemy import Connection
 
-from pgbeat import orders
+from pgbeat import orders, permissions, reserved
 from pgbeat.config import Settings
 from pgbeat.errors import InvalidJob
 from pgbeat.job_policies import JobPolicy, is_storable, stored
@@ -19,6 +19,7 @@ from pgbeat.judge import Verdict
 from pgbeat.launchers import JobRequest
 from pgbeat.message_templates import Launch
 from pgbeat.orders import Stock
+from pgbeat.permissions import Actor
 from pgbeat.publisher import check_options
 from pgbeat.registry import check_arguments, check_task
 from pgbeat.schedules import Schedule
@@ -80,8 +81,9 @@ def of_verdict(
     if row.source != "code":
         if app is not None and request.task not in app.tasks:
             check_task(app, request.task)
-        if options:
-            check_options(options)
+        if options or queue:
+            where = {} if queue is None else {"queue": queue}
+            check_options({**where, **options}, None if app is None else app.conf)
     job = NewJob(
         id=row.job_id(verdict.due_at),
         namespace=row.namespace,
@@ -121,17 +123,21 @@ def of_order(
     created_by: str,
     job_source: str,
     is_system_job: bool = False,
+    actor: Actor | None = None,
 ) -> Draft:
-    """The job of an order, which nothing is written for yet.
+    """The job of an order, which nothing is written for yet. `actor` asks for it, where that is not
+    the program itself.
 
     Raises `InvalidJob`, `UnknownTask` and `InvalidSchedule` for what it has wrong: a task that the
-    app hasn't registered, arguments that it doesn't take, a template or a lane that isn't there.
+    app hasn't registered, arguments that it doesn't take, a template or a lane that isn't there;
+    `Forbidden` for a task, options or a waiver of approval that the actor may not ask for.
     """
     _check_call(order.args or (), order.kwargs, order.options)
     _check_origin(created_by, job_source)
+    actor = actor or Actor(created_by)
     name, args, kwargs = order.task, order.args, dict(order.kwargs)
     options, queue = dict(order.options), order.queue
-    policy = stock.policy(order.policy)
+    policy = stock.policy(order.policy, may_waive=actor.is_admin)
     if policy.template is not None:
         template = stock.template(policy.template)
         if name not in (None, template.task):
@@ -145,10 +151,15 @@ def of_order(
     if name is None:
         raise InvalidJob("a job of which task? Name a task or a template")
     args = () if args is None else args
+    # First: which tasks there are is not for everybody to know.
+    of_template = policy.template is not None
+    permissions.require_task(actor, name, of_template=of_template)
     check_task(app, name)
-    check_options(options if queue is None else {**options, "queue": queue})
+    check_options(options if queue is None else {**options, "queue": queue}, app.conf)
     if "eta" in options or "countdown" in options:
         raise InvalidJob("options has a time for it; give run_at or countdown instead")
+    own = order.options if order.queue is None else {**order.options, "queue": order.queue}
+    require_call(actor, name, own, of_template=of_template)
     check_arguments(app, name, args, kwargs)
     run_at = _run_at(order, stock)
     serializer = _serializer(app, name, options)
@@ -177,6 +188,21 @@ def of_order(
     if run_at is not None:
         options["eta"] = run_at
     return Draft(job, Launch(job.id, name, args, kwargs, options), policy.unique_for)
+
+
+def require_call(
+    actor: Actor, task: str | None, options: Mapping[str, Any], *, of_template: bool = False
+) -> None:
+    """Raises `Forbidden` unless the actor may have the task run, with these publish options and
+    what they link to."""
+    if task is not None:
+        permissions.require_task(actor, task, of_template=of_template)
+    if actor.tasks is None:
+        return
+    for signature in reserved.linked(options):
+        permissions.require_task(actor, str(signature["task"]))
+    if not actor.is_admin:
+        reserved.check_for_user(options)
 
 
 def _check_call(args: Any, kwargs: Any, options: Any) -> None:

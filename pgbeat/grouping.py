@@ -88,8 +88,10 @@ def draft_members(
     mode: Mode,
     created_by: str,
     job_source: str,
+    actor: Actor | None = None,
 ) -> list[Draft]:
-    """The jobs of a group, which nothing is written for yet. Raises as `submit_group`."""
+    """The jobs of a group, which nothing is written for yet. `actor` asks for them, where that is
+    not the program itself. Raises as `submit_group`, and `Forbidden` as `drafts.of_order`."""
     if not 0 < len(members) <= MOST:
         raise InvalidJob(f"a group has 1 to {MOST:,} members, and this one has {len(members):,}")
     group_id = str(uuid4())
@@ -99,7 +101,7 @@ def draft_members(
     for number, each in enumerate(orders):
         draft: Draft = _named(
             number, drafts.of_order, app, stock, each,
-            created_by=created_by, job_source=job_source,
+            created_by=created_by, job_source=job_source, actor=actor,
         )  # fmt: skip
         job = draft.job._replace(group_id=group_id, group_position=number)
         if mode == "sequential" and number > 0:
@@ -124,6 +126,7 @@ def place(
     name: str | None = None,
     created_by: str,
     job_source: str,
+    actor: Actor | None = None,
     is_own: bool = True,
 ) -> Submitted:
     """Makes a group with its jobs and messages in the open transaction: all or none.
@@ -135,7 +138,7 @@ def place(
     groups.check(mode, on_failure, name)
     batch = draft_members(
         connection, app, settings, members,
-        mode=mode, created_by=created_by, job_source=job_source,
+        mode=mode, created_by=created_by, job_source=job_source, actor=actor,
     )  # fmt: skip
     if not is_own:
         batch = [submissions.after_commit(connection, draft, publisher) for draft in batch]

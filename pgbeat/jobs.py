@@ -69,14 +69,15 @@ _CREATE_SQL = """
            (id, namespace, task, args, kwargs, job_source, created_by, is_system_job, dispatched_at,
             state, schedule_id, schedule, due_at, queue, options, template, run_at, lane, priority,
             tags, resources, max_attempts, retry_base, retry_cap, retry_of, group_id,
-            group_position, awaits_turn, unique_key, awaits_approval, checkpoint)
+            group_position, awaits_turn, unique_key, awaits_approval, requires_approval, checkpoint)
     SELECT id, namespace, task, args, kwargs, job_source, created_by, is_system_job,
            CASE WHEN is_dispatched THEN now() END,
            state, schedule_id, schedule, due_at, queue, coalesce(options, '{}'), template, run_at,
            lane, coalesce(priority, 0), coalesce(tags, '{}'), coalesce(resources, '{}'),
            coalesce(max_attempts, 1), coalesce(retry_base, 60) * interval '1 second',
            coalesce(retry_cap, 3600) * interval '1 second', retry_of, group_id, group_position,
-           coalesce(awaits_turn, false), unique_key, coalesce(awaits_approval, false), checkpoint
+           coalesce(awaits_turn, false), unique_key, coalesce(awaits_approval, false),
+           coalesce(awaits_approval, false), checkpoint
       FROM json_to_recordset(CAST(:batch AS json)) AS d (
                id uuid, namespace text, task text, args jsonb, kwargs jsonb, job_source text,
                created_by text, is_system_job boolean, is_dispatched boolean, state text,
@@ -132,6 +133,8 @@ class Job(NamedTuple):
     awaits_turn: bool
     unique_key: str | None
     awaits_approval: bool
+    #: It runs only once an administrator has approved it; so do its retries.
+    requires_approval: bool
     approved_by: str | None
     approved_at: datetime | None
     cancel_requested_by: str | None
@@ -355,14 +358,18 @@ _TRY_AGAIN = text(
            (id, namespace, schedule_id, schedule, due_at, template, task, args, kwargs, options,
             queue, state, run_at, dispatched_at, lane, priority, tags, resources, attempt,
             max_attempts, retry_base, retry_cap, retry_of, group_id, group_position, unique_key,
-            checkpoint, job_source, created_by, is_system_job)
+            checkpoint, job_source, created_by, is_system_job, requires_approval, approved_by,
+            approved_at, awaits_approval)
     SELECT retried_by, namespace, schedule_id, schedule, due_at, template, task, args, kwargs,
-           options, queue, 'scheduled',
+           options, queue, CASE WHEN is_approved THEN 'scheduled' ELSE 'paused' END,
            now() + least(retry_base * 2 ^ least(attempt - 1, 60), retry_cap),
-           CASE WHEN lane IS NULL THEN now() END, lane, priority, tags, resources, attempt + 1,
-           max_attempts, retry_base, retry_cap, id, group_id, group_position, unique_key,
-           checkpoint, job_source, created_by, is_system_job
-      FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[])) AND retried_by IS NOT NULL
+           CASE WHEN lane IS NULL AND is_approved THEN now() END, lane, priority, tags, resources,
+           attempt + 1, max_attempts, retry_base, retry_cap, id, group_id, group_position,
+           unique_key, checkpoint, job_source, created_by, is_system_job, requires_approval,
+           approved_by, approved_at, NOT is_approved
+      FROM (SELECT *, NOT requires_approval OR approved_by IS NOT NULL AS is_approved
+              FROM pgbeat.jobs
+             WHERE id = ANY (CAST(:ids AS uuid[])) AND retried_by IS NOT NULL) AS old
     ON CONFLICT DO NOTHING
     RETURNING {COLUMNS}
     """  # noqa: S608
@@ -370,7 +377,8 @@ _TRY_AGAIN = text(
 
 
 def try_again(connection: Connection, job_ids: Collection[UUID]) -> list[Job]:
-    """Makes the jobs that try again what these did: `scheduled`, after base × 2^(attempt-1)."""
+    """Makes the jobs that try again what these did: `scheduled`, after base × 2^(attempt-1). The
+    approval of a job counts for them."""
     if not job_ids:
         return []
     rows = connection.execute(_TRY_AGAIN, {"ids": [str(job_id) for job_id in job_ids]})

@@ -85,7 +85,9 @@ def _inside(
     after the commit."""
     connection = submissions.enlist(session, broker)
     stock = drafts.stock(connection, settings, [order])
-    made = drafts.of_order(app, stock, order, created_by=actor.name, job_source=job_source)
+    made = drafts.of_order(
+        app, stock, order, created_by=actor.name, job_source=job_source, actor=actor
+    )
     made = submissions.after_commit(connection, made, broker)
     [(job, is_new)] = submissions.write(connection, broker, [made])
     if is_new:

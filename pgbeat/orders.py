@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat import db, job_policies, lanes, templates
 from pgbeat.config import Settings
-from pgbeat.errors import InvalidJob
+from pgbeat.errors import Forbidden, InvalidJob
 from pgbeat.job_policies import JobPolicy
 from pgbeat.jobs import NewJob
 from pgbeat.lanes import Lane
@@ -62,11 +62,18 @@ class Stock:
             )
         return self._lanes[name]
 
-    def policy(self, given: JobPolicy) -> JobPolicy:
-        """The policy with what its template says. Raises `InvalidJob`."""
+    def policy(self, given: JobPolicy, *, may_waive: bool = True) -> JobPolicy:
+        """Returns the policy completed by its template's. Raises `InvalidJob`; and `Forbidden` for
+        one that waives the approval that its template requires, unless that is allowed."""
         if given.template is None:
             return given
-        return given.over(self.template(given.template).policy)
+        template = self.template(given.template).policy
+        if template.requires_approval and given.requires_approval is False and not may_waive:
+            raise Forbidden(
+                f"template {given.template!r} requires approval, which only an administrator may "
+                "waive (--admin); leave requires_approval out"
+            )
+        return given.over(template)
 
     def apply(self, job: NewJob, policy: JobPolicy) -> NewJob:
         """The job as the policy wants it: in its lane, waiting for approval, with a unique key.

@@ -8,6 +8,7 @@ lanes and templates.
 import getpass
 import os
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Literal
 from uuid import UUID
 
@@ -35,6 +36,9 @@ class Actor:
     #: As in `created_by` of jobs: `user:alice`.
     name: str
     is_admin: bool = False
+    #: Globs of the names of tasks that they may have run; `None`: any task, on the command line and
+    #: in programs, which could import it.
+    tasks: tuple[str, ...] | None = None
 
 
 def user(*, is_admin: bool = False) -> Actor:
@@ -70,6 +74,37 @@ def require_admin(actor: Actor, what: str) -> None:
     `change lane 'gpu'`."""
     if not actor.is_admin:
         raise Forbidden(f"can't {what}: that is for administrators; {_HINT}")
+
+
+#: Tasks of Celery's and pgbeat's own, which are not for people to run.
+INTERNAL = ("celery.*", "pgbeat.*")
+
+
+def is_internal_task(name: str) -> bool:
+    """Returns whether a task is Celery's or pgbeat's own."""
+    return any(fnmatchcase(name, glob) for glob in INTERNAL)
+
+
+def may_run(actor: Actor, task: str, *, of_template: bool = False) -> bool:
+    """Returns whether the actor may have a task run. A template's task is free to all: an
+    administrator chose it."""
+    if actor.tasks is None:
+        return True
+    if is_internal_task(task):
+        return False
+    return of_template or actor.is_admin or any(fnmatchcase(task, glob) for glob in actor.tasks)
+
+
+def require_task(actor: Actor, task: str, *, of_template: bool = False) -> None:
+    """Raises `Forbidden` unless the actor may have the task run."""
+    if may_run(actor, task, of_template=of_template):
+        return
+    if is_internal_task(task):
+        raise Forbidden(f"can't run task {task!r}: it is internal to Celery or pgbeat")
+    raise Forbidden(
+        f"can't run task {task!r}: users may run jobs of templates and the tasks that the setting "
+        "pgbeat_web_tasks names; an administrator can make a template of it, or extend that"
+    )
 
 
 def visible(actor: Actor, which: Filter) -> Filter:

@@ -11,7 +11,7 @@ from celery.utils.time import maybe_iso8601
 from kombu import Exchange, Queue
 from sqlalchemy import Connection
 
-from pgbeat import db
+from pgbeat import db, reserved
 from pgbeat.config import Settings, delays_in_table, is_own_broker
 from pgbeat.errors import ConfigError, InvalidSchedule
 from pgbeat.message_templates import Launch, Templates
@@ -26,7 +26,7 @@ OPTIONS = frozenset(
         "eta", "headers", "serializer", "compression", "delivery_mode", "time_limit",
         "soft_time_limit", "ignore_result", "shadow", "retry", "retry_policy", "link",
         "link_error", "expiration", "mandatory", "immediate", "argsrepr", "kwargsrepr",
-        "reply_to", "timeout", "confirm_timeout", "group_id", "root_id", "parent_id",
+        "timeout", "confirm_timeout",
     }
 )  # fmt: skip
 
@@ -94,7 +94,9 @@ def prepare_broker(app: Celery, settings: Settings) -> bool:
 
 def apply_async(app: Celery, launch: Launch, producer: Any) -> None:
     """Publishes a job through Celery, as its own beat does: the task's `apply_async`, or by
-    name. Workers know by the header that it is a job."""
+    name. Workers know by the header that it is a job. Raises `InvalidSchedule` for options that
+    would make the message another job's, however they got into the row."""
+    reserved.check(launch.options, app.conf)
     headers = {**(launch.options.get("headers") or {}), **launch.headers, JOB_HEADER: True}
     send_task(app, launch._replace(options={**launch.options, "headers": headers}), producer)
 
@@ -126,8 +128,13 @@ def _making(task: str) -> Iterator[None]:
         raise ConfigError(message) from error
 
 
-def check_options(options: Mapping[str, Any]) -> None:
-    """Raises `InvalidSchedule` for an option that is not one of a message's, or can't be it."""
+def check_options(options: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
+    """Raises `InvalidSchedule` for an option that is not one of a message's, can't be it, or has a
+    name that Celery or pgbeat reserves. `conf` is the app's configuration, where there is an app.
+    """
+    own = sorted(set(options) & reserved.IDENTITY)
+    if own:
+        raise InvalidSchedule(f"options has {', '.join(map(repr, own))}, which only Celery may set")
     unknown = sorted(set(options) - OPTIONS)
     if unknown:
         raise InvalidSchedule(
@@ -138,6 +145,7 @@ def check_options(options: Mapping[str, Any]) -> None:
         fits, wanted = _KINDS.get(name, (None, ""))
         if fits is not None and value is not None and not fits(value):
             raise InvalidSchedule(f"options: {name} is {value!r}; it is to be {wanted}")
+    reserved.check(options, conf)
 
 
 def _is_number(value: Any) -> bool:

@@ -22,7 +22,8 @@ def check(app: Celery, row: Schedule) -> None:
     Where a template adds to its arguments, they are not checked.
     """
     launcher = find(row.launcher)
-    check_options(row.options)
+    where = {} if row.queue is None else {"queue": row.queue}
+    check_options({**where, **row.options}, app.conf)
     task = row.task or launcher.task
     if task is not None:
         check_task(app, task)

@@ -16,6 +16,7 @@ from pgbeat.drafts import Draft, Order
 from pgbeat.errors import InvalidJob, NotUnique, PgbeatError
 from pgbeat.jobs import Job
 from pgbeat.message_templates import Launch
+from pgbeat.permissions import Actor
 from pgbeat.publisher import Publisher, TransactionPublisher, publisher
 from pgbeat.schedules import CHANNEL
 from pgbeat.transaction import Opened, opened
@@ -146,6 +147,7 @@ def place(
     *,
     created_by: str,
     job_source: str,
+    actor: Actor | None = None,
 ) -> Submitted:
     """Makes a job, with its message, in the open transaction. Raises as `drafts.of_order` and
     `write`.
@@ -153,7 +155,9 @@ def place(
     Of one that waits in a lane, `allotment.allot` is to be told after the commit.
     """
     stock = drafts.stock(connection, settings, [order])
-    made = drafts.of_order(app, stock, order, created_by=created_by, job_source=job_source)
+    made = drafts.of_order(
+        app, stock, order, created_by=created_by, job_source=job_source, actor=actor
+    )
     return write(connection, publisher, [made])[0]
 
 

@@ -323,6 +323,7 @@ jobs = Table(
     Column("cancel_requested_by", Text),
     _time("cancel_requested_at"),
     Column("checkpoint", JSONB(none_as_null=True)),
+    Column("requires_approval", Boolean, nullable=False, server_default=text("false")),
     CheckConstraint(
         "state IN ('pending', 'scheduled', 'running', 'paused', 'completed', 'failed', "
         "'cancelled', 'skipped')",
@@ -339,6 +340,11 @@ jobs = Table(
     CheckConstraint(
         "NOT awaits_approval OR state NOT IN ('pending', 'scheduled', 'running')",
         name="jobs_approval",
+    ),
+    CheckConstraint(
+        "NOT requires_approval OR approved_by IS NOT NULL "
+        "OR state NOT IN ('pending', 'scheduled', 'running', 'completed')",
+        name="jobs_approved",
     ),
     CheckConstraint("NOT awaits_turn OR dispatched_at IS NULL", name="jobs_turn"),
     CheckConstraint("attempt >= 1 AND max_attempts >= 1", name="jobs_attempts"),

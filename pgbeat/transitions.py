@@ -45,12 +45,15 @@ _AGAIN = text(
                (id, namespace, schedule_id, schedule, due_at, template, task, args, kwargs, options,
                 queue, state, dispatched_at, lane, priority, tags, resources, max_attempts,
                 retry_base, retry_cap, retry_of, group_id, group_position, unique_key, checkpoint,
-                job_source, created_by, is_system_job)
+                job_source, created_by, is_system_job, requires_approval, awaits_approval)
         SELECT gen_random_uuid(), namespace, schedule_id, schedule, due_at, template, task, args,
-               kwargs, options, queue, 'pending', CASE WHEN lane IS NULL THEN now() END, lane,
+               kwargs, options, queue,
+               CASE WHEN requires_approval THEN 'paused' ELSE 'pending' END,
+               CASE WHEN lane IS NULL AND NOT requires_approval THEN now() END, lane,
                coalesce(:priority, priority), tags, resources, max_attempts, retry_base, retry_cap,
                id, CASE WHEN is_open THEN group_id END, CASE WHEN is_open THEN group_position END,
-               unique_key, checkpoint, :job_source, created_by, is_system_job
+               unique_key, checkpoint, :job_source, created_by, is_system_job, requires_approval,
+               requires_approval
           FROM (SELECT old.*, EXISTS (SELECT FROM pgbeat.groups g
                                        WHERE g.id = old.group_id AND g.state = 'running') AS is_open
                   FROM pgbeat.jobs old
@@ -121,7 +124,8 @@ def again(
     connection: Connection, job_id: UUID, *, job_source: str, priority: int | None = None
 ) -> Job | None:
     """Makes a job that does what one did that has failed or was cancelled or skipped, with as many
-    attempts as that one had at first. `None`, too, where an unfinished job has its unique key."""
+    attempts as that one had at first. Where that one required approval, so does this one, even if
+    that one was approved. `None`, too, where an unfinished job has its unique key."""
     return _job(connection, _AGAIN, id=job_id, job_source=job_source, priority=priority)
 
 

@@ -698,6 +698,27 @@ def test_approve(desk: Desk, sql: Sql) -> None:
     )
 
 
+def test_approval_counts_for_retries_that_nobody_asks_for(desk: Desk, sql: Sql) -> None:
+    job = desk.do(control.approve, desk.make(requires_approval=True, max_attempts=3))
+    failed = fails(desk, job)
+    own = jobs.get(desk.connection, str(failed.retried_by))
+    assert (own.state, own.requires_approval, own.approved_by) == ("scheduled", True, ADMIN.name)
+    # One that a person asks for is another decision.
+    desk.do(control.cancel, own)
+    asked = desk.do(control.retry, desk.job(own), ALICE, job_source="user_cli")
+    assert (asked.state, asked.awaits_approval, asked.approved_by) == ("paused", True, None)
+
+
+def test_what_failed_unapproved_is_tried_again_only_once_approved(desk: Desk, sql: Sql) -> None:
+    job = desk.make(requires_approval=True, max_attempts=3)
+    with db.transaction(desk.connection):
+        ended = jobs.end(desk.connection, [job.id], "failed", "can't be published")
+        lifecycle.follow(desk.connection, desk.publisher, ended)
+    again = jobs.get(desk.connection, str(desk.job(job).retried_by))
+    assert (again.state, again.awaits_approval, again.dispatched_at) == ("paused", True, None)
+    assert messages(sql) == []
+
+
 def test_approve_into_a_lane_and_for_later(desk: Desk, sql: Sql) -> None:
     lane(sql, limit=1)
     first = desk.make(lane="l")

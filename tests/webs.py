@@ -39,7 +39,8 @@ class Web:
     `nobody`, who has no token. They follow no redirect and raise what the app doesn't answer."""
 
     def __init__(self, celery: Celery, *, demo: bool = False, **settings: Any) -> None:
-        celery.conf.update({f"pgbeat_{key}": value for key, value in settings.items()})
+        given = {"web_tasks": ["*"], "web_direct": True, **settings}
+        celery.conf.update({f"pgbeat_{key}": value for key, value in given.items()})
         self.settings = Settings.load(celery.conf, environ={})
         self.app = _app(celery, self.settings, demo)
         self._clients: list[TestClient] = []

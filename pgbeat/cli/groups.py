@@ -173,13 +173,14 @@ def _remark(job: Job) -> str | Text:
 @click.option("--mode", type=click.Choice(MODES), help="The file's, or parallel.")
 @click.option("--on-failure", type=click.Choice(ON_FAILURE), help="The file's, or stop.")
 @click.option("--wait", is_flag=True, help="Wait until it has ended.")
+@as_admin
 @dry_run_option
 @json_option
 @click.pass_context
 @pass_target
 def run_command(
-    target: Target, ctx: click.Context, /, file: TextIO, wait: bool, dry_run: bool, as_json: bool,
-    **given: Any,
+    target: Target, ctx: click.Context, /, file: TextIO, wait: bool, actor: Actor, dry_run: bool,
+    as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Make a group of the jobs in a JSON FILE (- for standard input).
 
@@ -195,10 +196,10 @@ def run_command(
 
     mode, on_failure = values.get("mode", "parallel"), values.get("on_failure", "stop")
     groups.check(mode, on_failure, values.get("name"))
-    values |= {"created_by": permissions.user().name, "job_source": "user_cli"}
+    values |= {"created_by": actor.name, "job_source": "user_cli", "actor": actor}
     with target.session() as connection, submissions.publishing(app, target.settings) as publisher:
         if dry_run:
-            makers = {key: values[key] for key in ("created_by", "job_source")}
+            makers = {key: values[key] for key in ("created_by", "job_source", "actor")}
             drafts = grouping.draft_members(
                 connection, app, target.settings, members, mode=mode, **makers
             )

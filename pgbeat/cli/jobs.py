@@ -171,13 +171,14 @@ def tail_command(
 @click.option("--in", "countdown", type=duration, metavar="TIME", help="Not before so long.")
 @policy_options()
 @click.option("--wait", is_flag=True, help="Follow it until it has ended, as `tail` does.")
+@as_admin
 @click.option("--dry-run", is_flag=True, help="Check it, and make nothing.")
 @json_option
 @click.pass_context
 @pass_target
 def run_command(
-    target: Target, ctx: click.Context, /, task: str | None, wait: bool, dry_run: bool,
-    as_json: bool, **given: Any,
+    target: Target, ctx: click.Context, /, task: str | None, wait: bool, actor: Actor,
+    dry_run: bool, as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
     """Make a job of a task, or of a template: queued, executed and kept as those of schedules.
 
@@ -192,12 +193,11 @@ def run_command(
     given["kwargs"] = given["kwargs"] or {}
     given["options"] = given["options"] or {}
     order = drafts.Order(task, policy=policy, **given)
-    actor = permissions.user()
     with target.session() as connection, submissions.publishing(app, target.settings) as publisher:
         if dry_run:
             stock = drafts.stock(connection, target.settings, [order])
             draft = drafts.of_order(
-                app, stock, order, created_by=actor.name, job_source="user_cli"
+                app, stock, order, created_by=actor.name, job_source="user_cli", actor=actor
             )  # fmt: skip
             click.echo(f"Would make a job of task {draft.job.task!r}.")
             return

@@ -133,7 +133,8 @@ def _check(target: Target, values: dict[str, Any]) -> None:
     from pgbeat.publisher import check_options
     from pgbeat.registry import check_task
 
-    check_options(values.get("options", {}))
+    where = {} if values.get("queue") is None else {"queue": values["queue"]}
+    check_options({**where, **values.get("options", {})})
     if target.registry is not None:
         check_task(target.registry, values["task"])
 

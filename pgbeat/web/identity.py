@@ -45,11 +45,17 @@ def identify(backend: Backend, written: str) -> Caller:
     if written.startswith(tokens.PREFIX):
         with backend.transaction() as connection:
             token = tokens.verify(connection, backend.namespace, written)
-        return Caller(f"user:{token.actor}", token.scope == "admin", token=token.id)
+        is_admin = token.scope == "admin"
+        return Caller(f"user:{token.actor}", is_admin, _tasks(backend), token=token.id)
     if backend.issuer is None:
         raise InvalidToken("there is no such token")
     name, is_admin, seconds = backend.issuer.verify(written)
-    return Caller(f"user:{name}", is_admin, seconds=seconds)
+    return Caller(f"user:{name}", is_admin, _tasks(backend), seconds=seconds)
+
+
+def _tasks(backend: Backend) -> tuple[str, ...]:
+    """Returns globs of the tasks that users may have run through the web side."""
+    return backend.settings.web_tasks
 
 
 def _caller(
@@ -75,7 +81,7 @@ def _found(
         check_origin(request)
         return replace(identify(backend, cookie), origin="page")
     if backend.is_demo:
-        return _anyone(request)
+        return replace(_anyone(request), tasks=_tasks(backend))
     raise InvalidToken(
         "who asks? Give a token, as `Authorization: Bearer …`; `pgbeat tokens create` makes one"
     )
@@ -88,7 +94,7 @@ def _anyone(request: Request) -> Caller:
         raise Forbidden("the demo is for this machine alone: open it as http://127.0.0.1:…")
     check_origin(request)
     is_page = "text/html" in request.headers.get("accept", "")
-    return Caller("user:demo", True, "page" if is_page else "api")
+    return Caller("user:demo", True, origin="page" if is_page else "api")
 
 
 def is_loopback(host: str) -> bool:

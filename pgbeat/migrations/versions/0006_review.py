@@ -14,7 +14,16 @@ ALTER TABLE pgbeat.migrations ADD COLUMN minimum text;
 UPDATE pgbeat.migrations SET minimum = '0006';
 """
 
+# That a job must be approved stays with it and with its retries.
+APPROVAL = """
+ALTER TABLE pgbeat.jobs ADD COLUMN requires_approval boolean NOT NULL DEFAULT false;
+UPDATE pgbeat.jobs SET requires_approval = true WHERE awaits_approval;
+ALTER TABLE pgbeat.jobs ADD CONSTRAINT jobs_approved CHECK (
+    NOT requires_approval OR approved_by IS NOT NULL
+    OR state NOT IN ('pending', 'scheduled', 'running', 'completed'));
+"""
+
 
 def upgrade() -> None:
-    for script in (MINIMUM,):
+    for script in (MINIMUM, APPROVAL):
         op.execute(script.strip())

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Path, Request
 from kombu.utils import json as kombu_json
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from pgbeat import direct, job_policies, lanes
+from pgbeat import direct, job_policies, lanes, permissions
 from pgbeat.errors import NoSlot
 from pgbeat.registry import check_arguments, check_task
 from pgbeat.web.api.bodies import Body, Json, Length
@@ -70,7 +70,8 @@ async def run_direct(
     body: DirectRun,
 ) -> DirectDone:
     """Runs a task in this server's process as soon as the lane has a slot for it, before all jobs
-    that wait. It is no job, and has no history. 503 where there was no slot in time."""
+    that wait. It is no job, and has no history. 503 where there was no slot in time. For
+    administrators, unless `pgbeat_web_direct` lets users run the tasks of `pgbeat_web_tasks`."""
     free = _free(request)
     if not free.acquire(blocking=False):
         raise NoSlot(f"{MOST} direct executions are under way in this process; try again")
@@ -91,6 +92,9 @@ def _free(request: Request) -> threading.BoundedSemaphore:
 
 
 def _run(backend: Backend, caller: Caller, task: str, body: DirectRun) -> DirectDone:
+    if not backend.settings.web_direct:
+        permissions.require_admin(caller, f"run task {task!r} in the web process")
+    permissions.require_task(caller, task)
     check_task(backend.celery, task)
     check_arguments(backend.celery, task, body.args, body.kwargs)
     policy = job_policies.parse(set_fields(body, "tags", "resources"))

@@ -158,7 +158,7 @@ def create_group(backend: TheBackend, caller: TheCaller, body: NewGroup) -> Grou
             made = grouping.place(
                 connection, backend.celery, backend.settings, publisher, members, mode=body.mode,
                 on_failure=body.on_failure, name=body.name, created_by=caller.name,
-                job_source="user_api",
+                job_source="user_api", actor=caller,
             )  # fmt: skip
             for job in made.jobs:
                 if job.state == "scheduled":

@@ -89,6 +89,9 @@ class FoundJob(BaseModel):
     resources: dict[str, float]
     is_paused: bool
     awaits_approval: bool
+    requires_approval: bool = Field(
+        description="It runs only once an administrator has approved it; so do its retries."
+    )
     awaits_turn: bool = Field(description="Those before it in its group go first.")
     approved_by: str | None
     approved_at: datetime | None

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from pgbeat import db, jobs, notes, schedules
+from pgbeat.drafts import require_call
 from pgbeat.errors import ConditionError, InvalidSchedule
 from pgbeat.forecast import upcoming
 from pgbeat.registry import check, check_condition
@@ -63,6 +64,7 @@ def create_schedule(backend: TheBackend, caller: TheAdmin, body: NewSchedule) ->
     """Makes a schedule. Task, launcher, arguments and condition are checked against the app."""
     values = body.model_dump(exclude_unset=True, exclude_none=True)
     name = values.pop("name")
+    require_call(caller, values.get("task"), values.get("options", {}))
     _try_condition(backend, values)
     with backend.transaction() as connection:
         row = schedules.add(
@@ -97,6 +99,7 @@ def update_schedule(
     values = {key: _cleared(key) if value is None else value for key, value in values.items()}
     if not values.keys().isdisjoint(schedules.TIMETABLES):
         values = dict.fromkeys(schedules.TIMETABLES) | values
+    require_call(caller, values.get("task"), values.get("options", {}))
     _try_condition(backend, values)
     with backend.transaction() as connection:
         before = schedules.get(connection, name, namespace=backend.namespace, for_update=True)

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from pgbeat import notes, templates
+from pgbeat.drafts import require_call
 from pgbeat.errors import AlreadyExists
 from pgbeat.publisher import check_options
 from pgbeat.registry import check_task
@@ -157,7 +158,9 @@ def put_template(
 def _put(
     backend: Backend, caller: Caller, name: str, body: TemplateFields, *, is_new: bool = False
 ) -> tuple[Template, bool]:
-    check_options(body.options)
+    where = {} if body.queue is None else {"queue": body.queue}
+    check_options({**where, **body.options}, backend.celery.conf)
+    require_call(caller, body.task, body.options)
     check_task(backend.celery, body.task)
     values = body.model_dump(exclude={"name"})
     with backend.transaction() as connection:

@@ -8,7 +8,9 @@ from sqlalchemy import Connection, select
 
 from pgbeat import job_policies, launchers, tables
 from pgbeat.job_policies import JobPolicy
+from pgbeat.permissions import may_run
 from pgbeat.web.backend import Backend
+from pgbeat.web.identity import Caller
 from pgbeat.web.pages.forms import Field, Section, text
 
 TEMPLATE = Field(
@@ -80,13 +82,16 @@ _TABLES = {"lanes": tables.lanes, "templates": tables.templates, "calendars": ta
 
 
 def offers(
-    connection: Connection, backend: Backend, fields: Iterable[Field]
+    connection: Connection, backend: Backend, fields: Iterable[Field], caller: Caller | None = None
 ) -> dict[str, list[str]]:
-    """Names that these fields may have: of tasks, launchers, lanes, templates, calendars."""
+    """Names that these fields may have: of tasks, launchers, lanes, templates, calendars. Of tasks,
+    those that the caller may have run."""
     found: dict[str, list[str]] = {}
     for key in dict.fromkeys(each.offer for each in fields if each.offer):
         if key == "tasks":
-            found[key] = tasks(backend.celery)
+            found[key] = [
+                name for name in tasks(backend.celery) if caller is None or may_run(caller, name)
+            ]
         elif key == "launchers":
             found[key] = launchers.registered()[:_MOST]
         else:

@@ -44,7 +44,7 @@ def _show(
 ) -> Response:
     name = form.values.get("template", "")
     with backend.transaction() as connection:
-        offers = job_fields.offers(connection, backend, _ALL)
+        offers = job_fields.offers(connection, backend, _ALL, caller)
         found = templates.load(connection, [name] if name else [], namespace=backend.namespace)
     error = forms.headline(form.errors, "Nothing was run")
     return page(
