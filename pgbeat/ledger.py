@@ -55,7 +55,6 @@ class Ledger:
         self._connection: Connection | None = None
         self._wire: Wire
         self._published: Publisher | None = None
-        self._is_ours = False
 
     # ----- the connection
 
@@ -71,9 +70,7 @@ class Ledger:
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
             leases.prepare_session(connection)
-            if not self._is_ours:
-                migrate.check(connection)
-                self._is_ours = True
+            migrate.check(connection)
             connection.execute(PLANS)
             self._connected(connection)
         except BaseException:

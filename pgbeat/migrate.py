@@ -2,12 +2,15 @@
 
 import io
 import logging
+import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
 
 from pgbeat import db
 from pgbeat.errors import SchemaError
@@ -25,6 +28,10 @@ MIGRATION_LOCK = 0x706762656174
 # It tells every step at INFO, in whatever process comes first.
 logging.getLogger("alembic").setLevel(logging.WARNING)
 
+#: Seconds for which a table that is in use is waited for, and for which that is tried again.
+_LOCK_TIMEOUT, _PATIENCE = 2, 60.0
+#: SQLSTATEs of a lock that was not had in time, and of a deadlock.
+_BUSY = {"55P03", "40P01"}
 _FOLDER = Path(__file__).parent / "migrations"
 
 
@@ -107,28 +114,51 @@ def upgrade(
 
     One transaction under an advisory lock: any number may run it at once, and a failure leaves
     nothing behind. If there was something to do, `note` is called in it with the version before.
+    Where another transaction keeps it from a table, it lets the running programs go on, and tries
+    again for a minute; then it raises `SchemaError`.
     Leaves a newer schema that admits this program as it is; raises `SchemaError` on one that
     doesn't.
     """
-    from alembic import command
-
     engine = db.engine(url, "pgbeat migrate")
+    give_up_at = time.monotonic() + _PATIENCE
     try:
-        with engine.begin() as connection:
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-            before = current(connection)
-            if before is not None and before not in known():
-                check(connection)
-                return before, before
-            connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
-            config = _config()
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
-            if note is not None and before != newest():
-                note(connection, before)
-        return before, newest()
+        while True:
+            try:
+                with engine.begin() as connection:
+                    return _upgrade(connection, note)
+            except DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) not in _BUSY:
+                    raise
+                if time.monotonic() > give_up_at:
+                    raise SchemaError(
+                        f"the tables are in use, and no pause of {_LOCK_TIMEOUT} s in which "
+                        f"to change them came within {_PATIENCE:g} s: {db.first_line(error)}; end "
+                        "long transactions (pg_stat_activity), then run `pgbeat migrate` again"
+                    ) from error
+                time.sleep(random.uniform(0.1, 0.5))  # noqa: S311
     finally:
         engine.dispose()
+
+
+def _upgrade(
+    connection: Connection, note: Callable[[Connection, str | None], None] | None
+) -> tuple[str | None, str]:
+    from alembic import command
+
+    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+    # The programs that are running queue up behind a lock that is waited for.
+    connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}s'"))
+    before = current(connection)
+    if before is not None and before not in known():
+        check(connection)
+        return before, before
+    connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
+    config = _config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+    if note is not None and before != newest():
+        note(connection, before)
+    return before, newest()
 
 
 def script() -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from pgbeat import migrate
 from pgbeat.config import postgres_url
+from pgbeat.errors import SchemaError
 from tests.child import Child
 from tests.conftest import broker_url
 from tests.fleet import transport_url
@@ -80,17 +81,22 @@ def schema(ask: Sql) -> list[tuple[Any, ...]]:
     )
 
 
-@pytest.mark.parametrize("way", ["migrate", "first use"])
-def test_what_waits_stays(stock: str, ask: Sql, way: str) -> None:
+def test_first_use_adopts_nothing(stock: str, ask: Sql) -> None:
+    """Only `pgbeat migrate` does: the stock transport's tables stay as they are until then."""
+    before = schema(ask)
+    with connections(stock) as connect, pytest.raises(SchemaError, match="run `pgbeat migrate`"):
+        connect().connect()
+    assert schema(ask) == before
+    assert ask("SELECT to_regnamespace('pgbeat')") == [(None,)]
+
+
+def test_what_waits_stays(stock: str, ask: Sql) -> None:
     """In its order, and it is delivered once; what had been delivered is not."""
     before = ask("SELECT id, payload FROM kombu_message WHERE visible ORDER BY id")
     assert len(before) == 21
     assert ask("SELECT count(*) FROM kombu_message") == [(24,)]
     with connections(stock) as connect:
-        if way == "migrate":
-            migrate.upgrade(postgres_url(stock))
-        else:
-            connect().connect()
+        migrate.upgrade(postgres_url(stock))
         assert is_adopted(ask)
         assert ask("SELECT id, payload FROM kombu_message ORDER BY id") == before
         publish(connect(), "celery", "new")
@@ -235,12 +241,12 @@ def publish_note(connection: Any, id: str) -> None:
 
 
 def test_a_stock_producer_goes_on(stock: str, ask: Sql) -> None:
-    """It publishes all the time while the first user adopts the tables."""
+    """It publishes all the time while the tables are adopted."""
     with Child.lent() as child:
         child.do(PRODUCER, url=broker_url(stock))
         until(lambda: child.do("len(sent)") >= 10)
         with kombu.Connection(transport_url(stock)) as connection:
-            connection.connect()  # the first use adopts
+            migrate.upgrade(postgres_url(stock))
             before = child.do("len(sent)")
             until(lambda: child.do("len(sent)") >= before + 10)
             child.do("stop.set() or thread.join()")

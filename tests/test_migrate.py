@@ -1,6 +1,5 @@
 """Migrations: from empty to newest by whoever comes first, all or nothing, and as printed."""
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +18,8 @@ from pgbeat import db, migrate
 from pgbeat.config import postgres_url
 from pgbeat.errors import SchemaError
 from pgbeat.tables import SCHEMA, metadata
+from tests import releases
+from tests.processes import until
 
 #: All that a schema consists of, in words that are the same in every database.
 CONTENTS = """
@@ -42,20 +43,6 @@ CONTENTS = """
       FROM pg_class WHERE relnamespace = 'pgbeat'::regnamespace AND relkind = 'r'
     ORDER BY 1, 2, 3
 """
-NEXT = '''
-"""The next release's migration."""
-
-from alembic import op
-
-revision = "{revision}"
-down_revision = "{before}"
-
-
-def upgrade() -> None:
-    for statement in {statements!r}:
-        op.execute(statement)
-'''
-
 Statements = list[str]
 Release = Callable[..., str]
 
@@ -74,11 +61,7 @@ def release_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
 
     @contextmanager
     def release(newest: str) -> Iterator[None]:
-        folder = tmp_path / "before"
-        shutil.copytree(migrate._FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
-        for path in (folder / "versions").glob("[0-9]*.py"):
-            if path.name[:4] > newest:
-                path.unlink()
+        folder = releases.copy_migrations(tmp_path / "before", newest=newest)
         with monkeypatch.context() as patched:
             patched.setattr(migrate, "_FOLDER", folder)
             yield
@@ -91,12 +74,8 @@ def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Release:
     """Makes this pgbeat one whose newest migration runs the statements; its version."""
 
     def release(*statements: str) -> str:
-        before = migrate.newest()
-        revision = f"{int(before) + 1:04}"
-        folder = tmp_path / "migrations"
-        shutil.copytree(migrate._FOLDER, folder, ignore=shutil.ignore_patterns("__pycache__"))
-        source = NEXT.format(revision=revision, before=before, statements=statements)
-        (folder / "versions" / f"{revision}_next.py").write_text(source)
+        folder = releases.copy_migrations(tmp_path / "migrations")
+        revision = releases.add_migration(folder, *statements)
         monkeypatch.setattr(migrate, "_FOLDER", folder)
         return revision
 
@@ -267,6 +246,49 @@ def test_a_failed_upgrade_leaves_the_old_schema(engine: Engine, next_release: Re
     with engine.connect() as connection:
         assert contents(connection) == before
         assert migrate.current(connection) == old
+
+
+def test_an_open_transaction_does_not_block_the_others_behind_it(
+    engine: Engine, next_release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock that is waited for blocks all that come later: it is waited for briefly, and again."""
+    migrate.upgrade(engine.url)
+    new = next_release("ALTER TABLE pgbeat.schedules ADD COLUMN colour text")
+    monkeypatch.setattr(migrate, "_LOCK_TIMEOUT", 1)
+    with engine.connect() as idle, engine.connect() as busy, ThreadPoolExecutor(1) as pool:
+        idle.execute(text("SELECT count(*) FROM pgbeat.schedules"))
+        upgrading = pool.submit(migrate.upgrade, engine.url)
+        until(lambda: is_waiting(busy))
+        assert busy.scalar(text("SELECT count(*) FROM pgbeat.schedules")) == 0
+        busy.rollback()
+        assert not upgrading.done()
+        idle.rollback()
+        assert upgrading.result()[1] == new
+
+
+def test_a_transaction_that_stays_open_is_named_in_the_end(
+    engine: Engine, next_release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrate.upgrade(engine.url)
+    next_release("ALTER TABLE pgbeat.schedules ADD COLUMN colour text")
+    monkeypatch.setattr(migrate, "_LOCK_TIMEOUT", 1)
+    monkeypatch.setattr(migrate, "_PATIENCE", 0.0)
+    with engine.connect() as idle:
+        idle.execute(text("SELECT count(*) FROM pgbeat.schedules"))
+        with pytest.raises(SchemaError, match="the tables are in use"):
+            migrate.upgrade(engine.url)
+
+
+def is_waiting(connection: Connection) -> bool:
+    """Whether a migration waits for a lock."""
+    found = connection.scalar(
+        text(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND application_name = 'pgbeat migrate' AND wait_event_type = 'Lock'"
+        )
+    )
+    connection.rollback()
+    return bool(found)
 
 
 # -- check -------------------------------------------------------------------------------------

@@ -14,11 +14,14 @@ from urllib.parse import quote
 import kombu
 import psycopg
 import pytest
+from celery import Celery
 from kombu import pools
 from kombu.exceptions import OperationalError
 from kombu.mixins import ConsumerMixin
 from psycopg.conninfo import conninfo_to_dict
 
+from pgbeat import migrate
+from pgbeat.config import postgres_url
 from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.testing.databases import in_database
 from tests.child import Child
@@ -133,6 +136,19 @@ def test_an_older_schema_says_what_to_do(empty_database: str) -> None:
         pytest.raises(SchemaError, match=r"is 0003, .* run `pgbeat migrate`"),
     ):
         connection.connect()
+
+
+def test_publishing_makes_no_schema(empty_database: str) -> None:
+    """Only `pgbeat migrate` does; a lone `delay()` says so instead."""
+    app = Celery("lone", broker=transport_url(empty_database), set_as_current=False)
+    with app, pytest.raises(OperationalError, match="no pgbeat schema; run `pgbeat migrate`"):
+        app.send_task("tests.add", retry_policy={"max_retries": 1, "interval_start": 0})
+    with psycopg.connect(empty_database) as connection:
+        made = connection.execute(
+            "SELECT nspname FROM pg_namespace WHERE nspname = 'pgbeat' UNION ALL "
+            "SELECT relname FROM pg_class WHERE relname LIKE 'kombu%'"
+        )
+        assert made.fetchall() == []
 
 
 # -- named ----------------------------------------------------------------------------------------
@@ -353,6 +369,7 @@ def test_a_consumer_mixin_goes_on(connect: Connect, sql: Sql) -> None:
 
 def test_failover(database: str, connect: Connect, empty_database: str) -> None:
     """A list of URLs, of which the first is dead; and the way back to it."""
+    migrate.upgrade(postgres_url(empty_database))
     good, other = socket_url(database), socket_url(empty_database)
     first = NOWHERE.replace("secret", "p%40ss%2Fw%3Ard")
     for urls in (f"{first};{good}", [first, good]):

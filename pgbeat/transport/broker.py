@@ -16,7 +16,6 @@ from sqlalchemy.engine import URL
 
 from pgbeat import db, migrate, queues
 from pgbeat.config import place
-from pgbeat.errors import SchemaError
 from pgbeat.messages import Message
 from pgbeat.transport.claims import Delivery, deliveries
 from pgbeat.transport.options import Options
@@ -25,8 +24,6 @@ from pgbeat.transport.wire import Wire
 
 logger = logging.getLogger("pgbeat.transport")
 
-#: The first version of pgbeat's schema with all that the broker reads: messages know their jobs.
-_FIRST = "0004"
 #: How long an exchange without any binding is taken for one, unless told otherwise.
 _UNBOUND = 0.5
 
@@ -48,7 +45,7 @@ class Broker:
         self.lock = threading.RLock()
         self._engine = self._make_engine(url)
         self._working: Working | None = None
-        self._is_checked = False
+        self._has_tables = False
         self._session: Session | None = None
         self._unbound: dict[str, float] = {}
         #: Open kombu connections.
@@ -81,9 +78,11 @@ class Broker:
     def _connect(self) -> Working:
         connection = _open(self._engine)
         try:
-            if not self._is_checked:
-                self._check(connection)
-                self._is_checked = True
+            # Each time: `pgbeat migrate` may have run since the last connection.
+            migrate.check(connection)
+            if not self._has_tables:
+                self.tables.adopt(connection)
+                self._has_tables = True
             commit = self.options.synchronous_commit
             if commit is not None:
                 connection.execute(_SET_COMMIT, {"value": commit})
@@ -92,20 +91,8 @@ class Broker:
             raise
         return Working(connection, Wire(db.driver(connection)))
 
-    def _check(self, connection: Connection) -> None:
-        """Sees to it that the tables are there; the first who comes makes them."""
-        version = migrate.current(connection)
-        if version is not None and version < _FIRST:
-            raise SchemaError(
-                f"the database's pgbeat schema is {version}, the transport needs {_FIRST} or "
-                "newer; run `pgbeat migrate`"
-            )
-        if version is None:
-            migrate.upgrade(self.url)
-        self.tables.adopt(connection)
-
     def open(self) -> None:
-        """Connects, if it isn't. Raises what the driver raises."""
+        """Connects, if it isn't. Raises `SchemaError`, and what the driver raises."""
         with self.work():
             self.users += 1
 

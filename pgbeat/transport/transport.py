@@ -16,6 +16,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 
 from pgbeat import db, queues
 from pgbeat.config import postgres_url, redacted
+from pgbeat.errors import SchemaError
 from pgbeat.transport import broker as brokers
 from pgbeat.transport.channel import Channel
 from pgbeat.transport.options import Options
@@ -43,6 +44,8 @@ class Transport(stock.Transport):
         psycopg.OperationalError,
         psycopg.InterfaceError,
         ConnectionError,
+        # A worker waits until `pgbeat migrate` has run, as for a server that is away.
+        SchemaError,
     )
     implements = virtual.Transport.implements.extend(
         asynchronous=True,
