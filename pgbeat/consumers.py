@@ -299,19 +299,6 @@ def promote(connection: Connection, tables: BrokerTables, limit: int = 1000) -> 
     return int(row[0])
 
 
-def expire(connection: Connection, tables: BrokerTables) -> None:
-    """Deletes messages and queues that have outlived their time."""
-    connection.execute(
-        tables.text(
-            "DELETE FROM {message} m USING unnest(ARRAY("
-            "SELECT ctid FROM {message} WHERE expires_at <= now() AND claimed_by IS NULL "
-            "ORDER BY expires_at LIMIT 5000 FOR UPDATE SKIP LOCKED)) AS e (tid) "
-            "WHERE m.ctid = e.tid"
-        )
-    )
-    queues.delete_expired(connection, tables)
-
-
 def delete_useless(connection: Connection, tables: BrokerTables) -> None:
     """Deletes messages whose queue is gone, and those that the stock transport delivered: it
     leaves them where they are. Reads the whole table."""

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.elements import TextClause
 
+from pgbeat import message_ends
 from pgbeat.db import recordset
 from pgbeat.errors import SchemaError
 
@@ -282,6 +283,12 @@ class BrokerTables:
                 "AND claimed_by IS NOT DISTINCT FROM $2::integer"
             ),
         )
+
+    @cached_property
+    def accept(self) -> Statement:
+        """Deletes claimed messages of jobs, and records who accepted them: ids, consumer, worker
+        (NULL: one that records no executions)."""
+        return Statement("accept", self.sql(message_ends.ACCEPT))
 
     @cached_property
     def _withdraw(self) -> TextClause:

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from pgbeat import db, lifecycle, recovery, workers
+from pgbeat import recovery, workers
 from pgbeat.config import Settings
 from pgbeat.lanes import wanted
 from pgbeat.publisher import Publisher
@@ -81,10 +81,7 @@ class WorkerPulse:
         late = [run for run, since in self._gone.items() if now - since > self._patience]
         if not late:
             return set()
-        with db.transaction(connection):
-            lost = workers.take(connection, late)
-            ended = recovery.lose(connection, publisher, lost, "its process on {worker} died")
-            return lifecycle.follow(connection, publisher, ended)
+        return recovery.release(connection, publisher, late, "its process on {worker} died")
 
 
 def _is_alive(pid: int) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
+from pgbeat import message_ends
 from pgbeat.errors import NotFound, QueueLocked
 from pgbeat.messages import BrokerTables
 
@@ -138,7 +139,7 @@ def _whole(key: str, arguments: Mapping[str, Any] | None) -> int | None:
 
 # No index has all messages of a queue; three together have, and where there are none cost nothing.
 _DELETE = """
-    WITH gone AS (DELETE FROM {queue} q WHERE {which} RETURNING q.id),
+    WITH gone AS (DELETE FROM {queue} q WHERE {which} RETURNING q.id, q.name),
     unbound AS (DELETE FROM {binding} WHERE queue_id IN (SELECT id FROM gone) RETURNING exchange),
     left_over AS (DELETE FROM {consumer} WHERE queue_id IN (SELECT id FROM gone)),
     exchanges AS (
@@ -157,9 +158,13 @@ _DELETE = """
                 UNION ALL
                 SELECT c.ctid FROM {message} c
                  WHERE c.queue_id = gone.id AND c.claimed_by IS NOT NULL) AS m))
-        RETURNING visible)
+        RETURNING visible, job_id, queue_id),
+    gone_messages AS (
+        SELECT l.job_id, gone.name AS queue FROM lost l JOIN gone ON gone.id = l.queue_id),
+    noted AS (
+        {note})
     SELECT count(*) FILTER (WHERE visible) FROM lost
-"""
+""".replace("{note}", message_ends.note("deleted"))
 
 
 def _delete(tables: BrokerTables, which: str) -> Any:
@@ -208,13 +213,20 @@ def delete_owned(connection: Connection, tables: BrokerTables, owners: Sequence[
 
 def purge(connection: Connection, tables: BrokerTables, name: str) -> int:
     """Deletes the messages that wait in the queue, delayed ones too; how many."""
-    statement = tables.text(
-        "DELETE FROM {message} m USING {queue} q "
-        "WHERE q.name = :name AND m.queue_id = q.id AND m.claimed_by IS NULL"
-        # What the stock transport delivered is of no use to anybody.
-        " AND (m.visible OR m.available_at IS NOT NULL)"
-    )
-    return int(connection.execute(statement, {"name": name}).rowcount)
+    return int(connection.execute(tables.text(_PURGE), {"name": name}).scalar_one())
+
+
+# What the stock transport delivered is of no use to anybody.
+_PURGE = """
+    WITH gone_messages AS (
+        DELETE FROM {message} m USING {queue} q
+         WHERE q.name = :name AND m.queue_id = q.id AND m.claimed_by IS NULL
+           AND (m.visible OR m.available_at IS NOT NULL)
+        RETURNING m.job_id, q.name AS queue),
+    noted AS (
+        {note})
+    SELECT count(*) FROM gone_messages
+""".replace("{note}", message_ends.note("purged"))
 
 
 def pause(connection: Connection, tables: BrokerTables, name: str) -> bool:

@@ -1,29 +1,68 @@
-"""Recovery: what becomes of executions whose worker died, and of jobs whose message is gone.
+"""Recovery: ends what nobody else will end: executions of dead workers, jobs without a message.
 
-Any number of processes sweep; what one has locked the others leave alone, so all is done once.
+The rule: a job that was given to the broker is given up only if it has no message any more, and
+no worker that lives has accepted it. Either its message left the queue in another way
+(`pgbeat.message_ends` says which), or the worker that acknowledged it is dead.
+
+Any number of processes sweep; what one has locked the others leave alone, so all is done once. What
+an open transaction has locked is left for the next sweep, and delays nothing else.
 """
 
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 from uuid import UUID, uuid4
 from weakref import WeakKeyDictionary, ref
 
 from sqlalchemy import Connection, text
 
-from pgbeat import db, executions, jobs, lifecycle, workers
+from pgbeat import (
+    db,
+    executions,
+    jobs,
+    lifecycle,
+    losses,
+    message_ends,
+    piecewise,
+    workers,
+)
 from pgbeat.config import Settings
 from pgbeat.executions import Run
 from pgbeat.jobs import Ended
+from pgbeat.losses import Line, Loss
 from pgbeat.publisher import Publisher, TransactionPublisher
+from pgbeat.vanished import RELEASED, Vanished
 from pgbeat.workers import Lost
 
-#: What is counted of it in `pgbeat.counters`.
-RELEASED = "stale_claims_released"
-#: Seconds between two looks for jobs whose message is gone, how many jobs are looked at, and how
-#: long a job's message has to be gone: its worker may be about to tell.
-_LOOK, _PAGE, _GONE = 5.0, 500, 15.0
+__all__ = ["RELEASED", "Sweeper", "Told", "lose", "release", "settle", "sweep"]
+
+#: Seconds between two looks for jobs whose message is gone.
+_LOOK = 5.0
+
+
+def release(
+    connection: Connection, publisher: Publisher, runs: Sequence[UUID], why: str
+) -> set[tuple[str, str]]:
+    """Ends executions (ids) as lost, with all that follows; returns the lanes that have room.
+
+    The connection is in autocommit mode. What is locked is left for the next time.
+    """
+
+    def part(some: Sequence[UUID]) -> tuple[set[tuple[str, str]], list[Line]]:
+        try:
+            lost = workers.take(connection, some)
+            ended = lose(connection, publisher, lost, why)
+            lanes = lifecycle.follow(connection, publisher, ended)
+        except BaseException:
+            publisher.clear()
+            raise
+        return lanes, losses.describe(connection, [Loss(e.job_id, e.id) for e in lost])
+
+    freed: set[tuple[str, str]] = set()
+    for lanes, lines in piecewise.in_transactions(connection, runs, part):
+        losses.log(lines)
+        freed |= lanes
+    return freed
 
 
 def lose(
@@ -34,18 +73,14 @@ def lose(
     rest is for `lifecycle.follow`."""
     if not lost:
         return []
-    job_ids = [str(each.job_id) for each in lost]
-    if isinstance(publisher, TransactionPublisher):
-        back = publisher.tables.carrying(connection, job_ids)
-    else:
-        back = {str(each.job_id) for each in lost if each.acks_late}
+    fates = _fates(connection, publisher, lost)
     runs = [
         Run(
             str(each.id),
             str(each.job_id),
             False,
             state="failed",
-            job_state="pending" if str(each.job_id) in back else "failed",
+            job_state=fates[each.id],
             lost=True,
             error=f"lost: {why.format(worker=each.worker)}",
         )
@@ -54,6 +89,31 @@ def lose(
     ended = executions.record(connection, runs)
     workers.count(connection, RELEASED, len(lost))
     return ended
+
+
+def _fates(connection: Connection, publisher: Publisher, lost: Sequence[Lost]) -> dict[UUID, str]:
+    """Returns what becomes of the job of each execution.
+
+    `pending`: its message is delivered again, or another worker has accepted it since then, and is
+    about to record that. `cancelled`: it would have been delivered again, but was purged or
+    expired. Else `failed`.
+    """
+    job_ids = [str(each.job_id) for each in lost]
+    ends: dict[str, message_ends.End] = {}
+    if isinstance(publisher, TransactionPublisher):
+        back = publisher.tables.carrying(connection, job_ids)
+        ends = message_ends.newest(connection, set(job_ids) - back)
+    else:
+        back = {str(each.job_id) for each in lost if each.acks_late}
+    fates: dict[UUID, str] = {}
+    for each in lost:
+        end = ends.get(str(each.job_id))
+        fates[each.id] = "pending" if str(each.job_id) in back else "failed"
+        if end is not None and end.how != "accepted":
+            fates[each.id] = "cancelled"
+        elif end is not None and end.worker_id not in (None, each.worker_id):
+            fates[each.id] = "pending"
+    return fates
 
 
 class Told(NamedTuple):
@@ -147,10 +207,7 @@ class Sweeper:
         self._publisher = ref(publisher)
         self._session = 0
         self._look_at = 0.0
-        #: Jobs whose message was not there, and since when (`time.monotonic()`).
-        self._suspects: dict[str, float] = {}
-        #: Of each state, the last job that was looked at.
-        self._after = {"pending": _START, "scheduled": _START}
+        self._vanished = Vanished(settings.namespace)
 
     def sweep(self, connection: Connection) -> set[tuple[str, str]]:
         """One round."""
@@ -159,83 +216,25 @@ class Sweeper:
             return set()
         session = db.driver(connection).info.backend_pid
         if session != self._session:  # those that tell may have been cut off just as we were
-            self._session, self._suspects = session, {}
-        lanes = self._release(connection, publisher)
+            self._session = session
+            self._vanished.forget()
+        dead = workers.look_for_missing(connection)
+        lanes = self._release(connection, publisher, dead)
         if isinstance(publisher, TransactionPublisher) and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _LOOK
-            lanes |= self._give_up_dead_letters(connection, publisher)
-            if publisher.keeps_claimed and workers.number(connection):
-                lanes |= self._give_up_vanished(connection, publisher)
+            lanes |= self._vanished.look(connection, publisher, dead)
         return lanes
 
-    def _release(self, connection: Connection, publisher: Publisher) -> set[tuple[str, str]]:
-        dead = workers.look_for_missing(connection)
-        if not connection.scalar(_ANY_ABANDONED, {"dead": dead}):
-            return set()
-        with db.transaction(connection):
-            lost = workers.abandoned(connection, self.namespace, dead)
-            ended = lose(connection, publisher, lost, "the worker {worker} died")
-            return lifecycle.follow(connection, publisher, ended)
-
-    def _give_up_dead_letters(
-        self, connection: Connection, publisher: TransactionPublisher
+    def _release(
+        self, connection: Connection, publisher: Publisher, dead: Sequence[int]
     ) -> set[tuple[str, str]]:
-        """Jobs whose message nobody will get: a worker rejected it, or it was delivered in vain too
-        often."""
-        if not publisher.tables.exist(connection):
+        if not connection.scalar(_ANY_ABANDONED, {"dead": list(dead)}):
             return set()
-        found = connection.execute(
-            publisher.tables.text(_DEAD_LETTERS), {"namespace": self.namespace}
-        ).all()
-        if not found:
-            return set()
-        with db.transaction(connection):
-            ended: list[Ended] = []
-            for job_id, reason in found:
-                error = f"its message is a dead letter: {reason}"
-                ended += jobs.end(
-                    connection, [job_id], "failed", error, of=("pending", "scheduled", "running")
-                )
-            return lifecycle.follow(connection, publisher, ended)
-
-    def _give_up_vanished(
-        self, connection: Connection, publisher: TransactionPublisher
-    ) -> set[tuple[str, str]]:
-        """Jobs whose message was acknowledged by a worker that died before it told of them."""
-        now = time.monotonic()
-        suspects: dict[str, float] = {}
-        expired: list[str] = []
-        for state, (at, after) in self._after.items():
-            values = {
-                "namespace": self.namespace, "state": state, "at": at, "after": after,
-                "suspects": list(self._suspects), "limit": _PAGE,
-            }  # fmt: skip
-            rows = connection.execute(publisher.tables.text(_VANISHED), values).all()
-            page = [(row.created_at, row.id) for row in rows if row.in_page]
-            self._after[state] = page[-1] if len(page) == _PAGE else _START
-            for row in rows:
-                job_id = str(row.id)
-                if row.is_gone:
-                    suspects[job_id] = self._suspects.get(job_id, now)
-                    if row.may_expire:
-                        expired.append(job_id)
-        self._suspects = suspects
-        lost = [job_id for job_id, since in self._suspects.items() if now - since > _GONE]
-        if not lost:
-            return set()
-        with db.transaction(connection):
-            late = set(lost) & set(expired)
-            what = "its message expired before a worker took it"
-            ended = jobs.end(connection, late, "cancelled", what, of=("pending", "scheduled"))
-            what = "lost: its message is gone, and no worker told that it began"
-            gone = jobs.end(
-                connection, set(lost) - late, "failed", what, of=("pending", "scheduled")
-            )
-            workers.count(connection, RELEASED, len(gone))
-            return lifecycle.follow(connection, publisher, ended + gone)
+        found = workers.abandoned(connection, self.namespace, dead)
+        why = "the worker {worker} died"
+        return release(connection, publisher, [each.id for each in found], why)
 
 
-_START = (datetime(1, 1, 2, tzinfo=UTC), UUID(int=0))
 _sweepers: "WeakKeyDictionary[Publisher, Sweeper]" = WeakKeyDictionary()
 
 # Asked before a transaction is begun for it.
@@ -248,31 +247,3 @@ _ANY_ABANDONED = text(
                 OR NOT EXISTS (SELECT FROM pgbeat.workers w WHERE w.id = e.worker_id)))
     """
 )
-_DEAD_LETTERS = """
-    SELECT d.job_id, d.reason FROM {dead} d JOIN pgbeat.jobs j ON j.id = d.job_id
-     WHERE d.job_id IS NOT NULL AND d.died_at > now() - interval '1 day'
-       AND j.namespace = :namespace
-       AND (j.state IN ('pending', 'scheduled') AND j.dispatched_at IS NOT NULL
-            OR j.state = 'running' AND NOT EXISTS (
-                SELECT FROM pgbeat.executions e WHERE e.job_id = j.id AND e.state = 'running'))
-       AND NOT EXISTS (SELECT FROM {message} m WHERE m.job_id = d.job_id)
-     LIMIT 500
-"""
-_VANISHED = """
-    WITH page AS (
-        SELECT id, dispatched_at, created_at, options FROM pgbeat.jobs
-         WHERE namespace = :namespace AND state = :state
-           AND (created_at, id) > (:at, CAST(:after AS uuid))
-         ORDER BY created_at, id LIMIT :limit),
-    looked AS (
-        SELECT id, dispatched_at, created_at, options, true AS in_page FROM page
-         UNION ALL
-        SELECT id, dispatched_at, created_at, options, false FROM pgbeat.jobs
-         WHERE id = ANY (CAST(:suspects AS uuid[])) AND state = :state
-           AND id NOT IN (SELECT id FROM page))
-    SELECT id, created_at, in_page,
-           jsonb_exists_any(options, '{{expires,expiration}}') AS may_expire,
-           coalesce(dispatched_at < now() - interval '10 seconds', false)
-           AND NOT EXISTS (SELECT FROM {message} m WHERE m.job_id = looked.id) AS is_gone
-      FROM looked ORDER BY created_at, id
-"""

@@ -322,6 +322,7 @@ jobs = Table(
     _time("approved_at"),
     Column("cancel_requested_by", Text),
     _time("cancel_requested_at"),
+    Column("cancel_reason", Text),
     Column("checkpoint", JSONB(none_as_null=True)),
     Column("requires_approval", Boolean, nullable=False, server_default=text("false")),
     CheckConstraint(
@@ -509,6 +510,28 @@ workers = Table(
     Column("concurrency", Integer),
     _time("started_at", now=True),
     _time("missing_since"),
+)
+
+message_ends = Table(
+    "message_ends",
+    metadata,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("job_id", UUID, nullable=False),
+    Column("how", Text, nullable=False),
+    Column("queue", Text),
+    Column("consumer_id", Integer),
+    Column("worker_id", Integer),
+    Column("ended_at", DateTime(timezone=True), nullable=False,
+           server_default=text("clock_timestamp()")),
+    CheckConstraint(
+        "how IN ('accepted', 'purged', 'deleted', 'expired')", name="message_ends_how"
+    ),
+)  # fmt: skip
+Index("message_ends_of_job", message_ends.c.job_id, message_ends.c.id)
+Index(
+    "message_ends_unaccepted",
+    message_ends.c.id,
+    postgresql_where=text("how <> 'accepted'"),
 )
 
 counters = Table(

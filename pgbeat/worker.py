@@ -18,7 +18,7 @@ from billiard.einfo import ExceptionInfo
 from celery import Celery, signals
 from celery.exceptions import Ignore, Reject, Retry
 
-from pgbeat import attempts, builtin_tasks, follow_workers, recorders
+from pgbeat import attempts, builtin_tasks, follow_workers, message_ends, recorders
 from pgbeat.attempts import Attempt, Memory
 from pgbeat.config import Settings, delays_in_table, is_own_broker, postgres_url
 from pgbeat.errors import ConfigError
@@ -99,6 +99,7 @@ def set_up(worker: Any) -> None:
     _tracked = Tracked(app, settings, pool, worker.concurrency or None)
     _tracked.name = str(worker.hostname or "")
     recorders.use(_tracked.recorder)
+    message_ends.accept_as(_tracked.id)
     for signal, receiver in _RECEIVERS:
         signal.connect(receiver, weak=False)
 
@@ -111,6 +112,7 @@ def _is_meant(app: Celery) -> bool:
 
 def _disconnect() -> None:
     recorders.use(None)
+    message_ends.accept_as(None)
     for signal, receiver in _RECEIVERS:
         signal.disconnect(receiver)
 

@@ -106,6 +106,7 @@ class Lost(NamedTuple):
     id: UUID
     job_id: UUID
     worker: str
+    worker_id: int | None
     acks_late: bool
 
 
@@ -113,14 +114,14 @@ class Lost(NamedTuple):
 # begun may be of a worker that is not registered yet.
 _ABANDONED = text(
     """
-    SELECT e.id, e.job_id, e.worker, e.acks_late
+    SELECT e.id, e.job_id, e.worker, e.worker_id, e.acks_late
       FROM pgbeat.executions e LEFT JOIN pgbeat.jobs j ON j.id = e.job_id
      WHERE e.state = 'running' AND e.worker_id IS NOT NULL
        AND coalesce(j.namespace, :namespace) = :namespace
        AND (e.worker_id = ANY (CAST(:dead AS integer[]))
             OR e.started_at < now() - interval '10 seconds'
                AND NOT EXISTS (SELECT FROM pgbeat.workers w WHERE w.id = e.worker_id))
-     LIMIT :limit FOR UPDATE OF e SKIP LOCKED
+     LIMIT :limit
     """
 )
 
@@ -128,8 +129,8 @@ _ABANDONED = text(
 def abandoned(
     connection: Connection, namespace: str, dead: Collection[int], *, limit: int = 500
 ) -> list[Lost]:
-    """Running executions of dead workers, and of such as have left; locked, those that somebody
-    else has locked left out."""
+    """Returns running executions of dead workers, and of such as have left. To end them, `take`
+    them first."""
     values = {"namespace": namespace, "dead": list(dead), "limit": limit}
     return [Lost(*row) for row in connection.execute(_ABANDONED, values)]
 
@@ -143,7 +144,7 @@ def running(connection: Connection, worker: int) -> dict[UUID, int | None]:
 
 
 _TAKE = text(
-    "SELECT id, job_id, worker, acks_late FROM pgbeat.executions "
+    "SELECT id, job_id, worker, worker_id, acks_late FROM pgbeat.executions "
     "WHERE id = ANY (CAST(:ids AS uuid[])) AND state = 'running' FOR UPDATE SKIP LOCKED"
 )
 

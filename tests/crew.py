@@ -45,7 +45,7 @@ class Crew(Processes):
         return process
 
     def launch(self, task: str, *args: Any, count: int = 1, **fields: Any) -> list[str]:
-        """Makes jobs, with their messages; their ids."""
+        """Makes jobs, with their messages unless `is_dispatched` is false; their ids."""
         ids = [str(uuid4()) for _ in range(count)]
         new = [
             NewJob(i, "default", f"tests.{task}", args, {}, "user_cli", "me", False, **fields)
@@ -54,7 +54,8 @@ class Crew(Processes):
         with self._engine.begin() as connection:
             self._publisher.prepare(connection)
             jobs.create(connection, new)
-            lifecycle.hand_out(connection, self._publisher, jobs.find(connection, ids))
+            given = [job for job in jobs.find(connection, ids) if job.dispatched_at is not None]
+            lifecycle.hand_out(connection, self._publisher, given)
         return ids
 
     def one(self, task: str, *args: Any, **fields: Any) -> str:

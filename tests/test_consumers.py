@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from pgbeat import consumers, dead_letters, queues
+from pgbeat import consumers, dead_letters, discards, queues
 from pgbeat.messages import BrokerTables, Message
 from tests.broker import (
     TABLES,
@@ -410,7 +410,7 @@ def test_expired_messages_are_deleted(opened: Sessions, connection: Connection) 
         text("UPDATE kombu_message SET expires_at = expires_at - interval '2 minutes'")
     )
     assert consumers.survey(connection, TABLES).has_expired
-    consumers.expire(connection, TABLES)
+    discards.expire(connection, TABLES)
     assert set(state(connection)) == {"claimed", "lives", "for ever", "delayed"}
     assert not consumers.survey(connection, TABLES).has_expired
     assert consumer.ack(claimed.id) == 1
@@ -577,7 +577,7 @@ def test_nobody_is_told_of_bindings_that_stay(opened: Sessions, connection: Conn
     listener.listen()
     put(connection, "q", "m", ttl=0)
     consumers.leave(consumer.connection, TABLES, consumer.id)
-    consumers.expire(connection, TABLES)
+    discards.expire(connection, TABLES)
     queues.delete(connection, TABLES, "q")
     connection.execute(text(f"SELECT pg_notify('{consumers.CHANNEL}', 'the last')"))
     assert until(listener.heard) == ["the last"]
@@ -673,7 +673,7 @@ def test_statements_use_their_indexes(opened: Sessions, connection: Connection) 
         calls = {
             "survey": lambda: consumers.survey(connection, TABLES),
             "promote": lambda: consumers.promote(connection, TABLES),
-            "expire": lambda: consumers.expire(connection, TABLES),
+            "expire": lambda: discards.expire(connection, TABLES),
             "requeue": lambda: consumers.requeue(connection, TABLES, 9, [5, 6], limit=20),
             "reject": lambda: consumers.reject(connection, TABLES, 9, [5, 6]),
             "bury": lambda: consumers.bury(connection, TABLES, [9, 10], limit=20),

@@ -112,6 +112,7 @@ def test_an_empty_database_gets_the_newest_schema(engine: Engine) -> None:
         "groups",
         "jobs",
         "lanes",
+        "message_ends",
         "migrations",
         "namespaces",
         "reservations",

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from sqlalchemy import Connection, text
 
-from pgbeat import consumers, db, queues
+from pgbeat import consumers, db, discards, queues
 from pgbeat.errors import NotFound, QueueLocked
 from tests.broker import (
     TABLES,
@@ -183,7 +183,7 @@ def test_a_queue_expires_when_nobody_used_it(opened: Sessions, connection: Conne
         assert consumers.survey(connection, TABLES).has_expired is (
             "unused" in names(connection) or queue_is_free
         )
-        consumers.expire(connection, TABLES)
+        discards.expire(connection, TABLES)
         return names(connection)
 
     queue_is_free = False
@@ -191,7 +191,7 @@ def test_a_queue_expires_when_nobody_used_it(opened: Sessions, connection: Conne
     assert two_minutes_later() == ["consumed", "declared", "for ever"]
     assert two_minutes_later() == ["consumed", "declared", "for ever"]
     consumers.unsubscribe(consumer.connection, TABLES, consumer.id, [queue])
-    consumers.expire(connection, TABLES)  # its time begins now
+    discards.expire(connection, TABLES)  # its time begins now
     assert names(connection) == ["consumed", "declared", "for ever"]
     queue_is_free = True
     assert two_minutes_later() == ["declared", "for ever"]

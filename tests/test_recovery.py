@@ -9,20 +9,16 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import psutil
 import pytest
-from celery import Celery
 from sqlalchemy.exc import IntegrityError
 
-from pgbeat import db, executions, jobs, lifecycle, migrate, recovery, workers
+from pgbeat import db, executions, jobs, lifecycle, migrate, recovery, vanished, workers
 from pgbeat.attempts import Attempt
-from pgbeat.config import Settings, postgres_url
+from pgbeat.config import postgres_url
 from pgbeat.executions import Run
-from pgbeat.jobs import NewJob
-from pgbeat.publisher import publisher
 from pgbeat.pulse import WorkerPulse
 from pgbeat.recovery import Sweeper, Told
 from pgbeat.testing.databases import Server
@@ -31,6 +27,7 @@ from tests.crew import Crew
 from tests.fleet import transport_url
 from tests.line import Line
 from tests.processes import until
+from tests.ward import Ward
 
 
 @pytest.fixture
@@ -42,82 +39,6 @@ def crew(database: str, tmp_path: Path) -> Iterator[Crew]:
 
 
 # ----- without processes: the rows of a worker that is no more
-
-
-class Ward:
-    """A database, and workers in it that are nothing but rows."""
-
-    def __init__(self, dsn: str) -> None:
-        self.dsn = dsn
-        self.engine = db.engine(postgres_url(dsn), "tests").execution_options(
-            isolation_level="AUTOCOMMIT"
-        )
-        self.app = Celery("ward", broker=transport_url(dsn), set_as_current=False)
-        self.settings = Settings.load(self.app.conf)
-        self.connection = self.engine.connect()
-        self.publisher = publisher(self.app, self.settings, lambda: None)
-        with db.transaction(self.connection):
-            self.publisher.prepare(self.connection)
-
-    def job(self, *, with_message: bool = True, **fields: Any) -> str:
-        """A job that waits for a worker."""
-        job_id = str(uuid4())
-        job = NewJob(job_id, "default", "tests.add", [], {}, "user_cli", "me", False, **fields)
-        with db.transaction(self.connection):
-            jobs.create(self.connection, [job])
-            if with_message:
-                lifecycle.hand_out(
-                    self.connection, self.publisher, jobs.find(self.connection, [job_id])
-                )
-        return job_id
-
-    def run(self, job_id: str, worker: int, *, acks: bool = True, **values: Any) -> str:
-        """An execution of it; the message is acknowledged."""
-        run_id = str(uuid4())
-        run = Run(run_id, job_id, True, worker=f"w{worker}", worker_id=worker, pid=1, **values)
-        executions.record(self.connection, [run])
-        if acks:
-            self.sql("DELETE FROM kombu_message WHERE job_id = %s", job_id)
-        return run_id
-
-    def worker(self, worker: int, *, lives: bool = False, missing: float | None = None) -> None:
-        """A worker's row, whose lock this session holds, or nobody."""
-        self.sql(
-            "INSERT INTO pgbeat.workers (id, name, pid, missing_since) "
-            "VALUES (%s, 'w', 1, now() - make_interval(secs => %s))",
-            worker, missing,
-        )  # fmt: skip
-        if lives:
-            self.sql("SELECT pg_advisory_lock(%s, %s)", workers.LIFE, worker)
-
-    def sql(self, statement: str, *parameters: Any) -> list[Any]:
-        """Runs a statement."""
-        cursor = db.driver(self.connection).execute(statement, parameters or None)
-        return cursor.fetchall() if cursor.description else []
-
-    def state(self, job_id: str) -> str:
-        """The job's."""
-        return jobs.get(self.connection, job_id).state
-
-    def of(self, job_id: str) -> list[tuple[str, bool, str | None]]:
-        """State, whether lost, and error of its executions."""
-        runs = executions.of_job(self.connection, job_id)
-        return [(run.state, run.lost, run.error) for run in runs]
-
-    def released(self) -> int:
-        """The counter."""
-        found = self.sql("SELECT value FROM pgbeat.counters WHERE name = %s", recovery.RELEASED)
-        return int(found[0][0]) if found else 0
-
-    def sweep(self) -> None:
-        """One sweep."""
-        recovery.sweep(self.connection, self.publisher, self.settings)
-
-    def close(self) -> None:
-        """Ends it."""
-        db.close(self.connection)
-        self.engine.dispose()
-        self.app.close()
 
 
 @pytest.fixture
@@ -297,7 +218,7 @@ def test_a_job_whose_message_is_gone_fails(ward: Ward, monkeypatch: pytest.Monke
     """A worker took it and died before it told. Others wait for their message, their lane, their
     time; and it may be that the worker is just about to tell."""
     monkeypatch.setattr(recovery, "_LOOK", 0.0)
-    monkeypatch.setattr(recovery, "_GONE", 0.0)
+    monkeypatch.setattr(vanished, "_GONE", 0.0)
     ward.worker(1, lives=True)
     waits, gone, expired = ward.job(), ward.job(), ward.job(options={"expires": 1})
     parked = ward.job(with_message=False, is_dispatched=False)
@@ -314,7 +235,9 @@ def test_a_job_whose_message_is_gone_fails(ward: Ward, monkeypatch: pytest.Monke
     sweeper.sweep(ward.connection)
     job = jobs.get(ward.connection, gone)
     assert job.state == "failed"
-    assert job.error == "lost: its message is gone, and no worker told that it began"
+    assert job.error == (
+        "lost: its message is gone, and no worker has recorded that it accepted it"
+    )
     assert ward.state(expired) == "cancelled"
     assert [ward.state(each) for each in (waits, parked, fresh)] == ["pending"] * 3
     assert ward.released() == 1
@@ -324,8 +247,8 @@ def test_many_pending_jobs_are_looked_at_in_turn(
     ward: Ward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery, "_LOOK", 0.0)
-    monkeypatch.setattr(recovery, "_GONE", 0.0)
-    monkeypatch.setattr(recovery, "_PAGE", 3)
+    monkeypatch.setattr(vanished, "_GONE", 0.0)
+    monkeypatch.setattr(vanished, "_PAGE", 3)
     ward.worker(1, lives=True)
     made = [ward.job() for _ in range(10)]
     ward.sql("DELETE FROM kombu_message WHERE job_id = ANY (%s::uuid[])", [made[0], made[9]])

@@ -4,6 +4,7 @@
 settings, as JSON; gates are files in `TESTS_FOLDER`.
 """
 
+import ctypes
 import json
 import os
 import signal
@@ -185,3 +186,17 @@ def work(seconds: float = 0.0) -> int:
 def work_late(seconds: float = 0.0) -> None:
     """As `work`, acknowledged late."""
     time.sleep(seconds)
+
+
+@app.task(name="tests.seize", shared=False)
+def seize(seconds: int = 0) -> None:
+    """Keeps the interpreter from every other thread of its process."""
+    note("begin")
+    ctypes.PyDLL(None).sleep(seconds)
+    note("end")
+
+
+@app.task(name="tests.say", shared=False)
+def say(word: str) -> None:
+    """Notes that it ran."""
+    note(word)

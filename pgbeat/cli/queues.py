@@ -5,7 +5,7 @@ from datetime import datetime
 import click
 from rich.text import Text
 
-from pgbeat import db, notes, queues
+from pgbeat import db, discards, notes, queues
 from pgbeat.audit import note
 from pgbeat.cli import Group, printing
 from pgbeat.cli.asking import asking, sure
@@ -125,7 +125,7 @@ def purge_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
         click.echo(f"No message waits in queue {name!r}.")
     elif sure("delete", "deleted", what, yes=yes, dry_run=dry_run):
         with target.transaction() as connection:
-            count = queues.purge(connection, tables, name)
+            count = discards.purge(connection, tables, name)
             note(connection, target.author, "purge", "queue", name, None, {"deleted": count})
         click.echo(f"Deleted {counted(count, 'message')} from queue {name!r}.")
     elif not dry_run:

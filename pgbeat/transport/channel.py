@@ -15,7 +15,7 @@ from kombu.transport.virtual.base import UNDELIVERABLE_FMT, UndeliverableWarning
 from kombu.utils import json as kombu_json
 from kombu.utils.uuid import uuid
 
-from pgbeat import messages, queues
+from pgbeat import discards, messages, queues
 from pgbeat.errors import QueueLocked
 from pgbeat.messages import Message
 from pgbeat.transport.claims import Delivery
@@ -195,7 +195,9 @@ class Channel(stock.Channel):
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
     ) -> int:
-        return int(self._do(queues.delete, queue, if_unused=if_unused, if_empty=if_empty) or 0)
+        return int(
+            self._do(discards.delete_queue, queue, if_unused=if_unused, if_empty=if_empty) or 0
+        )
 
     def list_bindings(self) -> Any:
         return iter(self._do(queues.bindings))
@@ -204,7 +206,7 @@ class Channel(stock.Channel):
         return sorted({exchange for _, exchange, _ in self._do(queues.bindings)})
 
     def _purge(self, queue: str) -> int:
-        return int(self._do(queues.purge, queue))
+        return int(self._do(discards.purge, queue))
 
     def _size(self, queue: str) -> int:
         found = self._do(queues.find, queue)
@@ -305,11 +307,11 @@ class Channel(stock.Channel):
         for tag in self.qos.up_to(delivery_tag) if multiple else [delivery_tag]:
             self.qos.ack(tag)
 
-    def acknowledge(self, delivery_tag: int) -> None:
+    def acknowledge(self, delivery_tag: int, *, starts_job: bool = False) -> None:
         """Deletes the message: with the next statement where one is sure to come soon. Where the
         session is lost the message has gone back."""
         if self._session is not None and self.connection is not None:
-            self._session.ack(delivery_tag)
+            self._session.ack(delivery_tag, starts_job=starts_job)
             self.connection.acks_wait()
 
     def basic_recover(self, requeue: bool = False) -> Any:

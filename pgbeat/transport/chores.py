@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from pgbeat import consumers, db, dead_letters
+from pgbeat import consumers, db, dead_letters, discards
 from pgbeat.messages import BrokerTables
 from pgbeat.transport.options import Options
 
@@ -47,7 +47,7 @@ class Chores:
         came_back, came_due = bool(survey.dead) and self._bury(survey.dead), False
         if survey.has_expired:
             with db.transaction(self._connection):
-                consumers.expire(self._connection, self._tables)
+                discards.expire(self._connection, self._tables)
         next_due = survey.next_due
         if next_due is not None and next_due <= 0:
             promoted = self._promote()

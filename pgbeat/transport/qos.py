@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
 
+from pgbeat.messages import JOB_HEADER
+
 if TYPE_CHECKING:
     from pgbeat.transport.channel import Channel
 
@@ -36,8 +38,10 @@ class QoS(virtual.QoS):
         self._delivered[delivery_tag] = message
 
     def ack(self, delivery_tag: int) -> None:
-        if self._delivered.pop(delivery_tag, None) is not None:
-            self.channel.acknowledge(delivery_tag)
+        message = self._delivered.pop(delivery_tag, None)
+        if message is not None:
+            starts_job = bool((message.headers or {}).get(JOB_HEADER))
+            self.channel.acknowledge(delivery_tag, starts_job=starts_job)
 
     def up_to(self, delivery_tag: int) -> list[int]:
         """The tags that were delivered no later than this one."""

@@ -21,6 +21,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat import consumers, db, leases
 from pgbeat.messages import Statement
+from pgbeat.transport.acks import Acks
 from pgbeat.transport.chores import Chores
 from pgbeat.transport.claims import Claims, Delivery, Intake, Request, Watched, deliveries
 from pgbeat.transport.wire import Wire, array
@@ -57,7 +58,6 @@ class Session:
         self.lost: BaseException | None = None
         self._intakes: deque[Intake] = deque()
         self._watched: dict[int, Watched] = {}
-        self._acks: deque[int] = deque()
         self._request: Request | None = None
         self._is_starving = False
         self._is_patient = False
@@ -87,6 +87,7 @@ class Session:
             self._renewal = threading.Event()
             threading.Thread(target=self._renew, name="pgbeat lease", daemon=True).start()
         self.wire = Wire(db.driver(connection), prepares=self._listens)
+        self._acks = Acks(broker.tables, self.id)
         self._claims = Claims(broker.tables, self.id, self._watched)
         self._chores = Chores(connection, broker.tables, broker.options, self.id)
         self._poll_at = time.monotonic() + self._poll
@@ -168,14 +169,14 @@ class Session:
 
     # ----- messages
 
-    def ack(self, message: int) -> None:
+    def ack(self, message: int, *, starts_job: bool = False) -> None:
         """Acknowledges a message with the next statement."""
-        self._acks.append(message)
+        self._acks.add(message, starts_job=starts_job)
 
     @property
     def has_acks(self) -> bool:
-        """Whether acknowledgements wait to be sent."""
-        return bool(self._acks)
+        """Whether acknowledgements can be sent now."""
+        return self._acks.is_due
 
     def flush_acks(self) -> None:
         """Sends them now."""
@@ -186,26 +187,18 @@ class Session:
     def send_acks(self) -> None:
         """Sends them, unless something is under way, and doesn't wait for the answer."""
         with _Guarded(self):
-            if self._request is None and self._acks:
-                self._send(self._acks_request())
-
-    def _acks_request(self) -> Request:
-        parameters = (self._take_acks(), b"%d" % self.id)
-        return Request(self._tables.ack, parameters, lambda result: None)
+            if self._request is None and (request := self._acks.next(at_once=True)) is not None:
+                self._send(request)
 
     def _flush_acks(self) -> None:
-        while self._acks:
-            self.wire.run(self._tables.ack, self._take_acks(), b"%d" % self.id)
-
-    def _take_acks(self) -> bytes:
-        acks = self._acks
-        return array([acks.popleft() for _ in range(min(len(acks), 10_000))])
+        while (request := self._acks.next(at_once=True)) is not None:
+            self.wire.run(request.statement, *request.parameters)
 
     def claim_one(self, queue: int) -> Delivery | None:
         """Claims the queue's next message (`basic_get`)."""
         with self.alone():
             result = self.wire.run(
-                self._tables.claim, array([queue]), b"1", b"%d" % self.id, self._take_acks()
+                self._tables.claim, array([queue]), b"1", b"%d" % self.id, self._acks.take_plain()
             )
             found = deliveries(result)
         return found[0] if found else None
@@ -245,14 +238,16 @@ class Session:
         self._is_starving = self._is_patient = False
         self._look_at_clock(now)
         self.hear()
+        if (request := self._acks.accept(now)) is not None:
+            return request
         for _ in range(len(self._intakes)):
             intake = self._intakes[0]
             self._intakes.rotate(-1)
             request = self._claim(intake, now)
             if request is not None:
                 return request
-        if self._acks and not self._is_patient:
-            return self._acks_request()
+        if not self._is_patient and (request := self._acks.next()) is not None:
+            return request
         if self._listens:
             return self._await(now)
         return None
@@ -274,7 +269,7 @@ class Session:
 
     def _request_for(self, intake: Intake, of: list[int], limit: int, *, acked: bool) -> Request:
         limit = min(limit, self._options.batch_size)
-        return self._claims.request(intake, of, limit, self._take_acks(), acked=acked)
+        return self._claims.request(intake, of, limit, self._acks.take_plain(), acked=acked)
 
     def _await(self, now: float) -> Request | None:
         """Asks to be told of new messages, or not to be as long as there are plenty."""
@@ -329,6 +324,8 @@ class Session:
             times.append(time.monotonic() + _STARVING)
         if self._is_patient:
             times.append(self._patient_until)
+        if (accept_in := self._acks.accept_in(time.monotonic())) is not None:
+            times.append(time.monotonic() + accept_in)
         return max(0.0, min(times) - time.monotonic())
 
     def step(self) -> bool:

@@ -23,7 +23,29 @@ ALTER TABLE pgbeat.jobs ADD CONSTRAINT jobs_approved CHECK (
     OR state NOT IN ('pending', 'scheduled', 'running', 'completed'));
 """
 
+# What became of the messages that started jobs. Only ever inserted into, so nothing that is locked
+# elsewhere delays an acknowledgement.
+MESSAGE_ENDS = """
+CREATE TABLE pgbeat.message_ends (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    job_id      uuid NOT NULL,
+    how         text NOT NULL,
+    queue       text,                             -- of one that no worker accepted
+    consumer_id integer,                          -- of one that was accepted …
+    worker_id   integer,                          -- … NULL: by a worker that records nothing
+    ended_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT message_ends_how CHECK (how IN ('accepted', 'purged', 'deleted', 'expired'))
+);
+CREATE INDEX message_ends_of_job ON pgbeat.message_ends (job_id, id);
+CREATE INDEX message_ends_unaccepted ON pgbeat.message_ends (id) WHERE how <> 'accepted';
+"""
+
+# Why a running job is to be cancelled, until it has ended.
+CANCEL_REASON = """
+ALTER TABLE pgbeat.jobs ADD COLUMN cancel_reason text;
+"""
+
 
 def upgrade() -> None:
-    for script in (MINIMUM, APPROVAL):
+    for script in (MINIMUM, APPROVAL, MESSAGE_ENDS, CANCEL_REASON):
         op.execute(script.strip())

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
-from pgbeat import notes, queues
+from pgbeat import discards, notes, queues
 from pgbeat.queues import Queue
 from pgbeat.web.api.bodies import Length
 from pgbeat.web.backend import Backend, TheBackend
@@ -104,7 +104,7 @@ def purge_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> Queue
     with backend.transaction() as connection:
         tables = backend.tables(connection)
         queues.get(connection, tables, name)
-        count = queues.purge(connection, tables, name)
+        count = discards.purge(connection, tables, name)
         note(connection, backend, caller, "purge", "queue", name, None, {"deleted": count})
         row = queues.get(connection, tables, name)
     return QueuePurged(

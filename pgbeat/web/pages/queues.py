@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Request, Response
 
-from pgbeat import db, dead_letters, notes, queues
+from pgbeat import db, dead_letters, discards, notes, queues
 from pgbeat.config import delays_in_table
 from pgbeat.errors import NotFound
 from pgbeat.web.backend import TheBackend
@@ -49,7 +49,7 @@ def change_queue(
         tables = backend.tables(connection)
         row = queues.get(connection, tables, name)
         if verb == "purge":
-            count = queues.purge(connection, tables, name)
+            count = discards.purge(connection, tables, name)
             note(connection, backend, caller, verb, "queue", name, None, {"deleted": count})
             said = f"Deleted {counted(count, 'message')} from queue '{name}'."
         elif verb in ("pause", "resume"):

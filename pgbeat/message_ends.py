@@ -1,0 +1,95 @@
+"""Message ends: what became of the messages that started jobs, until the job's own row says it.
+
+A message leaves its queue when a worker acknowledges it, when its queue is purged or deleted, and
+when it expires. A row here says which, written in the transaction that deletes the message. Rows
+are only ever inserted, so nothing that is locked elsewhere can delay an acknowledgement.
+"""
+
+import os
+from collections.abc import Collection
+from typing import Literal, NamedTuple
+
+from sqlalchemy import Connection, text
+
+How = Literal["accepted", "purged", "deleted", "expired"]
+
+#: Acknowledges messages of jobs ($1: their ids) and records which consumer ($2) and which worker
+#: ($3) accepted them. A job that has ended needs no such record.
+ACCEPT = """
+    WITH acked AS (
+        DELETE FROM {message} WHERE id = ANY ($1::bigint[])
+           AND claimed_by IS NOT DISTINCT FROM $2::integer
+        RETURNING job_id)
+    INSERT INTO pgbeat.message_ends (job_id, how, consumer_id, worker_id)
+    SELECT a.job_id, 'accepted', $2::integer, $3::integer FROM acked a
+     WHERE a.job_id IS NOT NULL
+       AND (SELECT j.state IN ('pending', 'scheduled', 'running')
+              FROM pgbeat.jobs j WHERE j.id = a.job_id)
+"""
+#: The body of a CTE that records why the messages of a CTE `gone_messages` (job_id, queue) left.
+NOTE = """INSERT INTO pgbeat.message_ends (job_id, how, queue)
+        SELECT g.job_id, '{how}', g.queue FROM gone_messages g WHERE g.job_id IS NOT NULL"""
+
+
+def note(how: How) -> str:
+    """Returns that CTE's body for messages that ended like this."""
+    return NOTE.replace("{how}", how)
+
+
+#: The worker that this process is, and the process.
+_worker: tuple[int, int] | None = None
+
+
+def accept_as(worker: int | None) -> None:
+    """Sets the worker (its id in `pgbeat.workers`) that jobs are accepted for by this process."""
+    global _worker
+    _worker = None if worker is None else (worker, os.getpid())
+
+
+def accepting_worker() -> int | None:
+    """Returns that worker's id; `None` where this process records no executions."""
+    return _worker[0] if _worker is not None and _worker[1] == os.getpid() else None
+
+
+class End(NamedTuple):
+    """The newest end of a job's messages."""
+
+    how: str
+    queue: str | None
+    consumer_id: int | None
+    worker_id: int | None
+
+
+_NEWEST = text(
+    """
+    SELECT DISTINCT ON (job_id) job_id, how, queue, consumer_id, worker_id
+      FROM pgbeat.message_ends WHERE job_id = ANY (CAST(:jobs AS uuid[]))
+     ORDER BY job_id, id DESC
+    """
+)
+
+
+def newest(connection: Connection, job_ids: Collection[str]) -> dict[str, End]:
+    """Returns how the newest message that ended of each of these jobs did; by the job's id."""
+    if not job_ids:
+        return {}
+    rows = connection.execute(_NEWEST, {"jobs": list(job_ids)})
+    return {str(job): End(*rest) for job, *rest in rows}
+
+
+# One that a worker accepted is of use until its job has ended: the worker may be about to record
+# that it began.
+_PRUNE = text(
+    """
+    DELETE FROM pgbeat.message_ends WHERE id = ANY (ARRAY(
+        SELECT m.id FROM pgbeat.message_ends m
+         WHERE NOT coalesce((SELECT j.state IN ('pending', 'scheduled', 'running', 'paused')
+                               FROM pgbeat.jobs j WHERE j.id = m.job_id), false)
+         LIMIT :limit FOR UPDATE SKIP LOCKED))
+    """
+)
+
+
+def prune(connection: Connection, *, limit: int = 20_000) -> None:
+    """Deletes the rows of jobs that have ended."""
+    connection.execute(_PRUNE, {"limit": limit})
