@@ -90,6 +90,19 @@ def is_own_broker(conf: Mapping[str, Any], url: URL) -> bool:
     return is_sqlalchemy_broker(broker) and same_database(postgres_url(broker), url)
 
 
+def direct_url(conf: Mapping[str, Any], url: URL) -> URL | None:
+    """Returns the server's own DSN where the app gives one: its broker is pgbeat's transport in the
+    database of that URL, and has the option `direct_url`.
+
+    Raises:
+        ConfigError: It is no DSN of Postgres.
+    """
+    given = (conf.get("broker_transport_options") or {}).get("direct_url")
+    if given and delays_in_table(conf) and is_own_broker(conf, url):
+        return postgres_url(str(given))
+    return None
+
+
 def same_database(one: URL, other: URL) -> bool:
     """Whether two URLs name the same server and database (user, password and options aside)."""
 

@@ -9,10 +9,12 @@ from datetime import datetime
 from typing import Any
 
 import psycopg
-from sqlalchemy import Connection, Engine, create_engine, func, select, text
+from psycopg import generators
+from psycopg.pq import ExecStatus
+from sqlalchemy import Connection, Engine, create_engine, event, func, select, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.pool import NullPool, QueuePool
+from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
 logger = logging.getLogger("pgbeat")
 
@@ -31,16 +33,28 @@ _KEEPALIVES = {
 def engine(
     url: URL, name: str, connect_args: Mapping[str, Any] | None = None, **options: Any
 ) -> Engine:
-    """An engine whose sessions say `name` in pg_stat_activity; without a pool unless `options`
-    (those of SQLAlchemy's `create_engine`) ask for one."""
+    """Returns an engine whose sessions say `name` in pg_stat_activity; without a pool unless
+    `options` (those of SQLAlchemy's `create_engine`) ask for one.
+
+    The driver prepares statements only in sessions that are certainly not shared: it names them by
+    counting, and behind a pooler the same name may be another client's statement.
+    """
     patience = {key: value for key, value in _KEEPALIVES.items() if key not in url.query}
     given = {"application_name": name, "connect_timeout": 10, **patience, **(connect_args or {})}
-    return create_engine(
+    made = create_engine(
         url,
         connect_args=given,
         json_deserializer=_decode,
         **{"poolclass": NullPool, "pool_pre_ping": True, **options},
     )
+    event.listen(made, "connect", _connected)
+    return made
+
+
+def _connected(raw: "psycopg.Connection[Any]", record: ConnectionPoolEntry) -> None:
+    record.info[_OWN] = is_direct(raw)
+    if not record.info[_OWN]:
+        raw.prepare_threshold = None
 
 
 #: Engines of `kept`, by DSN and name.
@@ -77,11 +91,25 @@ def now(connection: Connection) -> datetime:
     return moment
 
 
-def is_shared(one: Connection, other: Connection) -> bool:
-    """Whether a transaction-mode pooler stands before the server: two connections (in autocommit
-    mode) that take turns then meet the same session, or one of them several.
+def is_direct(raw: "psycopg.Connection[Any]") -> bool:
+    """Returns whether the connection leads to the server with no pooler in between.
 
-    Session locks, LISTEN and session settings, all of which beat needs, get lost behind it.
+    A server says at the start which process serves the session; a pooler, which has to route
+    requests to cancel, gives its client a number of its own instead.
+    """
+    raw.pgconn.send_query(b"SELECT pg_backend_pid()")
+    result = raw.wait(generators.execute(raw.pgconn))[-1]
+    if result.status != ExecStatus.TUPLES_OK:
+        raise psycopg.errors.error_from_result(result)
+    return int(result.get_value(0, 0) or 0) == raw.info.backend_pid
+
+
+def is_shared(one: Connection, other: Connection) -> bool:
+    """Returns whether a transaction-mode pooler stands before the server: two connections (in
+    autocommit mode) that take turns then meet the same session, or one of them several.
+
+    Session locks, LISTEN, prepared statements and session settings get lost behind it, or reach
+    another client's transactions.
     """
     seen: dict[Connection, set[int]] = {one: set(), other: set()}
     # Such that neither a stack nor a queue of sessions gives each its own again.
@@ -91,6 +119,23 @@ def is_shared(one: Connection, other: Connection) -> bool:
 
 
 _PID = text("SELECT pg_backend_pid()")
+
+
+def identity(connection: Connection) -> tuple[int, datetime]:
+    """Returns what tells this database from every other one: its number on its server, and the
+    microsecond at which that server was started.
+
+    It is the same through every pooler and by every name of the host, and another one on a copy or
+    a replica. It changes with a restart: compare two that were read at the same time.
+    """
+    number, started = connection.execute(_IDENTITY).one()
+    return int(number), started
+
+
+_IDENTITY = text(
+    "SELECT oid::bigint, pg_postmaster_start_time() FROM pg_database "
+    "WHERE datname = current_database()"
+)
 
 
 def driver(connection: Connection) -> "psycopg.Connection[Any]":
@@ -139,6 +184,45 @@ def first_line(error: BaseException) -> str:
     return (message.strip().splitlines() or [type(cause).__name__])[0]
 
 
+def has_own_session(connection: Connection) -> bool:
+    """Returns whether the session is known to be this connection's alone: there is no pooler, or
+    `note_own_session` was called."""
+    return bool(connection.info.get(_OWN))
+
+
+def note_own_session(connection: Connection) -> None:
+    """Notes that the session is this connection's alone, though a pooler may stand in between."""
+    connection.info[_OWN] = True
+
+
+def configure(connection: Connection, settings: Mapping[str, str]) -> None:
+    """Sets server settings for what this connection (in autocommit mode) does.
+
+    Where the session is its own, they are the session's. Behind a pooler that would change other
+    clients' transactions: there each `db.transaction` sets them for itself, and a statement outside
+    of one goes without.
+    """
+    if has_own_session(connection):
+        connection.execute(_SET_CONFIG, {"settings": _encode(settings), "is_local": False})
+    else:
+        connection.info[_LOCAL] = {**connection.info.get(_LOCAL, {}), **settings}
+
+
+def configure_transaction(connection: Connection) -> None:
+    """Makes the settings of `configure` those of the open transaction, where the session has them
+    not."""
+    settings = connection.info.get(_LOCAL)
+    if settings:
+        connection.execute(_SET_CONFIG, {"settings": _encode(settings), "is_local": True})
+
+
+#: Keys in a connection's `info`.
+_OWN, _LOCAL = "pgbeat_own_session", "pgbeat_local_settings"
+_SET_CONFIG = text(
+    "SELECT set_config(key, value, :is_local) FROM json_each_text(CAST(:settings AS json))"
+)
+
+
 @contextmanager
 def transaction(connection: Connection) -> Iterator[Connection]:
     """BEGIN … COMMIT on a connection in autocommit mode, ROLLBACK when the block raises.
@@ -148,6 +232,7 @@ def transaction(connection: Connection) -> Iterator[Connection]:
     """
     connection.execute(_BEGIN)
     try:
+        configure_transaction(connection)
         yield connection
     except BaseException:
         if not connection.closed and not connection.invalidated:

@@ -14,12 +14,13 @@ import kombu.exceptions
 import psycopg
 from celery import Celery, Task, current_app
 from celery.exceptions import Retry
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
+from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import db, job_policies, lanes, leases, occupancy, reservations
+from pgbeat import db, job_policies, lanes, leases, occupancy, own_sessions, reservations
 from pgbeat.allotment import allot
-from pgbeat.config import Settings
+from pgbeat.config import Settings, direct_url
 from pgbeat.errors import NoSlot
 from pgbeat.lanes import CHANNEL
 from pgbeat.occupancy import Holder
@@ -56,7 +57,8 @@ def run_direct(
     `task` is a task or a registered name, `timeout` seconds to wait for the slot (not for the
     task), `settings` those of the app unless given. Raises `NoSlot` when the time is over,
     `NotFound` for a lane that is not there, `InvalidJob` for tags or resources that are none, and
-    whatever the task raises. When this process dies, the slot is free again.
+    whatever the task raises. When this process dies, the slot is free again. Behind a
+    transaction-mode pooler without `direct_url`: `ConfigError`.
     """
     app = app or (task.app if isinstance(task, Task) else current_app._get_current_object())
     name = task.name if isinstance(task, Task) else task
@@ -65,7 +67,7 @@ def run_direct(
     settings = settings or Settings.load(app.conf)
     policy = job_policies.parse({"tags": tags, "resources": resources or {}})
     with publishing(app, settings) as broker:
-        place = _Place(settings, broker, lane)
+        place = _Place(settings, broker, lane, direct_url(app.conf, settings.url))
         with place.slot(
             timeout,
             task=name,
@@ -96,14 +98,16 @@ def _apply(task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 class _Place:
     """A lane, and how to get there."""
 
-    def __init__(self, settings: Settings, publisher: Publisher, lane: str) -> None:
+    def __init__(
+        self, settings: Settings, publisher: Publisher, lane: str, direct_url: URL | None
+    ) -> None:
         self._settings, self._publisher, self._lane = settings, publisher, lane
+        self._direct_url = direct_url
 
     @contextmanager
     def slot(self, timeout: float, **what: Any) -> Iterator[None]:
         """Waits for a slot, and has it for the length of the block."""
-        engine = db.engine(self._settings.url, "pgbeat direct")
-        with _session(engine) as connection:
+        with self._session() as connection:
             lanes.get(connection, self._settings.namespace, self._lane)
             with db.transaction(connection):
                 self._publisher.prepare(connection)
@@ -115,7 +119,19 @@ class _Place:
                 self._wait(connection, reservation, timeout)
                 yield
             finally:
-                self._release(engine, connection, reservation)
+                self._release(connection, reservation)
+
+    @contextmanager
+    def _session(self) -> Iterator[Connection]:
+        """A session of its own: the reservation lives by its lock."""
+        with own_sessions.connect(
+            self._settings.url,
+            "pgbeat direct",
+            direct_url=self._direct_url,
+            purpose="A direct execution needs",
+        ) as connection:
+            leases.prepare_session(connection)
+            yield connection
 
     def _wait(self, connection: Connection, reservation: int, timeout: float) -> None:
         deadline = time.monotonic() + timeout
@@ -153,7 +169,7 @@ class _Place:
             # Its jobs wait for the broker, and their slot is then not ours to take.
             logger.warning("Can't reach the broker, jobs of lane %r wait: %s", self._lane, error)
 
-    def _release(self, engine: Engine, connection: Connection, reservation: int) -> None:
+    def _release(self, connection: Connection, reservation: int) -> None:
         """Gives the slot back; what goes wrong is no matter of the task's."""
         try:
             try:
@@ -162,7 +178,7 @@ class _Place:
             except (DBAPIError, psycopg.Error) as error:
                 if not db.is_lost(error):
                     raise
-                with _session(engine) as fresh:
+                with self._session() as fresh:
                     reservations.drop(fresh, reservation)
                     self._allot(fresh)
         except Exception as error:
@@ -195,10 +211,3 @@ def _who(holder: Holder, now: datetime) -> str:
         return f"a direct execution of {holder.task} by {holder.by}, for {span(now - holder.since)}"
     where = f" on {holder.by}" if holder.by and holder.state == "running" else ""
     return f"job {holder.id} ({holder.task}, {holder.state}{where}, for {span(now - holder.since)})"
-
-
-@contextmanager
-def _session(engine: Engine) -> Iterator[Connection]:
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        leases.prepare_session(connection)
-        yield connection

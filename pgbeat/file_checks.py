@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from celery import Celery
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from pgbeat import db
 from pgbeat.errors import InvalidSchedule, UnknownLauncher, UnknownTask
@@ -75,9 +75,13 @@ def _problem(connection: Connection, condition: str) -> str | None:
     from psycopg.pq import DiagnosticField, ExecStatus
 
     server = db.driver(connection).pgconn
-    result = server.prepare(b"", condition.encode())
-    if result.status == ExecStatus.COMMAND_OK:
+    connection.execute(text("BEGIN"))  # a pooler may give the next request another session
+    try:
+        result = server.prepare(b"", condition.encode())
         described = server.describe_prepared(b"")
+    finally:
+        connection.execute(text("ROLLBACK"))
+    if result.status == ExecStatus.COMMAND_OK:
         if described.nparams:
             return "it has parameters, which nothing gives a value"
         return None if described.nfields else "it gives no rows"

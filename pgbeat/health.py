@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
 
-from pgbeat import db, leases, migrate, schedules
-from pgbeat.config import Settings, is_own_broker, place
-from pgbeat.errors import SchemaError
+from pgbeat import db, leases, migrate, own_sessions, schedules
+from pgbeat.config import Settings, direct_url, is_own_broker, place
+from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.leases import Holder
 from pgbeat.messages import BrokerTables
 
@@ -40,7 +41,7 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
     )
     with engine.connect() as connection:
         yield _server(connection, settings)
-        yield _pooler(connection, engine)
+        yield _pooler(connection, engine, settings, app)
         yield _clock(connection)
         yield from _role(connection)
         missing = _missing_privileges(connection)
@@ -68,17 +69,29 @@ _VERSION = text(
 )
 
 
-def _pooler(connection: Connection, engine: Engine) -> Check:
+def _pooler(
+    connection: Connection, engine: Engine, settings: Settings, app: "Celery | None"
+) -> Check:
     with engine.connect() as other:
-        if db.is_shared(connection, other):
-            return Check(
-                "connection",
-                "fail",
-                "a pooler hands each transaction another session",
-                "Beat needs session locks and LISTEN: point pgbeat_url at the server itself, or "
-                "at a pool in session mode.",
-            )
-    return Check("connection", "ok", "each connection keeps its own session")
+        if not db.is_shared(connection, other):
+            return Check("connection", "ok", "each connection keeps its own session")
+    detail = "a pooler hands each transaction another session"
+    try:
+        direct = direct_url(app.conf, settings.url) if app is not None else None
+        if direct is not None:
+            with own_sessions.connect(
+                settings.url, "pgbeat doctor", direct_url=direct, purpose="Beat needs"
+            ):
+                return Check("connection", "ok", f"{detail}; beat uses direct_url")
+    except (ConfigError, DBAPIError) as error:
+        return Check("connection", "fail", detail, f"{db.first_line(error)}.")
+    return Check(
+        "connection",
+        "fail",
+        detail,
+        "Beat needs session locks and LISTEN: point pgbeat_url at the server itself, or at a pool "
+        "in session mode, or set the transport option direct_url.",
+    )
 
 
 def _clock(connection: Connection) -> Check:

@@ -10,8 +10,9 @@ from typing import Protocol
 
 import psycopg
 from sqlalchemy import Connection, text
+from sqlalchemy.engine import URL
 
-from pgbeat import db, lanes, leases, migrate, schedules
+from pgbeat import db, lanes, leases, migrate, own_sessions, schedules
 from pgbeat.config import Settings
 
 logger = logging.getLogger("celery.beat.pgbeat")
@@ -32,11 +33,16 @@ class Leader:
     """
 
     def __init__(
-        self, settings: Settings, interval: float, on_lead: Callable[[Connection], None]
+        self,
+        settings: Settings,
+        interval: float,
+        on_lead: Callable[[Connection], None],
+        direct_url: URL | None = None,
     ) -> None:
         self._settings, self._interval, self._on_lead = settings, interval, on_lead
-        name = f"pgbeat beat {socket.gethostname()}:{os.getpid()}"
-        self._engine = db.engine(settings.url, name[:63])
+        self._name = f"pgbeat beat {socket.gethostname()}:{os.getpid()}"[:63]
+        #: The server's own DSN, for where a pooler answers at that of the settings.
+        self._direct_url = direct_url
         self._connection: Connection | None = None
         self._leads = False
         self._lost_at: float | None = None
@@ -47,11 +53,17 @@ class Leader:
         self.lanes: set[tuple[str, str]] = set()
 
     def connect(self) -> Connection:
-        """The connection, in autocommit mode. Raises `SchemaError`."""
+        """Returns the connection, in autocommit mode. Raises `SchemaError`, and `ConfigError`
+        where only a transaction-mode pooler can be reached."""
         if self._connection is None:
-            connection = self._engine.connect()
+            connection = own_sessions.connect(
+                self._settings.url,
+                self._name,
+                direct_url=self._direct_url,
+                purpose="Beat needs",
+                thorough=True,
+            )
             try:
-                connection = connection.execution_options(isolation_level="AUTOCOMMIT")
                 migrate.check(connection)
                 leases.prepare_session(connection, max(15.0, 4 * self._interval))
                 db.driver(connection).add_notify_handler(self._notified)

@@ -24,29 +24,32 @@ def prepare_session(connection: Connection, silence: float = 0.0) -> None:
     interval, a frozen process by its silence (seconds; 0: never): the session ends, and with it
     its locks.
     In a transaction, where publishing to a broker elsewhere may take its time, a minute is given.
+
+    Behind a pooler, whose sessions are other clients' too, each `db.transaction` sets those of
+    these settings that a transaction can have.
     """
-    connection.execute(
-        text(
-            """
-            SELECT set_config('tcp_keepalives_idle', '2', false),
-                   set_config('tcp_keepalives_interval', '1', false),
-                   set_config('tcp_keepalives_count', '3', false),
-                   set_config('tcp_user_timeout', '5000', false),
-                   set_config('statement_timeout', '0', false),
-                   set_config('lock_timeout', '0', false),
-                   set_config('idle_in_transaction_session_timeout', :in_transaction, false),
-                   set_config('idle_session_timeout', :silence, false)
-            """
-        ),
+    db.configure(
+        connection,
         {
-            "silence": f"{int(silence * 1000)}",
-            "in_transaction": f"{int(max(silence, 60) * 1000)}",
+            "statement_timeout": "0",
+            "lock_timeout": "0",
+            "idle_in_transaction_session_timeout": f"{int(max(silence, 60) * 1000)}",
+        },
+    )
+    if not db.has_own_session(connection):
+        return
+    db.configure(
+        connection,
+        {
+            "tcp_keepalives_idle": "2",
+            "tcp_keepalives_interval": "1",
+            "tcp_keepalives_count": "3",
+            "tcp_user_timeout": "5000",
+            "idle_session_timeout": f"{int(silence * 1000)}",
         },
     )
     with suppress(DBAPIError):  # refused by servers on systems that can't tell
-        connection.execute(
-            text("SELECT set_config('client_connection_check_interval', '500', false)")
-        )
+        db.configure(connection, {"client_connection_check_interval": "500"})
 
 
 def acquire(connection: Connection, key: int, wait: float) -> bool:

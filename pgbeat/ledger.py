@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import allotment, db, executions, leases, lifecycle, migrate, recovery
+from pgbeat import allotment, db, executions, leases, lifecycle, migrate, own_sessions, recovery
 from pgbeat.allotment import Allotted
 from pgbeat.attempts import Attempt
 from pgbeat.config import Settings
@@ -69,14 +69,16 @@ class Ledger:
             )
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
+            own = own_sessions.keeps_session(connection, self._engine)
             leases.prepare_session(connection)
             migrate.check(connection)
-            connection.execute(PLANS)
+            db.configure(connection, PLANS)
             self._connected(connection)
         except BaseException:
             db.close(connection)
             raise
-        self._connection, self._wire = connection, Wire(db.driver(connection))
+        self._connection = connection
+        self._wire = Wire(db.driver(connection), prepares=own)
         return connection
 
     @property
@@ -168,6 +170,7 @@ class Ledger:
         wire = self._wire
         wire.run(_BEGIN)
         try:
+            db.configure_transaction(self.open())
             yield
         except BaseException:
             if wire.is_alive():
@@ -182,11 +185,13 @@ _CANCELLED = text(
 )
 #: How a session plans what workers tell: by the indexes, whatever the statistics say of a table
 #: that was empty a minute ago.
-PLANS = text(
-    "SELECT set_config('plan_cache_mode', 'force_generic_plan', false), "
-    "set_config('enable_seqscan', 'off', false), set_config('enable_material', 'off', false), "
-    "set_config('enable_mergejoin', 'off', false), set_config('jit', 'off', false)"
-)
+PLANS = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_material": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
 
 
 _BEGIN, _COMMIT = Statement("begin", "BEGIN"), Statement("commit", "COMMIT")

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
+from hashlib import sha256
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -109,11 +110,19 @@ def _job_id(text: Any) -> str | None:
         return None
 
 
-class Statement(NamedTuple):
-    """A statement that sessions prepare by its name, with parameters $1, $2, …"""
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement with parameters $1, $2, … that sessions prepare by its name."""
 
-    name: str
+    label: str
     sql: str
+    #: The label and a hash of the SQL: a session that a pooler hands to several apps may have the
+    #: same statement under this name, but never another one.
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        digest = sha256(self.sql.encode()).hexdigest()[:16]
+        object.__setattr__(self, "name", f"pgbeat_{self.label}_{digest}")
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from pgbeat import calendars, db, due, entries, leases, log, schedules, sync
-from pgbeat.config import Settings, redacted
+from pgbeat.config import Settings, direct_url, redacted
 from pgbeat.dispatch import Decision, Dispatcher
-from pgbeat.errors import SchemaError
+from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.evaluator import Evaluator
 from pgbeat.judge import Judge, Verdict
 from pgbeat.leader import Leader
@@ -96,10 +96,15 @@ class Scheduler(celery.beat.Scheduler):
         )
         self._upkeep = Upkeep(self.app, self.settings, self._dispatcher.publisher)
         self._meter = Meter(self.settings.namespace)
-        self._leader = Leader(self.settings, self.max_interval, self._become_leader)
         try:
+            self._leader = Leader(
+                self.settings,
+                self.max_interval,
+                self._become_leader,
+                direct_url(self.app.conf, self.settings.url),
+            )
             self._leader.connect()
-        except SchemaError as error:
+        except (SchemaError, ConfigError) as error:
             # The constructor is the place to leave with a plain line and a status of 1.
             raise SystemExit(f"pgbeat: {error}") from None
         except Exception as error:
@@ -115,6 +120,8 @@ class Scheduler(celery.beat.Scheduler):
         try:
             if self._leader.lead():
                 self._look(wait=True)
+        except ConfigError as error:  # a pooler answers where the server was away at the start
+            raise SystemExit(f"pgbeat: {error}") from None
         except Exception as error:
             if not self._closed:
                 if not isinstance(error, DBAPIError | psycopg.Error):

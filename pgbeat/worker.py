@@ -20,7 +20,7 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from pgbeat import attempts, builtin_tasks, follow_workers, message_ends, recorders
 from pgbeat.attempts import Attempt, Memory
-from pgbeat.config import Settings, delays_in_table, is_own_broker, postgres_url
+from pgbeat.config import Settings, direct_url
 from pgbeat.errors import ConfigError
 from pgbeat.launchers import Skip
 from pgbeat.messages import AWAITED_HEADER, JOB_HEADER
@@ -62,15 +62,9 @@ class Tracked:
         pulse = WorkerPulse(
             self.settings, self.id, self.name, self.pool, self.concurrency, patience=patience
         )
-        return Recorder(self.app, self.settings, self.id, url=self._direct_url(), pulse=pulse)
-
-    def _direct_url(self) -> Any:
-        """The server's own DSN, where a pooler stands before it: a lock is a session's."""
-        direct = (self.app.conf.broker_transport_options or {}).get("direct_url")
-        conf = self.app.conf
-        if direct and delays_in_table(conf) and is_own_broker(conf, self.settings.url):
-            return postgres_url(str(direct))
-        return None
+        # A lock is a session's.
+        url = direct_url(self.app.conf, self.settings.url)
+        return Recorder(self.app, self.settings, self.id, url=url, pulse=pulse)
 
 
 _tracked: Tracked | None = None

@@ -52,7 +52,8 @@ def test_what_workers_tell_is_written_by_keys(pgbeat_databases: Databases, known
         connection.execute(_MANY, {"many": many})
         if known == "of full tables":
             connection.execute("VACUUM ANALYZE pgbeat.jobs, pgbeat.executions")
-        connection.execute(str(ledger.PLANS).encode())
+        for name, value in ledger.PLANS.items():
+            connection.execute("SELECT set_config(%s, %s, false)", (name, value))
         for statement in (executions.BEGIN, executions.GO_ON):
             connection.execute(f"PREPARE {statement.name}(json) AS {statement.sql}".encode())
         ids = [str(uuid4()) for _ in range(2 * batch)]

@@ -166,7 +166,7 @@ class Target:
     def transaction(self, *, dry_run: bool = False) -> Iterator[Connection]:
         """A transaction, committed at the end unless it is a `dry_run`."""
         with self.engine.connect() as connection:
-            connection.execute(_SET_PATIENCE, {"ms": _PATIENCE, "local": True})
+            connection.execute(_SET_PATIENCE, {"ms": _PATIENCE})
             yield connection
             if dry_run:
                 connection.rollback()
@@ -175,14 +175,15 @@ class Target:
 
     @contextmanager
     def session(self) -> Iterator[Connection]:
-        """A connection in autocommit mode."""
+        """Opens a connection in autocommit mode, whose waits for locks are limited. Behind a pooler
+        only `db.transaction` limits them: the setting would reach other clients."""
         engine = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
-            connection.execute(_SET_PATIENCE, {"ms": _PATIENCE, "local": False})
+            db.configure(connection, {"lock_timeout": _PATIENCE})
             yield connection
 
 
-_SET_PATIENCE = text("SELECT set_config('lock_timeout', :ms, :local)")
+_SET_PATIENCE = text("SELECT set_config('lock_timeout', :ms, true)")
 
 
 @contextmanager

@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from psycopg.pq.abc import PGresult
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
 
-from pgbeat import db, migrate, queues
+from pgbeat import db, migrate, own_sessions, queues
 from pgbeat.config import place
 from pgbeat.messages import Message
 from pgbeat.transport.claims import Delivery, deliveries
@@ -43,6 +43,8 @@ class Broker:
         self.tables = options.tables
         #: Held while the working connection is used.
         self.lock = threading.RLock()
+        #: How each publish commits: not a setting of the session, which may be a pooler's.
+        self._commit = (options.synchronous_commit or "").encode() or None
         self._engine = self._make_engine(url)
         self._working: Working | None = None
         self._has_tables = False
@@ -83,13 +85,12 @@ class Broker:
             if not self._has_tables:
                 self.tables.adopt(connection)
                 self._has_tables = True
-            commit = self.options.synchronous_commit
-            if commit is not None:
-                connection.execute(_SET_COMMIT, {"value": commit})
+            # What is prepared stays in a pooler's session, for others to trip over.
+            prepares = own_sessions.keeps_session(connection, self._engine)
         except BaseException:
             db.close(connection)
             raise
-        return Working(connection, Wire(db.driver(connection)))
+        return Working(connection, Wire(db.driver(connection), prepares))
 
     def open(self) -> None:
         """Connects, if it isn't. Raises `SchemaError`, and what the driver raises."""
@@ -129,10 +130,13 @@ class Broker:
             connection = _open(self._engine)
             try:
                 if not db.is_shared(connection, other):
+                    db.note_own_session(connection)
                     return Session(self, connection)
                 if self.options.direct_url is not None:
                     db.close(connection)
-                    connection = _open(self._make_engine(self.options.direct_url))
+                    engine = self._make_engine(self.options.direct_url)
+                    connection = _open(engine)
+                    own_sessions.check_direct(other, connection, engine)
                     return Session(self, connection)
                 logger.warning(
                     "A transaction-mode pooler stands before %s: LISTEN and session locks don't "
@@ -164,7 +168,7 @@ class Broker:
             b"%d" % message.priority,
             message.available_at.encode() if message.available_at else None,
             b"%d" % message.ttl if message.ttl is not None else None,
-            b"off" if transient else None,
+            b"off" if transient else self._commit,
             message.job_id.encode() if message.job_id else None,
         ]
         if routed:
@@ -201,9 +205,6 @@ class Broker:
     def bindings_changed(self) -> None:
         """Forgets what it knew of exchanges."""
         self._unbound.clear()
-
-
-_SET_COMMIT = text("SELECT set_config('synchronous_commit', :value, false)")
 
 
 def _open(engine: Engine) -> Connection:

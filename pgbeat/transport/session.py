@@ -73,11 +73,9 @@ class Session:
             leases.prepare_session(connection)
             # By the indexes, whatever the statistics of an empty table say; and a crash of the
             # server may bring back what was acknowledged just before, but loses nothing.
-            connection.execute(
-                text(
-                    "SELECT set_config('plan_cache_mode', 'force_generic_plan', false), "
-                    "set_config('synchronous_commit', 'off', false)"
-                )
+            db.configure(
+                connection,
+                {"plan_cache_mode": "force_generic_plan", "synchronous_commit": "off"},
             )
         #: The consumer's id; claims are under it.
         self.id = consumers.register(connection, broker.tables, name, lease)
