@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from pgbeat.launchers import launcher as launcher
     from pgbeat.on_demand import submit as submit
     from pgbeat.reporting import Cancelled as Cancelled
+    from pgbeat.reporting import Current as Current
     from pgbeat.reporting import checkpoint as checkpoint
+    from pgbeat.reporting import current as current
     from pgbeat.reporting import is_cancelled as is_cancelled
     from pgbeat.reporting import progress as progress
     from pgbeat.reporting import report as report
@@ -35,6 +37,7 @@ _HOME = {
     "Cancelled": "pgbeat.reporting",
     "ConcurrencyPolicy": "pgbeat.concurrency",
     "Context": "pgbeat.launchers",
+    "Current": "pgbeat.reporting",
     "GenericLauncher": "pgbeat.launchers",
     "JobRequest": "pgbeat.launchers",
     "Launcher": "pgbeat.launchers",
@@ -43,6 +46,7 @@ _HOME = {
     "Skip": "pgbeat.launchers",
     "checkpoint": "pgbeat.reporting",
     "concurrency_policy": "pgbeat.concurrency",
+    "current": "pgbeat.reporting",
     "in_transaction": "pgbeat.transaction",
     "is_cancelled": "pgbeat.reporting",
     "launcher": "pgbeat.launchers",

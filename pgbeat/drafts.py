@@ -10,7 +10,7 @@ from celery import Celery
 from kombu.utils import json as kombu_json
 from sqlalchemy import Connection
 
-from pgbeat import orders, permissions, reserved
+from pgbeat import job_headers, orders, permissions, placeholders, reserved
 from pgbeat.config import Settings
 from pgbeat.errors import InvalidJob
 from pgbeat.job_policies import JobPolicy, is_storable, stored
@@ -20,10 +20,12 @@ from pgbeat.launchers import JobRequest
 from pgbeat.message_templates import Launch
 from pgbeat.orders import Stock
 from pgbeat.permissions import Actor
+from pgbeat.placeholders import Facts
 from pgbeat.publisher import check_options
 from pgbeat.registry import check_arguments, check_task
 from pgbeat.schedules import Schedule
 from pgbeat.tables import JOB_SOURCES
+from pgbeat.templates import Template
 
 #: As Celery's own beat marks what it sends.
 _OF_BEAT = {"celery_beat_task": True}
@@ -68,12 +70,13 @@ def of_verdict(
     row = verdict.schedule
     _check_call(request.args, request.kwargs, request.options)
     policy = orders.policy_of(row.job)
+    facts = verdict.facts or Facts(verdict.due_at, row.timezone or "UTC")
     args, kwargs, queue = request.args, request.kwargs, row.queue
     options = {**row.options, **request.options}
     if stock is not None:
         if policy.template is not None:
             template = stock.template(policy.template)
-            args, kwargs = args or template.args, {**template.kwargs, **kwargs}
+            args, kwargs = _over(template, args or None, kwargs, facts)
             options, queue = {**template.options, **options}, queue or template.queue
         policy = stock.policy(policy)
     if policy.priority is not None:
@@ -95,7 +98,9 @@ def of_verdict(
         is_system_job=True,
         schedule_id=row.id,
         schedule=row.name,
-        due_at=verdict.due_at,
+        due_at=facts.due_at,
+        trigger=verdict.trigger,
+        interval_start=facts.interval_start,
         queue=queue,
         options=_if_json(row, options) if options else None,
         max_attempts=settings.job_max_attempts,
@@ -104,7 +109,8 @@ def of_verdict(
     )
     if queue is not None and "queue" not in options:
         options = {**options, "queue": queue}
-    launch = Launch(job.id, job.task, args, kwargs, options, _OF_BEAT)
+    told = job_headers.headers(job.schedule, job.due_at, job.interval_start, job.trigger)
+    launch = Launch(job.id, job.task, args, kwargs, options, {**_OF_BEAT, **told})
     if stock is not None:
         job = stock.apply(job, policy)
     return Draft(job, launch, policy.unique_for)
@@ -138,6 +144,7 @@ def of_order(
     name, args, kwargs = order.task, order.args, dict(order.kwargs)
     options, queue = dict(order.options), order.queue
     policy = stock.policy(order.policy, may_waive=actor.is_admin)
+    job_id, run_at = str(uuid4()), _run_at(order, stock)
     if policy.template is not None:
         template = stock.template(policy.template)
         if name not in (None, template.task):
@@ -145,8 +152,9 @@ def of_order(
                 f"template {template.name!r} is of task {template.task!r}, not {name!r}"
             )
         name = template.task
-        args = template.args if args is None else args
-        kwargs = template.kwargs | kwargs
+        zone = str(getattr(app.timezone, "key", None) or app.timezone)
+        facts = Facts(run_at or stock.now, zone, job_id, trigger="manual")
+        args, kwargs = _over(template, args, kwargs, facts)
         options, queue = {**template.options, **options}, queue or template.queue
     if name is None:
         raise InvalidJob("a job of which task? Name a task or a template")
@@ -161,12 +169,11 @@ def of_order(
     own = order.options if order.queue is None else {**order.options, "queue": order.queue}
     require_call(actor, name, own, of_template=of_template)
     check_arguments(app, name, args, kwargs)
-    run_at = _run_at(order, stock)
     serializer = _serializer(app, name, options)
     state: State = "pending" if run_at is None else "scheduled"
     job = stock.apply(
         NewJob(
-            id=str(uuid4()),
+            id=job_id,
             namespace=stock.settings.namespace,
             task=name,
             args=_plain(list(args), serializer),
@@ -203,6 +210,16 @@ def require_call(
         permissions.require_task(actor, str(signature["task"]))
     if not actor.is_admin:
         reserved.check_for_user(options)
+
+
+def _over(
+    template: Template, args: Sequence[Any] | None, kwargs: Mapping[str, Any], facts: Facts
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Arguments over those of a template, whose own placeholders are filled in. What is given is
+    taken as it is: a caller's text may have braces in it."""
+    if args is None:
+        args = placeholders.fill(template.args, facts, "args")
+    return args, {**placeholders.fill(template.kwargs, facts, "kwargs"), **kwargs}
 
 
 def _check_call(args: Any, kwargs: Any, options: Any) -> None:

@@ -6,6 +6,7 @@
     ├── InvalidSchedule       a row names something that isn't there, or isn't well formed
     │   ├── InvalidTimetable  cron expression, interval or time zone
     │   ├── InvalidCalendar   a calendar's definition; lists every mistake at once
+    │   ├── InvalidPlaceholder  a placeholder in a row's arguments; lists every mistake at once
     │   ├── UnknownTask       a task that the app has not registered
     │   └── UnknownLauncher   a launcher that the app has not registered
     ├── InvalidJob            a job, lane, group, template or webhook is not well formed
@@ -47,6 +48,21 @@ class InvalidTimetable(InvalidSchedule):
 
 class InvalidCalendar(InvalidSchedule):
     """A calendar that schedules name can't be understood, or not be done without."""
+
+
+class InvalidPlaceholder(InvalidSchedule):
+    """Placeholders in a row's arguments can't be understood. The message lists every mistake.
+
+    `mistakes` has the place of each, such as `kwargs.days[0]`, and what is wrong there; `field` is
+    the first place.
+    """
+
+    code = "invalid_placeholder"
+
+    def __init__(self, mistakes: list[tuple[str, str]]) -> None:
+        super().__init__("; ".join(f"{place}: {said}" for place, said in mistakes))
+        self.mistakes = mistakes
+        self.field = mistakes[0][0]
 
 
 class UnknownTask(InvalidSchedule):

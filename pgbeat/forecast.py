@@ -12,9 +12,10 @@ from heapq import merge, nsmallest
 from itertools import islice
 from typing import NamedTuple
 
-from pgbeat import calendars, policies
+from pgbeat import calendars, placeholders, policies
 from pgbeat.calendars import Calendar
 from pgbeat.errors import PgbeatError
+from pgbeat.placeholders import Facts
 from pgbeat.schedules import Schedule
 from pgbeat.timetables import Interval, Timetable
 
@@ -120,6 +121,31 @@ def upcoming(
             then = jump
         moment = timetable.next_after(then)
         found = None if moment is None else (row.jittered(moment), moment)
+
+
+class Call(NamedTuple):
+    """What a due time's job would be called with."""
+
+    #: `None` where that stays in the app's code.
+    args: list[object] | None
+    kwargs: dict[str, object]
+
+
+def call(due: Expected, timetable: Timetable, timezone: str) -> Call:
+    """Returns what the row says for a due time, placeholders filled in; a launcher may know better.
+
+    `timezone` is for a row that names none. Raises `InvalidPlaceholder`.
+    """
+    row = due.schedule
+    if not row.has_placeholders:
+        return Call(row.args, row.kwargs)
+    facts = Facts(
+        due.due_at, row.timezone or timezone, row.job_id(due.due_at), row.name,
+        "after" if row.after is not None else "timetable", timetable.previous(due.due_at),
+    )  # fmt: skip
+    return Call(
+        placeholders.fill(row.args, facts, "args"), placeholders.fill(row.kwargs, facts, "kwargs")
+    )
 
 
 def _first(row: Schedule, timetable: Timetable, now: datetime) -> tuple[datetime, datetime] | None:

@@ -61,6 +61,9 @@ class NewJob(NamedTuple):
     unique_key: str | None = None
     awaits_approval: bool | None = None
     checkpoint: Any = None
+    #: Why its schedule launched it, and the timetable's time before `due_at`.
+    trigger: str | None = None
+    interval_start: datetime | None = None
 
 
 # What is left out has the column's default.
@@ -69,7 +72,8 @@ _CREATE_SQL = """
            (id, namespace, task, args, kwargs, job_source, created_by, is_system_job, dispatched_at,
             state, schedule_id, schedule, due_at, queue, options, template, run_at, lane, priority,
             tags, resources, max_attempts, retry_base, retry_cap, retry_of, group_id,
-            group_position, awaits_turn, unique_key, awaits_approval, requires_approval, checkpoint)
+            group_position, awaits_turn, unique_key, awaits_approval, requires_approval, checkpoint,
+            trigger, interval_start)
     SELECT id, namespace, task, args, kwargs, job_source, created_by, is_system_job,
            CASE WHEN is_dispatched THEN now() END,
            state, schedule_id, schedule, due_at, queue, coalesce(options, '{}'), template, run_at,
@@ -77,7 +81,7 @@ _CREATE_SQL = """
            coalesce(max_attempts, 1), coalesce(retry_base, 60) * interval '1 second',
            coalesce(retry_cap, 3600) * interval '1 second', retry_of, group_id, group_position,
            coalesce(awaits_turn, false), unique_key, coalesce(awaits_approval, false),
-           coalesce(awaits_approval, false), checkpoint
+           coalesce(awaits_approval, false), checkpoint, trigger, interval_start
       FROM json_to_recordset(CAST(:batch AS json)) AS d (
                id uuid, namespace text, task text, args jsonb, kwargs jsonb, job_source text,
                created_by text, is_system_job boolean, is_dispatched boolean, state text,
@@ -85,7 +89,8 @@ _CREATE_SQL = """
                template text, run_at timestamptz, lane text, priority smallint, tags text[],
                resources jsonb, max_attempts integer, retry_base float8, retry_cap float8,
                retry_of uuid, group_id uuid, group_position integer, awaits_turn boolean,
-               unique_key text, awaits_approval boolean, checkpoint jsonb)
+               unique_key text, awaits_approval boolean, checkpoint jsonb, trigger text,
+               interval_start timestamptz)
     ON CONFLICT DO NOTHING
 """
 _CREATE = text(_CREATE_SQL)
@@ -148,6 +153,9 @@ class Job(NamedTuple):
     finished_at: datetime | None
     worker: str | None
     error: str | None
+    #: Why its schedule launched it, and the timetable's time before `due_at`.
+    trigger: str | None
+    interval_start: datetime | None
 
     @property
     def has_ended(self) -> bool:
@@ -359,14 +367,14 @@ _TRY_AGAIN = text(
             queue, state, run_at, dispatched_at, lane, priority, tags, resources, attempt,
             max_attempts, retry_base, retry_cap, retry_of, group_id, group_position, unique_key,
             checkpoint, job_source, created_by, is_system_job, requires_approval, approved_by,
-            approved_at, awaits_approval)
+            approved_at, awaits_approval, trigger, interval_start)
     SELECT retried_by, namespace, schedule_id, schedule, due_at, template, task, args, kwargs,
            options, queue, CASE WHEN is_approved THEN 'scheduled' ELSE 'paused' END,
            now() + least(retry_base * 2 ^ least(attempt - 1, 60), retry_cap),
            CASE WHEN lane IS NULL AND is_approved THEN now() END, lane, priority, tags, resources,
            attempt + 1, max_attempts, retry_base, retry_cap, id, group_id, group_position,
            unique_key, checkpoint, job_source, created_by, is_system_job, requires_approval,
-           approved_by, approved_at, NOT is_approved
+           approved_by, approved_at, NOT is_approved, trigger, interval_start
       FROM (SELECT *, NOT requires_approval OR approved_by IS NOT NULL AS is_approved
               FROM pgbeat.jobs
              WHERE id = ANY (CAST(:ids AS uuid[])) AND retried_by IS NOT NULL) AS old

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
@@ -12,7 +12,7 @@ from celery import Celery
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import calendars, db, due, entries, policies, signals
+from pgbeat import calendars, db, due, entries, placeholders, policies, signals
 from pgbeat.config import Settings
 from pgbeat.errors import ConditionError, ConditionTimeout, InvalidSchedule, PgbeatError
 from pgbeat.integrations import django
@@ -26,9 +26,11 @@ from pgbeat.launchers import (
     find,
     read_only,
 )
+from pgbeat.placeholders import Facts
 from pgbeat.schedules import Schedule
 from pgbeat.ticks import Trigger
 from pgbeat.timetables import Timetable
+from pgbeat.timetables.zones import TICK
 
 #: Errors are kept whole up to here: a row is for reading.
 LONGEST = 2000
@@ -60,6 +62,8 @@ class Verdict(NamedTuple):
     #: Where the job comes from (`jobs.job_source`), and who asked, if not the scheduler.
     job_source: str = "scheduled_task"
     created_by: str | None = None
+    #: What its job is for; known where there is a request.
+    facts: Facts | None = None
 
     @property
     def is_reached(self) -> bool:
@@ -140,9 +144,34 @@ class Judge:
 
     def plain(self, verdict: Verdict) -> Verdict:
         """The verdict on a schedule that launches what its row says."""
-        row = verdict.schedule
-        request = JobRequest(row.args or (), row.kwargs, {}, row.task or "")
-        return verdict._replace(request=request)
+        row, facts = verdict.schedule, self.facts(verdict)
+        args, kwargs = row.args or (), row.kwargs
+        if row.has_placeholders:
+            try:
+                args = placeholders.fill(args, facts, "args")
+                kwargs = placeholders.fill(kwargs, facts, "kwargs")
+            except InvalidSchedule as error:
+                return self.broken(verdict, error)
+        request = JobRequest(args, kwargs, {}, row.task or "")
+        return verdict._replace(request=request, facts=facts)
+
+    def facts(self, verdict: Verdict) -> Facts:
+        """Returns what a job of the verdict is for.
+
+        A decision that is made again stands for the due time that failed before, not for the
+        moment of the retry.
+        """
+        row, due_at, start = verdict.schedule, verdict.due_at, None
+        with suppress(PgbeatError):  # a person may trigger what is never due
+            timetable = row.timetable(self.timezone)
+            if timetable is not None:
+                if verdict.trigger == "retry":
+                    due_at = timetable.previous(verdict.then + TICK) or due_at
+                start = timetable.previous(due_at)
+        return Facts(
+            due_at, row.timezone or self.timezone, row.job_id(verdict.due_at), row.name,
+            verdict.trigger, start,
+        )  # fmt: skip
 
     def is_quick(self, schedule: Schedule) -> bool:
         """Whether all it takes is a condition in SQL, and that one was not slow before."""
@@ -202,7 +231,8 @@ class Judge:
             read_only(connection, self._settings.condition_timeout)
             return connection
 
-        ctx = Context(row, verdict.due_at, now, connect)
+        facts = self.facts(verdict)
+        ctx = Context(row, verdict.due_at, now, connect, facts)
         try:
             with _signalled(type(launcher), row):
                 answer = launcher.launch(ctx)
@@ -211,7 +241,7 @@ class Judge:
         finally:
             for connection in opened:
                 connection.close()
-        verdict = verdict._replace(cursor=cursor, again=answer.again)
+        verdict = verdict._replace(cursor=cursor, again=answer.again, facts=facts)
         if isinstance(answer, Skip):
             return verdict._replace(skip=_storable(answer.reason))
         if row.args is None:

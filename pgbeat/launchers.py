@@ -12,7 +12,9 @@ import psycopg
 from celery.exceptions import Ignore
 from sqlalchemy import Connection, text
 
+from pgbeat import placeholders
 from pgbeat.errors import ConditionError, UnknownLauncher
+from pgbeat.placeholders import Facts
 
 if TYPE_CHECKING:
     from pgbeat.schedules import Schedule
@@ -67,8 +69,9 @@ class Context:
         due_at: datetime,
         now: datetime,
         connect: Callable[[], Connection],
+        facts: Facts | None = None,
     ) -> None:
-        #: The schedule's row.
+        #: The schedule's row, as it is: its placeholders are not filled in.
         self.schedule = schedule
         #: The time that the schedule was due, by its timetable.
         self.due_at = due_at
@@ -79,6 +82,42 @@ class Context:
         self.cursor: Any = schedule.cursor
         self._connect = connect
         self._connection: Connection | None = None
+        self._facts = facts or Facts(
+            due_at, schedule.timezone or "UTC", schedule=schedule.name, trigger="manual"
+        )
+
+    @property
+    def args(self) -> Sequence[Any]:
+        """The row's positional arguments, placeholders filled in. Raises `InvalidPlaceholder`."""
+        found: Sequence[Any] = self._filled(self.schedule.args or [], "args")
+        return found
+
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        """The row's keyword arguments, placeholders filled in. Raises `InvalidPlaceholder`."""
+        found: Mapping[str, Any] = self._filled(self.schedule.kwargs, "kwargs")
+        return found
+
+    def _filled(self, value: Any, path: str) -> Any:
+        if not self.schedule.has_placeholders:
+            return value
+        return placeholders.fill(value, self._facts, path)
+
+    @property
+    def trigger(self) -> str | None:
+        """Why it is decided now: `timetable`, `retry`, `after`, `manual` or `backfill`."""
+        return self._facts.trigger
+
+    @property
+    def interval_start(self) -> datetime | None:
+        """The timetable's time before the one that this decision is for; `None` where there is
+        none."""
+        return self._facts.interval_start
+
+    @property
+    def interval_end(self) -> datetime:
+        """The due time that this decision is for; of a retry, the one that failed before."""
+        return self._facts.interval_end
 
     @property
     def last_run(self) -> datetime | None:
@@ -115,8 +154,7 @@ class Launcher(ABC):
 
     def prepare_job_data(self, ctx: Context) -> Mapping[str, Any] | JobRequest:
         """The task's keyword arguments, or a `JobRequest`. By default, the row's arguments."""
-        row = ctx.schedule
-        return JobRequest(args=row.args or (), kwargs=row.kwargs)
+        return JobRequest(args=ctx.args, kwargs=ctx.kwargs)
 
     def get_job_type(self) -> str | None:
         """Name of the task to launch; `None` leaves it to the row."""

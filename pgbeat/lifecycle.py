@@ -3,14 +3,14 @@
 All of it is written into the open transaction, beside the state.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 from uuid import UUID
 
 import kombu.exceptions
 from sqlalchemy import Connection
 
-from pgbeat import db, jobs, slots, turns
+from pgbeat import db, job_headers, jobs, slots, turns
 from pgbeat.jobs import Ended, Job
 from pgbeat.message_templates import Launch
 from pgbeat.messages import AWAITED_HEADER
@@ -28,8 +28,14 @@ def launch(job: Job, is_awaited: bool = True) -> Launch:
     if job.run_at is not None and job.state == "scheduled":
         options["eta"] = job.run_at
     others = job.group_id is not None or (is_awaited and job.lane is not None)
-    headers = {AWAITED_HEADER: True} if others else {}
+    headers = {**({AWAITED_HEADER: True} if others else {}), **_told(job)}
     return Launch(str(job.id), job.task, job.args or (), job.kwargs or {}, options, headers)
+
+
+def _told(job: Job) -> Mapping[str, Any]:
+    return job_headers.headers(
+        job.schedule, job.due_at, job.interval_start, job.trigger, job.attempt
+    )
 
 
 def hand_out(

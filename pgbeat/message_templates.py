@@ -55,7 +55,7 @@ class Launch(NamedTuple):
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = {}
     options: Mapping[str, Any] = {}
-    #: Headers of pgbeat's own.
+    #: Headers of pgbeat's own. Those that are not `True` differ from message to message.
     headers: Mapping[str, Any] = {}
 
 
@@ -183,7 +183,7 @@ class _Template:
         made = cls(message, check, shown)
         values = made._values(launch)
         actual = {
-            **{name: headers.get(name) for name in _TAGS},
+            **{name: headers.get(name) for name in (*_TAGS, *_varying(launch))},
             "correlation_id": properties.get("correlation_id"),
             "body": payload["body"],
         }
@@ -194,7 +194,7 @@ class _Template:
         marked = {
             **payload,
             "body": marks["body"],
-            "headers": {**headers, **{name: marks[name] for name in _TAGS}},
+            "headers": {**headers, **{name: marks[name] for name in (*_TAGS, *_varying(launch))}},
             "properties": {
                 **properties,
                 "correlation_id": marks["correlation_id"],
@@ -216,13 +216,14 @@ class _Template:
         values = self._values(launch)
         pieces = [self._parts[0]]
         for name, part in zip(self._names, self._parts[1:], strict=True):
-            pieces += (quoted(values[name]), part)
+            value = values[name]
+            pieces += (quoted(value) if type(value) is str else _encode(value), part)
         payload = "".join(pieces)
         if self._message.job_id is None:
             return self._message._replace(payload=payload)
         return self._message._replace(payload=payload, job_id=launch.job_id)
 
-    def _values(self, launch: Launch) -> dict[str, str]:
+    def _values(self, launch: Launch) -> dict[str, Any]:
         job_id, args, kwargs = launch.job_id, tuple(launch.args), dict(launch.kwargs)
         try:
             body = _encode((args, kwargs, _EMBED))
@@ -237,4 +238,10 @@ class _Template:
             "body": b64encode(body.encode()).decode(),
             # Anything that no other message has: Celery takes a random one.
             "delivery_tag": job_id,
+            **_varying(launch),
         }
+
+
+def _varying(launch: Launch) -> dict[str, Any]:
+    """The headers that differ from message to message."""
+    return {name: value for name, value in launch.headers.items() if value is not True}

@@ -1,17 +1,22 @@
 """What a task may tell of itself while it runs, and ask: progress, checkpoints, whether to end.
 
-Outside of a task that is tracked these do nothing.
+Outside of a task that is tracked they do nothing, but `current`, which needs no tracking.
 """
 
 import logging
 import math
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
 
-from celery._state import get_current_task
+from celery._state import get_current_task, get_current_worker_task
 from celery.exceptions import Ignore
 from sqlalchemy import text
 
 from pgbeat import attempts
+from pgbeat.job_headers import ATTEMPT as ATTEMPT_HEADER
+from pgbeat.job_headers import DUE_AT, INTERVAL_START, SCHEDULE, TRIGGER
+from pgbeat.messages import JOB_HEADER
 
 if TYPE_CHECKING:
     from pgbeat.attempts import Attempt
@@ -32,6 +37,51 @@ class Cancelled(Ignore):  # type: ignore[misc,unused-ignore]
     Clean up and let it pass, and the job is cancelled. As with Celery's `Ignore`, no result is
     stored.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """The job that a task runs for. What its schedule would say is `None` for a job that a person
+    or a program made."""
+
+    #: Its id, which is the Celery task's too.
+    job_id: str
+    #: Which attempt at the work this job is, from 1; Celery's own retries are not counted.
+    attempt: int = 1
+    #: The schedule's name.
+    schedule: str | None = None
+    #: When it was due, in UTC: by the timetable, however late it runs.
+    due_at: datetime | None = None
+    #: The timetable's time before `due_at`; `None` where the timetable has none.
+    interval_start: datetime | None = None
+    #: Why it was launched: `timetable`, `retry`, `after`, `manual` or `backfill`.
+    trigger: str | None = None
+
+    @property
+    def interval_end(self) -> datetime | None:
+        """The end of the interval that the job is for: `due_at`."""
+        return self.due_at
+
+
+def current() -> Current | None:
+    """Returns the job that the running task is for; `None` outside of a task, and in a task that
+    is no job of pgbeat's."""
+    task = get_current_worker_task()
+    request: Any = None if task is None else task.request
+    if request is None or not getattr(request, JOB_HEADER, None):
+        return None
+    return Current(
+        job_id=str(request.id),
+        attempt=int(getattr(request, ATTEMPT_HEADER, None) or 1),
+        schedule=getattr(request, SCHEDULE, None),
+        due_at=_read(getattr(request, DUE_AT, None)),
+        interval_start=_read(getattr(request, INTERVAL_START, None)),
+        trigger=getattr(request, TRIGGER, None),
+    )
+
+
+def _read(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
 
 
 def progress(done: float, total: float | None = None, message: str | None = None) -> None:

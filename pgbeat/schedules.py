@@ -24,8 +24,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from pgbeat import job_policies
+from pgbeat import job_policies, placeholders
 from pgbeat.errors import AlreadyExists, InvalidJob, InvalidSchedule, InvalidTimetable, NotFound
+from pgbeat.placeholders import in_use
 from pgbeat.tables import schedules
 from pgbeat.timetables import (
     NEVER,
@@ -145,6 +146,13 @@ class Schedule(NamedTuple):
             and self.condition_sql is not None
             and self.args is not None
         )
+
+    @property
+    def has_placeholders(self) -> bool:
+        """Whether its arguments have placeholders to fill in. Those of the app's code have none:
+        they are what Celery's own beat would send."""
+        is_empty = not self.args and not self.kwargs
+        return not is_empty and self.source != "code" and in_use((self.args, self.kwargs))
 
     @property
     def is_plain(self) -> bool:
@@ -460,6 +468,7 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
     unknown = set(values) - EDITABLE
     if unknown:
         raise InvalidSchedule(f"a schedule has no {', '.join(sorted(unknown))} that can be set")
+    placeholders.check(values.get("args"), values.get("kwargs"))
     job = values.get("job", ())
     if not isinstance(job, Mapping | None):
         return dict(values)  # not given, or what the database has a sentence for

@@ -325,6 +325,8 @@ jobs = Table(
     Column("cancel_reason", Text),
     Column("checkpoint", JSONB(none_as_null=True)),
     Column("requires_approval", Boolean, nullable=False, server_default=text("false")),
+    Column("trigger", Text),
+    _time("interval_start"),
     CheckConstraint(
         "state IN ('pending', 'scheduled', 'running', 'paused', 'completed', 'failed', "
         "'cancelled', 'skipped')",

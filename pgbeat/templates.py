@@ -16,6 +16,7 @@ from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.exclusions import near
 from pgbeat.job_policies import JobPolicy
 from pgbeat.names import name_problem
+from pgbeat.placeholders import mistakes
 from pgbeat.tables import schedules, templates
 
 
@@ -165,12 +166,14 @@ def _problems(connection: Connection, values: Mapping[str, Any], namespace: str)
                 json.dumps(values[key], allow_nan=False)
             except (TypeError, ValueError) as error:
                 yield f"{key} is not JSON: {error}"
+    for key in ("args", "kwargs"):
+        yield from (f"{place}: {said}" for place, said in mistakes(values[key], key))
     for key in ("eta", "countdown"):
         if isinstance(values["options"], Mapping) and key in values["options"]:
             yield f"options has {key!r}; who makes a job of it says when"
     if isinstance(values["job"], Mapping):
-        policy, mistakes = job_policies.read(values["job"])
-        yield from (f"job: {key}: {sentence}" for key, sentence in mistakes)
+        policy, unfit = job_policies.read(values["job"])
+        yield from (f"job: {key}: {sentence}" for key, sentence in unfit)
         if policy.template is not None:
             yield "job names a template; a template is not made from another"
         if policy.lane is not None and not lanes.load(

@@ -93,6 +93,7 @@ def test_as_json(database: str) -> None:
             {
                 "at": f"2030-01-07T{time}:00Z", "due_at": f"2030-01-07T{time}:00Z",
                 "schedule": name, "certain": name == "hourly", "skip": None, "note": None,
+                "args": [], "kwargs": {}, "error": None,
             }
             for time, name in (("12:00", "hourly"), ("13:00", "hourly"), ("13:30", "asked"))
         ],

@@ -86,6 +86,25 @@ def test_same_message_with_options(both: Both, options: Any) -> None:
     assert made == expected
 
 
+def test_same_message_with_headers_that_differ(app: Celery) -> None:
+    def launch(number: int) -> Launch:
+        headers = {
+            "celery_beat_task": True,
+            "pgbeat_schedule": f"é {number}",
+            "pgbeat_job_attempt": 2,
+        }
+        return Launch(IDS[number], "tests.add", (1,), {}, {}, headers)
+
+    slow, quick = TransactionPublisher(app), TransactionPublisher(app)
+    slow.publish(launch(1))
+    quick.publish(launch(2))
+    assert quick._templates.message(launch(1)) is not None
+    quick.publish(launch(1))
+    [expected], [made] = slow._made[IDS[1]], quick._made[IDS[1]]
+    assert _readable(made.payload) == _readable(expected.payload)
+    assert _readable(made.payload)["headers"]["pgbeat_schedule"] == "é 1"
+
+
 @pytest.mark.parametrize(
     "options", [{"expires": 60}, {"countdown": 10}, {"compression": "gzip"}, {"link": None}]
 )

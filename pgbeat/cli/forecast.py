@@ -14,8 +14,8 @@ from pgbeat.cli.options import in_zone, read_moment
 from pgbeat.cli.printing import counted, line, span, utc
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
-from pgbeat.errors import InvalidSchedule
-from pgbeat.forecast import Expected, Forecast, Load, forecast, is_certain
+from pgbeat.errors import InvalidPlaceholder, InvalidSchedule
+from pgbeat.forecast import Call, Expected, Forecast, Load, call, forecast, is_certain
 from pgbeat.schedules import Schedule
 from pgbeat.timetables import Timetable, zone
 
@@ -84,9 +84,9 @@ def forecast_command(
         start=None if start is None else begin, timezone=target.timezone, limit=limit,
     )  # fmt: skip
     if as_json:
-        printing.echo_json(_json(rows, found, by_minute=by_minute))
+        printing.echo_json(_json(target, rows, found, by_minute=by_minute))
     else:
-        _show(rows, found, limit, by_minute=by_minute)
+        _show(target, rows, found, limit, by_minute=by_minute)
     _remark(target, rows, found)
 
 
@@ -103,7 +103,26 @@ def _timetables(target: Target) -> Callable[[Schedule], Timetable]:
     return timetable
 
 
-def _json(rows: list[Schedule], found: Forecast, *, by_minute: bool) -> dict[str, Any]:
+def _call(target: Target, due: Expected) -> tuple[Call | None, str | None]:
+    """What a due time's job would be called with, or what is wrong with the row's placeholders."""
+    try:
+        return call(due, _timetables(target)(due.schedule), target.timezone), None
+    except InvalidPlaceholder as error:
+        return None, str(error)
+
+
+def _called(target: Target, due: Expected) -> dict[str, Any]:
+    found, error = _call(target, due)
+    return {
+        "args": None if found is None else found.args,
+        "kwargs": None if found is None else found.kwargs,
+        "error": error,
+    }
+
+
+def _json(
+    target: Target, rows: list[Schedule], found: Forecast, *, by_minute: bool
+) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "from": found.start,
         "to": found.end,
@@ -120,6 +139,7 @@ def _json(rows: list[Schedule], found: Forecast, *, by_minute: bool) -> dict[str
                 "certain": is_certain(due.schedule),
                 "skip": due.skip,
                 "note": due.note,
+                **_called(target, due),
             }
             for due in found.times
         ],
@@ -136,7 +156,9 @@ def _json(rows: list[Schedule], found: Forecast, *, by_minute: bool) -> dict[str
     return answer
 
 
-def _show(rows: list[Schedule], found: Forecast, limit: int, *, by_minute: bool) -> None:
+def _show(
+    target: Target, rows: list[Schedule], found: Forecast, limit: int, *, by_minute: bool
+) -> None:
     length = span(found.end - found.start)
     if not found.total and not found.after:
         click.echo(f"Nothing is due in {length}.")
@@ -144,7 +166,7 @@ def _show(rows: list[Schedule], found: Forecast, limit: int, *, by_minute: bool)
     if by_minute:
         _show_minutes(found)
     else:
-        _show_times(found, limit)
+        _show_times(target, found, limit)
     names = len(rows) - sum(not row.enabled or row.paused_at is not None for row in rows)
     parts = [
         f"{number:,} {words}"
@@ -163,13 +185,13 @@ def _show(rows: list[Schedule], found: Forecast, limit: int, *, by_minute: bool)
         click.echo(f"The most in a minute: {_load(found.peak)}, at {_minute(found.peak)} UTC.")
 
 
-def _show_times(found: Forecast, limit: int) -> None:
+def _show_times(target: Target, found: Forecast, limit: int) -> None:
     listed = found.times, found.after[:limit]
     if not any(listed):
         return
     table = printing.table("when (UTC)", "schedule", "", folding={"schedule", ""})
     for due in found.times:
-        table.add_row(utc(due.at), line(due.schedule.name), _how(due))
+        table.add_row(utc(due.at), line(due.schedule.name), _how(target, due))
     for row in found.after[:limit]:
         table.add_row(printing.timetable(row), line(row.name), "?")
     printing.show(table)
@@ -179,7 +201,7 @@ def _show_times(found: Forecast, limit: int) -> None:
     click.echo()
 
 
-def _how(due: Expected) -> Text:
+def _how(target: Target, due: Expected) -> Text:
     """Whether it is launched, and what is to be said besides."""
     row = due.schedule
     if due.skip is not None:
@@ -194,6 +216,14 @@ def _how(due: Expected) -> Text:
         text = Text("? by the app's code")
     if due.note is not None:
         text.append(f"{'; ' if text else ''}{line(due.note)}")
+    if due.skip is None and row.has_placeholders:
+        found, error = _call(target, due)
+        if found is None:
+            said = Text.assemble(("fails", printing.STYLES["failed"]), f": {line(error)}")
+        else:
+            shown = [printing.compact(value) for value in found if value]
+            said = Text(f"with {line(', '.join(shown))}")
+        text.append(Text.assemble("; " if text else "", said))
     return text
 
 

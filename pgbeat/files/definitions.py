@@ -12,6 +12,7 @@ from pgbeat.errors import InvalidTimetable
 from pgbeat.files.documents import Mistake
 from pgbeat.files.fields import FIELDS, TIMETABLES
 from pgbeat.job_policies import JobPolicy
+from pgbeat.placeholders import mistakes
 from pgbeat.timetables import parse_cron, parse_rrule, parse_solar, zone
 
 #: A line and a column, from 1.
@@ -52,6 +53,8 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 
 def misfit(field: str, value: Any) -> str | None:
     """What is wrong with a value that its field's kind doesn't know."""
+    if field in ("args", "kwargs"):
+        return "; ".join(f"{place}: {said}" for place, said in mistakes(value, field)) or None
     parser = _PARSERS.get(field)
     if parser is not None:
         try:

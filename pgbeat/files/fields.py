@@ -53,8 +53,14 @@ FIELDS = {
             "Which end of that job launches; finished is either.", "completed",
         ),
         Field("timezone", Text("Europe/Oslo"), "The zone of its times, an IANA name."),
-        Field("args", Json(list, [1, "two"]), "The task's positional arguments.", []),
-        Field("kwargs", Json(dict, {"area": "DK1"}), "The task's keyword arguments.", {}),
+        Field(
+            "args", Json(list, [1, "two"]),
+            "The task's positional arguments; {{ due_at | date }} and its like are filled in.", [],
+        ),
+        Field(
+            "kwargs", Json(dict, {"area": "DK1"}),
+            "The task's keyword arguments; {{ due_at | date }} and its like are filled in.", {},
+        ),
         Field("queue", Text("slow"), "The queue to publish to; the task's own by default."),
         Field(
             "options", Json(dict, {"priority": 3}),

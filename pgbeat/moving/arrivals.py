@@ -11,6 +11,7 @@ from typing import Any
 
 from kombu.utils.json import dumps
 
+from pgbeat import placeholders
 from pgbeat.entries import row_name
 from pgbeat.errors import InvalidSchedule
 from pgbeat.moving.timetables import Unmovable, When
@@ -96,6 +97,8 @@ def arguments(args: Any, kwargs: Any) -> dict[str, Any]:
     for name, kind, noun in (("args", list, "array"), ("kwargs", dict, "object")):
         if not isinstance(found[name], kind):
             raise Unmovable(f"its {name} is no JSON {noun}: {_short(found[name])}")
+    if placeholders.in_use((found["args"], found["kwargs"])):  # to the other beat, they are text
+        found = {name: placeholders.escape(value) for name, value in found.items()}
     return found
 
 

@@ -23,6 +23,7 @@ from pgbeat.errors import (
     ConfigError,
     Forbidden,
     InvalidJob,
+    InvalidPlaceholder,
     InvalidSchedule,
     InvalidToken,
     InvalidTransition,
@@ -146,7 +147,10 @@ def _ours(request: Request, error: Exception) -> Response:
     headers = {"WWW-Authenticate": 'Bearer realm="pgbeat"'} if status == 401 else None
     # What the command line has for it.
     said = str(error).replace(" (--admin)", "")
-    return problem(request, status, said, headers=headers)
+    errors = None
+    if isinstance(error, InvalidPlaceholder):
+        errors = [Mistake(where=f"body.{place}", detail=why) for place, why in error.mistakes]
+    return problem(request, status, said, errors=errors, headers=headers)
 
 
 def _away(request: Request, error: Exception) -> Response:

@@ -45,7 +45,12 @@ CANCEL_REASON = """
 ALTER TABLE pgbeat.jobs ADD COLUMN cancel_reason text;
 """
 
+# What a task can ask about the due time that it is for.
+DUE_TIMES = """
+ALTER TABLE pgbeat.jobs ADD COLUMN trigger text, ADD COLUMN interval_start timestamptz;
+"""
+
 
 def upgrade() -> None:
-    for script in (MINIMUM, APPROVAL, MESSAGE_ENDS, CANCEL_REASON):
+    for script in (MINIMUM, APPROVAL, MESSAGE_ENDS, CANCEL_REASON, DUE_TIMES):
         op.execute(script.strip())

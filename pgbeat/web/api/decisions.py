@@ -2,10 +2,10 @@
 
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query
@@ -13,8 +13,9 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from pgbeat import calendars, db, manual, notes, rehearsal, schedules, ticks
 from pgbeat.backfill import backfill, due_times, gaps
-from pgbeat.errors import InvalidSchedule
-from pgbeat.forecast import exclusion, upcoming
+from pgbeat.errors import InvalidPlaceholder, InvalidSchedule
+from pgbeat.forecast import Expected, call, exclusion, upcoming
+from pgbeat.timetables import Timetable
 from pgbeat.web.api.bodies import Body
 from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read
 from pgbeat.web.api.schedule_models import Name
@@ -85,6 +86,11 @@ class UpcomingTick(BaseModel):
 
     at: datetime
     skip: str | None = Field(description="Why it will be skipped, where that is known.")
+    args: list[Any] | None = Field(
+        description="What its row says, placeholders filled in; null where the app's code says it, "
+        "or where a placeholder can't be filled in."
+    )
+    kwargs: dict[str, Any] | None
 
 
 class ScheduleForecast(BaseModel):
@@ -299,6 +305,19 @@ def _tick(entry: ticks.Entry) -> Tick:
     )
 
 
+def _upcoming(
+    due: Expected, now: datetime, timetable: Timetable | None, timezone: str
+) -> UpcomingTick:
+    args: Any = None
+    kwargs: Any = None
+    if timetable is not None:
+        with suppress(InvalidPlaceholder):
+            args, kwargs = call(due, timetable, timezone)
+    return UpcomingTick(
+        at=max(due.at, now).astimezone(UTC), skip=due.skip, args=args, kwargs=kwargs
+    )
+
+
 @router.get("/{name}/forecast", summary="Say when a schedule will be due")
 def schedule_forecast(
     backend: TheBackend,
@@ -319,7 +338,6 @@ def schedule_forecast(
     return ScheduleForecast(
         schedule_name=name,
         upcoming=[
-            UpcomingTick(at=max(each.at, now).astimezone(UTC), skip=each.skip)
-            for each in islice(times, count)
+            _upcoming(each, now, timetable, backend.timezone) for each in islice(times, count)
         ],
     )

@@ -1,0 +1,309 @@
+"""Placeholders in a row's arguments: `{{ due_at | date }}` becomes `2026-06-01` in the job.
+
+The grammar, all of it (`docs/schedules.md` explains it):
+
+    placeholder = "{{" source { "|" filter } "}}"
+    source      = name | text
+    filter      = name [ "(" text ")" ]
+    text        = "'" characters "'" | '"' characters '"'
+
+It is parsed here, and nothing of it is ever given to Python, to SQL or to a template engine.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime, timedelta
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
+
+from pgbeat.errors import InvalidPlaceholder, InvalidTimetable
+from pgbeat.timetables import parse_duration, zone
+
+#: What a source or a filter gives.
+Kind = Literal["time", "text", "number"]
+
+
+class Facts(NamedTuple):
+    """What placeholders can name."""
+
+    due_at: datetime
+    #: The zone of the schedule's clock; its times are shown by it.
+    timezone: str
+    job_id: str | None = None
+    schedule: str | None = None
+    trigger: str | None = None
+    interval_start: datetime | None = None
+
+    @property
+    def interval_end(self) -> datetime:
+        """The end of the interval, which is the due time."""
+        return self.due_at
+
+
+_SOURCES: dict[str, Kind] = {
+    "due_at": "time", "interval_start": "time", "interval_end": "time",
+    "schedule": "text", "trigger": "text", "job_id": "text",
+}  # fmt: skip
+#: What `format` may have after a percent sign: what no locale changes.
+_DIRECTIVES = "YmdHMSjGVuyz%"
+_DAY = timedelta(days=1)
+
+
+def _format(moment: datetime, pattern: str) -> str:
+    return moment.strftime(pattern)
+
+
+def _shift(moment: datetime, length: timedelta) -> datetime:
+    """Whole days go by the clock on the wall, anything else by elapsed time."""
+    if not length % _DAY:
+        return moment + length
+    local = moment.tzinfo
+    return (moment.astimezone(_utc) + length).astimezone(local)
+
+
+def _duration(text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except InvalidTimetable as error:
+        raise ValueError(str(error)) from None
+
+
+def _zone(text: str) -> Any:
+    try:
+        return zone(text)
+    except InvalidTimetable as error:
+        raise ValueError(str(error)) from None
+
+
+def _pattern(text: str) -> str:
+    for directive in re.findall(r"%(.?)", text, re.S):
+        if not directive or directive not in _DIRECTIVES:
+            known = ", ".join(f"%{letter}" for letter in _DIRECTIVES)
+            raise ValueError(f"%{directive} is not one of {known}")
+    return text
+
+
+_utc = zone("UTC")
+
+
+class _Filter(NamedTuple):
+    """A filter: what it takes and gives, and how it reads its argument, if it has one."""
+
+    takes: Kind
+    gives: Kind
+    apply: Callable[..., Any]
+    argument: Callable[[str], Any] | None = None
+    example: str = ""
+
+
+_FILTERS = {
+    "date": _Filter("time", "text", lambda moment: moment.date().isoformat()),
+    "time": _Filter("time", "text", lambda moment: moment.strftime("%H:%M:%S")),
+    "iso": _Filter("time", "text", datetime.isoformat),
+    "timestamp": _Filter("time", "number", lambda moment: int(moment.timestamp())),
+    "format": _Filter("time", "text", _format, _pattern, "%Y/%m/%d"),
+    "timezone": _Filter("time", "time", datetime.astimezone, _zone, "UTC"),
+    "plus": _Filter("time", "time", _shift, _duration, "1 day"),
+    "minus": _Filter("time", "time", lambda m, length: _shift(m, -length), _duration, "1 day"),
+    "upper": _Filter("text", "text", str.upper),
+    "lower": _Filter("text", "text", str.lower),
+}
+#: What may stand in for something that isn't known, whatever it is.
+_DEFAULT = "default"
+
+
+class _Expression(NamedTuple):
+    """A placeholder that was parsed."""
+
+    written: str
+    #: A name of `_SOURCES`, or the text itself.
+    source: str
+    is_text: bool
+    filters: tuple[tuple[str, Any], ...]
+
+    def value(self, facts: Facts) -> Any:
+        """Returns what it stands for: text, a number, or `None` where that is not known."""
+        found: Any = self.source if self.is_text else getattr(facts, self.source)
+        if isinstance(found, datetime):
+            found = found.astimezone(zone(facts.timezone))
+        for name, argument in self.filters:
+            if name == _DEFAULT:
+                found = argument if found is None else found
+            elif found is not None:
+                kind = _FILTERS[name]
+                found = kind.apply(found) if kind.argument is None else kind.apply(found, argument)
+        return found.isoformat() if isinstance(found, datetime) else found
+
+
+def in_use(value: Any) -> bool:
+    """Returns whether a value of JSON has a placeholder, or what looks like one."""
+    if isinstance(value, str):
+        return "{{" in value
+    if isinstance(value, list | tuple):
+        return any(map(in_use, value))
+    return isinstance(value, Mapping) and any(map(in_use, value.values()))
+
+
+def fill(value: Any, facts: Facts, path: str = "") -> Any:
+    """Returns the value with its placeholders filled in; what has none stays as it is.
+
+    A text that is one placeholder becomes what that stands for, number and null included; in a
+    longer text it becomes text. Raises `InvalidPlaceholder` for one that can't be understood, and
+    for one in a longer text that stands for nothing.
+    """
+    if isinstance(value, str):
+        return _filled(value, facts, path) if "{{" in value else value
+    if isinstance(value, list | tuple):
+        return [fill(each, facts, f"{path}[{number}]") for number, each in enumerate(value)]
+    if isinstance(value, Mapping):
+        return {key: fill(each, facts, _below(path, key)) for key, each in value.items()}
+    return value
+
+
+def check(args: Any, kwargs: Any) -> None:
+    """Raises `InvalidPlaceholder`, which lists every mistake, for arguments that have some."""
+    found = [*mistakes(args, "args"), *mistakes(kwargs, "kwargs")]
+    if found:
+        raise InvalidPlaceholder(found)
+
+
+def mistakes(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Yields what is wrong with a value's placeholders: the place of each, and a sentence."""
+    if isinstance(value, str):
+        try:
+            _parsed(value)
+        except ValueError as error:
+            yield path, str(error)
+    elif isinstance(value, list | tuple):
+        for number, each in enumerate(value):
+            yield from mistakes(each, f"{path}[{number}]")
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield from mistakes(each, _below(path, key))
+
+
+def escape(value: Any) -> Any:
+    """Returns a value whose placeholders, once filled in, give this one: its braces are meant."""
+    if isinstance(value, str):
+        return value.replace("{{", "{{ '{{' }}")
+    if isinstance(value, list | tuple):
+        return [escape(each) for each in value]
+    if isinstance(value, Mapping):
+        return {key: escape(each) for key, each in value.items()}
+    return value
+
+
+def _below(path: str, key: Any) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _filled(text: str, facts: Facts, path: str) -> Any:
+    try:
+        parts = _parsed(text)
+        if len(parts) == 1 and isinstance(parts[0], _Expression):
+            return parts[0].value(facts)
+        written = []
+        for part in parts:
+            found = part.value(facts) if isinstance(part, _Expression) else part
+            if found is None and isinstance(part, _Expression):
+                raise ValueError(
+                    f"{part.written} stands for nothing here; add | default('…'), or let it be the "
+                    "whole text, which then is null"
+                )
+            written.append(str(found))
+    except (ValueError, OverflowError) as error:
+        raise InvalidPlaceholder([(path, str(error))]) from None
+    return "".join(written)
+
+
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<name>[A-Za-z_]\w*)|'(?P<one>[^']*)'|"(?P<two>[^"]*)"|(?P<sign>[|()]|\}\}))"""
+)
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> tuple[str | _Expression, ...]:
+    """The parts of a text. Raises `ValueError`, with what is wrong."""
+    parts: list[str | _Expression] = []
+    position = 0
+    while (start := text.find("{{", position)) >= 0:
+        if start > position:
+            parts.append(text[position:start])
+        tokens, position = _tokens(text, start)
+        parts.append(_expression(text[start:position], tokens))
+    if position < len(text):
+        parts.append(text[position:])
+    return tuple(parts)
+
+
+def _tokens(text: str, start: int) -> tuple[list[tuple[str, str]], int]:
+    """What stands between the braces that begin at `start`, and where they end."""
+    tokens: list[tuple[str, str]] = []
+    position = start + 2
+    while match := _TOKEN.match(text, position):
+        kind, position = str(match.lastgroup), match.end()
+        value = match[kind]
+        if value == "}}" and kind == "sign":
+            return tokens, position
+        tokens.append(("text" if kind in ("one", "two") else kind, value))
+    shown = text[start : start + 40]
+    raise ValueError(
+        f"{shown!r} can't be read from {text[position : position + 10]!r} on; a placeholder looks "
+        "like {{ due_at | date }}, and braces that are meant are written {{ '{{' }}"
+    )
+
+
+def _expression(written: str, tokens: list[tuple[str, str]]) -> _Expression:
+    kind, source = tokens[0] if tokens else ("sign", "")
+    if kind == "sign":
+        raise ValueError(f"{written} names nothing; {_there_are(_SOURCES)}")
+    if kind == "name" and source not in _SOURCES:
+        raise ValueError(f"{written}: {source!r} is not known; {_hint(source, _SOURCES)}")
+    gives: Kind = "text" if kind == "text" else _SOURCES[source]
+    filters: list[tuple[str, Any]] = []
+    rest = tokens[1:]
+    while rest:
+        if rest[0] != ("sign", "|") or len(rest) < 2 or rest[1][0] != "name":
+            raise ValueError(f"{written}: a filter is written | NAME or | NAME('TEXT')")
+        name, argument, rest = rest[1][1], None, rest[2:]
+        if rest[:1] == [("sign", "(")]:
+            if len(rest) < 3 or rest[1][0] != "text" or rest[2] != ("sign", ")"):
+                raise ValueError(f"{written}: {name} takes one text, as in {name}('…')")
+            argument, rest = rest[1][1], rest[3:]
+        try:
+            gives, value = _filter(name, argument, gives)
+        except ValueError as error:
+            raise ValueError(f"{written}: {error}") from None
+        filters.append((name, value))
+    return _Expression(written, source, kind == "text", tuple(filters))
+
+
+def _filter(name: str, argument: str | None, gives: Kind) -> tuple[Kind, Any]:
+    """What a filter gives, and its argument as it takes it."""
+    if name == _DEFAULT:
+        if argument is None:
+            raise ValueError("default takes a text, as in default('none')")
+        return gives, argument
+    found = _FILTERS.get(name)
+    if found is None:
+        known = [*_FILTERS, _DEFAULT]
+        raise ValueError(f"there is no filter {name!r}; {_hint(name, known)}")
+    if found.takes != gives:
+        raise ValueError(f"{name} is for a {found.takes}, and this is a {gives}")
+    if found.argument is None:
+        if argument is not None:
+            raise ValueError(f"{name} takes nothing in parentheses")
+        return found.gives, None
+    if argument is None:
+        raise ValueError(f"{name} takes a text, as in {name}('{found.example}')")
+    return found.gives, found.argument(argument)
+
+
+def _hint(word: str, known: Any) -> str:
+    near = get_close_matches(word, list(known), n=1)
+    return f"did you mean {near[0]!r}?" if near else _there_are(known)
+
+
+def _there_are(known: Any) -> str:
+    return f"there are {', '.join(known)}"
