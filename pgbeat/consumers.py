@@ -42,14 +42,27 @@ _REGISTER = text(
 
 
 def renew(connection: Connection, consumer: int, lease: float) -> bool:
-    """Lives for so many more seconds; whether it was known still."""
+    """Extends the consumer's lease by so many seconds.
+
+    Returns whether it could be: a lease that has run out cannot, for others may have released the
+    consumer's claims by now.
+    """
     values = {"id": consumer, "lease": lease}
     return bool(connection.execute(_RENEW, values).rowcount)
 
 
 _RENEW = text(
-    "UPDATE pgbeat.consumers SET lease_until = now() + make_interval(secs => :lease) WHERE id = :id"
+    "UPDATE pgbeat.consumers SET lease_until = clock_timestamp() + make_interval(secs => :lease) "
+    "WHERE id = :id AND lease_until >= clock_timestamp()"
 )
+
+
+def give_up(connection: Connection, consumer: int) -> None:
+    """Ends the consumer's lease now, so that others release its claims."""
+    connection.execute(_GIVE_UP, {"id": consumer})
+
+
+_GIVE_UP = text("UPDATE pgbeat.consumers SET lease_until = '-infinity' WHERE id = :id")
 
 
 def subscribe(connection: Connection, tables: BrokerTables, consumer: int, queue: int) -> None:
@@ -79,8 +92,8 @@ def unsubscribe(
 
 
 def leave(connection: Connection, tables: BrokerTables, consumer: int) -> None:
-    """The consumer is gone: what it had goes back, what was its own goes with it."""
-    bury(connection, tables, [consumer], limit=None, counts=False)
+    """Releases what the consumer has claimed, and deletes it with what was its own."""
+    _release(connection, tables, [consumer], limit=None, counts=False)
 
 
 #: Rows deleted as `dead` are dead letters from now on.
@@ -126,14 +139,19 @@ _GIVE_BACK = """
                deliveries = m.deliveries - :uncounted
           FROM unnest(ARRAY(SELECT id FROM mine WHERE spent IS NOT TRUE AND NOT over)) AS b (id)
          WHERE m.id = b.id RETURNING m.queue_id)
-    SELECT (SELECT count(*) FROM mine), count(pgbeat.announce_queue(queue_id, 'again'))
+    SELECT {result}, count(pgbeat.announce_queue(queue_id, 'again'))
       FROM (SELECT DISTINCT queue_id FROM back) AS q
 """.replace("{over}", _IS_OVER)
+#: The messages `m` of these that the consumer has claimed.
+_CLAIMED = "m.id = ANY (:messages) AND m.claimed_by IS NOT DISTINCT FROM :consumer"
+#: Those of them that another session has locked just now.
+_LEFT = f"""ARRAY(SELECT m.id FROM {{message}} m
+                   WHERE {_CLAIMED} AND m.id <> ALL (ARRAY(SELECT id FROM mine)))"""
 
 
-def _give_back(tables: BrokerTables, which: str) -> TextClause:
+def _give_back(tables: BrokerTables, which: str, result: str) -> TextClause:
     statement = _GIVE_BACK.replace("{which}", which).replace("{note}", _note(_SPENT))
-    return tables.text(statement)
+    return tables.text(statement.replace("{result}", result))
 
 
 def requeue(
@@ -144,15 +162,15 @@ def requeue(
     *,
     limit: int | None,
     counts: bool = True,
-) -> None:
+) -> list[int]:
     """Puts claimed messages back, or among the dead letters when the limit is reached.
 
-    Where it doesn't count they were not started.
+    Where it doesn't count they were not started. Returns those that another session has locked
+    just now, which must be requeued again: a claim that read a row as it was before the consumer
+    had it holds its lock for a moment, and an event loop must not wait for that.
     """
-    connection.execute(
-        _give_back(
-            tables, "m.id = ANY (:messages) AND m.claimed_by IS NOT DISTINCT FROM :consumer"
-        ),
+    left = connection.execute(
+        _give_back(tables, _CLAIMED, _LEFT),
         {
             "messages": list(messages),
             "consumer": consumer,
@@ -160,7 +178,8 @@ def requeue(
             "uncounted": 0 if counts else 1,
             "fate": "rejected",
         },
-    )
+    ).one()[0]
+    return [int(message) for message in left]
 
 
 def reject(
@@ -169,35 +188,59 @@ def reject(
     consumer: int,
     messages: Sequence[int],
     reason: str = "rejected",
-) -> None:
-    """Moves claimed messages among the dead letters."""
-    connection.execute(
+) -> list[int]:
+    """Moves claimed messages among the dead letters.
+
+    Returns those that another session has locked just now, which must be rejected again.
+    """
+    left = connection.scalar(
         tables.text(
-            """
-            WITH dead AS (DELETE FROM {message} m
-                WHERE m.id = ANY (:messages) AND m.claimed_by IS NOT DISTINCT FROM :consumer
-                RETURNING m.*)
-            """
-            + _note(":reason")
+            f"WITH mine AS (SELECT m.id FROM {{message}} m WHERE {_CLAIMED} "
+            "FOR UPDATE SKIP LOCKED), "
+            "dead AS (DELETE FROM {message} m WHERE m.id = ANY (ARRAY(SELECT id FROM mine)) "
+            f"RETURNING m.*), noted AS ({_note(':reason')}) SELECT {_LEFT}"
         ),
         {"messages": list(messages), "consumer": consumer, "reason": reason},
     )
+    return [int(message) for message in left or ()]
+
+
+# A consumer may have come back to life since the survey: its row is locked and looked at anew. A
+# claim under a lease holds the row for as long as it takes.
+_DOOMED = """
+    WITH locked AS (
+        SELECT c.id FROM pgbeat.consumers c
+         WHERE c.id = ANY (:dead) AND c.id IN (SELECT pgbeat.dead_consumers())
+           AND (c.lease_until IS NULL OR c.lease_until < clock_timestamp())
+           FOR UPDATE SKIP LOCKED)
+    SELECT id FROM locked
+    UNION ALL
+    SELECT d.id FROM unnest(CAST(:dead AS integer[])) AS d (id)
+     WHERE NOT EXISTS (SELECT FROM pgbeat.consumers c WHERE c.id = d.id)
+"""
 
 
 def bury(
+    connection: Connection, tables: BrokerTables, dead: Sequence[int], *, limit: int | None
+) -> int:
+    """Releases the claims of those of the consumers that are dead or unknown, and deletes what was
+    theirs alone. Returns how many messages they had claimed."""
+    doomed = list(connection.scalars(text(_DOOMED), {"dead": list(dead)}))
+    return _release(connection, tables, doomed, limit=limit) if doomed else 0
+
+
+def _release(
     connection: Connection,
     tables: BrokerTables,
-    dead: Sequence[int],
+    gone: Sequence[int],
     *,
     limit: int | None,
     counts: bool = True,
 ) -> int:
-    """Gives back what dead consumers had claimed, and deletes what was theirs alone; how many
-    messages they had."""
     released = connection.execute(
-        _give_back(tables, "m.claimed_by = ANY (:dead)"),
+        _give_back(tables, "m.claimed_by = ANY (:dead)", "(SELECT count(*) FROM mine)"),
         {
-            "dead": list(dead),
+            "dead": list(gone),
             "limit": limit,
             "uncounted": 0 if counts else 1,
             "fate": "to a consumer that died",
@@ -209,19 +252,37 @@ def bury(
             "RETURNING queue_id) UPDATE {queue} SET used_at = now() "
             "WHERE id IN (SELECT queue_id FROM gone) RETURNING id"
         ),
-        {"dead": list(dead)},
+        {"dead": list(gone)},
     ).all()
-    queues.delete_owned(connection, tables, dead)
+    queues.delete_owned(connection, tables, gone)
     queues.delete_abandoned(connection, tables, abandoned)
-    # A row that somebody else had locked was passed over: its consumer is for the next time.
+    # A row that another session had locked was passed over: its consumer stays for the next time.
     connection.execute(
         tables.text(
             "DELETE FROM pgbeat.consumers c WHERE id = ANY (:dead) "
             "AND NOT EXISTS (SELECT FROM {message} m WHERE m.claimed_by = c.id)"
         ),
-        {"dead": list(dead)},
+        {"dead": list(gone)},
     )
     return int(released)
+
+
+def unknown(connection: Connection, tables: BrokerTables) -> list[int]:
+    """Returns the ids that hold claims and are no consumer's: nobody else would release them."""
+    return [int(id) for id in connection.scalars(tables.text(_UNKNOWN))]
+
+
+# From one holder to the next by the index, however many messages each has claimed.
+_UNKNOWN = """
+    WITH RECURSIVE holder AS (
+        SELECT min(claimed_by) AS id FROM {message} WHERE claimed_by IS NOT NULL
+        UNION ALL
+        SELECT (SELECT min(m.claimed_by) FROM {message} m WHERE m.claimed_by > h.id)
+          FROM holder h WHERE h.id IS NOT NULL)
+    SELECT h.id FROM holder h
+     WHERE h.id IS NOT NULL
+       AND NOT EXISTS (SELECT FROM pgbeat.consumers c WHERE c.id = h.id)
+"""
 
 
 class Survey(NamedTuple):
@@ -240,7 +301,7 @@ class Survey(NamedTuple):
 _SURVEY = """
     SELECT ARRAY(SELECT d.id FROM pgbeat.dead_consumers() AS d (id)
                         JOIN pgbeat.consumers c USING (id)
-                  WHERE c.tables = CAST(:tables AS regclass)),
+                  WHERE c.tables = CAST(:tables AS regclass) AND c.id <> :consumer),
            (SELECT extract(epoch FROM min(available_at) - clock_timestamp())::float8
               FROM {message} WHERE available_at IS NOT NULL),
            coalesce((SELECT min(expires_at) FROM {message}
@@ -268,9 +329,12 @@ def take_turn(connection: Connection, tables: BrokerTables) -> bool:
     return bool(connection.scalar(tables.text(_TURN), {"tables": tables.sql("{message}")}))
 
 
-def survey(connection: Connection, tables: BrokerTables) -> Survey:
-    """Looks around; one statement, cheap where nothing is to do."""
-    values = {"tables": tables.sql("{message}")}
+def survey(connection: Connection, tables: BrokerTables, consumer: int = 0) -> Survey:
+    """Looks around for the consumer; one statement, cheap where nothing is to do.
+
+    It never finds the consumer itself dead: only others may release its claims.
+    """
+    values = {"tables": tables.sql("{message}"), "consumer": consumer}
     return Survey(*connection.execute(tables.text(_SURVEY), values).one())
 
 

@@ -38,6 +38,9 @@ def engine(
 
     The driver prepares statements only in sessions that are certainly not shared: it names them by
     counting, and behind a pooler the same name may be another client's statement.
+
+    Transactions read what is committed, whatever the default of the server, the database or the
+    role: under another isolation level they would have to be repeated.
     """
     patience = {key: value for key, value in _KEEPALIVES.items() if key not in url.query}
     given = {"application_name": name, "connect_timeout": 10, **patience, **(connect_args or {})}
@@ -45,7 +48,12 @@ def engine(
         url,
         connect_args=given,
         json_deserializer=_decode,
-        **{"poolclass": NullPool, "pool_pre_ping": True, **options},
+        **{
+            "poolclass": NullPool,
+            "pool_pre_ping": True,
+            "isolation_level": "READ COMMITTED",
+            **options,
+        },
     )
     event.listen(made, "connect", _connected)
     return made
@@ -136,6 +144,21 @@ _IDENTITY = text(
     "SELECT oid::bigint, pg_postmaster_start_time() FROM pg_database "
     "WHERE datname = current_database()"
 )
+
+
+def isolate(connection: Connection) -> bool:
+    """Has statements outside a transaction read what is committed, as those inside one do.
+
+    Returns whether that is so now. Where the session is others' too, the default of the server, the
+    database or the role stays: under another one, each statement needs a transaction.
+    """
+    if has_own_session(connection):
+        configure(connection, {"default_transaction_isolation": "read committed"})
+        return True
+    return bool(connection.scalar(_DEFAULT_ISOLATION) == "read committed")
+
+
+_DEFAULT_ISOLATION = text("SHOW default_transaction_isolation")
 
 
 def driver(connection: Connection) -> "psycopg.Connection[Any]":
@@ -243,7 +266,9 @@ def transaction(connection: Connection) -> Iterator[Connection]:
     connection.execute(_COMMIT)
 
 
-_BEGIN, _COMMIT, _ROLLBACK = text("BEGIN"), text("COMMIT"), text("ROLLBACK")
+#: Begins a transaction that doesn't depend on the session's default isolation level.
+BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_BEGIN, _COMMIT, _ROLLBACK = text(BEGIN), text("COMMIT"), text("ROLLBACK")
 
 
 def recordset(batch: Iterable[Any]) -> str:

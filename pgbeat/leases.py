@@ -23,6 +23,7 @@ def prepare_session(connection: Connection, silence: float = 0.0) -> None:
     A vanished host is noticed by keepalives, a dead client of a waiting statement by the check
     interval, a frozen process by its silence (seconds; 0: never): the session ends, and with it
     its locks.
+    Its statements outside a transaction read what is committed, as those inside do.
     In a transaction, where publishing to a broker elsewhere may take its time, a minute is given.
 
     Behind a pooler, whose sessions are other clients' too, each `db.transaction` sets those of
@@ -41,6 +42,7 @@ def prepare_session(connection: Connection, silence: float = 0.0) -> None:
     db.configure(
         connection,
         {
+            "default_transaction_isolation": "read committed",
             "tcp_keepalives_idle": "2",
             "tcp_keepalives_interval": "1",
             "tcp_keepalives_count": "3",

@@ -194,7 +194,7 @@ PLANS = {
 }
 
 
-_BEGIN, _COMMIT = Statement("begin", "BEGIN"), Statement("commit", "COMMIT")
+_BEGIN, _COMMIT = Statement("begin", db.BEGIN), Statement("commit", "COMMIT")
 _ROLLBACK = Statement("rollback", "ROLLBACK")
 _encode = json.JSONEncoder(default=str).encode
 

@@ -267,15 +267,29 @@ class BrokerTables:
     def claim(self) -> Statement:
         """Claims messages: queues, at most, for which consumer; and acknowledges: ids.
 
-        Rows: id, queue_id, priority, deliveries, redelivered, payload; and one at the end with
-        nothing but, as its payload, the seconds that it took.
+        Rows: id, queue_id, priority, deliveries, redelivered, payload; and one at the end without
+        an id: as its deliveries, 1 if the consumer is alive and 0 if it is not, and may not claim;
+        as its payload, the seconds that it took.
         """
-        return Statement("claim", self.sql(_CLAIM.replace("{low}", _FROM_THE_START)))
+        return self._claiming("claim", _FROM_THE_START, _REGISTERED)
 
     @cached_property
     def claim_on(self) -> Statement:
         """The same from where the last one ended: for each queue and priority, the lowest id."""
-        return Statement("claim_on", self.sql(_CLAIM.replace("{low}", _FROM_MARKS)))
+        return self._claiming("claim_on", _FROM_MARKS, _REGISTERED)
+
+    @cached_property
+    def claim_leased(self) -> Statement:
+        """`claim` for a consumer that lives by a lease."""
+        return self._claiming("claim_leased", _FROM_THE_START, _LEASED)
+
+    @cached_property
+    def claim_leased_on(self) -> Statement:
+        """`claim_on` for a consumer that lives by a lease."""
+        return self._claiming("claim_leased_on", _FROM_MARKS, _LEASED)
+
+    def _claiming(self, name: str, low: str, alive: str) -> Statement:
+        return Statement(name, self.sql(_CLAIM.replace("{low}", low).replace("{alive}", alive)))
 
     @cached_property
     def take(self) -> Statement:
@@ -356,8 +370,10 @@ _CLAIM = """
     WITH acked AS (
         DELETE FROM {message} WHERE id = ANY ($4::bigint[])
            AND claimed_by IS NOT DISTINCT FROM $3::integer),
+    me AS MATERIALIZED ({alive}),
     picked AS MATERIALIZED (
         {low}
+        WHERE EXISTS (SELECT FROM me)
         LIMIT $2::integer),
     claimed AS (
         UPDATE {message} m
@@ -367,9 +383,14 @@ _CLAIM = """
         RETURNING m.id, m.queue_id, m.priority, m.deliveries, m.redelivered, m.payload)
     SELECT * FROM claimed
     UNION ALL
-    SELECT NULL, NULL, NULL, NULL, NULL,
+    SELECT NULL, NULL, NULL, (SELECT count(*) FROM me), NULL,
            extract(epoch FROM clock_timestamp() - statement_timestamp())::text
 """
+# A consumer with a session of its own is alive as long as it can claim; the row is missed if it
+# was deleted by hand.
+_REGISTERED = "SELECT FROM pgbeat.consumers c WHERE c.id = $3::integer"
+# One that lives by a lease keeps its row from being deleted while it claims.
+_LEASED = f"""{_REGISTERED} AND c.lease_until >= clock_timestamp() FOR KEY SHARE"""
 _FROM_THE_START = """
     SELECT r.tid
       FROM (SELECT w.queue_id

@@ -30,9 +30,9 @@ class Sessions:
         self._stack.callback(db.close, connection)
         return connection
 
-    def consumer(self, tables: BrokerTables = TABLES) -> "Claimant":
+    def consumer(self, tables: BrokerTables = TABLES, lease: float | None = None) -> "Claimant":
         """A session that is a consumer."""
-        return Claimant(self.open(), tables)
+        return Claimant(self.open(), tables, lease)
 
 
 @contextmanager
@@ -45,14 +45,28 @@ def sessions(dsn: str) -> Iterator[Sessions]:
 class Claimant:
     """A consumer: it claims, takes and acknowledges as the transport does."""
 
-    def __init__(self, connection: Connection, tables: BrokerTables = TABLES) -> None:
+    def __init__(
+        self, connection: Connection, tables: BrokerTables = TABLES, lease: float | None = None
+    ) -> None:
         self.connection, self.tables = connection, tables
         self.wire = Wire(db.driver(connection))
-        self.id = consumers.register(connection, tables, "tests")
+        self.id = consumers.register(connection, tables, "tests", lease)
+        claims = (tables.claim, tables.claim_on, tables.claim_leased, tables.claim_leased_on)
+        self._claim, self._claim_on = claims[:2] if lease is None else claims[2:]
 
     def claim(self, *queues: str, at_most: int = 1000, acked: Sequence[int] = ()) -> list[Delivery]:
         """Claims from the queues, and acknowledges."""
-        return self._run(self.tables.claim, queues, at_most, acked)
+        return self._run(self._claim, queues, at_most, acked)
+
+    def begin_claim(self, queue: str) -> None:
+        """Sends a claim, whose answer `end_claim` waits for."""
+        ids = array([queue_id(self.connection, queue, self.tables)])
+        self.wire.send(self._claim, ids, b"1", b"%d" % self.id, b"{}")
+        self.wire.flush()
+
+    def end_claim(self) -> list[Delivery]:
+        """What was claimed."""
+        return deliveries(self.wire.finish())
 
     def take(self, *queues: str, at_most: int = 1000, acked: Sequence[int] = ()) -> list[Delivery]:
         """Takes from the queues for good, and acknowledges."""
@@ -64,7 +78,7 @@ class Claimant:
         priorities, lowest = array([m[1] for m in marks]), array([m[2] for m in marks])
         number, mine = b"%d" % at_most, b"%d" % self.id
         return deliveries(
-            self.wire.run(self.tables.claim_on, ids, number, mine, b"{}", priorities, lowest)
+            self.wire.run(self._claim_on, ids, number, mine, b"{}", priorities, lowest)
         )
 
     def ack(self, *messages: int) -> int:

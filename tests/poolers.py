@@ -37,6 +37,7 @@ class Pooler:
         config.write_text(
             f"[databases]\n* = {upstream}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
             f"listen_port = {self.port}\nunix_socket_dir =\nauth_type = any\n"
+            f"admin_users = {server['user']}\n"
             "pool_mode = transaction\nignore_startup_parameters = extra_float_digits\n" + more
         )
         for each in (folder, *folder.parents[:3]):

@@ -103,14 +103,48 @@ def test_a_lease_is_a_life_without_a_session(opened: Sessions, connection: Conne
             text("UPDATE pgbeat.consumers SET lease_until = now() - interval '1 second'")
         )
 
+    assert consumers.renew(connection, leased, 60)
     let_it_run_out()
     assert dead(connection) == [leased]
-    assert consumers.renew(connection, leased, 60)
-    assert dead(connection) == []
-    let_it_run_out()
+    assert not consumers.renew(connection, leased, 60)  # others may count it as dead already
     consumers.bury(connection, TABLES, dead(connection), limit=None)
     assert not consumers.renew(connection, leased, 60)
     assert registered(connection) == set()
+
+
+def test_a_consumer_does_not_survey_itself(opened: Sessions, connection: Connection) -> None:
+    one = opened.consumer(lease=60)
+    connection.execute(
+        text("UPDATE pgbeat.consumers SET lease_until = now() - interval '1 second'")
+    )
+    assert consumers.survey(one.connection, TABLES, one.id).dead == []
+    assert consumers.survey(connection, TABLES).dead == [one.id]
+
+
+def test_who_is_alive_again_is_not_buried(opened: Sessions, connection: Connection) -> None:
+    """Between the survey and the burial, or while its row is locked."""
+    put(connection, "q", "1", "2")
+    session, leased = opened.consumer(), opened.consumer(lease=60)
+    session.claim("q", at_most=1)
+    leased.claim("q")
+    assert consumers.bury(connection, TABLES, [session.id, leased.id], limit=None) == 0
+    assert registered(connection) == {session.id, leased.id}
+    assert depths(connection) == {"q": 0}
+
+
+def test_claims_of_unknown_consumers_go_back(opened: Sessions, connection: Connection) -> None:
+    """As a consumer left them that claimed after it was deleted, or a table that was restored."""
+    put(connection, "q", "1", "2", "3")
+    lost, other = opened.consumer(), opened.consumer()
+    lost.claim("q", at_most=1)
+    other.claim("q", at_most=1)
+    assert consumers.unknown(connection, TABLES) == []
+    connection.execute(text("DELETE FROM pgbeat.consumers WHERE id = :id"), {"id": lost.id})
+    assert consumers.unknown(connection, TABLES) == [lost.id]
+    assert consumers.bury(connection, TABLES, [lost.id], limit=20) == 1
+    assert state(connection)["1"] == (True, None, 1, True)
+    assert state(connection)["2"] == (False, other.id, 1, False)
+    assert consumers.unknown(connection, TABLES) == []
 
 
 def test_who_subscribes_is_counted(opened: Sessions, connection: Connection) -> None:
@@ -145,6 +179,28 @@ def test_what_is_requeued_comes_back_in_its_place(opened: Sessions, connection: 
     found = other.claim("q")
     assert payloads(found) == ["2", "4", "low"]
     assert [(d.deliveries, d.redelivered) for d in found] == [(2, True), (1, False), (1, False)]
+
+
+def test_what_is_locked_is_left_to_be_requeued_later(
+    opened: Sessions, connection: Connection
+) -> None:
+    """A claim that looks at a row as it was before holds its lock for a moment."""
+    put(connection, "q", "held", "free")
+    consumer, holder = opened.consumer(), opened.open()
+    held, free = (d.id for d in consumer.claim("q"))
+    holder.execute(text("BEGIN"))
+    holder.execute(text("SELECT FROM kombu_message WHERE payload = 'held' FOR UPDATE"))
+
+    def requeue(*ids: int) -> list[int]:
+        return consumers.requeue(consumer.connection, TABLES, consumer.id, ids, limit=None)
+
+    assert requeue(held, free) == [held]
+    assert depths(connection) == {"q": 1}
+    assert requeue(held, free) == [held]
+    holder.execute(text("ROLLBACK"))
+    assert requeue(held, free) == []
+    assert depths(connection) == {"q": 2}
+    assert requeue(held, free) == []
 
 
 def test_what_was_not_started_does_not_count(opened: Sessions, connection: Connection) -> None:

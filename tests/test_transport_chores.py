@@ -23,7 +23,7 @@ def test_one_does_it_at_a_time(opened: Sessions) -> None:
         )
     )
     one.die(watcher)
-    chores = Chores(opened.open(), TABLES, Options(), 1)
+    chores = Chores(opened.open(), TABLES, Options(), 0)
     with db.transaction(watcher):
         assert consumers.take_turn(watcher, TABLES)
         assert chores.look(time.monotonic()) == Done()
@@ -42,3 +42,15 @@ def test_when_to_look_again(opened: Sessions) -> None:
     put(connection, "q", "soon", available_at=later(connection, "0.3 seconds"))
     chores.look(time.monotonic())
     assert chores.next_at - time.monotonic() < 0.3
+
+
+def test_claims_of_unknown_consumers_are_swept_up(opened: Sessions) -> None:
+    watcher, lost = opened.open(), opened.consumer()
+    put(watcher, "q", "m")
+    lost.claim("q")
+    watcher.execute(text("DELETE FROM pgbeat.consumers"))
+    chores = Chores(opened.open(), TABLES, Options(), 0)
+    now = time.monotonic()
+    assert chores.look(now + 30).came_back
+    assert not chores.look(now + 30).came_back
+    assert payloads(opened.consumer().claim("q")) == ["m"]

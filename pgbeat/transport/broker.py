@@ -26,6 +26,8 @@ logger = logging.getLogger("pgbeat.transport")
 
 #: How long an exchange without any binding is taken for one, unless told otherwise.
 _UNBOUND = 0.5
+#: A session that ends within so many seconds has failed; the longest pause before the next one.
+_SHORT_LIFE, _LONGEST_PAUSE = 5.0, 2.0
 
 
 class Working(NamedTuple):
@@ -49,6 +51,8 @@ class Broker:
         self._working: Working | None = None
         self._has_tables = False
         self._session: Session | None = None
+        #: Sessions in a row that failed soon after they were opened.
+        self._failures = 0
         self._unbound: dict[str, float] = {}
         #: Open kombu connections.
         self.users = 0
@@ -87,10 +91,11 @@ class Broker:
                 self._has_tables = True
             # What is prepared stays in a pooler's session, for others to trip over.
             prepares = own_sessions.keeps_session(connection, self._engine)
+            isolates = not db.isolate(connection)
         except BaseException:
             db.close(connection)
             raise
-        return Working(connection, Wire(db.driver(connection), prepares))
+        return Working(connection, Wire(db.driver(connection), prepares, isolates))
 
     def open(self) -> None:
         """Connects, if it isn't. Raises `SchemaError`, and what the driver raises."""
@@ -115,10 +120,20 @@ class Broker:
 
     def session(self) -> Session:
         """The consuming side, opened when first asked for."""
+        if self._session is not None and self._session.lost is not None:
+            self._pause(self._session)
         with self.lock:
             if self._session is None or self._session.lost is not None:
                 self._session = self._open_session()
             return self._session
+
+    def _pause(self, lost: Session) -> None:
+        """Waits for a moment if one session after the other fails: a statement that always does
+        would keep the process and the server busy."""
+        lived = time.monotonic() - lost.opened_at
+        self._failures = self._failures + 1 if lived < _SHORT_LIFE else 0
+        if self._failures > 1:
+            time.sleep(min(0.05 * 2**self._failures, _LONGEST_PAUSE))
 
     @property
     def has_session(self) -> bool:

@@ -366,7 +366,12 @@ class Channel(stock.Channel):
 
     def deliver_one(self) -> bool:
         """Hands the next message to its consumer; whether there was one."""
-        with self.session.lock:
+        session = self.session
+        with session.lock:
+            if session.lost is not None:
+                # Others have by now what had to be acknowledged; what hadn't is this process's.
+                self._buffer = deque(found for found in self._buffer if not found[1])
+                self._reserved = 0
             if not self._buffer:
                 return False
             delivery, acked = self._buffer.popleft()
@@ -374,6 +379,8 @@ class Channel(stock.Channel):
             if acked:
                 self._reserved -= 1
             if consumer is None:
+                if acked:
+                    session.requeue([delivery.id], counts=False)
                 return True
             message = self._message(delivery, consumer.queue, consumer.no_ack)
         if message is not None:

@@ -16,6 +16,9 @@ logger = logging.getLogger("pgbeat.transport")
 
 #: Seconds between two looks at what there is to do.
 _SURVEY = 0.8
+#: Seconds between two looks for claims whose consumer nobody knows, by all consumers together; and
+#: the part of its time that one may spend on them.
+_SWEEP, _SWEEP_SHARE = 30.0, 0.05
 #: Old dead letters, and messages of no use, are looked for this seldom.
 _PRUNE = 600.0
 #: Most delayed messages that come at once.
@@ -36,14 +39,16 @@ class Chores:
         self, connection: Connection, tables: BrokerTables, options: Options, consumer: int
     ) -> None:
         self._connection, self._tables, self._options = connection, tables, options
+        self._consumer = consumer
         now = time.monotonic()
         #: When to look again.
         self.next_at = now
+        self._sweep_at = now + random.uniform(0, _SWEEP)  # noqa: S311
         self._prune_at = now + _PRUNE * (consumer % 10) / 10  # not all at once
 
     def look(self, now: float) -> Done:
         """Does what there is to do."""
-        survey = consumers.survey(self._connection, self._tables)
+        survey = consumers.survey(self._connection, self._tables, self._consumer)
         came_back, came_due = bool(survey.dead) and self._bury(survey.dead), False
         if survey.has_expired:
             with db.transaction(self._connection):
@@ -53,6 +58,8 @@ class Chores:
             promoted = self._promote()
             came_due = promoted > 0
             next_due = 0.0 if promoted == _MOST else 0.05
+        if now >= self._sweep_at:
+            came_back = self._sweep(survey.consumers) or came_back
         if now >= self._prune_at:
             self._prune_at = now + _PRUNE
             self._prune()
@@ -73,6 +80,15 @@ class Chores:
         if released:
             logger.warning("Released %d messages that dead consumers had claimed", released)
         return released > 0
+
+    def _sweep(self, consumer_count: int) -> bool:
+        """Releases claims of unknown consumers; whether there were any."""
+        began = time.monotonic()
+        unknown = consumers.unknown(self._connection, self._tables)
+        ended = time.monotonic()
+        interval = _SWEEP * max(consumer_count, 1) * random.uniform(0.8, 1.2)  # noqa: S311
+        self._sweep_at = ended + max(interval, (ended - began) / _SWEEP_SHARE)
+        return bool(unknown) and self._bury(unknown)
 
     def _promote(self) -> int:
         """Lets come what is due; how many messages."""

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 from psycopg.pq.abc import PGresult
 
 from pgbeat.messages import BrokerTables, Statement
+from pgbeat.transport.lease import lapsed
 from pgbeat.transport.wire import Parameter, array
 
 #: Claims from the queues' start may take this part of the time, while there are more of them than
@@ -83,8 +84,19 @@ class Request(NamedTuple):
 class Claims:
     """Those of one consumer."""
 
-    def __init__(self, tables: BrokerTables, consumer: int, watched: Mapping[int, Watched]) -> None:
-        self._tables, self._consumer, self._watched = tables, consumer, watched
+    def __init__(
+        self,
+        tables: BrokerTables,
+        consumer: int,
+        watched: Mapping[int, Watched],
+        *,
+        is_leased: bool = False,
+    ) -> None:
+        self._consumer, self._watched = consumer, watched
+        self._take = tables.take
+        #: From the queues' start, and from marks on.
+        self._deep = tables.claim_leased if is_leased else tables.claim
+        self._shallow = tables.claim_leased_on if is_leased else tables.claim_on
         #: For each queue and priority, where claims go on while those from the start are costly.
         self._marks: dict[tuple[int, int], int] = {}
         self._deep_at = 0.0
@@ -103,6 +115,10 @@ class Claims:
         """Messages came back: they may be anywhere."""
         self._marks.clear()
 
+    def one(self, queue: int, acks: bytes) -> tuple[Statement, tuple[Parameter, ...]]:
+        """The claim for a queue's next message, whose result `claimed` reads."""
+        return self._deep, (array([queue]), b"1", b"%d" % self._consumer, acks)
+
     def request(
         self, intake: Intake, of: list[int], limit: int, acks: bytes, *, acked: bool
     ) -> Request:
@@ -111,12 +127,12 @@ class Claims:
         is_deep = not acked or not self._marks or time.monotonic() >= self._deep_at
         if len(of) > 1:
             random.shuffle(of)  # queues take turns
-        statement = self._tables.claim if acked else self._tables.take
+        statement = self._deep if acked else self._take
         parameters: tuple[Parameter, ...] = (
             array(of), b"%d" % limit, b"%d" % self._consumer, acks,
         )  # fmt: skip
         if not is_deep:
-            statement = self._tables.claim_on
+            statement = self._shallow
             marks = self._marks
             levels = sorted({*_PRIORITIES, *(p for q, p in marks if q in of)}, reverse=True)
             starts = [(q, p, marks.get((q, p), 0)) for p in levels for q in of]
@@ -128,7 +144,7 @@ class Claims:
             )
 
         def done(result: PGresult) -> None:
-            found = deliveries(result)
+            found = claimed(result) if acked else deliveries(result)
             intake.receive(found, acked=acked)
             if acked:
                 self._note(found, result, is_deep)
@@ -153,6 +169,18 @@ class Claims:
             cost = float(result.get_value(result.ntuples - 1, 5) or 0)
             self._deep_at = time.monotonic() + min(cost / _DEEP_SHARE, _DEEP_LATEST)
             self._is_shallow = False
+
+
+def _check(result: PGresult) -> None:
+    """Raises `psycopg.OperationalError` for a claim that found its consumer dead."""
+    if result.get_value(result.ntuples - 1, 3) == b"0":
+        raise lapsed()
+
+
+def claimed(result: PGresult) -> list[Delivery]:
+    """The rows of a claim. Raises `psycopg.OperationalError` if the consumer counts as dead."""
+    _check(result)
+    return deliveries(result)
 
 
 def deliveries(result: PGresult) -> list[Delivery]:

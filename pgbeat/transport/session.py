@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 
 from pgbeat import consumers, db, leases
 from pgbeat.messages import Statement
 from pgbeat.transport.acks import Acks
 from pgbeat.transport.chores import Chores
-from pgbeat.transport.claims import Claims, Delivery, Intake, Request, Watched, deliveries
+from pgbeat.transport.claims import Claims, Delivery, Intake, Request, Watched, claimed
+from pgbeat.transport.lease import Lease
+from pgbeat.transport.leftovers import Leftovers
 from pgbeat.transport.wire import Wire, array
 
 if TYPE_CHECKING:
@@ -48,8 +51,10 @@ class Session:
     def __init__(
         self, broker: "Broker", connection: Connection, lease: float | None = None
     ) -> None:
-        self._broker, self._connection, self._lease = broker, connection, lease
+        self._broker, self._connection = broker, connection
         self._tables, self._options = broker.tables, broker.options
+        #: By the monotonic clock.
+        self.opened_at = time.monotonic()
         #: Held for each step.
         self.lock = threading.RLock()
         #: Duplicates of the socket that connections of kombu's wait on.
@@ -79,14 +84,16 @@ class Session:
             )
         #: The consumer's id; claims are under it.
         self.id = consumers.register(connection, broker.tables, name, lease)
-        if self._listens:
+        self._lease: Lease | None = None
+        if lease is None:
             connection.execute(text(f"LISTEN {consumers.CHANNEL}"))
         else:
-            self._renewal = threading.Event()
-            threading.Thread(target=self._renew, name="pgbeat lease", daemon=True).start()
-        self.wire = Wire(db.driver(connection), prepares=self._listens)
+            self._lease = Lease(broker, self.id, lease, self._end)
+        isolates = lease is not None and not db.isolate(connection)
+        self.wire = Wire(db.driver(connection), prepares=self._listens, isolates=isolates)
         self._acks = Acks(broker.tables, self.id)
-        self._claims = Claims(broker.tables, self.id, self._watched)
+        self._claims = Claims(broker.tables, self.id, self._watched, is_leased=lease is not None)
+        self._leftovers = Leftovers()
         self._chores = Chores(connection, broker.tables, broker.options, self.id)
         self._poll_at = time.monotonic() + self._poll
 
@@ -143,8 +150,8 @@ class Session:
             if self.lost is None:
                 self.lost = psycopg.OperationalError("the consumer's session was closed")
             db.close(self._connection)
-            if not self._listens:
-                self._renewal.set()
+            if self._lease is not None:
+                self._lease.stop(give_up=False)
 
     def is_alive(self) -> bool:
         """Whether it is, as far as can be told at once: nobody may have looked for long."""
@@ -158,10 +165,17 @@ class Session:
                 self.lock.release()
         return self.lost is None
 
+    def _end(self, error: BaseException) -> None:
+        """Ends the session for an error that another thread has found."""
+        with self.lock:
+            self._fail(error)
+
     def _fail(self, error: BaseException) -> None:
         if self.lost is None:
-            self.lost = error
+            self.lost, self._request = error, None
             db.close(self._connection)
+            if self._lease is not None:
+                self._lease.stop(give_up=True)
         for waker in list(self._wakers):
             waker()
 
@@ -195,29 +209,35 @@ class Session:
     def claim_one(self, queue: int) -> Delivery | None:
         """Claims the queue's next message (`basic_get`)."""
         with self.alone():
-            result = self.wire.run(
-                self._tables.claim, array([queue]), b"1", b"%d" % self.id, self._acks.take_plain()
-            )
-            found = deliveries(result)
+            statement, parameters = self._claims.one(queue, self._acks.take_plain())
+            found = claimed(self.wire.run(statement, *parameters))
         return found[0] if found else None
 
     def requeue(self, messages: Sequence[int], *, counts: bool = True) -> None:
         """Gives claimed messages back."""
-        if not messages:
-            return
-        with self.alone():
-            consumers.requeue(
+
+        def requeue(messages: Sequence[int]) -> list[int]:
+            left = consumers.requeue(
                 self._connection, self._tables, self.id, messages,
                 limit=self._options.limit, counts=counts,
             )  # fmt: skip
             self._look_again()
-        self.wake()
+            return left
+
+        if messages:
+            with self.alone():
+                self._leftovers.settle(requeue, messages)
+            self.wake()
 
     def reject(self, messages: Sequence[int], reason: str = "rejected") -> None:
         """Gives claimed messages up."""
+
+        def reject(messages: Sequence[int]) -> list[int]:
+            return consumers.reject(self._connection, self._tables, self.id, messages, reason)
+
         if messages:
             with self.alone():
-                consumers.reject(self._connection, self._tables, self.id, messages, reason)
+                self._leftovers.settle(reject, messages)
 
     def _look_again(self) -> None:
         """Messages came back: they may be anywhere. Its own announcements don't reach a session."""
@@ -234,6 +254,9 @@ class Session:
         """What to send now, if anything. The lock is held."""
         now = time.monotonic()
         self._is_starving = self._is_patient = False
+        if self._lease is not None:
+            self._lease.check()
+        self._leftovers.look(now)
         self._look_at_clock(now)
         self.hear()
         if (request := self._acks.accept(now)) is not None:
@@ -318,6 +341,8 @@ class Session:
         times += [w.retry_at for w in self._watched.values() if w.retry_at is not None]
         if (deep_at := self._claims.deep_at) is not None:
             times.append(deep_at)
+        if self._leftovers.next_at is not None:
+            times.append(self._leftovers.next_at)
         if self._is_starving:
             times.append(time.monotonic() + _STARVING)
         if self._is_patient:
@@ -393,19 +418,13 @@ class Session:
         for waker in list(self._wakers):
             waker()
 
-    def _renew(self) -> None:
-        """Keeps the lease, whatever the other threads are doing."""
-        lease = self._lease or 0.0
-        while not self._renewal.wait(lease / 4):
-            try:
-                with self._broker.work() as (connection, _):
-                    consumers.renew(connection, self.id, lease)
-            except Exception as error:
-                logger.warning("Could not renew the consumer's lease: %s", db.first_line(error))
-
 
 class _Guarded:
-    """The lock; an error of the connection ends the session."""
+    """The lock; any error ends the session, which may have missed an answer or an acknowledgement.
+
+    Raises `psycopg.OperationalError` for all that the database refused, so that kombu connects
+    anew.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -422,10 +441,14 @@ class _Guarded:
         try:
             if error is None:
                 self.session.hear()
-            elif db.is_lost(error) or not isinstance(error, Exception):
-                self.session._fail(error)
+                return
+            self.session._fail(error)
         finally:
             self.session.lock.release()
+        if isinstance(error, psycopg.Error | DBAPIError) and not isinstance(error, db.LOST):
+            raise psycopg.OperationalError(
+                f"the consumer's session ended after an error: {db.first_line(error)}"
+            ) from error
 
 
 class _Alone(_Guarded):

@@ -14,6 +14,7 @@ from psycopg import generators
 from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
+from pgbeat import db
 from pgbeat.messages import Statement
 
 Parameter = bytes | None
@@ -41,11 +42,21 @@ def readable(files: Sequence[int], seconds: float) -> list[int]:
 class Wire:
     """One session. Not for two threads at once."""
 
-    def __init__(self, connection: "psycopg.Connection[Any]", prepares: bool = True) -> None:
+    def __init__(
+        self,
+        connection: "psycopg.Connection[Any]",
+        prepares: bool = True,
+        isolates: bool = False,
+    ) -> None:
         self.connection = connection
         self.pgconn = connection.pgconn
         #: Behind a transaction-mode pooler nothing can be prepared.
         self._prepares = prepares
+        #: Whether each statement needs a transaction of its own: the server, the database or the
+        #: role has a default isolation level under which it might have to be repeated, and the
+        #: session may be others' too, so that it can't be changed for good.
+        self._isolates = isolates
+        self._is_isolated = False
         self._prepared: set[str] = set()
         self._result: PGresult | None = None
         self._heard: list[tuple[str, str]] = []
@@ -71,15 +82,40 @@ class Wire:
         self.send(statement, *parameters)
         self.is_busy = False
         results = self.connection.wait(generators.execute(self.pgconn))
-        return self._checked(results[-1])
+        return self._ended(results[-1])
+
+    def _isolate(self) -> None:
+        if self.pgconn.transaction_status == TransactionStatus.IDLE:
+            self._command(db.BEGIN)
+            self._is_isolated = True
+
+    def _ended(self, result: PGresult | None) -> PGresult:
+        """The result, once its transaction has ended with it."""
+        self._end_transaction(failed=result is None or result.status == ExecStatus.FATAL_ERROR)
+        return self._checked(result)
+
+    def _end_transaction(self, *, failed: bool) -> None:
+        is_isolated, self._is_isolated = self._is_isolated, False
+        if is_isolated and self.pgconn.transaction_status != TransactionStatus.UNKNOWN:
+            self._command("ROLLBACK" if failed else "COMMIT")
+
+    def _command(self, command: str) -> None:
+        self.pgconn.send_query(command.encode())
+        self._checked(self.connection.wait(generators.execute(self.pgconn))[-1])
 
     def send(self, statement: Statement, *parameters: Parameter) -> None:
         """Sends it; the result is for `poll` to get."""
+        if self._isolates:
+            self._isolate()
         if not self._prepares:
             self.pgconn.send_query_params(statement.sql.encode(), parameters)
         else:
             if statement.name not in self._prepared:
-                self._prepare(statement)
+                try:
+                    self._prepare(statement)
+                except psycopg.Error:
+                    self._end_transaction(failed=True)
+                    raise
             self.pgconn.send_query_prepared(statement.name.encode(), parameters)
         self.is_busy, self._result = True, None
 
@@ -103,7 +139,7 @@ class Wire:
                 self.is_busy = False
                 if self._result is None:
                     raise psycopg.OperationalError("the connection was lost")
-                return self._checked(self._result)
+                return self._ended(self._result)
             self._result = result
         return None
 
@@ -111,7 +147,7 @@ class Wire:
         """Waits for the result of what was sent."""
         results = self.connection.wait(generators.fetch_many(self.pgconn))
         self.is_busy = False
-        return self._checked(results[-1] if results else self._result)
+        return self._ended(results[-1] if results else self._result)
 
     def notifications(self) -> list[tuple[str, str]]:
         """Channel and payload of the notifications that have been read from the socket."""
