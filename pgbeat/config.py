@@ -161,6 +161,9 @@ class Settings:
     audit_days: float = 365.0
     #: Of the apps that share the database, whose schedules these are.
     namespace: str = "default"
+    #: The app whose code makes schedules, for its beats to tell them from another app's; empty: the
+    #: name that Celery knows it by.
+    app: str = ""
     #: A launcher that says when to be asked next is asked no sooner …
     again_min: float = 1.0
     #: … and no later than this.
@@ -430,6 +433,7 @@ _READERS: dict[str, Any] = {
     "retention_count": _number(0, highest=1_000_000, whole=True),
     "audit_days": _number(0, highest=36_500),
     "namespace": _namespace,
+    "app": str,
     "again_min": _number(0.01, highest=86_400 * 365),
     "again_max": _number(0.01, highest=86_400 * 365),
     "allowed_functions": _functions,

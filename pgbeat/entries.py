@@ -13,6 +13,7 @@ from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import ParseException, crontab, maybe_schedule, schedule
 from croniter import croniter
 
+from pgbeat.config import Settings
 from pgbeat.errors import ConfigError, InvalidSchedule, InvalidTimetable
 from pgbeat.schedules import Schedule
 from pgbeat.sync import CodeEntry, faithful
@@ -30,6 +31,12 @@ def built_in(app: Celery) -> dict[str, Any]:
             "options": {"expires": 12 * 3600},
         }
     }
+
+
+def app_name(app: Celery, settings: Settings) -> str | None:
+    """Returns the name that the rows of the app's entries are recorded under; `None` where it has
+    none, so that they can't be told from another app's."""
+    return settings.app or app.main or None
 
 
 def from_app(app: Celery, defaults: Mapping[str, Any]) -> list[CodeEntry]:

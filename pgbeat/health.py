@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import db, leases, migrate, own_sessions, schedules
+from pgbeat import code_schedules, db, entries, leases, migrate, own_sessions, schedules, sync
 from pgbeat.config import Settings, direct_url, is_own_broker, place
 from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.leases import Holder
@@ -49,7 +49,8 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
         if missing.result == "ok":
             schema = _schema(connection)
             yield schema
-            if schema.result == "ok":
+            if schema.result != "fail":
+                yield _apps(connection, settings, app)
                 holders = leases.holders(connection, settings.leader_key)
                 yield from _beat(connection, holders, settings)
         yield from _broker(connection, settings, app)
@@ -177,6 +178,16 @@ def _schema(connection: Connection) -> Check:
     if version > newest:
         return Check("schema", "ok", f"version {version}, newer than this pgbeat's {newest}")
     return Check("schema", "ok", f"version {newest}, the newest")
+
+
+def _apps(connection: Connection, settings: Settings, app: "Celery | None") -> Check:
+    """Looks for schedules that the code of several apps made in one namespace."""
+    name = None if app is None else entries.app_name(app, settings)
+    others = sync.other_apps(connection, settings.namespace, app=name)
+    if others and (app is not None or len(others) > 1):
+        problem = code_schedules.described(others, settings.namespace)
+        return Check("apps", "warn", problem, code_schedules.ADVICE)
+    return Check("apps", "ok", f"one app uses the namespace '{settings.namespace}'")
 
 
 def _beat(connection: Connection, holders: list[Holder], settings: Settings) -> Iterator[Check]:

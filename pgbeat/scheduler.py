@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
-from pgbeat import calendars, db, due, entries, leases, log, schedules, sync
+from pgbeat import calendars, code_schedules, db, due, entries, log, schedules
 from pgbeat.config import Settings, direct_url, redacted
 from pgbeat.dispatch import Decision, Dispatcher
 from pgbeat.errors import ConfigError, SchemaError
@@ -32,8 +32,6 @@ logger = logging.getLogger("celery.beat.pgbeat")
 _BUSY = 0.25
 #: Conditions in SQL that are asked in one statement, at most.
 _TOGETHER = 100
-#: Seconds that the app's entries wait for rows that somebody holds locked, and then are put off.
-_PATIENCE = 2.0
 
 
 class Scheduler(celery.beat.Scheduler):
@@ -103,7 +101,8 @@ class Scheduler(celery.beat.Scheduler):
                 self._become_leader,
                 direct_url(self.app.conf, self.settings.url),
             )
-            self._leader.connect()
+            # Also as a standby, whose entries are in no row while another app's beat leads.
+            code_schedules.warn_of_others(self._leader.connect(), self.app, self.settings)
         except (SchemaError, ConfigError) as error:
             # The constructor is the place to leave with a plain line and a status of 1.
             raise SystemExit(f"pgbeat: {error}") from None
@@ -229,35 +228,10 @@ class Scheduler(celery.beat.Scheduler):
         self._busy.clear()
 
     def _apply_entries(self, connection: Connection) -> None:
-        wanted = entries.from_app(self.app, self.default_entries())
-        defaults = {
-            "max_retries": self.settings.max_retries,
-            "retry_base": timedelta(seconds=self.settings.retry_base),
-            "retry_cap": timedelta(seconds=self.settings.retry_cap),
-        }
         self._resync_at = None
-        try:
-            with db.transaction(connection):
-                leases.limit_waiting(connection, _PATIENCE)
-                changes = sync.apply(connection, wanted, self.settings.namespace, **defaults)
-        except DBAPIError as error:
-            if leases.is_lock_timeout(error):
-                logger.warning("The app's entries wait: somebody holds a lock on their rows")
-            elif db.is_refused(error):
-                logger.error("The app's entries are left as they were: %s", db.first_line(error))
-            else:
-                raise
-            self._resync_at = time.monotonic() + 5 * _PATIENCE
-            return
-        for verb in ("added", "changed", "removed"):
-            names = getattr(changes, verb)
-            if names:
-                logger.info("Schedules %s by the app's code: %s", verb, ", ".join(sorted(names)))
-        for name in changes.taken:
-            logger.warning(
-                "Schedule '%s' is in the app's code and was made elsewhere too; "
-                "the row is left as it is", name,
-            )  # fmt: skip
+        later = code_schedules.apply(connection, self.app, self.settings, self.default_entries())
+        if later is not None:
+            self._resync_at = time.monotonic() + later
 
     def _look(self, *, wait: bool) -> list[Decision]:
         """Decides one batch of what is due; if there is none and `wait` is set, waits for it."""

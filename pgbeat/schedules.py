@@ -112,6 +112,8 @@ class Schedule(NamedTuple):
     cursor: Any
     owner: str | None
     source: str
+    #: The app whose code makes it (`source` is `code`); `None` where that is not known.
+    app: str | None
     #: How its jobs are made: lane, priority, retries … (`job_policies.parse`).
     job: dict[str, Any]
     created_at: datetime

@@ -95,6 +95,7 @@ schedules = Table(
     Column("cursor", JSONB(none_as_null=True)),
     Column("owner", Text),
     Column("source", Text, nullable=False, server_default="sql"),
+    Column("app", Text),
     Column("file_definition", JSONB(none_as_null=True)),
     Column("job", JSONB, nullable=False, server_default="{}"),
     _time("created_at", now=True),

@@ -35,8 +35,8 @@ def test_all_is_well(database: str, app: Celery, beat: Beat) -> None:
     words = [text.split()[:2] for text in shown.stdout.splitlines() if text[:1].strip()]
     assert words == [
         ["check", "result"], ["server", "ok"], ["connection", "ok"], ["clock", "ok"],
-        ["role", "warn"], ["permissions", "ok"], ["schema", "ok"], ["beat", "ok"], ["lag", "ok"],
-        ["broker", "ok"],
+        ["role", "warn"], ["permissions", "ok"], ["schema", "ok"], ["apps", "ok"], ["beat", "ok"],
+        ["lag", "ok"], ["broker", "ok"],
     ]  # fmt: skip
     assert "leads, no other stands by" in shown.stdout
     assert "its tables are here; 0 messages wait" in shown.stdout
@@ -65,6 +65,24 @@ def test_no_schema(empty_database: str) -> None:
 def test_another_schema(database: str, sql: Sql) -> None:
     sql("UPDATE pgbeat.migrations SET version_num = '9999', minimum = '9999'")
     assert checked(database)["schema"].advice == "Upgrade pgbeat."
+
+
+def test_two_apps_in_one_namespace(database: str, app: Celery, beat: Beat, sql: Sql) -> None:
+    app.conf.beat_schedule = {"s": {"task": "tests.add", "schedule": 3600.0}}
+    beat().run_due()
+    assert checked(database)["apps"].result == "ok"
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, source, app) "
+        "VALUES ('theirs', 'blog.publish', '1 hour', 'code', 'blog')"
+    )
+    found = checked(database)["apps"]
+    assert (found.result, found.detail) == (
+        "warn",
+        "Other apps use the namespace 'default' too: 'blog' (1 schedule), 'tests' (1 schedule)",
+    )
+    assert "pgbeat_namespace" in found.advice
+    shown = run_with(app, "doctor")
+    assert "too: 'blog' (1 schedule)" in shown.stdout and "'tests'" not in shown.stdout
 
 
 class Ordinary(NamedTuple):

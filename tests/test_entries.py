@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta, timezone
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from pgbeat.scheduler import Scheduler
 from pgbeat.sync import CodeEntry
 from pgbeat.timetables import cron
 
+apply = partial(sync.apply, app="tests")
 Beat = Callable[..., Scheduler]
 Sql = Callable[..., list[tuple[Any, ...]]]
 
@@ -119,7 +121,7 @@ def test_every_crontab_is_taken_by_the_database(connection: Connection, plain: C
             timetable = crontab(**{**SURROUNDINGS[1], name: value})
             entry = {"task": TASK, "schedule": timetable}
             written.append(entries.code_entry(plain, f"{name} {number}", entry))
-    assert len(sync.apply(connection, written).added) == len(written) > 70
+    assert len(apply(connection, written).added) == len(written) > 70
 
 
 @pytest.mark.parametrize("zone", ["Europe/Oslo", "Asia/Kathmandu", "UTC"])
@@ -282,7 +284,7 @@ def test_lazy_arguments_are_called_at_each_launch(app: Celery, connection: Conne
             "options": {"priority": 3},
         }
     }
-    sync.apply(connection, entries.from_app(app, {}))
+    apply(connection, entries.from_app(app, {}))
     row = schedules.get(connection, "s")
     assert row.args is None and not calls
     assert entries.code_arguments(app, row, {}) == ([1], {"y": 2}, {"priority": 3})
@@ -343,8 +345,8 @@ def test_other_names_are_made_to_fit_each_in_its_own_way(
         for number, name in enumerate(names)
     }
     wanted = entries.from_app(app, {})
-    assert len(sync.apply(connection, wanted).added) == 3
-    assert sync.apply(connection, wanted) == sync.Changes()
+    assert len(apply(connection, wanted).added) == 3
+    assert apply(connection, wanted) == sync.Changes()
     for row in schedules.listing(connection):
         assert len(row.name) <= 200
         assert entries.code_arguments(app, row, {})[0] == row.args
@@ -377,7 +379,7 @@ def test_the_app_wins_over_celerys_own_entry(plain: Celery) -> None:
 
 
 def test_a_row_whose_entry_is_gone_says_so(app: Celery, connection: Connection) -> None:
-    sync.apply(connection, [CodeEntry("s", TASK, None, None, None, None, {}, {})])
+    apply(connection, [CodeEntry("s", TASK, None, None, None, None, {}, {})])
     row = schedules.get(connection, "s")
     for ask in (entries.code_timetable, entries.code_arguments):
         with pytest.raises(InvalidSchedule, match="this app has no entry of that name"):
@@ -417,6 +419,6 @@ def test_a_row_of_the_code_is_shown_with_the_codes_timetable(
 ) -> None:
     both = crontab(day_of_month="13", day_of_week="fri")
     app.conf.beat_schedule = {"s": {"task": TASK, "schedule": both}}
-    sync.apply(connection, entries.from_app(app, {}))
+    apply(connection, entries.from_app(app, {}))
     shown = entries.as_celery_entries(app, schedules.listing(connection))["s"]
     assert shown.schedule == both

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from decimal import Decimal
 from enum import IntEnum, StrEnum
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from pgbeat.config import postgres_url
 from pgbeat.scheduler import Scheduler
 from pgbeat.sync import Changes, CodeEntry, faithful
 
+apply = partial(sync.apply, app="tests")
 Beat = Callable[..., Scheduler]
 Sql = Callable[..., list[tuple[Any, ...]]]
 
@@ -49,7 +51,7 @@ def test_what_the_code_has_is_added(connection: Connection) -> None:
         entry("b", every=None, cron="0 2 * * *", timezone="Europe/Oslo"),
         entry("c", every=None, args=None),
     ]
-    assert sync.apply(connection, entries, max_retries=2) == Changes(added=["a", "b", "c"])
+    assert apply(connection, entries, max_retries=2) == Changes(added=["a", "b", "c"])
     a, b, c = schedules.listing(connection)
     assert (a.source, a.max_retries, a.every, a.args) == ("code", 2, HOUR, [1])
     assert (a.kwargs, a.options) == ({"x": {"y": [None, "ü"]}}, {"queue": "slow"})
@@ -62,9 +64,9 @@ def test_the_same_again_writes_nothing(connection: Connection) -> None:
         entry("a", kwargs={"x": 1e22, "y": 0.1, "z": -0.0}),
         entry("b", cron="@daily", every=None),
     ]
-    sync.apply(connection, entries)
+    apply(connection, entries)
     before = [everything(connection, name) for name in ("a", "b")]
-    assert sync.apply(connection, entries, max_retries=9) == Changes()
+    assert apply(connection, entries, max_retries=9) == Changes()
     assert [everything(connection, name) for name in ("a", "b")] == before
 
 
@@ -85,10 +87,10 @@ def test_the_same_again_writes_nothing(connection: Connection) -> None:
 def test_what_the_code_changed_is_changed(
     connection: Connection, sql: Sql, changes: dict[str, Any], has_new_time: bool
 ) -> None:
-    sync.apply(connection, [entry(), entry("other")])
+    apply(connection, [entry(), entry("other")])
     sql("UPDATE pgbeat.schedules SET next_run = '2030-01-01'")
     other = everything(connection, "other")
-    assert sync.apply(connection, [entry(**changes), entry("other")]) == Changes(changed=["s"])
+    assert apply(connection, [entry(**changes), entry("other")]) == Changes(changed=["s"])
     row = everything(connection, "s")
     for name, value in changes.items():
         assert row[name] == value
@@ -99,9 +101,9 @@ def test_what_the_code_changed_is_changed(
 def test_a_persons_timetable_on_a_row_of_the_code_is_set_back(
     connection: Connection, sql: Sql
 ) -> None:
-    sync.apply(connection, [entry()])
+    apply(connection, [entry()])
     sql("UPDATE pgbeat.schedules SET every = NULL, rrule = 'FREQ=DAILY'")
-    assert sync.apply(connection, [entry()]) == Changes(changed=["s"])
+    assert apply(connection, [entry()]) == Changes(changed=["s"])
     assert (schedules.get(connection, "s").every, schedules.get(connection, "s").rrule) == (
         HOUR,
         None,
@@ -110,20 +112,71 @@ def test_a_persons_timetable_on_a_row_of_the_code_is_set_back(
 
 def test_how_jobs_are_made_is_a_persons(connection: Connection) -> None:
     """No entry says it, and it stays through what the code changes."""
-    sync.apply(connection, [entry()])
+    apply(connection, [entry()])
     with db.transaction(connection):
         schedules.edit(connection, "s", job={"lane": "gpu", "max_attempts": 1})
-    assert sync.apply(connection, [entry()]) == Changes()
-    assert sync.apply(connection, [entry(args=[7])]) == Changes(changed=["s"])
+    assert apply(connection, [entry()]) == Changes()
+    assert apply(connection, [entry(args=[7])]) == Changes(changed=["s"])
     row = schedules.get(connection, "s")
     assert (row.args, row.job) == ([7], {"lane": "gpu", "max_attempts": 1})
 
 
 def test_what_the_code_dropped_is_removed(connection: Connection) -> None:
-    sync.apply(connection, [entry("a"), entry("b"), entry("c")])
-    assert sync.apply(connection, [entry("b")]) == Changes(removed=["a", "c"])
+    apply(connection, [entry("a"), entry("b"), entry("c")])
+    assert apply(connection, [entry("b")]) == Changes(removed=["a", "c"])
     assert [row.name for row in schedules.listing(connection)] == ["b"]
-    assert sync.apply(connection, []) == Changes(removed=["b"])
+    assert apply(connection, []) == Changes(removed=["b"])
+
+
+def test_another_apps_rows_are_not_touched(connection: Connection) -> None:
+    apply(connection, [entry("theirs"), entry("both")], app="blog")
+    before = [everything(connection, name) for name in ("theirs", "both")]
+    changed = entry("both", every=timedelta(1))
+    assert apply(connection, [changed, entry("ours")], app="shop") == Changes(
+        added=["ours"], foreign={"both": "blog"}
+    )
+    assert apply(connection, [], app="shop") == Changes(removed=["ours"])
+    assert [everything(connection, name) for name in ("theirs", "both")] == before
+    assert sync.other_apps(connection, "default", app="shop") == {"blog": 2}
+    assert sync.other_apps(connection, "default", app="blog") == {}
+    assert sync.other_apps(connection, "other", app="shop") == {}
+
+
+def test_rows_of_an_unknown_app_are_adopted_by_name_and_never_removed(
+    connection: Connection,
+) -> None:
+    """Such as rows made before the app was recorded, and those of an app without a name."""
+    apply(connection, [entry("a"), entry("b")], app=None)
+    assert apply(connection, [entry("a")], app=None) == Changes(orphaned=["b"])
+    assert apply(connection, [entry("a")], app="shop") == Changes(orphaned=["b"])
+    assert [row.app for row in schedules.listing(connection)] == ["shop", None]
+    assert apply(connection, [], app="shop") == Changes(removed=["a"], orphaned=["b"])
+
+
+def test_a_beat_keeps_another_apps_schedules_and_warns(
+    beat: Beat, app: Celery, database: str, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    app.conf.beat_schedule = {"ours": {"task": "tests.add", "schedule": 3600.0}}
+    first = beat()
+    first.run_due()
+    first.close()
+    other = Celery("blog", broker=app.conf.broker_url, set_as_current=False)
+    other.conf.update(
+        result_expires=None,
+        beat_schedule={"theirs": {"task": "blog.publish", "schedule": 3600.0}},
+    )
+    caplog.clear()
+    with other:
+        beat(app=other).run_due()
+    assert sql("SELECT name, app FROM pgbeat.schedules ORDER BY 1") == [
+        ("ours", "tests"), ("theirs", "blog"),
+    ]  # fmt: skip
+    warned = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert any(
+        line.startswith("Other apps use the namespace 'default' too: 'tests' (1 schedule)")
+        and "pgbeat_namespace" in line
+        for line in warned
+    ), warned
 
 
 @pytest.mark.parametrize("source", ["sql", "cli", "api", "file"])
@@ -135,17 +188,17 @@ def test_rows_made_elsewhere_are_not_touched(connection: Connection, sql: Sql, s
             source,
         )
     before = [everything(connection, name) for name in ("theirs", "both")]
-    assert sync.apply(connection, [entry("both"), entry("ours")]) == Changes(
+    assert apply(connection, [entry("both"), entry("ours")]) == Changes(
         added=["ours"], taken=["both"]
     )
-    assert sync.apply(connection, [entry("both", every=timedelta(1))]) == Changes(
+    assert apply(connection, [entry("both", every=timedelta(1))]) == Changes(
         removed=["ours"], taken=["both"]
     )
     assert [everything(connection, name) for name in ("theirs", "both")] == before
 
 
 def test_a_pause_and_the_run_state_survive_a_change(connection: Connection, sql: Sql) -> None:
-    sync.apply(connection, [entry()])
+    apply(connection, [entry()])
     sql(
         "UPDATE pgbeat.schedules SET paused_at = '2025-01-01Z', retry_count = 2, "
         "last_run = '2025-01-02Z', last_success = '2025-01-03Z', last_failure = '2025-01-04Z', "
@@ -153,7 +206,7 @@ def test_a_pause_and_the_run_state_survive_a_change(connection: Connection, sql:
         "condition_sql = 'SELECT true'"
     )
     before = everything(connection, "s")
-    assert sync.apply(connection, [entry(kwargs={"x": 1})]) == Changes(changed=["s"])
+    assert apply(connection, [entry(kwargs={"x": 1})]) == Changes(changed=["s"])
     after = everything(connection, "s")
     assert after.pop("kwargs") == {"x": 1}
     for written in ("kwargs", "version", "updated_at"):
@@ -163,9 +216,9 @@ def test_a_pause_and_the_run_state_survive_a_change(connection: Connection, sql:
 
 
 def test_being_disabled_survives_a_change(connection: Connection) -> None:
-    sync.apply(connection, [entry()])
+    apply(connection, [entry()])
     schedules.disable(connection, "s", "too loud")
-    sync.apply(connection, [entry(kwargs={"x": 1})])
+    apply(connection, [entry(kwargs={"x": 1})])
     row = schedules.get(connection, "s")
     assert (row.enabled, row.disabled_reason) == (False, "too loud")
 
@@ -188,14 +241,14 @@ def test_a_beat_that_comes_later_leaves_a_persons_pause(
     "name", ["fetch('http://example.com/')", "  spaces  ", "two\nlines", "x" * 200, "ünïcode"]
 )
 def test_the_code_may_name_things_as_it_likes(connection: Connection, name: str) -> None:
-    assert sync.apply(connection, [entry(name)]) == Changes(added=[name])
-    assert sync.apply(connection, [entry(name)]) == Changes()
-    assert sync.apply(connection, [entry(name, args=[1])]) == Changes(changed=[name])
-    assert sync.apply(connection, []) == Changes(removed=[name])
+    assert apply(connection, [entry(name)]) == Changes(added=[name])
+    assert apply(connection, [entry(name)]) == Changes()
+    assert apply(connection, [entry(name, args=[1])]) == Changes(changed=[name])
+    assert apply(connection, []) == Changes(removed=[name])
 
 
 def test_a_thousand_entries_are_a_few_statements(connection: Connection) -> None:
-    sync.apply(connection, [entry(f"s{n}") for n in range(1000)])
+    apply(connection, [entry(f"s{n}") for n in range(1000)])
     sent: list[str] = []
 
     @event.listens_for(connection, "before_cursor_execute")
@@ -203,7 +256,7 @@ def test_a_thousand_entries_are_a_few_statements(connection: Connection) -> None
         sent.append(statement)
 
     changed = [entry(f"s{n}", kwargs={"x": n}) for n in range(500, 1500)]
-    changes = sync.apply(connection, changed)
+    changes = apply(connection, changed)
     assert [len(names) for names in (changes.added, changes.changed, changes.removed)] == [500] * 3
     assert len(sent) == 4
     assert {row.name: row.kwargs for row in schedules.listing(connection)} == {
@@ -240,7 +293,7 @@ def test_what_json_gives_back_is_faithful(
 ) -> None:
     given = faithful(value)
     assert given == expected
-    sync.apply(connection, [entry(args=[given])])
+    apply(connection, [entry(args=[given])])
     assert schedules.get(connection, "s").args == [expected]
 
 

@@ -205,7 +205,8 @@ def _move_in(
         before = schedules.named(connection, touched, namespace=place, for_update=True)
         fresh: list[str] = []
         if of_code:  # as beat makes them when it starts
-            fresh = sync.apply(connection, wanted, place, **defaults).added
+            name_of_app = None if app is None else entries.app_name(app, settings)
+            fresh = sync.apply(connection, wanted, place, app=name_of_app, **defaults).added
         circumstances = Circumstances(
             now=db.now(connection),
             timezone=target.timezone,

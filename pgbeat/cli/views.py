@@ -143,7 +143,7 @@ def _facts(
         ("retries", _retries(row)),
         ("cursor", None if row.cursor is None else printing.compact(row.cursor)),
         ("owner", row.owner and line(row.owner)),
-        ("source", row.source),
+        ("source", f"{row.source} of app {row.app}" if row.app else row.source),
         ("namespace", None if row.namespace == schedules.NAMESPACE else row.namespace),
         ("created", when(row.created_at, now)),
         ("changed", when(row.updated_at, now)),

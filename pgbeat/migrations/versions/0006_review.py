@@ -50,7 +50,19 @@ DUE_TIMES = """
 ALTER TABLE pgbeat.jobs ADD COLUMN trigger text, ADD COLUMN interval_start timestamptz;
 """
 
+# Which app's code made a row. NULL: not known, so no beat removes it.
+SCHEDULE_APPS = """
+ALTER TABLE pgbeat.schedules ADD COLUMN app text;
+"""
+
 
 def upgrade() -> None:
-    for script in (MINIMUM, APPROVAL, MESSAGE_ENDS, CANCEL_REASON, DUE_TIMES):
+    for script in (
+        MINIMUM,
+        APPROVAL,
+        MESSAGE_ENDS,
+        CANCEL_REASON,
+        DUE_TIMES,
+        SCHEDULE_APPS,
+    ):
         op.execute(script.strip())

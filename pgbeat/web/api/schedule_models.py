@@ -141,6 +141,8 @@ class FoundSchedule(BaseModel):
     last_error: str | None
     owner: str | None
     source: str
+    #: The app whose code makes it, if `source` is `code`.
+    app: str | None
     job: Json
     created_at: datetime
     updated_at: datetime
