@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Literal, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, insert, select, text, tuple_
+from sqlalchemy import Connection, func, insert, select, text, tuple_
 
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.job_policies import is_storable
@@ -148,6 +148,16 @@ def listing(
         query = query.where(tuple_(groups.c.created_at, groups.c.id) < tuple_(*before))
     query = query.order_by(groups.c.created_at.desc(), groups.c.id.desc()).limit(limit)
     return [Group(*row) for row in connection.execute(query)]
+
+
+def count_of_others(
+    connection: Connection, namespace: str, name: str, *, state: str | None = None, limit: int
+) -> int:
+    """Returns how many groups somebody other than `name` made, counted up to `limit`."""
+    query = select(groups.c.id).where(groups.c.namespace == namespace, groups.c.created_by != name)
+    if state is not None:
+        query = query.where(groups.c.state == state)
+    return connection.scalar(select(func.count()).select_from(query.limit(limit).subquery())) or 0
 
 
 class Progress(NamedTuple):

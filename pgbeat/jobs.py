@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, select, text, tuple_
+from sqlalchemy import ColumnElement, Connection, func, select, text, tuple_
 
 from pgbeat.db import recordset
 from pgbeat.errors import InvalidTransition, NotFound
@@ -236,6 +236,12 @@ def listing(
         query = query.where(tuple_(jobs.c.created_at, jobs.c.id) < tuple_(*before))
     query = query.order_by(jobs.c.created_at.desc(), jobs.c.id.desc()).limit(limit)
     return [Job(*row) for row in connection.execute(query)]
+
+
+def count_of_others(connection: Connection, which: Filter, name: str, *, limit: int) -> int:
+    """Returns how many of these jobs somebody other than `name` made, counted up to `limit`."""
+    query = select(jobs.c.id).where(*which.clauses(), jobs.c.created_by != name).limit(limit)
+    return connection.scalar(select(func.count()).select_from(query.subquery())) or 0
 
 
 def of_known(condition: str) -> str:

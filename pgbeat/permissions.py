@@ -125,9 +125,12 @@ def require_group(actor: Actor, verb: Literal["show", "cancel"], group: Group) -
     raise Forbidden(f"can't {verb} group {group.id}: {whose}; {_HINT}")
 
 
-def find(connection: Connection, actor: Actor, text: str, *, namespace: str) -> Job:
+def find(
+    connection: Connection, actor: Actor, text: str, *, namespace: str, verb: Verb = "show"
+) -> Job:
     """The job of an id, or of the beginning of one: 4 characters or more. Among several that begin
-    so, it is the actor's own. Raises `NotFound`, and `Forbidden` for one that they may not see."""
+    so, it is the actor's own. Raises `NotFound`, and `Forbidden` for one that they may not see,
+    which says what they wanted to do with it (`verb`)."""
     digits = text.replace("-", "").lower()
     if not 4 <= len(digits) <= 32 or not set(digits) <= set("0123456789abcdef"):
         raise NotFound(f"{text!r} is no job's id, nor the beginning of one (4 characters or more)")
@@ -143,7 +146,9 @@ def find(connection: Connection, actor: Actor, text: str, *, namespace: str) -> 
     if len(several) > 1:
         listed = ", ".join(sorted(str(job.id) for job in several)[:5])
         raise NotFound(f"{text!r} begins the ids of several jobs: {listed}; write more of it")
-    require(actor, "show", several[0])
+    reason = _objection(actor, "show", several[0])
+    if reason is not None:
+        raise Forbidden(f"can't {verb} job {several[0].id}: {reason}; {_HINT}")
     return several[0]
 
 

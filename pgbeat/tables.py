@@ -155,7 +155,7 @@ schedules = Table(
         name="schedules_other_times_of_calendar",
     ),
     CheckConstraint(
-        "source IN ('sql', 'cli', 'api', 'file', 'code', 'import')", name="schedules_source"
+        "source IN ('sql', 'cli', 'api', 'page', 'file', 'code', 'import')", name="schedules_source"
     ),
     ForeignKeyConstraint(
         ["namespace", "calendar"],

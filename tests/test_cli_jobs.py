@@ -83,7 +83,11 @@ def test_whose_jobs_are_listed(did: Did, desk: Desk, database: str) -> None:
         did("list", "--state", "failed") == f"There are no jobs like that of yours ({ME.name}).\n"
     )
     mine = desk.make(actor=ME)
-    assert ids(did("list")) == [str(mine.id)]
+    listed = run(database, "jobs", "list")
+    assert ids(listed.stdout) == [str(mine.id)]
+    assert listed.stderr == "Note: 1 job of others isn't shown; --admin shows all.\n"
+    assert run(database, "jobs", "list", "--admin").stderr == ""
+    assert run(database, "jobs", "list", "--json").stderr == ""
     assert ids(did("list", "--admin")) == [str(mine.id), str(other.id)]
     assert [row["id"] for row in read(database, "jobs", "list")] == [str(mine.id)]
     said = refused(run(database, "jobs", "list", "--created-by", BOB.name), 1)
@@ -169,6 +173,9 @@ def test_another_s_job_is_not_shown(did: Did, desk: Desk, app: Celery) -> None:
         "an administrator may (--admin)"
     )
     assert str(job.id) in did("show", str(job.id), "--admin")
+    for verb in ("retry", "cancel", "approve", "delete"):
+        said = refused(run_with(app, "jobs", verb, str(job.id)), 1)
+        assert said.startswith(f"can't {verb} job {job.id}: it is a job of 'user:bob'")
 
 
 def test_stats(did: Did, desk: Desk, sql: Sql, database: str) -> None:

@@ -143,3 +143,23 @@ def test_axe_finds_nothing_serious(window: Any, web: Web, sql: Sql, scheme: str)
             if each["impact"] in ("serious", "critical")
         ]
     assert wrong == []
+
+
+@pytest.mark.slow
+def test_the_audit_breaks_no_words_of_usual_length(window: Any, web: Web) -> None:
+    admin = web.admin
+    made = {"name": "category_refresh_of_all_shops", "task": "tests.add", "args": [1], "every": 600}
+    done(admin.post("/admin/scheduled-jobs", json=made), 201)
+    name = made["name"]
+    done(admin.patch(f"/admin/scheduled-jobs/{name}", json={"max_retries": 9, "owner": "data"}))
+    page = window(viewport={"width": 1280, "height": 800}).sign_in(web.token("root", "admin"))
+    page.click("nav >> text=System")
+    page.click("nav.tabs >> text=Audit")
+    for words in (f"td >> text={name}", "td:has-text('user:root')"):
+        lines = page.eval_on_selector(
+            words,
+            "e => { const r = document.createRange(); r.selectNodeContents(e.firstChild);"
+            " return new Set([...r.getClientRects()].map(x => x.top)).size }",
+        )
+        assert lines == 1, words
+    assert fits(page)

@@ -74,6 +74,7 @@ def test_a_schedule_is_made(page: Any, sql: Sql) -> None:
     said = words_of(after(page, page.post(NEW, data=form)))
     assert "Schedule &#39;nightly&#39; was made." in said
     assert "every day at 02:30 (Europe/Oslo)" in said
+    assert "the console," in said
     [found] = sql(
         "SELECT cron, timezone, task, args, kwargs, grace::text, starts_at::text, overlap,"
         " max_retries, owner, job, source FROM pgbeat.schedules"
@@ -81,7 +82,8 @@ def test_a_schedule_is_made(page: Any, sql: Sql) -> None:
     assert found == (
         "30 2 * * *", "Europe/Oslo", "tests.add", [1], {"y": 3}, "00:15:00",
         "2026-01-01 02:00:00+00", "skip", 7, "data",
-        {"tags": ["a", "b"], "max_attempts": 4, "retry_base": 90, "requires_approval": True}, "api",
+        {"tags": ["a", "b"], "max_attempts": 4, "retry_base": 90, "requires_approval": True},
+        "page",
     )  # fmt: skip
     assert noted(sql) == [("user:root", "page", "create", "schedule", "nightly")]
 

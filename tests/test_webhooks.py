@@ -21,6 +21,9 @@ from pgbeat.executions import Run
 from pgbeat.publisher import Publisher, publisher
 from pgbeat.scheduler import Scheduler
 from pgbeat.tables import EVENTS
+from pgbeat.web.api.decisions import Tick, TickHistory
+from pgbeat.web.api.job_models import ExecutionDetail, FoundJob
+from pgbeat.web.api.schedule_models import FoundSchedule
 from pgbeat.webhook_delivery import Answer
 from pgbeat.webhook_signatures import new_secret
 from tests.conftest import sqlalchemy_url
@@ -229,12 +232,39 @@ def test_what_is_told_of_a_job(state: str, events: list[str], add: Add, sql: Sql
         assert payload["type"] == event
         assert payload["timestamp"].endswith("Z")
         data = payload["data"]
-        assert (data["job_id"], data["task"], data["created_by"], data["error"]) == (
-            job_id, "tests.add", "user:alice", "oops",
-        )  # fmt: skip
-        if event != "job.failed":
-            assert (data["status"], data["number"], data["duration_ms"]) == (state, 1, 12.5)
+        job = data if event == "job.failed" else data["job"]
+        assert (job["id"], job["task"], job["created_by"]) == (job_id, "tests.add", "user:alice")
+        if event == "job.failed":
+            assert (data["status"], data["error"]) == ("failed", "oops")
+        else:
+            assert (data["status"], data["execution_number"], data["duration_ms"]) == (state, 1, 13)
+            assert (data["job_id"], data["error_message"]) == (job_id, "oops")
             assert data["metadata"] == {"items": 3}
+
+
+def test_events_have_the_names_of_the_api(add: Add, sql: Sql) -> None:
+    add()
+    new_job(sql)
+    sql("UPDATE pgbeat.executions SET state = 'failed', finished_at = now()")
+    sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now()")
+    broken_schedule(sql)
+    sql("UPDATE pgbeat.schedules SET enabled = false, disabled_reason = 'no'")
+    sql(
+        "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, error) "
+        "SELECT id, name, now(), 'failed', 'no' FROM pgbeat.schedules"
+    )
+    tick = {*Tick.model_fields, *TickHistory.model_fields, "task"}
+    names: dict[str, set[str]] = {
+        "job.failed": set(FoundJob.model_fields),
+        "job.run.failed": {*ExecutionDetail.model_fields, "job"},
+        "schedule.disabled": set(FoundSchedule.model_fields),
+        "tick.failed": tick,
+    }
+    sent: dict[str, Any] = dict(sql("SELECT event, payload -> 'data' FROM pgbeat.deliveries"))
+    assert sent.keys() == names.keys()
+    for event, data in sent.items():
+        assert data.keys() <= names[event], event
+    assert sent["job.run.failed"]["job"].keys() <= set(FoundJob.model_fields)
 
 
 def test_what_is_told_of_a_task_that_nobody_made_a_job_for(
@@ -334,12 +364,12 @@ def test_failed_ticks_and_the_schedule_that_they_disable(
     by_type: dict[str, list[Any]] = {}
     for request in receiver.received:
         by_type.setdefault(request.json["type"], []).append(request.json["data"])
-    assert [(each["schedule"], each["error"]) for each in by_type["tick.failed"]] == [
+    assert [(each["schedule_name"], each["error"]) for each in by_type["tick.failed"]] == [
         ("broken", "DivisionByZero: division by zero")
     ] * 2
     (disabled,) = by_type["schedule.disabled"]
-    assert disabled["schedule"] == "broken"
-    assert disabled["reason"].startswith("failed 2 times in a row")
+    assert disabled["name"] == "broken"
+    assert disabled["disabled_reason"].startswith("failed 2 times in a row")
     assert states(sql) == [("delivered", 1)] * 3
 
 
@@ -846,7 +876,7 @@ def test_a_receiver_that_fails_twice_and_then_accepts(
     assert len(others) == 2
     assert all(request.is_signed_with(secret) for request in receiver.received)
     assert {(request.id, request.body) for request in others} == {(first.id, first.body)}
-    assert first.json["data"]["schedule"] == "broken"
+    assert first.json["data"]["schedule_name"] == "broken"
     (row,) = deliveries.listing(connection, 1)
     assert str(row.id) == first.id
     assert [entry["status"] for entry in row.log] == [500, 503, 200]

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from pgbeat import permissions
 from pgbeat.cli.target import Target
 from pgbeat.jobs import Job
-from pgbeat.permissions import Actor
+from pgbeat.permissions import Actor, Verb
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,6 +26,10 @@ def as_admin(command: F) -> F:
     )(command)  # fmt: skip
 
 
-def find(connection: Connection, target: Target, actor: Actor, job_id: str) -> Job:
-    """The job of an id, or of the beginning of one. Raises `NotFound` or `Forbidden`."""
-    return permissions.find(connection, actor, job_id, namespace=target.settings.namespace)
+def find(
+    connection: Connection, target: Target, actor: Actor, job_id: str, verb: Verb = "show"
+) -> Job:
+    """Returns the job of an id, or of the beginning of one, to do `verb` with it. Raises `NotFound`
+    or `Forbidden`."""
+    namespace = target.settings.namespace
+    return permissions.find(connection, actor, job_id, namespace=namespace, verb=verb)

@@ -71,6 +71,12 @@ def list_command(
             connection, target.settings.namespace, state=state, created_by=whose, limit=limit
         )
         progress = groups.progress(connection, [row.id for row in rows])
+        others = 0
+        if whose != created_by:
+            others = groups.count_of_others(
+                connection, target.settings.namespace, actor.name, state=state,
+                limit=job_views.MANY,
+            )  # fmt: skip
     if as_json:
         printing.echo_json([_as_json(row, progress[row.id]) for row in rows])
     elif rows:
@@ -84,6 +90,8 @@ def list_command(
             state_now, name = styled(_state(row)), line(row.name or "")
             table.add_row(str(row.id), state_now, name, row.mode, _done(found), age, _counts(found))
         printing.show(table)
+        if others:
+            click.echo(job_views.hidden("group", others), err=True)
     else:
         of = "" if actor.is_admin else f" of yours ({actor.name}); --admin shows everybody's"
         click.echo(f"There are no groups{of}.")

@@ -48,7 +48,7 @@ def _each(
 
         for job_id in ids:
             try:
-                before = find(connection, target, actor, job_id)
+                before = find(connection, target, actor, job_id, verb)
                 made = control.act(connection, publisher, partial(change, before.id))
             except PgbeatError as error:
                 if len(ids) == 1:
@@ -151,7 +151,7 @@ def move_command(
     from pgbeat import control, lines
 
     with target.transaction() as connection:
-        job = find(connection, target, actor, job_id)
+        job = find(connection, target, actor, job_id, "move")
         anchor = None
         if other is not None:
             # Whose the others in the line are is no secret to who stands in it.
@@ -175,7 +175,7 @@ def delete_command(
     from pgbeat import control
 
     with target.transaction(dry_run=True) as connection:
-        found = [find(connection, target, actor, job_id) for job_id in ids]
+        found = [find(connection, target, actor, job_id, "delete") for job_id in ids]
         for job in found:
             control.delete(connection, actor, job.id)
     what = f"job {found[0].id}" if len(found) == 1 else printing.counted(len(found), "job")

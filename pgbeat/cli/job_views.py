@@ -70,6 +70,14 @@ def _remark(job: Job, now: datetime) -> str:
     return line(job.worker) if job.state == "running" and job.worker else ""
 
 
+def hidden(noun: str, others: int) -> str:
+    """Returns what a list says of those that it leaves out because others made them."""
+    if others == 1:
+        return f"Note: 1 {noun} of others isn't shown; --admin shows all."
+    number = f"{MANY} or more" if others >= MANY else str(others)
+    return f"Note: {number} {noun}s of others aren't shown; --admin shows all."
+
+
 def nothing(*, is_filtered: bool, others: int, actor: Actor) -> str:
     """What to say instead of an empty list."""
     kind = " like that" if is_filtered else ""

@@ -72,16 +72,18 @@ def list_command(
         asked = Filter(namespace=namespace, **given)
         which = permissions.visible(actor, asked)
         rows = jobs.listing(connection, which, limit=limit)
-        others = []
-        if not rows and which != asked:
-            others = jobs.listing(connection, asked, limit=job_views.MANY)
+        others = 0
+        if which != asked:
+            others = jobs.count_of_others(connection, asked, actor.name, limit=job_views.MANY)
     if as_json:
         printing.echo_json([job_views.as_json(row) for row in rows])
     elif rows:
         job_views.show_list(rows, now)
+        if others:
+            click.echo(job_views.hidden("job", others), err=True)
     else:
         kind = any(value is not None for value in (schedule, *given.values()))
-        click.echo(job_views.nothing(is_filtered=kind, others=len(others), actor=actor))
+        click.echo(job_views.nothing(is_filtered=kind, others=others, actor=actor))
 
 
 @jobs_command.command("show")

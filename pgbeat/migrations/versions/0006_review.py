@@ -55,6 +55,79 @@ SCHEDULE_APPS = """
 ALTER TABLE pgbeat.schedules ADD COLUMN app text;
 """
 
+# Schedules that were made in the console, as the audit calls it.
+SOURCES = """
+ALTER TABLE pgbeat.schedules
+    DROP CONSTRAINT schedules_source,
+    ADD CONSTRAINT schedules_source CHECK (
+        source IN ('sql', 'cli', 'api', 'page', 'file', 'code', 'import'));
+"""
+
+# What webhooks are told has the names that the API has for the same.
+PAYLOADS = """
+CREATE OR REPLACE FUNCTION pgbeat.tell_execution() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM pgbeat.webhooks WHERE enabled) THEN
+        PERFORM pgbeat.tell(j.namespace, 'job.run.' || NEW.state, jsonb_build_object(
+            'id', NEW.id, 'job_id', NEW.job_id, 'execution_number', NEW.number,
+            'status', NEW.state, 'lost', NEW.lost, 'started_at', NEW.started_at,
+            'completed_at', NEW.finished_at, 'duration_ms', round(NEW.duration_ms::numeric),
+            'cpu_time_ms', round(NEW.cpu_time_ms::numeric), 'memory_peak_mb', NEW.memory_peak_mb,
+            'retry_attempt', NEW.retry_attempt, 'worker', NEW.worker, 'result', NEW.result,
+            'error_message', NEW.error, 'metadata', NEW.metadata, 'job', pgbeat.job_facts(j)))
+           FROM pgbeat.jobs j WHERE j.id = NEW.job_id AND j.task <> 'pgbeat.deliver';
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE FUNCTION pgbeat.job_facts(j pgbeat.jobs) RETURNS jsonb
+LANGUAGE sql STABLE AS $$
+    SELECT jsonb_build_object(
+        'id', j.id, 'task', j.task, 'schedule', j.schedule, 'due_at', j.due_at,
+        'template', j.template, 'queue', j.queue, 'lane', j.lane, 'priority', j.priority,
+        'tags', to_jsonb(j.tags), 'group_id', j.group_id, 'unique_key', j.unique_key,
+        'attempt', j.attempt, 'max_attempts', j.max_attempts, 'retry_of', j.retry_of,
+        'job_source', j.job_source, 'created_by', j.created_by,
+        'is_system_job', j.is_system_job, 'created_at', j.created_at)
+$$;
+
+CREATE OR REPLACE FUNCTION pgbeat.tell_job() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pgbeat.tell(NEW.namespace, 'job.failed',
+        pgbeat.job_facts(NEW) || jsonb_build_object(
+            'status', NEW.state, 'started_at', NEW.started_at, 'completed_at', NEW.finished_at,
+            'worker', NEW.worker, 'error', NEW.error));
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgbeat.tell_schedule() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pgbeat.tell(NEW.namespace, 'schedule.disabled', jsonb_build_object(
+        'id', NEW.id, 'name', NEW.name, 'task', NEW.task, 'owner', NEW.owner,
+        'disabled_reason', NEW.disabled_reason, 'retry_count', NEW.retry_count,
+        'last_failure', NEW.last_failure, 'last_error', NEW.last_error));
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgbeat.tell_tick() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pgbeat.tell(s.namespace, 'tick.failed', jsonb_build_object(
+        'schedule_name', NEW.schedule, 'task', s.task, 'run_time', NEW.due_at,
+        'decided_at', NEW.decided_at, 'outcome', NEW.outcome, 'trigger', NEW.trigger,
+        'error', NEW.error))
+       FROM pgbeat.schedules s WHERE s.id = NEW.schedule_id;
+    RETURN NULL;
+END
+$$;
+"""
+
 
 def upgrade() -> None:
     for script in (
@@ -64,5 +137,7 @@ def upgrade() -> None:
         CANCEL_REASON,
         DUE_TIMES,
         SCHEDULE_APPS,
+        SOURCES,
+        PAYLOADS,
     ):
         op.execute(script.strip())

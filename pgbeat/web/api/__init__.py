@@ -1,6 +1,6 @@
 """The REST API: a module for each noun."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 
 from pgbeat.web.api import (
     audit,
@@ -18,8 +18,9 @@ from pgbeat.web.api import (
     templates,
     webhooks,
 )
+from pgbeat.web.api.queries import only_known
 
-router = APIRouter()
+router = APIRouter(dependencies=[Depends(only_known)])
 # A line for each module, in the order of the documentation.
 router.include_router(schedules.router)
 router.include_router(decisions.router)

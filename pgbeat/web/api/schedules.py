@@ -68,7 +68,7 @@ def create_schedule(backend: TheBackend, caller: TheAdmin, body: NewSchedule) ->
     _try_condition(backend, values)
     with backend.transaction() as connection:
         row = schedules.add(
-            connection, name, source="api", namespace=backend.namespace,
+            connection, name, source=caller.origin, namespace=backend.namespace,
             **(backend.schedule_defaults | values),
         )  # fmt: skip
         check(backend.celery, row)

@@ -1,0 +1,41 @@
+"""Query parameters: one that an endpoint doesn't have is refused, and the near one is named."""
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from fastapi import Request
+from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+
+
+def only_known(request: Request) -> None:
+    """Raises `RequestValidationError` for query parameters that the endpoint doesn't have."""
+    route = request.scope.get("route")
+    if not isinstance(route, APIRoute) or not request.query_params:
+        return
+    known = set(_names(route.dependant))
+    unknown = [name for name in dict.fromkeys(request.query_params) if name not in known]
+    if unknown:
+        raise RequestValidationError(
+            [
+                {"type": "extra_forbidden", "loc": ("query", name[:80]), "msg": _hint(name, known)}
+                for name in unknown
+            ]
+        )
+
+
+def _names(dependant: Dependant) -> Iterator[str]:
+    """Yields the query parameters of an endpoint and of what it depends on."""
+    for each in dependant.query_params:
+        yield each.alias
+    for other in dependant.dependencies:
+        yield from _names(other)
+
+
+def _hint(name: str, known: set[str]) -> str:
+    said = f"there is no parameter {name[:80]!r}"
+    near = get_close_matches(name, sorted(known), n=1)
+    if near:
+        return f"{said}; did you mean {near[0]!r}?"
+    return f"{said}; there are {', '.join(sorted(known))}" if known else f"{said}; it takes none"
