@@ -38,12 +38,15 @@ class Allotted(NamedTuple):
     again: float | None
 
 
-def allot(connection: Connection, publisher: Publisher, namespace: str, lane: str) -> Allotted:
+def allot(
+    connection: Connection, publisher: Publisher, namespace: str, lane: str, *, wait: bool = True
+) -> Allotted:
     """Hands the lane's free slots to direct executions that wait for one, then to its jobs.
 
     `connection` is in autocommit mode. Others who allot the same lane wait for each other, and only
     jobs that nobody holds locked are handed out. Raises what publishing raises where the broker is
-    away; nothing is handed out then.
+    away; nothing is handed out then. Without `wait`, raises the error of a lock timeout where
+    another transaction has locked the lane.
     """
     handed, again = 0, None
     todo = {(namespace, lane)}
@@ -53,7 +56,7 @@ def allot(connection: Connection, publisher: Publisher, namespace: str, lane: st
             continue
         try:
             with db.transaction(connection):
-                turn = _hand_out(connection, publisher, *current)
+                turn = _hand_out(connection, publisher, *current, wait=wait)
         except BaseException:
             publisher.clear()
             raise
@@ -71,8 +74,10 @@ class _Turn(NamedTuple):
     lanes: Set[tuple[str, str]] = frozenset()
 
 
-def _hand_out(connection: Connection, publisher: Publisher, namespace: str, name: str) -> _Turn:
-    lane = lanes.lock(connection, namespace, name)
+def _hand_out(
+    connection: Connection, publisher: Publisher, namespace: str, name: str, *, wait: bool
+) -> _Turn:
+    lane = lanes.lock(connection, namespace, name, wait=wait)
     if lane is not None and lane.paused_at is not None:
         reservations.bury(connection, namespace, name)
         return _Turn()

@@ -9,15 +9,13 @@ from celery import Celery
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import db, entries, leases, sync
+from pgbeat import db, entries, sync
 from pgbeat.config import Settings
 from pgbeat.sync import Changes
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
-#: Seconds that the app's entries wait for rows that another transaction holds locked.
-_PATIENCE = 2.0
-#: Seconds after which they are tried again.
+#: Seconds after which entries that are invalid are tried again.
 _LATER = 10.0
 
 
@@ -26,7 +24,8 @@ def apply(
 ) -> float | None:
     """Makes the app's rows be its entries (`own` are Celery's) and logs the changes.
 
-    Returns the seconds after which to try again where rows are locked or invalid, else `None`.
+    Returns the seconds after which to try again where entries are invalid, else `None`. It waits
+    for locks as long as the session does.
     """
     wanted = entries.from_app(app, own)
     defaults = {
@@ -37,15 +36,11 @@ def apply(
     name = entries.app_name(app, settings)
     try:
         with db.transaction(connection):
-            leases.limit_waiting(connection, _PATIENCE)
             changes = sync.apply(connection, wanted, settings.namespace, app=name, **defaults)
     except DBAPIError as error:
-        if leases.is_lock_timeout(error):
-            logger.warning("The app's entries wait: somebody holds a lock on their rows")
-        elif db.is_refused(error):
-            logger.error("The app's entries are left as they were: %s", db.first_line(error))
-        else:
+        if not db.is_refused(error):
             raise
+        logger.error("The app's entries are left as they were: %s", db.first_line(error))
         return _LATER
     _log(changes, name)
     return None

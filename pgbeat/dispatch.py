@@ -1,7 +1,7 @@
 """Dispatch: verdicts on due schedules are written, with everything that follows from them."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from celery import Celery
 from sqlalchemy import Connection
 
-from pgbeat import db, drafts, due, jobs, lifecycle, orders, ticks
+from pgbeat import db, drafts, due, jobs, lifecycle, lock_waits, orders, ticks
 from pgbeat.config import Settings
 from pgbeat.drafts import Draft
 from pgbeat.errors import PgbeatError
@@ -55,6 +55,11 @@ class Dispatcher:
     ) -> None:
         self._app, self._settings, self.publisher, self._judge = app, settings, publisher, judge
         self._reached = reached
+        #: Whether locks that other transactions hold are waited for. A beat does not wait: what
+        #: needs such a lock is `postponed`.
+        self.waits = True
+        #: Schedules (ids) whose decision the last commit left for later, and why.
+        self.postponed: dict[int, str] = {}
         #: Schedules (ids) that the last commit left waiting for an unfinished job.
         self.waiting: set[int] = set()
         #: Lanes (namespace and name) that have something new in them: for `lanes.dispatch`.
@@ -63,38 +68,83 @@ class Dispatcher:
         self.note: Callable[[Connection, Sequence[Decision]], None] = lambda _, decisions: None
 
     def commit(
-        self, connection: Connection, verdicts: Sequence[Verdict], now: datetime
+        self,
+        connection: Connection,
+        verdicts: Sequence[Verdict],
+        now: datetime,
+        *,
+        suspects: Collection[int] = (),
     ) -> list[Decision]:
         """Writes verdicts with everything that follows from them, each all or nothing.
 
-        One transaction for all; should it fail, one for each, and those that fail again become
-        `failed`. Verdicts on rows that changed meanwhile are dropped.
+        One transaction for all; should it fail, smaller ones, and verdicts that fail by themselves
+        become `failed`, or are `postponed` where another transaction holds a lock that they need.
+        `suspects` are schedules (ids) of which that is likely: they come last, by themselves.
+        Verdicts on rows that changed meanwhile are dropped.
         """
-        self.waiting = set()
+        self.waiting, self.postponed = set(), {}
+        likely = [v for v in verdicts if v.schedule.id not in suspects]
+        others = [v for v in verdicts if v.schedule.id in suspects]
         try:
             try:
-                return self._commit(connection, verdicts, now)
+                decisions = self._commit(connection, likely, now) if likely else []
             except Exception as error:
                 if db.is_lost(error):
                     raise
-            decisions: list[Decision] = []
-            for verdict in verdicts:
-                try:
-                    decisions += self._commit(connection, [verdict], now)
-                except Exception as error:
-                    if db.is_lost(error):
-                        raise
-                    failed = self._judge.broken(verdict, error)
-                    decisions += self._commit(connection, [failed], now)
+                decisions = self._commit_in_parts(connection, likely, now)
+            if others:
+                decisions += self._commit_in_parts(connection, others, now)
             return decisions
         finally:
-            self.publisher.clear()
+            self._forget_messages(verdicts)
 
-    def _commit(
+    def _commit_in_parts(
         self, connection: Connection, verdicts: Sequence[Verdict], now: datetime
     ) -> list[Decision]:
+        decisions: list[Decision] = []
+
+        def write(part: Sequence[Verdict]) -> None:
+            if self.publisher.transactional:
+                self.publisher.clear()
+            decisions.extend(self._commit(connection, part, now, is_brief=not self.waits))
+
+        def give_up(verdict: Verdict, error: Exception) -> None:
+            if not lock_waits.is_lock_timeout(error):
+                try:
+                    write([self._judge.broken(verdict, error)])
+                    return
+                except Exception as again:
+                    if not lock_waits.is_lock_timeout(again):
+                        raise
+            self.postponed[verdict.schedule.id] = "another transaction holds a lock that it needs"
+
+        lock_waits.in_parts(verdicts, write, give_up)
+        return decisions
+
+    def _forget_messages(self, verdicts: Sequence[Verdict]) -> None:
+        """Forgets the messages that were made, but for those that an external broker has already
+        and whose decision is postponed: they must not be sent again."""
+        if self.publisher.transactional or not self.postponed:
+            self.publisher.clear()
+            return
+        self.publisher.clear(
+            v.schedule.job_id(v.due_at) for v in verdicts if v.schedule.id not in self.postponed
+        )
+
+    def _commit(
+        self,
+        connection: Connection,
+        verdicts: Sequence[Verdict],
+        now: datetime,
+        *,
+        is_brief: bool = False,
+    ) -> list[Decision]:
         began = 0 if observe is None else time.time_ns()
+        for verdict in verdicts:
+            self.postponed.pop(verdict.schedule.id, None)
         with db.transaction(connection):
+            if is_brief:
+                lock_waits.briefly(connection)
             locked = due.lock(connection, [verdict.schedule for verdict in verdicts])
             live = [verdict for verdict in verdicts if verdict.schedule.id in locked]
             decisions = self.write(connection, live, now)
@@ -110,10 +160,11 @@ class Dispatcher:
     ) -> list[Decision]:
         """Writes verdicts into the open transaction, whose rows are locked: messages, jobs, ticks
         and the schedules' advance, in one statement each."""
-        verdicts, waiting, outdone = self._overlaps(connection, verdicts, now)
+        verdicts, waiting, previous = self._overlaps(connection, verdicts, now)
         written = self._launches(connection, verdicts)
-        fresh = ticks.record(connection, [tick for tick, _ in written])
-        made = [job for _, job in written if job is not None and job.schedule_id in fresh]
+        fresh = ticks.record(connection, [tick for _, tick, _ in written])
+        made = [job for _, _, job in written if job is not None and job.schedule_id in fresh]
+        outdone = [job_id for job in made for job_id in previous.get(job.schedule_id, ())]
         if outdone:
             reason = "cancelled: its schedule is due again"
             ended = lifecycle.cancel(
@@ -127,7 +178,7 @@ class Dispatcher:
 
         self.waiting |= {advance.id for advance in waiting}
         decisions, advances = [], waiting
-        for verdict, (tick, _) in zip(verdicts, written, strict=True):
+        for verdict, tick, _ in written:
             decision, advance = self._advance(verdict, tick, now)
             if advance is not None:
                 advances.append(advance)
@@ -145,28 +196,31 @@ class Dispatcher:
 
     def _overlaps(
         self, connection: Connection, verdicts: Sequence[Verdict], now: datetime
-    ) -> tuple[list[Verdict], list[due.Advance], list[str]]:
+    ) -> tuple[list[Verdict], list[due.Advance], dict[int | None, list[str]]]:
         """Launches that meet an unfinished job of their schedule, by its policy: verdicts to write,
-        schedules that wait for the job's end, and jobs to cancel."""
+        schedules that wait for the job's end, and jobs to cancel by schedule."""
         careful = {
             v.schedule.id
             for v in verdicts
             if v.request is not None and v.schedule.overlap != "allow" and v.trigger != "backfill"
         }
         if not careful:
-            return list(verdicts), [], []
+            return list(verdicts), [], {}
         unfinished = jobs.unfinished(connection, careful)
+        held = self._hold(connection, verdicts, unfinished)
         kept: list[Verdict] = []
         waiting: list[due.Advance] = []
-        outdone: list[str] = []
+        outdone: dict[int | None, list[str]] = {}
         for verdict in verdicts:
             row = verdict.schedule
             before = unfinished.get(row.id) if verdict.request is not None else None
             if not before:
                 kept.append(verdict)
+            elif not held.issuperset(_to_hold(verdict, before)):
+                self.postponed[row.id] = "another transaction changes the job before it"
             elif row.overlap == "cancel_previous":
                 kept.append(verdict)
-                outdone += [job.id for job in before]
+                outdone[row.id] = [job.id for job in before]
             elif row.overlap == "queue_one" and verdict.trigger != "manual":
                 waiting.append(
                     due.Advance(
@@ -185,10 +239,32 @@ class Dispatcher:
                 kept.append(verdict._replace(request=None, skip=reason))
         return kept, waiting, outdone
 
+    def _hold(
+        self,
+        connection: Connection,
+        verdicts: Sequence[Verdict],
+        unfinished: Mapping[int, Sequence[jobs.Unfinished]],
+    ) -> set[str]:
+        """Locks the unfinished jobs that the verdicts concern; those that it could lock, if it
+        does not wait."""
+        wanted = [
+            job_id
+            for verdict in verdicts
+            if verdict.request is not None
+            for job_id in _to_hold(verdict, unfinished.get(verdict.schedule.id, ()))
+        ]
+        if not wanted:
+            return set()
+        if not self.waits:
+            return jobs.try_lock(connection, wanted)
+        jobs.lock(connection, wanted)
+        return set(wanted)
+
     def _launches(
         self, connection: Connection, verdicts: Sequence[Verdict]
-    ) -> list[tuple[Tick, jobs.NewJob | None]]:
-        """The verdicts' ticks and, of those that launch, their jobs, the messages made."""
+    ) -> list[tuple[Verdict, Tick, jobs.NewJob | None]]:
+        """The verdicts with their ticks and, of those that launch, their jobs, the messages made;
+        without those that are postponed."""
         made: dict[int, Draft] = {}
         errors: dict[int, str] = {}
         skips: dict[int, str] = {}
@@ -210,8 +286,9 @@ class Dispatcher:
         if stock is not None:
             skips |= self._taken(connection, verdicts, made)
         return [
-            self._publish(verdict, made.get(verdict.schedule.id), errors, skips)
+            (verdict, *self._publish(verdict, made.get(verdict.schedule.id), errors, skips))
             for verdict in verdicts
+            if verdict.schedule.id not in self.postponed
         ]
 
     def _stock(self, connection: Connection, verdicts: Sequence[Verdict]) -> orders.Stock | None:
@@ -240,9 +317,16 @@ class Dispatcher:
                 skips[verdict.schedule.id] = "another job with its unique key is made just now"
             else:
                 keys[draft.job.unique_key] = draft.unique_for
-        taken = orders.same(connection, self._settings.namespace, keys)
+        namespace = self._settings.namespace
+        busy = set() if self.waits else orders.try_lock(connection, namespace, keys)
+        free = {key: span for key, span in keys.items() if key not in busy}
+        taken = orders.same(connection, namespace, free)
         for key, draft in made.items():
-            if draft.job.unique_key in taken:
+            if draft.job.unique_key in busy:
+                self.postponed[key] = (
+                    f"another transaction makes a job with its unique key {draft.job.unique_key!r}"
+                )
+            elif draft.job.unique_key in taken:
                 other, state = taken[draft.job.unique_key]
                 skips[key] = f"job {other}, which has the same unique key, is {state}"
         return skips
@@ -337,6 +421,20 @@ class Dispatcher:
         if isinstance(wanted, datetime):
             wanted -= now
         return now + min(max(wanted, least), most)
+
+
+def _to_hold(verdict: Verdict, unfinished: Sequence[jobs.Unfinished]) -> list[str]:
+    """Jobs (ids) that must not change until the verdict is committed.
+
+    A job that is to be cancelled; and one that the schedule waits for: if its end committed between
+    our look at it and our commit, the end would not see that the schedule waits.
+    """
+    overlap = verdict.schedule.overlap
+    if verdict.trigger == "backfill" or not unfinished:
+        return []
+    if overlap == "cancel_previous":
+        return [job.id for job in unfinished]
+    return [unfinished[-1].id] if overlap == "queue_one" and verdict.trigger != "manual" else []
 
 
 def _queue_name(options: Mapping[str, Any]) -> str | None:

@@ -349,6 +349,19 @@ def lock(connection: Connection, job_ids: Collection[str | UUID]) -> None:
     connection.execute(_LOCK, {"ids": [str(i) for i in job_ids]})
 
 
+_TRY_LOCK = text(
+    "SELECT id FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[])) AND finished_at IS NULL "
+    "FOR NO KEY UPDATE SKIP LOCKED"
+)
+
+
+def try_lock(connection: Connection, job_ids: Collection[str | UUID]) -> set[str]:
+    """Locks those of the jobs that have not ended and that no other transaction has locked; their
+    ids."""
+    found = connection.scalars(_TRY_LOCK, {"ids": [str(i) for i in job_ids]})
+    return {str(job_id) for job_id in found}
+
+
 _ASK_TO_END = text(
     f"""
     UPDATE pgbeat.jobs SET cancel_requested_at = now(), cancel_requested_by = :by
@@ -414,9 +427,47 @@ _DUE = text(
 )
 
 
-def take_due(connection: Connection, namespace: str, *, limit: int = 500) -> list[Job]:
-    """Jobs whose time has come and that wait outside of the broker are `pending` from now on."""
-    return [Job(*row) for row in connection.execute(_DUE, {"namespace": namespace, "limit": limit})]
+_DUE_IDS = text(
+    """
+    SELECT id FROM pgbeat.jobs
+     WHERE namespace = :namespace AND state = 'scheduled' AND dispatched_at IS NULL
+       AND NOT awaits_turn AND run_at <= now()
+     ORDER BY run_at LIMIT :limit
+    """
+)
+_TAKE_DUE = text(
+    f"""
+    WITH due AS (
+        SELECT id FROM pgbeat.jobs
+         WHERE id = ANY (CAST(:ids AS uuid[])) AND state = 'scheduled' AND dispatched_at IS NULL
+           AND NOT awaits_turn AND run_at <= now() FOR UPDATE SKIP LOCKED)
+    UPDATE pgbeat.jobs j SET state = 'pending',
+           dispatched_at = CASE WHEN j.lane IS NULL THEN now() END
+      FROM due WHERE j.id = due.id
+    RETURNING {COLUMNS}
+    """  # noqa: S608
+)
+
+
+def due(connection: Connection, namespace: str, *, limit: int = 500) -> list[UUID]:
+    """Ids of the jobs whose time has come and that wait outside of the broker, oldest first."""
+    return list(connection.scalars(_DUE_IDS, {"namespace": namespace, "limit": limit}))
+
+
+def take_due(
+    connection: Connection,
+    namespace: str,
+    *,
+    limit: int = 500,
+    ids: Collection[UUID] | None = None,
+) -> list[Job]:
+    """Makes jobs `pending` whose time has come and that wait outside of the broker, of all or of
+    these; returns them."""
+    if ids is not None:
+        rows = connection.execute(_TAKE_DUE, {"ids": [str(job_id) for job_id in ids]})
+    else:
+        rows = connection.execute(_DUE, {"namespace": namespace, "limit": limit})
+    return [Job(*row) for row in rows]
 
 
 def refuse(connection: Connection, job_id: UUID | str, verb: str, hint: str = "") -> None:

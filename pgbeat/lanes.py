@@ -69,10 +69,12 @@ def _is(namespace: str, name: str) -> ColumnElement[bool]:
     return (lanes.c.namespace == namespace) & (lanes.c.name == name)
 
 
-def lock(connection: Connection, namespace: str, name: str) -> Lane | None:
+def lock(connection: Connection, namespace: str, name: str, *, wait: bool = True) -> Lane | None:
     """The lane, for nobody else to hand out its slots while this transaction is open; `None` where
-    it was removed."""
-    query = select(*_COLUMNS).where(_is(namespace, name)).with_for_update(key_share=True)
+    it was removed. Without `wait`, raises the error of a lock timeout where another transaction has
+    locked it."""
+    query = select(*_COLUMNS).where(_is(namespace, name))
+    query = query.with_for_update(key_share=True, nowait=not wait)
     row = connection.execute(query).one_or_none()
     return None if row is None else Lane(*row)
 

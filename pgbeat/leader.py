@@ -12,7 +12,7 @@ import psycopg
 from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL
 
-from pgbeat import db, lanes, leases, migrate, own_sessions, schedules
+from pgbeat import db, lanes, leases, lock_waits, migrate, own_sessions, schedules
 from pgbeat.config import Settings
 
 logger = logging.getLogger("celery.beat.pgbeat")
@@ -82,6 +82,7 @@ class Leader:
         wait = max(0.02, 0.8 * self._interval)
         if leases.acquire(connection, self._settings.leader_key, wait):
             connection.execute(text("SELECT set_config('pgbeat.leader', 'on', false)"))
+            db.configure(connection, {"lock_timeout": f"{int(lock_waits.PATIENCE * 1000)}"})
             connection.execute(text(f"LISTEN {schedules.CHANNEL}"))
             connection.execute(text(f"LISTEN {lanes.CHANNEL}"))
             self._on_lead(connection)

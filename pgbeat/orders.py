@@ -117,6 +117,11 @@ _LOCK = text(
     "SELECT pg_advisory_xact_lock(hashtextextended(CAST(:namespace AS text) || '/' || key, 1050)) "
     "FROM (SELECT DISTINCT key FROM unnest(CAST(:keys AS text[])) AS key ORDER BY key) AS k"
 )
+_TRY_LOCK = text(
+    "SELECT key, pg_try_advisory_xact_lock("
+    "hashtextextended(CAST(:namespace AS text) || '/' || key, 1050)) "
+    "FROM (SELECT DISTINCT key FROM unnest(CAST(:keys AS text[])) AS key ORDER BY key) AS k"
+)
 _OTHER = text(
     """
     SELECT k.key, j.id, j.state
@@ -129,6 +134,16 @@ _OTHER = text(
                 ORDER BY created_at DESC LIMIT 1) AS j
     """
 )
+
+
+def try_lock(connection: Connection, namespace: str, keys: Iterable[str]) -> set[str]:
+    """Locks unique keys, as `same` does, without waiting; those that another transaction has
+    locked, which makes a job with that key just now."""
+    names = list(keys)
+    if not names:
+        return set()
+    rows = connection.execute(_TRY_LOCK, {"namespace": namespace, "keys": names})
+    return {key for key, is_locked in rows if not is_locked}
 
 
 def same(

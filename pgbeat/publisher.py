@@ -217,6 +217,11 @@ class _Collected:
             call(connection, tables)
         self._calls.clear()
 
+    def clear(self) -> None:
+        """Forgets all that is not written yet."""
+        self.messages.clear()
+        self._calls.clear()
+
 
 class TransactionPublisher:
     """For a broker in this very database, stock or pgbeat's: exactly one message a launch."""
@@ -301,6 +306,8 @@ class TransactionPublisher:
         self._put(connection, self._outbox.messages)
 
     def clear(self, job_ids: Iterable[str] | None = None) -> None:
+        if job_ids is None:  # a declaration that failed must not fail what is published next
+            self._outbox.clear()
         for job_id in list(self._made if job_ids is None else job_ids):
             self._made.pop(job_id, None)
         self._outbox.messages.clear()

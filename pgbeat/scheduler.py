@@ -21,6 +21,7 @@ from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.evaluator import Evaluator
 from pgbeat.judge import Judge, Verdict
 from pgbeat.leader import Leader
+from pgbeat.lock_waits import Postponed, is_lock_timeout
 from pgbeat.publisher import publisher
 from pgbeat.schedules import Schedule
 from pgbeat.tallies import Meter
@@ -28,10 +29,16 @@ from pgbeat.upkeep import Upkeep
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
-#: Seconds for which a row that somebody else holds locked, or that finds no room, is left alone.
-_BUSY = 0.25
+#: Seconds for which conditions that are due and find no room are left alone.
+_NO_ROOM = 0.25
 #: Conditions in SQL that are asked in one statement, at most.
 _TOGETHER = 100
+#: Seconds after which the app's entries, or its zone, are applied again for which rows were locked.
+_AGAIN = 1.0
+
+
+_LOCKED = "another transaction holds a lock that it needs"
+_LOCKED_ROW = "another transaction has locked its row"
 
 
 class Scheduler(celery.beat.Scheduler):
@@ -55,11 +62,13 @@ class Scheduler(celery.beat.Scheduler):
         log.use_json(app)
         self._log = log.Log()
         self.max_interval = self.settings.loop_interval
+        #: When to apply the app's zone, and its entries, once more (`time.monotonic()`).
+        self._zone_at: float | None = None
         self._resync_at: float | None = None
         self._closed = False
         #: Whether the last look found nothing to do.
         self._idle = True
-        self._busy: dict[int, float] = {}
+        self._postponed = Postponed()
         self._dropped: set[int] = set()
         super().__init__(
             app,
@@ -92,6 +101,7 @@ class Scheduler(celery.beat.Scheduler):
             self._judge,
             self.reached,
         )
+        self._dispatcher.waits = False
         self._upkeep = Upkeep(self.app, self.settings, self._dispatcher.publisher)
         self._meter = Meter(self.settings.namespace)
         try:
@@ -122,7 +132,11 @@ class Scheduler(celery.beat.Scheduler):
         except ConfigError as error:  # a pooler answers where the server was away at the start
             raise SystemExit(f"pgbeat: {error}") from None
         except Exception as error:
-            if not self._closed:
+            if self._closed:
+                pass
+            elif is_lock_timeout(error):
+                self._hold_back()
+            else:
                 if not isinstance(error, DBAPIError | psycopg.Error):
                     raise
                 self._forget()
@@ -206,30 +220,61 @@ class Scheduler(celery.beat.Scheduler):
         """Called at each step of a tick, by name. Does nothing; tests stop the process here."""
 
     def _become_leader(self, connection: Connection) -> None:
-        with db.transaction(connection):
-            self._dispatcher.publisher.prepare(connection, again=True)
-            moved = due.follow_zone(
-                connection, self._judge.timezone, namespace=self.settings.namespace
-            )
+        try:
+            with db.transaction(connection):
+                self._dispatcher.publisher.prepare(connection, again=True)
+        except Exception as error:
+            if not is_lock_timeout(error):
+                raise
+            # Queues that are missing are made when something is published to them.
+            self._dispatcher.publisher.clear()
+            logger.warning("The app's queues are not declared now: %s", _LOCKED)
+        self._follow_zone(connection)
+        self._apply_entries(connection)
+        self._meter.took_over()
+
+    def _follow_zone(self, connection: Connection) -> None:
+        """Has the times computed anew that depend on the app's zone, where that has changed; later,
+        where rows are locked."""
+        namespace, zone = self.settings.namespace, self._judge.timezone
+        self._zone_at = None
+        try:
+            with db.transaction(connection):
+                moved = due.follow_zone(connection, zone, namespace=namespace)
+        except DBAPIError as error:
+            if not is_lock_timeout(error):
+                raise
+            self._postponed.add("zone", "following the app's time zone", _LOCKED)
+            self._zone_at = time.monotonic() + _AGAIN
+            return
+        self._postponed.done(["zone"])
         if moved:
             logger.info(
                 "The app's time zone is %s now: %d schedules have their next time computed anew",
-                self._judge.timezone,
+                zone,
                 moved,
             )
-        self._apply_entries(connection)
-        self._meter.took_over()
 
     def _forget(self) -> None:
         """Drops what is under way: the next leader decides it."""
         self._evaluator.forget()
         self._upkeep.forget()
         self._conditions.dispose()
-        self._busy.clear()
+        self._postponed.clear()
 
     def _apply_entries(self, connection: Connection) -> None:
         self._resync_at = None
-        later = code_schedules.apply(connection, self.app, self.settings, self.default_entries())
+        try:
+            later = code_schedules.apply(
+                connection, self.app, self.settings, self.default_entries()
+            )
+        except DBAPIError as error:
+            if not is_lock_timeout(error):
+                raise
+            self._postponed.add("entries", "the app's entries", _LOCKED)
+            later = _AGAIN
+        else:
+            self._postponed.done(["entries"])
         if later is not None:
             self._resync_at = time.monotonic() + later
 
@@ -239,12 +284,15 @@ class Scheduler(celery.beat.Scheduler):
         connection = self._leader.connect()
         if self._resync_at is not None and time.monotonic() >= self._resync_at:
             self._apply_entries(connection)
+        if self._zone_at is not None and time.monotonic() >= self._zone_at:
+            self._follow_zone(connection)
         self._leader.changed = False
         verdicts, unreached = self._collect()
         decided = [verdict.schedule.id for verdict in (*verdicts, *unreached)]
-        held = [*decided, *self._evaluator.held, *self._still_busy()]
+        held = [*decided, *self._evaluator.held, *self._left_alone()]
         outlook = self._outlook(connection, held)
         self._seen, now = outlook, outlook.now
+        self._postponed.done(["look"])
         rows: list[Schedule] = []
         self._idle = False
         if outlook.next_probe is not None and outlook.next_probe <= now:
@@ -260,7 +308,8 @@ class Scheduler(celery.beat.Scheduler):
         self._ask(unreached, now)
         if verdicts:
             self.reached("after conditions")
-            decisions = self._dispatcher.commit(connection, verdicts, now)
+            suspects = [v.schedule.id for v in verdicts if self._postponed.was_held(v.schedule.id)]
+            decisions = self._dispatcher.commit(connection, verdicts, now, suspects=suspects)
             self._meter.ticked(time.monotonic() - began)
             self._keep_up(connection, outlook, is_idle=False)
             self._note_dropped(verdicts, decisions)
@@ -273,7 +322,7 @@ class Scheduler(celery.beat.Scheduler):
             self._idle = True
             until = None if outlook.next is None else (outlook.next - now).total_seconds()
             if until is not None and until <= 0:
-                until = _BUSY  # conditions that are due and find no room: one that ends wakes us
+                until = _NO_ROOM  # conditions that are due and find no room: one that ends wakes us
             if wait:
                 limits = (until, self._upkeep.until(outlook.chores_in))
                 self._wait(min((limit for limit in limits if limit is not None), default=None))
@@ -371,38 +420,50 @@ class Scheduler(celery.beat.Scheduler):
         return [self._judge.evaluate(verdict, now)]
 
     def _note_dropped(self, verdicts: list[Verdict], decisions: list[Decision]) -> None:
-        """A row that changed is looked at again at once; one dropped twice running is held locked
-        by somebody, and left alone for a moment rather than asked for in a loop."""
-        wanted = {verdict.schedule.id for verdict in verdicts}
-        decided = {decision.schedule.id for decision in decisions}
-        dropped = wanted - decided - self._dispatcher.waiting
-        until = time.monotonic() + _BUSY
-        self._busy.update((key, until) for key in dropped & self._dropped)
-        self._dropped = dropped
+        """Leaves postponed schedules alone for a moment. A row that changed is looked at again at
+        once; one that is dropped twice running is locked by another transaction, and postponed."""
+        decided = {decision.schedule.id for decision in decisions} | self._dispatcher.waiting
+        self._postponed.done(decided)
+        dropped = {v.schedule.id: v.schedule for v in verdicts if v.schedule.id not in decided}
+        for key, row in dropped.items():
+            if key in self._dispatcher.postponed or key in self._dropped:
+                self._postpone(row, self._dispatcher.postponed.get(key, _LOCKED_ROW))
+        self._dropped = set(dropped).difference(self._dispatcher.postponed)
+
+    def _postpone(self, row: Schedule, why: str) -> None:
+        self._postponed.add(row.id, f"schedule '{row.name}'", why)
 
     def _set_next(self, connection: Connection, times: list[due.Next]) -> None:
-        """Writes next times; rows that somebody holds, or changed, are left alone for a moment."""
+        """Writes next times; rows that are locked, or changed, are left alone for a moment."""
         given = due.set_next(connection, times)
-        until = time.monotonic() + _BUSY
-        ids = [moment.schedule.id for moment in times]
-        self._busy.update((key, until) for key in ids if key not in given)
+        self._postponed.done(given)
+        for moment in times:
+            if moment.schedule.id not in given:
+                self._postpone(moment.schedule, _LOCKED_ROW)
 
-    def _still_busy(self) -> list[int]:
-        now = time.monotonic()
-        self._busy = {key: until for key, until in self._busy.items() if until > now}
-        return list(self._busy)
+    def _left_alone(self) -> list[int]:
+        """Ids of the schedules that are postponed."""
+        return [key for key in self._postponed.held() if isinstance(key, int)]
+
+    def _hold_back(self) -> None:
+        """Waits a moment where another transaction holds a lock without which nothing can be
+        decided, such as that of a whole table."""
+        self._leader.wait(self._postponed.add("look", "all schedules", _LOCKED), self._evaluator)
 
     def _wait(self, until: float | None) -> None:
         """Sleeps until something is due (seconds), a row changed, or a condition is decided."""
         limits = [self.max_interval, until, self._evaluator.next_deadline()]
-        if self._busy:
-            limits.append(_BUSY)
+        limits.append(self._postponed.wake_in())
         seconds = min(limit for limit in limits if limit is not None)
         self._leader.wait(seconds, self._evaluator)
 
     def _keep_up(self, connection: Connection, outlook: due.Outlook, *, is_idle: bool) -> None:
         """Sees to jobs, lanes and deliveries."""
-        self._meter.write(connection)
+        try:
+            self._meter.write(connection)
+        except DBAPIError as error:
+            if not is_lock_timeout(error):
+                raise
         self._upkeep.lanes(self._dispatcher.lanes | self._leader.lanes)
         self._dispatcher.lanes.clear()
         self._leader.lanes.clear()

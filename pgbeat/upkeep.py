@@ -2,14 +2,27 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from uuid import UUID
 
 import kombu.exceptions
 from celery import Celery
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
-from pgbeat import allotment, db, jobs, lanes, lifecycle, recovery, webhook_outbox
+from pgbeat import (
+    allotment,
+    db,
+    jobs,
+    lanes,
+    lifecycle,
+    lock_waits,
+    recovery,
+    turns,
+    webhook_outbox,
+)
 from pgbeat.config import Settings
+from pgbeat.lock_waits import Postponed
 from pgbeat.publisher import Publisher
 from pgbeat.retention import Pruner
 
@@ -17,8 +30,8 @@ logger = logging.getLogger("celery.beat.pgbeat")
 
 #: Seconds between two looks for lost executions and lanes that nobody told of, and for groups.
 _SWEEP, _GROUPS = 2.0, 10.0
-#: Seconds between two rounds of pruning.
-_PRUNE = 60.0
+#: Seconds between two rounds of pruning; at most between two batches of a round.
+_PRUNE, _PAUSE = 60.0, 0.1
 #: Seconds that a broker which is away is left alone, and what somebody else holds locked.
 _PATIENCE, _BUSY = 5.0, 0.1
 
@@ -33,6 +46,7 @@ class Upkeep:
         self._lanes: dict[tuple[str, str], float] = {}
         self._sweep_at = self._groups_at = self._prune_at = 0.0
         self._away_until = 0.0
+        self._postponed = Postponed()
 
     def lanes(self, changed: Iterable[tuple[str, str]]) -> None:
         """Lanes (namespace and name) to be allotted at once."""
@@ -45,21 +59,32 @@ class Upkeep:
         if now < self._away_until:
             return
         if is_due:
-            self._try(lambda: self._hand_out_due(connection))
-            self._try(lambda: webhook_outbox.send_due(connection, self._publisher, self._settings))
+            self._try("the jobs that are due", lambda: self._hand_out_due(connection))
+            self._try(
+                "webhooks",
+                lambda: webhook_outbox.send_due(connection, self._publisher, self._settings),
+            )
         if now >= self._sweep_at:
             self._sweep_at = now + _SWEEP
-            self._try(lambda: self._recover(connection))
+            self._try("looking for lost executions", lambda: self._recover(connection))
             namespace = self._settings.namespace
             self.lanes((namespace, name) for name in lanes.wanted(connection, namespace))
         if now >= self._groups_at:
             self._groups_at = now + _GROUPS
-            self._try(lambda: self._settle_groups(connection))
+            self._try("groups", lambda: self._settle_groups(connection))
         for lane in [lane for lane, at in self._lanes.items() if at <= now]:
             del self._lanes[lane]
-            self._try(lambda lane=lane: self._allot(connection, *lane))  # type: ignore[misc]
-        if is_idle and now >= self._prune_at and not self._pruner.step(connection):
-            self._prune_at = now + _PRUNE
+            delay = self._try(
+                f"lane '{lane[1]}'",
+                lambda lane=lane: self._allot(connection, *lane),  # type: ignore[misc]
+                key=("lane", *lane),
+            )
+            if delay is not None:
+                self._lanes[lane] = time.monotonic() + delay
+        if is_idle and now >= self._prune_at:
+            delay = self._try("retention", lambda: self._prune(connection))
+            if delay is not None:
+                self._prune_at = time.monotonic() + delay
 
     def until(self, chores_in: float | None) -> float:
         """Seconds until there is something to do; `chores_in` until a job's or a delivery's time.
@@ -68,19 +93,44 @@ class Upkeep:
         now = time.monotonic()
         if now < self._away_until:
             return self._away_until - now
-        times = [at - now for at in (*self._lanes.values(), self._sweep_at)]
+        times = [at - now for at in (*self._lanes.values(), self._sweep_at, self._prune_at)]
         if chores_in is not None:
-            times.append(max(chores_in, _BUSY))
+            times.append(max(chores_in, self._postponed.wake_in() or _BUSY))
         return max(0.0, min(times))
 
     def forget(self) -> None:
         """Has everything looked at again."""
         self._lanes.clear()
+        self._postponed.clear()
         self._sweep_at = self._groups_at = 0.0
 
     def _hand_out_due(self, connection: Connection) -> None:
+        """Hands out the jobs whose time has come: all together, or in parts, where one of them
+        needs a lock that is held. Raises that one's error."""
+        try:
+            self._hand_out_some(connection)
+            return
+        except DBAPIError as error:
+            if not lock_waits.is_lock_timeout(error):
+                raise
+        left: list[Exception] = []
+
+        def give_up(job_id: UUID, error: Exception) -> None:
+            _pass_over(job_id, error)
+            left.append(error)
+
+        due = jobs.due(connection, self._settings.namespace)
+        lock_waits.in_parts(due, lambda ids: self._hand_out_some(connection, ids), give_up)
+        if left:
+            raise left[0]
+
+    def _hand_out_some(self, connection: Connection, ids: Sequence[UUID] | None = None) -> None:
+        if ids is not None:
+            self._clear_messages()
         with db.transaction(connection):
-            due = jobs.take_due(connection, self._settings.namespace)
+            if ids is not None:
+                lock_waits.briefly(connection)
+            due = jobs.take_due(connection, self._settings.namespace, ids=ids)
             failed = lifecycle.hand_out(
                 connection, self._publisher, [job for job in due if job.dispatched_at]
             )
@@ -91,19 +141,61 @@ class Upkeep:
         self.lanes(recovery.sweep(connection, self._publisher, self._settings))
 
     def _settle_groups(self, connection: Connection) -> None:
-        with db.transaction(connection):
-            changed = lifecycle.settle_groups(connection, self._publisher, self._settings.namespace)
-        self.lanes(changed)
+        """Goes on with groups in which something is to be done that nothing else will notice; with
+        each by itself, where one is locked."""
+
+        def go_on(groups: Sequence[UUID]) -> None:
+            self._clear_messages()
+            with db.transaction(connection):
+                lock_waits.briefly(connection)
+                changed = lifecycle.follow(connection, self._publisher, [], groups)
+            self.lanes(changed)
+
+        stuck = turns.stuck(connection, self._settings.namespace)
+        lock_waits.in_parts(stuck, go_on, _pass_over)
+
+    def _prune(self, connection: Connection) -> None:
+        """Deletes a batch of what is too old, and pauses for as long as that took, as long as
+        there is more."""
+        began = time.monotonic()
+        looked = self._pruner.step(connection)
+        ended = time.monotonic()
+        self._prune_at = ended + (min(ended - began, _PAUSE) if looked else _PRUNE)
 
     def _allot(self, connection: Connection, namespace: str, lane: str) -> None:
-        allotted = allotment.allot(connection, self._publisher, namespace, lane)
+        allotted = allotment.allot(connection, self._publisher, namespace, lane, wait=False)
         if allotted.again is not None:
             self._lanes[namespace, lane] = time.monotonic() + allotted.again
 
-    def _try(self, what: Callable[[], object]) -> None:
-        """Does it; where the broker is another server and away, it is for later."""
+    def _try(self, what: str, do: Callable[[], object], key: Hashable = None) -> float | None:
+        """Does something, called `what` in the log and known by `key` or that. It is for later
+        where another transaction holds a lock that it needs (returns the seconds until then), or
+        where the broker is another server and away."""
+        key = key or what
+        if (remaining := self._postponed.remaining(key)) is not None:
+            return remaining
         try:
-            what()
+            do()
+        except DBAPIError as error:
+            if not lock_waits.is_lock_timeout(error):
+                raise
+            self._clear_messages()
+            return self._postponed.add(key, what, "another transaction holds a lock that it needs")
         except kombu.exceptions.OperationalError as error:
             self._away_until = time.monotonic() + _PATIENCE
             logger.warning("Can't reach the broker, jobs wait: %s", error)
+        else:
+            self._postponed.done([key])
+        return None
+
+    def _clear_messages(self) -> None:
+        """Forgets messages that were made and rolled back. An external broker has them already:
+        they must not be sent again."""
+        if self._publisher.transactional:
+            self._publisher.clear()
+
+
+def _pass_over(_: object, error: Exception) -> None:
+    """Leaves alone what is locked; raises other errors."""
+    if not lock_waits.is_lock_timeout(error):
+        raise error

@@ -344,9 +344,8 @@ def test_a_row_that_somebody_edits_is_left_alone(beat: Beat, sql: Sql, database:
 
 
 def test_the_apps_entries_wait_for_an_editor_and_beat_does_not(
-    app: Celery, beat: Beat, sql: Sql, database: str, monkeypatch: pytest.MonkeyPatch
+    app: Celery, beat: Beat, sql: Sql, database: str
 ) -> None:
-    monkeypatch.setattr("pgbeat.scheduler._PATIENCE", 0.1)
     app.conf.beat_schedule = {"code": {"task": "tests.add", "schedule": 3600}}
     first = beat()
     first.run_due()

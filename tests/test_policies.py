@@ -1,5 +1,6 @@
 """Policies, each in the words of docs/policies.md, on a clock that the tests set."""
 
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,12 +10,14 @@ import pytest
 from celery import Celery
 
 from pgbeat import JobRequest, Launcher, Skip, db, launcher
+from pgbeat import scheduler as beat_scheduler
 from pgbeat import schedules as domain
 from pgbeat.testing import Scheduler
 from pgbeat.testing.fixtures import MakeScheduler
 from pgbeat.ticks import Tick
 from pgbeat.timetables import Timetable
 from tests.jobs import messages
+from tests.processes import until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 At = Callable[..., Scheduler]
@@ -192,6 +195,60 @@ def test_overlap_queue_one_waits_for_the_job_before_and_launches_once(sql: Sql, 
     # What fell due while it waited is accounted for in the launch that waited.
     assert (second.outcome, second.missed, hours([second])) == ("launched", 1, [3])
     assert row(sql, "waiting_for, due_at, next_run") == (None, None, START + 4 * HOUR)
+
+
+def is_woken(sql: Sql) -> bool:
+    """Whether the schedule is due, rather than to be looked at again in a minute."""
+    [(soon,)] = sql("SELECT next_run <= now() FROM pgbeat.schedules")
+    return bool(soon)
+
+
+def test_overlap_queue_one_is_woken_by_an_end_that_commits_after_the_look(
+    sql: Sql, beat: Callable[..., beat_scheduler.Scheduler], database: str
+) -> None:
+    """The worker's end is written, not committed, while beat finds that the job is unfinished."""
+    add(sql, overlap="queue_one", next_run=datetime.now(UTC))
+    scheduler = beat()
+    scheduler.run_due()
+    sql("UPDATE pgbeat.schedules SET next_run = now()")
+    with psycopg.connect(database) as worker:
+        worker.execute("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now()")
+        scheduler.run_due()
+        worker.commit()
+    assert is_woken(sql)
+    launched = "SELECT count(*) FROM pgbeat.ticks WHERE outcome = 'launched'"
+    until(lambda: [scheduler.run_due(), sql(launched) == [(2,)]][1], 10)
+
+
+def test_overlap_queue_one_is_woken_by_an_end_that_comes_before_the_commit(
+    app: Celery, sql: Sql, database: str
+) -> None:
+    """The worker writes the end while beat writes that the schedule waits for it."""
+    ends: list[threading.Thread] = []
+
+    def end_it() -> None:
+        with psycopg.connect(database, autocommit=True) as worker:
+            worker.execute("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now()")
+
+    class Interleaved(beat_scheduler.Scheduler):
+        def reached(self, step: str) -> None:
+            if step == "before commit" and sql("SELECT 1 FROM pgbeat.jobs") and not ends:
+                ends.append(threading.Thread(target=end_it))
+                ends[0].start()
+                waits = "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+                until(lambda: not ends[0].is_alive() or sql(waits), 10)
+
+    add(sql, overlap="queue_one", next_run=datetime.now(UTC))
+    scheduler = Interleaved(app=app)
+    scheduler.run_due()
+    sql("UPDATE pgbeat.schedules SET next_run = now()")
+    scheduler.run_due()
+    ends[0].join(10)
+    assert row(sql, "waiting_for IS NOT NULL") == (True,)
+    assert is_woken(sql)
+    scheduler.run_due()
+    assert sql("SELECT outcome FROM pgbeat.ticks") == [("launched",)] * 2
+    scheduler.close()
 
 
 def test_what_waits_is_never_too_late(sql: Sql, at: At) -> None:
