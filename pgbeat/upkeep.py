@@ -17,6 +17,7 @@ from pgbeat import (
     lanes,
     lifecycle,
     lock_waits,
+    piecewise,
     recovery,
     turns,
     webhook_outbox,
@@ -105,24 +106,19 @@ class Upkeep:
         self._sweep_at = self._groups_at = 0.0
 
     def _hand_out_due(self, connection: Connection) -> None:
-        """Hands out the jobs whose time has come: all together, or in parts, where one of them
-        needs a lock that is held. Raises that one's error."""
+        """Hands out the jobs whose time has come: all together, or in parts, where some of them
+        need a lock that is held. Raises the error of the lock then."""
         try:
             self._hand_out_some(connection)
-            return
         except DBAPIError as error:
             if not lock_waits.is_lock_timeout(error):
                 raise
-        left: list[Exception] = []
-
-        def give_up(job_id: UUID, error: Exception) -> None:
-            _pass_over(job_id, error)
-            left.append(error)
-
-        due = jobs.due(connection, self._settings.namespace)
-        lock_waits.in_parts(due, lambda ids: self._hand_out_some(connection, ids), give_up)
-        if left:
-            raise left[0]
+            ids = jobs.due(connection, self._settings.namespace)
+            _, left = piecewise.each_unlocked(
+                ids, lambda some: self._hand_out_some(connection, some)
+            )
+            if left:
+                raise
 
     def _hand_out_some(self, connection: Connection, ids: Sequence[UUID] | None = None) -> None:
         if ids is not None:
@@ -146,13 +142,11 @@ class Upkeep:
 
         def go_on(groups: Sequence[UUID]) -> None:
             self._clear_messages()
-            with db.transaction(connection):
-                lock_waits.briefly(connection)
-                changed = lifecycle.follow(connection, self._publisher, [], groups)
+            changed = lifecycle.follow(connection, self._publisher, [], groups)
             self.lanes(changed)
 
         stuck = turns.stuck(connection, self._settings.namespace)
-        lock_waits.in_parts(stuck, go_on, _pass_over)
+        piecewise.in_transactions(connection, stuck, go_on)
 
     def _prune(self, connection: Connection) -> None:
         """Deletes a batch of what is too old, and pauses for as long as that took, as long as
@@ -193,9 +187,3 @@ class Upkeep:
         they must not be sent again."""
         if self._publisher.transactional:
             self._publisher.clear()
-
-
-def _pass_over(_: object, error: Exception) -> None:
-    """Leaves alone what is locked; raises other errors."""
-    if not lock_waits.is_lock_timeout(error):
-        raise error

@@ -1,5 +1,6 @@
 """Workers: who lives, by a session's advisory lock; whose executions nobody ends any more."""
 
+from collections import Counter
 from collections.abc import Collection
 from typing import NamedTuple
 from uuid import UUID
@@ -158,11 +159,33 @@ _COUNT = text(
     "INSERT INTO pgbeat.counters AS c (name, value) VALUES (:name, :more) "
     "ON CONFLICT (name) DO UPDATE SET value = c.value + :more"
 )
+_TRY_COUNT = text(
+    """
+    WITH free AS MATERIALIZED (
+        SELECT name FROM pgbeat.counters WHERE name = :name FOR NO KEY UPDATE SKIP LOCKED),
+    added AS (
+        UPDATE pgbeat.counters SET value = value + :more
+         WHERE name IN (SELECT name FROM free) RETURNING name)
+    SELECT EXISTS (SELECT FROM added), EXISTS (SELECT FROM pgbeat.counters WHERE name = :name)
+    """
+)
+#: What this process has counted while another transaction had the counter's row.
+_to_count: Counter[str] = Counter()
 
 
 def count(connection: Connection, name: str, more: int) -> None:
-    """Adds to one of the counters that outlive what they count."""
-    if more:
+    """Adds to one of the counters that outlive what they count.
+
+    It waits for no other transaction: while one has the counter locked, the number is kept, and
+    added with the next.
+    """
+    if not more:
+        return
+    more += _to_count.pop(name, 0)
+    is_added, is_there = connection.execute(_TRY_COUNT, {"name": name, "more": more}).one()
+    if is_there and not is_added:
+        _to_count[name] += more
+    elif not is_added:
         connection.execute(_COUNT, {"name": name, "more": more})
 
 

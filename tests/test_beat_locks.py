@@ -295,3 +295,26 @@ def test_one_blocked_decision_does_not_split_the_batches_after_it(
         finally:
             event.remove(Engine, "before_cursor_execute", count)
     assert max(sizes) >= 5
+
+
+def test_a_locked_counter_delays_no_rescue(
+    sql: Sql, database: str, running: Running, beat: Beat
+) -> None:
+    """The end of a lost execution counts, later."""
+    sql("INSERT INTO pgbeat.counters (name, value) VALUES ('stale_claims_released', 1)")
+    add(sql, "s")
+    beat().run_due()
+    lose = (
+        "INSERT INTO pgbeat.executions (job_id, number, worker, worker_id, started_at) "
+        "SELECT id, (SELECT count(*) FROM pgbeat.executions) + 1, 'gone', 17, "
+        "now() - interval '1 hour' FROM pgbeat.jobs LIMIT 1"
+    )
+    sql("UPDATE pgbeat.jobs SET state = 'running', started_at = now(), max_attempts = 1")
+    sql(lose)
+    lost = "SELECT count(*) FROM pgbeat.executions WHERE lost"
+    with opened(database, "SELECT FROM pgbeat.counters FOR UPDATE"):
+        running()
+        until(lambda: sql(lost) == [(1,)], 20)
+    sql(lose)
+    until(lambda: sql(lost) == [(2,)], 20)
+    assert sql("SELECT value FROM pgbeat.counters WHERE name LIKE 'stale%'") == [(3,)]
