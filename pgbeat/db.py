@@ -186,11 +186,13 @@ def is_lost(error: BaseException) -> bool:
         if error.connection_invalidated:
             return True
         cause = error.orig
+    state = getattr(cause, "sqlstate", None)
+    if state in {"25P03", "25P04"}:  # the session was idle in a transaction, or was in it, too long
+        return True
     if not isinstance(cause, LOST):
         return False
     # Statement errors of the operational classes keep the connection: 55P03 lock timeout,
     # 53xxx resources, 57014 cancelled. Those with no code never reached the server.
-    state = getattr(cause, "sqlstate", None)
     return state is None or state.startswith("08") or state in {"57P01", "57P02", "57P03", "57P05"}
 
 

@@ -1,6 +1,7 @@
 """The judge: which due time of a schedule to decide, and what its policies and launcher say."""
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -31,6 +32,8 @@ from pgbeat.schedules import Schedule
 from pgbeat.ticks import Trigger
 from pgbeat.timetables import Timetable
 from pgbeat.timetables.zones import TICK
+
+logger = logging.getLogger("celery.beat.pgbeat")
 
 #: Errors are kept whole up to here: a row is for reading.
 LONGEST = 2000
@@ -81,6 +84,9 @@ class Judge:
         self._default_entries = default_entries
         #: Conditions in SQL that took too long among others.
         self._slow: set[str] = set()
+        #: Those that were among others when a statement, or its session, ended early. They are
+        #: asked by themselves until they have answered: only the one at fault stays here.
+        self._alone: set[str] = set()
         #: The zone of schedules that name none.
         self.timezone = str(getattr(app.timezone, "key", None) or app.timezone)
 
@@ -174,28 +180,25 @@ class Judge:
         )  # fmt: skip
 
     def is_quick(self, schedule: Schedule) -> bool:
-        """Whether all it takes is a condition in SQL, and that one was not slow before."""
-        return schedule.is_sql_only and schedule.condition_sql not in self._slow
+        """Returns whether its condition is in SQL alone, and may be asked among others."""
+        condition = schedule.condition_sql
+        return schedule.is_sql_only and condition not in self._slow and condition not in self._alone
 
     def ask(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
         """Asks the conditions in SQL of schedules that need no more, all in one statement.
 
-        Verdicts that there was no time for are not reached.
+        Verdicts that there was no time for are not reached, nor is any where the statement failed.
         """
         texts = list(dict.fromkeys(str(verdict.schedule.condition_sql) for verdict in verdicts))
-        for last_try in (False, True):
-            try:
-                with self._engine.connect() as connection:
-                    read_only(connection, min(_TOGETHER, self._settings.condition_timeout))
-                    answers = ask(connection, texts)
-                break
-            except Exception as error:
-                if db.is_lost(error) and not last_try:
-                    continue  # a pooled connection had died
-                if isinstance(getattr(error, "orig", None), psycopg.errors.QueryCanceled):
-                    self._slow.update(texts)  # between two of them: it is not known whose fault
-                    return list(verdicts)
-                return [self.broken(verdict, error) for verdict in verdicts]
+        try:
+            with self._engine.connect() as connection:
+                read_only(connection, min(_TOGETHER, self._settings.condition_timeout))
+                answers = ask(connection, texts)
+        except Exception:
+            # One of them ended the session, or the statement: it is not known which.
+            logger.debug("Conditions are asked one by one", exc_info=True)
+            self._alone.update(texts)
+            return list(verdicts)
         if answers and isinstance(answers[-1], psycopg.errors.QueryCanceled):
             self._slow.add(texts[len(answers) - 1])
             answers.pop()
@@ -211,13 +214,19 @@ class Judge:
 
     def evaluate(self, verdict: Verdict, now: datetime) -> Verdict:
         """Runs the launcher; whatever it raises becomes the verdict's error."""
+        condition = verdict.schedule.condition_sql or ""
         for last_try in (False, True):
             try:
-                return self._launch(verdict, now)
+                decided = self._launch(verdict, now)
             except Exception as error:
-                if db.is_lost(error) and not last_try:
-                    continue  # a pooled connection had died
+                if db.is_lost(error):
+                    if not last_try:
+                        continue  # a pooled connection had died
+                else:
+                    self._alone.discard(condition)
                 return self.broken(verdict, error)
+            self._alone.discard(condition)
+            return decided
         raise AssertionError("unreachable")
 
     def _launch(self, verdict: Verdict, now: datetime) -> Verdict:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pgbeat import Context, Launcher, launcher
 from pgbeat.scheduler import Scheduler
 
 Beat = Callable[..., Scheduler]
@@ -285,3 +286,78 @@ def test_conditions_asked_together_are_answered_apart(beat: Beat, sql: Sql) -> N
         "WHERE v.condition_sql LIKE '%%sleep%%')"
     )
     assert behind == 0
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "SELECT pg_terminate_backend(pg_backend_pid())",
+        "SELECT pg_terminate_backend(pg_backend_pid()) FROM pg_sleep(0.1)",
+        "SELECT set_config('transaction_timeout', '20', true), pg_sleep(0.2)",
+    ],
+)
+def test_a_condition_that_ends_its_session_fails_alone(
+    beat: Beat, sql: Sql, condition: str
+) -> None:
+    [(version,)] = sql("SELECT current_setting('server_version_num')::integer")
+    if "transaction_timeout" in condition and version < 170000:
+        pytest.skip("transaction_timeout came with Postgres 17")
+    for n in range(20):
+        add(sql, f"healthy {n}", condition_sql=f"SELECT {n + 1}")
+    add(sql, "guilty", condition_sql=condition, max_retries=3)
+    scheduler = beat()
+    for _ in range(3):
+        scheduler.run_due()
+        sql("UPDATE pgbeat.schedules SET next_run = now() WHERE enabled")
+    assert sql(
+        "SELECT schedule LIKE 'healthy%', outcome, count(*) FROM pgbeat.ticks GROUP BY 1, 2 "
+        "ORDER BY 1"
+    ) == [(False, "failed", 3), (True, "launched", 60)]
+    assert sql("SELECT name FROM pgbeat.schedules WHERE NOT enabled") == [("guilty",)]
+
+
+def test_what_a_condition_sets_is_not_there_for_the_next(beat: Beat, sql: Sql) -> None:
+    for n, condition in enumerate(
+        [
+            "SELECT set_config('search_path', 'nowhere', true) <> ''",
+            "SELECT set_config('mine.own', 'left behind', false) <> ''",
+            "SELECT coalesce(current_setting('mine.own', true), '') = '' "
+            "AND current_setting('search_path') <> 'nowhere'",
+        ]
+    ):
+        add(sql, f"{n}", condition_sql=condition)
+    beat().run_due()
+    assert sql("SELECT schedule, outcome FROM pgbeat.ticks ORDER BY 1") == [
+        ("0", "launched"), ("1", "launched"), ("2", "launched"),
+    ]  # fmt: skip
+
+
+def test_a_launcher_whose_session_ends_fails_alone(beat: Beat, sql: Sql) -> None:
+    """Launchers have connections of their own, one after the other from a pool."""
+
+    class Guilty(Launcher):
+        task = "tests.add"
+
+        def check_conditions(self, ctx: Context) -> bool:
+            ctx.connection.exec_driver_sql("SELECT pg_terminate_backend(pg_backend_pid())")
+            return True
+
+    class Healthy(Launcher):
+        task = "tests.add"
+
+        def check_conditions(self, ctx: Context) -> bool:
+            return bool(ctx.connection.exec_driver_sql("SELECT true").scalar())
+
+    launcher("tests.Guilty")(Guilty)
+    launcher("tests.Healthy")(Healthy)
+    for n in range(4):
+        add(sql, f"healthy {n}", launcher="tests.Healthy", task=None)
+    add(sql, "guilty", launcher="tests.Guilty", task=None)
+    scheduler = beat()
+    for _ in range(2):
+        scheduler.run_due()
+        sql("UPDATE pgbeat.schedules SET next_run = now()")
+    assert sql(
+        "SELECT schedule LIKE 'healthy%', outcome, count(*) FROM pgbeat.ticks GROUP BY 1, 2 "
+        "ORDER BY 1"
+    ) == [(False, "failed", 2), (True, "launched", 8)]

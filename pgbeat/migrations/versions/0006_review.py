@@ -128,6 +128,49 @@ END
 $$;
 """
 
+# Each condition is undone once it has answered: what it sets is not there for the next.
+CONDITIONS = """
+CREATE OR REPLACE FUNCTION pgbeat.ask(conditions text[])
+RETURNS TABLE (first_row text, code text, problem text)
+LANGUAGE plpgsql AS $$
+DECLARE
+    condition   text;
+    asked       refcursor;
+    answer      record;
+    has_answered boolean;
+BEGIN
+    FOREACH condition IN ARRAY conditions LOOP
+        first_row := NULL;
+        code := NULL;
+        problem := NULL;
+        has_answered := false;
+        BEGIN
+            asked := NULL;
+            OPEN asked NO SCROLL FOR EXECUTE condition;
+            FETCH asked INTO answer;
+            IF FOUND THEN
+                first_row := row_to_json(answer)::text;
+            END IF;
+            CLOSE asked;
+            has_answered := true;
+            RAISE EXCEPTION USING ERRCODE = 'PB001';
+        EXCEPTION
+            WHEN query_canceled THEN
+                code := '57014';
+                problem := SQLERRM;
+                RETURN NEXT;
+                RETURN;
+            WHEN OTHERS THEN
+                IF NOT has_answered OR SQLSTATE <> 'PB001' THEN
+                    GET STACKED DIAGNOSTICS code = RETURNED_SQLSTATE, problem = MESSAGE_TEXT;
+                END IF;
+        END;
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+"""
+
 
 def upgrade() -> None:
     for script in (
@@ -139,5 +182,6 @@ def upgrade() -> None:
         SCHEDULE_APPS,
         SOURCES,
         PAYLOADS,
+        CONDITIONS,
     ):
         op.execute(script.strip())
