@@ -117,8 +117,11 @@ class Ledger:
 
     # ----- what is written
 
-    def write(self, batch: Sequence[Attempt], shape: Shape = dict) -> set[Lane]:
-        """Writes attempts, their documents brought into a shape; lanes that have room now."""
+    def write(
+        self, batch: Sequence[Attempt], shape: Shape = dict, *, wait: float | None = None
+    ) -> set[Lane]:
+        """Writes attempts, their documents brought into a shape; lanes that have room now. `wait`
+        is for how many seconds it waits for a lock, if not for as long as usual."""
         news: list[dict[str, Any]] = []
         more: list[dict[str, Any]] = []
         again: list[dict[str, Any]] = []
@@ -129,7 +132,18 @@ class Ledger:
                 part.append(shape(document))
         # What goes on began before what is new.
         told = [*_batches(True, again), *_batches(False, more), *_batches(True, news)]
-        return self._commit(lambda: self._record(told))
+
+        def record() -> list[Ended]:
+            if wait is not None:
+                leases.limit_waiting(self.open(), wait)
+            return self._record(told)
+
+        return self._commit(record)
+
+    def locked(self, job_ids: Sequence[str]) -> set[str]:
+        """Returns those of the jobs (ids) that can't be written now, because another transaction
+        has locked them, their schedule, one that waits for that, or their group."""
+        return set(map(str, self.open().scalars(_LOCKED, {"ids": list(job_ids)})))
 
     def settle(self, told: Sequence[Told]) -> set[Lane]:
         """Writes what the main process has to say of jobs; lanes that have room now."""
@@ -183,6 +197,34 @@ _CANCELLED = text(
     "SELECT id FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[])) "
     "AND cancel_requested_at IS NOT NULL"
 )
+# Locks what can be locked, for as long as the statement takes.
+_LOCKED = text(
+    """
+    WITH mine AS MATERIALIZED (
+        SELECT id, schedule_id, group_id FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[]))),
+    touched AS MATERIALIZED (
+        SELECT m.id AS job_id, m.schedule_id AS id FROM mine m WHERE m.schedule_id IS NOT NULL
+         UNION
+        SELECT m.id, d.id FROM mine m JOIN pgbeat.schedules s ON s.id = m.schedule_id
+               JOIN pgbeat.schedules d ON d.namespace = s.namespace AND d.after = s.name),
+    free_jobs AS MATERIALIZED (
+        SELECT id FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[]))
+           FOR NO KEY UPDATE SKIP LOCKED),
+    free_schedules AS MATERIALIZED (
+        SELECT id FROM pgbeat.schedules WHERE id = ANY (ARRAY(SELECT id FROM touched))
+           FOR NO KEY UPDATE SKIP LOCKED),
+    free_groups AS MATERIALIZED (
+        SELECT id FROM pgbeat.groups WHERE id = ANY (ARRAY(SELECT group_id FROM mine))
+           FOR UPDATE SKIP LOCKED)
+    SELECT m.id FROM mine m
+     WHERE NOT EXISTS (SELECT FROM free_jobs f WHERE f.id = m.id)
+        OR EXISTS (SELECT FROM touched t
+                    WHERE t.job_id = m.id AND t.id NOT IN (SELECT id FROM free_schedules)
+                      AND EXISTS (SELECT FROM pgbeat.schedules s WHERE s.id = t.id))
+        OR m.group_id NOT IN (SELECT id FROM free_groups)
+           AND EXISTS (SELECT FROM pgbeat.groups g WHERE g.id = m.group_id)
+    """
+)
 #: How a session plans what workers tell: by the indexes, whatever the statistics say of a table
 #: that was empty a minute ago.
 PLANS = {
@@ -191,6 +233,8 @@ PLANS = {
     "enable_material": "off",
     "enable_mergejoin": "off",
     "jit": "off",
+    # What another transaction has locked is written later, and delays nothing else.
+    "lock_timeout": "100ms",
 }
 
 

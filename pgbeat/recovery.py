@@ -148,9 +148,11 @@ _LAST = text(
 def settle(connection: Connection, worker: int, told: Sequence[Told]) -> list[Ended]:
     """Writes it: ends the execution of that worker, which may have died before it was told of.
 
-    Raises `IntegrityError` where the process tells of it just now: once more, it works.
+    Waits for rows that another transaction has locked; a `lock_timeout` limits that.
     """
-    values = {"worker": worker, "jobs": [each.job_id for each in told]}
+    job_ids = [each.job_id for each in told]
+    jobs.lock(connection, job_ids)
+    values = {"worker": worker, "jobs": job_ids}
     known = {str(job): rest for job, *rest in connection.execute(_LAST, values)}
     ended: list[Ended] = []
     for each in told:

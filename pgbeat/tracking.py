@@ -9,8 +9,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 import kombu.exceptions
@@ -20,13 +19,14 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import attempts, db, recorders
+from pgbeat import db, piecewise, recorders
 from pgbeat.attempts import Attempt
 from pgbeat.config import Settings, place
 from pgbeat.errors import SchemaError
-from pgbeat.ledger import Lane, Ledger, Shape
+from pgbeat.ledger import Lane, Ledger
 from pgbeat.publisher import Publisher
 from pgbeat.recovery import Told
+from pgbeat.writer import BATCH, Writer
 
 logger = logging.getLogger("celery.worker.pgbeat")
 
@@ -41,12 +41,10 @@ _SOON = 0.015
 _SHARE, _LONGEST_INTERVAL = 20.0, 0.2
 #: Seconds between two looks at what runs: progress is written, and who is to be cancelled read.
 _LOOK = 0.5
-#: Attempts in one transaction.
-_BATCH = 500
-#: Attempts that are kept while the database is away.
-_KEPT = 10_000
 #: Seconds between two tries to reach the database: the first, and at most.
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 1.0
+#: Seconds until a lane that another transaction has locked is tried again.
+_LOCKED = 0.25
 #: Seconds for which a database is left alone that has no schema for us, or not this one.
 _NOT_OURS = 60.0
 
@@ -81,20 +79,17 @@ class Recorder:
     ) -> None:
         self._url, self._pulse = url or settings.url, pulse
         self._ledger = Ledger(app, settings, worker_id, self._url, self._connected)
-        self._queue: deque[Attempt] = deque()
-        self._told: deque[Told] = deque()
+        self._writer = Writer(self._ledger, self._complain)
         self._questions: deque[Callable[[Connection], object]] = deque()
         #: What has begun and not ended, by its id, and what of that has progress to be written.
         self._running: dict[str, Attempt] = {}
         self._soft: set[Attempt] = set()
         self._lanes: dict[Lane, float] = {}
         self._wake = threading.Event()
-        self._written = threading.Condition()
         self._is_idle = self._is_urgent = self._is_closing = False
         self._close_by = 0.0
         self._write_at = self._soon_at = self._look_at = 0.0
         self._away_until = self._wait = 0.0
-        self._dropped = 0
         self._complained: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="pgbeat recorder", daemon=True)
         self._thread.start()
@@ -113,11 +108,7 @@ class Recorder:
             self._wake.set()
 
     def _push(self, attempt: Attempt) -> None:
-        if not attempt.is_queued:
-            attempt.is_queued = True
-            self._queue.append(attempt)
-            if len(self._queue) > _KEPT:
-                self._drop()
+        self._writer.push(attempt)
         if self._is_idle:
             self._wake.set()
 
@@ -131,12 +122,11 @@ class Recorder:
         change = attempt.changes
         self._push(attempt)
         self._hurry()
-        with self._written:
-            return self._written.wait_for(lambda: attempt.written >= change, seconds)
+        return self._writer.wait_for(attempt, change, seconds)
 
     def tell_of(self, told: Told) -> None:
         """Something that the main process has to say of a job."""
-        self._told.append(told)
+        self._writer.tell_of(told)
         self._hurry()
 
     def ask(self, question: Callable[[Connection], T], seconds: float) -> T | None:
@@ -164,17 +154,6 @@ class Recorder:
         self._is_urgent = True
         self._wake.set()
 
-    def _drop(self) -> None:
-        with suppress(IndexError):
-            self._queue.popleft().is_queued = False
-        if not self._dropped:
-            logger.warning(
-                "The database is away too long: of more than %d executions the oldest are not "
-                "told of",
-                _KEPT,
-            )
-        self._dropped += 1
-
     # ----- the thread
 
     def _run(self) -> None:
@@ -199,17 +178,18 @@ class Recorder:
             self._ledger.close()
 
     def _is_done(self) -> bool:
-        return not (self._queue or self._told or self._soft)
+        return self._writer.is_empty and not self._soft
 
     def _pause(self) -> None:
         """Sleeps until there is something to do."""
         times = []
-        is_empty = not self._queue
+        is_empty = not self._writer.queue
         if self._away_until:
             times = [self._away_until]
         else:
-            if not is_empty or self._told or self._questions:
+            if not is_empty or self._questions:
                 times.append(0.0 if self._is_urgent or self._is_closing else self._write_at)
+            times += self._writer.times()
             if self._running or self._soft:
                 times.append(self._look_at)
             if self._pulse is not None:
@@ -222,7 +202,7 @@ class Recorder:
             # Who tells something wakes us only where nothing waits yet to be written.
             self._is_idle = is_empty and not self._away_until
             # What came since we looked was told to nobody who slept.
-            if not (self._is_idle and self._queue):
+            if not (self._is_idle and self._writer.queue):
                 self._wake.wait(seconds)
             self._is_idle = False
             if not self._is_closing:
@@ -235,18 +215,21 @@ class Recorder:
         self._is_urgent = False
         connection = self._ledger.open()
         # What a thread of ours told of a job comes before what is said of it otherwise.
-        is_due = self._told or self._is_closing or now >= self._write_at
-        if self._queue and (is_due or self._is_hasty()):
+        writer = self._writer
+        is_told = writer.has_told(now)
+        is_due = is_told or self._is_closing or now >= self._write_at
+        if writer.queue and (is_due or writer.is_awaited()):
             later = max(self._write_at, now - _BURST * _INTERVAL) + _INTERVAL
             self._write_at = min(later, now + _INTERVAL)
-            self._write_queue()
+            self._allot(writer.write_queue())
             done = time.monotonic()
             self._soon_at = done + min((done - now) / 2, _SOON)
-            if len(self._queue) < _BATCH:  # what takes long comes seldom
+            if len(writer.queue) < BATCH:  # what takes long comes seldom
                 pause = min(_SHARE * (done - now), _LONGEST_INTERVAL)
                 self._write_at = max(self._write_at, done + pause)
-        if self._told:
-            self._write_told()
+        self._allot(writer.write_postponed(now))
+        if is_told:
+            self._allot(writer.write_told())
         while self._questions:
             self._answer(connection)
         if now >= self._look_at and (self._running or self._soft):
@@ -262,70 +245,11 @@ class Recorder:
         except Exception as error:
             if db.is_lost(error):
                 raise
+            if piecewise.is_locked(error):
+                return  # until the next beat
             self._complain("Can't look after executions that were lost", error)
         else:
             self._allot(lanes)
-
-    def _is_hasty(self) -> bool:
-        return any(attempt.changes > attempt.written for attempt in self._queue)
-
-    def _write_queue(self) -> None:
-        batch: list[Attempt] = []
-        while self._queue and len(batch) < _BATCH:
-            attempt = self._queue.popleft()
-            attempt.is_queued = False  # what changes from now on is for the next time
-            batch.append(attempt)
-        try:
-            lanes = self._write(batch)
-        except Exception as error:
-            for attempt in batch:
-                attempt.was_tried = attempt.was_tried or not attempt.is_known
-            if db.is_lost(error) or isinstance(error, kombu.exceptions.OperationalError):
-                for attempt in reversed(batch):
-                    if not attempt.is_queued:
-                        attempt.is_queued = True
-                        self._queue.appendleft(attempt)
-                raise
-            lanes = {lane for attempt in batch for lane in self._write_alone(attempt)}
-        self._allot(lanes)
-
-    def _write(self, batch: Sequence[Attempt], shape: Shape = dict) -> set[Lane]:
-        """One transaction of them; lanes that have room now."""
-        seen = [(attempt, attempt.changes) for attempt in batch]
-        lanes = self._ledger.write(batch, shape)
-        for attempt, changes in seen:
-            attempt.is_known = True
-            attempt.written = changes
-        with self._written:
-            self._written.notify_all()
-        return lanes
-
-    def _write_alone(self, attempt: Attempt) -> set[Lane]:
-        """Of a batch that was refused: the one that is to blame is written without what is not
-        ours."""
-        for shape in (dict, attempts.bare):
-            try:
-                return self._write([attempt], shape)
-            except Exception as error:
-                if db.is_lost(error):
-                    self._queue.appendleft(attempt)
-                    attempt.is_queued = True
-                    raise
-                self._complain("Can't write how a job fares", error)
-        return set()
-
-    def _write_told(self) -> None:
-        told = list(self._told)
-        lanes: set[Lane] = set()
-        try:
-            lanes = self._ledger.settle(told)
-        except Exception as error:
-            if db.is_lost(error):
-                raise
-            self._complain("Can't write how jobs ended", error)
-        for _ in told:
-            self._told.popleft()
-        self._allot(lanes)
 
     def _allot(self, lanes: Iterable[Lane]) -> None:
         for lane in list(lanes):
@@ -336,6 +260,9 @@ class Recorder:
                 if db.is_lost(error):
                     self._lanes[lane] = 0.0
                     raise
+                if piecewise.is_locked(error):
+                    self._lanes[lane] = time.monotonic() + _LOCKED
+                    continue
                 self._complain(f"Can't hand out the jobs of the lane {lane[1]}", error)
             else:
                 if allotted.again is not None:
@@ -390,7 +317,7 @@ class Recorder:
         if first:
             is_plain = isinstance(error, (DBAPIError, psycopg.Error, SchemaError))
             # Where nothing is told it may be meant so.
-            is_quiet = isinstance(error, SchemaError) and not self._queue
+            is_quiet = isinstance(error, SchemaError) and not self._writer.queue
             logger.log(
                 logging.INFO if is_quiet else logging.WARNING,
                 "Can't write how jobs fare to %s, trying until it works: %s",
