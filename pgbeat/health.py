@@ -12,6 +12,7 @@ from pgbeat.config import Settings, direct_url, is_own_broker, place
 from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.leases import Holder
 from pgbeat.messages import BrokerTables
+from pgbeat.monitoring import schedule_health, task_coverage
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -53,6 +54,8 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
                 yield _apps(connection, settings, app)
                 holders = leases.holders(connection, settings.leader_key)
                 yield from _beat(connection, holders, settings)
+                yield _jobs(connection, settings)
+                yield _tasks(connection, settings)
         yield from _broker(connection, settings, app)
 
 
@@ -232,6 +235,59 @@ def _lag(connection: Connection, figures: Any, settings: Settings) -> Check:
         "warn" if late <= patience else "fail",
         detail,
         "`pgbeat explain` says of a schedule why it waits.",
+    )
+
+
+#: So many schedules or tasks are named.
+_NAMED = 5
+
+
+def _jobs(connection: Connection, settings: Settings) -> Check:
+    """Looks for schedules whose newest job failed."""
+    found = [
+        each for each in schedule_health.failing(connection, settings.namespace) if each.is_enabled
+    ]
+    if not found:
+        return Check("jobs", "ok", "no schedule's newest job failed")
+    number = "1 schedule" if len(found) == 1 else f"{len(found)} schedules"
+    some = [
+        f"{each.name} ({each.failures} in a row{', paused' if each.is_paused else ''}; last: "
+        f"{(each.error or 'no error was recorded').splitlines()[0][:200]})"
+        for each in found[:_NAMED]
+    ]
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return Check(
+        "jobs",
+        "warn",
+        f"the newest jobs of {number} failed: {'; '.join(some)}{more}",
+        "`pgbeat explain NAME` and `pgbeat jobs show ID` say more.",
+    )
+
+
+def _tasks(connection: Connection, settings: Settings) -> Check:
+    """Looks for tasks of schedules that workers haven't registered."""
+    found = task_coverage.coverage(connection, settings.namespace)
+    told = found.workers - found.silent
+    if not told:
+        return Check("tasks", "ok", "no worker says which tasks it has registered")
+    if not found.uncovered:
+        number = "1 worker has" if told == 1 else f"{told} workers have"
+        return Check("tasks", "ok", f"{number} registered the task of each schedule")
+    some = []
+    for each in found.uncovered[:_NAMED]:
+        whose = f"schedule {each.example!r}"
+        whose += f" and {each.schedules - 1} more" if each.schedules > 1 else ""
+        hint = f"; did you mean {each.near!r}?" if each.near else ""
+        lacking = ", ".join(each.workers[:3]) + (" …" if len(each.workers) > 3 else "")
+        missing = "no worker has" if each.is_unknown and not found.silent else f"{lacking} lacks"
+        some.append(f"{missing} task {each.task!r} of {whose}{hint}")
+    more = f" and {len(found.uncovered) - _NAMED} more" if len(found.uncovered) > _NAMED else ""
+    return Check(
+        "tasks",
+        "warn",
+        f"{'; '.join(some)}{more}",
+        "A worker fails the jobs of a task that it doesn't know: put the name right (`pgbeat "
+        "update NAME --task TASK`), or have the workers' app import the task.",
     )
 
 

@@ -315,7 +315,7 @@ _END = text(
     UPDATE pgbeat.jobs j
        SET state = :to, finished_at = now(), error = coalesce(:error, error),
            awaits_approval = false,
-           retried_by = {RETRY.format(to="CAST(:to AS text)")}
+           retried_by = CASE WHEN NOT :is_final THEN {RETRY.format(to="CAST(:to AS text)")} END
       FROM mine WHERE j.id = mine.id
     RETURNING {ENDING}
     """  # noqa: S608
@@ -329,12 +329,17 @@ def end(
     error: str | None,
     *,
     of: Collection[str] = ("pending", "scheduled", "paused"),
+    is_final: bool = False,
 ) -> list[Ended]:
     """Ends jobs that are in one of the states `of`; those that it ended. A row that somebody holds
-    locked, who is just ending it or handing it out, is left alone."""
+    locked, who is just ending it or handing it out, is left alone. With `is_final`, none is
+    retried."""
     if not job_ids:
         return []
-    values = {"ids": [str(i) for i in job_ids], "from": list(of), "to": to, "error": error}
+    values = {
+        "ids": [str(i) for i in job_ids], "from": list(of), "to": to, "error": error,
+        "is_final": is_final,
+    }  # fmt: skip
     return [Ended(*row) for row in connection.execute(_END, values)]
 
 

@@ -40,7 +40,7 @@ _KINDS: dict[type, tuple[str, Collection[str]]] = {
         "schedule",
         [name for name in Schedule._fields if name not in {
             "id", "uid", "namespace", "name", "probe_at", "due_at", "waiting_for", "ended",
-            "cursor", "created_at", "updated_at", "version",
+            "cursor", "created_at", "updated_at", "failures_from", "version",
         }],
     ),
     Lane: ("lane", ["max_running", "rate", "policy", "options", "paused_at"]),

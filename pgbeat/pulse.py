@@ -6,6 +6,7 @@ It beats in the main process, with the recorder's connection; the worker lives a
 import os
 import random
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from uuid import UUID
 
@@ -35,10 +36,12 @@ class WorkerPulse:
         concurrency: int | None,
         *,
         patience: float = 12.0,
+        tasks: Sequence[str] | None = None,
     ) -> None:
         self.next_at = 0.0
         self._settings, self._id, self._name = settings, worker_id, name
         self._pool, self._concurrency = pool, concurrency
+        self._tasks = tasks
         self._lives = False
         self._sweep_at = time.monotonic() + random.uniform(0, 2)  # noqa: S311
         #: Executions whose process is gone, and since when. Celery takes so long (seconds) to say
@@ -49,8 +52,9 @@ class WorkerPulse:
     def connected(self, connection: Connection) -> None:
         """The session is a new one: the worker lives by it."""
         self._lives = workers.register(
-            connection, self._id, self._name, os.getpid(), self._pool, self._concurrency
-        )
+            connection, self._id, self._name, os.getpid(), self._pool, self._concurrency,
+            namespace=self._settings.namespace, tasks=self._tasks,
+        )  # fmt: skip
 
     def beat(self, connection: Connection, publisher: Publisher) -> set[tuple[str, str]]:
         """Looks after its own processes and, in turn with the others, after other workers; lanes

@@ -129,6 +129,8 @@ class Told(NamedTuple):
     began: bool = True
     worker: str = ""
     acks_late: bool = False
+    #: The worker hasn't registered its task. Another one may have: unless none has, it is retried.
+    is_unknown: bool = False
 
 
 _LAST = text(
@@ -165,9 +167,11 @@ def settle(connection: Connection, worker: int, told: Sequence[Told]) -> list[En
             known[each.job_id] = [said.id, False, number]
         else:
             to = each.state
+            is_final = each.is_unknown and not workers.may_know_task(connection, each.job_id)
             ended += jobs.end(
-                connection, [each.job_id], to, each.error, of=("pending", "scheduled")
-            )
+                connection, [each.job_id], to, each.error, of=("pending", "scheduled"),
+                is_final=is_final,
+            )  # fmt: skip
     workers.count(connection, RELEASED, sum(each.lost for each in told))
     return ended
 

@@ -118,6 +118,17 @@ class Schedule(NamedTuple):
     job: dict[str, Any]
     created_at: datetime
     updated_at: datetime
+    #: So many failed jobs in a row pause it; `None` for never.
+    pause_after_failures: int | None
+    paused_reason: str | None
+    #: Failures before that don't pause it: since then somebody let it go on.
+    failures_from: datetime | None
+    #: For people.
+    description: str | None
+    #: Names and texts to find it by; its jobs have them too.
+    labels: dict[str, str]
+    #: Anything else that people or programs keep with it.
+    metadata: dict[str, Any]
     #: The row's version (`xmin`): another one means that somebody wrote to it since.
     version: int
 
@@ -271,12 +282,18 @@ def _not_found(connection: Connection, name: str, namespace: str) -> str:
 
 
 def listing(
-    connection: Connection, *, namespace: str = NAMESPACE, enabled: bool | None = None
+    connection: Connection,
+    *,
+    namespace: str = NAMESPACE,
+    enabled: bool | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> list[Schedule]:
-    """All schedules, or those that are (not) enabled, by name."""
+    """All schedules, or those that are (not) enabled and have these labels, by name."""
     query = SELECT.where(schedules.c.namespace == namespace).order_by(schedules.c.name)
     if enabled is not None:
         query = query.where(schedules.c.enabled == enabled)
+    if labels:
+        query = query.where(schedules.c.labels.contains(dict(labels)), schedules.c.labels != {})
     return [Schedule._make(row) for row in connection.execute(query)]
 
 
@@ -309,6 +326,7 @@ def page(
     namespace: str = NAMESPACE,
     state: State | None = None,
     search: str | None = None,
+    labels: Mapping[str, str] | None = None,
     after: str | None = None,
     limit: int = 50,
 ) -> list[Schedule]:
@@ -319,6 +337,8 @@ def page(
         names = names.where(_IS_IN[state])
     if search:
         names = names.where(func.strpos(func.lower(schedules.c.name), search.lower()) > 0)
+    if labels:
+        names = names.where(schedules.c.labels.contains(dict(labels)), schedules.c.labels != {})
     if after is not None:
         names = names.where(schedules.c.name > after)
     names = names.order_by(schedules.c.name).limit(limit)
@@ -381,7 +401,7 @@ EDITABLE = frozenset(
         "once_at", "solar", "rrule", "after", "after_outcome", "timezone", "starts_at", "ends_at",
         "max_runs", "jitter", "calendar", "catch_up", "catch_up_limit", "grace", "overlap",
         "min_interval", "max_retries", "retry_base", "retry_factor", "retry_cap", "probe_after",
-        "owner", "next_run", "job",
+        "owner", "next_run", "job", "pause_after_failures", "description", "labels", "metadata",
     }
 )  # fmt: skip
 
@@ -440,12 +460,14 @@ def disable(
     return _set(connection, name, namespace, enabled=False, disabled_reason=reason, probe_at=None)
 
 
-def pause(connection: Connection, name: str, *, namespace: str = NAMESPACE) -> Schedule:
+def pause(
+    connection: Connection, name: str, reason: str | None = None, *, namespace: str = NAMESPACE
+) -> Schedule:
     """Holds a schedule; what falls due meanwhile is not made up for."""
     row = get(connection, name, namespace=namespace, for_update=True)
     if row.paused_at is not None:
         return row
-    return _set(connection, name, namespace, paused_at=func.now())
+    return _set(connection, name, namespace, paused_at=func.now(), paused_reason=reason)
 
 
 def resume(connection: Connection, name: str, *, namespace: str = NAMESPACE) -> Schedule:

@@ -100,6 +100,12 @@ schedules = Table(
     Column("job", JSONB, nullable=False, server_default="{}"),
     _time("created_at", now=True),
     _time("updated_at", now=True),
+    Column("pause_after_failures", Integer),
+    Column("paused_reason", Text),
+    _time("failures_from"),
+    Column("description", Text),
+    Column("labels", JSONB, nullable=False, server_default="{}"),
+    Column("metadata", JSONB, nullable=False, server_default="{}"),
     UniqueConstraint("namespace", "name", name="schedules_name_key"),
     CheckConstraint("namespace ~ '^[A-Za-z0-9_.-]{1,63}$'", name="schedules_namespace"),
     CheckConstraint("length(name) BETWEEN 1 AND 200", name="schedules_name_length"),
@@ -129,6 +135,11 @@ schedules = Table(
     CheckConstraint("jsonb_typeof(kwargs) = 'object'", name="schedules_kwargs_object"),
     CheckConstraint("jsonb_typeof(options) = 'object'", name="schedules_options_object"),
     CheckConstraint("jsonb_typeof(job) = 'object'", name="schedules_job_object"),
+    CheckConstraint(
+        "pause_after_failures BETWEEN 1 AND 1000", name="schedules_pause_after_failures"
+    ),
+    CheckConstraint("jsonb_typeof(labels) = 'object'", name="schedules_labels_object"),
+    CheckConstraint("jsonb_typeof(metadata) = 'object'", name="schedules_metadata_object"),
     CheckConstraint(
         "every > interval '0' AND every <= interval '36500 days'", name="schedules_every_range"
     ),
@@ -193,6 +204,13 @@ Index(
     schedules.c.namespace,
     schedules.c.calendar,
     postgresql_where=text("calendar IS NOT NULL"),
+)
+Index(
+    "schedules_labels",
+    schedules.c.labels,
+    postgresql_using="gin",
+    postgresql_ops={"labels": "jsonb_path_ops"},
+    postgresql_where=text("labels <> '{}'"),
 )
 Index(
     "schedules_after",
@@ -328,6 +346,11 @@ jobs = Table(
     Column("requires_approval", Boolean, nullable=False, server_default=text("false")),
     Column("trigger", Text),
     _time("interval_start"),
+    Column("description", Text),
+    _json("labels"),
+    _json("metadata"),
+    CheckConstraint("jsonb_typeof(labels) = 'object'", name="jobs_labels_object"),
+    CheckConstraint("jsonb_typeof(metadata) = 'object'", name="jobs_metadata_object"),
     CheckConstraint(
         "state IN ('pending', 'scheduled', 'running', 'paused', 'completed', 'failed', "
         "'cancelled', 'skipped')",
@@ -422,6 +445,23 @@ Index(
     postgresql_where=text(f"unique_key IS NOT NULL AND {_UNFINISHED}"),
 )
 Index("jobs_retries", jobs.c.retry_of, postgresql_where=text("retry_of IS NOT NULL"))
+#: How the jobs of a schedule came out: their last attempts.
+Index(
+    "jobs_outcomes",
+    jobs.c.state,
+    jobs.c.schedule_id,
+    jobs.c.finished_at,
+    postgresql_where=text(
+        "schedule_id IS NOT NULL AND retried_by IS NULL AND state IN ('completed', 'failed')"
+    ),
+)
+Index(
+    "jobs_labels",
+    jobs.c.labels,
+    postgresql_using="gin",
+    postgresql_ops={"labels": "jsonb_path_ops"},
+    postgresql_where=text("labels <> '{}'"),
+)
 Index("jobs_newest", jobs.c.namespace, jobs.c.created_at, jobs.c.id)
 Index("jobs_by_state", jobs.c.namespace, jobs.c.state, jobs.c.created_at, jobs.c.id)
 Index("jobs_by_task", jobs.c.namespace, jobs.c.task, jobs.c.created_at, jobs.c.id)
@@ -513,6 +553,8 @@ workers = Table(
     Column("concurrency", Integer),
     _time("started_at", now=True),
     _time("missing_since"),
+    Column("namespace", Text),
+    Column("tasks", ARRAY(Text)),
 )
 
 message_ends = Table(
@@ -648,7 +690,9 @@ EVENTS = (
     "job.run.skipped",
     "job.failed",
     "schedule.disabled",
+    "schedule.paused",
     "tick.failed",
+    "tick.skipped",
 )
 
 webhooks = Table(
@@ -733,6 +777,15 @@ Index(
     deliveries.c.id,
 )
 Index("deliveries_by_time", deliveries.c.created_at)
+
+#: When a skip of a schedule was last told of, and how many there were since.
+skip_notices = Table(
+    "skip_notices",
+    metadata,
+    Column("schedule_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("told_at", DateTime(timezone=True), nullable=False),
+    Column("untold", BigInteger, nullable=False, server_default=text("0")),
+)
 
 tokens = Table(
     "tokens",

@@ -136,27 +136,45 @@ def after(connection: Connection, tick_id: int, *, limit: int = 1000) -> list[En
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """How a schedule's ticks came out; `success_rate` leaves skips aside (`None` without any)."""
+    """How a schedule's ticks came out, and the jobs that it launched."""
 
     total: int
     launched: int
     skipped: int
     failed: int
+    #: Jobs, of retried ones the last attempt; those that have not ended are in neither.
+    jobs_completed: int
+    jobs_failed: int
 
     @property
     def success_rate(self) -> float | None:
-        decided = self.launched + self.failed
-        return self.launched / decided if decided else None
+        """Returns the share of completed jobs among all that ended and the decisions that failed,
+        0 to 1; `None` as long as neither is known. Skips are left aside."""
+        ended = self.jobs_completed + self.jobs_failed
+        if not ended and self.launched:
+            return None
+        decided = ended + self.failed
+        return self.jobs_completed / decided if decided else None
+
+
+_JOBS = text(
+    """
+    SELECT (SELECT count(*) FROM pgbeat.jobs
+             WHERE state = 'completed' AND schedule_id = :schedule_id AND retried_by IS NULL),
+           (SELECT count(*) FROM pgbeat.jobs
+             WHERE state = 'failed' AND schedule_id = :schedule_id AND retried_by IS NULL)
+    """
+)
 
 
 def stats(connection: Connection, schedule_id: int) -> Stats:
-    """Counts of a schedule's ticks, as far back as they are kept."""
+    """Counts of a schedule's ticks and of their jobs, as far back as they are kept."""
     query = select(
         func.count(),
         *(func.count().filter(ticks.c.outcome == o) for o in ("launched", "skipped", "failed")),
     ).where(ticks.c.schedule_id == schedule_id)
     counts: Any = connection.execute(query).one()
-    return Stats(*counts)
+    return Stats(*counts, *connection.execute(_JOBS, {"schedule_id": schedule_id}).one())
 
 
 def newest(connection: Connection) -> Any:

@@ -24,6 +24,7 @@ from pgbeat.config import Settings, direct_url
 from pgbeat.errors import ConfigError
 from pgbeat.launchers import Skip
 from pgbeat.messages import AWAITED_HEADER, JOB_HEADER
+from pgbeat.monitoring.task_coverage import near
 from pgbeat.pulse import WorkerPulse
 from pgbeat.recovery import Told
 from pgbeat.reporting import ATTEMPT, Cancelled
@@ -60,8 +61,9 @@ class Tracked:
             return Recorder(self.app, self.settings, self.id)
         patience = float(self.app.conf.get("worker_lost_wait") or 10.0) + 2
         pulse = WorkerPulse(
-            self.settings, self.id, self.name, self.pool, self.concurrency, patience=patience
-        )
+            self.settings, self.id, self.name, self.pool, self.concurrency, patience=patience,
+            tasks=sorted(self.app.tasks),
+        )  # fmt: skip
         # A lock is a session's.
         url = direct_url(self.app.conf, self.settings.url)
         return Recorder(self.app, self.settings, self.id, url=url, pulse=pulse)
@@ -274,11 +276,23 @@ def _revoke(
 
 
 def _refuse(message: Any, exc: Any, **kwargs: Any) -> None:
-    """It is of a task that this worker doesn't know, or not well formed."""
+    """Records the failure of a job whose message is not well formed."""
     headers = getattr(message, "headers", None) or {}
     if headers.get(JOB_HEADER) and headers.get("id"):
         what = f"the worker refused its message: {attempts.error_text(exc)}"
         _tell(Told(str(headers["id"]), "failed", what, "failed", lost=False, began=False))
+
+
+def _refuse_unknown(message: Any, name: str = "", **kwargs: Any) -> None:
+    """Records the failure of a job whose task this worker hasn't registered."""
+    headers = getattr(message, "headers", None) or {}
+    if _tracked is None or not (headers.get(JOB_HEADER) and headers.get("id")):
+        return
+    similar = near(name, list(_tracked.app.tasks))
+    hint = f"; did you mean {similar!r}?" if similar else ""
+    what = f"NotRegistered: worker {_tracked.name} has not registered task {name!r}{hint}"
+    told = Told(str(headers["id"]), "failed", what, "failed", lost=False, began=False)
+    _tell(told._replace(is_unknown=True))
 
 
 def _live(**kwargs: Any) -> None:
@@ -300,7 +314,7 @@ _RECEIVERS = (
     (signals.task_postrun, _end),
     (signals.task_received, _wait_for_room),
     (signals.task_revoked, _revoke),
-    (signals.task_unknown, _refuse),
+    (signals.task_unknown, _refuse_unknown),
     (signals.task_rejected, _refuse),
     (signals.worker_ready, _live),
     (signals.worker_shutdown, _leave),

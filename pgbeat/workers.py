@@ -1,7 +1,7 @@
 """Workers: who lives, by a session's advisory lock; whose executions nobody ends any more."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -19,9 +19,9 @@ _KEPT = 3600.0
 _REGISTER = text(
     f"""
     WITH mine AS (
-        INSERT INTO pgbeat.workers AS w (id, name, pid, pool, concurrency)
-        VALUES (:id, :name, :pid, :pool, :concurrency)
-        ON CONFLICT (id) DO UPDATE SET missing_since = NULL
+        INSERT INTO pgbeat.workers AS w (id, name, pid, pool, concurrency, namespace, tasks)
+        VALUES (:id, :name, :pid, :pool, :concurrency, :namespace, CAST(:tasks AS text[]))
+        ON CONFLICT (id) DO UPDATE SET missing_since = NULL, tasks = excluded.tasks
         RETURNING id)
     SELECT pg_try_advisory_lock({LIFE}, id) FROM mine
     """  # noqa: S608
@@ -29,12 +29,40 @@ _REGISTER = text(
 
 
 def register(
-    connection: Connection, worker: int, name: str, pid: int, pool: str, concurrency: int | None
+    connection: Connection,
+    worker: int,
+    name: str,
+    pid: int,
+    pool: str,
+    concurrency: int | None,
+    *,
+    namespace: str | None = None,
+    tasks: Sequence[str] | None = None,
 ) -> bool:
     """Notes the worker, or that it is back; whether it lives by this session from now on. It does
-    not while an earlier session of its own still has its lock: try again."""
-    values = {"id": worker, "name": name, "pid": pid, "pool": pool, "concurrency": concurrency}
+    not while an earlier session of its own still has its lock: try again. `tasks` are the names of
+    those that it has registered."""
+    values = {
+        "id": worker, "name": name, "pid": pid, "pool": pool, "concurrency": concurrency,
+        "namespace": namespace, "tasks": None if tasks is None else list(tasks),
+    }  # fmt: skip
     return bool(connection.scalar(_REGISTER, values))
+
+
+_KNOW = text(
+    """
+    SELECT EXISTS (SELECT FROM pgbeat.workers w, pgbeat.jobs j
+                    WHERE j.id = CAST(:job AS uuid) AND w.missing_since IS NULL
+                      AND coalesce(w.namespace, j.namespace) = j.namespace
+                      AND (w.tasks IS NULL OR j.task = ANY (w.tasks)))
+    """
+)
+
+
+def may_know_task(connection: Connection, job_id: str) -> bool:
+    """Returns whether a living worker has registered the task of a job, or may have: one of an
+    older version does not say."""
+    return bool(connection.scalar(_KNOW, {"job": job_id}))
 
 
 _LEAVE = text("DELETE FROM pgbeat.workers WHERE id = :id")

@@ -36,7 +36,7 @@ def test_all_is_well(database: str, app: Celery, beat: Beat) -> None:
     assert words == [
         ["check", "result"], ["server", "ok"], ["connection", "ok"], ["clock", "ok"],
         ["role", "warn"], ["permissions", "ok"], ["schema", "ok"], ["apps", "ok"], ["beat", "ok"],
-        ["lag", "ok"], ["broker", "ok"],
+        ["lag", "ok"], ["jobs", "ok"], ["tasks", "ok"], ["broker", "ok"],
     ]  # fmt: skip
     assert "leads, no other stands by" in shown.stdout
     assert "its tables are here; 0 messages wait" in shown.stdout

@@ -307,7 +307,32 @@ def test_the_last_tick_and_the_beat(database: str, app: Celery, sql: Sql, beat: 
     assert found["leader"]["leads"] is True
     assert set(found) == {
         "schedule", "cause", "summary", "advice", "next_run", "last_tick", "job", "leader",
+            "health",
     }  # fmt: skip
+
+
+@pytest.mark.usefixtures("leader")
+def test_on_time_is_not_enough(database: str, sql: Sql) -> None:
+    """A schedule that is launched on time and achieves nothing says so first."""
+    add(sql, last_run="now", last_success="now")
+    [(key,)] = sql("SELECT id FROM pgbeat.schedules")
+    for number in range(2):
+        job = insert(sql, "failed", schedule_id=key, finished_at=f"2026-01-01 00:0{number}Z",
+                          error="KeyError: 'x'")  # fmt: skip
+    cause, summary = explained(database)
+    assert cause == "not_due"
+    assert (
+        " Its jobs: 2 jobs in a row failed, since 2026-01-01 00:00:00 UTC; last: KeyError"
+        in summary
+    )
+    found = read(database, "explain", "s")
+    assert (found["health"]["code"], found["health"]["failures"]) == ("failing", 2)
+    assert found["advice"] == f"`pgbeat jobs show {job}` shows it."
+
+
+def test_paused_for_its_failures(database: str, sql: Sql) -> None:
+    add(sql, paused_at="now", paused_reason="3 jobs in a row failed; last: no")
+    assert " ago: 3 jobs in a row failed; last: no.\n" in explained(database)[1]
 
 
 def test_not_there(database: str) -> None:

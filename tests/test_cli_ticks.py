@@ -228,9 +228,10 @@ def ticks(sql: Sql) -> None:
     for job, state, error in ((str(JOB), "failed", "ValueError: x"), (None, "pending", None)):
         sql(
             "INSERT INTO pgbeat.jobs (id, task, state, error, finished_at, job_source, "
-            "created_by, is_system_job) "
-            "VALUES (%s, 't', %s, %s, '2026-01-01Z', 'system', 'x', true)",
-            job or str(JOB).replace("a9f3", "b9f3"), state, error,
+            "created_by, is_system_job, schedule_id) SELECT %s, 't', %s, %s, "
+            "CASE WHEN %s = 'failed' THEN '2026-01-01Z'::timestamptz END, 'system', 'x', true, id "
+            "FROM pgbeat.schedules",
+            job or str(JOB).replace("a9f3", "b9f3"), state, error, state,
         )  # fmt: skip
 
 
@@ -245,7 +246,8 @@ def test_history(database: str) -> None:
         "2026-01-01 00:02:00 skipped timetable no work",
         f"2026-01-01 00:01:00 launched timetable {JOB} failed: ValueError: x",
         "",
-        "4 ticks: 2 launched, 1 skipped, 1 failed; success rate 67% (skips aside)",
+        "4 ticks: 2 launched, 1 skipped, 1 failed; of its jobs 0 completed, 1 failed; "
+        "success rate 0% (skips aside)",
     ]
     assert shown.stderr == (
         "Note: 1 of the jobs seem pending: no worker took them, or its app doesn't import "
@@ -272,7 +274,8 @@ def test_history_as_json(database: str) -> None:
     found = read(database, "history", "s", "--limit", "2")
     assert found["schedule"] == "s"
     assert found["stats"] == {
-        "total": 4, "launched": 2, "skipped": 1, "failed": 1, "success_rate": 2 / 3,
+        "total": 4, "launched": 2, "skipped": 1, "failed": 1,
+        "jobs_completed": 0, "jobs_failed": 1, "success_rate": 0.0,
     }  # fmt: skip
     assert [tick["outcome"] for tick in found["ticks"]] == ["launched", "failed"]
     assert set(found["ticks"][0]) == {
@@ -341,7 +344,15 @@ def test_no_history(database: str, sql: Sql) -> None:
     )
     assert read(database, "history", "s") == {
         "schedule": "s",
-        "stats": {"total": 0, "launched": 0, "skipped": 0, "failed": 0, "success_rate": None},
+        "stats": {
+            "total": 0,
+            "launched": 0,
+            "skipped": 0,
+            "failed": 0,
+            "jobs_completed": 0,
+            "jobs_failed": 0,
+            "success_rate": None,
+        },
         "ticks": [],
     }
     assert refused(run(database, "history", "t"), 1) == "there is no schedule 't'"

@@ -46,24 +46,34 @@ def rows(sql: Sql) -> None:
 def test_list(database: str) -> None:
     shown = run(database, "list")
     assert shown.exit_code == 0
-    header, *lines = shown.stdout.splitlines()
-    assert header.split() == ["schedule", "timetable", "state", "next", "last", "task"]
+    header, *lines, blank, trouble = shown.stdout.splitlines()
+    assert header.split() == ["schedule", "timetable", "state", "health", "next", "last", "task"]
     cells = [[cell.strip() for cell in text.split("  ") if cell.strip()] for text in lines]
     assert cells == [
-        ["due", "every 15 min", "retry 2/5", "due for 1 min 30 s", "failed 3 min ago", "tests.add"],
-        ["held", "every 1 h 30 min", "paused", "-", "never", "by SomeLauncher"],
+        [
+            "due",
+            "every 15 min",
+            "retry 2/5",
+            "late",
+            "due for 1 min 30 s",
+            "failed 3 min ago",
+            "tests.add",
+        ],
+        ["held", "every 1 h 30 min", "paused", "-", "-", "never", "by SomeLauncher"],
         [
             "later",
             "0 2 * * * (Europe/Oslo)",
             "active",
-            cells[2][3],
+            "-",
+            cells[2][4],
             "launched 1 d ago",
             "tests.add",
         ],
-        ["off", "every 1 d", "disabled", "-", cells[3][4], "tests.add"],
+        ["off", "every 1 d", "disabled", "never launched", "-", cells[3][5], "tests.add"],
     ]
-    assert cells[2][3] in {"in 2 h", "in 1 h 59 min"}
-    assert cells[3][4].startswith("skipped ")
+    assert cells[2][4] in {"in 2 h", "in 1 h 59 min"}
+    assert cells[3][5].startswith("skipped ")
+    assert (blank, trouble[:8]) == ("", "due: has")
     assert all(text == text.rstrip() for text in shown.stdout.splitlines())
 
 
@@ -91,13 +101,13 @@ def test_json_has_the_columns(database: str, sql: Sql) -> None:
     }
     columns.remove("file_definition")  # what a file said is no part of what a schedule is
     row = read(database, "list")[2]
-    assert set(row) == columns
+    assert set(row) == columns | {"health"}
     assert row["name"] == "later"
     assert row["next_run"].endswith("Z")
     [(moment,)] = sql("SELECT next_run FROM pgbeat.schedules WHERE name = 'later'")
     assert datetime.fromisoformat(row["next_run"]) == moment
     assert (row["retry_base"], row["every"]) == (60, None)
-    assert set(read(database, "status", "later")) == columns | {"last_tick", "runs"}
+    assert set(read(database, "status", "later")) == columns | {"last_tick", "runs", "health"}
 
 
 def test_status(database: str) -> None:
@@ -151,7 +161,7 @@ def test_timetables(
 
 
 #: What a schedule has no word about that is as they all are.
-USUAL = {
+USUAL = {"health", 
     "timetable", "next run", "task", "launcher", "last run", "last failure", "last error",
     "retries", "source", "created", "changed",
 }  # fmt: skip
@@ -185,7 +195,7 @@ def test_status_tells_what_is_not_as_usual(database: str, sql: Sql) -> None:
         "2 of 5 used; 1 min times 3 each time, 1 h at most; disabled, it is tried again after 6 h"
     )
     listed = next(text for text in run(database, "list").stdout.splitlines() if "due" in text)
-    assert "  waiting   after its job  " in listed
+    assert "  waiting   not launched    after its job  " in listed
 
 
 def test_status_tells_how_its_jobs_are_made_and_fare(database: str, sql: Sql) -> None:
@@ -246,7 +256,7 @@ def test_what_is_tried_again(database: str, sql: Sql) -> None:
 def test_what_comes_after_another_is_not_new(database: str, sql: Sql) -> None:
     sql("INSERT INTO pgbeat.schedules (name, task, after) VALUES ('s', 'tests.add', 'due')")
     [listed] = [text for text in run(database, "list").stdout.splitlines() if text.startswith("s ")]
-    assert listed.split() == ["s", "after", "due", "active", "-", "never", "tests.add"]
+    assert listed.split() == ["s", "after", "due", "active", "-", "-", "never", "tests.add"]
     shown = run(database, "next", "s")
     assert (shown.stdout, shown.stderr) == ("", "Note: it comes after due, whenever that is.\n")
     assert read(database, "next", "s")["times"] == []

@@ -117,6 +117,7 @@ def test_an_empty_database_gets_the_newest_schema(engine: Engine) -> None:
         "namespaces",
         "reservations",
         "schedules",
+        "skip_notices",
         "tallies",
         "templates",
         "ticks",

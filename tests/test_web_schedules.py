@@ -259,13 +259,19 @@ def test_history_with_stats(admin: Any, sql: Sql) -> None:
     done(admin.post(f"{PATH}/s/trigger"))
     done(admin.patch(f"{PATH}/s", json={"condition_sql": "SELECT 1 FROM nowhere"}))
     done(admin.post(f"{PATH}/s/trigger"))
+    sql("UPDATE pgbeat.jobs SET state = 'running', started_at = now()")
+    sql(
+        "UPDATE pgbeat.jobs SET finished_at = now(), "
+        "state = CASE WHEN id = (SELECT min(id::text)::uuid FROM pgbeat.jobs) THEN 'failed' "
+        "ELSE 'completed' END"
+    )
     found = done(admin.get(f"{PATH}/s/history"))
     outcomes = [each["outcome"] for each in found["history"]]
     assert outcomes == ["failed", "skipped", "success", "success", "success"]
     assert [each["conditions_met"] for each in found["history"]] == [False, False, True, True, True]
     assert found["stats"] == {
         "total_runs": 5, "successful_runs": 3, "skipped_runs": 1, "failed_runs": 1,
-        "success_rate": "75%",
+        "jobs_completed": 2, "jobs_failed": 1, "success_rate": "50%",
     }  # fmt: skip
     seen: list[Any] = []
     after = None

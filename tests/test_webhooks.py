@@ -139,8 +139,8 @@ def test_every_mistake_is_told(connection: Connection) -> None:
         "private or reserved network, and webhooks don't go there; the setting "
         "pgbeat_webhook_private allows it; events: 'job.fail' is none; did you mean 'job.failed'?; "
         "events: 'x' is none; there are job.run.completed, job.run.failed, job.run.skipped, "
-        "job.failed, schedule.disabled, tick.failed; secret: it is whsec_ and 24 to 64 random "
-        "bytes in base64"
+        "job.failed, schedule.disabled, schedule.paused, tick.failed, tick.skipped; secret: it is "
+        "whsec_ and 24 to 64 random bytes in base64"
     )
     with pytest.raises(InvalidJob, match="events: name one or more"):
         webhooks.add(connection, "a", "https://example.com/", [])

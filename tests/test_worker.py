@@ -12,8 +12,12 @@ import pytest
 from celery import Celery, signals
 
 import pgbeat
-from pgbeat import recorders, worker
+from pgbeat import db, recorders, recovery, worker
+from pgbeat.config import postgres_url
+from pgbeat.recovery import Told
 from pgbeat.scheduler import Scheduler
+from tests import jobs
+from tests.command_line import read
 from tests.processes import Processes, until
 
 Beat = Callable[..., Scheduler]
@@ -47,6 +51,57 @@ def test_jobs_of_schedules_are_followed(processes: Processes, sql: Sql, pool: st
         "ON s.id = e.schedule_id GROUP BY 1"
     )
     assert dict(sql(runs)) == {"add": 1, "fail": 1, "retry": 2}
+
+
+def test_a_task_that_no_worker_has_registered(
+    processes: Processes, app: Celery, beat: Beat, database: str, sql: Sql
+) -> None:
+    """Its jobs fail with its name and the nearest, and aren't retried in vain; `doctor` warns."""
+
+    @app.task(name="tests.failing", shared=False)
+    def failing() -> None:
+        """Known to beat alone."""
+
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run, job) VALUES "
+        "('s', 'tests.failing', '1 hour', now(), '{\"max_attempts\": 3}')"
+    )
+    processes.worker("-P", "solo", app="tests.tracked_app")
+    until(lambda: sql("SELECT 1 FROM pgbeat.workers WHERE tasks @> '{tests.fail}'"))
+    assert beat().run_due() == 1
+    until(lambda: sql("SELECT state FROM pgbeat.jobs") == [("failed",)])
+    [(error, worker)] = sql("SELECT j.error, w.name FROM pgbeat.jobs j, pgbeat.workers w")
+    assert error == (
+        f"NotRegistered: worker {worker} has not registered task 'tests.failing'; "
+        "did you mean 'tests.fail'?"
+    )
+    checks = {check["check"]: check for check in read(database, "doctor")["checks"]}
+    assert (checks["tasks"]["result"], checks["jobs"]["result"]) == ("warn", "warn")
+    assert checks["tasks"]["detail"] == (
+        "no worker has task 'tests.failing' of schedule 's'; did you mean 'tests.fail'?"
+    )
+    assert "s (1 in a row; last: NotRegistered" in checks["jobs"]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "is_retried"),
+    [(None, False), (["jobs.other"], False), (["jobs.add"], True), ("unsaid", True)],
+)
+def test_an_unknown_task_is_retried_where_another_worker_may_know_it(
+    database: str, sql: Sql, tasks: Any, is_retried: bool
+) -> None:
+    """As while a new version is rolled out; a worker of an older version doesn't say."""
+    if tasks is not None:
+        said = None if tasks == "unsaid" else tasks
+        sql("INSERT INTO pgbeat.workers (name, pid, tasks) VALUES ('w2', 2, %s)", said)
+    sql("INSERT INTO pgbeat.workers (name, pid, tasks) VALUES ('w1', 1, '{}')")
+    job = jobs.insert(sql, dispatched_at="now", max_attempts=2)
+    with db.engine(postgres_url(database), "tests").begin() as connection:
+        told = Told(job, "failed", "NotRegistered", "failed", lost=False, began=False,
+                    is_unknown=True)  # fmt: skip
+        recovery.settle(connection, 1, [told])
+    [(state, retried_by)] = sql("SELECT state, retried_by FROM pgbeat.jobs WHERE id = %s", job)
+    assert (state, retried_by is not None) == ("failed", is_retried)
 
 
 @pytest.mark.slow

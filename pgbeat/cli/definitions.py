@@ -118,6 +118,8 @@ def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) ->
     with target.transaction(dry_run=dry_run) as connection:
         before = schedules.get(connection, name, for_update=True, namespace=namespace)
         assumed = _place(target, values, before.timezone)
+        if values.get("labels"):
+            values["labels"] = before.labels | values["labels"]
         if job or cleared:
             kept = {key: value for key, value in before.job.items() if key not in cleared}
             values["job"] = kept | job

@@ -8,7 +8,7 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection
 
-from pgbeat import db, leases, schedules, ticks, whereabouts
+from pgbeat import beats, db, leases, schedules, ticks, whereabouts
 from pgbeat.cli import printing
 from pgbeat.cli.printing import line, relative, span, when
 from pgbeat.cli.target import Target, pass_target
@@ -16,6 +16,8 @@ from pgbeat.cli.views import json_option, window
 from pgbeat.errors import NotFound
 from pgbeat.jobs import Job
 from pgbeat.leases import Holder
+from pgbeat.monitoring import schedule_health
+from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules import Schedule
 from pgbeat.ticks import Entry
 from pgbeat.whereabouts import Whereabouts
@@ -42,6 +44,21 @@ class Answer:
             return self
         said = f"{self.summary} The job that it launched {line(job.where.sentence)}."
         return Answer(self.cause, said, " ".join(filter(None, (self.advice, job.where.advice))))
+
+    def with_health(self, health: Health) -> "Answer":
+        """The answer with what became of the jobs, where that is not as it should be: on time is
+        not enough."""
+        if health.code not in ("failing", "waiting", "never_launched"):
+            return self
+        advice = "" if health.job_id is None else f"`pgbeat jobs show {health.job_id}` shows it."
+        if health.code == "waiting":
+            advice = "Is there a worker for its queue? `pgbeat queues list` shows them."
+        elif health.code == "never_launched":
+            advice = "`pgbeat history` has the reasons."
+        summary = f"{self.summary} Its jobs: {line(health.summary)}."
+        if health.code == "never_launched":
+            summary = f"{self.summary} But {line(health.summary)}."
+        return Answer(self.cause, summary, " ".join(filter(None, (self.advice, advice))))
 
 
 #: Where a job is as it should be.
@@ -80,11 +97,15 @@ def explain_command(target: Target, name: str, as_json: bool) -> None:
         before = _before(connection, row, now)
         last = history[0] if history else None
         job = _unfinished(connection, row, last, now)
+        health = schedule_health.of_schedule(
+            connection, row, timedelta(seconds=beats.patience(settings))
+        )
     leader = next((holder for holder in holders if holder.leads), None)
     patience = timedelta(seconds=settings.condition_timeout)
     answer = explain(row, holders, backlog, now, settings.leader_key, patience, before)
     if job is not None:
         answer = answer.with_job(job)
+    answer = answer.with_health(health)
     if as_json:
         printing.echo_json(
             {
@@ -92,6 +113,7 @@ def explain_command(target: Target, name: str, as_json: bool) -> None:
                 "cause": answer.cause,
                 "summary": answer.summary,
                 "advice": answer.advice or None,
+                "health": health._asdict() | {"severity": health.severity},
                 "next_run": row.next_run,
                 "last_tick": last,
                 "job": job and job.as_json(),
@@ -107,6 +129,7 @@ def explain_command(target: Target, name: str, as_json: bool) -> None:
     printing.show(
         printing.facts(
             [
+                ("health", printing.health(health)),
                 ("last tick", _last(last, now)),
                 ("its job", _job(last, job)),
                 ("next run", when(row.next_run, now) if waits else None),
@@ -137,7 +160,7 @@ def explain(
     if row.paused_at is not None:
         return Answer(
             "paused",
-            f"it is paused, since {when(row.paused_at, now)}.",
+            f"it is paused, since {when(row.paused_at, now)}{_why_paused(row)}.",
             f"`pgbeat resume {name}` lets it go on.",
         )
     is_due = row.next_run is not None and row.next_run <= now
@@ -178,6 +201,10 @@ def explain(
             )
         return Answer("not_due", f"it is not due yet; next {soon}.")
     return _late(row, backlog, now, patience)
+
+
+def _why_paused(row: Schedule) -> str:
+    return "" if row.paused_reason is None else f": {line(row.paused_reason)}"
 
 
 #: What is easily forgotten where the end of a job counts.

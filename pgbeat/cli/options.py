@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from pgbeat import details
 from pgbeat.errors import InvalidTimetable
 from pgbeat.timetables import parse_duration
 
@@ -74,6 +75,42 @@ def json_object(text: str) -> dict[str, Any]:
             f'{text!r} is not an object; write for example \'{{"area": "DK1"}}\''
         )
     return found
+
+
+def _labels(
+    ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
+) -> dict[str, str] | None:
+    """The labels of `NAME=VALUE` pairs; `None` where none is given."""
+    found = {}
+    for pair in given:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{pair!r} has no '='; write for example 'team=billing'")
+        found[name] = value
+    problem = details.labels_problem(found)
+    if problem is not None:
+        raise click.BadParameter(f"labels {problem}")
+    return found or None
+
+
+#: Options that say what a schedule or a job is about.
+DETAILS = [
+    click.option("--description", metavar="TEXT", help="What it is for."),
+    click.option("--label", "labels", multiple=True, callback=_labels, metavar="NAME=VALUE",
+                 help="A label, such as team=billing; may be given several times."),
+    click.option("--metadata", type=json_object, metavar="JSON",
+                 help="Anything else to keep with it, an object."),
+]  # fmt: skip
+#: For listings: only what has these labels.
+label_filter = click.option("--label", "labels", multiple=True, callback=_labels,
+                            metavar="NAME=VALUE", help="Only those with this label.")  # fmt: skip
+
+
+def describing(command: F) -> F:
+    """Adds the options that say what a job is about."""
+    for option in reversed(DETAILS):
+        command = option(command)
+    return command
 
 
 newest_option = click.option("--limit", type=click.IntRange(1, 100_000), default=20,
@@ -193,7 +230,10 @@ _OPTIONS = [
     _option(_FAILURES, "--retry-cap", type=duration, metavar="TIME", help="… but no later."),
     _option(_FAILURES, "--probe-after", type=duration, metavar="TIME",
             help="Disabled, it is tried again after this long."),
+    _option(_FAILURES, "--pause-after-failures", type=click.IntRange(1, 1000), metavar="N",
+            help="So many failed jobs in a row pause it."),
     click.option("--owner", metavar="WHO", help="Whom to ask about it."),
+    *DETAILS,
 ]  # fmt: skip
 #: Columns of times, by their flag.
 MOMENTS = {"once_at": "--at", "starts_at": "--starts-at", "ends_at": "--ends-at"}
@@ -212,9 +252,13 @@ CLEARABLE = {
     "min-interval": "min_interval",
     "probe-after": "probe_after",
     "owner": "owner",
+    "pause-after-failures": "pause_after_failures",
+    "description": "description",
+    "labels": "labels",
+    "metadata": "metadata",
 }
 #: What is left when it is cleared, where that is not nothing.
-CLEARED = {"jitter": timedelta(0)}
+CLEARED: dict[str, Any] = {"jitter": timedelta(0), "labels": {}, "metadata": {}}
 
 
 def definition(command: F) -> F:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pgbeat.cli import TARGET
+from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules import Schedule
 from pgbeat.ticks import Entry, Tick
 from pgbeat.timetables import span as span
@@ -189,6 +190,16 @@ def state(row: Schedule) -> str:
     """Whether a schedule is in service, and how often it failed in a row."""
     is_retrying = row.state == "retrying"
     return f"retry {row.retry_count}/{row.max_retries}" if is_retrying else row.state
+
+
+#: How each severity looks.
+_SEVERITIES = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+def health(found: Health) -> Text:
+    """A schedule's health in a word or two."""
+    plain = found.code in ("new", "no_outcome")
+    return Text(found.short, style="" if plain else _SEVERITIES[found.severity])
 
 
 def why(tick: Tick | Entry) -> str:

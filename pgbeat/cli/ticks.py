@@ -88,6 +88,8 @@ def history_command(target: Target, name: str, limit: int, results: bool, as_jso
             "launched": stats.launched,
             "skipped": stats.skipped,
             "failed": stats.failed,
+            "jobs_completed": stats.jobs_completed,
+            "jobs_failed": stats.jobs_failed,
             "success_rate": stats.success_rate,
         }
         printing.echo_json({"schedule": row.name, "stats": figures, "ticks": entries})
@@ -156,9 +158,11 @@ def _is_in_line(entry: Entry) -> bool:
 def _summary(stats: ticks.Stats) -> str:
     counts = f"{stats.launched} launched, {stats.skipped} skipped, {stats.failed} failed"
     noun = "tick" if stats.total == 1 else "ticks"
+    jobs = stats.jobs_completed + stats.jobs_failed
+    ended = f"; of its jobs {stats.jobs_completed} completed, {stats.jobs_failed} failed"
     rate = stats.success_rate
     shown = "" if rate is None else f"; success rate {rate:.0%} (skips aside)"
-    return f"{stats.total} {noun}: {counts}{shown}"
+    return f"{stats.total} {noun}: {counts}{ended if jobs else ''}{shown}"
 
 
 def _with_result(app: "Celery", entry: Entry) -> Entry:

@@ -8,13 +8,17 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from pgbeat import calendars, db, entries, schedules, statistics, ticks
+from pgbeat import beats, calendars, db, entries, schedules, statistics, ticks
 from pgbeat.calendars import Calendar
 from pgbeat.cli import printing
 from pgbeat.cli.job_options import in_words
+from pgbeat.cli.options import label_filter
 from pgbeat.cli.printing import line, styled, when
 from pgbeat.cli.target import Target, pass_target
+from pgbeat.config import Settings
 from pgbeat.forecast import Expected, exclusion, upcoming
+from pgbeat.monitoring import schedule_health
+from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules import Schedule
 from pgbeat.timetables import Timetable, zone
 
@@ -23,23 +27,31 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 @click.command("list")
 @click.option("--enabled/--disabled", default=None, help="Only those that are, or are not.")
+@label_filter
 @json_option
 @pass_target
-def list_command(target: Target, enabled: bool | None, as_json: bool) -> None:
-    """List the schedules: when they are due, in what state they are, how they came out last."""
+def list_command(
+    target: Target, enabled: bool | None, labels: dict[str, str] | None, as_json: bool
+) -> None:
+    """List the schedules: when they are due, in what state they are, how their jobs fare."""
     with target.transaction() as connection:
         now = db.now(connection)
-        rows = schedules.listing(connection, enabled=enabled, namespace=target.settings.namespace)
+        rows = schedules.listing(
+            connection, enabled=enabled, labels=labels, namespace=target.settings.namespace
+        )
+        healths = schedule_health.of_schedules(connection, rows, patience(target.settings))
     if as_json:
-        printing.echo_json([printing.row_json(row) for row in rows])
+        printing.echo_json([printing.row_json(row) | health_json(healths[row.id]) for row in rows])
         return
     if not rows:
         kind = {None: "", True: "enabled ", False: "disabled "}[enabled]
         more = "; `pgbeat add --help` says how to add one" if enabled is None else ""
+        more = " with such labels" if labels else more
         click.echo(f"There are no {kind}schedules{more}.")
         return
     wide = printing.is_wide()
-    columns = ["schedule", "timetable", "state", "next", "last", *(["task"] if wide else [])]
+    columns = ["schedule", "timetable", "state", "health", "next", "last"]
+    columns += ["task"] if wide else []
     long = {"schedule"} if any(len(row.name) > _LONG for row in rows) else set()
     table = printing.table(*columns, folding={"timetable", "task"} | long)
     for row in rows:
@@ -47,11 +59,27 @@ def list_command(target: Target, enabled: bool | None, as_json: bool) -> None:
             line(row.name),
             printing.timetable(row),
             styled(printing.state(row)),
+            printing.health(healths[row.id]),
             _next(row, now),
             styled(_last(row, now)),
         ]
         table.add_row(*cells, *([_what(row)] if wide else []))
     printing.show(table)
+    _show_troubles([(row, healths[row.id]) for row in rows])
+
+
+#: So many schedules in trouble are explained below the list.
+_TROUBLES = 5
+
+
+def _show_troubles(found: list[tuple[Schedule, Health]]) -> None:
+    bad = [(row, health) for row, health in found if health.severity == "fail"]
+    if bad:
+        click.echo()
+    for row, health in bad[:_TROUBLES]:
+        click.echo(f"{line(row.name)}: {line(health.summary)}")
+    if len(bad) > _TROUBLES:
+        click.echo(f"… and {len(bad) - _TROUBLES} more; `pgbeat explain NAME` says why.")
 
 
 #: Names up to here are kept on one line.
@@ -95,14 +123,18 @@ def status_command(target: Target, name: str, as_json: bool) -> None:
         row = schedules.get(connection, name, namespace=target.settings.namespace)
         history = ticks.history(connection, row.id, limit=1)
         runs = statistics.of_schedule(connection, row.id)
+        health = schedule_health.of_schedule(connection, row, patience(target.settings))
     last = history[0] if history else None
     if as_json:
         figures = runs._asdict() | {"success_rate": runs.success_rate}
-        printing.echo_json(printing.row_json(row) | {"last_tick": last, "runs": figures})
+        found = {"last_tick": last, "runs": figures} | health_json(health)
+        printing.echo_json(printing.row_json(row) | found)
         return
     click.secho(line(row.name), bold=True, nl=False)
     click.echo(f" ({printing.state(row)})")
-    facts = [*_facts(target, row, last, now), ("runs", _runs(runs))]
+    told = Text.assemble(printing.health(health), f": {line(health.summary)}")
+    about = [("health", told), ("description", row.description and line(row.description))]
+    facts = [*about, *_facts(target, row, last, now), ("runs", _runs(runs))]
     printing.show(printing.facts(facts))
 
 
@@ -116,7 +148,7 @@ def _facts(
         ("completed", None if row.completed is None else line(row.completed)),
         ("disabled", Text(reason, "red") if printing.state(row) == "disabled" else None),
         ("tried again", when(row.probe_at, now)),
-        ("paused", None if row.paused_at is None else f"since {when(row.paused_at, now)}"),
+        ("paused", _paused(row, now)),
         ("timetable", printing.timetable(row, target.timezone)),
         ("window", window(row, now)),
         ("calendar", row.calendar and line(row.calendar)),
@@ -142,12 +174,42 @@ def _facts(
         ("last error", row.last_error and line(row.last_error)),
         ("retries", _retries(row)),
         ("cursor", None if row.cursor is None else printing.compact(row.cursor)),
+        ("pauses after", _pauses_after(row)),
         ("owner", row.owner and line(row.owner)),
+        ("labels", labels_in_words(row.labels)),
+        ("metadata", printing.compact(row.metadata)),
         ("source", f"{row.source} of app {row.app}" if row.app else row.source),
         ("namespace", None if row.namespace == schedules.NAMESPACE else row.namespace),
         ("created", when(row.created_at, now)),
         ("changed", when(row.updated_at, now)),
     ]
+
+
+def _paused(row: Schedule, now: datetime) -> str | None:
+    if row.paused_at is None:
+        return None
+    why = "" if row.paused_reason is None else f": {line(row.paused_reason)}"
+    return f"since {when(row.paused_at, now)}{why}"
+
+
+def _pauses_after(row: Schedule) -> str | None:
+    number = row.pause_after_failures
+    return None if number is None else f"{printing.counted(number, 'failed job')} in a row"
+
+
+def labels_in_words(labels: Mapping[str, str]) -> str:
+    """Labels on one line."""
+    return ", ".join(f"{line(name)}={line(value)}" for name, value in sorted(labels.items()))
+
+
+def patience(settings: Settings) -> timedelta:
+    """For how long a schedule may be due while all is well."""
+    return timedelta(seconds=beats.patience(settings))
+
+
+def health_json(health: Health) -> dict[str, object]:
+    """A schedule's health for programs."""
+    return {"health": health._asdict() | {"severity": health.severity}}
 
 
 def window(row: Schedule, now: datetime) -> str:

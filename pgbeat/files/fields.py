@@ -7,7 +7,18 @@ from datetime import timedelta
 from typing import Any
 
 from pgbeat.files.job_policies import Policy
-from pgbeat.files.kinds import Choice, Duration, Json, Kind, Moment, Number, Switch, Text, Whole
+from pgbeat.files.kinds import (
+    Choice,
+    Duration,
+    Json,
+    Kind,
+    Labels,
+    Moment,
+    Number,
+    Switch,
+    Text,
+    Whole,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +117,17 @@ FIELDS = {
             "job", Policy(),
             "How its jobs are made, queued and retried: lane, priority, max_attempts …", {},
         ),
+        Field(
+            "pause_after_failures", Whole(1, 1000),
+            "Jobs that fail in a row after which it is paused; never by default.",
+        ),
         Field("owner", Text("data team"), "Whom to ask about it."),
+        Field("description", Text("Sends the invoices", 2000), "What it is for."),
+        Field("labels", Labels(), "Names and texts to find it by; its jobs have them too.", {}),
+        Field(
+            "metadata", Json(dict, {"runbook": "https://…"}),
+            "Anything else to keep with it; 16,384 characters as JSON.", {},
+        ),
         Field("enabled", Switch(), "Whether it is in service.", True),
         Field("paused", Switch(), "Whether it is held until it is resumed.", False),
     )

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any, Protocol
 
+from pgbeat import details
 from pgbeat.errors import InvalidTimetable
 from pgbeat.sync import faithful
 from pgbeat.timetables import parse_duration
@@ -251,6 +252,26 @@ class Json(_Same):
     def schema(self) -> dict[str, Any]:
         type_name = "array" if self.kind is list else "object"
         return {"type": type_name, **_examples(self.example)}
+
+
+@dataclass(frozen=True, slots=True)
+class Labels(_Same):
+    """A mapping of labels' names to texts."""
+
+    def read(self, value: Any) -> dict[str, str]:
+        problem = details.labels_problem(value)
+        if problem is not None:
+            raise ValueError(problem)
+        return dict(value)
+
+    def schema(self) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "maxProperties": details.MOST_LABELS,
+            "propertyNames": {"pattern": f"^{details.NAME.pattern}$"},
+            "additionalProperties": {"type": "string", "maxLength": details.LONGEST_VALUE},
+            **_examples({"team": "billing"}),
+        }
 
 
 def _as_kept(value: Any) -> Any:

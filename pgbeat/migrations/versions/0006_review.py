@@ -171,6 +171,274 @@ END
 $$;
 """
 
+# How the jobs of a schedule came out is looked up here: the newest end, and those since. A job that
+# is tried again is no end.
+OUTCOMES = """
+CREATE INDEX jobs_outcomes ON pgbeat.jobs (state, schedule_id, finished_at)
+ WHERE schedule_id IS NOT NULL AND retried_by IS NULL AND state IN ('completed', 'failed');
+
+-- A worker's namespace, and the tasks that it has registered; NULL where it does not say.
+ALTER TABLE pgbeat.workers ADD namespace text, ADD tasks text[];
+"""
+
+# A schedule whose jobs fail is paused in the transaction that ends the last of them. Failures count
+# from the last time that somebody let it go on.
+PAUSING = """
+ALTER TABLE pgbeat.schedules
+    ADD pause_after_failures integer,
+    ADD paused_reason text,
+    ADD failures_from timestamptz,
+    ADD CONSTRAINT schedules_pause_after_failures
+        CHECK (pause_after_failures BETWEEN 1 AND 1000);
+
+CREATE FUNCTION pgbeat.refuse_pause_after_failures() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'schedule "%": pause_after_failures is %; it must be 1 to 1000, or NULL '
+        'for never',
+        NEW.name, NEW.pause_after_failures
+        USING ERRCODE = 'check_violation', SCHEMA = 'pgbeat', TABLE = 'schedules';
+END
+$$;
+CREATE TRIGGER check_pause_after_failures
+    BEFORE INSERT OR UPDATE OF pause_after_failures ON pgbeat.schedules FOR EACH ROW
+    WHEN (NEW.pause_after_failures NOT BETWEEN 1 AND 1000)
+    EXECUTE FUNCTION pgbeat.refuse_pause_after_failures();
+
+CREATE FUNCTION pgbeat.count_failures_anew() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    NEW.failures_from := clock_timestamp();
+    IF NEW.paused_at IS NULL THEN
+        NEW.paused_reason := NULL;
+    END IF;
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER count_failures_anew BEFORE UPDATE OF paused_at, enabled ON pgbeat.schedules
+    FOR EACH ROW
+    WHEN (OLD.paused_at IS NOT NULL AND NEW.paused_at IS NULL OR NEW.enabled AND NOT OLD.enabled)
+    EXECUTE FUNCTION pgbeat.count_failures_anew();
+
+-- Two jobs that end at the same time come one after the other: the second sees the first. Ending
+-- the job comes first: where the row can't be written, the schedule goes on.
+CREATE FUNCTION pgbeat.pause_failing() RETURNS trigger
+LANGUAGE plpgsql AS $$
+DECLARE
+    most   integer;
+    since  timestamptz;
+    failed integer;
+BEGIN
+    IF NOT EXISTS (SELECT FROM pgbeat.schedules s
+                    WHERE s.id = NEW.schedule_id AND s.pause_after_failures IS NOT NULL
+                      AND s.enabled AND s.paused_at IS NULL) THEN
+        RETURN NULL;
+    END IF;
+    SELECT s.pause_after_failures, s.failures_from INTO most, since
+      FROM pgbeat.schedules s
+     WHERE s.id = NEW.schedule_id AND s.pause_after_failures IS NOT NULL AND s.enabled
+       AND s.paused_at IS NULL
+       FOR NO KEY UPDATE OF s;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    SELECT greatest(since, max(j.finished_at)) INTO since FROM pgbeat.jobs j
+     WHERE j.state = 'completed' AND j.schedule_id = NEW.schedule_id AND j.retried_by IS NULL;
+    SELECT count(*) INTO failed FROM (
+        SELECT FROM pgbeat.jobs j
+         WHERE j.state = 'failed' AND j.schedule_id = NEW.schedule_id AND j.retried_by IS NULL
+           AND j.finished_at > coalesce(since, '-infinity')
+         LIMIT most) AS f;
+    IF failed >= most THEN
+        BEGIN
+            UPDATE pgbeat.schedules
+               SET paused_at = now(), paused_reason = left(format('%s in a row failed; last: %s',
+                       CASE failed WHEN 1 THEN '1 job' ELSE failed || ' jobs' END,
+                       coalesce(NEW.error, 'no error was recorded')), 2000)
+             WHERE id = NEW.schedule_id;
+        EXCEPTION WHEN check_violation THEN
+            RAISE WARNING 'schedule % can''t be paused: %', NEW.schedule_id, SQLERRM;
+        END;
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER pause_failing AFTER UPDATE OF state ON pgbeat.jobs FOR EACH ROW
+    WHEN (NEW.state = 'failed' AND OLD.state <> 'failed' AND NEW.retried_by IS NULL
+        AND NEW.schedule_id IS NOT NULL)
+    EXECUTE FUNCTION pgbeat.pause_failing();
+"""
+
+EVENTS = """
+ALTER TABLE pgbeat.webhooks
+    DROP CONSTRAINT webhooks_events,
+    ADD CONSTRAINT webhooks_events CHECK (cardinality(events) > 0 AND events <@ ARRAY[
+        'job.run.completed', 'job.run.failed', 'job.run.skipped', 'job.failed',
+        'schedule.disabled', 'schedule.paused', 'tick.failed', 'tick.skipped']);
+
+CREATE FUNCTION pgbeat.tell_pause() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pgbeat.tell(NEW.namespace, 'schedule.paused', jsonb_build_object(
+        'id', NEW.id, 'name', NEW.name, 'task', NEW.task, 'owner', NEW.owner,
+        'labels', NEW.labels, 'paused_at', NEW.paused_at, 'paused_reason', NEW.paused_reason,
+        'pause_after_failures', NEW.pause_after_failures,
+        'last_job_id', j.id, 'last_job_state', j.state, 'last_job_error', j.error))
+       FROM (VALUES (1)) AS one LEFT JOIN LATERAL (
+            (SELECT id, state, error, finished_at FROM pgbeat.jobs
+              WHERE state = 'failed' AND schedule_id = NEW.id AND retried_by IS NULL
+              ORDER BY finished_at DESC LIMIT 1)
+            UNION ALL
+            (SELECT id, state, error, finished_at FROM pgbeat.jobs
+              WHERE state = 'completed' AND schedule_id = NEW.id AND retried_by IS NULL
+              ORDER BY finished_at DESC LIMIT 1)
+            ORDER BY finished_at DESC LIMIT 1) AS j ON true;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER tell_pause AFTER UPDATE OF paused_at ON pgbeat.schedules FOR EACH ROW
+    WHEN (OLD.paused_at IS NULL AND NEW.paused_at IS NOT NULL)
+    EXECUTE FUNCTION pgbeat.tell_pause();
+
+-- Skips may come every few seconds: of each schedule one is told in an hour, with how many there
+-- were since the one before. Where another transaction is about to tell, this one need not: nobody
+-- waits.
+CREATE TABLE pgbeat.skip_notices (
+    schedule_id bigint PRIMARY KEY,
+    told_at     timestamptz NOT NULL,
+    untold      bigint NOT NULL DEFAULT 0             -- skips since then
+);
+
+CREATE FUNCTION pgbeat.tell_skip() RETURNS trigger
+LANGUAGE plpgsql AS $$
+DECLARE
+    schedule record;
+    before   record;
+BEGIN
+    SELECT s.namespace, s.task INTO schedule FROM pgbeat.schedules s
+     WHERE s.id = NEW.schedule_id AND EXISTS (
+           SELECT FROM pgbeat.webhooks w
+            WHERE w.enabled AND w.namespace = s.namespace AND 'tick.skipped' = ANY (w.events));
+    IF NOT FOUND OR NOT pg_try_advisory_xact_lock(
+        hashtextextended('pgbeat.skip_notices', NEW.schedule_id))
+    THEN
+        RETURN NULL;
+    END IF;
+    SELECT n.told_at, n.untold INTO before FROM pgbeat.skip_notices n
+     WHERE n.schedule_id = NEW.schedule_id;
+    IF before.told_at > clock_timestamp() - interval '1 hour' THEN
+        UPDATE pgbeat.skip_notices SET untold = untold + 1 WHERE schedule_id = NEW.schedule_id;
+        RETURN NULL;
+    END IF;
+    INSERT INTO pgbeat.skip_notices (schedule_id, told_at)
+    VALUES (NEW.schedule_id, clock_timestamp())
+    ON CONFLICT (schedule_id) DO UPDATE SET told_at = excluded.told_at, untold = 0;
+    PERFORM pgbeat.tell(schedule.namespace, 'tick.skipped', jsonb_build_object(
+        'schedule_name', NEW.schedule, 'task', schedule.task, 'run_time', NEW.due_at,
+        'decided_at', NEW.decided_at, 'outcome', NEW.outcome, 'trigger', NEW.trigger,
+        'reason', NEW.reason,
+        'skips', 1 + coalesce(before.untold, 0), 'since', before.told_at));
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER tell_skip AFTER INSERT ON pgbeat.ticks FOR EACH ROW
+    WHEN (NEW.outcome = 'skipped') EXECUTE FUNCTION pgbeat.tell_skip();
+
+CREATE FUNCTION pgbeat.forget_skips() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM pgbeat.skip_notices n USING gone WHERE n.schedule_id = gone.id;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER forget_skips AFTER DELETE ON pgbeat.schedules
+    REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION pgbeat.forget_skips();
+"""
+
+# What people write on schedules and jobs to find them again; pgbeat itself goes by none of it.
+DETAILS = r"""
+ALTER TABLE pgbeat.schedules
+    ADD description text,
+    ADD labels jsonb NOT NULL DEFAULT '{}',
+    ADD metadata jsonb NOT NULL DEFAULT '{}',
+    ADD CONSTRAINT schedules_labels_object CHECK (jsonb_typeof(labels) = 'object'),
+    ADD CONSTRAINT schedules_metadata_object CHECK (jsonb_typeof(metadata) = 'object');
+ALTER TABLE pgbeat.jobs
+    ADD description text,
+    ADD labels jsonb NOT NULL DEFAULT '{}',
+    ADD metadata jsonb NOT NULL DEFAULT '{}',
+    ADD CONSTRAINT jobs_labels_object CHECK (jsonb_typeof(labels) = 'object'),
+    ADD CONSTRAINT jobs_metadata_object CHECK (jsonb_typeof(metadata) = 'object');
+CREATE INDEX schedules_labels ON pgbeat.schedules USING gin (labels jsonb_path_ops)
+ WHERE labels <> '{}';
+CREATE INDEX jobs_labels ON pgbeat.jobs USING gin (labels jsonb_path_ops) WHERE labels <> '{}';
+
+CREATE FUNCTION pgbeat.details_problem(description text, labels jsonb, metadata jsonb)
+RETURNS text
+LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    found_key  text;
+    found_kind text;
+BEGIN
+    IF description !~ '\S' THEN
+        RETURN 'description is empty; leave it NULL for none';
+    ELSIF length(description) > 2000 THEN
+        RETURN format('description has %s characters; it may have 2000', length(description));
+    ELSIF jsonb_typeof(labels) <> 'object' THEN
+        RETURN format('labels is a JSON %s; it must be an object of texts, for example '
+            '''{"team": "billing"}''', jsonb_typeof(labels));
+    ELSIF jsonb_typeof(metadata) <> 'object' THEN
+        RETURN format('metadata is a JSON %s; it must be an object', jsonb_typeof(metadata));
+    ELSIF length(metadata::text) > 16384 THEN
+        RETURN format('metadata has %s characters as JSON; it may have 16384',
+            length(metadata::text));
+    ELSIF (SELECT count(*) FROM jsonb_object_keys(labels)) > 32 THEN
+        RETURN 'there are more than 32 labels';
+    END IF;
+    SELECT l.key, jsonb_typeof(l.value) INTO found_key, found_kind FROM jsonb_each(labels) l
+     WHERE l.key !~ '^[A-Za-z0-9]([A-Za-z0-9_./-]{0,61}[A-Za-z0-9])?$'
+        OR jsonb_typeof(l.value) <> 'string' OR l.value #>> '{}' ~ '[[:cntrl:]]'
+        OR length(l.value #>> '{}') > 200
+     LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    ELSIF found_key !~ '^[A-Za-z0-9]([A-Za-z0-9_./-]{0,61}[A-Za-z0-9])?$' THEN
+        RETURN format('labels: %L is not a label''s name; use up to 63 letters, digits, ''_'', '
+            '''.'', ''/'' and ''-'', with a letter or a digit at each end', left(found_key, 80));
+    ELSIF found_kind <> 'string' THEN
+        RETURN format('labels: the value of %L is a JSON %s; it must be text', found_key,
+            found_kind);
+    END IF;
+    RETURN format('labels: the value of %L must have up to 200 characters, none of them a '
+        'control character', found_key);
+END
+$$;
+
+-- Before check_schedule, by their names.
+CREATE FUNCTION pgbeat.check_details() RETURNS trigger
+LANGUAGE plpgsql AS $$
+DECLARE
+    problem CONSTANT text := pgbeat.details_problem(NEW.description, NEW.labels, NEW.metadata);
+BEGIN
+    IF problem IS NOT NULL THEN
+        RAISE EXCEPTION '%: %',
+            CASE TG_TABLE_NAME WHEN 'jobs' THEN 'job ' || NEW.id
+                 ELSE format('schedule "%s"', coalesce(to_jsonb(NEW) ->> 'name', '')) END, problem
+            USING ERRCODE = 'check_violation', SCHEMA = 'pgbeat', TABLE = TG_TABLE_NAME;
+    END IF;
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER check_details BEFORE INSERT OR UPDATE OF description, labels, metadata
+    ON pgbeat.schedules FOR EACH ROW
+    WHEN (NEW.description IS NOT NULL OR NEW.labels <> '{}' OR NEW.metadata <> '{}')
+    EXECUTE FUNCTION pgbeat.check_details();
+CREATE TRIGGER check_details BEFORE INSERT OR UPDATE OF description, labels, metadata
+    ON pgbeat.jobs FOR EACH ROW
+    WHEN (NEW.description IS NOT NULL OR NEW.labels <> '{}' OR NEW.metadata <> '{}')
+    EXECUTE FUNCTION pgbeat.check_details();
+"""
+
 
 def upgrade() -> None:
     for script in (
@@ -183,5 +451,9 @@ def upgrade() -> None:
         SOURCES,
         PAYLOADS,
         CONDITIONS,
+        OUTCOMES,
+        PAUSING,
+        EVENTS,
+        DETAILS,
     ):
         op.execute(script.strip())

@@ -63,13 +63,18 @@ class Tick(BaseModel):
 
 
 class TickStats(BaseModel):
-    """Counts of decisions, as far back as they are kept. The rate leaves skips aside."""
+    """Counts of decisions and of their jobs, as far back as they are kept."""
 
     total_runs: int
-    successful_runs: int
+    successful_runs: int = Field(description="Decisions that launched.")
     skipped_runs: int
-    failed_runs: int
-    success_rate: str | None = Field(examples=["75%"])
+    failed_runs: int = Field(description="Decisions that failed.")
+    jobs_completed: int = Field(description="Of retried jobs the last attempt counts.")
+    jobs_failed: int
+    success_rate: str | None = Field(
+        description="Of the jobs that ended and the decisions that failed, how many completed.",
+        examples=["75%"],
+    )
 
 
 class TickHistory(BaseModel):
@@ -280,6 +285,8 @@ def schedule_history(
             successful_runs=counts.launched,
             skipped_runs=counts.skipped,
             failed_runs=counts.failed,
+            jobs_completed=counts.jobs_completed,
+            jobs_failed=counts.jobs_failed,
             success_rate=None if rate is None else f"{rate:.0%}",
         ),
         next=None if last is None else cursor(last.due_at, last.id),

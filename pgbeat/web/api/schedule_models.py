@@ -7,6 +7,7 @@ from uuid import UUID
 from fastapi import Path
 from pydantic import AliasChoices, AwareDatetime, BaseModel, ConfigDict, Field
 
+from pgbeat.monitoring.schedule_health import Code, Health, Severity
 from pgbeat.schedules import Schedule
 from pgbeat.web.api.bodies import Body, Json, Length
 
@@ -53,7 +54,17 @@ class ScheduleFields(Body):
     retry_factor: float | None = Field(None, ge=1, le=1000)
     retry_cap: Length | None = None
     probe_after: Length | None = None
+    pause_after_failures: int | None = Field(
+        None, ge=1, le=1000, description="So many failed jobs in a row pause it; null: never."
+    )
     owner: str | None = Field(None, max_length=200, examples=["data-team"])
+    description: str | None = Field(None, max_length=2000, examples=["Sends the invoices"])
+    labels: dict[str, str] | None = Field(
+        None,
+        description="Names and texts to find it by; its jobs have them too.",
+        examples=[{"team": "billing"}],
+    )
+    metadata: Json | None = Field(None, description="Anything else to keep with it.")
     job: Json | None = Field(
         None,
         description="How its jobs are made: lane, priority, retries …",
@@ -93,6 +104,23 @@ class ScheduleChanges(ScheduleFields):
     enabled: bool | None = None
 
 
+class ScheduleHealth(BaseModel):
+    """How a schedule and its jobs fare, whether or not it is in service."""
+
+    code: Code = Field(
+        description="`failing`: its newest job failed; `launch_failing`: its decisions fail; "
+        "`late`: it is due and not decided; `waiting`: no worker takes its job; `retrying`: a job "
+        "failed and is tried again; `never_launched`: each decision was a skip or failed; "
+        "`no_outcome`: no job has ended yet; `new`: not decided yet."
+    )
+    severity: Severity
+    summary: str = Field(examples=["6 jobs in a row failed, since 2026-11-21 04:54:00 UTC"])
+    failures: int = Field(description="Failures in a row, counted no further than 1,000.")
+    since: datetime | None
+    error: str | None = Field(description="What the last failure said.")
+    job_id: UUID | None
+
+
 class FoundSchedule(BaseModel):
     """A schedule. Lengths of time are seconds."""
 
@@ -125,9 +153,12 @@ class FoundSchedule(BaseModel):
     overlap: str
     min_interval: Length | None
     state: Literal["active", "paused", "disabled", "completed"]
+    health: ScheduleHealth
     enabled: bool
     disabled_reason: str | None
     paused_at: datetime | None
+    paused_reason: str | None
+    pause_after_failures: int | None
     max_retries: int
     retry_base: Length
     retry_factor: float
@@ -140,6 +171,9 @@ class FoundSchedule(BaseModel):
     last_failure: datetime | None
     last_error: str | None
     owner: str | None
+    description: str | None
+    labels: dict[str, str]
+    metadata: Json
     source: str
     #: The app whose code makes it, if `source` is `code`.
     app: str | None
@@ -179,9 +213,9 @@ class ScheduleDone(BaseModel):
     note: str | None = Field(default=None, description="What is to be known beside that.")
 
 
-def shown(row: Schedule) -> Json:
+def shown(row: Schedule, health: Health) -> Json:
     """A schedule as JSON of Python's, for `FoundSchedule`."""
     # What else is to be known of one in service, its other fields say.
     state = "active" if row.state in {"waiting", "retrying"} else row.state
     named = {"launcher_class": row.launcher, "schedule_cron": row.cron, "state": state}
-    return row._asdict() | named
+    return row._asdict() | named | {"health": health._asdict() | {"severity": health.severity}}

@@ -5,14 +5,18 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from sqlalchemy import Connection
 
-from pgbeat import db, jobs, notes, schedules
+from pgbeat import beats, db, jobs, notes, schedules
 from pgbeat.drafts import require_call
 from pgbeat.errors import ConditionError, InvalidSchedule
 from pgbeat.forecast import upcoming
+from pgbeat.monitoring import schedule_health
+from pgbeat.monitoring.schedule_health import Health
 from pgbeat.registry import check, check_condition
 from pgbeat.schedules import Schedule
 from pgbeat.web.api.bodies import Json
+from pgbeat.web.api.labels import LabelFilter, labels_of
 from pgbeat.web.api.paging import After, Limit, cursor, read
 from pgbeat.web.api.schedule_models import (
     FoundSchedule,
@@ -32,8 +36,14 @@ from pgbeat.web.notes import author
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
 
-def _found(row: Schedule) -> FoundSchedule:
-    return FoundSchedule.model_validate(shown(row))
+def _found(row: Schedule, health: Health) -> FoundSchedule:
+    return FoundSchedule.model_validate(shown(row, health))
+
+
+def healths(backend: Backend, connection: Connection, rows: list[Schedule]) -> dict[int, Health]:
+    """Returns the health of each schedule by its id."""
+    patience = timedelta(seconds=beats.patience(backend.settings))
+    return schedule_health.of_schedules(connection, rows, patience)
 
 
 @router.get("", summary="List schedules")
@@ -42,6 +52,7 @@ def list_schedules(
     caller: TheAdmin,
     state: Annotated[schedules.State | None, Query()] = None,
     search: Annotated[str | None, Query(max_length=200, description="Part of a name.")] = None,
+    label: LabelFilter = None,
     limit: Limit = 50,
     after: After = None,
 ) -> SchedulePage:
@@ -50,11 +61,12 @@ def list_schedules(
     with backend.transaction() as connection:
         rows = schedules.page(
             connection, namespace=backend.namespace, state=state, search=search, after=name,
-            limit=limit + 1,
+            labels=labels_of(label), limit=limit + 1,
         )  # fmt: skip
+        found = healths(backend, connection, rows[:limit])
     more = rows[limit - 1].name if len(rows) > limit else None
     return SchedulePage(
-        schedules=[_found(row) for row in rows[:limit]],
+        schedules=[_found(row, found[row.id]) for row in rows[:limit]],
         next=None if more is None else cursor(more),
     )
 
@@ -73,7 +85,8 @@ def create_schedule(backend: TheBackend, caller: TheAdmin, body: NewSchedule) ->
         )  # fmt: skip
         check(backend.celery, row)
         notes.change(connection, author(backend, caller), "create", None, row)
-    return _found(row)
+        health = healths(backend, connection, [row])[row.id]
+    return _found(row, health)
 
 
 def _try_condition(backend: Backend, values: Json) -> None:
@@ -123,9 +136,11 @@ _CODE_OWNS = {"task", "timezone", "args", "kwargs", "options", *schedules.TIMETA
 _FROM_CODE = "it is made by the app's code, and beat sets it back when it starts"
 _CLEARABLE = {
     "task", "queue", "condition_sql", "timezone", "starts_at", "ends_at", "max_runs", "calendar",
-    "grace", "min_interval", "probe_after", "owner", *schedules.TIMETABLES,
+    "grace", "min_interval", "probe_after", "owner", "pause_after_failures", "description",
+    *schedules.TIMETABLES,
 }  # fmt: skip
-_EMPTY = {"jitter": timedelta(0), "job": {}, "options": {}, "args": [], "kwargs": {}}
+_EMPTY = {"jitter": timedelta(0), "job": {}, "options": {}, "args": [], "kwargs": {},
+          "labels": {}, "metadata": {}}  # fmt: skip
 
 
 def _cleared(key: str) -> Any:
@@ -189,6 +204,7 @@ def get_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleD
         row = schedules.get(connection, name, namespace=backend.namespace)
         which = jobs.Filter(backend.namespace, schedule_id=row.id)
         newest = jobs.listing(connection, which, limit=10)
+        health = healths(backend, connection, [row])[row.id]
     recent = [
         RecentJob(
             job_id=job.id,
@@ -198,7 +214,7 @@ def get_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleD
         )
         for job in newest
     ]
-    return ScheduleDetail.model_validate(shown(row) | {"recent_jobs": recent})
+    return ScheduleDetail.model_validate(shown(row, health) | {"recent_jobs": recent})
 
 
 def _next(backend: Backend, row: Schedule) -> datetime | None:

@@ -51,6 +51,7 @@ def _show(
         history = ticks.history(connection, row.id, before=before, limit=_PAGE + 1)
         numbers = statistics.of_schedule(connection, row.id)
         sparks = figures.sparks(connection, [row.id])[row.id]
+        health = api.healths(backend, connection, [row])[row.id]
         offers = job_fields.offers(connection, backend, schedule_form.FIELDS)
     coming, trouble = _forecast(backend, caller, row)
     shown = history[:_PAGE]
@@ -60,7 +61,7 @@ def _show(
         of=f"schedule:{row.name}", now=now,
         status=status, row=row, timetable=words.timetable(row, backend.timezone), history=shown,
         next=None if last is None else cursor(last.due_at, last.id), after=after, sparks=sparks,
-        numbers=numbers, coming=coming, trouble=trouble, form=form or _form(row),
+        health=health, numbers=numbers, coming=coming, trouble=trouble, form=form or _form(row),
         sections=schedule_form.SECTIONS, offers=offers, **({"checked": None} | values),
     )  # fmt: skip
 

@@ -29,10 +29,22 @@ _WHAT = (
     job_fields.TASK,
     job_fields.ARGS,
     job_fields.KWARGS,
-    Field("condition_sql", "Condition in SQL", "long", "launched when the first value is true",
-          is_wide=True),
+    Field(
+        "condition_sql",
+        "Condition in SQL",
+        "long",
+        "launched when the first value is true",
+        is_wide=True,
+    ),
     Field("job.template", "Template", offer="templates", hint="whose arguments and policy it has"),
     Field("owner", "Owner"),
+)
+_ABOUT = (
+    Field("description", "Description", "long", "what it is for", is_wide=True),
+    Field("labels", "Labels", "json", 'to find it by, a JSON object: {"team": "billing"}',
+          is_wide=True),
+    Field("metadata", "Metadata", "json", "anything else to keep with it, a JSON object",
+          is_wide=True),
 )  # fmt: skip
 _HOW = (
     job_fields.QUEUE,
@@ -55,11 +67,18 @@ _FAILS = (
     Field("retry_factor", "Then times", hint="such as 2"),
     Field("retry_cap", "But no later than", "length", "such as 1 h"),
     Field("probe_after", "Once disabled, try after", "length", "such as 1 day; empty: never"),
+    Field(
+        "pause_after_failures",
+        "Pause after failed jobs",
+        "number",
+        "so many in a row; empty: never",
+    ),
 )
 
 SECTIONS = (
     Section("When", _WHEN, is_open=True),
     Section("What", _WHAT, is_open=True),
+    Section("What it is for", _ABOUT, "description, labels, metadata"),
     Section("From when, until when", _BOUNDS, "not before, not after, most runs"),
     Section("What may keep it", _BETWEEN, "overlap, missed times, grace, calendar"),
     Section("If it can't be launched", _FAILS, "its condition fails, or the broker is away"),

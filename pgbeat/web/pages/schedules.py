@@ -5,6 +5,8 @@ from typing import get_args
 from fastapi import APIRouter, Request, Response
 
 from pgbeat import beats, db, schedules
+from pgbeat.web.api import schedules as api
+from pgbeat.web.api.labels import labels_of
 from pgbeat.web.api.paging import cursor, read
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin
@@ -25,26 +27,33 @@ def schedules_page(
     search: str = "",
     state: str = "",
     after: str = "",
+    label: str = "",
 ) -> Response:
     """Schedules by name, beneath what happened in the last day."""
     wanted = next((each for each in _STATES if each == state), None)
     search = search.strip()[:200]
     name = read(after, str)[0] if after else None
+    label = label.strip()
+    labels = labels_of([label]) if label else None
     with backend.transaction() as connection:
         now = db.now(connection)
         rows = schedules.page(
             connection, namespace=backend.namespace, state=wanted, search=search or None,
-            after=name, limit=_PAGE + 1,
+            after=name, limit=_PAGE + 1, labels=labels,
         )  # fmt: skip
         shown = rows[:_PAGE]
         sparks = figures.sparks(connection, [row.id for row in shown])
-        is_first = name is None and wanted is None and not search
+        is_first = name is None and wanted is None and not search and not label
         summary = figures.summary(connection, backend.namespace) if is_first else None
+        health = api.healths(backend, connection, shown)
         status = beats.status(connection, backend.settings)
     return page(
         request, "schedules.html", caller=caller, backend=backend, here="schedules", now=now,
-        rows=[(row, words.timetable(row, backend.timezone), sparks[row.id]) for row in shown],
+        rows=[
+            (row, words.timetable(row, backend.timezone), sparks[row.id], health[row.id])
+            for row in shown
+        ],
         next=cursor(shown[-1].name) if len(rows) > _PAGE else None, summary=summary,
         most=figures.MOST, troubles=status.troubles, search=search, state=wanted or "",
-        states=_STATES, after=after,
+        states=_STATES, after=after, label=label,
     )  # fmt: skip

@@ -34,7 +34,9 @@ SAID = {
     "job.run.skipped": "an attempt at a job was skipped",
     "job.failed": "a job has failed for good",
     "schedule.disabled": "a schedule was disabled",
+    "schedule.paused": "a schedule was paused",
     "tick.failed": "a schedule could not be launched",
+    "tick.skipped": "a schedule was skipped, once an hour at most",
 }
 
 

@@ -163,7 +163,8 @@ def reason(row: Schedule, now: datetime) -> str:
         again = "" if row.probe_at is None else f"; tried again {_near(row.probe_at, now)}"
         return f"{row.disabled_reason or 'no reason was given'}{again}"
     if row.paused_at is not None:
-        return f"since {_near(row.paused_at, now)}; nothing is made up for"
+        why = "" if row.paused_reason is None else f": {first_line(row.paused_reason)}"
+        return f"since {_near(row.paused_at, now)}{why}; nothing is made up for"
     if row.waiting_for is not None:
         return f"for the job before it, {row.waiting_for}, to end"
     if row.retry_count:

@@ -1,0 +1,97 @@
+"""Details: the description, labels and metadata of a schedule or a job, and what they may be.
+
+The database has the same rules (`pgbeat.details_problem`), for those who write by SQL.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pgbeat.errors import InvalidJob
+
+#: Characters of a description, and of a label's value.
+LONGEST_DESCRIPTION, LONGEST_VALUE = 2_000, 200
+#: Labels of one row, and characters of its metadata as JSON.
+MOST_LABELS, LARGEST_METADATA = 32, 16_384
+#: What a label may be called.
+NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_./-]{0,61}[A-Za-z0-9])?")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+class Details(NamedTuple):
+    """What people write on a job to find it again."""
+
+    description: str | None = None
+    labels: Mapping[str, str] = {}
+    metadata: Mapping[str, Any] = {}
+
+    def check(self) -> None:
+        """Raises `InvalidJob`, which lists every mistake."""
+        mistakes = [
+            f"{name} {problem}"
+            for name, problem in (
+                ("description", description_problem(self.description)),
+                ("labels", labels_problem(self.labels)),
+                ("metadata", metadata_problem(self.metadata)),
+            )
+            if problem is not None
+        ]
+        if mistakes:
+            raise InvalidJob("; ".join(mistakes))
+
+
+def description_problem(value: Any) -> str | None:
+    """Returns what is wrong with a description, in words that go after `description`."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        return f"must be text, got {value!r}"
+    if not value.strip():
+        return "is empty; leave it out for none"
+    if "\0" in value or _is_halved(value):
+        return "holds a character that Postgres can't keep (NUL or half a pair)"
+    if len(value) > LONGEST_DESCRIPTION:
+        return f"has {len(value)} characters; it may have {LONGEST_DESCRIPTION}"
+    return None
+
+
+def labels_problem(value: Any) -> str | None:
+    """Returns what is wrong with labels, in words that go after `labels`."""
+    if not isinstance(value, Mapping):
+        return f'must be a mapping of names to texts such as {{"team": "billing"}}, got {value!r}'
+    if len(value) > MOST_LABELS:
+        return f"has {len(value)} labels; it may have {MOST_LABELS}"
+    for name, text in value.items():
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            return (
+                f"has {str(name)[:80]!r}, which is not a label's name; use up to 63 letters, "
+                "digits, '_', '.', '/' and '-', with a letter or a digit at each end"
+            )
+        if not isinstance(text, str):
+            return f"has {text!r} for {name!r}; the value must be text"
+        if len(text) > LONGEST_VALUE or _CONTROL.search(text):
+            return (
+                f"has a value for {name!r} that is too long or holds a control character; it may "
+                f"have {LONGEST_VALUE} characters"
+            )
+    return None
+
+
+def metadata_problem(value: Any) -> str | None:
+    """Returns what is wrong with metadata, in words that go after `metadata`."""
+    if not isinstance(value, Mapping):
+        return f"must be a mapping, got {value!r}"
+    try:
+        written = json.dumps(value, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"is not JSON: {error}"
+    if "\\u0000" in written.replace("\\\\", "") or _is_halved(written):
+        return "holds a character that Postgres can't keep (NUL or half a pair)"
+    if len(written) > LARGEST_METADATA:
+        return f"has {len(written)} characters as JSON; it may have {LARGEST_METADATA}"
+    return None
+
+
+def _is_halved(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)

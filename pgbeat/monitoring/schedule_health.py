@@ -1,0 +1,249 @@
+"""The health of schedules: what became of their decisions and of the jobs that these launched.
+
+`Schedule.state` says whether a schedule is in service; its health says whether it achieves
+anything. Nothing is counted through: each schedule costs a few lookups in `jobs_outcomes` and
+`jobs_unfinished`, however many jobs are kept. Of jobs that are tried again, the last attempt
+counts.
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Literal, NamedTuple, get_args
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from pgbeat.schedules import Schedule
+from pgbeat.timetables import span
+
+#: Failures in a row are counted so far, and schedules are looked at whose jobs have failed.
+MOST_FAILURES, MOST_SCHEDULES = 1_000, 10_000
+#: Unfinished jobs of a schedule that are looked at.
+_UNFINISHED = 20
+#: A job that no worker has taken after this long is worth a remark.
+PATIENCE = timedelta(minutes=5)
+
+Code = Literal[
+    "late", "launch_failing", "failing", "waiting", "retrying", "never_launched", "no_outcome",
+    "new", "ok",
+]  # fmt: skip
+CODES: tuple[Code, ...] = get_args(Code)
+Severity = Literal["ok", "warn", "fail"]
+_SEVERITIES: dict[Code, Severity] = {
+    "late": "fail",
+    "launch_failing": "fail",
+    "failing": "fail",
+    "waiting": "warn",
+    "retrying": "warn",
+    "never_launched": "warn",
+}
+
+
+class Health(NamedTuple):
+    """How a schedule fares."""
+
+    code: Code
+    #: The same in a sentence without a full stop.
+    summary: str
+    #: Jobs that failed in a row, or failed decisions where the code is `launch_failing`; counted no
+    #: further than `MOST_FAILURES`.
+    failures: int = 0
+    #: Since when it is so, where that is known.
+    since: datetime | None = None
+    #: What the last failure said.
+    error: str | None = None
+    #: The newest job that the code is about.
+    job_id: UUID | None = None
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is: `fail` where the schedule achieves nothing."""
+        return _SEVERITIES.get(self.code, "ok")
+
+    @property
+    def short(self) -> str:
+        """The same in a word or two, for a table."""
+        if self.code == "failing":
+            return f"failing ({_count(self.failures)})"
+        return _SHORT.get(self.code, self.code.replace("_", " "))
+
+
+_SHORT: dict[Code, str] = {"new": "-", "no_outcome": "-", "launch_failing": "not launched"}
+
+
+class _Outcomes(NamedTuple):
+    """What the jobs of a schedule say."""
+
+    completed_at: datetime | None = None
+    failed_at: datetime | None = None
+    failed_id: UUID | None = None
+    error: str | None = None
+    failures: int = 0
+    since: datetime | None = None
+    #: Unfinished ones, up to `_UNFINISHED`; of those, when the oldest that no worker has taken was
+    #: given to the broker, and the one that is tried again.
+    unfinished: int = 0
+    waiting_since: datetime | None = None
+    retried_id: UUID | None = None
+    attempt: int | None = None
+    max_attempts: int | None = None
+
+
+# Constants, not parameters, are what the planner matches with a partial index.
+_ENDED = """
+    LEFT JOIN LATERAL (
+        SELECT j.finished_at FROM pgbeat.jobs j
+         WHERE j.state = 'completed' AND j.schedule_id = s.id AND j.retried_by IS NULL
+         ORDER BY j.finished_at DESC LIMIT 1) AS done ON true
+    LEFT JOIN LATERAL (
+        SELECT j.id, j.finished_at, j.error FROM pgbeat.jobs j
+         WHERE j.state = 'failed' AND j.schedule_id = s.id AND j.retried_by IS NULL
+         ORDER BY j.finished_at DESC LIMIT 1) AS failed ON true
+    LEFT JOIN LATERAL (
+        SELECT count(*) AS count FROM (
+            SELECT FROM pgbeat.jobs j
+             WHERE j.state = 'failed' AND j.schedule_id = s.id AND j.retried_by IS NULL
+               AND j.finished_at > coalesce(done.finished_at, '-infinity')
+             LIMIT :most) AS f) AS failures
+        ON failed.finished_at > coalesce(done.finished_at, '-infinity')
+    LEFT JOIN LATERAL (
+        SELECT j.finished_at FROM pgbeat.jobs j
+         WHERE j.state = 'failed' AND j.schedule_id = s.id AND j.retried_by IS NULL
+           AND j.finished_at > coalesce(done.finished_at, '-infinity')
+         ORDER BY j.finished_at LIMIT 1) AS first
+        ON failed.finished_at > coalesce(done.finished_at, '-infinity')
+"""
+_OUTCOMES = text(
+    f"""
+    SELECT s.id, now(), done.finished_at, failed.finished_at, failed.id, failed.error,
+           coalesce(failures.count, 0), first.finished_at, open.count, open.waiting_since,
+           again.id, again.attempt, again.max_attempts
+      FROM unnest(CAST(:ids AS bigint[])) AS s (id)
+    {_ENDED}
+    LEFT JOIN LATERAL (
+        SELECT count(*) AS count, min(u.dispatched_at) FILTER (WHERE u.state = 'pending')
+                   AS waiting_since, max(u.attempt) AS attempt
+          FROM (SELECT j.state, j.dispatched_at, j.attempt FROM pgbeat.jobs j
+                 WHERE j.schedule_id = s.id AND j.finished_at IS NULL
+                 LIMIT :unfinished) AS u) AS open ON true
+    LEFT JOIN LATERAL (
+        SELECT j.id, j.attempt, j.max_attempts FROM pgbeat.jobs j
+         WHERE j.schedule_id = s.id AND j.finished_at IS NULL AND j.attempt > 1
+         LIMIT 1) AS again ON open.attempt > 1
+    """  # noqa: S608
+)
+
+
+def of_schedules(
+    connection: Connection, rows: Collection[Schedule], patience: timedelta
+) -> dict[int, Health]:
+    """Returns the health of each schedule by its id. `patience` is for how long a schedule may be
+    due while all is well (`beats.patience`)."""
+    values = {
+        "ids": [row.id for row in rows], "most": MOST_FAILURES, "unfinished": _UNFINISHED,
+    }  # fmt: skip
+    by_id = {row.id: row for row in rows}
+    found: dict[int, Health] = {}
+    for key, now, *outcomes in connection.execute(_OUTCOMES, values) if rows else ():
+        found[key] = _judge(by_id[key], _Outcomes(*outcomes), now, patience)
+    return found
+
+
+def of_schedule(connection: Connection, row: Schedule, patience: timedelta) -> Health:
+    """Returns the health of one schedule."""
+    return of_schedules(connection, [row], patience)[row.id]
+
+
+def _judge(row: Schedule, jobs: _Outcomes, now: datetime, patience: timedelta) -> Health:
+    """Returns the first code that applies, the worst first."""
+    is_active = row.enabled and row.paused_at is None
+    if is_active and row.next_run is not None and now - row.next_run > patience:
+        late = span(now - row.next_run)
+        return Health("late", f"has been due for {late} and is not decided", since=row.next_run)
+    if is_active and row.retry_count:
+        said = (
+            f"{_counted(row.retry_count, 'attempt')} in a row to launch it failed, of "
+            f"{row.max_retries} before it is disabled"
+        )
+        return Health("launch_failing", _with(said, row.last_error), row.retry_count,
+                      row.last_failure, row.last_error)  # fmt: skip
+    if jobs.failures:
+        since = "" if jobs.since is None else f", since {jobs.since.astimezone(UTC):%F %T} UTC"
+        said = f"{_counted(jobs.failures, 'job')} in a row failed{since}"
+        if jobs.failures == 1:
+            said = f"its last job failed, at {(jobs.since or now).astimezone(UTC):%F %T} UTC"
+        return Health("failing", _with(said, jobs.error), jobs.failures, jobs.since, jobs.error,
+                      jobs.failed_id)  # fmt: skip
+    if jobs.waiting_since is not None and now - jobs.waiting_since > PATIENCE:
+        others = f", one of {_count(jobs.unfinished, _UNFINISHED)} unfinished"
+        said = f"a job has waited for a worker for {span(now - jobs.waiting_since)}"
+        said += others if jobs.unfinished > 1 else ""
+        return Health("waiting", said, since=jobs.waiting_since)
+    if jobs.retried_id is not None:
+        said = f"a job failed and is tried again, attempt {jobs.attempt} of {jobs.max_attempts}"
+        return Health("retrying", said, job_id=jobs.retried_id)
+    return _without_trouble(row, jobs)
+
+
+def _without_trouble(row: Schedule, jobs: _Outcomes) -> Health:
+    if jobs.completed_at is not None:
+        return Health("ok", "its last job completed", since=jobs.completed_at)
+    if row.last_run is None:
+        return Health("new", "it has not been decided yet")
+    if row.last_success is None:
+        said = "it was never launched: each time, it was skipped or failed"
+        return Health("never_launched", said, since=row.created_at, error=row.last_error)
+    return Health("no_outcome", "none of its jobs has ended yet")
+
+
+def _with(said: str, error: str | None) -> str:
+    return said if error is None else f"{said}; last: {error}"
+
+
+def _count(number: int, most: int = MOST_FAILURES) -> str:
+    return f"{number}" if number < most else f"{most} or more"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{_count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+class Failing(NamedTuple):
+    """A schedule whose newest job failed."""
+
+    id: int
+    name: str
+    failures: int
+    since: datetime
+    error: str | None
+    is_paused: bool
+    is_enabled: bool
+
+
+# From one schedule that has a failed job to the next, by the index.
+_FAILING = text(
+    f"""
+    WITH RECURSIVE known (id, number) AS (
+        (SELECT j.schedule_id, 1 FROM pgbeat.jobs j
+          WHERE j.state = 'failed' AND j.retried_by IS NULL AND j.schedule_id IS NOT NULL
+          ORDER BY j.schedule_id LIMIT 1)
+        UNION ALL
+        SELECT (SELECT j.schedule_id FROM pgbeat.jobs j
+                 WHERE j.state = 'failed' AND j.retried_by IS NULL AND j.schedule_id > k.id
+                 ORDER BY j.schedule_id LIMIT 1), k.number + 1
+          FROM known k WHERE k.id IS NOT NULL AND k.number < :schedules)
+    SELECT s.id, s.name, failures.count, first.finished_at, failed.error,
+           s.paused_at IS NOT NULL, s.enabled
+      FROM known k JOIN pgbeat.schedules s ON s.id = k.id
+    {_ENDED}
+     WHERE s.namespace = :namespace AND failures.count > 0
+     ORDER BY failures.count DESC, s.name
+    """  # noqa: S608
+)
+
+
+def failing(connection: Connection, namespace: str) -> Sequence[Failing]:
+    """Returns the schedules whose newest job failed, those with the most failures first, of the
+    first `MOST_SCHEDULES` that have any failed job."""
+    values = {"namespace": namespace, "most": MOST_FAILURES, "schedules": MOST_SCHEDULES}
+    return [Failing(*row) for row in connection.execute(_FAILING, values)]

@@ -1,0 +1,28 @@
+"""Labels as requests filter by them: `?label=team=billing`."""
+
+from typing import Annotated
+
+from fastapi import Query
+
+from pgbeat.details import labels_problem
+from pgbeat.errors import InvalidJob
+
+#: Pairs of a label's name and its value; all of them must be there.
+LabelFilter = Annotated[
+    list[str] | None,
+    Query(description="`NAME=VALUE`; may be given several times.", examples=[["team=billing"]]),
+]
+
+
+def labels_of(given: list[str] | None) -> dict[str, str]:
+    """Returns the labels of `NAME=VALUE` pairs. Raises `InvalidJob`."""
+    found = {}
+    for pair in given or ():
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InvalidJob(f"label {pair!r} has no '='; write for example 'team=billing'")
+        found[name] = value
+    problem = labels_problem(found)
+    if problem is not None:
+        raise InvalidJob(f"label: the filter {problem}")
+    return found
