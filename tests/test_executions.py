@@ -188,7 +188,7 @@ def test_revoked_expired_and_unknown_jobs_end(crew: Crew) -> None:
     seen = crew.ended(expired, unknown, waiting)
     [(name,)] = crew.sql("SELECT name FROM pgbeat.workers")
     assert [(each.job.state, each.job.error) for each in seen] == [
-        ("cancelled", "its message expired before a worker took it"),
+        ("cancelled", "expired: no worker took its message from queue 'celery' in time"),
         (
             "failed",
             f"NotRegistered: worker {name} has not registered task 'tests.nobody_knows_it'",
