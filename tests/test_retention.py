@@ -1,15 +1,18 @@
 """What is deleted by age and number, what stays, and how little a step reads."""
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from celery import Celery
 from sqlalchemy import Connection, event, text
 
 from pgbeat import db, retention
 from pgbeat.config import Settings, postgres_url
 from pgbeat.retention import Pruner
+from pgbeat.scheduler import Scheduler
 from tests.command_line import read, run
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -416,3 +419,37 @@ def test_the_command_is_one_change_however_many_steps(
 )
 def test_what_the_command_refuses(database: str, arguments: tuple[str, str]) -> None:
     assert run(database, "prune", *arguments).exit_code == 2
+
+
+def test_an_idle_beat_goes_on_until_the_round_is_finished(
+    app: Celery, beat: Callable[..., Scheduler], sql: Sql
+) -> None:
+    """Without waiting for its next look; what falls due in the meantime is decided in between."""
+    sql(
+        "INSERT INTO pgbeat.jobs (id, task, state, job_source, created_by, is_system_job, "
+        "created_at, started_at, finished_at) SELECT gen_random_uuid(), 't', 'completed', "
+        "'system', 'tests', true, at, at, at "
+        "FROM (SELECT now() - interval '1 year' + n * interval '1 second' AS at "
+        "FROM generate_series(1, 20000) AS n) AS a"
+    )
+    app.conf.pgbeat_loop_interval = 5.0
+    scheduler = beat()
+    remaining = "SELECT count(*) FROM pgbeat.jobs WHERE schedule_id IS NULL"
+    deadline = time.monotonic() + 30  # at one batch a look, it would be more than a minute
+    looks, added, left = 0, False, 0
+    while sql(remaining) != [(0,)] and time.monotonic() < deadline:
+        scheduler.tick()
+        looks += 1
+        if sql(remaining)[0][0] < 15_000 and not added and not left:
+            added = True
+            sql(
+                "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+                "VALUES ('s', 'tests.add', '1 hour', now())"
+            )
+        elif added and sql("SELECT count(*) FROM pgbeat.ticks") == [(1,)]:
+            added = False
+            left = sql(remaining)[0][0]
+    assert sql(remaining) == [(0,)]
+    # No look deletes more than a batch, so none delays what is due for long.
+    assert looks >= 20_000 / retention.BATCH
+    assert left > 10_000
