@@ -20,6 +20,19 @@ class Beat(NamedTuple):
     process: int | None
     session: Holder
 
+    @property
+    def is_beat(self) -> bool:
+        """Whether its session is called as those of beats are."""
+        return self.session.application_name.startswith(_NAMED)
+
+    @property
+    def label(self) -> str:
+        """Host and process id, or what else is known of the session."""
+        if self.is_beat:
+            return self.session.application_name.removeprefix(_NAMED)
+        name = self.session.application_name or "without a name"
+        return f"session {self.session.pid} ({name})"
+
 
 class Status(NamedTuple):
     """The beats, and how far behind they are."""
@@ -48,6 +61,12 @@ def status(connection: Connection, settings: Settings) -> Status:
     )
 
 
+def leader(connection: Connection, settings: Settings) -> Beat | None:
+    """Returns the beat that leads, or whichever session holds its lock."""
+    found = leases.holders(connection, settings.leader_key)
+    return next((_beat(each) for each in found if each.leads), None)
+
+
 # Of the newest of all namespaces.
 _LAST_TICK = text(
     """
@@ -72,7 +91,7 @@ def _troubles(leader: Beat | None, backlog: schedules.Backlog, settings: Setting
             "no beat leads: nothing is launched; start one by `celery -A APP beat -S "
             "pgbeat.Scheduler`"
         )
-    elif not leader.session.application_name.startswith(_NAMED):
+    elif not leader.is_beat:
         found.append(
             f"lock {settings.leader_key} is held by session {leader.session.pid}, which is no "
             "beat; set pgbeat_lock_key to another"

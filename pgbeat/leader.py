@@ -12,8 +12,9 @@ import psycopg
 from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL
 
-from pgbeat import db, lanes, leases, lock_waits, migrate, own_sessions, schedules
+from pgbeat import db, lanes, leases, lock_waits, migrate, own_sessions, schedules, standing_by
 from pgbeat.config import Settings
+from pgbeat.standing_by import StandingBy
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
@@ -44,6 +45,7 @@ class Leader:
         #: The server's own DSN, for where a pooler answers at that of the settings.
         self._direct_url = direct_url
         self._connection: Connection | None = None
+        self._standing_by = StandingBy(settings, direct_url or settings.url, self._name)
         self._leads = False
         self._lost_at: float | None = None
         self._attempts = 0
@@ -80,18 +82,32 @@ class Leader:
         if self._leads:
             return True
         wait = max(0.02, 0.8 * self._interval)
-        if leases.acquire(connection, self._settings.leader_key, wait):
+        if self._acquire(connection, wait):
             connection.execute(text("SELECT set_config('pgbeat.leader', 'on', false)"))
             db.configure(connection, {"lock_timeout": f"{int(lock_waits.PATIENCE * 1000)}"})
             connection.execute(text(f"LISTEN {schedules.CHANNEL}"))
             connection.execute(text(f"LISTEN {lanes.CHANNEL}"))
             self._on_lead(connection)
             self._leads = True
-            logger.info("This beat leads (lock %d)", self._settings.leader_key)
+            before = self._standing_by.leader
+            logger.info(
+                "This beat leads (lock %d)%s",
+                self._settings.leader_key,
+                "" if before is None else f"; before it, {before.label} did",
+            )
         if self._lost_at is not None:
             logger.warning("The database is back after %.1f s", time.monotonic() - self._lost_at)
             self._lost_at, self._attempts = None, 0
         return self._leads
+
+    def _acquire(self, connection: Connection, wait: float) -> bool:
+        """Waits for the lock; a beat that has to stand by says so soon."""
+        key = self._settings.leader_key
+        soon = min(wait, standing_by.SOON)
+        if leases.acquire(connection, key, soon):
+            return True
+        self._standing_by.look()
+        return leases.acquire(connection, key, wait - soon)
 
     def wait(self, seconds: float, other: Readable) -> None:
         """Sleeps until a schedule is changed, or `other` is readable, or the time is up."""
@@ -115,6 +131,9 @@ class Leader:
                 )
             else:
                 logger.exception("The database refuses, trying again: %s", db.first_line(error))
+        if self._leads:
+            logger.warning("This beat leads no longer: its session has ended")
+        self._standing_by.forget()
         self.drop()
 
     def back_off(self) -> None:

@@ -2,17 +2,21 @@
 
 import json
 import logging
+import os
+import socket
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from celery import Celery
 
 from pgbeat import log
+from pgbeat import scheduler as real
 from pgbeat.testing import Scheduler
 from pgbeat.testing.fixtures import MakeScheduler
-from tests.processes import Processes
+from tests.processes import Processes, until
 from tests.test_policies import HOUR, START, add
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -138,3 +142,49 @@ def test_beat_writes_json(processes: Processes, quiet: list[str]) -> None:
     beat.says("This beat leads", 60)
     [leads] = [json.loads(line) for line in beat.output.splitlines() if "beat leads" in line]
     assert (leads["level"], leads["logger"]) == ("INFO", "celery.beat.pgbeat")
+
+
+def test_a_standby_says_which_beat_leads(
+    app: Celery,
+    beat: Callable[..., real.Scheduler],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once at the start, and when another leads."""
+    monkeypatch.setattr("pgbeat.standing_by._EVERY", 0.0)
+    caplog.set_level(logging.INFO, "celery.beat.pgbeat")
+    app.conf.pgbeat_loop_interval = 0.3
+    first, second, third = beat(), beat(), beat()
+    first.tick()
+    here = f"{socket.gethostname()}:{os.getpid()}"
+    said = f"Standing by: beat {here} leads (lock 1050)"
+    for _ in range(3):
+        second.tick()
+        third.tick()
+    assert [record.getMessage() for record in caplog.records] == ["This beat leads (lock 1050)"] + [
+        said
+    ] * 2
+    first.close()
+    caplog.clear()
+    until(lambda: [second.tick(), "This beat leads" in caplog.text][1], 20)
+    third.tick()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"This beat leads (lock 1050); before it, {here} did",
+        said,
+    ]
+
+
+def test_a_beat_says_when_its_lock_is_held_by_something_else(
+    app: Celery,
+    beat: Callable[..., real.Scheduler],
+    database: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app.conf.pgbeat_loop_interval = 0.3
+    with psycopg.connect(database, autocommit=True, application_name="report") as other:
+        other.execute("SELECT pg_advisory_lock(1050)")
+        beat().tick()
+        [record] = [each for each in caplog.records if "Standing by" in each.getMessage()]
+        pid = other.info.backend_pid
+    assert record.levelname == "WARNING"
+    assert f"lock 1050 is held by session {pid} (report)" in record.getMessage()
