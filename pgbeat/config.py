@@ -61,8 +61,9 @@ def is_sqlalchemy_broker(text: str | None) -> bool:
     return bool(text) and str(text).startswith(_TRANSPORTS[:3]) and is_postgres(text)
 
 
-def _first_broker(conf: Mapping[str, Any]) -> str:
-    """The URL that the app publishes to; the first of a failover list, empty where it has none."""
+def brokers(conf: Mapping[str, Any]) -> list[str]:
+    """Returns the URLs that the app publishes to: several of a failover list, none where it has
+    none."""
     # Attributes of Celery's settings first: they heed CELERY_BROKER_URL and its like.
     urls = next(
         (
@@ -72,11 +73,15 @@ def _first_broker(conf: Mapping[str, Any]) -> str:
         ),
         "",
     )
-    first = str((urls[0] if urls else "") if isinstance(urls, list | tuple) else urls)
-    first = first.split(";")[0]
-    if str(conf.get("broker_transport") or "").startswith("pgbeat") and "+" not in first:
-        return f"pgbeat+{first}"
-    return first
+    listed = urls if isinstance(urls, list | tuple) else [urls]
+    found = [part for url in listed for part in str(url or "").split(";") if part]
+    if str(conf.get("broker_transport") or "").startswith("pgbeat"):
+        return [url if "+" in url else f"pgbeat+{url}" for url in found]
+    return found
+
+
+def _first_broker(conf: Mapping[str, Any]) -> str:
+    return next(iter(brokers(conf)), "")
 
 
 def delays_in_table(conf: Mapping[str, Any]) -> bool:

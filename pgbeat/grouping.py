@@ -208,7 +208,7 @@ def submit_group(
     }  # fmt: skip
     with submissions.publishing(found, settings) as broker:
         if connection is not None:
-            inside = submissions.enlist(connection, broker)
+            inside = submissions.enlist(connection, settings, broker)
             made = place(inside, found, settings, broker, members, **values, is_own=False)
             for job in made.jobs:
                 submissions.announce(inside, job)

@@ -188,8 +188,9 @@ class BrokerTables:
             if not connection.scalar(query, {"name": name, "privilege": privilege})
         ]
 
-    def put(self, connection: Connection, batch: Sequence[Message]) -> None:
-        """Writes messages in the order given; makes missing queues."""
+    def put(self, connection: Connection, batch: Sequence[Message]) -> int:
+        """Writes messages in the order given, and makes missing queues. Returns how many rows
+        those for exchanges became."""
         direct = [m for m in batch if m.queue is not None]
         routed = [m for m in batch if m.queue is None]
         if direct:
@@ -199,7 +200,8 @@ class BrokerTables:
                 left = [m for m in direct if m.queue in missing]
                 connection.execute(self._put, {"batch": recordset(left)})
         if routed:
-            connection.execute(self._route, {"batch": recordset(routed)})
+            return connection.execute(self._route, {"batch": recordset(routed)}).rowcount
+        return 0
 
     def declare(self, connection: Connection, queues: Iterable[str]) -> None:
         """Makes the queues that are missing."""

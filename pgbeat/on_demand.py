@@ -83,7 +83,7 @@ def _inside(
 ) -> Job:
     """Makes the job in the caller's transaction. Where the broker is elsewhere, beat hands it out
     after the commit."""
-    connection = submissions.enlist(session, broker)
+    connection = submissions.enlist(session, settings, broker)
     stock = drafts.stock(connection, settings, [order])
     made = drafts.of_order(
         app, stock, order, created_by=actor.name, job_source=job_source, actor=actor

@@ -10,7 +10,7 @@ from kombu.exceptions import OperationalError
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import db, drafts, jobs, lines, orders
+from pgbeat import db, drafts, jobs, lines, orders, same_database
 from pgbeat.config import Settings, is_own_broker
 from pgbeat.drafts import Draft, Order
 from pgbeat.errors import InvalidJob, NotUnique, PgbeatError
@@ -161,14 +161,15 @@ def place(
     return write(connection, publisher, [made])[0]
 
 
-def enlist(session: Opened, broker: Publisher) -> Connection:
-    """The connection of a caller's transaction; raises for one that jobs can't be made in."""
+def enlist(session: Opened, settings: Settings, broker: Publisher) -> Connection:
+    """Returns the connection of a caller's transaction.
+
+    Raises:
+        ConfigError: It is in another database than pgbeat's.
+        ValueError: It is in autocommit mode.
+    """
     connection = opened(session)
-    if getattr(db.driver(connection), "autocommit", False):
-        raise ValueError(
-            "the connection is in autocommit mode: there is no transaction for the job to be in; "
-            "leave connection out, or give one that commits"
-        )
+    same_database.require(connection, [settings.url], whose="pgbeat's")
     if isinstance(broker, TransactionPublisher) and broker.tables not in connection.info:
         broker.tables.require(connection)
         connection.info[broker.tables] = True

@@ -14,7 +14,7 @@ from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
 
-from pgbeat import db, migrate, own_sessions, queues
+from pgbeat import db, migrate, own_sessions, queues, same_database
 from pgbeat.config import place
 from pgbeat.messages import Message
 from pgbeat.transport.claims import Delivery, deliveries
@@ -198,6 +198,11 @@ class Broker:
                 # Events, mostly: once they are wanted, those of half a second may be missed.
                 self._unbound[message.exchange] = time.monotonic() + _UNBOUND
         return count
+
+    def identity(self) -> same_database.Identity:
+        """Returns what tells this broker's database from others."""
+        with self.work() as (connection, _):
+            return same_database.identity(connection)
 
     def take(self, queue: int) -> Delivery | None:
         """Takes the queue's next message for good."""

@@ -18,6 +18,7 @@ from kombu.utils.uuid import uuid
 from pgbeat import discards, messages, queues
 from pgbeat.errors import QueueLocked
 from pgbeat.messages import Message
+from pgbeat.transport import declaring, enclosing
 from pgbeat.transport.claims import Delivery
 from pgbeat.transport.qos import QoS
 
@@ -57,6 +58,8 @@ class Channel(stock.Channel):
         self._reserved = 0
         self._batch = _FIRST_BATCH
         self._session: Any = None
+        #: Seconds to wait for a lock, while something is declared for a caller's transaction.
+        self.patience: float | None = None
         #: Ids of the queues consumed with acknowledgements, and without.
         self.acked: list[int] = []
         self.taken: list[int] = []
@@ -79,14 +82,26 @@ class Channel(stock.Channel):
         return self._session
 
     def _do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self.patience is not None:
+            return self.broker.do(declaring.briefly, self.patience, function, *args, **kwargs)
         return self.broker.do(function, *args, **kwargs)
 
     def _write(self, message: Message, transient: bool) -> int | None:
         """Puts a message; how many queues got it, if that is known."""
         return int(self.broker.publish(message, transient))
 
+    # ----- publishing into a caller's transaction
+
+    def enclosing(self, *names: str | None) -> Any:
+        """Returns the channel of a caller's transaction that stands in for this one, if any. Remote
+        control is never part of one: its answers are waited for."""
+        if any(name and name.endswith(".pidbox") for name in names):
+            return None
+        return enclosing.channel_for(self.broker)
+
     # ----- exchanges and queues
 
+    @declaring.at_once
     def exchange_declare(
         self,
         exchange: str | None = None,
@@ -125,6 +140,7 @@ class Channel(stock.Channel):
         self.state.exchanges.pop(exchange, None)
         self._do(queues.delete_exchange, exchange, if_unused=if_unused)
 
+    @declaring.at_once
     def queue_declare(
         self,
         queue: str | None = None,
@@ -168,6 +184,7 @@ class Channel(stock.Channel):
         """`message_ttl`, `expires`, `max_priority` … of kombu's queues, as in AMQP."""
         return to_rabbitmq_queue_arguments(arguments, **kwargs)
 
+    @declaring.at_once
     def queue_bind(
         self,
         queue: str,
@@ -224,6 +241,13 @@ class Channel(stock.Channel):
     # ----- publishing
 
     def basic_publish(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> None:
+        other = self.enclosing(exchange)
+        if other is not None and other.takes(message):
+            try:
+                other.basic_publish(message, exchange, routing_key, **kwargs)
+            finally:
+                other.forget_client(self.connection.client)
+            return
         self._inplace_augment_message(message, exchange, routing_key)
         if not exchange:
             self._put(routing_key, message)

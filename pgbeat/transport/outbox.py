@@ -33,6 +33,9 @@ class OutboxChannel(Channel):
         client.sink.write(message if client.delays else message._replace(available_at=None))
         return None
 
+    def enclosing(self, *names: str | None) -> Any:
+        return None
+
     def exchange_declare(self, exchange: str | None = None, *args: Any, **kwargs: Any) -> None:
         """Raises `ValueError` for a name that none can have: the database would refuse it, and all
         that is declared with it."""
