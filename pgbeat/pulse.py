@@ -12,7 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from pgbeat import recovery, workers
+from pgbeat import db, recovery, workers
 from pgbeat.config import Settings
 from pgbeat.lanes import wanted
 from pgbeat.publisher import Publisher
@@ -61,7 +61,9 @@ class WorkerPulse:
         that have room."""
         now = time.monotonic()
         self.next_at = now + _BEAT * random.uniform(0.8, 1.2)  # noqa: S311
-        if not self._lives:  # an earlier session of ours had the lock still
+        if not (db.has_own_session(connection) or workers.renew(connection, self._id)):
+            self._lives = False
+        if not self._lives:  # or an earlier session of ours had the lock still
             self.connected(connection)
         lanes = self._look_after_own(connection, publisher)
         if now >= self._sweep_at:

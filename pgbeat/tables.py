@@ -555,6 +555,7 @@ workers = Table(
     _time("missing_since"),
     Column("namespace", Text),
     Column("tasks", ARRAY(Text)),
+    _time("alive_until"),
 )
 
 message_ends = Table(

@@ -1,4 +1,8 @@
-"""Workers: who lives, by a session's advisory lock; whose executions nobody ends any more."""
+"""Workers: which of them live, and the executions of those that don't.
+
+A worker lives as long as its session holds an advisory lock. Behind a transaction-mode pooler its
+session is not its own, and a lock would outlive it: there it lives by a lease, which it renews.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -7,23 +11,30 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
+from pgbeat import db
+
 #: The first half of the advisory locks that workers live by.
 LIFE = 1885823603
 #: Seconds without its lock after which a worker counts as dead: a session that broke is back
 #: sooner.
 PATIENCE = 5.0
+#: Seconds that a worker behind a pooler may be silent.
+LEASE = 30.0
 #: Seconds that a dead worker's row is kept.
 _KEPT = 3600.0
 
-# One statement: nobody sees the row before its lock is held.
+# One statement: its row is never seen without its lock.
 _REGISTER = text(
     f"""
     WITH mine AS (
-        INSERT INTO pgbeat.workers AS w (id, name, pid, pool, concurrency, namespace, tasks)
-        VALUES (:id, :name, :pid, :pool, :concurrency, :namespace, CAST(:tasks AS text[]))
-        ON CONFLICT (id) DO UPDATE SET missing_since = NULL, tasks = excluded.tasks
+        INSERT INTO pgbeat.workers AS w
+               (id, name, pid, pool, concurrency, namespace, tasks, alive_until)
+        VALUES (:id, :name, :pid, :pool, :concurrency, :namespace, CAST(:tasks AS text[]),
+                now() + make_interval(secs => CAST(:lease AS float8)))
+        ON CONFLICT (id) DO UPDATE
+           SET missing_since = NULL, tasks = excluded.tasks, alive_until = excluded.alive_until
         RETURNING id)
-    SELECT pg_try_advisory_lock({LIFE}, id) FROM mine
+    SELECT CAST(:lease AS float8) IS NOT NULL OR pg_try_advisory_lock({LIFE}, id) FROM mine
     """  # noqa: S608
 )
 
@@ -39,12 +50,16 @@ def register(
     namespace: str | None = None,
     tasks: Sequence[str] | None = None,
 ) -> bool:
-    """Notes the worker, or that it is back; whether it lives by this session from now on. It does
-    not while an earlier session of its own still has its lock: try again. `tasks` are the names of
-    those that it has registered."""
+    """Records the worker, or that it is back. Returns whether it lives by this session from now on:
+    it does not while an earlier session of its own still has its lock; try again.
+
+    Behind a pooler it lives for `LEASE` seconds, and must `renew` that. `tasks` are the names of
+    those that it has registered.
+    """
     values = {
         "id": worker, "name": name, "pid": pid, "pool": pool, "concurrency": concurrency,
         "namespace": namespace, "tasks": None if tasks is None else list(tasks),
+        "lease": None if db.has_own_session(connection) else LEASE,
     }  # fmt: skip
     return bool(connection.scalar(_REGISTER, values))
 
@@ -65,6 +80,17 @@ def may_know_task(connection: Connection, job_id: str) -> bool:
     return bool(connection.scalar(_KNOW, {"job": job_id}))
 
 
+_RENEW = text(
+    "UPDATE pgbeat.workers SET missing_since = NULL, "
+    "alive_until = now() + make_interval(secs => :lease) WHERE id = :id"
+)
+
+
+def renew(connection: Connection, worker: int) -> bool:
+    """Renews the lease of a worker behind a pooler; returns whether the worker is still known."""
+    return connection.execute(_RENEW, {"id": worker, "lease": LEASE}).rowcount > 0
+
+
 _LEAVE = text("DELETE FROM pgbeat.workers WHERE id = :id")
 
 
@@ -74,7 +100,7 @@ def leave(connection: Connection, worker: int) -> None:
 
 
 class Missing(NamedTuple):
-    """A worker whose lock nobody holds, or that was missed."""
+    """A worker without its lock or lease, or one that was missing before."""
 
     id: int
     lives: bool
@@ -93,7 +119,9 @@ _MISSING = text(
          WHERE locktype = 'advisory' AND classid = {LIFE} AND objsubid = 2 AND granted
            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())),
     known AS (
-        SELECT w.id, w.missing_since, EXISTS (SELECT FROM living l WHERE l.id = w.id) AS lives
+        SELECT w.id, w.missing_since,
+               EXISTS (SELECT FROM living l WHERE l.id = w.id)
+               OR coalesce(alive_until > now(), false) AS lives
           FROM pgbeat.workers w)
     SELECT id, lives, missing_since IS NOT NULL,
            NOT lives AND coalesce(missing_since < now() - make_interval(secs => :patience), false),

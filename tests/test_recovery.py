@@ -25,6 +25,7 @@ from pgbeat.tracking import Recorder
 from tests.crew import Crew
 from tests.fleet import transport_url
 from tests.line import Line
+from tests.poolers import needs_pgbouncer, pooler
 from tests.processes import until
 from tests.ward import Ward
 
@@ -449,6 +450,35 @@ def test_a_killed_worker(crew: Crew, pool: str) -> None:
         assert again.job.state == "completed"
     assert crew.released() == len(running)
     assert other.poll() is None
+
+
+@pytest.mark.slow
+@needs_pgbouncer
+def test_a_killed_worker_behind_a_pooler(crew: Crew, database: str, tmp_path: Path) -> None:
+    """It lives by its lease, since the pooler would keep a lock for it; renewed while it lives."""
+    with pooler(database, tmp_path) as pooled:
+        victim = crew.start(
+            "-P",
+            "threads",
+            "-c",
+            "1",
+            TESTS_DATABASE=pooled.url,
+            TESTS_BROKER=f"pgbeat+{pooled.url}",
+        )
+        job_id = crew.one("hold", "a", max_attempts=1)
+        crew.runs(job_id)
+        [(lease,)] = crew.sql("SELECT alive_until FROM pgbeat.workers")
+        until(lambda: crew.sql("SELECT id FROM pgbeat.workers WHERE alive_until > %s", lease))
+        crew.start("-P", "solo")
+        victim.kill_group()
+        held = "SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND classid = %s"
+        until(lambda: len(crew.sql(held, workers.LIFE)) == 1)
+        crew.sql(
+            "UPDATE pgbeat.workers SET alive_until = now() - interval '1 s'"
+            " WHERE alive_until IS NOT NULL"
+        )
+        [seen] = crew.ended(job_id)
+    assert (seen.job.state, seen.runs[0].lost) == ("failed", True)
 
 
 @pytest.mark.slow

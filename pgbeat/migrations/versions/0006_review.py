@@ -439,6 +439,11 @@ CREATE TRIGGER check_details BEFORE INSERT OR UPDATE OF description, labels, met
     EXECUTE FUNCTION pgbeat.check_details();
 """
 
+# Until when a worker lives whose session is not its own; NULL: as long as its session's lock.
+WORKER_LEASES = """
+ALTER TABLE pgbeat.workers ADD COLUMN alive_until timestamptz;
+"""
+
 
 def upgrade() -> None:
     for script in (
@@ -455,5 +460,6 @@ def upgrade() -> None:
         PAUSING,
         EVENTS,
         DETAILS,
+        WORKER_LEASES,
     ):
         op.execute(script.strip())

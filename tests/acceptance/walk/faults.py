@@ -75,7 +75,8 @@ class Faults:
 
     def kill_child(self) -> None:
         """SIGKILL to one process of a prefork pool."""
-        if (name := self._free("prefork", "pooled")) is None:
+        preforked = [name for name, options in WORKERS.items() if "prefork" in options]
+        if (name := self._free(*preforked)) is None:
             return
         began, children = now(), self.site.children(name)
         if children:
