@@ -166,7 +166,9 @@ _PAUSE_HINTS = {
 }
 
 
-def _take_back(connection: Connection, publisher: Publisher, job: Job) -> None:
+def _take_back(
+    connection: Connection, publisher: Publisher, job: Job, verb: str = "paused"
+) -> None:
     """Takes a job's message out of the broker, or raises `InvalidTransition` with why it can't."""
     if job.state == "scheduled" and job.started_at is not None:
         hint = "Celery's own retry of it is on its way, and knows what pgbeat doesn't; cancel it"
@@ -180,7 +182,7 @@ def _take_back(connection: Connection, publisher: Publisher, job: Job) -> None:
         hint = "a worker has its message already; cancel it"
     else:
         hint = "it has no message any more that could be held: a worker took it, or it was purged"
-    raise InvalidTransition(job.id, job.state, "paused", hint)
+    raise InvalidTransition(job.id, job.state, verb, hint)
 
 
 def resume(

@@ -20,7 +20,9 @@ from pgbeat.groups import Group
 from pgbeat.jobs import Filter, Job
 from pgbeat.tables import jobs as jobs_table
 
-Verb = Literal["show", "cancel", "retry", "pause", "resume", "approve", "move", "delete"]
+Verb = Literal[
+    "show", "cancel", "retry", "pause", "resume", "approve", "update", "move", "delete"
+]  # fmt: skip
 
 #: What a person may do with their own job, although a schedule launched it.
 _OWN = {"show", "cancel"}

@@ -3,12 +3,14 @@
 Each is one guarded statement: no row back means that the job is in a state that it doesn't go from.
 """
 
+from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Text, cast, func, text, update
 
 from pgbeat.jobs import COLUMNS, Job, of_known
+from pgbeat.tables import jobs
 
 _PAUSE = text(
     f"""
@@ -134,6 +136,18 @@ def hasten(connection: Connection, job_id: UUID, *, priority: int | None = None)
     """A retry that waits for its time comes now, with all its attempts before it. Its message is
     the caller's."""
     return _job(connection, _HASTEN, id=job_id, priority=priority)
+
+
+def change(connection: Connection, job_id: UUID, columns: Mapping[str, Any]) -> None:
+    """Gives columns of a job that waits other values. In another lane it goes to the end of the
+    line. A priority among its publish options gives way to a new one."""
+    values: dict[str, Any] = dict(columns)
+    if "lane" in columns:
+        values["position"] = func.extract("epoch", func.clock_timestamp())
+    if "priority" in columns:
+        values["options"] = jobs.c.options.op("-")(cast("priority", Text))
+    waits = jobs.c.state.in_(["pending", "scheduled", "paused"])
+    connection.execute(update(jobs).where(jobs.c.id == job_id, waits).values(values))
 
 
 def delete(connection: Connection, job_id: UUID) -> bool:

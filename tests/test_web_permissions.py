@@ -110,6 +110,7 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "POST /jobs/{job_id}/retry": (OWN, None),
     "POST /jobs/{job_id}/pause": (OWN, None),
     "POST /jobs/{job_id}/resume": (OWN, None),
+    "PATCH /jobs/{job_id}": (OWN, {"priority": 3}),
     "POST /jobs/{job_id}/approve": (ADMINS_OF_OWN, None),
     "POST /jobs/{job_id}/move": (OWN, {"where": "front"}),
     "GET /executions/{execution_id}": (OWN, None),

@@ -1,4 +1,4 @@
-"""`pgbeat jobs cancel`, `pause`, `resume`, `approve`, `retry`, `move` and `delete`."""
+"""`pgbeat jobs cancel`, `pause`, `resume`, `approve`, `retry`, `update`, `move` and `delete`."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,10 +13,12 @@ from pgbeat.cli import job_views, printing
 from pgbeat.cli.actors import as_admin, find
 from pgbeat.cli.asking import dry_run_option, sure, yes_option
 from pgbeat.cli.failures import FAILED
+from pgbeat.cli.options import Command, duration, in_zone, read_moment
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs import Job
 from pgbeat.permissions import Actor
+from pgbeat.timetables import zone
 
 if TYPE_CHECKING:
     from pgbeat.control import Change
@@ -26,16 +28,16 @@ def _each(
     target: Target,
     actor: Actor,
     ids: tuple[str, ...],
-    verb: Literal["cancel", "pause", "resume", "approve", "retry"],
+    verb: Literal["cancel", "pause", "resume", "approve", "retry", "update"],
     done: Callable[[Job, Job], str],
     **given: Any,
 ) -> None:
     """Does one of `control`'s verbs with each job, in a transaction of its own; what can't be done
     is said at the end of its turn, and doesn't keep from the others."""
     app = target.require_app("the messages of jobs are the app's broker's")
-    from pgbeat import control, submissions
+    from pgbeat import control, job_changes, submissions
 
-    act = getattr(control, verb)
+    act = job_changes.update if verb == "update" else getattr(control, verb)
     failed = False
     with target.session() as connection, submissions.publishing(app, target.settings) as publisher:
 
@@ -127,6 +129,48 @@ def retry_command(target: Target, ids: tuple[str, ...], priority: int | None, ac
         lambda before, after: f"Retried job {before.id}, which {job_views.HAS[before.state]}: job "
         f"{after.id}: {job_views.now_is(after)}",
         job_source="user_cli", priority=priority,
+    )  # fmt: skip
+
+
+@click.command("update", cls=Command)
+@_ids
+@click.option(
+    "--priority", type=click.IntRange(0, 255), metavar="N", help="The highest goes first."
+)
+@click.option("--at", "run_at", type=read_moment, metavar="WHEN", help="Not before.")
+@click.option("--in", "countdown", type=duration, metavar="TIME", help="Not before so long.")
+@click.option("--now", is_flag=True, help="As soon as possible.")
+@click.option(
+    "--max-attempts",
+    type=click.IntRange(1, 1000),
+    metavar="N",
+    help="Attempts in all; 1 for no retry.",
+)
+@click.option("--retry-base", type=duration, metavar="TIME", help="The first retry's delay.")
+@click.option("--retry-cap", type=duration, metavar="TIME", help="The longest delay of a retry.")
+@click.option("--lane", metavar="LANE", help="The lane to wait in: an administrator's.")
+@click.option("--no-lane", is_flag=True, help="No lane any more: an administrator's.")
+@as_admin
+@pass_target
+def update_command(
+    target: Target, /, ids: tuple[str, ...], actor: Actor, now: bool, no_lane: bool, **given: Any
+) -> None:
+    """Change jobs that wait: priority, time, retries or lane. Needs the app."""
+    values = {name: value for name, value in given.items() if value is not None}
+    if sum((now, "run_at" in values, "countdown" in values)) > 1:
+        raise click.UsageError("--at, --in and --now exclude each other")
+    if no_lane and "lane" in values:
+        raise click.UsageError("--lane and --no-lane exclude each other")
+    if "run_at" in values:
+        values["run_at"] = in_zone(values["run_at"], zone(target.timezone), "--at")
+    values |= {"run_at": None} if now else {}
+    values |= {"lane": None} if no_lane else {}
+    if not values:
+        raise click.UsageError("nothing to update; give at least one option (see --help)")
+    _each(
+        target, actor, ids, "update",
+        lambda _, job: f"Updated job {job.id}: {job_views.now_is(job)}",
+        values=values,
     )  # fmt: skip
 
 

@@ -226,7 +226,7 @@ def run_command(
 
 for command in (
     job_verbs.cancel_command, job_verbs.pause_command, job_verbs.resume_command,
-    job_verbs.approve_command, job_verbs.retry_command, job_verbs.move_command,
-    job_verbs.delete_command,
+    job_verbs.approve_command, job_verbs.retry_command, job_verbs.update_command,
+    job_verbs.move_command, job_verbs.delete_command,
 ):  # fmt: skip
     jobs_command.add_command(command)

@@ -5,13 +5,14 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
 from pgbeat import (
     control,
     db,
     executions,
+    job_changes,
     jobs,
     lines,
     notes,
@@ -24,7 +25,7 @@ from pgbeat import (
 from pgbeat.control import Change
 from pgbeat.errors import InvalidJob, NotFound, NotUnique
 from pgbeat.jobs import Filter, Job
-from pgbeat.web.api.bodies import Body
+from pgbeat.web.api.bodies import Body, Length
 from pgbeat.web.api.job_models import (
     ChainedJob,
     ExecutionPage,
@@ -65,6 +66,22 @@ class JobRetry(Body):
     """How a job is tried again."""
 
     priority: int | None = Field(None, ge=0, le=255, description="The new one's; as it was.")
+
+
+class JobChanges(Body):
+    """What is to be changed of a job that waits."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"priority": 9, "countdown": "10 minutes"}]}
+    )
+
+    priority: int | None = Field(None, ge=0, le=255)
+    lane: str | None = Field(None, description="An administrator's to change; null: in none.")
+    run_at: AwareDatetime | None = Field(None, description="null: as soon as possible.")
+    countdown: Length | None = Field(None, description="Not before so long from now.")
+    max_attempts: int | None = Field(None, ge=1, le=1000)
+    retry_base: Length | None = None
+    retry_cap: Length | None = None
 
 
 class JobMove(Body):
@@ -295,6 +312,14 @@ def pause_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> FoundJob
 def resume_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> FoundJob:
     """Lets a paused job go on: to its queue, to its place in its lane's line, or until its time."""
     return _steer(backend, caller, job_id, control.resume)
+
+
+@router.patch("/{job_id}", summary="Change a job that waits")
+def update_job(backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobChanges) -> FoundJob:
+    """Changes what is given of a job that has not begun: its priority, when it runs, its retries,
+    or, for administrators, its lane. 409 once a worker has it."""
+    values = body.model_dump(exclude_unset=True)
+    return _steer(backend, caller, job_id, job_changes.update, values=values)
 
 
 @router.post("/{job_id}/approve", summary="Approve a job")

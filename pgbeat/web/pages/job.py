@@ -14,7 +14,8 @@ from pgbeat.web.api.job_models import FoundJob
 from pgbeat.web.api.steering import seen_job
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller
-from pgbeat.web.pages import figures
+from pgbeat.web.pages import figures, forms, job_fields
+from pgbeat.web.pages.forms import Field, Form
 from pgbeat.web.pages.render import Fields, PageRoute, done, page, path, said_of, unknown
 
 router = APIRouter(route_class=PageRoute)
@@ -36,6 +37,7 @@ def _show(
     *,
     status: int = 200,
     error: str | None = None,
+    form: Form | None = None,
 ) -> Response:
     with backend.transaction() as connection:
         now = db.now(connection)
@@ -47,6 +49,9 @@ def _show(
             key=lambda each: each.attempt,
         )
         members = groups.members(connection, job.group_id, limit=_MEMBERS) if job.group_id else []
+        fields = _fields(caller)
+        waits = job.state in ("pending", "scheduled", "paused") and _may(caller, "update", job)
+        offers = job_fields.offers(connection, backend, fields) if waits else {}
     flower = backend.settings.web_flower_url
     now_running = runs[0] if runs and job.state == "running" else None
     progress = now_running and figures.Progress(
@@ -57,6 +62,7 @@ def _show(
         now=now, status=status,
         error=error, job=job, runs=runs, where=where, chain=chain, members=members,
         progress=progress, verbs=[each for each in _offered(job) if _may(caller, each, job)],
+        form=(form or Form(_written(job))) if waits else None, fields=fields, offers=offers,
         flower=f"{flower.rstrip('/')}/task/{job.id}" if flower else None,
     )  # fmt: skip
 
@@ -96,6 +102,8 @@ def change_job(
         if verb == "delete":
             api.delete_job(backend, caller, job.id)
             return done(request, path("jobs"), f"Job {job.id} was deleted.")
+        if verb == "update":
+            return _update(request, backend, caller, job, fields)
         if verb not in _VERBS:
             raise unknown(fields)
         do, said = _VERBS[verb]
@@ -106,6 +114,44 @@ def change_job(
     if verb == "cancel" and changed.completed_at is None:
         said = "Its worker was asked to end it."
     return done(request, path("jobs", changed.id), said)
+
+
+#: What its form changes while it waits.
+_FIELDS = (
+    Field("priority", "Priority", "number", "0 to 255: the highest goes first"),
+    Field("run_at", "Not before", "moment", "UTC; empty: as soon as possible"),
+    Field("max_attempts", "Attempts", "number", "in all; 1 for no retry"),
+    Field("lane", "Lane", offer="lanes", hint="empty: none"),
+)
+
+
+def _fields(caller: Caller) -> tuple[Field, ...]:
+    return _FIELDS if caller.is_admin else _FIELDS[:-1]
+
+
+def _written(job: Job) -> dict[str, str]:
+    """The fields as the job is."""
+    return {each.name: forms.text(each.kind, getattr(job, each.name)) for each in _FIELDS}
+
+
+def _update(
+    request: Request, backend: Backend, caller: Caller, job: Job, posted: Fields
+) -> Response:
+    """Changes what differs from what the page had, or says beside the fields why not."""
+    fields = _fields(caller)
+    given, before = forms.given(fields, posted), _written(job)
+    try:
+        changed = {name: value for name, value in given.items() if value != before[name]}
+        values = forms.read(fields, changed)
+        if not values:
+            return done(request, path("jobs", job.id), "Nothing was changed.")
+        api.update_job(backend, caller, job.id, api.JobChanges.model_validate(values))
+    except forms.REFUSED as error:
+        status, errors = forms.refused(request, error, given, {})
+        said = forms.headline(errors, "Nothing was changed")
+        form = Form(given, errors)
+        return _show(request, backend, caller, str(job.id), status=status, error=said, form=form)
+    return done(request, path("jobs", job.id), "The job was changed.")
 
 
 def _cancel(backend: Backend, caller: Caller, job_id: UUID, fields: Fields) -> FoundJob:
