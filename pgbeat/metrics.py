@@ -21,6 +21,7 @@ from sqlalchemy import Connection
 from pgbeat import __version__, beats, readings, tallies
 from pgbeat.config import Settings
 from pgbeat.messages import BrokerTables
+from pgbeat.monitoring import schedule_health
 from pgbeat.tallies import Sum
 
 Connect = Callable[[], AbstractContextManager[Connection]]
@@ -111,6 +112,20 @@ def _schedules(connection: Connection, namespace: str) -> Iterator[Metric]:
     found = readings.schedules(connection, namespace)
     yield _gauge("pgbeat_schedules", "Schedules by state, each counted up to 10000", ("state",),
                  [((state,), count) for state, count in found.items()])  # fmt: skip
+    failing = [each for each in schedule_health.failing(connection, namespace) if each.is_enabled]
+    about = "Schedules that are not disabled and whose newest job failed"
+    yield _plain("pgbeat_schedules_failing", about, len(failing))
+    yield _gauge("pgbeat_schedule_failed_jobs",
+                 "Jobs that failed in a row, up to 1000, of schedules whose newest job failed",
+                 ("schedule",), [
+                     ((each.name,), each.failures) for each in failing[: readings.NAMED]
+                 ])  # fmt: skip
+    yield _gauge("pgbeat_schedule_last_launch_timestamp_seconds",
+                 "When a schedule that is in service last launched", ("schedule",),
+                 [
+                     ((name,), moment)
+                     for name, moment in readings.last_launches(connection, namespace).items()
+                 ])  # fmt: skip
 
 
 def _ticks(sums: Sequence[Sum]) -> Iterator[Metric]:
@@ -131,10 +146,9 @@ def _ticks(sums: Sequence[Sum]) -> Iterator[Metric]:
 def _jobs(connection: Connection, namespace: str, sums: Sequence[Sum]) -> Iterator[Metric]:
     found = readings.jobs(connection, namespace)
     yield _gauge("pgbeat_jobs",
-                 "Jobs that are kept, by state, up to 10000, ended ones up to 1000", ("state",),
-                 [((state,), count) for state, count in found.items()])  # fmt: skip
-    yield _counter("pgbeat_executions", "Executions that ended, by how",
-                   ("task", "state"), _of(sums, "executions"))  # fmt: skip
+                 "Jobs that are kept, the newest 10000 of each state, of ended ones 1000",
+                 ("state", "job_source"), found.items())  # fmt: skip
+    yield _executions(_of(sums, "executions"))
     yield _histogram("pgbeat_execution_duration_seconds",
                      "How long executions took that completed or failed", ("task",),
                      tallies.DURATION, _of(sums, "duration"))  # fmt: skip
@@ -145,6 +159,17 @@ def _jobs(connection: Connection, namespace: str, sums: Sequence[Sum]) -> Iterat
     )
     made.add_metric([], readings.released(connection))
     yield made
+
+
+def _executions(sums: Sequence[Sum]) -> Metric:
+    made = CounterMetricFamily(
+        "pgbeat_executions", "Executions that ended, by how",
+        labels=("task", "state", "job_source"),
+    )  # fmt: skip
+    for each in sums:
+        state, _, source = each.kind.partition(tallies.BY)
+        made.add_metric((each.label, state, source), each.value)
+    return made
 
 
 def _lanes(connection: Connection, namespace: str) -> Iterator[Metric]:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.jobs import ENDED
 from pgbeat.messages import BrokerTables
-from pgbeat.tables import JOB_STATES
+from pgbeat.tables import JOB_SOURCES, JOB_STATES
 
 #: Rows of a kind are counted so far.
 MOST, OVER = 10_000, 1_000
@@ -47,19 +47,46 @@ def schedules(connection: Connection, namespace: str) -> dict[str, int]:
 
 _JOBS = text(
     """
-    SELECT s.state, (SELECT count(*) FROM (
-               SELECT FROM pgbeat.jobs j
-                WHERE j.namespace = :namespace AND j.state = s.state LIMIT s.most) AS found)
+    SELECT s.state, found.job_source, count(found.job_source)
       FROM unnest(CAST(:states AS text[]), CAST(:most AS integer[])) AS s (state, most)
+           LEFT JOIN LATERAL (
+               SELECT j.job_source FROM pgbeat.jobs j
+                WHERE j.namespace = :namespace AND j.state = s.state
+                ORDER BY j.created_at DESC, j.id DESC LIMIT s.most) AS found ON true
+     GROUP BY 1, 2
     """
 )
 
 
-def jobs(connection: Connection, namespace: str) -> dict[str, int]:
-    """Jobs by state."""
+def jobs(connection: Connection, namespace: str) -> dict[tuple[str, str], int]:
+    """Counts jobs by their state and what made them (`job_source`); the newest of each state.
+    Every combination is there, if only with 0."""
     most = [OVER if state in ENDED else MOST for state in JOB_STATES]
     values = {"namespace": namespace, "states": list(JOB_STATES), "most": most}
-    return {str(state): int(count) for state, count in connection.execute(_JOBS, values)}
+    found = {(state, source): 0 for state in JOB_STATES for source in JOB_SOURCES}
+    for state, source, count in connection.execute(_JOBS, values):
+        if source is not None:
+            found[state, source] = count
+    return found
+
+
+_LAUNCHES = text(
+    """
+    SELECT s.name, extract(epoch FROM s.last_success)::float8
+      FROM (SELECT DISTINCT label FROM pgbeat.tallies
+             WHERE namespace = :namespace AND metric = 'ticks') AS t
+           JOIN pgbeat.schedules s ON s.namespace = :namespace AND s.name = t.label
+     WHERE s.enabled AND s.paused_at IS NULL AND s.last_success IS NOT NULL
+     ORDER BY s.name LIMIT :named
+    """
+)
+
+
+def last_launches(connection: Connection, namespace: str) -> dict[str, float]:
+    """Returns when the schedules in service last launched (seconds since 1970): of those that have
+    counters of their own."""
+    rows = connection.execute(_LAUNCHES, {"namespace": namespace, "named": NAMED})
+    return {str(name): float(moment) for name, moment in rows}
 
 
 _WORKERS = text("SELECT count(*) FROM pgbeat.workers WHERE missing_since IS NULL")

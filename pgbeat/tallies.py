@@ -19,6 +19,9 @@ DURATION = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300
 TICK = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 #: The `kind` of a histogram's sum; that of a bucket is its number.
 SUM = "sum"
+#: Between the state and the job's source, in the `kind` of executions. (Programs of the version
+#: before count by state alone, and no unique index can hold both.)
+BY = "/"
 #: Schedules, and tasks, of a namespace that have sums of their own; the rest share `OTHER`.
 NAMED = 100
 OTHER = "other"
@@ -122,11 +125,11 @@ _EXECUTIONS = text(
                SELECT told_at FROM pgbeat.executions WHERE told_at > (SELECT at FROM since)
                 ORDER BY told_at OFFSET :most LIMIT 1), 'infinity')),
     owned AS MATERIALIZED (
-        SELECT j.namespace, j.task, f.state, greatest(f.took, 0)::float8 AS took
+        SELECT j.namespace, j.task, j.job_source, f.state, greatest(f.took, 0)::float8 AS took
           FROM fresh f CROSS JOIN LATERAL (
-               SELECT namespace, task FROM pgbeat.jobs WHERE id = f.job_id) AS j),
+               SELECT namespace, task, job_source FROM pgbeat.jobs WHERE id = f.job_id) AS j),
     summed AS MATERIALIZED (
-        SELECT namespace, 'executions' AS metric, task AS label, state AS kind,
+        SELECT namespace, 'executions' AS metric, task AS label, state || :by || job_source AS kind,
                count(*)::float8 AS value
           FROM owned GROUP BY 1, 3, 4
          UNION ALL
@@ -167,6 +170,7 @@ def count_up(connection: Connection, *, most: int = MOST) -> bool:
             {
                 "metric": metric, "bounds": [float(bound) for bound in bounds], "sum": SUM,
                 "other": OTHER, "named": NAMED, "lag": LAG, "most": most,
+                **({"by": BY} if metric == "executions" else {}),
             },
         ).scalar_one()
         for metric, statement, bounds in (

@@ -289,9 +289,13 @@ def _render(connection: Connection, settings: Settings) -> str:
 def _one_of_everything(sql: Callable[..., list[tuple[Any, ...]]]) -> None:
     sql("SELECT pgbeat.adopt_broker()")
     sql("INSERT INTO kombu_queue (name) VALUES ('q')")
-    sql("INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 't', '1 hour')")
+    [(key,)] = sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, last_success) "
+        "VALUES ('s', 't', '1 hour', now()) RETURNING id"
+    )
     made.lane(sql, "l", 1)
     made.insert(sql)
+    made.insert(sql, "failed", schedule_id=key)
     sql(
         "INSERT INTO pgbeat.webhooks (name, url, secret, events) "
         "VALUES ('w', 'https://example.org', 's', '{job.failed}')"
@@ -300,7 +304,7 @@ def _one_of_everything(sql: Callable[..., list[tuple[Any, ...]]]) -> None:
 
 def _sums() -> list[Sum]:
     return [
-        Sum("ticks", "s", "failed", 1), Sum("executions", "t", "failed", 1),
+        Sum("ticks", "s", "failed", 1), Sum("executions", "t", "failed/system", 1),
         Sum("duration", "t", "1", 1), Sum("duration", "t", "sum", 1),
     ]  # fmt: skip
 

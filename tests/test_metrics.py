@@ -367,8 +367,53 @@ def test_queues_jobs_lanes_and_webhooks(
     states = ("pending", "delivered", "failed")
     assert of("webhook_deliveries", "webhook", "w", *states) == [1, 3, 2]
     assert of("webhook_enabled", "webhook", "w") == [1]
-    assert value(found, "pgbeat_jobs", state="pending") == 3
-    assert value(found, "pgbeat_jobs", state="running") == 1
+    assert value(found, "pgbeat_jobs", state="pending", job_source="user_cli") == 3
+    assert value(found, "pgbeat_jobs", state="running", job_source="user_cli") == 1
+    assert value(found, "pgbeat_jobs", state="running", job_source="scheduled_task") == 0
+
+
+def test_what_made_a_job_is_told_beside_its_state(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    """Those of schedules apart from those that people make."""
+    ids = [made.insert(sql, dispatched_at="now", job_source=source)
+           for source in ("scheduled_task", "scheduled_task", "user_api")]  # fmt: skip
+    made.insert(sql, job_source="system")
+    found = scrape(connection, settings)
+    assert value(found, "pgbeat_jobs", state="pending", job_source="scheduled_task") == 2
+    assert value(found, "pgbeat_jobs", state="pending", job_source="system") == 1
+    runs = [Run(_run(n), job, True, worker="w", state="completed", job_state="completed", ended=0,
+                duration_ms=1) for n, job in enumerate(ids)]  # fmt: skip
+    executions.record(connection, runs)
+    # Counted by a program of the version before, which knows no source.
+    tallies.add(connection, "default", [Sum("executions", "jobs.add", "completed", 5)])
+    found = scrape(connection, settings)
+    by_source = {
+        dict(labels)["job_source"]: number
+        for (name, labels), number in found.items() if name == "pgbeat_executions_total"
+    }  # fmt: skip
+    assert by_source == {"scheduled_task": 2, "user_api": 1, "": 5}
+
+
+def test_schedules_whose_jobs_fail_and_when_they_launched(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    key, off = schedule(sql, "bad"), schedule(sql, "off", enabled=False)
+    good = schedule(sql, "good")
+    for number in range(3):
+        made.insert(sql, "failed", schedule_id=key, finished_at=f"2026-01-01 00:0{number}Z")
+    made.insert(sql, "completed", schedule_id=key, finished_at="2026-01-01 00:00:30Z")
+    made.insert(sql, "failed", schedule_id=off)
+    made.insert(sql, "completed", schedule_id=good)
+    sql("UPDATE pgbeat.schedules SET last_success = '1970-01-01 01:00Z'")
+    for each, name in ((key, "bad"), (good, "good"), (off, "off")):
+        tick(sql, each, name)
+    found = scrape(connection, settings)
+    assert value(found, "pgbeat_schedules_failing") == 1
+    assert value(found, "pgbeat_schedule_failed_jobs", schedule="bad") == 2
+    assert value(found, "pgbeat_schedule_failed_jobs", schedule="good") is None
+    name = "pgbeat_schedule_last_launch_timestamp_seconds"
+    assert [value(found, name, schedule=s) for s in ("bad", "good", "off")] == [3600, 3600, None]
 
 
 def test_counts_have_an_end(
@@ -380,7 +425,8 @@ def test_counts_have_an_end(
         made.insert(sql, "completed")
         made.insert(sql)
     found = readings.jobs(connection, "default")
-    assert (found["completed"], found["pending"], found["failed"]) == (2, 3, 0)
+    counts = [found[state, "user_cli"] for state in ("completed", "pending", "failed")]
+    assert counts == [2, 3, 0]
 
 
 def test_without_the_broker_here_there_are_no_queues(
