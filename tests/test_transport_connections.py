@@ -6,6 +6,7 @@ import resource
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import fields
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import kombu
 import psycopg
 import pytest
 from celery import Celery
+from celery.app.defaults import DEFAULTS
 from kombu import pools
 from kombu.exceptions import OperationalError
 from kombu.mixins import ConsumerMixin
@@ -24,6 +26,8 @@ from pgbeat import migrate
 from pgbeat.config import postgres_url
 from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.testing.databases import in_database
+from pgbeat.transport import elsewhere
+from pgbeat.transport.options import Options
 from tests.child import Child
 from tests.conftest import broker_url
 from tests.fleet import transport_url
@@ -196,8 +200,10 @@ WRONG = [
     ({"synchronous-commit": "on"}, "did you mean synchronous_commit?"),
     ({"queue_table": "q"}, "did you mean queue_tablename?"),
     ({"xyz": 1}, "xyz: no such option; there are batch_size, connect_args"),
-    ({"visibility_timeout": 60}, "visibility_timeout: no such option; there is none here"),
-    ({"pool_size": 5}, "pool_size: no such option; a process has one"),
+    (
+        {"visibility_timout": 60},
+        "visibility_timout: no such option; did you mean visibility_timeout",
+    ),
     ({"polling_interval": 0}, "polling_interval: 0 is out of range; at least 0.01"),
     ({"polling_interval": "often"}, "polling_interval: 'often' is not a number"),
     ({"polling_interval": float("nan")}, "polling_interval: nan is not a number"),
@@ -222,6 +228,56 @@ def test_a_wrong_option_says_what_would_be_right(options: dict[str, Any], says: 
     with pytest.raises(ConfigError, match=re.escape(says)) as caught:
         connection.connect()
     assert "secret" not in str(caught.value)
+
+
+def test_options_of_other_transports_are_ignored_with_one_warning(
+    connect: Connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A team that only changes the URL keeps its settings."""
+    monkeypatch.setattr(elsewhere, "_warned", set())
+    brought: dict[str, Any] = {
+        "visibility_timeout": 3600, "fanout_prefix": True, "fanout_patterns": True,
+        "global_keyprefix": "app:", "queue_order_strategy": "priority", "sep": ":",
+        "priority_steps": [0, 5], "confirm_publish": True, "health_check_interval": 30,
+    }  # fmt: skip
+    for _ in range(2):
+        publish(connect(**brought), "q", "m")
+    [said] = [r.getMessage() for r in caplog.records if "of other brokers" in r.getMessage()]
+    assert [line.split(":")[0].strip() for line in said.splitlines()[1:]] == sorted(brought)
+    assert "visibility_timeout: not needed: a message goes back when" in said
+    publish(connect(pool_size=5, **brought), "q", "m")
+    assert caplog.text.count("of other brokers") == 2  # of what is new
+
+
+def test_kombus_transports_have_no_other_options() -> None:
+    """What kombu reads of these transports' options is known to this one."""
+    from kombu.transport import redis, virtual
+
+    listed = {*redis.Channel.from_transport_options, *redis.SentinelChannel.from_transport_options}
+    known = elsewhere.OPTIONS.keys() | {*virtual.Channel.from_transport_options}
+    assert listed <= known
+    assert not elsewhere.OPTIONS.keys() & {each.name for each in fields(Options)}
+
+
+def test_tls_that_is_not_there_is_said(
+    database: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elsewhere, "_warned", set())
+    with kombu.Connection(transport_url(database), ssl=True) as connection:
+        connection.connect()
+    assert "broker_use_ssl: use sslmode" in caplog.text
+
+
+def test_settings_for_other_brokers() -> None:
+    app = Celery("elsewhere", broker=NOWHERE, set_as_current=False)
+    assert elsewhere.ignored_settings(app.conf, DEFAULTS) == {}
+    app.conf.update(broker_use_ssl={"ca_certs": "x"}, redis_max_connections=5)
+    found = elsewhere.ignored_settings(app.conf, DEFAULTS)
+    assert found.keys() == {"broker_use_ssl", "redis_max_connections"}
+    assert "sslmode" in found["broker_use_ssl"]
+    app.conf.result_backend = "redis://elsewhere"
+    assert elsewhere.ignored_settings(app.conf, DEFAULTS).keys() == {"broker_use_ssl"}
+    app.close()
 
 
 def test_all_mistakes_at_once() -> None:

@@ -7,11 +7,13 @@ exactly, but Celery turns them on for the names that it knows.
 from typing import Any
 
 from celery import bootsteps, current_app, signals
+from celery.app.defaults import DEFAULTS
 from celery.worker import state
 from celery.worker.consumer.gossip import Gossip
 from celery.worker.consumer.mingle import Mingle
 
 from pgbeat import follow_workers
+from pgbeat.transport import elsewhere
 from pgbeat.transport.transport import Transport
 
 
@@ -34,6 +36,7 @@ def prepare(app: Any) -> None:
     first = url[0] if isinstance(url, list | tuple) else url
     if not f"{app.conf.broker_transport or ''} {first}".strip().startswith("pgbeat"):
         return
+    elsewhere.warn("Settings", elsewhere.ignored_settings(app.conf, DEFAULTS))
     for step in (Gossip, Mingle):
         step.compatible_transports = {*step.compatible_transports, Transport.driver_type}
     if app.conf.get("worker_disable_prefetch"):

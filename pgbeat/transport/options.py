@@ -10,22 +10,14 @@ from sqlalchemy.engine import URL
 from pgbeat.config import postgres_url
 from pgbeat.errors import ConfigError
 from pgbeat.messages import BrokerTables
+from pgbeat.transport import elsewhere
 
 #: Options that kombu and Celery read themselves.
 _KOMBU = {
     "body_encoding", "deadletter_queue", "callback", "errback", "max_retries", "interval_start",
-    "interval_step", "interval_max", "retry_errors", "client_properties", "confirm_publish",
-    "read_timeout", "write_timeout", "connect_retries_timeout", "timeout",
+    "interval_step", "interval_max", "retry_errors", "connect_retries_timeout", "timeout",
 }  # fmt: skip
 _COMMITS = ("on", "off", "local", "remote_write", "remote_apply")
-#: Options of other transports that people bring along, and what they need instead.
-_ELSEWHERE = {
-    "visibility_timeout": "there is none here: a message goes back when its consumer's session "
-    "ends, however long the task takes",
-    "priority_steps": "priorities are 0 to 9, or up to the queue's x-max-priority",
-    "queue_order_strategy": "queues take turns; use priorities",
-    "pool_size": "a process has one connection that publishes and one that consumes",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +48,14 @@ class Options:
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> "Options":
-        """The options among a transport's. Raises `ConfigError` that lists every mistake."""
-        mistakes, values = [], {}
+        """Returns the options among a transport's. Those of kombu's other transports are ignored,
+        with a warning. Raises `ConfigError` that lists every mistake."""
+        mistakes, values, ignored = [], {}, {}
         for key, value in given.items():
             if key in _KOMBU:
+                continue
+            if key in elsewhere.OPTIONS:
+                ignored[key] = elsewhere.OPTIONS[key]
                 continue
             if key not in _READERS:
                 mistakes.append(f"{key}: no such option; {_hint(key)}")
@@ -70,6 +66,7 @@ class Options:
                 mistakes.append(f"{key}: {error}")
         if mistakes:
             raise ConfigError("broker_transport_options are wrong:\n  " + "\n  ".join(mistakes))
+        elsewhere.warn("Options (broker_transport_options)", ignored)
         return cls(**values)
 
     @property
@@ -84,10 +81,13 @@ class Options:
 
 
 def _hint(key: str) -> str:
-    if key in _ELSEWHERE:
-        return _ELSEWHERE[key]
     near = get_close_matches(key, _READERS, n=1, cutoff=0.5)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(_READERS))}"
+    if near:
+        return f"did you mean {near[0]}?"
+    foreign = get_close_matches(key, elsewhere.OPTIONS, n=1, cutoff=0.8)
+    if foreign:
+        return f"did you mean {foreign[0]}? It is another transport's, and ignored by this one"
+    return f"there are {', '.join(sorted(_READERS))}"
 
 
 def _number(lowest: float, highest: float, whole: bool = False) -> Any:

@@ -18,6 +18,7 @@ from pgbeat import db, queues
 from pgbeat.config import postgres_url, redacted
 from pgbeat.errors import SchemaError
 from pgbeat.transport import broker as brokers
+from pgbeat.transport import elsewhere
 from pgbeat.transport.channel import Channel
 from pgbeat.transport.options import Options
 from pgbeat.transport.session import Session
@@ -104,6 +105,8 @@ class Transport(stock.Transport):
         """This process's broker, also after a fork."""
         if self._broker is None or self._pid != os.getpid():
             self._broker = brokers.broker(self.url, Options.read(self.client.transport_options))
+            if self.client.ssl:  # broker_use_ssl, or kombu's own argument
+                elsewhere.warn("Settings", {"broker_use_ssl": elsewhere.TLS})
             self._pid = os.getpid()
             self._session = None
         return self._broker
