@@ -89,6 +89,11 @@ def delays_in_table(conf: Mapping[str, Any]) -> bool:
     return _first_broker(conf).startswith("pgbeat+")
 
 
+def broker_database(conf: Mapping[str, Any]) -> URL:
+    """Returns the DSN of the app's broker, which is a Postgres. Raises `ConfigError`."""
+    return postgres_url(_first_broker(conf))
+
+
 def is_own_broker(conf: Mapping[str, Any], url: URL) -> bool:
     """Whether the app publishes to pgbeat's transport, or kombu's, in the database of that URL."""
     broker = _first_broker(conf)

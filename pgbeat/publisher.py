@@ -1,6 +1,6 @@
 """Publishing: Celery makes the messages; on this Postgres they become rows of our transaction."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 from uuid import uuid4
@@ -11,7 +11,7 @@ from celery.utils.time import maybe_iso8601
 from kombu import Exchange, Queue
 from sqlalchemy import Connection
 
-from pgbeat import db, reserved
+from pgbeat import db, declared_ahead, reserved
 from pgbeat.config import Settings, delays_in_table, is_own_broker
 from pgbeat.errors import ConfigError, InvalidSchedule
 from pgbeat.message_templates import Launch, Templates
@@ -202,7 +202,7 @@ class _Collected:
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self._calls: dict[str, Callable[[Connection, BrokerTables], Any]] = {}
+        self._calls: dict[Hashable, Callable[[Connection, BrokerTables], Any]] = {}
 
     def write(self, message: Message) -> None:
         self.messages.append(message)
@@ -210,6 +210,11 @@ class _Collected:
     def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         key = repr((function, args, kwargs))
         self._calls[key] = lambda connection, tables: function(connection, tables, *args, **kwargs)
+
+    @property
+    def calls(self) -> dict[Hashable, Callable[[Connection, BrokerTables], Any]]:
+        """What `declare` would do."""
+        return dict(self._calls)
 
     def declare(self, connection: Connection, tables: BrokerTables) -> None:
         """Makes the exchanges, queues and bindings that were asked for."""
@@ -281,8 +286,14 @@ class TransactionPublisher:
 
     def _put(self, connection: Connection, batch: Iterable[Message]) -> None:
         """Writes messages, and before them the queues that they are for."""
+        messages = list(batch)
+        if not db.driver(connection).autocommit:  # a caller's transaction, which may stay open
+            calls = self._outbox.calls
+            for message in messages:
+                calls |= declared_ahead.queue(message.queue)
+            declared_ahead.declare(self._app, connection, self.tables, calls)
         self._outbox.declare(connection, self.tables)
-        self.tables.put(connection, list(batch))
+        self.tables.put(connection, messages)
 
     def send(
         self,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import Any, Self
@@ -14,14 +15,14 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 
-from pgbeat import db, queues, same_database
+from pgbeat import db, declared_ahead, queues, same_database
 from pgbeat.config import brokers, delays_in_table, is_sqlalchemy_broker, postgres_url
 from pgbeat.errors import ConfigError
 from pgbeat.message_templates import Launch
 from pgbeat.messages import BrokerTables, Message
 from pgbeat.publisher import TransactionPublisher, send_task
 from pgbeat.transport import enclosing
-from pgbeat.transport.outbox import OutboxChannel, OutboxConnection
+from pgbeat.transport.outbox import DECLARATIONS, OutboxChannel, OutboxConnection
 
 #: Messages that go to the server in one statement.
 _CHUNK = 1000
@@ -54,8 +55,8 @@ def opened(session: Opened) -> Connection:
 class _Immediate:
     """Writes at once, on the caller's connection."""
 
-    def __init__(self, session: Opened, tables: BrokerTables) -> None:
-        self._session, self.tables = session, tables
+    def __init__(self, session: Opened, tables: BrokerTables, app: Celery) -> None:
+        self._session, self.tables, self._app = session, tables, app
 
     @property
     def connection(self) -> Connection:
@@ -67,10 +68,29 @@ class _Immediate:
 
     def put(self, message: Message) -> int:
         """Writes a message; returns how many rows it became, if it is for an exchange."""
-        return self.tables.put(self.connection, [message])
+        connection = self.connection
+        declared_ahead.declare(
+            self._app, connection, self.tables, declared_ahead.queue(message.queue)
+        )
+        return self.tables.put(connection, [message])
 
     def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return function(self.connection, self.tables, *args, **kwargs)
+        connection = self.connection
+        if function in DECLARATIONS:
+            call = partial(_call, function, args, kwargs)
+            key = repr((function, args, kwargs))
+            declared_ahead.declare(self._app, connection, self.tables, {key: call})
+        return function(connection, self.tables, *args, **kwargs)
+
+
+def _call(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    connection: Connection,
+    tables: BrokerTables,
+) -> Any:
+    return function(connection, tables, *args, **kwargs)
 
 
 class _FailedInBlock(DBAPIError):
@@ -165,7 +185,7 @@ class InTransaction(OutboxConnection):
         self._app = app
         _require_broker(opened(session), app)
         self._open = _Immediate(
-            session, BrokerTables.named(app.conf.broker_transport_options or {})
+            session, BrokerTables.named(app.conf.broker_transport_options or {}), app
         )
         self._open.tables.require(self._open.connection)
         self._blocks: list[enclosing.Block] = []

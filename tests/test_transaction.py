@@ -190,18 +190,50 @@ def test_one_transaction_after_another(app: Celery, engine: Engine, connect: Con
 def test_a_queue_of_a_transaction_that_was_rolled_back(
     app: Celery, engine: Engine, connect: Connect, sql: Sql
 ) -> None:
-    """It is declared again, by the same object or by another."""
+    """It is there already, and empty: nobody else is to wait for whether it will be."""
     with engine.connect() as mine:
         in_transaction = pgbeat.in_transaction(mine, app)
         for _ in range(2):
             add(app).apply_async((1,), queue="new", connection=in_transaction)
             in_transaction.send_many(add(app), [(1,)], queue="newer")
             mine.rollback()
-        assert sql("SELECT count(*) FROM kombu_queue WHERE name LIKE 'new%'") == [(0,)]
+        assert sql("SELECT count(*) FROM kombu_queue WHERE name LIKE 'new%'") == [(2,)]
+        assert waiting(sql) == 0
         add(app).apply_async((2,), queue="new", connection=in_transaction)
         in_transaction.send_many(add(app), [(3,)], queue="newer")
         mine.commit()
     assert sorted(args for _, _, args, _ in delivered(connect, "new", "newer")) == [[2], [3]]
+
+
+def test_a_new_queue_in_an_open_transaction_keeps_no_publisher_waiting(
+    app: Celery, engine: Engine, sql: Sql
+) -> None:
+    def publish(connection: Connection) -> None:
+        in_transaction = pgbeat.in_transaction(connection, app)
+        add(app).apply_async((1,), queue="new", connection=in_transaction)
+        in_transaction.send_many(add(app), [(1,)], queue="newer")
+        pgbeat.submit("tests.add", queue="newest", connection=connection, app=app)
+
+    with engine.connect() as mine, engine.connect() as other:
+        publish(mine)
+        other.execute(text("SET LOCAL lock_timeout = '2s'"))
+        publish(other)
+        other.commit()
+        assert waiting(sql) == 3
+        mine.rollback()
+    assert waiting(sql) == 3
+
+
+def test_a_new_queue_in_a_transaction_of_one_snapshot(
+    app: Celery, engine: Engine, sql: Sql
+) -> None:
+    """It would not see a queue that another transaction makes: it makes it itself."""
+    with engine.connect().execution_options(isolation_level="REPEATABLE READ") as mine:
+        mine.scalar(text("SELECT 1"))
+        add(app).apply_async((1,), queue="new", connection=pgbeat.in_transaction(mine, app))
+        assert sql("SELECT count(*) FROM kombu_queue WHERE name = 'new'") == [(0,)]
+        mine.commit()
+    assert waiting(sql) == 1
 
 
 def test_a_session_that_has_committed(app: Celery, engine: Engine, sql: Sql) -> None:

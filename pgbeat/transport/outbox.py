@@ -6,6 +6,7 @@ from typing import Any, Protocol
 from amqp.protocol import queue_declare_ok_t
 from kombu import Connection as BrokerConnection
 
+from pgbeat import queues
 from pgbeat.messages import BrokerTables, Message
 from pgbeat.queues import check_name
 from pgbeat.transport.channel import Channel
@@ -57,6 +58,10 @@ class OutboxChannel(Channel):
 
 def _declare(connection: Any, tables: BrokerTables, queue: str) -> None:
     tables.declare(connection, [queue])
+
+
+#: Functions of the domain that make a queue, or what leads to it.
+DECLARATIONS = (_declare, queues.declare_exchange, queues.bind)
 
 
 class _OutboxTransport(Transport):
