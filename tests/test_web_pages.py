@@ -442,10 +442,12 @@ def test_buttons_are_what_a_job_and_the_caller_allow(web: Web, page: Any, job: A
     cases: list[tuple[dict[str, Any], set[str], set[str]]] = [
         ({}, {"delete"}, {"delete"}),
         ({"state": "failed"}, {"retry", "delete"}, {"retry", "delete"}),
-        ({"state": "pending", "finished_at": None}, {"pause", "cancel"}, {"pause", "cancel"}),
-        ({"state": "paused", "finished_at": None}, {"resume", "cancel"}, {"resume", "cancel"}),
+        ({"state": "pending", "finished_at": None}, {"pause", "cancel", "update"},
+         {"pause", "cancel", "update"}),
+        ({"state": "paused", "finished_at": None}, {"resume", "cancel", "update"},
+         {"resume", "cancel", "update"}),
         ({"state": "paused", "finished_at": None, "awaits_approval": True},
-         {"approve", "cancel"}, {"cancel"}),
+         {"approve", "cancel", "update"}, {"cancel", "update"}),
         ({"state": "running", "finished_at": None}, {"cancel"}, {"cancel"}),
         ({"state": "failed", "is_system_job": True}, {"retry", "delete"}, set()),
     ]  # fmt: skip

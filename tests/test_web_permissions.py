@@ -69,6 +69,11 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /console/queues": (ADMIN_PAGE, None),
     "POST /console/queues": (ADMIN_PAGE, None),
     "POST /console/dead": (ADMIN_PAGE, None),
+    "GET /console/calendars": (ADMIN_PAGE, None),
+    "GET /console/calendars/{name}": (ADMIN_PAGE, None),
+    "POST /console/calendars/{name}": (ADMIN_PAGE, None),
+    "GET /console/new/calendar": (ADMIN_PAGE, None),
+    "POST /console/new/calendar": (ADMIN_PAGE, None),
     "GET /console/schedules": (ADMIN_PAGE, None),
     "GET /console/schedules/{name:path}": (ADMIN_PAGE, None),
     "POST /console/schedules/{name:path}": (ADMIN_PAGE, None),
@@ -95,6 +100,12 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     ),
     "GET /admin/scheduled-jobs/{name}/history": (ADMIN, None),
     "GET /admin/scheduled-jobs/{name}/forecast": (ADMIN, None),
+    "GET /calendars": (ANY, None),
+    "POST /calendars": (ADMIN, {"name": "c2", "definition": {"weekdays": ["sat"]}}),
+    "GET /calendars/{name}": (ANY, None),
+    "GET /calendars/{name}/check": (ANY, None),
+    "PUT /calendars/{name}": (ADMIN, {"definition": {"weekdays": ["sun"]}}),
+    "DELETE /calendars/{name}": (ADMIN, None),
     "GET /scheduler/status": (ADMIN, None),
     "GET /scheduler/metrics": (ANY, None),
     "GET /audit": (ADMIN, None),
@@ -185,12 +196,14 @@ class World:
     def reset(self) -> None:
         """A schedule, a lane, a template and a webhook, each as if it were new."""
         self.sql("DELETE FROM pgbeat.schedules")
+        self.sql("DELETE FROM pgbeat.calendars")
         self.sql("DELETE FROM pgbeat.templates")
         self.sql("DELETE FROM pgbeat.webhooks")
         self.sql("DELETE FROM pgbeat.lanes WHERE name <> 'empty'")
         schedule = {"name": "s", "task": "jobs.add", "args": [1], "cron": "0 0 * * *"}
         done(self.admin.post("/admin/scheduled-jobs", json=schedule), 201)
         done(self.admin.put("/templates/t", json={"task": "jobs.add", "args": [1]}), 201)
+        done(self.admin.put("/calendars/c", json={"definition": {"weekdays": ["sat"]}}), 201)
         done(self.admin.put("/lanes/l", json={"max_running": 0}), 201)
         hook = {"name": "h", "url": "https://127.0.0.1:1/x", "events": ["all"]}
         self.sql(
@@ -206,7 +219,7 @@ class World:
             "/admin": "s", "/console/schedules": "s", "/templates": "t", "/lanes": "l",
             "/console/lanes": "l", "/webhooks": "h", "/queues": "celery",
             "/console/backfill": "s", "/console/templates": "t", "/console/webhooks": "h",
-            "/console/{": "nowhere",
+            "/calendars": "c", "/console/calendars": "c", "/console/{": "nowhere",
         }  # fmt: skip
         for beginning, name in names.items():
             if path.startswith(beginning):

@@ -10,6 +10,7 @@ from pgbeat.web.problems import MEDIA_TYPE
 #: What the tags are about, in the order of the documentation.
 TAGS = [
     {"name": "scheduled jobs", "description": "What makes jobs by a timetable."},
+    {"name": "calendars", "description": "What schedules leave out: days, holidays, hours."},
     {"name": "jobs", "description": "Units of work: made, watched, steered."},
     {"name": "groups", "description": "Jobs given together, at once or one after the other."},
     {"name": "templates", "description": "What jobs are made from."},

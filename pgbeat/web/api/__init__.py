@@ -4,6 +4,7 @@ from fastapi import APIRouter, Depends
 
 from pgbeat.web.api import (
     audit,
+    calendars,
     dead,
     decisions,
     direct,
@@ -24,6 +25,7 @@ router = APIRouter(dependencies=[Depends(only_known)])
 # A line for each module, in the order of the documentation.
 router.include_router(schedules.router)
 router.include_router(decisions.router)
+router.include_router(calendars.router)
 # Before the jobs: /jobs/events is no job's id.
 router.include_router(events.router)
 router.include_router(jobs.router)

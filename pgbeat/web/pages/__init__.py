@@ -13,6 +13,7 @@ from pgbeat.web.pages import (
     audits,
     backfill,
     beats,
+    calendars,
     changes,
     groups,
     job,
@@ -31,7 +32,7 @@ from pgbeat.web.pages import (
 
 router = APIRouter(include_in_schema=False)
 for _each in (
-    sign_in, schedules, schedule, new_schedule, backfill, jobs, job, new_job, groups,
+    sign_in, schedules, schedule, new_schedule, backfill, calendars, jobs, job, new_job, groups,
     job_templates, lanes, queues, beats, webhooks, audits, changes, reference,
 ):  # fmt: skip
     router.include_router(_each.router)

@@ -50,7 +50,7 @@ class Section(NamedTuple):
 _JOBS = Section("Jobs", (("jobs", "Jobs"), ("groups", "Groups"), ("templates", "Templates")))
 #: Where an administrator can go to, and others.
 _ADMINS = (
-    Section("Schedules", (("schedules", "Schedules"),)),
+    Section("Schedules", (("schedules", "Schedules"), ("calendars", "Calendars"))),
     _JOBS,
     Section("Lanes", (("lanes", "Lanes"),)),
     Section("Queues", (("queues", "Queues"),)),
