@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from pgbeat import environment
 from pgbeat.errors import ConfigError
 
 #: Schemes that mean Postgres, once kombu's `sqla+` (or `sqlalchemy+`) and a driver are taken off.
@@ -233,12 +234,12 @@ class Settings:
         """
         conf = conf if conf is not None else {}
         given = _given(conf)
-        mistakes: list[str] = list(_unknown(given))
+        mistakes: list[str] = [*_unknown(given), *environment.misspelt(environ, _READERS)]
         values: dict[str, Any] = {}
         wrong: set[str] = set()
         for name, read in _READERS.items():
             for source, text in (
-                (f"PGBEAT_{name.upper()}", environ.get(f"PGBEAT_{name.upper()}") or None),
+                (environment.variable(name), environment.value(environ, name)),
                 (f"pgbeat_{name}", given.get(f"pgbeat_{name}")),
             ):
                 if text is not None:

@@ -58,7 +58,11 @@ class Scheduler(celery.beat.Scheduler):
         sync_every_tasks: int | None = None,
         **kwargs: Any,
     ) -> None:
-        self.settings = Settings.load(app.conf)
+        try:
+            self.settings = Settings.load(app.conf)
+        except ConfigError as error:
+            # Celery shows whatever else is raised here as a traceback of its own calls.
+            raise SystemExit(f"pgbeat: {error}") from None
         log.use_json(app)
         self._log = log.Log()
         self.max_interval = self.settings.loop_interval

@@ -127,6 +127,17 @@ def test_a_deploy_changes_what_is_in_code_and_nothing_else(processes: Processes,
     assert "mine" in rows
 
 
+@pytest.mark.parametrize(
+    "env", [{"PGBEAT_LOOP_INTERVAL": "often"}, {"PGBEAT_NAMSPACE": "x"}, {"PGBEAT_URL": "redis://"}]
+)
+def test_a_wrong_setting_is_one_plain_error(processes: Processes, env: dict[str, str]) -> None:
+    beat = processes.beat(**env)
+    assert beat.wait(30) == 1
+    assert "Traceback" not in beat.output
+    [variable] = env
+    assert f"pgbeat: pgbeat's settings are wrong:\n  {variable}: " in beat.output
+
+
 def test_a_change_by_sql_is_honoured_at_once(processes: Processes, sql: Sql) -> None:
     """Long before the loop interval is over: a notification wakes beat."""
     beat = processes.beat("--max-interval", "300")

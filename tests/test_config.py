@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from pgbeat import environment
 from pgbeat.config import (
     Settings,
     is_postgres,
@@ -283,6 +284,35 @@ def test_a_bad_value_says_what_would_be_right(name: str, value: Any, problem: st
 )
 def test_an_unknown_key_says_which_was_meant(key: str, near: str) -> None:
     assert mistakes(**{**CONF, key: 1}) == [f"{key.lower()}: no such setting; did you mean {near}?"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "near"),
+    [
+        ("PGBEAT_NAMSPACE", "PGBEAT_NAMESPACE"),
+        ("PGBEAT_LOOP_INTERVALL", "PGBEAT_LOOP_INTERVAL"),
+        ("PGBEAT_MAX_RETRY", "PGBEAT_MAX_RETRIES"),
+        ("PGBEAT_ADMN", "PGBEAT_ADMIN"),
+    ],
+)
+def test_a_misspelt_variable_is_refused(variable: str, near: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        Settings.load(CONF, {variable: "1"})
+    assert f"{variable}: no such setting; did you mean {near}?" in str(raised.value)
+
+
+def test_a_variable_of_somebody_elses_is_named_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "_warned", set())
+    theirs = {
+        "PGBEAT_GRAFANA": "1", "PGBEAT_SERVICE_HOST": "10.0.0.1", "PGBEAT_PORT": "tcp://10.0.0.1",
+        "PGBEAT_PORT_8080_TCP_ADDR": "10.0.0.1", "PGBEAT_WEB_SERVICE_PORT_HTTP": "1",
+        "PGBEAT_APP": "proj:app", "PGBEAT_ADMIN": "1", "PGBEAT_WEB_PORT": "8080",
+    }  # fmt: skip
+    for _ in range(2):
+        assert Settings.load(CONF, theirs).app == ""
+    assert [record.getMessage().split()[0] for record in caplog.records] == ["PGBEAT_GRAFANA"]
 
 
 def test_settings_in_a_namespace_of_the_app() -> None:

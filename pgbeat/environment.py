@@ -1,0 +1,56 @@
+"""`PGBEAT_*` variables: which of them are settings, which are not, and which are misspelt."""
+
+import logging
+import re
+from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
+
+logger = logging.getLogger("pgbeat")
+
+_PREFIX = "PGBEAT_"
+#: Variables that are no settings: options of the command line, and what the example app, the
+#: deployment files, the tests and the benchmarks read.
+_OTHERS = frozenset(
+    {
+        "APP", "ADMIN", "PRICES_URL", "BACKUPS", "ENV_FILE", "QUEUES", "CONCURRENCY", "WEB_PORT",
+        "TEST_URL", "SMOKE", "SMOKE_SCHEME", "BENCH",
+    }
+)  # fmt: skip
+#: What Kubernetes and Docker set for a service that is called pgbeat.
+_OF_SERVICES = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT(_\d+_(TCP|UDP)\w*)?)")
+#: So alike are a setting's name and one that is a misspelling of it.
+_ALIKE = 0.8
+#: Variables that were warned of by this process.
+_warned: set[str] = set()
+
+
+def variable(setting: str) -> str:
+    """Returns the name of a setting's variable."""
+    return _PREFIX + setting.upper()
+
+
+def value(environ: Mapping[str, str], setting: str) -> str | None:
+    """Returns what the environment says of a setting; `None` where it says nothing.
+
+    `PGBEAT_APP` is the command line's `-A`, so it is not read as the setting `pgbeat_app`.
+    """
+    return None if setting.upper() in _OTHERS else environ.get(variable(setting)) or None
+
+
+def misspelt(environ: Mapping[str, str], settings: Collection[str]) -> Iterator[str]:
+    """Yields what is wrong with variables whose names are almost those of settings.
+
+    Others that nobody knows are logged, once a process: the prefix is not ours alone.
+    """
+    known = _OTHERS.union(map(str.upper, settings))
+    for name in sorted(environ):
+        own = name.removeprefix(_PREFIX)
+        if own == name or own in known or _OF_SERVICES.fullmatch(own):
+            continue
+        if near := get_close_matches(own, known, n=1, cutoff=_ALIKE):
+            yield f"{name}: no such setting; did you mean {_PREFIX}{near[0]}?"
+        elif name not in _warned:
+            _warned.add(name)
+            near = get_close_matches(own, known, n=1)
+            hint = f"; did you mean {_PREFIX}{near[0]}?" if near else ""
+            logger.warning("%s is no setting of pgbeat's and has no effect%s", name, hint)
