@@ -1,4 +1,4 @@
-"""Celery tasks of pgbeat's own. `import pgbeat.worker` in the app gives them to its workers.
+"""Celery tasks of pgbeat's own. Workers have them wherever pgbeat is installed.
 
 They are no jobs: nothing is written of them but what they do.
 """

@@ -1,7 +1,7 @@
 """Tracking on a worker: Celery's signals become what is told of each execution.
 
-It is turned on where a worker starts in whose app pgbeat was imported, or by `import pgbeat.worker`
-in the app, or `set_up`. Which tasks: `pgbeat_track`.
+It is turned on by `worker_init`, in every worker of a program that has imported pgbeat, as the
+`celery` command always has; or by `set_up`. Which tasks: `pgbeat_track`.
 """
 
 import logging

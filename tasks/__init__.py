@@ -8,7 +8,6 @@ import os
 
 from celery import Celery
 
-import pgbeat.worker  # noqa: F401 - workers write into pgbeat.jobs how launched jobs fare
 from pgbeat.config import postgres_url
 
 #: The database: any way to write a Postgres DSN.

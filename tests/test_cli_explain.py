@@ -124,7 +124,7 @@ def test_put_off_by_jitter(database: str, sql: Sql) -> None:
     )
 
 
-WORKERS = "The end of a job is known if the worker's app imports pgbeat.worker."
+WORKERS = "The end of a job is known if its worker tracks (pgbeat_track)."
 
 
 @pytest.mark.usefixtures("leader")

@@ -74,6 +74,16 @@ def test_a_plan_is_shown_and_not_applied(database: str, write: Write, sql: Sql) 
     assert sql("SELECT * FROM pgbeat.schedules") == []
 
 
+def test_a_plan_names_the_template_of_a_schedule_that_has_its_task_from_it(
+    database: str, write: Write
+) -> None:
+    run(database, "templates", "set", "daily", "--task", "tests.add")
+    path = write("schedules:\n  tmpl: {cron: '0 2 * * *', job: {template: daily}}\n")
+    assert sync(database, path, "--plan", exit_code=3).stdout.splitlines()[1] == (
+        "  + tmpl: template daily, cron 0 2 * * *"
+    )
+
+
 def test_what_is_shown_is_done(database: str, write: Write, sql: Sql) -> None:
     done = sync(database, write(TEXT))
     assert done.stdout.splitlines()[1:] == [

@@ -250,8 +250,8 @@ def test_history(database: str) -> None:
         "success rate 0% (skips aside)",
     ]
     assert shown.stderr == (
-        "Note: 1 of the jobs seem pending: no worker took them, or its app doesn't import "
-        "pgbeat.worker (--results asks the result backend).\n"
+        "Note: 1 of the jobs seem pending: no worker took them, or it doesn't track "
+        "(pgbeat_track; --results asks the result backend).\n"
     )
 
 

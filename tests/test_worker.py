@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ from pgbeat.recovery import Told
 from pgbeat.scheduler import Scheduler
 from tests import jobs
 from tests.command_line import read
+from tests.conftest import sqlalchemy_url
 from tests.processes import Processes, until
 
 Beat = Callable[..., Scheduler]
@@ -118,6 +120,30 @@ def test_telling_that_fails_does_not_fail_the_task(processes: Processes, sql: Sq
     until(lambda: sql("SELECT count(*) FROM notes") == [(1,)])
     worker.says("succeeded in")
     assert worker.output.count("Can't write how jobs fare") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["pgbeat", "sqla"])
+def test_the_app_need_not_import_anything(
+    scheme: str, database: str, processes: Processes, sql: Sql, tmp_path: Path
+) -> None:
+    (tmp_path / "plain_app.py").write_text(
+        "from celery import Celery\n"
+        f"app = Celery('plain', broker='{scheme}+{sqlalchemy_url(database)}')\n"
+        "@app.task(name='plain.task')\ndef task(): ...\n"
+    )
+    processes.celery(
+        "worker", "-P", "solo", "-l", "INFO", app="plain_app", PYTHONPATH=str(tmp_path)
+    )
+    app = Celery("plain", broker=f"{scheme}+{sqlalchemy_url(database)}", set_as_current=False)
+
+    @app.task(name="plain.task", shared=False)
+    def task() -> None: ...
+
+    until(lambda: sql("SELECT 1 FROM pgbeat.workers"))
+    pgbeat.submit("plain.task", app=app)
+    until(lambda: sql("SELECT 1 FROM pgbeat.executions WHERE state = 'completed'"))
+    assert sql("SELECT state FROM pgbeat.jobs") == [("completed",)]
 
 
 @pytest.mark.parametrize(

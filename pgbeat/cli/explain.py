@@ -208,7 +208,7 @@ def _why_paused(row: Schedule) -> str:
 
 
 #: What is easily forgotten where the end of a job counts.
-_WORKERS = "The end of a job is known if the worker's app imports pgbeat.worker."
+_WORKERS = "The end of a job is known if its worker tracks (pgbeat_track)."
 
 
 def _unfinished(

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +180,7 @@ def _lines(plan: Plan) -> Iterator[tuple[str, str, str]]:
         yield "~", "yellow", f"calendar {line(name)}"
     for name, definition in plan.added.items():
         (when,) = timetables(definition)
-        what = definition.get("task", definition.get("launcher"))
+        what = definition.get("task") or definition.get("launcher") or _template(definition)
         yield "+", "green", f"{line(name)}: {line(what)}, {when} {line(definition[when])}"
     for name in dict.fromkeys((*plan.adopted, *plan.changed)):
         source = plan.adopted.get(name)
@@ -190,6 +190,11 @@ def _lines(plan: Plan) -> Iterator[tuple[str, str, str]]:
             yield " ", "", f"    {_changed(change)}"
     for name in plan.removed:
         yield "-", "red", line(name)
+
+
+def _template(definition: Mapping[str, Any]) -> str:
+    """What is launched where a definition names neither a task nor a launcher."""
+    return f"template {definition['job']['template']}"
 
 
 def _changed(change: Change) -> str:

@@ -69,8 +69,8 @@ def history_command(target: Target, name: str, limit: int, results: bool, as_jso
     """Show a schedule's last ticks: outcome, reason or job, and how the job ended, or the last one
     that tried it again.
 
-    Jobs stay pending here unless the worker's app imports pgbeat.worker; --results asks the
-    result backend instead.
+    Jobs stay pending here where no worker tracks (pgbeat_track is off); --results asks the result
+    backend instead.
     """
     with target.transaction() as connection:
         now = db.now(connection)
@@ -106,8 +106,8 @@ def history_command(target: Target, name: str, limit: int, results: bool, as_jso
     ]  # fmt: skip
     if old and not results:
         printing.note(
-            f"{len(old)} of the jobs seem pending: no worker took them, or its app doesn't "
-            "import pgbeat.worker (--results asks the result backend)."
+            f"{len(old)} of the jobs seem pending: no worker took them, or it doesn't track "
+            "(pgbeat_track; --results asks the result backend)."
         )
 
 
