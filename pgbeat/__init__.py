@@ -88,9 +88,15 @@ def follow_workers() -> None:
     worker_init = getattr(sys.modules.get("celery.signals"), "worker_init", None)
     if worker_init is not None:
         worker_init.connect(_on_worker_init, weak=False, dispatch_uid="pgbeat.worker")
+        signals = sys.modules["celery.signals"]
+        signals.celeryd_init.connect(_on_celeryd_init, weak=False, dispatch_uid="pgbeat.worker")
         for name in ("after_setup_logger", "after_setup_task_logger"):
-            signal = getattr(sys.modules["celery.signals"], name)
+            signal = getattr(signals, name)
             signal.connect(_on_logger, weak=False, dispatch_uid="pgbeat.log")
+
+
+def _on_celeryd_init(instance: Any, **kwargs: Any) -> None:
+    import_module("pgbeat.worker").require_broker(instance.app)
 
 
 def _on_worker_init(sender: Any, **kwargs: Any) -> None:

@@ -85,6 +85,12 @@ def _first_broker(conf: Mapping[str, Any]) -> str:
     return next(iter(brokers(conf)), "")
 
 
+def check_broker_url(conf: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` if the app uses pgbeat's transport with a URL that is not Postgres."""
+    if delays_in_table(conf):
+        postgres_url(_first_broker(conf))
+
+
 def delays_in_table(conf: Mapping[str, Any]) -> bool:
     """Whether the app's broker keeps a task's ETA itself: pgbeat's transport does."""
     return _first_broker(conf).startswith("pgbeat+")

@@ -20,7 +20,7 @@ from celery.exceptions import Ignore, Reject, Retry
 
 from pgbeat import attempts, builtin_tasks, follow_workers, message_ends, recorders
 from pgbeat.attempts import Attempt, Memory
-from pgbeat.config import Settings, direct_url
+from pgbeat.config import Settings, check_broker_url, delays_in_table, direct_url
 from pgbeat.errors import ConfigError
 from pgbeat.launchers import Skip
 from pgbeat.messages import AWAITED_HEADER, JOB_HEADER
@@ -29,6 +29,7 @@ from pgbeat.pulse import WorkerPulse
 from pgbeat.recovery import Told
 from pgbeat.reporting import ATTEMPT, Cancelled
 from pgbeat.tracking import Recorder
+from pgbeat.transport.options import Options
 
 __all__ = ["builtin_tasks", "set_up"]
 
@@ -98,6 +99,17 @@ def set_up(worker: Any) -> None:
     message_ends.accept_as(_tracked.id)
     for signal, receiver in _RECEIVERS:
         signal.connect(receiver, weak=False)
+
+
+def require_broker(app: Celery) -> None:
+    """Ends a worker whose broker's URL or options are wrong with one plain line: what the transport
+    raises later, Celery shows as a traceback."""
+    try:
+        check_broker_url(app.conf)
+        if delays_in_table(app.conf):
+            Options.read(app.conf.broker_transport_options or {})
+    except ConfigError as error:
+        raise SystemExit(f"pgbeat: {error}") from None
 
 
 def _is_meant(app: Celery) -> bool:

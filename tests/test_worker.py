@@ -217,6 +217,26 @@ def test_where_it_is_on(
     assert recorders._recorder is None  # nothing is connected yet
 
 
+@pytest.mark.parametrize(
+    ("broker", "options", "said"),
+    [
+        ("pgbeat+postgresql://h/d", {"batch_sise": 1}, "batch_sise: no such option; "),
+        ("pgbeat+postgresql://h:port/d", {}, "the database URL can't be parsed"),
+    ],
+)
+def test_a_wrong_broker_is_one_plain_error(
+    processes: Processes, tmp_path: Path, broker: str, options: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "wrong_app.py").write_text(
+        f"from celery import Celery\napp = Celery('wrong', broker={broker!r})\n"
+        f"app.conf.broker_transport_options = {options!r}\n"
+    )
+    worker = processes.worker(app="wrong_app", PYTHONPATH=str(tmp_path))
+    assert worker.wait(30) == 1
+    assert "Traceback" not in worker.output
+    assert said in worker.output.partition("pgbeat: ")[2]
+
+
 def test_outside_of_a_task_nothing_is_told() -> None:
     pgbeat.progress(1, 2, "x")
     pgbeat.report(x=1)
