@@ -65,21 +65,32 @@ def give_up(connection: Connection, consumer: int) -> None:
 _GIVE_UP = text("UPDATE pgbeat.consumers SET lease_until = '-infinity' WHERE id = :id")
 
 
-def subscribe(connection: Connection, tables: BrokerTables, consumer: int, queue: int) -> None:
-    """Notes that the consumer consumes from the queue."""
-    connection.execute(
+def subscribe(
+    connection: Connection, tables: BrokerTables, consumer: int, of: Sequence[int]
+) -> set[int]:
+    """Notes that the consumer consumes from queues (ids).
+
+    Returns those among them that delete themselves with their last consumer.
+    """
+    fragile = connection.scalars(
         tables.text(
-            "INSERT INTO {consumer} (queue_id, consumer_id) VALUES (:queue, :consumer) "
-            "ON CONFLICT DO NOTHING"
+            "WITH noted AS (INSERT INTO {consumer} (queue_id, consumer_id) "
+            "SELECT queue, :consumer FROM unnest(CAST(:queues AS bigint[])) AS q (queue) "
+            "ON CONFLICT DO NOTHING) "
+            "SELECT id FROM {queue} WHERE id = ANY (:queues) AND auto_delete"
         ),
-        {"queue": queue, "consumer": consumer},
+        {"queues": list(of), "consumer": consumer},
     )
+    return {int(queue) for queue in fragile}
 
 
 def unsubscribe(
     connection: Connection, tables: BrokerTables, consumer: int, of: Sequence[int]
 ) -> None:
-    """Notes that it no longer does; a queue that deletes itself goes with its last consumer."""
+    """Notes that the consumer no longer consumes from queues (ids).
+
+    Those that delete themselves are for `queues.delete_abandoned`, in the same transaction.
+    """
     connection.execute(
         tables.text(
             "WITH gone AS (DELETE FROM {consumer} WHERE consumer_id = :consumer "
@@ -88,7 +99,6 @@ def unsubscribe(
         ),
         {"consumer": consumer, "queues": list(of)},
     )
-    queues.delete_abandoned(connection, tables, of)
 
 
 def leave(connection: Connection, tables: BrokerTables, consumer: int) -> None:
@@ -361,15 +371,3 @@ def promote(connection: Connection, tables: BrokerTables, limit: int = 1000) -> 
     behind those that wait already."""
     row = connection.execute(tables.text(_PROMOTE), {"limit": limit}).one()
     return int(row[0])
-
-
-def delete_useless(connection: Connection, tables: BrokerTables) -> None:
-    """Deletes messages whose queue is gone, and those that the stock transport delivered: it
-    leaves them where they are. Reads the whole table."""
-    connection.execute(
-        tables.text(
-            "DELETE FROM {message} m WHERE m.claimed_by IS NULL "
-            "AND ((NOT m.visible AND m.available_at IS NULL) "
-            "OR NOT EXISTS (SELECT FROM {queue} q WHERE q.id = m.queue_id))"
-        )
-    )

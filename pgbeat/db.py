@@ -75,6 +75,8 @@ _IDLE = 2
 def kept(url: URL, name: str) -> Iterator[Connection]:
     """A connection in autocommit mode, one of a few that this process keeps from one time to the
     next, and no other process."""
+    if os.getpid() != _pid:
+        _in_child()  # Python was not told of the fork, as by uWSGI
     found = _kept.get((url, name))
     if found is None:
         made = engine(url, name, poolclass=QueuePool, pool_size=_IDLE, max_overflow=-1)
@@ -83,8 +85,14 @@ def kept(url: URL, name: str) -> Iterator[Connection]:
         yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
 
+#: The process that the kept connections belong to.
+_pid = os.getpid()
+
+
 def _in_child() -> None:
     """The parent's connections are not ours."""
+    global _pid
+    _pid = os.getpid()
     for each in _kept.values():
         each.dispose(close=False)
     _kept.clear()

@@ -133,8 +133,13 @@ def drop(
     queue: str | None = None,
     ids: Sequence[int] | None = None,
     older_than: float | None = None,
+    limit: int | None = None,
 ) -> int:
-    """Deletes dead letters, with `older_than` only those of so many seconds ago; how many."""
+    """Deletes dead letters, with `older_than` only those of so many seconds ago, at most `limit` of
+    them; returns how many."""
     which, values = _which(queue, ids, older_than)
+    if limit is not None:
+        which = f" WHERE d.ctid = ANY (ARRAY(SELECT d.ctid FROM {{dead}} d{which} LIMIT :limit))"
+        values = {**values, "limit": limit}
     statement = tables.text("DELETE FROM {dead} d" + which)
     return int(connection.execute(statement, values).rowcount)

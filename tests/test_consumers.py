@@ -151,7 +151,7 @@ def test_who_subscribes_is_counted(opened: Sessions, connection: Connection) -> 
     one, other = opened.consumer(), opened.consumer()
     queue = queues.declare(connection, TABLES, "q").id
     for consumer in (one, one, other):
-        consumers.subscribe(consumer.connection, TABLES, consumer.id, queue)
+        consumers.subscribe(consumer.connection, TABLES, consumer.id, [queue])
     assert queues.declare(connection, TABLES, "q").consumers == 2
     consumers.unsubscribe(one.connection, TABLES, one.id, [queue])
     consumers.unsubscribe(one.connection, TABLES, one.id, [queue])

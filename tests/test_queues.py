@@ -36,7 +36,7 @@ def names(connection: Connection) -> list[str]:
 def subscribe(consumer: Claimant, queue: str) -> int:
     """The consumer consumes from the queue; its id."""
     found = queues.declare(consumer.connection, TABLES, queue)
-    consumers.subscribe(consumer.connection, TABLES, consumer.id, found.id)
+    consumers.subscribe(consumer.connection, TABLES, consumer.id, [found.id])
     return found.id
 
 

@@ -69,6 +69,7 @@ class Broker:
 
         A connection that broke is given up; the next block gets a new one.
         """
+        check_process()
         with self.lock:
             if self._working is None or not self._working.wire.is_alive():
                 self._drop()
@@ -171,6 +172,15 @@ class Broker:
         with self.work() as (connection, _), db.transaction(connection):
             return function(connection, self.tables, *args, **kwargs)
 
+    def ask(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls a function of the domain that is a single statement: without a transaction around
+        it, one round trip instead of three."""
+        with self.work() as (connection, wire):
+            if wire.isolates:
+                with db.transaction(connection):
+                    return function(connection, self.tables, *args)
+            return function(connection, self.tables, *args)
+
     def publish(self, message: Message, transient: bool = False) -> int:
         """Commits a message; how many queues got it."""
         routed = message.queue is None
@@ -241,6 +251,7 @@ _lock = threading.Lock()
 
 def broker(url: URL, options: Options) -> Broker:
     """This process's broker of that URL and these options."""
+    check_process()
     key = (url.render_as_string(hide_password=False), repr(options))
     with _lock:
         if key not in _brokers:
@@ -252,13 +263,27 @@ def broker(url: URL, options: Options) -> Broker:
 _inherited: list[Any] = []
 
 
+#: The process that the brokers belong to.
+_pid = os.getpid()
+
+
 def _after_fork() -> None:
     """In the child: the parent's connections are not ours, and must not outlive it by us."""
-    global _brokers, _lock
+    global _brokers, _lock, _pid
+    _pid = os.getpid()
     for known in _brokers.values():
         known.disown()
     _inherited.append(_brokers)
     _brokers, _lock = {}, threading.Lock()
+
+
+def check_process() -> None:
+    """Lets go of a parent's connections where Python was not told of the fork, as by uWSGI.
+
+    Called wherever a connection is used: both processes would talk over one socket.
+    """
+    if os.getpid() != _pid:
+        _after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -3,9 +3,9 @@
 import json
 import logging
 import warnings
-from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
@@ -40,6 +40,15 @@ class Consumer:
         self.no_ack, self.callback = no_ack, callback
 
 
+class Pending(NamedTuple):
+    """A `basic_consume` that waits for others."""
+
+    tag: str
+    queue: str
+    no_ack: bool
+    callback: Callable[[Any], Any]
+
+
 class Channel(stock.Channel):
     """A channel on `pgbeat.transport`."""
 
@@ -60,9 +69,12 @@ class Channel(stock.Channel):
         self._session: Any = None
         #: Seconds to wait for a lock, while something is declared for a caller's transaction.
         self.patience: float | None = None
-        #: Ids of the queues consumed with acknowledgements, and without.
-        self.acked: list[int] = []
-        self.taken: list[int] = []
+        #: What `basic_consume` was asked for and the database does not know yet.
+        self._pending: list[Pending] = []
+        #: Ids of the queues consumed with acknowledgements, and without; how many consumers each
+        #: has.
+        self.acked: Counter[int] = Counter()
+        self.taken: Counter[int] = Counter()
 
     def _configure_entity_tablenames(self, opts: Any) -> None:
         """The tables' names are options of the broker's."""
@@ -80,6 +92,12 @@ class Channel(stock.Channel):
         if self._session is None:
             self._session = self.connection.open_session()
         return self._session
+
+    def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls a function that is a single statement."""
+        if self.patience is not None:
+            return self._do(function, *args)
+        return self.broker.ask(function, *args)
 
     def _do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self.patience is not None:
@@ -125,7 +143,7 @@ class Channel(stock.Channel):
                 (40, 10), "Channel.exchange_declare", "503",
             )  # fmt: skip
         super().exchange_declare(exchange, type, durable, auto_delete, arguments, nowait)
-        has = self._do(
+        has = self._ask(queues.exchange_type, exchange) or self._do(
             queues.declare_exchange, exchange, type, durable=durable, auto_delete=auto_delete
         )
         if has is not None and has != type:
@@ -159,7 +177,9 @@ class Channel(stock.Channel):
             return queue_declare_ok_t(queue, found.messages, found.consumers)
         caller = self._owner(exclusive)
         try:
-            found = self._do(
+            found = self._ask(
+                queues.find_declared, queue, arguments, caller
+            ) or self._do(
                 queues.declare, queue, durable=bool(durable), auto_delete=bool(auto_delete),
                 owner=caller if exclusive else None, arguments=arguments, caller=caller,
             )  # fmt: skip
@@ -196,7 +216,7 @@ class Channel(stock.Channel):
         exchange = exchange or "amq.direct"
         known = self.state.exchanges.get(exchange)
         type = known["type"] if known else self._do(queues.exchange_type, exchange)
-        self._do(queues.bind, queue, exchange, routing_key or "", type or "direct")
+        self._ask(queues.bind, queue, exchange, routing_key or "", type or "direct")
         self.broker.bindings_changed()
 
     def queue_unbind(
@@ -275,30 +295,67 @@ class Channel(stock.Channel):
     # ----- consuming
 
     def basic_consume(
-        self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any
+        self,
+        queue: str,
+        no_ack: bool,
+        callback: Any,
+        consumer_tag: str,
+        nowait: bool = False,
+        **kwargs: Any,
     ) -> None:
-        queue_id = self._use(queue)
-        consumer = Consumer(consumer_tag, queue, queue_id, bool(no_ack), callback)
-        self._consumers[consumer_tag] = consumer
-        self._by_queue.setdefault(queue_id, deque()).append(consumer)
-        (self.taken if no_ack else self.acked).append(queue_id)
-        self.session.subscribe(self, queue_id)
+        """Consumes from a queue. With `nowait`, from this and others in one go: kombu's consumers
+        say so for all of their queues but the last."""
+        self._pending.append(Pending(consumer_tag, queue, bool(no_ack), callback))
+        if not nowait:
+            self.consume_pending()
 
-    def _use(self, queue: str) -> int:
-        found = self._do(queues.use, queue)
-        if found is None:
-            raise _not_found("queue", queue)
-        return int(found)
+    def consume_pending(self) -> None:
+        """Begins to consume what was asked for with `nowait`."""
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, []
+        ids = self.broker.ask(queues.use, [each.queue for each in pending])
+        missing = [each.queue for each in pending if each.queue not in ids]
+        if missing:
+            raise _not_found("queue", missing[0])
+        session = self.session
+        with session.lock:
+            for tag, queue, no_ack, callback in pending:
+                consumer = Consumer(tag, queue, ids[queue], no_ack, callback)
+                self._consumers[tag] = consumer
+                self._by_queue.setdefault(consumer.queue_id, deque()).append(consumer)
+                self._queues(consumer)[consumer.queue_id] += 1
+            session.subscribe(self, [ids[each.queue] for each in pending])
+
+    def _queues(self, consumer: Consumer) -> Counter[int]:
+        return self.taken if consumer.no_ack else self.acked
 
     def basic_cancel(self, consumer_tag: str) -> None:
-        consumer = self._consumers.pop(consumer_tag, None)
-        if consumer is None:
+        self.consume_pending()
+        if consumer_tag in self._consumers:
+            self._cancel([consumer_tag])
+
+    def _cancel(self, tags: Sequence[str]) -> None:
+        """Ends consumers: nothing is claimed for them any more, and what was goes back."""
+        session = self.session
+        if session.lost is not None:
+            self._forget(tags)
             return
-        self._by_queue[consumer.queue_id].remove(consumer)
-        self._return_buffered()
-        (self.taken if consumer.no_ack else self.acked).remove(consumer.queue_id)
-        if self.session.lost is None:
-            self.session.unsubscribe(self, consumer.queue_id)
+        # Another thread may be about to claim for them.
+        with session.alone():
+            gone = self._forget(tags)
+            self._return_buffered()
+            session.unsubscribe(self, [consumer.queue_id for consumer in gone])
+
+    def _forget(self, tags: Sequence[str]) -> list[Consumer]:
+        gone = [self._consumers.pop(tag) for tag in tags]
+        for consumer in gone:
+            self._by_queue[consumer.queue_id].remove(consumer)
+            counts = self._queues(consumer)
+            counts[consumer.queue_id] -= 1
+            if not counts[consumer.queue_id]:
+                del counts[consumer.queue_id]
+        return gone
 
     def _return_buffered(self) -> None:
         """Gives back what was claimed for consumers that are no more. What they took
@@ -321,7 +378,9 @@ class Channel(stock.Channel):
         return any(c.no_ack is not acked for c in self._by_queue.get(queue, ()))
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
-        queue_id = self._use(queue)
+        queue_id = self.broker.ask(queues.use, [queue]).get(queue)
+        if queue_id is None:
+            raise _not_found("queue", queue)
         delivery = self.broker.take(queue_id) if no_ack else self.session.claim_one(queue_id)
         if delivery is None:
             return None
@@ -460,13 +519,13 @@ class Channel(stock.Channel):
         session = self._session
         try:
             if session is not None and session.lost is None:
-                for tag in list(self._consumers):
-                    self.basic_cancel(tag)
+                self._cancel(list(self._consumers))
                 if self._qos is not None:
                     self._qos.restore_unacked_once()
                 session.flush_acks()
         finally:
             self._consumers.clear()
+            self._pending.clear()
             if self._qos is not None:
                 self._qos.forget()  # what ends later has nothing to acknowledge any more
             if self.connection is not None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from pgbeat import consumers, db, dead_letters, discards
+from pgbeat import consumers, db, dead_letters, discards, useless_messages
 from pgbeat.messages import BrokerTables
 from pgbeat.transport.options import Options
 
@@ -19,9 +19,10 @@ _SURVEY = 0.8
 #: Seconds between two looks for claims whose consumer nobody knows, by all consumers together; and
 #: the part of its time that one may spend on them.
 _SWEEP, _SWEEP_SHARE = 30.0, 0.05
-#: Old dead letters, and messages of no use, are looked for this seldom.
-_PRUNE = 600.0
-#: Most delayed messages that come at once.
+#: Seconds between two looks for old dead letters, and messages of no use, by all together; and
+#: where there was more than one look deletes.
+_PRUNE, _AT_ONCE = 600.0, 0.1
+#: Most delayed messages that come at once, and most that are deleted.
 _MOST = 1000
 
 
@@ -44,7 +45,7 @@ class Chores:
         #: When to look again.
         self.next_at = now
         self._sweep_at = now + random.uniform(0, _SWEEP)  # noqa: S311
-        self._prune_at = now + _PRUNE * (consumer % 10) / 10  # not all at once
+        self._prune_at = now + random.uniform(0, _PRUNE)  # noqa: S311
 
     def look(self, now: float) -> Done:
         """Does what there is to do."""
@@ -61,12 +62,12 @@ class Chores:
         if now >= self._sweep_at:
             came_back = self._sweep(survey.consumers) or came_back
         if now >= self._prune_at:
-            self._prune_at = now + _PRUNE
-            self._prune()
+            self._prune(survey.consumers)
         # Many consumers share the work: about ten looks a second, all together.
         interval = _SURVEY * max(1.0, survey.consumers / 10) * random.uniform(0.8, 1.2)  # noqa: S311
         if next_due is not None:
             interval = min(interval, next_due)
+        interval = min(interval, max(self._prune_at - time.monotonic(), 0.0))
         self.next_at = time.monotonic() + interval
         return Done(came_back, came_due)
 
@@ -97,8 +98,14 @@ class Chores:
                 return 0
             return consumers.promote(self._connection, self._tables, _MOST)
 
-    def _prune(self) -> None:
-        consumers.delete_useless(self._connection, self._tables)
+    def _prune(self, consumer_count: int) -> None:
+        """Deletes what is of no use: a little at a time, as long as there is more."""
+        has_more = useless_messages.delete(self._connection, self._tables, _MOST) >= _MOST
         if self._options.dead_letter_days:
             seconds = self._options.dead_letter_days * 86400
-            dead_letters.drop(self._connection, self._tables, older_than=seconds)
+            dropped = dead_letters.drop(
+                self._connection, self._tables, older_than=seconds, limit=_MOST
+            )
+            has_more = has_more or dropped >= _MOST
+        interval = _PRUNE * max(consumer_count, 1) * random.uniform(0.8, 1.2)  # noqa: S311
+        self._prune_at = time.monotonic() + (_AT_ONCE if has_more else interval)

@@ -13,6 +13,7 @@ from psycopg.pq.abc import PGresult
 
 from pgbeat.messages import BrokerTables, Statement
 from pgbeat.transport.lease import lapsed
+from pgbeat.transport.watches import Watches
 from pgbeat.transport.wire import Parameter, array
 
 #: Claims from the queues' start may take this part of the time, while there are more of them than
@@ -20,6 +21,8 @@ from pgbeat.transport.wire import Parameter, array
 _DEEP_SHARE, _DEEP_LATEST = 0.05, 10.0
 #: Priorities that a claim looks for where it doesn't begin at the start.
 _PRIORITIES = range(10)
+#: Queues, at most, that a claim looks for so.
+_MOST_MARKED = 100
 
 
 class Delivery(NamedTuple):
@@ -36,9 +39,9 @@ class Delivery(NamedTuple):
 class Intake(Protocol):
     """A channel, as far as claims need it."""
 
-    #: Ids of the queues consumed with acknowledgements, and without.
-    acked: list[int]
-    taken: list[int]
+    #: Ids of the queues consumed with acknowledgements, and without; how many consumers each has.
+    acked: Mapping[int, int]
+    taken: Mapping[int, int]
     #: Whether credit may come back without a word.
     polls_credit: bool
 
@@ -53,24 +56,6 @@ class Intake(Protocol):
 
     def receive(self, found: list[Delivery], *, acked: bool) -> None:
         """Gets what was claimed for it."""
-
-
-class Watched:
-    """A queue that this process consumes."""
-
-    __slots__ = ("awaited", "full", "hungry", "id", "retry_after", "retry_at", "users")
-
-    def __init__(self, id: int) -> None:
-        self.id, self.users = id, 0
-        #: Whether there may be messages that nobody claimed.
-        self.hungry = True
-        #: Whether the next message will be announced.
-        self.awaited = False
-        #: Claims in a row that got all they wanted.
-        self.full = 0
-        #: When to look again, and how long to wait the time after.
-        self.retry_at: float | None = None
-        self.retry_after = 0.002
 
 
 class Request(NamedTuple):
@@ -88,11 +73,11 @@ class Claims:
         self,
         tables: BrokerTables,
         consumer: int,
-        watched: Mapping[int, Watched],
+        watches: Watches,
         *,
         is_leased: bool = False,
     ) -> None:
-        self._consumer, self._watched = consumer, watched
+        self._consumer, self._watches = consumer, watches
         self._take = tables.take
         #: From the queues' start, and from marks on.
         self._deep = tables.claim_leased if is_leased else tables.claim
@@ -125,6 +110,8 @@ class Claims:
         """A claim for so many messages of these queues (ids), for a channel; the acknowledgements
         travel with it."""
         is_deep = not acked or not self._marks or time.monotonic() >= self._deep_at
+        # Marks are for each queue and priority: for many queues those are more than what they save.
+        is_deep = is_deep or len(of) > _MOST_MARKED
         if len(of) > 1:
             random.shuffle(of)  # queues take turns
         statement = self._deep if acked else self._take
@@ -149,16 +136,11 @@ class Claims:
             if acked:
                 self._note(found, result, is_deep)
             is_full = len(found) == limit
-            for queue in of:
-                if (watched := self._watched.get(queue)) is not None:
-                    watched.hungry = watched.hungry or is_full
-                    watched.full = watched.full + 1 if is_full else 0
+            self._watches.claimed(of, is_full=is_full)
             if not is_full and not is_deep:
                 self._is_shallow = True  # before the marks there may be something
 
-        for queue in of:
-            # What is announced from now on may be missed by the claim.
-            self._watched[queue].hungry = False
+        self._watches.claiming(of)
         return Request(statement, parameters, done)
 
     def _note(self, found: list[Delivery], result: PGresult, is_deep: bool) -> None:

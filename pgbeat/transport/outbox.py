@@ -29,6 +29,9 @@ class OutboxChannel(Channel):
     def _do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self.connection.client.sink.do(function, *args, **kwargs)
 
+    def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
+        return self._do(function, *args)
+
     def _write(self, message: Message, transient: bool) -> int | None:
         client = self.connection.client
         client.sink.write(message if client.delays else message._replace(available_at=None))

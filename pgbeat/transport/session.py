@@ -21,12 +21,14 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat import consumers, db, leases
+from pgbeat import queues as broker_queues
 from pgbeat.messages import Statement
 from pgbeat.transport.acks import Acks
 from pgbeat.transport.chores import Chores
-from pgbeat.transport.claims import Claims, Delivery, Intake, Request, Watched, claimed
+from pgbeat.transport.claims import Claims, Delivery, Intake, Request, claimed
 from pgbeat.transport.lease import Lease
 from pgbeat.transport.leftovers import Leftovers
+from pgbeat.transport.watches import Left, Watches
 from pgbeat.transport.wire import Wire, array
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class Session:
     ) -> None:
         self._broker, self._connection = broker, connection
         self._tables, self._options = broker.tables, broker.options
+        self.pid = os.getpid()
         #: By the monotonic clock.
         self.opened_at = time.monotonic()
         #: Held for each step.
@@ -62,7 +65,11 @@ class Session:
         #: The error that ended it.
         self.lost: BaseException | None = None
         self._intakes: deque[Intake] = deque()
-        self._watched: dict[int, Watched] = {}
+        self._watches = Watches()
+        #: Queues to be left and not listened to any more, before the next step.
+        self._left: list[Left] = []
+        #: Queues among those consumed that go with their last consumer.
+        self._fragile: set[int] = set()
         self._request: Request | None = None
         self._is_starving = False
         self._is_patient = False
@@ -92,45 +99,56 @@ class Session:
         isolates = lease is not None and not db.isolate(connection)
         self.wire = Wire(db.driver(connection), prepares=self._listens, isolates=isolates)
         self._acks = Acks(broker.tables, self.id)
-        self._claims = Claims(broker.tables, self.id, self._watched, is_leased=lease is not None)
+        self._claims = Claims(broker.tables, self.id, self._watches, is_leased=lease is not None)
         self._leftovers = Leftovers()
         self._chores = Chores(connection, broker.tables, broker.options, self.id)
         self._poll_at = time.monotonic() + self._poll
 
     # ----- who consumes what
 
-    def subscribe(self, intake: Intake, queue: int) -> None:
-        """The channel consumes the queue from now on."""
+    def subscribe(self, intake: Intake, queues: Sequence[int]) -> None:
+        """The channel consumes the queues (ids) from now on."""
         with self.alone():
             if intake not in self._intakes:
                 self._intakes.append(intake)
-            watched = self._watched.get(queue)
-            if watched is None:
-                consumers.subscribe(self._connection, self._tables, self.id, queue)
-                if self._listens:
-                    self._connection.execute(text(f"LISTEN {consumers.queue_channel(queue)}"))
-                watched = self._watched[queue] = Watched(queue)
-            watched.users += 1
-            watched.hungry = True
+            if new := self._watches.add(queues):
+                self._fragile |= consumers.subscribe(self._connection, self._tables, self.id, new)
+                self._leave()
+                self._listen("LISTEN", new)
         self.wake()
 
-    def unsubscribe(self, intake: Intake, queue: int) -> None:
-        """The channel consumes it no more."""
+    def unsubscribe(self, intake: Intake, queues: Sequence[int]) -> None:
+        """The channel consumes them no more."""
         with self.alone():
-            watched = self._watched.get(queue)
-            if watched is None:
-                return
-            watched.users -= 1
-            if watched.users == 0:
-                del self._watched[queue]
-                if watched.awaited:
-                    self.wire.run(_LEAVE, array([queue]))
-                if self._listens:
-                    self._connection.execute(text(f"UNLISTEN {consumers.queue_channel(queue)}"))
-                with db.transaction(self._connection):
-                    consumers.unsubscribe(self._connection, self._tables, self.id, [queue])
+            left = self._watches.remove(queues)
+            if left.queues:
+                self._left.append(left)
+                self._unsubscribe([q for q in left.queues if q not in self._fragile])
+                if fragile := [q for q in left.queues if q in self._fragile]:
+                    self._fragile.difference_update(fragile)
+                    with db.transaction(self._connection):
+                        self._unsubscribe(fragile)
+                        broker_queues.delete_abandoned(self._connection, self._tables, fragile)
             if not intake.acked and not intake.taken and intake in self._intakes:
                 self._intakes.remove(intake)
+
+    def _unsubscribe(self, queues: list[int]) -> None:
+        if queues:
+            consumers.unsubscribe(self._connection, self._tables, self.id, queues)
+
+    def _leave(self) -> None:
+        """Waits and listens no more for queues that are not consumed any more."""
+        left, self._left = self._left, []
+        if awaited := [queue for each in left for queue in each.awaited]:
+            self.wire.run(_LEAVE, array(awaited))
+        if left:
+            self._listen("UNLISTEN", [queue for each in left for queue in each.queues])
+
+    def _listen(self, verb: str, queues: Sequence[int]) -> None:
+        if self._listens:
+            # One statement with many commands: a round trip, however many queues.
+            commands = [f"{verb} {consumers.queue_channel(queue)}" for queue in queues]
+            db.driver(self._connection).execute("; ".join(commands).encode())
 
     def alone(self) -> "_Alone":
         """The connection for something else: what was sent is finished first."""
@@ -155,6 +173,8 @@ class Session:
 
     def is_alive(self) -> bool:
         """Whether it is, as far as can be told at once: nobody may have looked for long."""
+        if self.pid != os.getpid():
+            return False
         if self.lost is None and self.lock.acquire(blocking=False):
             try:
                 if not self.wire.is_alive():
@@ -242,11 +262,7 @@ class Session:
     def _look_again(self) -> None:
         """Messages came back: they may be anywhere. Its own announcements don't reach a session."""
         self._claims.forget()
-        self._make_hungry()
-
-    def _make_hungry(self) -> None:
-        for watched in self._watched.values():
-            watched.hungry = True
+        self._watches.make_all_hungry()
 
     # ----- steps
 
@@ -257,6 +273,7 @@ class Session:
         if self._lease is not None:
             self._lease.check()
         self._leftovers.look(now)
+        self._leave()
         self._look_at_clock(now)
         self.hear()
         if (request := self._acks.accept(now)) is not None:
@@ -274,8 +291,7 @@ class Session:
         return None
 
     def _claim(self, intake: Intake, now: float) -> Request | None:
-        watched = self._watched
-        hungry = [q for q in {*intake.acked} if q in watched and watched[q].hungry]
+        hungry = [queue for queue in self._watches.hungry if queue in intake.acked]
         if hungry and (limit := intake.credit()) > 0:
             if now < self._patient_until and intake.has_plenty(limit):
                 self._is_patient = True
@@ -283,7 +299,7 @@ class Session:
             self._patient_until = now + _PATIENCE
             return self._request_for(intake, hungry, limit, acked=True)
         self._is_starving = self._is_starving or bool(hungry and intake.polls_credit)
-        hungry = [q for q in {*intake.taken} if q in watched and watched[q].hungry]
+        hungry = [queue for queue in self._watches.hungry if queue in intake.taken]
         if hungry and (limit := intake.room()) > 0:
             return self._request_for(intake, hungry, limit, acked=False)
         return None
@@ -294,51 +310,38 @@ class Session:
 
     def _await(self, now: float) -> Request | None:
         """Asks to be told of new messages, or not to be as long as there are plenty."""
-        plenty = [w for w in self._watched.values() if w.awaited and w.full > 1 and w.hungry]
-        if plenty:
-            for watched in plenty:
-                watched.awaited = False
-            return Request(_LEAVE, (array([w.id for w in plenty]),), lambda result: None)
-        wanted = [
-            w for w in self._watched.values()
-            if not w.awaited and not w.hungry and w.retry_at is None
-        ]  # fmt: skip
+        if plenty := self._watches.plenty():
+            self._watches.leave(plenty)
+            return Request(_LEAVE, (array(plenty),), lambda result: None)
+        wanted = self._watches.wanted()
         if not wanted:
             return None
 
         def done(result: PGresult) -> None:
             granted = {int(result.get_value(i, 0) or 0) for i in range(result.ntuples)}
-            for watched in wanted:
-                if watched.id in granted:
-                    # What came before this was not announced: look once more.
-                    watched.awaited, watched.hungry = True, True
-                    watched.retry_after = 0.002
-                else:  # somebody has put a message and not committed yet
-                    watched.retry_at = time.monotonic() + watched.retry_after
-                    watched.retry_after = min(watched.retry_after * 2, 0.25)
+            self._watches.answered(wanted, granted, time.monotonic())
 
-        return Request(_AWAIT, (array([w.id for w in wanted]),), done)
+        return Request(_AWAIT, (array(wanted),), done)
 
     def _look_at_clock(self, now: float) -> None:
-        for watched in self._watched.values():
-            if watched.retry_at is not None and now >= watched.retry_at:
-                watched.retry_at, watched.hungry = None, True
+        self._watches.look(now)
         deep_at = self._claims.deep_at
         if now >= self._poll_at or (deep_at is not None and now >= deep_at):
             self._poll_at = now + self._poll
             self._claims.looked()
-            self._make_hungry()
+            self._watches.make_all_hungry()
         if now >= self._chores.next_at:
             came_back, came_due = self._chores.look(now)
             if came_back:
                 self._look_again()
             elif came_due:
-                self._make_hungry()
+                self._watches.make_all_hungry()
 
     def until_next(self) -> float:
         """Seconds until there may be something to do that nobody tells of."""
         times = [self._poll_at, self._chores.next_at]
-        times += [w.retry_at for w in self._watched.values() if w.retry_at is not None]
+        if (retry_at := self._watches.next_at) is not None:
+            times.append(retry_at)
         if (deep_at := self._claims.deep_at) is not None:
             times.append(deep_at)
         if self._leftovers.next_at is not None:
@@ -390,11 +393,9 @@ class Session:
                 else:
                     self._chores.next_at = 0.0
                 continue
-            watched = self._watched.get(int(channel.rpartition("_")[2]))
-            if watched is not None:
-                watched.hungry = True
-                if payload == "again":
-                    self._claims.forget()
+            is_consumed = self._watches.make_hungry(int(channel.rpartition("_")[2]))
+            if is_consumed and payload == "again":
+                self._claims.forget()
         return bool(heard)
 
     def finish(self) -> None:
@@ -430,6 +431,8 @@ class _Guarded:
         self.session = session
 
     def __enter__(self) -> None:
+        if self.session.pid != os.getpid():
+            raise psycopg.OperationalError("the consumer's session is the parent process's")
         self.session.lock.acquire()
         if self.session.lost is not None:
             self.session.lock.release()

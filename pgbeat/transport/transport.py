@@ -167,8 +167,9 @@ class Transport(stock.Transport):
 
     def open_session(self) -> Session:
         """The consuming side, for a channel of this connection."""
+        broker = self.broker  # in a forked process, another one than before
         if self._session is None or self._session.lost is not None:
-            session = self.broker.session()
+            session = broker.session()
             if self._session is None:
                 self._waker = socket.socketpair()
                 for end in self._waker:
@@ -238,6 +239,8 @@ class Transport(stock.Transport):
         deadline = None if timeout is None else time.monotonic() + timeout
         self._is_draining = True
         try:
+            for channel in list(self.channels):
+                channel.consume_pending()
             while not self._deliver_one():
                 session = self._session
                 if session is not None:
@@ -320,6 +323,8 @@ class Transport(stock.Transport):
             loop.remove_reader(self._waker[0])
 
     def _on_tick(self) -> None:
+        for channel in list(self.channels):
+            channel.consume_pending()
         session, loop = self._session, self._loop
         if session is None or loop is None:
             return

@@ -55,7 +55,7 @@ class Wire:
         #: Whether each statement needs a transaction of its own: the server, the database or the
         #: role has a default isolation level under which it might have to be repeated, and the
         #: session may be others' too, so that it can't be changed for good.
-        self._isolates = isolates
+        self.isolates = isolates
         self._is_isolated = False
         self._prepared: set[str] = set()
         self._result: PGresult | None = None
@@ -105,7 +105,7 @@ class Wire:
 
     def send(self, statement: Statement, *parameters: Parameter) -> None:
         """Sends it; the result is for `poll` to get."""
-        if self._isolates:
+        if self.isolates:
             self._isolate()
         if not self._prepares:
             self.pgconn.send_query_params(statement.sql.encode(), parameters)

@@ -445,6 +445,97 @@ ALTER TABLE pgbeat.workers ADD COLUMN alive_until timestamptz;
 """
 
 
+# Consumers that wait for messages and publishers see each other by locks. One for each queue would
+# fill the server's lock table where processes use thousands: queues share 64 of each kind. A
+# session takes a lock as often as it waits for queues of it, and needs one entry. Publishers also
+# heed sessions that began to wait before this migration, by their queues' own locks.
+# Locks: 1885823594 a consumer waits, 1885823601 somebody publishes; 1885823593 it waited before.
+WAITING = """
+CREATE OR REPLACE FUNCTION pgbeat.announce_queue(queue bigint, payload text DEFAULT '')
+RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+    slot CONSTANT integer := (queue % 64)::integer;
+    own  CONSTANT integer := (queue % 2147483647)::integer;
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(1885823601, slot);
+    IF pg_try_advisory_lock(1885823594, slot) THEN
+        PERFORM pg_advisory_unlock(1885823594, slot);
+        IF pg_try_advisory_lock(1885823593, own) THEN
+            PERFORM pg_advisory_unlock(1885823593, own);
+            RETURN;
+        END IF;
+    END IF;
+    PERFORM pg_notify('pgbeat_queue_' || queue, payload);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgbeat.await_queues(queues bigint[]) RETURNS SETOF bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    slot integer;
+    mine bigint[];
+BEGIN
+    FOR slot, mine IN SELECT (q.queue % 64)::integer, array_agg(q.queue)
+          FROM unnest(queues) AS q (queue) GROUP BY 1 LOOP
+        IF NOT pg_try_advisory_lock_shared(1885823594, slot) THEN
+            CONTINUE;
+        END IF;
+        IF pg_try_advisory_lock(1885823601, slot) THEN
+            PERFORM pg_advisory_unlock(1885823601, slot);
+            PERFORM pg_advisory_lock_shared(1885823594, slot)
+               FROM generate_series(2, cardinality(mine));
+            RETURN QUERY SELECT unnest(mine);
+        ELSE
+            PERFORM pg_advisory_unlock_shared(1885823594, slot);
+        END IF;
+    END LOOP;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgbeat.leave_queues(queues bigint[]) RETURNS void
+LANGUAGE sql AS $$
+    SELECT pg_advisory_unlock_shared(1885823594, (queue % 64)::integer)
+      FROM unnest(queues) AS q (queue)
+$$;
+"""
+
+# What the stock transport has delivered and never deletes: no other row is in this index, which
+# therefore costs nothing.
+USELESS = """
+CREATE FUNCTION pgbeat.index_useless(message_table regclass) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON %s (id)
+        WHERE NOT visible AND claimed_by IS NULL AND available_at IS NULL',
+        (SELECT relname FROM pg_class WHERE oid = message_table) || '_useless', message_table);
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgbeat.adopt_broker(
+    queue_table text DEFAULT 'kombu_queue', message_table text DEFAULT 'kombu_message'
+) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pgbeat.adopt_broker_tables(queue_table, message_table);
+    PERFORM pgbeat.add_job_ids(quote_ident(message_table)::regclass,
+        quote_ident(message_table || '_dead')::regclass);
+    PERFORM pgbeat.index_useless(quote_ident(message_table)::regclass);
+END
+$$;
+
+DO $$
+DECLARE
+    adopted regclass;
+BEGIN
+    FOR adopted IN SELECT tgrelid::regclass FROM pg_trigger WHERE tgname = 'pgbeat_announce' LOOP
+        PERFORM pgbeat.index_useless(adopted);
+    END LOOP;
+END
+$$;
+"""
+
+
 def upgrade() -> None:
     for script in (
         MINIMUM,
@@ -461,5 +552,7 @@ def upgrade() -> None:
         EVENTS,
         DETAILS,
         WORKER_LEASES,
+        WAITING,
+        USELESS,
     ):
         op.execute(script.strip())
