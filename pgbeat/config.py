@@ -199,8 +199,6 @@ class Settings:
     log_format: str = "text"
     #: Whether webhooks may go to loopback and private networks.
     webhook_private: bool = False
-    #: The queue of the tasks that deliver webhooks; empty: the app's default one.
-    webhook_queue: str = ""
     #: What JWTs of the team's own issuer are signed with: the shared secret, or a public key (PEM).
     web_jwt_key: str = field(default="", repr=False)
     #: Where the issuer publishes its public keys, instead.
@@ -460,7 +458,6 @@ _READERS: dict[str, Any] = {
     "job_retry_cap": _number(0, highest=86_400 * 365),
     "log_format": _one_of("text", "json"),
     "webhook_private": _flag,
-    "webhook_queue": str,
     "web_jwt_key": str,
     "web_jwt_jwks": _web_url,
     "web_jwt_algorithms": _algorithms,

@@ -28,9 +28,9 @@ class Delivery(NamedTuple):
     state: str
     #: Attempts begun, since it was last asked for.
     attempts: int
-    #: When beat sends it to the workers, or looks what became of it; `None` when it is finished.
+    #: When the leading beat tries it, or counts an attempt under way as lost; `None` when finished.
     next_at: datetime | None
-    #: When it was sent to the workers, for the attempt to come or under way.
+    #: When the attempt that is under way began.
     sent_at: datetime | None
     #: Of each attempt: `at`, and `status`, `error`, `ms` when it is over.
     log: list[dict[str, Any]]

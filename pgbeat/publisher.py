@@ -1,11 +1,9 @@
 """Publishing: Celery makes the messages; on this Postgres they become rows of our transaction."""
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
-from uuid import uuid4
 
-import kombu.exceptions
 from celery import Celery
 from celery.utils.time import maybe_iso8601
 from kombu import Exchange, Queue
@@ -13,7 +11,7 @@ from sqlalchemy import Connection
 
 from pgbeat import db, declared_ahead, reserved
 from pgbeat.config import Settings, delays_in_table, is_own_broker
-from pgbeat.errors import ConfigError, InvalidSchedule
+from pgbeat.errors import InvalidSchedule
 from pgbeat.message_templates import Launch, Templates
 from pgbeat.messages import JOB_HEADER, BrokerTables, Message
 from pgbeat.queues import check_name
@@ -51,17 +49,6 @@ class Publisher(Protocol):
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
         """Writes the messages of these jobs into the open transaction."""
-
-    def send(
-        self,
-        connection: Connection,
-        task: str,
-        batch: Iterable[Sequence[Any]],
-        options: Mapping[str, Any],
-    ) -> None:
-        """Sends a task of pgbeat's own, which is no job, once for each of these arguments; it goes
-        with the open transaction. Raises `ConfigError` where Celery can't make the message, and
-        kombu's `OperationalError` for a broker that is away."""
 
     def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> set[str]:
         """Takes back the messages of these jobs that no worker has yet; the jobs (ids) that had
@@ -109,23 +96,6 @@ def send_task(app: Celery, launch: Launch, producer: Any) -> None:
         registered.apply_async(tuple(launch.args), dict(launch.kwargs), **options)
     else:
         app.send_task(launch.task, tuple(launch.args), dict(launch.kwargs), **options)
-
-
-def _own(task: str, batch: Iterable[Sequence[Any]], options: Mapping[str, Any]) -> Iterator[Launch]:
-    """Tasks of pgbeat's own. Their header keeps them apart from a job of the same task."""
-    for args in batch:
-        yield Launch(str(uuid4()), task, args, {}, {**options, "headers": {"pgbeat_own": True}})
-
-
-@contextmanager
-def _making(task: str) -> Iterator[None]:
-    try:
-        yield
-    except kombu.exceptions.OperationalError:
-        raise
-    except Exception as error:
-        message = f"{task} can't be published: {type(error).__name__}: {error}"
-        raise ConfigError(message) from error
 
 
 def check_options(options: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
@@ -295,17 +265,6 @@ class TransactionPublisher:
         self._outbox.declare(connection, self.tables)
         self.tables.put(connection, messages)
 
-    def send(
-        self,
-        connection: Connection,
-        task: str,
-        batch: Iterable[Sequence[Any]],
-        options: Mapping[str, Any],
-    ) -> None:
-        with _making(task):
-            made = [self._make(each, send_task) for each in _own(task, batch, options)]
-        self._put(connection, (message for messages in made for message in messages))
-
     def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> set[str]:
         return self.tables.withdraw(connection, job_ids)
 
@@ -347,17 +306,6 @@ class BrokerPublisher:
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
         """Nothing to do: the broker has the messages."""
-
-    def send(
-        self,
-        connection: Connection,
-        task: str,
-        batch: Iterable[Sequence[Any]],
-        options: Mapping[str, Any],
-    ) -> None:
-        with _making(task):
-            for launch in _own(task, batch, options):
-                send_task(self._app, launch, self._producer())
 
     def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> set[str]:
         return set()

@@ -40,6 +40,9 @@ _AGAIN = 1.0
 _LOCKED = "another transaction holds a lock that it needs"
 _LOCKED_ROW = "another transaction has locked its row"
 
+#: Seconds that webhooks which are being delivered are waited for at the end.
+_FAREWELL = 5.0
+
 
 class Scheduler(celery.beat.Scheduler):
     """`celery -A app beat -S pgbeat.Scheduler`.
@@ -178,6 +181,8 @@ class Scheduler(celery.beat.Scheduler):
         if hasattr(self, "_leader"):  # a lazy instance has none
             self._forget()
             self._leader.drop()
+            # Another beat leads by now.
+            self._upkeep.close(_FAREWELL)
         super().close()
 
     @property

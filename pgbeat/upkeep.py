@@ -20,12 +20,12 @@ from pgbeat import (
     piecewise,
     recovery,
     turns,
-    webhook_outbox,
 )
 from pgbeat.config import Settings
 from pgbeat.lock_waits import Postponed
 from pgbeat.publisher import Publisher
 from pgbeat.retention import Pruner
+from pgbeat.webhook_deliverer import Deliverer
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
@@ -43,6 +43,7 @@ class Upkeep:
     def __init__(self, app: Celery, settings: Settings, publisher: Publisher) -> None:
         self._app, self._settings, self._publisher = app, settings, publisher
         self._pruner = Pruner(settings)
+        self._deliverer = Deliverer(settings)
         #: When to allot which lane (`time.monotonic()`).
         self._lanes: dict[tuple[str, str], float] = {}
         self._sweep_at = self._groups_at = self._prune_at = 0.0
@@ -57,14 +58,12 @@ class Upkeep:
         """Does what there is to do. `is_due`: a job's or a delivery's time has come; `is_idle`:
         there is time for what can wait."""
         now = time.monotonic()
+        if is_due:
+            self._deliverer.deliver()
         if now < self._away_until:
             return
         if is_due:
             self._try("the jobs that are due", lambda: self._hand_out_due(connection))
-            self._try(
-                "webhooks",
-                lambda: webhook_outbox.send_due(connection, self._publisher, self._settings),
-            )
         if now >= self._sweep_at:
             self._sweep_at = now + _SWEEP
             self._try("looking for lost executions", lambda: self._recover(connection))
@@ -100,10 +99,15 @@ class Upkeep:
         return max(0.0, min(times))
 
     def forget(self) -> None:
-        """Has everything looked at again."""
+        """Has everything looked at again by whichever beat leads next."""
+        self._deliverer.pause()
         self._lanes.clear()
         self._postponed.clear()
         self._sweep_at = self._groups_at = 0.0
+
+    def close(self, seconds: float) -> None:
+        """Waits so long for deliveries that are under way."""
+        self._deliverer.close(seconds)
 
     def _hand_out_due(self, connection: Connection) -> None:
         """Hands out the jobs whose time has come: all together, or in parts, where some of them

@@ -1,125 +1,105 @@
-"""The way of a delivery: sent to the workers by the leading beat, tried by one, tried again.
+"""What becomes of deliveries: which are due, what an attempt sends, how it came out.
 
-`next_at` of a delivery is when beat sends it; from then on it is a lease: of one that nobody took,
-or whose worker died, beat hears when that is over. No lock and no transaction is held while the
-receiver is asked.
+The leading beat's `webhook_deliverer` claims deliveries, which begins an attempt at each, and
+writes the outcomes. `next_at` of a delivery is when it is due; while an attempt is under way
+(`sent_at` is set) it is a lease: when that runs out, the beat died, and the next attempt is due. No
+lock and no transaction is held while the receiver is asked. Rows that others hold locked are left
+for later.
 """
 
 import json
-import logging
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, text
 
 from pgbeat import db, webhook_delivery, webhook_signatures, webhooks
 from pgbeat.config import Settings
-from pgbeat.errors import ConfigError
-from pgbeat.schedules import CHANNEL
 from pgbeat.webhook_delivery import Answer
 
-if TYPE_CHECKING:
-    from pgbeat.publisher import Publisher
-
-logger = logging.getLogger("celery.beat.pgbeat")
-
-#: The Celery task that delivers one.
-TASK = "pgbeat.deliver"
 #: Seconds after which the first, the second and the third failure are followed by an attempt.
 DELAYS = (5.0, 15.0, 45.0)
 #: A receiver that names a time later than that is heard up to here, in seconds.
 _LONGEST_DELAY = 3600.0
-#: Seconds that an attempt may take before another worker may think that its worker is dead: the
-#: request's own limit, and what a resolver takes at worst.
+#: Seconds that an attempt may take before its beat counts as dead: the request's own limit, and
+#: what a resolver takes at worst.
 _LEASE = 60.0
-#: Deliveries that are sent to the workers in one transaction, at most.
-_BATCH = 500
 
-# -- sent to the workers
+# -- claimed
 
-# Those whose last attempt was never heard of; those of a webhook that somebody disabled meanwhile.
+# Deliveries whose last attempt was never heard of, and those of a webhook that was disabled.
 _GIVE_UP = text(
     """
     UPDATE pgbeat.deliveries d
        SET state = 'failed', finished_at = now(), next_at = NULL, sent_at = NULL,
            log = log || jsonb_build_object('at', now(), 'error', CASE WHEN w.enabled
-               THEN 'nothing was heard of the last attempt: its worker was lost'
+               THEN 'nothing was heard of the last attempt: its beat was lost'
                ELSE 'the webhook was disabled' END)
       FROM pgbeat.webhooks w
-     WHERE w.id = d.webhook_id AND d.state = 'pending' AND d.id = ANY (ARRAY(
-           SELECT sent.id
-             FROM pgbeat.webhooks v CROSS JOIN LATERAL (
-                  SELECT id FROM pgbeat.deliveries u
-                   WHERE u.webhook_id = v.id AND u.sent_at IS NOT NULL AND u.next_at <= now()
-                     AND u.attempts >= :most) AS sent
-            WHERE v.namespace = :namespace AND v.enabled
-            UNION ALL
-           SELECT waiting.id
-             FROM pgbeat.webhooks v CROSS JOIN LATERAL (
-                  SELECT id FROM pgbeat.deliveries u
-                   WHERE u.webhook_id = v.id AND u.state = 'pending' AND u.next_at <= now()
-                   LIMIT 1000) AS waiting
-            WHERE v.namespace = :namespace AND NOT v.enabled))
+     WHERE w.id = d.webhook_id AND d.id = ANY (ARRAY(
+           SELECT u.id FROM pgbeat.deliveries u WHERE u.state = 'pending' AND u.id = ANY (ARRAY(
+               SELECT sent.id
+                 FROM pgbeat.webhooks v CROSS JOIN LATERAL (
+                      SELECT id FROM pgbeat.deliveries
+                       WHERE webhook_id = v.id AND sent_at IS NOT NULL AND next_at <= now()
+                         AND attempts >= :most) AS sent
+                WHERE v.namespace = :namespace AND v.enabled
+                UNION ALL
+               SELECT waiting.id
+                 FROM pgbeat.webhooks v CROSS JOIN LATERAL (
+                      SELECT id FROM pgbeat.deliveries
+                       WHERE webhook_id = v.id AND state = 'pending' AND next_at <= now()
+                       LIMIT 1000) AS waiting
+                WHERE v.namespace = :namespace AND NOT v.enabled))
+           FOR NO KEY UPDATE SKIP LOCKED))
     """
 )
-# Of each webhook, so many as it has slots: those that were sent and not heard of have theirs
-# already. Each time that nobody takes one the lease is twice as long: where all workers are busy
-# or away, no heap of messages is to grow.
-_SEND = text(
+# Of each webhook as many as it has slots: attempts under way have theirs, also those whose lease
+# ran out. Where not all can be had, those of webhooks with the fewest under way come first.
+_CLAIM = text(
     """
     WITH due AS (
         SELECT found.id
-          FROM pgbeat.webhooks w CROSS JOIN LATERAL (
-               (SELECT d.id, d.next_at FROM pgbeat.deliveries d
-                 WHERE d.webhook_id = w.id AND d.sent_at IS NOT NULL AND d.next_at <= now()
-                 ORDER BY d.next_at LIMIT w.slots)
-               UNION ALL
-               (SELECT d.id, d.next_at FROM pgbeat.deliveries d
-                 WHERE d.webhook_id = w.id AND d.state = 'pending' AND d.sent_at IS NULL
-                   AND d.next_at <= now()
-                 ORDER BY d.next_at
-                 LIMIT greatest(0, w.slots - (SELECT count(*) FROM pgbeat.deliveries u
-                     WHERE u.webhook_id = w.id AND u.sent_at IS NOT NULL)))) found
+          FROM pgbeat.webhooks w
+         CROSS JOIN LATERAL (
+               SELECT count(*) AS taken, count(*) FILTER (WHERE u.next_at > now()) AS under_way
+                 FROM pgbeat.deliveries u
+                WHERE u.webhook_id = w.id AND u.sent_at IS NOT NULL) busy
+         CROSS JOIN LATERAL (
+               SELECT each.id, each.next_at,
+                      busy.under_way + row_number() OVER (ORDER BY each.next_at) AS turn
+                 FROM ((SELECT d.id, d.next_at FROM pgbeat.deliveries d
+                         WHERE d.webhook_id = w.id AND d.sent_at IS NOT NULL
+                           AND d.next_at <= now()
+                         ORDER BY d.next_at LIMIT w.slots)
+                       UNION ALL
+                       (SELECT d.id, d.next_at FROM pgbeat.deliveries d
+                         WHERE d.webhook_id = w.id AND d.state = 'pending' AND d.sent_at IS NULL
+                           AND d.next_at <= now()
+                         ORDER BY d.next_at LIMIT greatest(0, w.slots - busy.taken))) each) found
          WHERE w.namespace = :namespace AND w.enabled
-         ORDER BY found.next_at LIMIT :batch)
+         ORDER BY found.turn, found.next_at LIMIT :limit),
+    free AS (
+        SELECT d.id FROM pgbeat.deliveries d
+         WHERE d.id = ANY (ARRAY(SELECT id FROM due)) AND d.state = 'pending'
+           AND d.next_at <= now()
+           FOR NO KEY UPDATE SKIP LOCKED)
     UPDATE pgbeat.deliveries d
-       SET sent_at = coalesce(d.sent_at, now()),
-           next_at = now() + least(interval '1 hour',
-               greatest(:lease * interval '1 second', now() - coalesce(d.sent_at, now())))
-      FROM due WHERE d.id = due.id AND d.state = 'pending' AND d.next_at <= now()
-    RETURNING d.id, d.attempts
+       SET attempts = d.attempts + 1, sent_at = now(),
+           next_at = now() + :lease * interval '1 second',
+           log = d.log || jsonb_build_object('at', now(), 'worker', CAST(:worker AS text))
+      FROM free, pgbeat.webhooks w
+     WHERE d.id = free.id AND w.id = d.webhook_id
+    RETURNING d.id, d.webhook_id, w.name, d.event, w.url, w.secret,
+              CASE WHEN w.previous_until > now() THEN w.previous_secret END,
+              d.payload::text, d.attempts, jsonb_array_length(d.log) - 1,
+              floor(extract(epoch FROM now()))::bigint
     """
 )
-
-
-def send_due(connection: Connection, publisher: "Publisher", settings: Settings) -> int:
-    """Sends the workers what is due to be delivered; how many. `connection` is in autocommit mode:
-    the messages and the lease commit together.
-
-    Where Celery can't make the message (there is no such queue, say), that is logged, and it is
-    tried again when the lease is over.
-    """
-    options = {"queue": settings.webhook_queue} if settings.webhook_queue else {}
-    where = {"namespace": settings.namespace}
-    try:
-        with db.transaction(connection):
-            connection.execute(_GIVE_UP, {**where, "most": 1 + len(DELAYS)})
-            values = {**where, "lease": _LEASE, "batch": _BATCH}
-            due = [(str(each), attempts) for each, attempts in connection.execute(_SEND, values)]
-            if due:
-                try:
-                    publisher.send(connection, TASK, due, options)
-                except ConfigError as error:
-                    logger.error("Webhooks can't be delivered: %s", error)
-    finally:
-        publisher.clear()
-    return len(due)
-
-
-# -- delivered by a worker
 
 
 @dataclass(frozen=True)
@@ -141,29 +121,28 @@ class Attempt:
     #: The time of the attempt: seconds since 1970.
     timestamp: int
 
+    def send(self, *, private: bool) -> Answer:
+        """Asks the receiver, with no transaction open. What goes wrong is in the answer."""
+        headers = webhook_signatures.headers(str(self.id), self.timestamp, self.body, self.secrets)
+        return webhook_delivery.post(self.url, headers, self.body, private=private)
 
-_BEGIN_SQL = """
-    UPDATE pgbeat.deliveries d
-       SET attempts = d.attempts + 1, sent_at = coalesce(d.sent_at, now()),
-           next_at = now() + :lease * interval '1 second',
-           log = d.log || jsonb_build_object('at', now(), 'worker', CAST(:worker AS text))
-      FROM pgbeat.webhooks w
-     WHERE {which} AND d.state = 'pending'
-       AND w.id = d.webhook_id AND w.enabled
-    RETURNING d.id, d.webhook_id, w.name, d.event, w.url, w.secret,
-              CASE WHEN w.previous_until > now() THEN w.previous_secret END,
-              d.payload::text, d.attempts, jsonb_array_length(d.log) - 1,
-              floor(extract(epoch FROM now()))::bigint
-"""
-_BEGIN = text(_BEGIN_SQL.format(which="d.id = CAST(:id AS uuid) AND d.attempts = :attempts"))
-_BEGIN_NEXT = text(
-    _BEGIN_SQL.format(
-        which="""d.id = (
-           SELECT u.id FROM pgbeat.deliveries u
-            WHERE u.webhook_id = :webhook_id AND u.state = 'pending' AND u.sent_at IS NULL
-              AND u.next_at <= now() ORDER BY u.next_at LIMIT 1 FOR UPDATE SKIP LOCKED)"""
-    )
-)
+
+def claim(connection: Connection, *, namespace: str, worker: str, limit: int) -> list[Attempt]:
+    """Begins an attempt at up to `limit` deliveries that are due; returns the attempts.
+
+    `worker` names this process in their logs. Deliveries whose last attempt was lost have failed.
+    """
+    where = {"namespace": namespace}
+    connection.execute(_GIVE_UP, {**where, "most": 1 + len(DELAYS)})
+    values = {**where, "limit": limit, "worker": worker, "lease": _LEASE}
+    found = []
+    for row in connection.execute(_CLAIM, values):
+        key, webhook_id, name, event, url, secret, previous, payload, *rest = row
+        signed_with = tuple(each for each in (secret, previous) if each is not None)
+        found.append(
+            Attempt(key, webhook_id, name, event, url, signed_with, payload.encode(), *rest)
+        )
+    return found
 
 
 _SECRETS = text(
@@ -180,100 +159,135 @@ def secrets(connection: Connection, webhook_id: int) -> tuple[str, ...]:
     return tuple(secret for secret in row if secret is not None)
 
 
-def begin(
-    connection: Connection, delivery_id: str, attempts: int, *, worker: str
-) -> Attempt | None:
-    """Begins an attempt at a delivery after so many; `None` where another worker did, or there is
-    nothing to deliver any more."""
-    values = {"id": delivery_id, "attempts": attempts}
-    return _begun(connection, _BEGIN, worker, **values)
+# -- finished
 
 
-def _begun(
-    connection: Connection, statement: TextClause, worker: str, **values: object
-) -> Attempt | None:
-    values |= {"worker": worker, "lease": _LEASE}
-    row = connection.execute(statement, values).one_or_none()
-    if row is None:
-        return None
-    key, webhook_id, name, event, url, secret, previous, payload, number, position, moment = row
-    signed_with = tuple(each for each in (secret, previous) if each is not None)
-    return Attempt(
-        key, webhook_id, name, event, url, signed_with, payload.encode(), number, position, moment
-    )
+class Outcome(NamedTuple):
+    """How an attempt came out."""
+
+    attempt: Attempt
+    answer: Answer
+
+    @property
+    def delay(self) -> float | None:
+        """Seconds after which the delivery is tried again; `None` if it is not."""
+        attempt, answer = self
+        if answer.is_delivered or answer.is_gone or attempt.number > len(DELAYS):
+            return None
+        return min(max(DELAYS[attempt.number - 1], answer.retry_after or 0.0), _LONGEST_DELAY)
+
+    @property
+    def state(self) -> str:
+        """The delivery's state from now on."""
+        if self.answer.is_delivered:
+            return "delivered"
+        return "failed" if self.delay is None else "pending"
+
+
+class _Finished(NamedTuple):
+    """An outcome as the statements take it."""
+
+    id: UUID
+    number: int
+    position: int
+    state: str
+    delay: float | None
+    entry: dict[str, Any]
+
+
+class _Counted(NamedTuple):
+    """What came of one webhook's attempts."""
+
+    id: int
+    delivered: int
+    has_failed: bool
 
 
 # A webhook that fails has one slot, and twice as many with each delivery that succeeds: a receiver
-# that hangs keeps no more than one worker waiting.
+# that hangs takes the time of one thread.
 _SLOTS = text(
     """
-    UPDATE pgbeat.webhooks
-       SET slots = CASE WHEN :delivered THEN least(slots * 2, :slots) ELSE 1 END
-     WHERE id = :webhook_id AND slots <> CASE WHEN :delivered THEN :slots ELSE 1 END
+    UPDATE pgbeat.webhooks w SET slots = changed.slots
+      FROM (SELECT v.id, n.slots
+              FROM json_to_recordset(CAST(:counted AS json))
+                   AS c (id bigint, delivered integer, has_failed boolean)
+              JOIN pgbeat.webhooks v ON v.id = c.id
+             CROSS JOIN LATERAL (SELECT CASE WHEN c.has_failed THEN 1 ELSE
+                   least(v.slots::bigint << least(c.delivered, 16), :slots) END::int AS slots) n
+             WHERE v.slots <> n.slots
+               FOR NO KEY UPDATE OF v SKIP LOCKED) changed
+     WHERE w.id = changed.id
     """
 )
+_OUTCOMES = """
+    SELECT * FROM json_to_recordset(CAST(:outcomes AS json)) AS o (
+        id uuid, number integer, position integer, state text, delay double precision, entry jsonb)
+"""
 # Late is as good as in time for what was delivered; of failures only the newest attempt's counts.
-_END = text(
-    """
-    UPDATE pgbeat.deliveries
-       SET state = :state, sent_at = NULL,
-           finished_at = CASE WHEN :state <> 'pending' THEN now() END,
-           next_at = CASE WHEN :state = 'pending' THEN now() + :delay * interval '1 second' END,
-           log = coalesce(jsonb_set(log, CAST(:path AS text[]),
-               (log #> CAST(:path AS text[])) || CAST(:entry AS jsonb)), log)
-     WHERE id = :id AND CASE WHEN :state = 'delivered' THEN state <> 'delivered'
-                        ELSE state = 'pending' AND attempts = :number END
-    RETURNING state
-    """
-)
-_NEXT = text(
+_IS_WANTED = """
+    CASE WHEN o.state = 'delivered' THEN d.state <> 'delivered'
+         ELSE d.state = 'pending' AND d.attempts = o.number END
+"""
+_FINISH = text(
     f"""
-    SELECT pg_notify('{CHANNEL}', 'deliveries')
-     WHERE EXISTS (SELECT FROM pgbeat.deliveries
-                    WHERE webhook_id = :webhook_id AND state = 'pending' AND sent_at IS NULL
-                      AND next_at <= now())
+    WITH o AS ({_OUTCOMES}), free AS (
+        SELECT d.id FROM pgbeat.deliveries d JOIN o USING (id)
+         WHERE {_IS_WANTED} FOR NO KEY UPDATE OF d SKIP LOCKED)
+    UPDATE pgbeat.deliveries d
+       SET state = o.state, sent_at = NULL,
+           finished_at = CASE WHEN o.state <> 'pending' THEN now() END,
+           next_at = CASE WHEN o.state = 'pending' THEN now() + o.delay * interval '1 second' END,
+           log = coalesce(jsonb_set(d.log, ARRAY[o.position::text],
+               (d.log -> o.position) || o.entry), d.log)
+      FROM o JOIN free USING (id) WHERE d.id = o.id
+    RETURNING d.id
+    """  # noqa: S608
+)
+_LEFT = text(
+    f"""
+    WITH o AS ({_OUTCOMES})
+    SELECT d.id FROM pgbeat.deliveries d JOIN o USING (id)
+     WHERE {_IS_WANTED} AND d.id <> ALL (CAST(:written AS uuid[]))
     """  # noqa: S608
 )
 
 
-def end(
-    connection: Connection, attempt: Attempt, answer: Answer, *, go_on: str | None = None
-) -> tuple[str | None, Attempt | None]:
-    """Writes how an attempt came out; the delivery's state from now on: `pending` when it is tried
-    again, `None` where somebody else has decided on it meanwhile.
+def finish(connection: Connection, outcomes: Sequence[Outcome]) -> Collection[UUID]:
+    """Writes outcomes of attempts at different deliveries, in one transaction.
 
-    With `go_on`, the name of a worker, and where it was delivered, also the attempt at the next
-    that the webhook has waiting, begun in the slot of this one. A receiver that says 410 has its
-    webhook disabled.
+    Returns the deliveries whose rows are locked elsewhere: their outcomes are to be written later.
+    A receiver that answered 410 has its webhook disabled.
     """
-    state, delay = "delivered", 0.0
-    if not answer.is_delivered:
-        is_last = answer.is_gone or attempt.number > len(DELAYS)
-        state = "failed" if is_last else "pending"
-        if not is_last:
-            delay = max(DELAYS[attempt.number - 1], answer.retry_after or 0.0)
-    which = {"webhook_id": attempt.webhook_id}
-    # The webhook before its deliveries, as those do who disable or delete it.
-    slots = {**which, "delivered": answer.is_delivered, "slots": webhooks.SLOTS}
+    counted: dict[int, _Counted] = {}
+    for attempt, answer in outcomes:
+        before = counted.get(attempt.webhook_id, _Counted(attempt.webhook_id, 0, False))
+        delivered = before.delivered + answer.is_delivered
+        has_failed = before.has_failed or not answer.is_delivered
+        counted[attempt.webhook_id] = _Counted(attempt.webhook_id, delivered, has_failed)
+    # Webhooks before their deliveries, in the order of those who disable or delete them.
+    slots = {"counted": db.recordset(counted.values()), "slots": webhooks.SLOTS}
     connection.execute(_SLOTS, slots)
+    values = {"outcomes": db.recordset([_finished(outcome) for outcome in outcomes])}
+    written = {str(each) for each in connection.scalars(_FINISH, values)}
+    for attempt, answer in outcomes:
+        if answer.is_gone and str(attempt.id) in written:
+            webhooks.disable(connection, attempt.webhook_id, "its receiver answered 410 Gone")
+    if len(written) == len(outcomes):
+        return []
+    return list(connection.scalars(_LEFT, {**values, "written": list(written)}))
+
+
+def _finished(outcome: Outcome) -> _Finished:
+    attempt, answer = outcome
     entry = {"status": answer.status, "error": answer.error, "ms": answer.ms}
-    values = {
-        "id": attempt.id,
-        "state": state,
-        "delay": min(delay, _LONGEST_DELAY),
-        "path": [str(attempt.position)],
-        "entry": json.dumps({name: value for name, value in entry.items() if value is not None}),
-        "number": attempt.number,
-    }
-    written: str | None = connection.scalar(_END, values)
-    if answer.is_gone:
-        webhooks.disable(connection, attempt.webhook_id, "its receiver answered 410 Gone")
-    following = None
-    if go_on is not None and answer.is_delivered:
-        following = _begun(connection, _BEGIN_NEXT, go_on, **which)
-    if following is None:  # the slot is for beat to fill
-        connection.execute(_NEXT, which)
-    return written, following
+    return _Finished(
+        attempt.id,
+        attempt.number,
+        attempt.position,
+        outcome.state,
+        outcome.delay,
+        {name: value for name, value in entry.items() if value is not None},
+    )
 
 
 # -- tried from here

@@ -408,7 +408,7 @@ QUERIES: dict[str, Query] = {
         lambda w, c: recovery.sweep(c, w.publisher, w.settings), 10_000
     ),
     "beat: deliveries that are due": Query(
-        lambda w, c: webhook_outbox.send_due(c, w.publisher, w.settings), 20_000
+        lambda w, c: webhook_outbox.claim(c, namespace="default", worker="b", limit=64), 20_000
     ),
     "beat: a step of pruning each table": Query(_round, 150_000, 200_000),
     "worker: a group goes on": Query(_advance),

@@ -51,6 +51,8 @@ class Receiver:
 
     def __init__(self) -> None:
         self.answers: deque[Behaviour] = deque()
+        #: What is done with all requests to a path.
+        self.by_path: dict[str, Behaviour] = {}
         self.received: list[Request] = []
         #: Set when those who `hang` may end.
         self.released = threading.Event()
@@ -60,7 +62,7 @@ class Receiver:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                behaviour: Behaviour = 200
+                behaviour = receiver.by_path.get(self.path, 200)
                 if receiver.answers:
                     behaviour = receiver.answers.popleft()
                 receiver.received.append(Request(self.path, headers, body))

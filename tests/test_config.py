@@ -164,7 +164,7 @@ def test_every_setting_can_be_set_by_the_app_and_by_the_environment() -> None:
         "condition_timeout": 2.5, "condition_threads": 3, "max_retries": 0, "retry_base": 1.5,
         "retry_cap": 99.0, "retention_days": 0.0, "retention_count": 5, "audit_days": 9.5,
         "track": "all", "job_max_attempts": 1, "job_retry_base": 2.5, "job_retry_cap": 7.0,
-        "webhook_private": True, "webhook_queue": "hooks",
+        "webhook_private": True,
     }  # fmt: skip
     by_app = Settings.load({f"pgbeat_{name}": value for name, value in values.items()}, {})
     by_environment = Settings.load(
@@ -239,7 +239,7 @@ def test_every_mistake_is_listed_in_one_error() -> None:
         "condition_timeout, condition_threads, max_retries, retry_base, retry_cap, retention_days, "
         "retention_count, audit_days, namespace, app, again_min, again_max, allowed_functions, "
         "track, job_max_attempts, job_retry_base, job_retry_cap, log_format, webhook_private, "
-        "webhook_queue, web_jwt_key, web_jwt_jwks, web_jwt_algorithms, web_jwt_issuer, "
+        "web_jwt_key, web_jwt_jwks, web_jwt_algorithms, web_jwt_issuer, "
         "web_jwt_audience, web_jwt_admin, web_tasks, web_direct, web_url, web_flower_url",
         "PGBEAT_LOCK_KEY: '1.5' is not a whole number",
         "PGBEAT_LOOP_INTERVAL: 'soon' is not a number",

@@ -1,11 +1,8 @@
 """Webhooks: what is told and to whom, written with what happened, delivered at least once."""
 
-import json
-import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -14,17 +11,17 @@ import pytest
 from celery import Celery
 from sqlalchemy import Connection, text
 
-from pgbeat import builtin_tasks, db, deliveries, executions, webhook_outbox, webhooks
+from pgbeat import db, deliveries, executions, webhook_outbox, webhooks
 from pgbeat.config import Settings, postgres_url
 from pgbeat.errors import AlreadyExists, InvalidJob, NotFound
 from pgbeat.executions import Run
-from pgbeat.publisher import Publisher, publisher
 from pgbeat.scheduler import Scheduler
 from pgbeat.tables import EVENTS
 from pgbeat.web.api.decisions import Tick, TickHistory
 from pgbeat.web.api.job_models import ExecutionDetail, FoundJob
 from pgbeat.web.api.schedule_models import FoundSchedule
 from pgbeat.webhook_delivery import Answer
+from pgbeat.webhook_outbox import Attempt, Outcome
 from pgbeat.webhook_signatures import new_secret
 from tests.conftest import sqlalchemy_url
 from tests.processes import Processes, until
@@ -46,10 +43,9 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture
 def app(app: Celery, database: str) -> Celery:
-    """The app, on pgbeat's transport, with pgbeat's own tasks; its webhooks may go to 127.0.0.1."""
+    """The app, on pgbeat's transport; its webhooks may go to 127.0.0.1."""
     app.conf.broker_url = f"pgbeat+{sqlalchemy_url(database)}"
     app.conf.pgbeat_webhook_private = True
-    assert builtin_tasks.deliver.name in app.tasks
     return app
 
 
@@ -72,24 +68,29 @@ def add(connection: Connection, receiver: Receiver) -> Add:
     return call
 
 
-@pytest.fixture
-def send(app: Celery, connection: Connection) -> Callable[[], int]:
-    """Sends what is due, as the leading beat does; how many."""
-    settings = Settings.load(app.conf)
-    made = publisher(app, settings, lambda: None)
-    return lambda: webhook_outbox.send_due(connection, made, settings)
+def claim(connection: Connection, limit: int = 100, namespace: str = "default") -> list[Attempt]:
+    """Begins attempts at what is due, as the leading beat does."""
+    with db.transaction(connection):
+        return webhook_outbox.claim(connection, namespace=namespace, worker="b1", limit=limit)
+
+
+def finish(connection: Connection, *outcomes: Outcome) -> Collection[uuid.UUID]:
+    """Writes how attempts came out; those that are locked."""
+    with db.transaction(connection):
+        return webhook_outbox.finish(connection, outcomes)
 
 
 @pytest.fixture
-def deliver(app: Celery, sql: Sql) -> Callable[[], None]:
-    """Does what a worker would with the messages there are, here."""
+def deliver(app: Celery, connection: Connection) -> Callable[[], int]:
+    """Delivers what is due, one after the other; how many."""
 
-    def call() -> None:
-        for (payload,) in sql("DELETE FROM kombu_message RETURNING payload"):
-            message = json.loads(payload)
-            assert message["headers"]["task"] == "pgbeat.deliver"
-            args = message["headers"]["argsrepr"].strip("()").split(", ")
-            app.tasks["pgbeat.deliver"](args[0].strip("'"), int(args[1]))
+    def call() -> int:
+        private = Settings.load(app.conf).webhook_private
+        attempts = claim(connection)
+        outcomes = [Outcome(attempt, attempt.send(private=private)) for attempt in attempts]
+        if outcomes:
+            assert finish(connection, *outcomes) == []
+        return len(outcomes)
 
     return call
 
@@ -168,8 +169,8 @@ def test_no_row_that_is_handed_out_has_the_secret(
     assert row.secret_hint == f"whsec_…{secret[-4:]}"
     happen(sql)
     [(key,)] = sql("SELECT id FROM pgbeat.deliveries")
-    attempt = webhook_outbox.begin(connection, str(key), 0, worker="w1")
-    assert attempt is not None and attempt.secrets == (secret,)
+    (attempt,) = claim(connection)
+    assert (attempt.id, attempt.secrets) == (key, (secret,))
     for thing in (row, attempt, webhooks.listing(connection), deliveries.listing(connection, 1)):
         assert secret not in repr(thing)
 
@@ -348,7 +349,6 @@ def test_failed_ticks_and_the_schedule_that_they_disable(
     add: Add,
     sql: Sql,
     receiver: Receiver,
-    deliver: Callable[[], None],
 ) -> None:
     secret = add(events=["tick.failed", "schedule.disabled"])
     sql(
@@ -359,7 +359,7 @@ def test_failed_ticks_and_the_schedule_that_they_disable(
     for _ in range(2):
         sql("UPDATE pgbeat.schedules SET next_run = now() - interval '1 second'")
         assert scheduler.run_due() == 1
-    deliver()
+    until(lambda: scheduler.run_due() == 0 and states(sql) == [("delivered", 1)] * 3)
     assert [request.is_signed_with(secret) for request in receiver.received] == [True] * 3
     by_type: dict[str, list[Any]] = {}
     for request in receiver.received:
@@ -388,178 +388,102 @@ def test_a_schedule_that_is_done_is_not_disabled(beat: Beat, add: Add, sql: Sql)
     assert [event for _, event in told(sql)].count("schedule.disabled") == 1
 
 
-def test_beat_sends_what_is_due_and_says_when_the_next_is(beat: Beat, add: Add, sql: Sql) -> None:
-    add()
-    happen(sql)
-    scheduler = beat()
-    scheduler.run_due()
-    assert len(sql("SELECT 1 FROM kombu_message")) == 1
-    [(seconds,)] = sql("SELECT extract(epoch FROM pgbeat.next_delivery('default') - now())")
-    assert 30 < seconds <= 60
-    assert sql("SELECT pgbeat.next_delivery('other')") == [(None,)]
-
-
 def test_another_namespace_s_are_left_to_its_beat(
-    beat: Beat, app: Celery, add: Add, sql: Sql
+    beat: Beat, app: Celery, add: Add, sql: Sql, receiver: Receiver
 ) -> None:
-    add(namespace="other")
+    add()
+    add("elsewhere", namespace="other")
+    happen(sql)
     happen(sql, namespace="other")
-    beat().run_due()
-    assert sql("SELECT 1 FROM kombu_message") == []
+    first = beat()
+    until(lambda: first.run_due() == 0 and ("delivered", 1) in states(sql))
+    assert sorted(states(sql)) == [("delivered", 1), ("pending", 0)]
     app.conf.pgbeat_namespace = "other"
-    beat().run_due()
-    assert len(sql("SELECT 1 FROM kombu_message")) == 1
+    second = beat()
+    until(lambda: second.run_due() == 0 and states(sql) == [("delivered", 1)] * 2)
+    assert sorted(request.path for request in receiver.received) == ["/elsewhere", "/w"]
 
 
 # -- the outbox --------------------------------------------------------------------------------
 
 
-def test_the_message_is_no_job(app: Celery, connection: Connection, add: Add, sql: Sql) -> None:
-    app.conf.pgbeat_webhook_queue = "hooks"
-    add()
-    happen(sql, 3)
-    settings = Settings.load(app.conf)
-    made = publisher(app, settings, lambda: None)
-    assert webhook_outbox.send_due(connection, made, settings) == 3
-    found = sql(
-        "SELECT q.name, m.job_id, m.payload::jsonb -> 'headers' ->> 'task', "
-        "m.payload::jsonb -> 'headers' ? 'pgbeat_job' "
-        "FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id"
-    )
-    assert found == [("hooks", None, "pgbeat.deliver", False)] * 3
-
-
-def test_nothing_is_sent_twice_until_its_lease_is_over(
-    send: Callable[[], int], add: Add, sql: Sql
+def test_nothing_is_begun_twice_until_its_lease_is_over(
+    connection: Connection, add: Add, sql: Sql
 ) -> None:
     add()
     happen(sql)
-    assert (send(), send()) == (1, 0)
-    sql("DELETE FROM kombu_message")  # as a broker that lost it
+    assert (len(claim(connection)), len(claim(connection))) == (1, 0)
+    [(seconds,)] = sql("SELECT extract(epoch FROM pgbeat.next_delivery('default') - now())")
+    assert 30 < seconds <= 60
     hurry(sql)
-    assert (send(), send()) == (1, 0)
-    assert states(sql) == [("pending", 0)]
+    assert (len(claim(connection)), len(claim(connection))) == (1, 0)
+    assert states(sql) == [("pending", 2)]
 
 
-def test_each_time_that_nobody_takes_it_the_lease_is_longer(
-    send: Callable[[], int], add: Add, sql: Sql
+def test_where_not_all_can_be_had_each_webhook_has_its_share(
+    connection: Connection, add: Add, sql: Sql
 ) -> None:
-    """Where all workers are away for a night, a few messages wait for them and no heap."""
-    add()
-    happen(sql)
-    for age, lease in ((0, 60), (30, 60), (120, 120), (1000, 1000), (100_000, 3600)):
-        sql(
-            "UPDATE pgbeat.deliveries SET next_at = now(), "
-            "sent_at = CASE WHEN %s > 0 THEN now() - %s * interval '1 second' END",
-            age, age,
-        )  # fmt: skip
-        assert send() == 1
-        [(seconds,)] = sql("SELECT extract(epoch FROM next_at - now()) FROM pgbeat.deliveries")
-        assert lease - 30 < seconds < lease + 30
+    """Also one that has fewer under way, and whose events came last."""
+    add("first", events=["tick.failed"])
+    happen(sql, 20)
+    assert len(claim(connection, 4)) == 4
+    add("second", events=["tick.failed"])
+    happen(sql, 20)
+    assert [attempt.webhook for attempt in claim(connection, 4)] == ["second"] * 4
+    found = [attempt.webhook for attempt in claim(connection, 4)]
+    assert sorted(found) == ["first"] * 2 + ["second"] * 2
 
 
-def test_message_and_lease_commit_together(
-    app: Celery, connection: Connection, add: Add, sql: Sql
-) -> None:
-    class Interrupted(Exception):
-        """The beat ends between the two."""
-
-    add()
-    happen(sql)
-    settings = Settings.load(app.conf)
-    made: Publisher = publisher(app, settings, lambda: None)
-
-    class Dying:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(made, name)
-
-        def send(self, *args: Any) -> None:
-            made.send(*args)
-            raise Interrupted
-
-    with pytest.raises(Interrupted):
-        webhook_outbox.send_due(connection, Dying(), settings)
-    assert sql("SELECT 1 FROM kombu_message") == []
-    assert sql("SELECT sent_at FROM pgbeat.deliveries WHERE next_at <= now()") == [(None,)]
-    assert webhook_outbox.send_due(connection, made, settings) == 1
-
-
-def test_a_queue_that_the_app_has_not_is_said_and_tried_later(
-    app: Celery, connection: Connection, add: Add, sql: Sql, caplog: pytest.LogCaptureFixture
-) -> None:
-    app.conf.task_create_missing_queues = False
-    app.conf.pgbeat_webhook_queue = "nowhere"
-    add()
-    happen(sql)
-    settings = Settings.load(app.conf)
-    with caplog.at_level(logging.ERROR):
-        webhook_outbox.send_due(connection, publisher(app, settings, lambda: None), settings)
-    assert "pgbeat.deliver can't be published: QueueNotFound" in caplog.text
-    assert sql("SELECT 1 FROM kombu_message") == []
-    assert sql("SELECT 1 FROM pgbeat.deliveries WHERE next_at <= now()") == []
-
-
-def test_a_receiver_that_is_down_has_one_worker_s_time(
-    send: Callable[[], int], connection: Connection, add: Add, sql: Sql
+def test_a_receiver_that_is_down_has_one_attempt_at_a_time(
+    connection: Connection, add: Add, sql: Sql
 ) -> None:
     add()
     add("other")
     happen(sql, 40)
+    under_way: dict[str, list[Attempt]] = {"w": [], "other": []}
 
-    def of(name: str) -> list[tuple[str, int]]:
-        return [
-            (str(key), attempts)
-            for key, attempts in sql(
-                "SELECT d.id, attempts FROM pgbeat.deliveries d JOIN pgbeat.webhooks w "
-                "ON w.id = webhook_id WHERE sent_at IS NOT NULL AND w.name = %s",
-                name,
-            )
-        ]
+    def begin() -> tuple[int, int]:
+        for attempt in claim(connection):
+            under_way[attempt.webhook].append(attempt)
+        return len(under_way["w"]), len(under_way["other"])
+
+    def end(name: str, answer: Answer) -> None:
+        finish(connection, Outcome(under_way[name].pop(), answer))
 
     def due() -> bool:
         [(is_due,)] = sql("SELECT pgbeat.next_delivery('default') <= now()")
         return bool(is_due)
 
-    def finish(name: str, answer: Answer) -> None:
-        key, attempts = of(name)[0]
-        attempt = webhook_outbox.begin(connection, key, attempts, worker="w1")
-        assert attempt is not None
-        with db.transaction(connection):
-            webhook_outbox.end(connection, attempt, answer)
-
-    assert send() == 16
-    assert (len(of("w")), len(of("other"))) == (8, 8)
+    assert begin() == (8, 8)
     assert not due()  # though more wait: all slots are taken
-    assert send() == 0
-    finish("other", OK)
+    assert begin() == (8, 8)
+    end("other", OK)
     assert due()
-    finish("w", DOWN)
-    assert send() == 1
-    assert (len(of("w")), len(of("other"))) == (7, 8)
+    end("w", DOWN)
+    assert begin() == (7, 8)
     for expected in (6, 5, 4, 3, 2, 1, 1, 1):
-        finish("w", DOWN)
-        send()
-        assert len(of("w")) == expected
+        end("w", DOWN)
+        assert begin() == (expected, 8)
     for expected in (2, 4, 8, 8):
-        finish("w", OK)
-        send()
-        assert len(of("w")) == expected
+        end("w", OK)
+        assert begin() == (expected, 8)
 
 
 # -- attempts ----------------------------------------------------------------------------------
 
 
-def begun(connection: Connection, sql: Sql) -> webhook_outbox.Attempt:
-    """The next attempt at the only delivery."""
-    [(key, attempts)] = sql("SELECT id, attempts FROM pgbeat.deliveries")
-    attempt = webhook_outbox.begin(connection, str(key), attempts, worker="w1")
-    assert attempt is not None
+def begun(connection: Connection, sql: Sql) -> Attempt:
+    """The next attempt at the only delivery, whether it is due or not."""
+    hurry(sql)
+    (attempt,) = claim(connection)
     return attempt
 
 
-def end(connection: Connection, attempt: webhook_outbox.Attempt, answer: Answer) -> str | None:
-    with db.transaction(connection):
-        return webhook_outbox.end(connection, attempt, answer)[0]
+def end(connection: Connection, attempt: Attempt, answer: Answer) -> str:
+    """Finishes an attempt; the delivery's state."""
+    assert finish(connection, Outcome(attempt, answer)) == []
+    query = text("SELECT state FROM pgbeat.deliveries WHERE id = :id")
+    return str(connection.scalar(query, {"id": attempt.id}))
 
 
 def test_three_retries_then_it_failed(connection: Connection, add: Add, sql: Sql) -> None:
@@ -590,82 +514,84 @@ def test_a_receiver_may_ask_for_more_time(
     assert seconds - 3 < found <= seconds
 
 
-def test_who_has_delivered_goes_on_with_the_next(
-    connection: Connection, add: Add, sql: Sql
-) -> None:
-    """In the slot of the one before, and only with what nobody has."""
-    add()
-    for _ in range(3):
-        happen(sql)
-    first, second, third = (
-        str(key) for (key,) in sql("SELECT id FROM pgbeat.deliveries ORDER BY next_at, id")
+def test_many_outcomes_in_one_transaction(connection: Connection, add: Add, sql: Sql) -> None:
+    """Each goes to its own delivery and webhook; those of rows that are locked are left."""
+    add("good", events=["tick.failed"])
+    add("bad", events=["tick.failed"])
+    happen(sql, 3)
+    attempts = claim(connection)
+    assert len(attempts) == 6
+    locked = attempts[0].id
+    outcomes = [Outcome(a, OK if a.webhook == "good" else DOWN) for a in attempts]
+    with psycopg.connect(sql_dsn(connection)) as other:
+        other.execute("SELECT FROM pgbeat.deliveries WHERE id = %s FOR UPDATE", [locked])
+        other.execute("SELECT FROM pgbeat.webhooks FOR UPDATE")
+        assert list(finish(connection, *outcomes)) == [locked]
+        assert sorted(states(sql)).count(("pending", 1)) in (3, 4)
+    assert finish(connection, outcomes[0]) == []
+    found = sql(
+        "SELECT w.name, d.state, d.log -> 0 ->> 'status', count(*) FROM pgbeat.deliveries d "
+        "JOIN pgbeat.webhooks w ON w.id = webhook_id GROUP BY 1, 2, 3 ORDER BY 1"
     )
-    sql("UPDATE pgbeat.deliveries SET sent_at = now() WHERE id = %s", [second])
-    attempt = webhook_outbox.begin(connection, first, 0, worker="w1")
-    assert attempt is not None
-    with db.transaction(connection):
-        state, following = webhook_outbox.end(connection, attempt, OK, go_on="w1")
-    assert state == "delivered" and following is not None
-    assert (str(following.id), following.number) == (third, 1)
-    assert sql("SELECT count(*) FROM pgbeat.deliveries WHERE sent_at IS NOT NULL") == [(2,)]
-    with db.transaction(connection):
-        assert webhook_outbox.end(connection, following, OK, go_on="w1") == ("delivered", None)
-    sql("UPDATE pgbeat.deliveries SET sent_at = NULL WHERE id = %s", [second])
-    happen(sql)
-    attempt = webhook_outbox.begin(connection, second, 0, worker="w1")
-    assert attempt is not None
-    with db.transaction(connection):  # a receiver that fails is left alone
-        assert webhook_outbox.end(connection, attempt, DOWN, go_on="w1") == ("pending", None)
+    assert found == [("bad", "pending", "503", 3), ("good", "delivered", "200", 3)]
 
 
-def test_one_worker_begins_an_attempt(connection: Connection, add: Add, sql: Sql) -> None:
+def sql_dsn(connection: Connection) -> str:
+    """The connection's DSN, for psycopg."""
+    url = connection.engine.url.set(drivername="postgresql")
+    return url.render_as_string(hide_password=False)
+
+
+def test_what_is_locked_is_begun_later(
+    connection: Connection, database: str, add: Add, sql: Sql
+) -> None:
     add()
-    happen(sql)
-    attempt = begun(connection, sql)
-    again = webhook_outbox.begin(connection, str(attempt.id), 0, worker="w2")
-    assert again is None
-    assert webhook_outbox.begin(connection, str(uuid.uuid4()), 0, worker="w2") is None
+    happen(sql, 2)
+    [(key,), _] = sql("SELECT id FROM pgbeat.deliveries ORDER BY created_at, id")
+    with psycopg.connect(database) as other:
+        other.execute("SELECT FROM pgbeat.deliveries WHERE id = %s FOR UPDATE", [key])
+        assert [attempt.id == key for attempt in claim(connection)] == [False]
+    assert [attempt.id for attempt in claim(connection)] == [key]
 
 
 def test_an_outcome_that_comes_late(connection: Connection, add: Add, sql: Sql) -> None:
-    """A worker was stopped for so long that another one tried too: a failure of the first says
+    """A beat was stopped for so long that another one tried too: a failure of the first says
     nothing any more, a success does."""
     add()
     happen(sql)
     first, second = begun(connection, sql), begun(connection, sql)
-    assert end(connection, first, DOWN) is None
-    assert states(sql) == [("pending", 2)]
+    assert end(connection, first, DOWN) == "pending"
+    assert sql("SELECT state, attempts, sent_at IS NOT NULL FROM pgbeat.deliveries") == [
+        ("pending", 2, True)
+    ]
     assert end(connection, first, OK) == "delivered"
-    assert end(connection, second, DOWN) is None
+    assert end(connection, second, DOWN) == "delivered"
     assert states(sql) == [("delivered", 2)]
     (row,) = deliveries.listing(connection, 1)
     assert [entry.get("status") for entry in row.log] == [200, None]
 
 
-def test_the_last_attempt_was_lost(
-    send: Callable[[], int], connection: Connection, add: Add, sql: Sql
-) -> None:
+def test_the_last_attempt_was_lost(connection: Connection, add: Add, sql: Sql) -> None:
     add()
     happen(sql)
     for _ in range(4):
         begun(connection, sql)
     hurry(sql)
-    assert send() == 0
+    assert claim(connection) == []
     assert states(sql) == [("failed", 4)]
     (row,) = deliveries.listing(connection, 1)
-    assert row.log[-1]["error"] == "nothing was heard of the last attempt: its worker was lost"
+    assert row.log[-1]["error"] == "nothing was heard of the last attempt: its beat was lost"
     assert sql("SELECT pgbeat.next_delivery('default')") == [(None,)]
 
 
 def test_gone(
-    send: Callable[[], int], connection: Connection, add: Add, sql: Sql, receiver: Receiver,
-    deliver: Callable[[], None],
-) -> None:  # fmt: skip
+    deliver: Callable[[], int], connection: Connection, add: Add, sql: Sql, receiver: Receiver
+) -> None:
     add()
     happen(sql, 3)
+    sql("UPDATE pgbeat.webhooks SET slots = 1")
     receiver.answers.append(410)
-    send()
-    deliver()
+    assert deliver() == 1
     row = webhooks.get(connection, "w")
     assert (row.enabled, row.disabled_reason) == (False, "its receiver answered 410 Gone")
     assert {state for state, _ in states(sql)} == {"failed"}
@@ -677,28 +603,22 @@ def test_gone(
     assert len(told(sql)) == 4
 
 
-def test_a_webhook_disabled_by_plain_sql(
-    send: Callable[[], int], connection: Connection, add: Add, sql: Sql
-) -> None:
+def test_a_webhook_disabled_by_plain_sql(connection: Connection, add: Add, sql: Sql) -> None:
     """What was under way or waits for it has failed, and beat doesn't go round for it."""
     add()
     happen(sql)
     sql("UPDATE pgbeat.webhooks SET enabled = false")
-    assert webhook_outbox.begin(connection, str(sql("SELECT id FROM pgbeat.deliveries")[0][0]), 0,
-                                worker="w1") is None  # fmt: skip
-    assert send() == 0
+    assert claim(connection) == []
     assert states(sql) == [("failed", 0)]
     (row,) = deliveries.listing(connection, 1)
     assert row.log[-1]["error"] == "the webhook was disabled"
 
 
 def test_no_lock_and_no_transaction_while_the_receiver_is_asked(
-    send: Callable[[], int], deliver: Callable[[], None], database: str, add: Add, sql: Sql,
-    receiver: Receiver, connection: Connection,
-) -> None:  # fmt: skip
+    deliver: Callable[[], int], database: str, add: Add, sql: Sql, receiver: Receiver
+) -> None:
     add()
     happen(sql)
-    send()
     receiver.answers.append(receiver.hang)
     worker = threading.Thread(target=deliver)
     worker.start()
@@ -718,17 +638,15 @@ def test_no_lock_and_no_transaction_while_the_receiver_is_asked(
 
 
 def test_redirects_and_private_networks(
-    app: Celery, send: Callable[[], int], deliver: Callable[[], None], add: Add, sql: Sql,
-    receiver: Receiver, connection: Connection,
+    app: Celery, deliver: Callable[[], int], add: Add, sql: Sql, receiver: Receiver,
+    connection: Connection,
 ) -> None:  # fmt: skip
     add(url=f"http://localhost:{receiver.port}/")
     receiver.answers.append(answering(302, Location=receiver.url("/elsewhere")))
     happen(sql)
-    send()
     deliver()
     app.conf.pgbeat_webhook_private = False
     hurry(sql)
-    send()
     deliver()
     assert len(receiver.received) == 1
     (row,) = deliveries.listing(connection, 1)
@@ -742,9 +660,8 @@ def test_redirects_and_private_networks(
 
 
 def test_redelivered_with_its_id_and_new_attempts(
-    send: Callable[[], int], deliver: Callable[[], None], add: Add, sql: Sql, receiver: Receiver,
-    connection: Connection,
-) -> None:  # fmt: skip
+    deliver: Callable[[], int], add: Add, sql: Sql, receiver: Receiver, connection: Connection
+) -> None:
     add()
     happen(sql)
     for _ in range(4):
@@ -756,12 +673,10 @@ def test_redelivered_with_its_id_and_new_attempts(
     receiver.answers.append(500)
     for _ in range(2):
         hurry(sql)
-        assert send() == 1
-        deliver()
+        assert deliver() == 1
     assert states(sql) == [("delivered", 2)]
     assert deliveries.redeliver(connection, [str(key)], by="user:alice") == 1
-    assert send() == 1
-    deliver()
+    assert deliver() == 1
     assert {request.id for request in receiver.received} == {str(key)}
     assert len(receiver.received) == 3
     (row,) = deliveries.listing(connection, 1)
@@ -823,8 +738,8 @@ def test_the_hot_statements_read_indexes(connection: Connection, add: Add, sql: 
         "  FROM (SELECT n, n % 100 = 0 AS is_open FROM generate_series(1, 20000) n) each"
     )
     sql("VACUUM ANALYZE pgbeat.deliveries")
-    values = {"namespace": "default", "lease": 60.0, "batch": 500, "most": 4}
-    for statement in (webhook_outbox._SEND, webhook_outbox._GIVE_UP, deliveries._COUNTS):
+    values = {"namespace": "default", "lease": 60.0, "limit": 64, "most": 4, "worker": "b"}
+    for statement in (webhook_outbox._CLAIM, webhook_outbox._GIVE_UP, deliveries._COUNTS):
         names = {name: values[name] for name in statement.compile().params}
         explained = text(f"EXPLAIN {statement.text}")
         plan = "\n".join(connection.execute(explained, names).scalars())
@@ -865,11 +780,10 @@ def received(receiver: Receiver, number: int) -> list[Request]:
 def test_a_receiver_that_fails_twice_and_then_accepts(
     processes: Processes, add: Add, sql: Sql, receiver: Receiver, connection: Connection
 ) -> None:
+    """No worker runs."""
     secret = add(events=["tick.failed"])
     receiver.answers += [500, 503]
-    beat = processes.beat()
-    worker = processes.worker(app="tests.tracked_app", PGBEAT_WEBHOOK_PRIVATE="1")
-    worker.says("ready.")
+    beat = processes.beat(PGBEAT_WEBHOOK_PRIVATE="1")
     broken_schedule(sql)
     impatient(sql, lambda: states(sql) == [("delivered", 3)])
     first, *others = receiver.received
@@ -880,31 +794,37 @@ def test_a_receiver_that_fails_twice_and_then_accepts(
     (row,) = deliveries.listing(connection, 1)
     assert str(row.id) == first.id
     assert [entry["status"] for entry in row.log] == [500, 503, 200]
-    worker.says("delivered in")
-    assert "Webhook 'w': tick.failed" in worker.output
-    assert sql("SELECT 1 FROM pgbeat.executions") == []
-    for process in (beat, worker):
-        assert secret not in process.output
-        assert secret.removeprefix("whsec_") not in process.output
-        assert receiver.url("/w") not in process.output
+    beat.says("delivered in")
+    assert "Webhook 'w': tick.failed" in beat.output
+    assert secret not in beat.output
+    assert secret.removeprefix("whsec_") not in beat.output
+    assert receiver.url("/w") not in beat.output
+
+
+def test_a_retry_is_made_in_time(
+    beat: Beat, add: Add, sql: Sql, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without that anybody tells the beat."""
+    monkeypatch.setattr(webhook_outbox, "DELAYS", (0.2, 0.2, 0.2))
+    add()
+    receiver.answers += [500, 500]
+    happen(sql)
+    beat().run_due()
+    until(lambda: states(sql) == [("delivered", 3)])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("transport", ["sqla", "pgbeat"])
-def test_the_worker_is_killed_in_the_middle(
-    transport: str, processes: Processes, add: Add, sql: Sql, receiver: Receiver
+def test_the_beat_is_killed_in_the_middle(
+    processes: Processes, add: Add, sql: Sql, receiver: Receiver
 ) -> None:
-    app = "tests.tracked_app" if transport == "sqla" else "tests.webhook_app"
     secret = add(events=["tick.failed"])
     receiver.answers.append(receiver.hang)
-    processes.beat(app=app)
-    worker = processes.worker("-P", "prefork", "-c", "1", app=app, PGBEAT_WEBHOOK_PRIVATE="1")
-    worker.says("ready.")
+    beat = processes.beat(PGBEAT_WEBHOOK_PRIVATE="1")
     broken_schedule(sql)
     received(receiver, 1)
-    worker.kill_group()
+    beat.kill_group()
     assert states(sql) == [("pending", 1)]
-    processes.worker(app=app, PGBEAT_WEBHOOK_PRIVATE="1").says("ready.")
+    processes.beat(PGBEAT_WEBHOOK_PRIVATE="1").says("This beat leads")
     hurry(sql)  # the lease is over
     sql("NOTIFY pgbeat_schedules, 'deliveries'")
     until(lambda: states(sql) == [("delivered", 2)])
@@ -914,33 +834,50 @@ def test_the_worker_is_killed_in_the_middle(
 
 
 @pytest.mark.slow
-def test_a_receiver_that_hangs_keeps_no_job_waiting(
+def test_a_beat_that_ends_waits_briefly_for_its_deliveries(
     processes: Processes, add: Add, sql: Sql, receiver: Receiver
 ) -> None:
-    """Of two processes one at most is with the receiver, once it is known to hang."""
+    """One that comes out meanwhile is written, one that hangs is left to its lease."""
     add(events=["tick.failed"])
-    receiver.answers += [receiver.hang] * 100
-    processes.beat()
-    worker = processes.worker(
-        "-P", "threads", "-c", "2", app="tests.tracked_app", PGBEAT_WEBHOOK_PRIVATE="1"
-    )
+    add("hanging", events=["tick.failed"])
+    slow = threading.Event()
+
+    def answer_slowly(handler: Any) -> None:
+        slow.wait(60)
+        handler.answer(200)
+
+    receiver.by_path |= {"/hanging": receiver.hang, "/w": answer_slowly}
+    beat = processes.beat(PGBEAT_WEBHOOK_PRIVATE="1")
+    happen(sql)
+    received(receiver, 2)
+    beat.terminate()
+    beat.says("Waiting for 2 webhook deliveries", 10)
+    slow.set()
+    assert beat.wait(15) == 0
+    assert sorted(states(sql)) == [("delivered", 1), ("pending", 1)]
+
+
+@pytest.mark.slow
+def test_a_receiver_that_hangs_keeps_no_job_and_no_other_webhook_waiting(
+    processes: Processes, add: Add, sql: Sql, receiver: Receiver
+) -> None:
+    add("hanging", events=["tick.failed"])
+    add(events=["tick.failed"])
+    receiver.by_path["/hanging"] = receiver.hang
+    processes.beat(app="tests.webhook_app", PGBEAT_WEBHOOK_PRIVATE="1").says("This beat leads")
+    worker = processes.worker("-P", "prefork", "-c", "2", app="tests.webhook_app")
     worker.says("ready.")
-    sql("UPDATE pgbeat.webhooks SET slots = 1")
     happen(sql, 50)
-    received(receiver, 1)
+    until(lambda: [each.path for each in receiver.received].count("/hanging"))
     sql(
         "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
-        "VALUES ('job', 'tests.note', '1 hour', now())"
+        "SELECT 'job ' || n, 'tests.add', '1 hour', now() FROM generate_series(1, 20) n"
     )
-
-    def noted() -> Any:
-        with suppress(psycopg.errors.UndefinedTable):
-            return sql("SELECT 1 FROM notes")
-        return None
-
-    until(noted, 8)
-    assert len(receiver.received) <= 2
-    assert [state for state, _ in states(sql)] == ["pending"] * 50
+    completed = "SELECT count(*) FROM pgbeat.jobs WHERE state = 'completed'"
+    until(lambda: sql(completed) == [(20,)], 8)  # a request gives up after ten seconds
+    until(lambda: states(sql).count(("delivered", 1)) == 50, 8)
+    assert sum(each.path == "/hanging" for each in receiver.received) <= webhooks.SLOTS
+    assert "pgbeat.deliver[" not in worker.output
 
 
 @pytest.mark.slow
@@ -949,12 +886,25 @@ def test_many_are_delivered_each_once_where_nothing_goes_wrong(
 ) -> None:
     add(events=["tick.failed"])
     add("second", events=["tick.failed"])
-    processes.beat(app="tests.webhook_app")
     for _ in range(2):
-        processes.worker(
-            "-P", "prefork", "-c", "2", app="tests.webhook_app", PGBEAT_WEBHOOK_PRIVATE="1"
-        )
+        processes.beat(PGBEAT_WEBHOOK_PRIVATE="1")
     happen(sql, 200)
     until(lambda: set(states(sql)) == {("delivered", 1)}, 90)
     assert len(receiver.received) == 400
     assert len({request.id for request in receiver.received}) == 400
+
+
+@pytest.mark.slow
+def test_a_message_of_an_earlier_beat_does_no_harm(
+    processes: Processes, app: Celery, add: Add, sql: Sql, receiver: Receiver
+) -> None:
+    """Beats once had workers deliver."""
+    add()
+    happen(sql)
+    [(key,)] = sql("SELECT id FROM pgbeat.deliveries")
+    worker = processes.worker(app="tests.webhook_app")
+    worker.says("ready.")
+    app.send_task("pgbeat.deliver", (str(key), 0))
+    worker.says(f"Delivery {key} is left to the leading beat")
+    assert states(sql) == [("pending", 0)]
+    assert receiver.received == []

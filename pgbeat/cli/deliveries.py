@@ -90,7 +90,7 @@ def _entry(entry: dict[str, Any]) -> str:
 def redeliver_command(
     target: Target, ids: tuple[UUID, ...], failed_of: str | None, dry_run: bool
 ) -> None:
-    """Deliver again, by beat and workers, what failed or was lost at the receiver's end.
+    """Deliver again, by the leading beat, what failed or was lost at the receiver's end.
 
     It goes with the id that it had, and has as many attempts as the first time.
     """
