@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from pgbeat import job_headers, orders, permissions, placeholders, reserved
 from pgbeat.config import Settings
+from pgbeat.details import Details
 from pgbeat.errors import InvalidJob
 from pgbeat.job_policies import JobPolicy, is_storable, stored
 from pgbeat.jobs import NewJob, State
@@ -48,6 +49,10 @@ class Order(NamedTuple):
     run_at: datetime | None = None
     #: Not before so much from now.
     countdown: timedelta | None = None
+    #: What people write on it, to find it again.
+    description: str | None = None
+    labels: Mapping[str, str] = {}
+    metadata: Mapping[str, Any] = {}
 
 
 class Draft(NamedTuple):
@@ -106,6 +111,7 @@ def of_verdict(
         max_attempts=settings.job_max_attempts,
         retry_base=settings.job_retry_base,
         retry_cap=settings.job_retry_cap,
+        labels=row.labels or None,
     )
     if queue is not None and "queue" not in options:
         options = {**options, "queue": queue}
@@ -140,6 +146,7 @@ def of_order(
     """
     _check_call(order.args or (), order.kwargs, order.options)
     _check_origin(created_by, job_source)
+    Details(order.description, order.labels, order.metadata).check()
     actor = actor or Actor(created_by)
     name, args, kwargs = order.task, order.args, dict(order.kwargs)
     options, queue = dict(order.options), order.queue
@@ -185,6 +192,9 @@ def of_order(
             run_at=run_at,
             queue=queue,
             options=_plain({**options}, serializer) or None,
+            description=order.description,
+            labels=order.labels or None,
+            metadata=order.metadata or None,
         ),
         policy,
     )

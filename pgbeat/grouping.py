@@ -24,7 +24,8 @@ from pgbeat.transaction import Opened
 #: Members of a group, at most.
 MOST = 10_000
 #: What an order says beside its job policy.
-_KEYS = frozenset({"task", "args", "kwargs", "queue", "options", "run_at", "countdown"})
+_KEYS = frozenset({"task", "args", "kwargs", "queue", "options", "run_at", "countdown",
+    "description", "labels", "metadata"})  # fmt: skip
 
 
 class Submitted(NamedTuple):
@@ -46,7 +47,7 @@ def order(member: Any) -> Order:
     values = {key: given.pop(key) for key in _KEYS & given.keys()}
     task = values.pop("task", None)
     countdown = values.pop("countdown", None)
-    for key in ("args", "kwargs", "options"):
+    for key in ("args", "kwargs", "options", "labels", "metadata"):
         if values.get(key) is None:
             values.pop(key, None)
     if isinstance(values.get("run_at"), str):

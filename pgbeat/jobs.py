@@ -64,6 +64,10 @@ class NewJob(NamedTuple):
     #: Why its schedule launched it, and the timetable's time before `due_at`.
     trigger: str | None = None
     interval_start: datetime | None = None
+    #: What people wrote on it (`pgbeat.details`).
+    description: str | None = None
+    labels: Mapping[str, str] | None = None
+    metadata: Mapping[str, Any] | None = None
 
 
 # What is left out has the column's default.
@@ -73,7 +77,7 @@ _CREATE_SQL = """
             state, schedule_id, schedule, due_at, queue, options, template, run_at, lane, priority,
             tags, resources, max_attempts, retry_base, retry_cap, retry_of, group_id,
             group_position, awaits_turn, unique_key, awaits_approval, requires_approval, checkpoint,
-            trigger, interval_start)
+            trigger, interval_start, description, labels, metadata)
     SELECT id, namespace, task, args, kwargs, job_source, created_by, is_system_job,
            CASE WHEN is_dispatched THEN now() END,
            state, schedule_id, schedule, due_at, queue, coalesce(options, '{}'), template, run_at,
@@ -81,7 +85,8 @@ _CREATE_SQL = """
            coalesce(max_attempts, 1), coalesce(retry_base, 60) * interval '1 second',
            coalesce(retry_cap, 3600) * interval '1 second', retry_of, group_id, group_position,
            coalesce(awaits_turn, false), unique_key, coalesce(awaits_approval, false),
-           coalesce(awaits_approval, false), checkpoint, trigger, interval_start
+           coalesce(awaits_approval, false), checkpoint, trigger, interval_start, description,
+           coalesce(labels, '{}'), coalesce(metadata, '{}')
       FROM json_to_recordset(CAST(:batch AS json)) AS d (
                id uuid, namespace text, task text, args jsonb, kwargs jsonb, job_source text,
                created_by text, is_system_job boolean, is_dispatched boolean, state text,
@@ -90,7 +95,7 @@ _CREATE_SQL = """
                resources jsonb, max_attempts integer, retry_base float8, retry_cap float8,
                retry_of uuid, group_id uuid, group_position integer, awaits_turn boolean,
                unique_key text, awaits_approval boolean, checkpoint jsonb, trigger text,
-               interval_start timestamptz)
+               interval_start timestamptz, description text, labels jsonb, metadata jsonb)
     ON CONFLICT DO NOTHING
 """
 _CREATE = text(_CREATE_SQL)
@@ -156,6 +161,9 @@ class Job(NamedTuple):
     #: Why its schedule launched it, and the timetable's time before `due_at`.
     trigger: str | None
     interval_start: datetime | None
+    description: str | None
+    labels: dict[str, str]
+    metadata: dict[str, Any]
 
     @property
     def has_ended(self) -> bool:
@@ -216,11 +224,16 @@ class Filter(NamedTuple):
     created_by: str | None = None
     is_system_job: bool | None = None
     job_source: str | None = None
+    #: It has all of them.
+    labels: Mapping[str, str] | None = None
 
     def clauses(self) -> list[ColumnElement[bool]]:
         """As conditions of SQL."""
-        given = self._asdict().items()
-        return [jobs.c[name] == value for name, value in given if value is not None]
+        given = self._replace(labels=None)._asdict().items()
+        found = [jobs.c[name] == value for name, value in given if value is not None]
+        if self.labels:  # the second is the index's condition
+            found += [jobs.c.labels.contains(dict(self.labels)), jobs.c.labels != {}]
+        return found
 
 
 def listing(
@@ -391,14 +404,15 @@ _TRY_AGAIN = text(
             queue, state, run_at, dispatched_at, lane, priority, tags, resources, attempt,
             max_attempts, retry_base, retry_cap, retry_of, group_id, group_position, unique_key,
             checkpoint, job_source, created_by, is_system_job, requires_approval, approved_by,
-            approved_at, awaits_approval, trigger, interval_start)
+            approved_at, awaits_approval, trigger, interval_start, description, labels, metadata)
     SELECT retried_by, namespace, schedule_id, schedule, due_at, template, task, args, kwargs,
            options, queue, CASE WHEN is_approved THEN 'scheduled' ELSE 'paused' END,
            now() + least(retry_base * 2 ^ least(attempt - 1, 60), retry_cap),
            CASE WHEN lane IS NULL AND is_approved THEN now() END, lane, priority, tags, resources,
            attempt + 1, max_attempts, retry_base, retry_cap, id, group_id, group_position,
            unique_key, checkpoint, job_source, created_by, is_system_job, requires_approval,
-           approved_by, approved_at, NOT is_approved, trigger, interval_start
+           approved_by, approved_at, NOT is_approved, trigger, interval_start, description,
+           labels, metadata
       FROM (SELECT *, NOT requires_approval OR approved_by IS NOT NULL AS is_approved
               FROM pgbeat.jobs
              WHERE id = ANY (CAST(:ids AS uuid[])) AND retried_by IS NOT NULL) AS old

@@ -28,6 +28,9 @@ def submit(
     countdown: float | timedelta | None = None,
     created_by: str | None = None,
     job_source: str = "user_api",
+    description: str | None = None,
+    labels: Mapping[str, str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
     **policy: Any,
 ) -> Job:
     """Makes a job that workers execute as any other: queued, tracked, retried.
@@ -38,7 +41,8 @@ def submit(
     and `kwargs` are the task's, `options` those of `apply_async`. `run_at` (aware) or `countdown`
     (seconds) puts it off. `policy` has the keys of a schedule's `job`: `template`, `lane`,
     `priority`, `max_attempts`, `retry_base`, `retry_cap`, `tags`, `resources`, `unique`,
-    `unique_key`, `unique_for`, `requires_approval`.
+    `unique_key`, `unique_for`, `requires_approval`. `description`, `labels` (names and texts) and
+    `metadata` (any JSON) are kept with the job; lists can be filtered by labels.
 
     With `connection`, an open SQLAlchemy session or connection on pgbeat's database, the job is
     there if and only if the caller's transaction commits; without, once this returns. `created_by`
@@ -54,7 +58,7 @@ def submit(
     settings = Settings.load(found.conf)
     order = Order(
         name, args or None, kwargs or {}, job_policies.parse(policy), queue, options or {}, run_at,
-        drafts.length(countdown),
+        drafts.length(countdown), description, labels or {}, metadata or {},
     )  # fmt: skip
     actor = Actor(created_by) if created_by else permissions.user()
     with submissions.publishing(found, settings) as broker:

@@ -12,8 +12,10 @@ from pgbeat.cli.failures import FAILED, SKIPPED
 from pgbeat.cli.job_options import as_policy, call_options, policy_options
 from pgbeat.cli.options import (
     Command,
+    describing,
     duration,
     in_zone,
+    label_filter,
     newest_option,
     read_moment,
 )
@@ -52,6 +54,7 @@ def jobs_command() -> None:
 @click.option("--group", "group_id", type=click.UUID, metavar="ID", help="Only those of a group.")
 @click.option("--created-by", metavar="WHO", help="Only those of one, such as user:alice.")
 @click.option("--system", is_flag=True, help="Only those that are the system's.")
+@label_filter
 @newest_option
 @as_admin
 @json_option
@@ -172,6 +175,7 @@ def tail_command(
 @click.option("--at", "run_at", type=read_moment, metavar="WHEN", help="Not before.")
 @click.option("--in", "countdown", type=duration, metavar="TIME", help="Not before so long.")
 @policy_options()
+@describing
 @click.option("--wait", is_flag=True, help="Follow it until it has ended, as `tail` does.")
 @as_admin
 @click.option("--dry-run", is_flag=True, help="Check it, and make nothing.")
@@ -194,6 +198,8 @@ def run_command(
         given["run_at"] = in_zone(given["run_at"], zone(target.timezone), "--at")
     given["kwargs"] = given["kwargs"] or {}
     given["options"] = given["options"] or {}
+    given["labels"] = given["labels"] or {}
+    given["metadata"] = given["metadata"] or {}
     order = drafts.Order(task, policy=policy, **given)
     with target.session() as connection, submissions.publishing(app, target.settings) as publisher:
         if dry_run:

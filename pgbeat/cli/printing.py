@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -200,6 +200,11 @@ def health(found: Health) -> Text:
     """A schedule's health in a word or two."""
     plain = found.code in ("new", "no_outcome")
     return Text(found.short, style="" if plain else _SEVERITIES[found.severity])
+
+
+def labels(found: Mapping[str, str]) -> str:
+    """Labels on one line."""
+    return ", ".join(f"{line(name)}={line(value)}" for name, value in sorted(found.items()))
 
 
 def why(tick: Tick | Entry) -> str:

@@ -176,7 +176,7 @@ def _facts(
         ("cursor", None if row.cursor is None else printing.compact(row.cursor)),
         ("pauses after", _pauses_after(row)),
         ("owner", row.owner and line(row.owner)),
-        ("labels", labels_in_words(row.labels)),
+        ("labels", printing.labels(row.labels)),
         ("metadata", printing.compact(row.metadata)),
         ("source", f"{row.source} of app {row.app}" if row.app else row.source),
         ("namespace", None if row.namespace == schedules.NAMESPACE else row.namespace),
@@ -195,11 +195,6 @@ def _paused(row: Schedule, now: datetime) -> str | None:
 def _pauses_after(row: Schedule) -> str | None:
     number = row.pause_after_failures
     return None if number is None else f"{printing.counted(number, 'failed job')} in a row"
-
-
-def labels_in_words(labels: Mapping[str, str]) -> str:
-    """Labels on one line."""
-    return ", ".join(f"{line(name)}={line(value)}" for name, value in sorted(labels.items()))
 
 
 def patience(settings: Settings) -> timedelta:

@@ -22,6 +22,7 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import Column
 
 from pgbeat import config, db
+from pgbeat.details import LONGEST_DESCRIPTION
 from pgbeat.errors import ConfigError, PgbeatError
 from pgbeat.moving import timetables
 from pgbeat.moving.arrivals import (
@@ -152,7 +153,7 @@ def _arrival(beat: str, row: Mapping[str, Any]) -> Arrival:
                     text_of_json("kwargs", row["kwargs"], "{}")),
         **publishing(_options(row)),
     }  # fmt: skip
-    remarks = []
+    remarks: list[str] = []
     if start is not None and once_at is not None:
         columns["once_at"] = once_at = max(once_at, start)
     elif start is not None:
@@ -162,7 +163,7 @@ def _arrival(beat: str, row: Mapping[str, Any]) -> Arrival:
     if row.get("one_off") and once_at is None:
         what["max_runs"] = 1
     if row.get("description"):
-        remarks.append(f"a row has no description; it was {row['description']!r}")
+        what["description"] = str(row["description"]).replace("\0", "")[:LONGEST_DESCRIPTION]
     return Arrival(
         origin=str(row["name"]),
         what=what,

@@ -17,7 +17,7 @@ SOURCE = "import"
 #: Columns that say what a schedule is, as far as another store can say it.
 COLUMNS = (
     "task", "args", "kwargs", "options", "queue", "cron", "every", "once_at", "solar", "rrule",
-    "timezone", "starts_at", "ends_at", "max_runs",
+    "timezone", "starts_at", "ends_at", "max_runs", "description",
 )  # fmt: skip
 _EMPTY: dict[str, Any] = dict.fromkeys(COLUMNS) | {"args": [], "kwargs": {}, "options": {}}
 
@@ -203,6 +203,8 @@ def _values(arrival: Arrival, row: Schedule | None, now: Circumstances) -> dict[
     if starts_at is not None and ends_at is not None and ends_at < starts_at:
         starts_at = None  # it is over, and says no more than that
     values = {**_EMPTY, **arrival.what, **columns, "starts_at": starts_at}
+    if row is not None:  # most stores have no descriptions: what was written here stays
+        values["description"] = arrival.what.get("description") or row.description
     reason, next_run = arrival.disabled_reason, None
     if reason is None and arrival.is_over_at_end and ends_at is not None and ends_at < now.now:
         reason = _ended(values, now)

@@ -369,6 +369,16 @@ ALTER TABLE pgbeat.jobs
     ADD metadata jsonb NOT NULL DEFAULT '{}',
     ADD CONSTRAINT jobs_labels_object CHECK (jsonb_typeof(labels) = 'object'),
     ADD CONSTRAINT jobs_metadata_object CHECK (jsonb_typeof(metadata) = 'object');
+CREATE OR REPLACE FUNCTION pgbeat.job_facts(j pgbeat.jobs) RETURNS jsonb
+LANGUAGE sql STABLE AS $$
+    SELECT jsonb_build_object(
+        'id', j.id, 'task', j.task, 'schedule', j.schedule, 'due_at', j.due_at,
+        'template', j.template, 'queue', j.queue, 'lane', j.lane, 'priority', j.priority,
+        'tags', to_jsonb(j.tags), 'group_id', j.group_id, 'unique_key', j.unique_key,
+        'attempt', j.attempt, 'max_attempts', j.max_attempts, 'retry_of', j.retry_of,
+        'job_source', j.job_source, 'created_by', j.created_by,
+        'is_system_job', j.is_system_job, 'created_at', j.created_at, 'labels', j.labels)
+$$;
 CREATE INDEX schedules_labels ON pgbeat.schedules USING gin (labels jsonb_path_ops)
  WHERE labels <> '{}';
 CREATE INDEX jobs_labels ON pgbeat.jobs USING gin (labels jsonb_path_ops) WHERE labels <> '{}';

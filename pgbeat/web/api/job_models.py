@@ -57,11 +57,26 @@ class JobOrder(Body):
     unique_key: str | None = Field(None, description="Not beside an unfinished one with this key.")
     unique_for: Length | None = Field(None, description="Nor within so long of its making.")
     requires_approval: bool | None = None
+    description: str | None = Field(None, max_length=2000)
+    labels: dict[str, str] | None = Field(
+        None, description="Names and texts to find it by.", examples=[{"team": "billing"}]
+    )
+    metadata: _Object | None = Field(None, description="Anything else to keep with it.")
 
     def order(self) -> Order:
         """What is to be done. Raises `InvalidJob`."""
         given = set_fields(
-            self, "task", "args", "kwargs", "queue", "options", "run_at", "countdown"
+            self,
+            "task",
+            "args",
+            "kwargs",
+            "queue",
+            "options",
+            "run_at",
+            "countdown",
+            "description",
+            "labels",
+            "metadata",
         )
         return Order(policy=job_policies.parse(set_fields(self, *_POLICY)), **given)
 
@@ -118,6 +133,9 @@ class FoundJob(BaseModel):
     cancelled_at: datetime | None
     worker: str | None
     error: str | None
+    description: str | None
+    labels: dict[str, str]
+    metadata: Json
 
 
 class JobProgress(BaseModel):

@@ -45,6 +45,7 @@ from pgbeat.web.api.job_models import (
     shown,
     stats,
 )
+from pgbeat.web.api.labels import LabelFilter, labels_of
 from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read
 from pgbeat.web.api.steering import commit, hand_out, seen_job, steering
 from pgbeat.web.backend import Backend, TheBackend
@@ -124,6 +125,7 @@ def list_jobs(
     job_source: Annotated[
         Literal["user_cli", "user_api", "scheduled_task", "system"] | None, Query()
     ] = None,
+    label: LabelFilter = None,
     system: Annotated[bool | None, Query(description="Only the system's, or the others.")] = None,
     limit: Limit = 50,
     after: After = None,
@@ -135,7 +137,7 @@ def list_jobs(
         Filter(
             namespace=backend.namespace, state=state, task=task, lane=lane, template=template,
             group_id=None if group is None else str(group), created_by=created_by,
-            is_system_job=system, job_source=job_source,
+            is_system_job=system, job_source=job_source, labels=labels_of(label) or None,
         ),
     )  # fmt: skip
     with backend.transaction() as connection:

@@ -22,6 +22,14 @@ KWARGS = Field("kwargs", "Keyword arguments", "json", 'a JSON object: {"day": 1}
 QUEUE = Field("queue", "Queue", hint="empty: as the app routes it")
 OPTIONS = Field("options", "Publish options", "json", "Celery's, a JSON object", is_wide=True)
 
+ABOUT = (
+    Field("description", "Description", "long", "what it is for", is_wide=True),
+    Field("labels", "Labels", "json", 'to find it by, a JSON object: {"team": "billing"}',
+          is_wide=True),
+    Field("metadata", "Metadata", "json", "anything else to keep with it, a JSON object",
+          is_wide=True),
+)  # fmt: skip
+
 _LINE = (
     Field("lane", "Lane", offer="lanes", hint="that it waits in; empty: none"),
     Field("priority", "Priority", "number", "0 to 255, the highest goes first"),

@@ -8,6 +8,7 @@ from pgbeat import db, jobs, permissions
 from pgbeat.errors import NotFound
 from pgbeat.tables import JOB_STATES
 from pgbeat.web.api.jobs import seen_schedule
+from pgbeat.web.api.labels import labels_of
 from pgbeat.web.api.paging import cursor, moment, read
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheCaller
@@ -31,13 +32,14 @@ def jobs_page(
     by: str = "",
     template: str = "",
     group: str = "",
+    label: str = "",
     after: str = "",
 ) -> Response:
     """Jobs that the caller may see, by what is asked for."""
     asked = {
         "state": state if state in JOB_STATES else "", "task": task.strip()[:500],
         "schedule": schedule.strip()[:200], "lane": lane.strip()[:200], "by": by.strip()[:200],
-        "template": template.strip()[:200], "group": group.strip(),
+        "template": template.strip()[:200], "group": group.strip(), "label": label.strip()[:300],
     }  # fmt: skip
     before = read(after, moment, UUID) if after else None
     which = permissions.visible(
@@ -50,6 +52,7 @@ def jobs_page(
             created_by=asked["by"] or None,
             template=asked["template"] or None,
             group_id=str(_group(asked["group"])) if asked["group"] else None,
+            labels=labels_of([asked["label"]]) if asked["label"] else None,
         ),
     )
     remark = ""

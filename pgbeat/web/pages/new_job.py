@@ -24,6 +24,7 @@ _WHAT = (
 )
 _SECTIONS = (
     *job_fields.sections(),
+    Section("What it is for", job_fields.ABOUT, "description, labels, metadata"),
     Section("How it is published", (job_fields.QUEUE, job_fields.OPTIONS), "queue, options"),
 )
 _ALL = (*_WHAT, *forms.all_of(_SECTIONS))

@@ -39,13 +39,6 @@ _WHAT = (
     Field("job.template", "Template", offer="templates", hint="whose arguments and policy it has"),
     Field("owner", "Owner"),
 )
-_ABOUT = (
-    Field("description", "Description", "long", "what it is for", is_wide=True),
-    Field("labels", "Labels", "json", 'to find it by, a JSON object: {"team": "billing"}',
-          is_wide=True),
-    Field("metadata", "Metadata", "json", "anything else to keep with it, a JSON object",
-          is_wide=True),
-)  # fmt: skip
 _HOW = (
     job_fields.QUEUE,
     Field("launcher", "Launcher", offer="launchers", hint="GenericLauncher: as it is written here"),
@@ -78,7 +71,7 @@ _FAILS = (
 SECTIONS = (
     Section("When", _WHEN, is_open=True),
     Section("What", _WHAT, is_open=True),
-    Section("What it is for", _ABOUT, "description, labels, metadata"),
+    Section("What it is for", job_fields.ABOUT, "description, labels, metadata"),
     Section("From when, until when", _BOUNDS, "not before, not after, most runs"),
     Section("What may keep it", _BETWEEN, "overlap, missed times, grace, calendar"),
     Section("If it can't be launched", _FAILS, "its condition fails, or the broker is away"),
