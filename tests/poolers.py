@@ -27,8 +27,6 @@ class Pooler:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
-        # A server's folder may be closed to the pooler's user; root may not run it.
-        user = "nobody" if os.getuid() == 0 else None
         keys = ("host", "port", "user")
         upstream = " ".join(f"{key}={server[key]}" for key in keys if key in server)
         config = folder / "pgbouncer.ini"
@@ -40,15 +38,28 @@ class Pooler:
             f"admin_users = {server['user']}\n"
             "pool_mode = transaction\nignore_startup_parameters = extra_float_digits\n" + more
         )
-        for each in (folder, *folder.parents[:3]):
-            each.chmod(each.stat().st_mode | 0o755)
-        self._log = folder / "pgbouncer.log"
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                ["pgbouncer", str(config)], stdout=log, stderr=log, user=user, cwd="/"
-            )
+        self._config, self._log = config, folder / "pgbouncer.log"
+        self.start()
         self._user = server["user"]
         self.url = f"postgresql://{self._user}@127.0.0.1:{self.port}/{server['dbname']}"
+
+    def start(self) -> None:
+        """Starts it."""
+        # A server's folder may be closed to the pooler's user; root may not run it.
+        user = "nobody" if os.getuid() == 0 else None
+        for each in self._config.parents[:4]:
+            each.chmod(each.stat().st_mode | 0o755)
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                ["pgbouncer", str(self._config)], stdout=log, stderr=log, user=user, cwd="/"
+            )
+
+    def kill(self) -> None:
+        """Kills it, and starts another in its place."""
+        self.process.kill()
+        self.process.wait()
+        self.start()
+        self.await_up()
 
     def await_up(self) -> None:
         """Waits until it answers."""

@@ -10,6 +10,7 @@ from sqlalchemy import text
 
 from pgbeat import consumers
 from tests.broker import TABLES, Sessions, depths, payloads, put
+from tests.fleet import Fleet
 from tests.kombus import Inbox, publish
 from tests.poolers import Pooler, needs_pgbouncer, pooler
 from tests.processes import until
@@ -127,3 +128,25 @@ def test_a_claim_under_a_lease_waits_for_its_burial(opened: Sessions) -> None:
     other.execute(text("COMMIT"))
     assert leased.end_claim() == []
     assert depths(connection) == {"q": 1}
+
+
+@pytest.mark.slow
+def test_a_worker_outlives_its_pooler_and_is_replaced_by_its_namesake(
+    bouncer: Pooler, database: str, tmp_path: Path, sql: Sql
+) -> None:
+    """Its own former consumer, or a killed worker's, has its queues no longer than the lease."""
+    fleet = Fleet(database, tmp_path)
+    through = {"TESTS_BROKER": f"pgbeat+{bouncer.url}", "TESTS_DATABASE": bouncer.url}
+    settings = {"broker_transport_options": LEASE}
+    pool = ("-P", "threads", "-c", "1")
+    try:
+        worker = fleet.start(*pool, settings=settings, **through)
+        [(before,)] = sql("SELECT id FROM pgbeat.consumers")
+        bouncer.kill()
+        until(lambda: sql("SELECT id FROM pgbeat.consumers WHERE id <> %s", before))
+        fleet.await_started([fleet.send("note")])
+        worker.kill_group()
+        fleet.start(*pool, "-n", fleet.name(worker), settings=settings, **through)
+        fleet.await_started([fleet.send("note")])
+    finally:
+        fleet.close()

@@ -14,7 +14,7 @@ from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
 
-from pgbeat import db, migrate, own_sessions, queues, same_database
+from pgbeat import consumers, db, migrate, own_sessions, queues, same_database
 from pgbeat.config import place
 from pgbeat.messages import Message
 from pgbeat.transport.claims import Delivery, deliveries
@@ -56,6 +56,8 @@ class Broker:
         self._unbound: dict[str, float] = {}
         #: Open kombu connections.
         self.users = 0
+        #: This process's former consumers whose leases have not ended yet.
+        self.abandoned: set[int] = set()
 
     def _make_engine(self, url: URL) -> Engine:
         name = f"pgbeat transport {socket.gethostname()}:{os.getpid()}"
@@ -93,10 +95,18 @@ class Broker:
             # What is prepared stays in a pooler's session, for others to trip over.
             prepares = own_sessions.keeps_session(connection, self._engine)
             isolates = not db.isolate(connection)
+            self.end_leases(connection)
         except BaseException:
             db.close(connection)
             raise
         return Working(connection, Wire(db.driver(connection), prepares, isolates))
+
+    def end_leases(self, connection: Connection) -> None:
+        """Ends the leases of this process's former consumers. Their queues would be refused to its
+        next one, and their claims held back, until the leases ran out."""
+        for consumer in list(self.abandoned):
+            consumers.give_up(connection, consumer)
+            self.abandoned.discard(consumer)
 
     def open(self) -> None:
         """Connects, if it isn't. Raises `SchemaError`, and what the driver raises."""
@@ -140,6 +150,11 @@ class Broker:
     def has_session(self) -> bool:
         """Whether this process consumes."""
         return self._session is not None and self._session.lost is None
+
+    @property
+    def lease(self) -> float:
+        """Seconds that the consuming session's lease lasts; 0 where it has or needs none."""
+        return self._session.lease if self._session is not None and self.has_session else 0.0
 
     def _open_session(self) -> Session:
         with self.work() as (other, _):

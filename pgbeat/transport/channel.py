@@ -5,6 +5,7 @@ import logging
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from amqp.protocol import queue_declare_ok_t
@@ -176,13 +177,14 @@ class Channel(stock.Channel):
                 raise _not_found("queue", queue)
             return queue_declare_ok_t(queue, found.messages, found.consumers)
         caller = self._owner(exclusive)
+        declare = partial(
+            self._do, queues.declare, queue, durable=bool(durable), auto_delete=bool(auto_delete),
+            owner=caller if exclusive else None, arguments=arguments, caller=caller,
+        )  # fmt: skip
         try:
-            found = self._ask(
-                queues.find_declared, queue, arguments, caller
-            ) or self._do(
-                queues.declare, queue, durable=bool(durable), auto_delete=bool(auto_delete),
-                owner=caller if exclusive else None, arguments=arguments, caller=caller,
-            )  # fmt: skip
+            found = self._ask(queues.find_declared, queue, arguments, caller) or (
+                declaring.after_lease(self.broker.lease if exclusive else 0.0, declare)
+            )
         except QueueLocked as error:
             raise ChannelError(
                 f"RESOURCE_LOCKED - {error}", (50, 10), "Channel.queue_declare", "405"

@@ -1,15 +1,23 @@
 """Declaring queues for what is published into a caller's transaction."""
 
+import logging
+import time
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat import leases
+from pgbeat.errors import QueueLocked
+
+T = TypeVar("T")
+logger = logging.getLogger("pgbeat.transport")
 
 #: Seconds to wait for a lock that the caller's own transaction may hold.
 _PATIENCE = 1.0
+#: Seconds between two attempts to declare a queue that another process has.
+_PAUSE = 0.25
 
 
 def briefly(
@@ -23,6 +31,26 @@ def briefly(
     """Calls a function of the domain that waits no longer than `patience` (seconds) for a lock."""
     leases.limit_waiting(connection, patience)
     return function(connection, tables, *args, **kwargs)
+
+
+def after_lease(lease: float, declare: Callable[[], T]) -> T:
+    """Calls `declare` until the queue is not exclusive to another process, for at most as long as
+    its lease (seconds) lasts.
+
+    Behind a pooler a worker that was killed counts as alive until then, and the one that is started
+    in its place has the same name, so that it declares the same queues.
+    """
+    deadline, was_refused = time.monotonic() + 1.5 * lease, False
+    while True:
+        try:
+            return declare()
+        except QueueLocked as error:
+            if lease == 0 or time.monotonic() > deadline:
+                raise
+            if not was_refused:
+                logger.warning("Waiting up to %g s for the lease of its owner: %s", lease, error)
+            was_refused = True
+        time.sleep(_PAUSE)
 
 
 def at_once(declare: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,7 +28,6 @@ class Lease:
     ) -> None:
         self._broker, self._consumer, self._seconds, self._end = broker, consumer, seconds, end
         self._until = time.monotonic() + seconds
-        self._is_given_up = False
         self._done = threading.Event()
         threading.Thread(target=self._renew, name="pgbeat lease", daemon=True).start()
 
@@ -39,7 +38,8 @@ class Lease:
 
     def stop(self, *, give_up: bool) -> None:
         """Renews it no more; with `give_up` others need not wait until it has run out."""
-        self._is_given_up = give_up
+        if give_up:
+            self._broker.abandoned.add(self._consumer)
         self._done.set()
 
     def _renew(self) -> None:
@@ -57,12 +57,11 @@ class Lease:
             if not is_renewed:
                 self._end(lapsed())
                 break
-        if self._is_given_up:
-            try:
-                with self._broker.work() as (connection, _):
-                    consumers.give_up(connection, self._consumer)
-            except Exception as error:
-                logger.debug("The consumer's lease runs out by itself: %s", error)
+        try:
+            with self._broker.work() as (connection, _):
+                self._broker.end_leases(connection)
+        except Exception as error:
+            logger.debug("The lease ends with the next connection: %s", error)
 
 
 def lapsed() -> psycopg.OperationalError:

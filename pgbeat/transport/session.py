@@ -91,6 +91,8 @@ class Session:
             )
         #: The consumer's id; claims are under it.
         self.id = consumers.register(connection, broker.tables, name, lease)
+        #: Seconds that its lease lasts; 0 where it lives as long as its connection.
+        self.lease = lease or 0.0
         self._lease: Lease | None = None
         if lease is None:
             connection.execute(text(f"LISTEN {consumers.CHANNEL}"))
