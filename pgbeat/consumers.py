@@ -106,13 +106,18 @@ def leave(connection: Connection, tables: BrokerTables, consumer: int) -> None:
     _release(connection, tables, [consumer], limit=None, counts=False)
 
 
-#: Rows deleted as `dead` are dead letters from now on.
+#: Rows deleted as `dead` are dead letters from now on. They keep the messages' ids, unless an
+#: older letter has one: after a restore, or a reset of the sequence, ids come again. Where another
+#: transaction takes that id in this moment, the statement fails as a whole: the message stays.
 _NOTE = """
         INSERT INTO {dead} (id, queue, payload, priority, deliveries, reason, enqueued_at, job_id)
-        SELECT d.id, coalesce(q.name, ''), d.payload, d.priority, d.deliveries, {reason},
+        SELECT CASE WHEN EXISTS (SELECT FROM {dead} t WHERE t.id = d.id)
+                    THEN greatest((SELECT max(t.id) FROM {dead} t), (SELECT max(o.id) FROM dead o))
+                         + row_number() OVER (ORDER BY d.id)
+                    ELSE d.id END,
+               coalesce(q.name, ''), d.payload, d.priority, d.deliveries, {reason},
                d.enqueued_at, d.job_id
           FROM dead d LEFT JOIN {queue} q ON q.id = d.queue_id
-        ON CONFLICT DO NOTHING
 """
 _SPENT = "'delivered ' || d.deliveries || ' times, the last time ' || :fate"
 

@@ -69,6 +69,27 @@ def test_requeued_letters_begin_anew(opened: Sessions, connection: Connection) -
     assert depths(connection) == {"q": 0, "r": 1}
 
 
+@pytest.mark.parametrize("way", ["rejected", "delivered in vain"])
+def test_a_letter_is_kept_whatever_ids_there_are(
+    opened: Sessions, connection: Connection, way: str
+) -> None:
+    """Messages begin at 1 again after their sequence was reset, by a restore for example."""
+    kill(opened, "q", "1", "2")
+    connection.execute(text("SELECT setval('message_id_sequence', 1, false)"))
+    if way == "rejected":
+        kill(opened, "q", "3", "4", "5")
+    else:
+        consumer = opened.consumer()
+        for name in ("3", "4", "5"):
+            put(consumer.connection, "q", name)
+        ids = [found.id for found in consumer.claim("q")]
+        assert consumers.requeue(consumer.connection, TABLES, consumer.id, ids, limit=1) == []
+    found = dead_letters.find(connection, TABLES)
+    assert sorted(names(found)) == ["1", "2", "3", "4", "5"]
+    assert len({letter.id for letter in found}) == 5
+    assert depths(connection) == {"q": 0}
+
+
 def test_a_letter_whose_queue_is_gone(opened: Sessions, connection: Connection) -> None:
     """Its queue is made again; where nobody knows which it was, the letter stays."""
     kill(opened, "gone", "1")
