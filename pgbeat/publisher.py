@@ -9,7 +9,7 @@ from celery.utils.time import maybe_iso8601
 from kombu import Exchange, Queue
 from sqlalchemy import Connection
 
-from pgbeat import db, declared_ahead, reserved
+from pgbeat import db, declared_ahead, other_brokers, reserved
 from pgbeat.config import Settings, delays_in_table, is_own_broker
 from pgbeat.errors import InvalidSchedule
 from pgbeat.message_templates import Launch, Templates
@@ -305,7 +305,9 @@ class BrokerPublisher:
         return None
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
-        """Nothing to do: the broker has the messages."""
+        """Notes that the messages are elsewhere. Once the app has moved to pgbeat's transport they
+        are not looked for in the table, and their jobs don't count as lost."""
+        other_brokers.note(connection, list(job_ids))
 
     def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> set[str]:
         return set()

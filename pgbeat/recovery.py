@@ -23,6 +23,7 @@ from pgbeat import (
     lifecycle,
     losses,
     message_ends,
+    other_brokers,
     piecewise,
     workers,
 )
@@ -102,6 +103,9 @@ def _fates(connection: Connection, publisher: Publisher, lost: Sequence[Lost]) -
     ends: dict[str, message_ends.End] = {}
     if isinstance(publisher, TransactionPublisher):
         back = publisher.tables.carrying(connection, job_ids)
+        # The broker that the app was moved from delivers again what was not acknowledged.
+        late = [str(each.job_id) for each in lost if each.acks_late]
+        back |= other_brokers.sent(connection, late)
         ends = message_ends.newest(connection, set(job_ids) - back)
     else:
         back = {str(each.job_id) for each in lost if each.acks_late}

@@ -349,6 +349,7 @@ jobs = Table(
     Column("description", Text),
     _json("labels"),
     _json("metadata"),
+    _time("elsewhere_at"),
     CheckConstraint("jsonb_typeof(labels) = 'object'", name="jobs_labels_object"),
     CheckConstraint("jsonb_typeof(metadata) = 'object'", name="jobs_metadata_object"),
     CheckConstraint(

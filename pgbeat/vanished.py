@@ -204,21 +204,23 @@ _ACCEPTED = """
        AND NOT EXISTS (SELECT FROM {message} m WHERE m.job_id = j.id)
      LIMIT 500
 """
+# What was given to another broker, before the app moved here, is there still.
 _UNACCEPTED = """
     WITH page AS (
-        SELECT id, dispatched_at, created_at, options FROM pgbeat.jobs
+        SELECT id, dispatched_at, elsewhere_at, created_at, options FROM pgbeat.jobs
          WHERE namespace = :namespace AND state = :state
            AND (created_at, id) > (:at, CAST(:after AS uuid))
          ORDER BY created_at, id LIMIT :limit),
     looked AS (
-        SELECT id, dispatched_at, created_at, options, true AS in_page FROM page
+        SELECT id, dispatched_at, elsewhere_at, created_at, options, true AS in_page FROM page
          UNION ALL
-        SELECT id, dispatched_at, created_at, options, false FROM pgbeat.jobs
+        SELECT id, dispatched_at, elsewhere_at, created_at, options, false FROM pgbeat.jobs
          WHERE id = ANY (CAST(:suspects AS uuid[])) AND state = :state
            AND id NOT IN (SELECT id FROM page))
     SELECT id, created_at, in_page,
            jsonb_exists_any(options, '{{expires,expiration}}') AS may_expire,
            coalesce(dispatched_at < now() - interval '10 seconds', false)
+           AND coalesce(elsewhere_at < dispatched_at, true)
            AND NOT EXISTS (SELECT FROM {message} m WHERE m.job_id = looked.id)
            AND NOT EXISTS (SELECT FROM pgbeat.message_ends e WHERE e.job_id = looked.id
                               AND e.ended_at >= looked.dispatched_at) AS is_gone

@@ -13,11 +13,13 @@ from uuid import uuid4
 
 import psutil
 import pytest
+from celery import Celery
 
 from pgbeat import db, executions, jobs, lifecycle, migrate, recovery, vanished, workers
 from pgbeat.attempts import Attempt
-from pgbeat.config import postgres_url
+from pgbeat.config import Settings, postgres_url
 from pgbeat.executions import Run
+from pgbeat.publisher import publisher
 from pgbeat.pulse import WorkerPulse
 from pgbeat.recovery import Sweeper, Told
 from pgbeat.testing.databases import Server
@@ -241,6 +243,43 @@ def test_a_job_whose_message_is_gone_fails(ward: Ward, monkeypatch: pytest.Monke
     assert ward.state(expired) == "cancelled"
     assert [ward.state(each) for each in (waits, parked, fresh)] == ["pending"] * 3
     assert ward.released() == 1
+
+
+def test_a_job_whose_message_is_in_another_broker_is_not_lost(
+    ward: Ward, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The app moves to pgbeat's transport, and the old broker's workers are not done yet."""
+    monkeypatch.setattr(recovery, "_LOOK", 0.0)
+    monkeypatch.setattr(vanished, "_GONE", 0.0)
+    ward.worker(1, lives=True)
+    before = Celery("before", broker="memory://", set_as_current=False)
+    before.conf.pgbeat_url = database
+    settings = Settings.load(before.conf)
+    made = [ward.job(with_message=False), ward.job(with_message=False)]
+    with before.producer_or_acquire(None) as producer:
+        elsewhere = publisher(before, settings, lambda: producer)
+        for job_id in made:
+            with db.transaction(ward.connection):
+                found = jobs.find(ward.connection, [job_id])
+                assert lifecycle.hand_out(ward.connection, elsewhere, found) == []
+    waits, runs = made
+    ward.worker(2, missing=10)
+    ward.run(runs, 2, acks_late=True)  # what an old worker ran that died comes again, over there
+    ward.sql("UPDATE pgbeat.jobs SET dispatched_at = dispatched_at - interval '11 s'")
+    for _ in range(3):
+        Sweeper(ward.publisher, ward.settings).sweep(ward.connection)
+    sweeper = Sweeper(ward.publisher, ward.settings)
+    for _ in range(3):
+        sweeper.sweep(ward.connection)
+    assert (ward.state(waits), ward.state(runs)) == ("pending", "pending")
+    # Once it was given to this broker, it is looked for like any other.
+    ward.sql("UPDATE pgbeat.jobs SET dispatched_at = elsewhere_at + interval '1 us'")
+    ward.sql("UPDATE pgbeat.jobs SET elsewhere_at = elsewhere_at - interval '1 minute', "
+             "dispatched_at = dispatched_at - interval '59 s'")  # fmt: skip
+    for _ in range(3):
+        sweeper.sweep(ward.connection)
+    assert ward.state(waits) == "failed"
+    before.close()
 
 
 def test_many_pending_jobs_are_looked_at_in_turn(

@@ -454,6 +454,11 @@ WORKER_LEASES = """
 ALTER TABLE pgbeat.workers ADD COLUMN alive_until timestamptz;
 """
 
+# When a job's message was given to a broker that is not this database; NULL: it never was.
+ELSEWHERE = """
+ALTER TABLE pgbeat.jobs ADD COLUMN elsewhere_at timestamptz;
+"""
+
 
 # Consumers that wait for messages and publishers see each other by locks. One for each queue would
 # fill the server's lock table where processes use thousands: queues share 64 of each kind. A
@@ -564,5 +569,6 @@ def upgrade() -> None:
         WORKER_LEASES,
         WAITING,
         USELESS,
+        ELSEWHERE,
     ):
         op.execute(script.strip())

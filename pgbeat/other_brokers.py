@@ -1,0 +1,27 @@
+"""Jobs whose message was given to a broker that is not this database.
+
+An app that moves from Redis or RabbitMQ to pgbeat's transport has such jobs for a while: the old
+broker's workers still run them. They have no message in the table, and are not lost.
+"""
+
+from collections.abc import Collection
+
+from sqlalchemy import Connection, text
+
+_NOTE = text("UPDATE pgbeat.jobs SET elsewhere_at = now() WHERE id = ANY (CAST(:ids AS uuid[]))")
+_SENT = text(
+    "SELECT id FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[])) "
+    "AND elsewhere_at >= dispatched_at"
+)
+
+
+def note(connection: Connection, job_ids: Collection[str]) -> None:
+    """Records that the messages of these jobs went to another broker."""
+    if job_ids:
+        connection.execute(_NOTE, {"ids": list(job_ids)})
+
+
+def sent(connection: Connection, job_ids: Collection[str]) -> set[str]:
+    """Returns those of the jobs (ids) whose last message went to another broker."""
+    found = connection.scalars(_SENT, {"ids": list(job_ids)}) if job_ids else ()
+    return {str(job_id) for job_id in found}
