@@ -20,6 +20,8 @@ from pgbeat.ticks import Tick
 
 #: How long what waits for a job is left alone: the job's end wakes it, if workers tell of it.
 _RECHECK = timedelta(minutes=1)
+#: Overlaps that wait for the end of the job before.
+_WAITING = ("queue_one", "buffer_all")
 
 
 class Decision(NamedTuple):
@@ -221,7 +223,7 @@ class Dispatcher:
             elif row.overlap == "cancel_previous":
                 kept.append(verdict)
                 outdone[row.id] = [job.id for job in before]
-            elif row.overlap == "queue_one" and verdict.trigger != "manual":
+            elif row.overlap in _WAITING and verdict.trigger != "manual":
                 waiting.append(
                     due.Advance(
                         row.id,
@@ -434,7 +436,7 @@ def _to_hold(verdict: Verdict, unfinished: Sequence[jobs.Unfinished]) -> list[st
         return []
     if overlap == "cancel_previous":
         return [job.id for job in unfinished]
-    return [unfinished[-1].id] if overlap == "queue_one" and verdict.trigger != "manual" else []
+    return [unfinished[-1].id] if overlap in _WAITING and verdict.trigger != "manual" else []
 
 
 def _queue_name(options: Mapping[str, Any]) -> str | None:

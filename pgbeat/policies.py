@@ -44,6 +44,8 @@ def settle(row: Schedule, timetable: Timetable, now: datetime) -> Due:
     free = max(next_run, row.last_run or next_run) if row.jitter else next_run
     clock = now if waited else now - max(free - nominal, timedelta(0))
     grace = row.grace if row.grace is not None or row.catch_up != "none" else GRACE
+    if row.overlap == "buffer_all":
+        return _all(row, timetable, nominal, clock, None)
     if row.catch_up == "all":
         return _all(row, timetable, nominal, clock, None if waited else grace)
     begin = _begin(row, nominal)
@@ -74,13 +76,15 @@ def _all(
             oldest = timetable.previous(oldest) or oldest
         if oldest - _INSTANT > cutoff:
             cutoff = oldest - _INSTANT
-            reason = f"more than {row.catch_up_limit} times are missed"
+            verb = "wait" if row.overlap == "buffer_all" else "are missed"
+            reason = f"more than {row.catch_up_limit} times {verb}"
     if nominal > cutoff:
         return Due(nominal, nominal)
     missed = timetable.count(begin, cutoff)
     last = timetable.previous(cutoff + _INSTANT) if missed else None
     last = max(last or nominal, nominal)
-    return Due(last, last, missed, _missed(missed, nominal, row), f"{reason} (catch_up all)")
+    policy = "overlap buffer_all" if row.overlap == "buffer_all" else "catch_up all"
+    return Due(last, last, missed, _missed(missed, nominal, row), f"{reason} ({policy})")
 
 
 def _retry(row: Schedule, timetable: Timetable, next_run: datetime, now: datetime) -> Due:
@@ -88,7 +92,7 @@ def _retry(row: Schedule, timetable: Timetable, next_run: datetime, now: datetim
     after it."""
     if row.due_at is None:
         return Due(next_run, now)
-    if row.catch_up == "all":
+    if row.catch_up == "all" or row.overlap == "buffer_all":
         return Due(next_run, row.due_at)
     missed = timetable.count(row.due_at, now)
     return Due(next_run, now, missed, _missed(missed, row.due_at, row))
@@ -114,7 +118,8 @@ def _missed(count: int, since: datetime, row: Schedule) -> str | None:
     if not count:
         return None
     times = "1 due time" if count == 1 else f"{count} due times"
-    return f"{times} before it, since {since:%Y-%m-%d %H:%M:%S%z}, missed (catch_up {row.catch_up})"
+    policy = "overlap buffer_all" if row.overlap == "buffer_all" else f"catch_up {row.catch_up}"
+    return f"{times} before it, since {since:%Y-%m-%d %H:%M:%S%z}, missed ({policy})"
 
 
 def _ended(row: Schedule) -> str | None:

@@ -84,7 +84,7 @@ def rehearse(
         outcome = "failed" if verdict.skip is None else "skipped"
         reason, error = verdict.skip, verdict.error
     elif overlap is not None:
-        outcome = "waiting" if row.overlap == "queue_one" else "skipped"
+        outcome = "waiting" if row.overlap in ("queue_one", "buffer_all") else "skipped"
         reason = overlap.reason
     else:
         outcome = "launched"
@@ -132,7 +132,7 @@ def _utc(moment: datetime) -> str:
 
 def _overlap(connection: Connection, row: Schedule) -> Objection | None:
     """The unfinished job that it would not be launched beside."""
-    if row.overlap not in ("skip", "queue_one"):
+    if row.overlap not in ("skip", "queue_one", "buffer_all"):
         return None
     unfinished = jobs.unfinished(connection, [row.id]).get(row.id)
     if not unfinished:

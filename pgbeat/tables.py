@@ -119,7 +119,7 @@ schedules = Table(
     CheckConstraint(
         "after_outcome IN ('completed', 'failed', 'finished') "
         "AND catch_up IN ('latest', 'all', 'none') "
-        "AND overlap IN ('allow', 'skip', 'queue_one', 'cancel_previous')",
+        "AND overlap IN ('allow', 'skip', 'queue_one', 'buffer_all', 'cancel_previous')",
         name="schedules_policies",
     ),
     CheckConstraint(

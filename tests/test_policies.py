@@ -259,6 +259,58 @@ def test_what_waits_is_never_too_late(sql: Sql, at: At) -> None:
     assert said(scheduler.ticks) == [("launched", 0)] * 2
 
 
+def end_all(sql: Sql, scheduler: Scheduler, most: int = 50) -> None:
+    """Ends one job after the other, the scheduler looking after each."""
+    for _ in range(most):
+        if not sql("SELECT 1 FROM pgbeat.jobs WHERE state = 'pending'"):
+            return
+        assert sql("SELECT count(*) FROM pgbeat.jobs WHERE state = 'pending'") == [(1,)]
+        end(sql)
+        scheduler.run_due()
+
+
+def test_overlap_buffer_all_launches_each_in_its_turn(sql: Sql, at: At) -> None:
+    add(sql, overlap="buffer_all", catch_up="none", grace="1 minute")
+    scheduler = at()
+    [first] = scheduler.run_until(START + HOUR)
+    assert scheduler.run_until(START + 4 * HOUR + HOUR / 2) == []
+    assert row(sql, "waiting_for::text, due_at") == (first.job_id, START + 2 * HOUR)
+    end_all(sql, scheduler)
+    assert said(scheduler.ticks) == [("launched", 0)] * 4
+    assert hours(scheduler.ticks) == [1, 2, 3, 4]
+    assert row(sql, "waiting_for, due_at, next_run") == (None, None, START + 5 * HOUR)
+
+
+def test_overlap_buffer_all_makes_up_for_what_a_beat_missed(sql: Sql, at: At) -> None:
+    add(sql, overlap="buffer_all")
+    scheduler = at()
+    scheduler.run_due()
+    scheduler.advance("3 hours 30 minutes")
+    scheduler.run_due()
+    end_all(sql, scheduler)
+    assert hours(scheduler.ticks) == [1, 2, 3]
+
+
+def test_overlap_buffer_all_keeps_no_more_waiting_than_its_limit(sql: Sql, at: At) -> None:
+    add(sql, overlap="buffer_all", catch_up_limit=3)
+    scheduler = at()
+    scheduler.run_until(START + HOUR)
+    scheduler.now = START + 9 * HOUR + HOUR / 2  # eight are due
+    end_all(sql, scheduler)
+    assert hours(scheduler.ticks) == [1, 6, 7, 8, 9]
+    skipped = scheduler.ticks[1]
+    assert (skipped.outcome, skipped.missed) == ("skipped", 4)
+    assert skipped.reason == "more than 3 times wait (overlap buffer_all)"
+
+
+def test_overlap_buffer_all_is_for_timetables(sql: Sql) -> None:
+    add(sql, "first")
+    with pytest.raises(psycopg.errors.CheckViolation, match="use queue_one"):
+        add(sql, after="first", overlap="buffer_all")
+    with pytest.raises(psycopg.errors.CheckViolation, match="queue_one, buffer_all or cancel"):
+        add(sql, overlap="buffer")
+
+
 def test_overlap_cancel_previous_ends_the_job_before(sql: Sql, at: At) -> None:
     add(sql, overlap="cancel_previous")
     scheduler = at()

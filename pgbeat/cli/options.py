@@ -217,7 +217,7 @@ _OPTIONS = [
             help="How many of all, at most; 100."),
     _option(_POLICIES, "--grace", type=duration, metavar="TIME", help="How late still counts."),
     _option(_POLICIES, "--overlap",
-            type=click.Choice(["allow", "skip", "queue_one", "cancel_previous"]),
+            type=click.Choice(["allow", "skip", "queue_one", "buffer_all", "cancel_previous"]),
             help="While the job before it is unfinished; allow."),
     _option(_POLICIES, "--min-interval", type=duration, metavar="TIME",
             help="Launches are never closer together."),

@@ -98,7 +98,7 @@ FIELDS = {
         ),
         Field("grace", Duration("10 minutes"), "How late still counts."),
         Field(
-            "overlap", Choice(("allow", "skip", "queue_one", "cancel_previous")),
+            "overlap", Choice(("allow", "skip", "queue_one", "buffer_all", "cancel_previous")),
             "What happens while the previous job is unfinished.", "allow",
         ),
         Field("min_interval", Duration("1 hour"), "Launches are never closer together."),

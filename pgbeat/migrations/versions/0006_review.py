@@ -550,6 +550,52 @@ END
 $$;
 """
 
+# Every due time waits for the job before it.
+BUFFER_ALL = """
+ALTER TABLE pgbeat.schedules
+    DROP CONSTRAINT schedules_policies,
+    ADD CONSTRAINT schedules_policies CHECK (
+        after_outcome IN ('completed', 'failed', 'finished')
+        AND catch_up IN ('latest', 'all', 'none')
+        AND overlap IN ('allow', 'skip', 'queue_one', 'buffer_all', 'cancel_previous'));
+
+CREATE FUNCTION pgbeat.check_overlap() RETURNS trigger
+LANGUAGE plpgsql AS $$
+DECLARE
+    problem text;
+BEGIN
+    IF NEW.overlap NOT IN ('allow', 'skip', 'queue_one', 'buffer_all', 'cancel_previous') THEN
+        problem := format('overlap is %L; it must be allow, skip, queue_one, buffer_all or '
+            'cancel_previous', NEW.overlap);
+    ELSIF NEW.overlap = 'buffer_all' AND NEW.after IS NOT NULL THEN
+        problem := 'overlap buffer_all is for schedules with a timetable, and this one has after; '
+            'use queue_one';
+    END IF;
+    IF problem IS NOT NULL THEN
+        RAISE EXCEPTION 'schedule "%": %', coalesce(NEW.name, ''), problem
+            USING ERRCODE = 'check_violation', SCHEMA = 'pgbeat', TABLE = 'schedules';
+    END IF;
+    RETURN NEW;
+END
+$$;
+CREATE TRIGGER check_overlap BEFORE INSERT OR UPDATE OF overlap, after ON pgbeat.schedules
+    FOR EACH ROW EXECUTE FUNCTION pgbeat.check_overlap();
+
+-- What check_schedule said of it is check_overlap's now.
+DO $$
+DECLARE
+    definition CONSTANT text := pg_get_functiondef('pgbeat.check_schedule()'::regprocedure);
+    changed    CONSTANT text := replace(definition,
+        $q$NEW.overlap NOT IN ('allow', 'skip', 'queue_one', 'cancel_previous')$q$, 'false');
+BEGIN
+    IF changed = definition THEN
+        RAISE EXCEPTION 'pgbeat.check_schedule is not as migration 0003 left it';
+    END IF;
+    EXECUTE changed;
+END
+$$;
+"""
+
 
 def upgrade() -> None:
     for script in (
@@ -562,6 +608,7 @@ def upgrade() -> None:
         SOURCES,
         PAYLOADS,
         CONDITIONS,
+        BUFFER_ALL,
         OUTCOMES,
         PAUSING,
         EVENTS,

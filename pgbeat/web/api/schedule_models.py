@@ -47,7 +47,7 @@ class ScheduleFields(Body):
     catch_up: Literal["latest", "all", "none"] | None = None
     catch_up_limit: int | None = Field(None, ge=1, le=10_000)
     grace: Length | None = None
-    overlap: Literal["allow", "skip", "queue_one", "cancel_previous"] | None = None
+    overlap: Literal["allow", "skip", "queue_one", "buffer_all", "cancel_previous"] | None = None
     min_interval: Length | None = None
     max_retries: int | None = Field(None, ge=0, le=2**31 - 1)
     retry_base: Length | None = None

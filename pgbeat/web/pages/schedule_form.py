@@ -46,7 +46,7 @@ _HOW = (
 )
 _BETWEEN = (
     Field("overlap", "While the job before it goes on", "choice",
-          options=("allow", "skip", "queue_one", "cancel_previous")),
+          options=("allow", "skip", "queue_one", "buffer_all", "cancel_previous")),
     Field("catch_up", "Of missed times", "choice", options=("latest", "all", "none")),
     Field("catch_up_limit", "Of all, at most", "number"),
     Field("grace", "Grace", "length", "how late it may be: 15 min; empty: however late"),
