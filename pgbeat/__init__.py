@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pgbeat.on_demand import submit as submit
     from pgbeat.reporting import Cancelled as Cancelled
     from pgbeat.reporting import Current as Current
+    from pgbeat.reporting import artifacts as artifacts
     from pgbeat.reporting import checkpoint as checkpoint
     from pgbeat.reporting import current as current
     from pgbeat.reporting import is_cancelled as is_cancelled
@@ -44,6 +45,7 @@ _HOME = {
     "PgbeatError": "pgbeat.errors",
     "Scheduler": "pgbeat.scheduler",
     "Skip": "pgbeat.launchers",
+    "artifacts": "pgbeat.reporting",
     "checkpoint": "pgbeat.reporting",
     "concurrency_policy": "pgbeat.concurrency",
     "current": "pgbeat.reporting",

@@ -248,6 +248,19 @@ def _batches(runs: Sequence[Run]) -> Iterator[tuple[bool, list[Run]]]:
         yield batch[0].is_new, batch
 
 
+#: The key of an execution's metadata that holds its artifacts. Kept there, they need no column: a
+#: worker of this version can write them into the schema of the version before.
+ARTIFACTS = "artifacts"
+
+
+def artifacts_of(metadata: Mapping[str, Any]) -> list[str]:
+    """Returns the artifacts in an execution's metadata; none where something else has the key."""
+    found = metadata.get(ARTIFACTS)
+    if not isinstance(found, list):
+        return []
+    return [each for each in found if isinstance(each, str)]
+
+
 class Execution(NamedTuple):
     """A row of `pgbeat.executions`."""
 
@@ -277,6 +290,11 @@ class Execution(NamedTuple):
     traceback: str | None
     metadata: dict[str, Any]
 
+    @property
+    def artifacts(self) -> list[str]:
+        """What its task has produced: paths or URLs."""
+        return artifacts_of(self.metadata)
+
 
 _COLUMNS = [executions.c[name] for name in Execution._fields]
 
@@ -302,6 +320,26 @@ def count_of_job(connection: Connection, job_id: str | UUID) -> int:
     """How many executions of a job are kept."""
     query = select(func.count()).select_from(executions).where(executions.c.job_id == str(job_id))
     return int(connection.execute(query).scalar_one())
+
+
+_ARTIFACTS = text(
+    """
+    SELECT job_id, metadata FROM pgbeat.executions
+     WHERE job_id = ANY (CAST(:ids AS uuid[])) AND metadata -> 'artifacts' IS NOT NULL
+     ORDER BY job_id, number
+    """
+)
+
+
+def artifacts(connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, list[str]]:
+    """Returns what these jobs have produced, over all their executions, each artifact once; jobs
+    without artifacts are left out."""
+    found: dict[UUID, dict[str, None]] = {}
+    if job_ids:
+        rows = connection.execute(_ARTIFACTS, {"ids": [str(job_id) for job_id in job_ids]})
+        for job_id, metadata in rows:
+            found.setdefault(job_id, {}).update(dict.fromkeys(artifacts_of(metadata)))
+    return {job_id: list(names) for job_id, names in found.items() if names}
 
 
 def get(connection: Connection, execution_id: UUID) -> Execution:

@@ -5,6 +5,7 @@ Outside of a task that is tracked they do nothing, but `current`, which needs no
 
 import logging
 import math
+import os
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
@@ -14,6 +15,7 @@ from celery.exceptions import Ignore
 from sqlalchemy import text
 
 from pgbeat import attempts
+from pgbeat.executions import ARTIFACTS, artifacts_of
 from pgbeat.job_headers import ATTEMPT as ATTEMPT_HEADER
 from pgbeat.job_headers import DUE_AT, INTERVAL_START, SCHEDULE, TRIGGER
 from pgbeat.messages import JOB_HEADER
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("celery.worker.pgbeat")
 
+#: How many artifacts are kept of an execution, and how long each may be.
+_MOST, _LONGEST = 1000, 2000
 #: Seconds that a task waits for its checkpoint to be written, or read.
 PATIENCE = 10.0
 #: Where a task's request has its attempt.
@@ -137,6 +141,37 @@ def report(**metadata: Any) -> None:
     found = {key: _as_metadata(value) for key, value in metadata.items()}
     attempt.metadata = {**(attempt.metadata or {}), **found}
     recorder.tell_soon(attempt)
+
+
+def artifacts(*produced: str | os.PathLike[str]) -> None:
+    """Adds what the task has produced, as paths or URLs, to the execution's `artifacts`; one that
+    is told again counts once.
+
+        pgbeat.artifacts("s3://reports/2026-11.pdf", path)
+
+    Raises `TypeError` for what is neither text nor a path.
+    """
+    fresh = [_artifact(each) for each in produced]
+    attempt, recorder = _current()
+    if attempt is None or recorder is None:
+        return
+    metadata = attempt.metadata or {}
+    known = list(dict.fromkeys([*artifacts_of(metadata), *fresh]))
+    if len(known) > _MOST:
+        logger.warning(
+            "Job %s has %d artifacts; the first %d are kept",
+            attempt.job_id, len(known), _MOST,
+        )  # fmt: skip
+    attempt.metadata = {**metadata, ARTIFACTS: known[:_MOST]}
+    recorder.tell_soon(attempt)
+
+
+def _artifact(produced: object) -> str:
+    name = os.fspath(produced) if isinstance(produced, os.PathLike) else produced
+    if not isinstance(name, str):
+        raise TypeError(f"an artifact must be text or a path, got {produced!r}")
+    plain = name.encode(errors="backslashreplace").decode()
+    return attempts.text(plain, _LONGEST)
 
 
 def is_cancelled() -> bool:

@@ -162,6 +162,7 @@ def test_show(did: Did, desk: Desk, app: Celery, sql: Sql, database: str) -> Non
     assert (whole["state"], whole["where"]["cause"]) == ("failed", "ended")
     assert [link["attempt"] for link in whole["chain"]] == [1, 2]
     assert whole["executions"][0]["duration_ms"] == 1500
+    assert (whole["artifacts"], whole["executions"][0]["artifacts"]) == ([], [])
     assert whole["checkpoint"] == {"page": 3}
 
 

@@ -106,7 +106,9 @@ def test_progress_and_what_the_task_reports(crew: Crew, pool: str) -> None:
     )  # fmt: skip
     crew.open("a")
     [seen] = crew.ended(job_id)
-    assert seen.runs[0].metadata == {**told, "items_indexed": 7}
+    made = ["s3://x/1.pdf", "/x/2.csv"]
+    assert seen.runs[0].metadata == {**told, "items_indexed": 7, "artifacts": made}
+    assert seen.runs[0].artifacts == made
     assert seen.runs[0].progress_done == 3
     result = seen.runs[0].result
     assert result is not None and len(result) <= 200

@@ -356,6 +356,28 @@ def test_a_retry_that_is_told_of_before_what_it_retries(web: Web, alice: Any) ->
     assert second["next"] is None
 
 
+def test_artifacts_are_those_of_all_executions(web: Web, alice: Any, sql: Sql) -> None:
+    job_id, other = make(alice)["id"], make(alice)["id"]
+    for number, made in enumerate((["a.pdf", "b.csv"], ["b.csv", "c.png"])):
+        state = "pending" if number == 0 else "completed"
+        tell(
+            web, job_id, state="failed" if number == 0 else "completed", job_state=state,
+            metadata={"artifacts": made, "rows": 3},
+        )  # fmt: skip
+    detail = done(alice.get(f"/jobs/{job_id}"))
+    assert detail["artifacts"] == ["a.pdf", "b.csv", "c.png"]
+    assert sorted(run["artifacts"] for run in detail["executions"]) == [
+        ["a.pdf", "b.csv"], ["b.csv", "c.png"],
+    ]  # fmt: skip
+    assert [run["metadata"] for run in detail["executions"]] == [{"rows": 3}] * 2
+    listed = {each["id"]: each["artifacts"] for each in done(alice.get("/jobs"))["jobs"]}
+    assert listed == {job_id: ["a.pdf", "b.csv", "c.png"], other: []}
+    run = done(alice.get(f"/executions/{detail['executions'][0]['id']}"))
+    assert run["artifacts"] == detail["executions"][0]["artifacts"]
+    page = web.browser(web.token("alice")).get(f"/console/jobs/{job_id}").text
+    assert "<code>c.png</code>" in page
+
+
 def test_executions_by_pages(alice: Any, sql: Sql) -> None:
     job_id = insert(sql, state="completed")
     sql(

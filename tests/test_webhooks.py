@@ -224,7 +224,8 @@ def test_what_is_told_of_a_job(state: str, events: list[str], add: Add, sql: Sql
     assert told(sql) == []
     sql(
         "WITH e AS (UPDATE pgbeat.executions SET state = %s, finished_at = now(), "
-        "    duration_ms = 12.5, error = 'oops', metadata = '{\"items\": 3}') "
+        "    duration_ms = 12.5, error = 'oops', "
+        "    metadata = '{\"items\": 3, \"artifacts\": [\"a\"]}') "
         "UPDATE pgbeat.jobs SET state = %s, finished_at = now(), error = 'oops'",
         state, state,
     )  # fmt: skip
@@ -240,7 +241,7 @@ def test_what_is_told_of_a_job(state: str, events: list[str], add: Add, sql: Sql
         else:
             assert (data["status"], data["execution_number"], data["duration_ms"]) == (state, 1, 13)
             assert (data["job_id"], data["error_message"]) == (job_id, "oops")
-            assert data["metadata"] == {"items": 3}
+            assert (data["metadata"], data["artifacts"]) == ({"items": 3}, ["a"])
 
 
 def test_events_have_the_names_of_the_api(add: Add, sql: Sql) -> None:

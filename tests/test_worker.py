@@ -240,8 +240,11 @@ def test_a_wrong_broker_is_one_plain_error(
 def test_outside_of_a_task_nothing_is_told() -> None:
     pgbeat.progress(1, 2, "x")
     pgbeat.report(x=1)
+    pgbeat.artifacts("x")
     pgbeat.checkpoint({"x": 1})
     assert pgbeat.checkpoint() is None
     assert not pgbeat.is_cancelled()
     with pytest.raises(TypeError):
         pgbeat.checkpoint({1, 2})
+    with pytest.raises(TypeError, match="artifact"):
+        pgbeat.artifacts(3)  # type: ignore[arg-type]

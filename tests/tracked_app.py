@@ -123,6 +123,8 @@ def talk(gate: str) -> str:
         pgbeat.report(items_crawled=10 * step, at=Path("/x"))
     wait_for(gate)
     pgbeat.report(items_indexed=7)
+    pgbeat.artifacts("s3://x/1.pdf", Path("/x/2.csv"))
+    pgbeat.artifacts("s3://x/1.pdf")
     return "x" * 1000
 
 

@@ -99,7 +99,11 @@ def whole(connection: Connection, job: Job) -> dict[str, Any]:
     found = whereabouts.of_job(connection, job, db.now(connection))
     return as_json(job) | {
         "where": {"cause": found.cause, "sentence": found.sentence, "advice": found.advice},
-        "executions": [run._asdict() for run in executions.of_job(connection, job.id)],
+        "artifacts": executions.artifacts(connection, [job.id]).get(job.id, []),
+        "executions": [
+            run._asdict() | {"artifacts": run.artifacts}
+            for run in executions.of_job(connection, job.id)
+        ],
         "chain": [
             {"id": other.id, "attempt": other.attempt, "state": other.state, "error": other.error}
             for other in transitions.chain(connection, job.id)
@@ -112,6 +116,7 @@ def show_one(connection: Connection, job: Job) -> None:
     now = db.now(connection)
     where = whereabouts.of_job(connection, job, now)
     runs = executions.of_job(connection, job.id)
+    made = executions.artifacts(connection, [job.id]).get(job.id, [])
     click.secho(f"{job.id}", bold=True)
     tried = f"{job.attempt} of {job.max_attempts}"
     if job.max_attempts > 1:
@@ -140,6 +145,7 @@ def show_one(connection: Connection, job: Job) -> None:
                 ("group", _group(job)),
                 ("unique key", None if job.unique_key is None else line(job.unique_key)),
                 ("attempt", tried),
+                ("artifacts", "\n".join(map(line, made)) or None),
                 ("made", f"{when(job.created_at, now)}, by {line(job.created_by)}"),
                 ("not before", when(job.run_at, now)),
                 ("approved", _by(job.approved_at, job.approved_by, now)),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from sqlalchemy import Connection
 
-from pgbeat import db, jobs, notes, permissions, schedules, statistics
+from pgbeat import db, executions, jobs, notes, permissions, schedules, statistics
 from pgbeat.cli import Noun, job_tail, job_verbs, job_views, printing
 from pgbeat.cli.actors import as_admin, find
 from pgbeat.cli.failures import FAILED, SKIPPED
@@ -75,11 +75,14 @@ def list_command(
         asked = Filter(namespace=namespace, **given)
         which = permissions.visible(actor, asked)
         rows = jobs.listing(connection, which, limit=limit)
+        made = executions.artifacts(connection, [row.id for row in rows]) if as_json else {}
         others = 0
         if which != asked:
             others = jobs.count_of_others(connection, asked, actor.name, limit=job_views.MANY)
     if as_json:
-        printing.echo_json([job_views.as_json(row) for row in rows])
+        printing.echo_json(
+            [job_views.as_json(row) | {"artifacts": made.get(row.id, [])} for row in rows]
+        )
     elif rows:
         job_views.show_list(rows, now)
         if others:

@@ -75,7 +75,8 @@ BEGIN
             'completed_at', NEW.finished_at, 'duration_ms', round(NEW.duration_ms::numeric),
             'cpu_time_ms', round(NEW.cpu_time_ms::numeric), 'memory_peak_mb', NEW.memory_peak_mb,
             'retry_attempt', NEW.retry_attempt, 'worker', NEW.worker, 'result', NEW.result,
-            'error_message', NEW.error, 'metadata', NEW.metadata, 'job', pgbeat.job_facts(j)))
+            'error_message', NEW.error, 'artifacts', coalesce(NEW.metadata -> 'artifacts', '[]'),
+            'metadata', NEW.metadata - 'artifacts', 'job', pgbeat.job_facts(j)))
            FROM pgbeat.jobs j WHERE j.id = NEW.job_id AND j.task <> 'pgbeat.deliver';
     END IF;
     RETURN NULL;

@@ -151,6 +151,10 @@ class ListedJob(FoundJob):
     """A job of a list."""
 
     progress: JobProgress | None
+    artifacts: list[str] = Field(
+        description="What its executions have produced: paths or URLs.",
+        examples=[["s3://reports/2026-11.pdf"]],
+    )
 
 
 class JobPage(BaseModel):
@@ -179,6 +183,7 @@ class FoundExecution(BaseModel):
     memory_peak_mb: float | None
     worker: str
     progress: JobProgress | None
+    artifacts: list[str] = Field(description="What its task has produced: paths or URLs.")
     metadata: Json
 
 
@@ -284,7 +289,8 @@ def progress(run: Execution | None) -> JobProgress | None:
 def execution(run: Execution) -> Json:
     """An execution as JSON of Python's, for `FoundExecution` and `ExecutionDetail`."""
     return run._asdict() | {
-        "metadata": {} if is_deep(run.metadata) else run.metadata,
+        "artifacts": run.artifacts,
+        "metadata": {} if is_deep(run.metadata) else _besides_artifacts(run),
         "execution_number": run.number,
         "status": run.state,
         "completed_at": run.finished_at,
@@ -295,6 +301,10 @@ def execution(run: Execution) -> Json:
         "error_message": run.error,
         "progress": progress(run),
     }
+
+
+def _besides_artifacts(run: Execution) -> Json:
+    return {key: value for key, value in run.metadata.items() if key != "artifacts"}
 
 
 def _whole(value: float | None) -> int | None:

@@ -145,10 +145,14 @@ def list_jobs(
             which = which._replace(schedule_id=seen_schedule(connection, backend, caller, schedule))
         rows = jobs.listing(connection, which, before=before, limit=limit + 1)
         runs = executions.newest(connection, [row.id for row in rows if row.state == "running"])
+        made = executions.artifacts(connection, [row.id for row in rows[:limit]])
     last = rows[limit - 1] if len(rows) > limit else None
     return JobPage(
         jobs=[
-            ListedJob.model_validate(shown(row) | {"progress": progress(runs.get(row.id))})
+            ListedJob.model_validate(
+                shown(row)
+                | {"progress": progress(runs.get(row.id)), "artifacts": made.get(row.id, [])}
+            )
             for row in rows[:limit]
         ],
         next=None if last is None else cursor(last.created_at, last.id),
@@ -174,10 +178,12 @@ def get_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDetail:
         where = whereabouts.of_job(connection, job, db.now(connection))
         runs = executions.of_job(connection, job.id, limit=10)
         chain = transitions.chain(connection, job.id)
+        made = executions.artifacts(connection, [job.id])
     return JobDetail.model_validate(
         shown(job)
         | {
             "progress": progress(runs[0] if runs else None),
+            "artifacts": made.get(job.id, []),
             "where": JobWhereabouts(cause=where.cause, sentence=where.sentence),
             "executions": [FoundExecution.model_validate(execution(run)) for run in runs],
             "chain": [
