@@ -202,3 +202,9 @@ def seize(seconds: int = 0) -> None:
 def say(word: str) -> None:
     """Notes that it ran."""
     note(word)
+
+
+@app.task(name="tests.soon", shared=False, expires=1)
+def soon() -> None:
+    """Is of no use after a second."""
+    note("soon")
