@@ -152,7 +152,14 @@ def text(value: str, limit: int) -> str:
     """Text as the database takes it, and not too long."""
     if len(value) > limit:
         value = value[: limit - 1] + "…"
-    return value.replace("\0", "\\0") if "\0" in value else value
+    return storable(value)
+
+
+def storable(value: str) -> str:
+    """Text as the database takes it: NUL and halves of surrogate pairs are written as escapes."""
+    if "\0" in value:
+        value = value.replace("\0", "\\0")
+    return value if value.isascii() else value.encode(errors="backslashreplace").decode()
 
 
 def summary(result: Any) -> str | None:
@@ -181,16 +188,17 @@ def as_json(value: Any) -> Any:
     Raises `TypeError` or `ValueError` for what JSON can't say.
     """
     document = json.dumps(value, allow_nan=False)
-    return json.loads(document) if "\\u0000" not in document else _without_nul(value)
+    found = json.loads(document)
+    return _storable(found) if "\\u0000" in document or "\\ud" in document else found
 
 
-def _without_nul(value: Any) -> Any:
+def _storable(value: Any) -> Any:
     if isinstance(value, str):
-        return value.replace("\0", "\\0")
+        return storable(value)
     if isinstance(value, dict):
-        return {_without_nul(str(key)): _without_nul(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nul(each) for each in value]
+        return {storable(key): _storable(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_storable(each) for each in value]
     return value
 
 

@@ -138,7 +138,7 @@ def report(**metadata: Any) -> None:
     attempt, recorder = _current()
     if attempt is None or recorder is None:
         return
-    found = {key: _as_metadata(value) for key, value in metadata.items()}
+    found = {attempts.storable(key): _as_metadata(value) for key, value in metadata.items()}
     attempt.metadata = {**(attempt.metadata or {}), **found}
     recorder.tell_soon(attempt)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from pgbeat import jobs
+from pgbeat import attempts, jobs
 from pgbeat.attempts import Attempt
 from pgbeat.recovery import Told
 from pgbeat.tracking import Recorder
@@ -111,3 +111,20 @@ def test_what_the_main_process_says_of_a_locked_job_is_not_lost(
     other.rollback()
     until(lambda: ward.state(job_id) == "cancelled", 10)
     assert jobs.get(ward.connection, job_id).error == "revoked"
+
+
+def test_what_no_database_takes_does_not_cost_the_rest(ward: Ward, recorder: Recorder) -> None:
+    """Text with NUL or half a surrogate pair, in what a task tells of itself."""
+    job_id = ward.job()
+    attempt = Attempt(job_id, "w1", 0, False, None)
+    odd = ["half \ud800 of it", "nul\0", "whole \U0001f600", {"\udfff": "\ud83d"}]
+    attempt.checkpoint, attempt.has_checkpoint = attempts.as_json(odd), True
+    attempt.metadata = {attempts.storable("\ud800"): attempts.as_json(odd)}
+    attempt.progress = (1.0, None, attempts.text("\ud800\0", 10))
+    recorder.tell(attempt)
+    assert recorder.write(attempt, 10)
+    kept = ["half \\ud800 of it", "nul\\0", "whole \U0001f600", {"\\udfff": "\\ud83d"}]
+    assert jobs.get(ward.connection, job_id).checkpoint == kept
+    assert ward.sql("SELECT metadata, progress_message FROM pgbeat.executions") == [
+        ({"\\ud800": kept}, "\\ud800\\0")
+    ]
