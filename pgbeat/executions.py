@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from pgbeat.db import recordset
 from pgbeat.errors import NotFound
-from pgbeat.jobs import ENDING, OUTCOME, RETRY, Ended, of_known
+from pgbeat.jobs import ENDING, OUTCOME, REASON, RETRY, Ended, of_known
 from pgbeat.messages import Statement
 from pgbeat.tables import executions
 
@@ -86,7 +86,7 @@ _JOB = f"""
            state = {_OUTCOME},
            finished_at = CASE WHEN {_OUTCOME} IN ('completed', 'failed', 'cancelled', 'skipped')
                THEN r.ended_at END,
-           error = r.error,
+           error = {REASON.format(to=_OUTCOME, error="r.error")},
            retried_by = {RETRY.format(to="r.job_state")},
            checkpoint = coalesce(r.checkpoint, j.checkpoint)
 """
@@ -155,11 +155,12 @@ _BEGIN_SQL = f"""
                r.state, coalesce(r.lost, false), coalesce(r.retry_attempt, 0),
                coalesce(r.worker, ''), r.worker_id, r.pid, coalesce(r.acks_late, false),
                r.began_at, r.ended_at, r.duration_ms, r.cpu_time_ms, r.memory_peak_mb,
-               r.progress_done, r.progress_total, r.progress_message, r.result, r.error,
-               r.traceback, coalesce(r.metadata, '{{}}'),
+               r.progress_done, r.progress_total, r.progress_message, r.result,
+               {REASON.format(to="r.state", error="r.error")}, r.traceback,
+               coalesce(r.metadata, '{{}}'),
                CASE WHEN r.state <> 'running' THEN clock_timestamp() END
           FROM r LEFT JOIN (
-                   SELECT o.id, o.schedule_id, o.state FROM pgbeat.jobs o
+                   SELECT o.id, o.schedule_id, o.state, o.cancel_reason FROM pgbeat.jobs o
                     WHERE o.id = ANY (ARRAY(SELECT job_id FROM r)) ORDER BY o.id
                    OFFSET 0) AS j ON j.id = r.job_id
          WHERE (j.id IS NOT NULL OR r.makes_job)
@@ -199,7 +200,11 @@ _GO_ON_SQL = f"""
                progress_total = coalesce(r.progress_total, e.progress_total),
                progress_message = coalesce(r.progress_message, e.progress_message),
                result = coalesce(r.result, e.result),
-               error = CASE WHEN r.state = 'running' THEN e.error ELSE r.error END,
+               error = CASE WHEN r.state = 'running' THEN e.error
+                       WHEN r.state = 'cancelled' THEN (
+                           SELECT {REASON.format(to="r.state", error="r.error")}
+                             FROM pgbeat.jobs j WHERE j.id = e.job_id)
+                       ELSE r.error END,
                traceback = coalesce(r.traceback, e.traceback),
                metadata = e.metadata || coalesce(r.metadata, '{{}}')
           FROM {_EACH} WHERE e.id = r.id AND e.id = ANY (ARRAY(SELECT id FROM r))

@@ -149,6 +149,8 @@ class Job(NamedTuple):
     approved_at: datetime | None
     cancel_requested_by: str | None
     cancel_requested_at: datetime | None
+    #: What it is to end with, where it was running when its end was asked for.
+    cancel_reason: str | None
     checkpoint: Any
     job_source: str
     created_by: str
@@ -314,6 +316,10 @@ ENDING = (
 #: The state after one that a job was meant to take: who is to be cancelled tries no more.
 OUTCOME = """CASE WHEN j.cancel_requested_at IS NOT NULL
     AND {to} IN ('failed', 'scheduled', 'pending') THEN 'cancelled' ELSE {to} END"""
+#: The error of what ended: where it was to be cancelled and is, the reason that was given for that,
+#: with the error that it ended by behind it.
+REASON = """CASE WHEN {to} = 'cancelled' AND j.cancel_reason IS NOT NULL
+    THEN j.cancel_reason || coalesce(' (' || {error} || ')', '') ELSE {error} END"""
 #: The id of the job that tries again, if there is to be one: always the same.
 RETRY = """CASE WHEN {to} = 'failed' AND j.cancel_requested_at IS NULL AND j.args IS NOT NULL
     AND j.attempt < j.max_attempts THEN md5(j.id || '/retry')::uuid END"""
@@ -382,18 +388,26 @@ def try_lock(connection: Connection, job_ids: Collection[str | UUID]) -> set[str
 
 _ASK_TO_END = text(
     f"""
-    UPDATE pgbeat.jobs SET cancel_requested_at = now(), cancel_requested_by = :by
+    UPDATE pgbeat.jobs
+       SET cancel_requested_at = now(), cancel_requested_by = :by, cancel_reason = :reason
      WHERE id = ANY (CAST(:ids AS uuid[])) AND {of_known("state = 'running'")}
     RETURNING id
     """  # noqa: S608
 )
 
 
-def ask_to_end(connection: Connection, job_ids: Collection[str | UUID], by: str) -> list[str]:
-    """Notes that running jobs are to be cancelled, which is for their workers; their ids."""
+def ask_to_end(
+    connection: Connection,
+    job_ids: Collection[str | UUID],
+    by: str,
+    reason: str | None = None,
+) -> list[str]:
+    """Notes that running jobs are to be cancelled, and why, which is for their workers; returns
+    their ids. A reason that was given before gives way to this one."""
     if not job_ids:
         return []
-    found = connection.scalars(_ASK_TO_END, {"ids": [str(i) for i in job_ids], "by": by})
+    values = {"ids": [str(i) for i in job_ids], "by": by, "reason": reason}
+    found = connection.scalars(_ASK_TO_END, values)
     return [str(job_id) for job_id in found]
 
 

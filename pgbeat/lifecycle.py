@@ -69,7 +69,7 @@ def cancel(
         return []
     jobs.lock(connection, job_ids)
     ended = end_waiting(connection, publisher, job_ids, "cancelled", reason)
-    publisher.revoke(connection, jobs.ask_to_end(connection, job_ids, by))
+    publisher.revoke(connection, jobs.ask_to_end(connection, job_ids, by, reason))
     return ended
 
 

@@ -523,9 +523,10 @@ def test_cancel_frees_the_slot(desk: Desk, sql: Sql) -> None:
 def test_cancel_what_runs(desk: Desk, sql: Sql) -> None:
     """Its worker is asked; again, it is asked again."""
     job = runs(desk, desk.make())
-    for _ in range(2):
-        asked = desk.do(control.cancel, job, actor=ALICE)
+    for reason in ("too slow", "far too slow"):
+        asked = desk.do(control.cancel, job, actor=ALICE, reason=reason)
         assert (asked.state, asked.cancel_requested_by) == ("running", ALICE.name)
+        assert asked.cancel_reason == f"cancelled by user:alice: {reason}"
     # Failing then is not a reason to try again.
     run = sql("SELECT id FROM pgbeat.executions")[0][0]
     with db.transaction(desk.connection):
@@ -534,6 +535,7 @@ def test_cancel_what_runs(desk: Desk, sql: Sql) -> None:
         )
     ended = desk.job(job)
     assert (ended.state, ended.retried_by) == ("cancelled", None)
+    assert ended.error == "cancelled by user:alice: far too slow (x)"
 
 
 @pytest.mark.parametrize("ends", ["COMMIT", "ROLLBACK"])

@@ -159,8 +159,9 @@ def test_a_running_job_is_terminated(crew: Crew) -> None:
     crew.runs(job_id)
     crew.cancel(job_id)
     [seen] = crew.ended(job_id, seconds=20)
-    assert (seen.job.state, seen.job.error) == ("cancelled", "terminated")
-    assert [(run.state, run.error) for run in seen.runs] == [("cancelled", "terminated")]
+    assert (seen.job.state, seen.job.error) == ("cancelled", "no (terminated)")
+    assert [(run.state, run.error) for run in seen.runs] == [("cancelled", "no (terminated)")]
+    assert (seen.job.cancel_requested_by, seen.job.cancel_reason) == ("me", "no")
 
 
 @pytest.mark.slow

@@ -151,6 +151,7 @@ def show_one(connection: Connection, job: Job) -> None:
                 ("approved", _by(job.approved_at, job.approved_by, now)),
                 ("began", when(job.started_at, now)),
                 ("cancel", _by(job.cancel_requested_at, job.cancel_requested_by, now)),
+                ("because", None if job.cancel_reason is None else line(job.cancel_reason)),
                 ("ended", when(job.finished_at, now)),
                 ("error", None if job.error is None else Text(line(job.error), style="red")),
                 ("checkpoint", line(compact(job.checkpoint))),

@@ -41,6 +41,7 @@ class Seen(NamedTuple):
     started_at: datetime | None
     finished_at: datetime | None
     cancel_requested_at: datetime | None
+    cancel_reason: str | None
     #: The newest execution's number and progress.
     execution: int | None
     done: float | None

@@ -176,6 +176,7 @@ def _data(job: Seen) -> str:
             "lane": job.lane,
             "awaits_approval": job.awaits_approval,
             "is_cancelling": job.cancel_requested_at is not None and not job.has_ended,
+            "cancel_reason": job.cancel_reason,
             "next_run_at": job.run_at if job.state in ("scheduled", "paused") else None,
             "retried_by": job.retried_by,
             "created_by": job.created_by,

@@ -130,6 +130,7 @@ class FoundJob(BaseModel):
     completed_at: datetime | None = Field(description="When it ended, however it did.")
     cancel_requested_by: str | None
     cancel_requested_at: datetime | None
+    cancel_reason: str | None = Field(description="Why it was to end while it ran.")
     cancelled_at: datetime | None
     worker: str | None
     error: str | None
