@@ -566,7 +566,7 @@ def test_drop_deletes_what_was_asked_about(
 ) -> None:
     die("mail")
 
-    def confirm(question: str) -> bool:
+    def confirm(question: str, **options: Any) -> bool:
         assert question == "Drop 1 dead letter (of 'mail')?"
         die("mail")
         return True

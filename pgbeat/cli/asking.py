@@ -8,6 +8,7 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
 
 
@@ -16,13 +17,18 @@ def asking(command: F) -> F:
     return yes_option(dry_run_option(command))
 
 
-def sure(verb: str, past: str, what: str, *, yes: bool, dry_run: bool) -> bool:
-    """Whether it is to be done: `sure("remove", "removed", "lane 'l'", …)`. If not, it is said why:
-    it was only to be said what would be done, or who was asked said no."""
+def sure(
+    verb: str, past: str, what: str, *, yes: bool, dry_run: bool, as_json: bool = False
+) -> bool:
+    """Returns whether to do it: `sure("remove", "removed", "lane 'l'", …)`.
+
+    If not, it prints why: it was a dry run, or the person said no. With `as_json`, standard output
+    is left to the JSON.
+    """
     if dry_run:
-        click.echo(f"Would {verb} {what}.")
+        click.echo(f"Would {verb} {what}.", err=as_json)
         return False
-    if yes or click.confirm(f"{verb.capitalize()} {what}?"):
+    if yes or click.confirm(f"{verb.capitalize()} {what}?", err=as_json):
         return True
-    click.echo(f"Nothing is {past}.")
+    click.echo(f"Nothing is {past}.", err=as_json)
     return False

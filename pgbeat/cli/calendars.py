@@ -159,9 +159,10 @@ def _moment(text: str, local: tzinfo) -> datetime:
 @rules
 @click.option("--if-not-exists", is_flag=True, help="Leave it as it is if it is there.")
 @dry_run_option
+@json_option
 @pass_target
 def add_command(
-    target: Target, /, name: str, if_not_exists: bool, dry_run: bool, **given: Any
+    target: Target, /, name: str, if_not_exists: bool, dry_run: bool, as_json: bool, **given: Any
 ) -> None:
     """Add a calendar: a name, and what it excludes."""
     definition = given_definition(given, {})
@@ -174,9 +175,13 @@ def add_command(
     except AlreadyExists:
         if not if_not_exists:
             raise
-        click.echo(f"Calendar {name!r} is there already; it is left as it is.")
+        with target.transaction() as connection:
+            row = calendars.get(connection, name, namespace=target.settings.namespace)
+        said = f"Calendar {name!r} is there already; it is left as it is."
+        printing.result(_json_now(target, row), said, as_json=as_json)
         return
-    click.echo(f"{'Would add' if dry_run else 'Added'} calendar {name!r}: {row.rules}.")
+    said = f"{'Would add' if dry_run else 'Added'} calendar {name!r}: {row.rules}."
+    printing.result(_json_now(target, row), said, as_json=as_json)
 
 
 @calendars_command.command("update")
@@ -184,8 +189,11 @@ def add_command(
 @rules
 @clearing
 @dry_run_option
+@json_option
 @pass_target
-def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> None:
+def update_command(
+    target: Target, /, name: str, dry_run: bool, as_json: bool, **given: Any
+) -> None:
     """Change a calendar. What no option names stays; --file replaces all."""
     namespace = target.settings.namespace
     with target.transaction(dry_run=dry_run) as connection:
@@ -193,27 +201,40 @@ def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) ->
         definition = given_definition(given, before.definition)
         if definition is None:
             raise click.UsageError("nothing to change; give at least one option (see --help)")
+        row = before
         if definition != before.definition:
             row = calendars.edit(connection, name, definition, namespace=namespace)
             notes.change(connection, target.author, "update", before, row)
-    if definition == before.definition:
-        click.echo(f"Calendar {name!r} is like that already.")
-        return
-    click.echo(f"{'Would change' if dry_run else 'Changed'} calendar {name!r}: {row.rules}.")
+    said = f"Calendar {name!r} is like that already."
+    if definition != before.definition:
+        said = f"{'Would change' if dry_run else 'Changed'} calendar {name!r}: {row.rules}."
+    printing.result(_json_now(target, row), said, as_json=as_json)
+
+
+def _json_now(target: Target, row: Calendar) -> dict[str, Any]:
+    """A calendar that a command wrote, with the schedules that name it."""
+    with target.transaction() as connection:
+        return _json(row, calendars.users(connection, namespace=row.namespace))
 
 
 @calendars_command.command("remove")
 @click.argument("name")
 @asking
+@json_option
 @pass_target
-def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
+def remove_command(target: Target, name: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Delete a calendar that no schedule names."""
     namespace = target.settings.namespace
     with target.transaction(dry_run=True) as connection:
         calendars.remove(connection, name, namespace=namespace)
-    if sure("remove", "removed", f"calendar {name!r}", yes=yes, dry_run=dry_run):
+    is_removed = sure(
+        "remove", "removed", f"calendar {name!r}", yes=yes, dry_run=dry_run, as_json=as_json
+    )
+    if is_removed:
         with target.transaction() as connection:
             row = calendars.get(connection, name, namespace=namespace, for_update=True)
             calendars.remove(connection, name, namespace=namespace)
             notes.change(connection, target.author, "delete", row, None)
-        click.echo(f"Removed calendar {name!r}.")
+    if is_removed or as_json:
+        removed = {"name": name, "removed": is_removed}
+        printing.result(removed, f"Removed calendar {name!r}.", as_json=as_json)

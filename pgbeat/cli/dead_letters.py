@@ -95,9 +95,15 @@ def _selecting(command: F) -> F:
 @dead_command.command("requeue")
 @_selecting
 @dry_run_option
+@json_option
 @pass_target
 def requeue_command(
-    target: Target, ids: tuple[int, ...], queue: str | None, everything: bool, dry_run: bool
+    target: Target,
+    ids: tuple[int, ...],
+    queue: str | None,
+    everything: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Put dead letters back into their queues. Their deliveries count from none again."""
     _require_selector(ids, everything, queue is not None, "--queue")
@@ -107,7 +113,9 @@ def requeue_command(
         count = dead_letters.requeue(connection, tables, ids=list(chosen))
         notes.dead(connection, target.author, "requeue", chosen, count)
     homeless = sum(not name for name in chosen.values())
-    if count:
+    if as_json:
+        printing.echo_json({"requeued": count, "homeless": homeless})
+    elif count:
         verb = "Would put back" if dry_run else "Put back"
         click.echo(f"{verb} {_what(filter(None, chosen.values()))}.")
     elif not homeless:
@@ -123,6 +131,7 @@ def requeue_command(
 @click.option("--older-than", type=duration, metavar="TIME",
               help="Only those that died longer ago: 7d, '12 hours'.")  # fmt: skip
 @asking
+@json_option
 @pass_target
 def drop_command(
     target: Target,
@@ -132,6 +141,7 @@ def drop_command(
     older_than: timedelta | None,
     yes: bool,
     dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Delete dead letters for good."""
     has_selector = queue is not None or older_than is not None
@@ -139,14 +149,16 @@ def drop_command(
     with target.transaction() as connection:
         tables = target.broker(connection)
         chosen = _choose(connection, tables, ids, queue, older_than)
-    what = _what(chosen.values())
+    what, count = _what(chosen.values()), 0
     if not chosen:
-        click.echo(f"There are no dead letters{_scope(queue, older_than)}.")
-    elif sure("drop", "dropped", what, yes=yes, dry_run=dry_run):
+        click.echo(f"There are no dead letters{_scope(queue, older_than)}.", err=as_json)
+    elif sure("drop", "dropped", what, yes=yes, dry_run=dry_run, as_json=as_json):
         with target.transaction() as connection:
             count = dead_letters.drop(connection, tables, ids=list(chosen))
             notes.dead(connection, target.author, "drop", chosen, count)
-        click.echo(f"Dropped {counted(count, 'dead letter')}.")
+        click.echo(f"Dropped {counted(count, 'dead letter')}.", err=as_json)
+    if as_json:
+        printing.echo_json({"dropped": count})
 
 
 def _require_selector(

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from pgbeat import job_policies, lanes, notes, schedules, templates
 from pgbeat.cli import printing
-from pgbeat.cli.asking import dry_run_option
+from pgbeat.cli.asking import dry_run_option, json_option
 from pgbeat.cli.job_options import cleared_keys, given_policy, policy_clearing, policy_options
 from pgbeat.cli.options import (
     CLEARABLE,
@@ -40,9 +40,10 @@ _CODE_OWNS = {"task", "timezone", "args", "kwargs", "options", *TIMETABLES}
 @policy_options(of_schedule=True)
 @click.option("--if-not-exists", is_flag=True, help="Leave it as it is if it is there.")
 @dry_run_option
+@json_option
 @pass_target
 def add_command(
-    target: Target, /, name: str, if_not_exists: bool, dry_run: bool, **given: Any
+    target: Target, /, name: str, if_not_exists: bool, dry_run: bool, as_json: bool, **given: Any
 ) -> None:
     """Add a schedule: a name, a task or a template that has one, and when.
 
@@ -73,11 +74,15 @@ def add_command(
     except AlreadyExists:
         if not if_not_exists:
             raise
-        click.echo(f"Schedule {name!r} is there already; it is left as it is.")
+        with target.transaction() as connection:
+            row = schedules.get(connection, name, namespace=settings.namespace)
+        said = f"Schedule {name!r} is there already; it is left as it is."
+        printing.result(printing.row_json(row), said, as_json=as_json)
         return
     verb = "Would add" if dry_run else "Added"
-    click.echo(f"{verb} schedule {name!r}. {next_line(target, row)}".rstrip())
-    _remark(target, asked, condition, assumed, *missing)
+    said = f"{verb} schedule {name!r}. {next_line(target, row)}".rstrip()
+    printing.result(printing.row_json(row), said, as_json=as_json)
+    _remark(target, asked, condition, assumed, *missing, as_json=as_json)
 
 
 @click.command("update", cls=Command)
@@ -87,8 +92,11 @@ def add_command(
 @clearing
 @policy_clearing
 @dry_run_option
+@json_option
 @pass_target
-def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> None:
+def update_command(
+    target: Target, /, name: str, dry_run: bool, as_json: bool, **given: Any
+) -> None:
     """Change a schedule. A new timetable counts from now on.
 
     What says when (--cron, --every, --at …) takes the place of what said so before. Times without
@@ -131,13 +139,17 @@ def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) ->
     # A template may have given it a task.
     changes = [key for key in [*values, "task"] if getattr(before, key) != getattr(row, key)]
     changes = list(dict.fromkeys(changes))
+    said = f"Schedule {name!r} is like that already."
+    if changes:
+        verb = "Would change" if dry_run else "Changed"
+        said = f"{verb} schedule {name!r}. {next_line(target, row)}".rstrip()
+    printing.result(printing.row_json(row), said, as_json=as_json)
     if not changes:
-        click.echo(f"Schedule {name!r} is like that already.")
         return
-    verb = "Would change" if dry_run else "Changed"
-    click.echo(f"{verb} schedule {name!r}. {next_line(target, row)}".rstrip())
-    printing.show(printing.facts([fact for key in changes for fact in _change(before, row, key)]))
-    _remark(target, asked, condition, assumed, *missing)
+    if not as_json:
+        facts = [fact for key in changes for fact in _change(before, row, key)]
+        printing.show(printing.facts(facts))
+    _remark(target, asked, condition, assumed, *missing, as_json=as_json)
     if row.source == "code" and _CODE_OWNS & set(changes):
         printing.note("it is made by the app's code, and beat sets it back when it starts.")
 
@@ -242,9 +254,9 @@ def _try_condition(target: Target, values: dict[str, Any]) -> str:
     return "Its condition holds now." if answer is True else f"Its condition says no: {answer}."
 
 
-def _remark(target: Target, asked: set[str], condition: str, *notes: str) -> None:
+def _remark(target: Target, asked: set[str], condition: str, *notes: str, as_json: bool) -> None:
     if condition:
-        click.echo(condition)
+        click.echo(condition, err=as_json)
     for note in filter(None, notes):
         printing.note(note)
     if asked and not target.has_app:

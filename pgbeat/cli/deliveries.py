@@ -86,9 +86,10 @@ def _entry(entry: dict[str, Any]) -> str:
 @click.argument("ids", nargs=-1, type=click.UUID, metavar="[ID]...")
 @click.option("--failed", "failed_of", metavar="NAME", help="All of this webhook's that failed.")
 @dry_run_option
+@json_option
 @pass_target
 def redeliver_command(
-    target: Target, ids: tuple[UUID, ...], failed_of: str | None, dry_run: bool
+    target: Target, ids: tuple[UUID, ...], failed_of: str | None, dry_run: bool, as_json: bool
 ) -> None:
     """Deliver again, by the leading beat, what failed or was lost at the receiver's end.
 
@@ -111,7 +112,7 @@ def redeliver_command(
             for name, own in whose.items():
                 notes.redelivered(connection, author, name, len(own), own)
     what = "1 delivery is" if count == 1 else f"{count} deliveries are"
+    said = f"No delivery of webhook {failed_of!r} failed."
     if count:
-        click.echo(f"{what} {'to be ' if dry_run else ''}tried again.")
-    else:
-        click.echo(f"No delivery of webhook {failed_of!r} failed.")
+        said = f"{what} {'to be ' if dry_run else ''}tried again."
+    printing.result({"redelivered": count}, said, as_json=as_json)

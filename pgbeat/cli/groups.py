@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Mapping
 from typing import Any, TextIO
+from uuid import UUID
 
 import click
 from rich.text import Text
@@ -274,8 +275,11 @@ def _read(file: TextIO) -> dict[str, Any]:
 @click.argument("group_id", metavar="ID")
 @dry_run_option
 @as_admin
+@json_option
 @pass_target
-def cancel_command(target: Target, group_id: str, dry_run: bool, actor: Actor) -> None:
+def cancel_command(
+    target: Target, group_id: str, dry_run: bool, actor: Actor, as_json: bool
+) -> None:
     """End a group. Jobs that wait end now; those that run are ended by their workers. Needs the
     app."""
     with target.transaction() as connection:
@@ -285,12 +289,15 @@ def cancel_command(target: Target, group_id: str, dry_run: bool, actor: Actor) -
     waiting = sum(counts.get(state, 0) for state in ("pending", "scheduled", "paused"))
     if dry_run:
         if group.state != "running":
-            click.echo(f"Group {group.id} {job_views.HAS[group.state]}.")
+            click.echo(f"Group {group.id} {job_views.HAS[group.state]}.", err=as_json)
         else:
             click.echo(
                 f"Would cancel group {group.id}: {counted(waiting, 'job')} that wait, "
-                f"{running} that run."
+                f"{running} that run.",
+                err=as_json,
             )
+        if as_json:
+            printing.echo_json(_now(target, group.id))
         return
     app = target.require_app("the messages of jobs are the app's broker's")
     from pgbeat import grouping, submissions
@@ -300,8 +307,18 @@ def cancel_command(target: Target, group_id: str, dry_run: bool, actor: Actor) -
             connection, publisher, actor, group.id,
             note=lambda inside: notes.group_cancelled(inside, target.author, group),
         )  # fmt: skip
+    if as_json:
+        printing.echo_json(_now(target, group.id))
+        return
     click.echo(f"Cancelled group {group.id}: {counted(done.ended, 'job')} ended.")
     if done.asked:
         what = "it runs" if done.asked == 1 else "they run"
         number = counted(done.asked, "job")
         click.echo(f"Asked for the end of {number}; until then {what}.")
+
+
+def _now(target: Target, group_id: UUID) -> dict[str, Any]:
+    """A group as it is now."""
+    with target.transaction() as connection:
+        progress = groups.progress(connection, [group_id])[group_id]
+        return _as_json(groups.get(connection, group_id), progress)

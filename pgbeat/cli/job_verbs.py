@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from pgbeat import jobs, notes
 from pgbeat.cli import job_views, printing
 from pgbeat.cli.actors import as_admin, find
-from pgbeat.cli.asking import dry_run_option, sure, yes_option
+from pgbeat.cli.asking import dry_run_option, json_option, sure, yes_option
 from pgbeat.cli.failures import FAILED
 from pgbeat.cli.options import Command, duration, in_zone, read_moment
 from pgbeat.cli.target import Target, pass_target
@@ -30,15 +30,18 @@ def _each(
     ids: tuple[str, ...],
     verb: Literal["cancel", "pause", "resume", "approve", "retry", "update"],
     done: Callable[[Job, Job], str],
+    *,
+    as_json: bool,
     **given: Any,
 ) -> None:
-    """Does one of `control`'s verbs with each job, in a transaction of its own; what can't be done
-    is said at the end of its turn, and doesn't keep from the others."""
+    """Does one of `control`'s verbs with each job, in a transaction of its own. What can't be done
+    is said at the end of its turn, and doesn't keep from the others. Prints a sentence each, or the
+    jobs as one array of JSON."""
     app = target.require_app("the messages of jobs are the app's broker's")
     from pgbeat import control, job_changes, submissions
 
     act = job_changes.update if verb == "update" else getattr(control, verb)
-    failed = False
+    failed, rows = False, []
     with target.session() as connection, submissions.publishing(app, target.settings) as publisher:
 
         def change(job_id: UUID, connection: Connection) -> "Change":
@@ -58,7 +61,12 @@ def _each(
                 failed = True
                 click.echo(f"Error: {error}", err=True)
             else:
-                click.echo(done(before, jobs.get(connection, made.job.id)))
+                after = jobs.get(connection, made.job.id)
+                rows.append(job_views.as_json(after))
+                if not as_json:
+                    click.echo(done(before, after))
+    if as_json:
+        printing.echo_json(rows)
     if failed:
         raise click.exceptions.Exit(FAILED)
 
@@ -70,8 +78,11 @@ _ids = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @_ids
 @click.option("--reason", help="Why, for those who wonder later.")
 @as_admin
+@json_option
 @pass_target
-def cancel_command(target: Target, ids: tuple[str, ...], reason: str | None, actor: Actor) -> None:
+def cancel_command(
+    target: Target, ids: tuple[str, ...], reason: str | None, actor: Actor, as_json: bool
+) -> None:
     """End jobs. What waits ends now; what runs is ended by its worker. Needs the app."""
 
     def done(before: Job, after: Job) -> str:
@@ -79,39 +90,42 @@ def cancel_command(target: Target, ids: tuple[str, ...], reason: str | None, act
             return f"Asked for the end of job {after.id}, which runs on {after.worker}."
         return f"Cancelled job {after.id}, which was {before.state}."
 
-    _each(target, actor, ids, "cancel", done, reason=reason)
+    _each(target, actor, ids, "cancel", done, as_json=as_json, reason=reason)
 
 
 @click.command("pause")
 @_ids
 @as_admin
+@json_option
 @pass_target
-def pause_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
+def pause_command(target: Target, ids: tuple[str, ...], actor: Actor, as_json: bool) -> None:
     """Hold jobs that have not begun until they are resumed. Needs the app."""
-    _each(target, actor, ids, "pause", lambda _, after: f"Paused job {after.id}.")
+    _each(target, actor, ids, "pause", lambda _, after: f"Paused job {after.id}.", as_json=as_json)
 
 
 @click.command("resume")
 @_ids
 @as_admin
+@json_option
 @pass_target
-def resume_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
+def resume_command(target: Target, ids: tuple[str, ...], actor: Actor, as_json: bool) -> None:
     """Let paused jobs go on. Needs the app."""
     _each(
         target, actor, ids, "resume",
-        lambda _, job: f"Resumed job {job.id}: {job_views.now_is(job)}",
+        lambda _, job: f"Resumed job {job.id}: {job_views.now_is(job)}", as_json=as_json,
     )  # fmt: skip
 
 
 @click.command("approve")
 @_ids
 @as_admin
+@json_option
 @pass_target
-def approve_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
+def approve_command(target: Target, ids: tuple[str, ...], actor: Actor, as_json: bool) -> None:
     """Let jobs go on that wait for approval: an administrator's. Needs the app."""
     _each(
         target, actor, ids, "approve",
-        lambda _, job: f"Approved job {job.id}: {job_views.now_is(job)}",
+        lambda _, job: f"Approved job {job.id}: {job_views.now_is(job)}", as_json=as_json,
     )  # fmt: skip
 
 
@@ -120,15 +134,18 @@ def approve_command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
 @click.option("--priority", type=click.IntRange(0, 255), metavar="N",
               help="The new one's; as it was.")  # fmt: skip
 @as_admin
+@json_option
 @pass_target
-def retry_command(target: Target, ids: tuple[str, ...], priority: int | None, actor: Actor) -> None:
+def retry_command(
+    target: Target, ids: tuple[str, ...], priority: int | None, actor: Actor, as_json: bool
+) -> None:
     """Try again what jobs did that failed, were cancelled or skipped: a new job of each, with all
     its attempts before it. Needs the app."""
     _each(
         target, actor, ids, "retry",
         lambda before, after: f"Retried job {before.id}, which {job_views.HAS[before.state]}: job "
         f"{after.id}: {job_views.now_is(after)}",
-        job_source="user_cli", priority=priority,
+        as_json=as_json, job_source="user_cli", priority=priority,
     )  # fmt: skip
 
 
@@ -151,9 +168,17 @@ def retry_command(target: Target, ids: tuple[str, ...], priority: int | None, ac
 @click.option("--lane", metavar="LANE", help="The lane to wait in: an administrator's.")
 @click.option("--no-lane", is_flag=True, help="No lane any more: an administrator's.")
 @as_admin
+@json_option
 @pass_target
 def update_command(
-    target: Target, /, ids: tuple[str, ...], actor: Actor, now: bool, no_lane: bool, **given: Any
+    target: Target,
+    /,
+    ids: tuple[str, ...],
+    actor: Actor,
+    now: bool,
+    no_lane: bool,
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Change jobs that wait: priority, time, retries or lane. Needs the app."""
     values = {name: value for name, value in given.items() if value is not None}
@@ -170,7 +195,7 @@ def update_command(
     _each(
         target, actor, ids, "update",
         lambda _, job: f"Updated job {job.id}: {job_views.now_is(job)}",
-        values=values,
+        as_json=as_json, values=values,
     )  # fmt: skip
 
 
@@ -182,9 +207,16 @@ def update_command(
 @click.option("--priority", type=click.IntRange(0, 255), metavar="N",
               help="Its new priority: the front and the back are those of it.")  # fmt: skip
 @as_admin
+@json_option
 @pass_target
 def move_command(
-    target: Target, job_id: str, where: Any, other: str | None, priority: int | None, actor: Actor
+    target: Target,
+    job_id: str,
+    where: Any,
+    other: str | None,
+    priority: int | None,
+    actor: Actor,
+    as_json: bool,
 ) -> None:
     """Move a job in its lane's line: to the front or back of its priority, or next to another."""
     beside = where in ("before", "after")
@@ -203,7 +235,8 @@ def move_command(
         moved = control.move(connection, actor, job.id, where, anchor, priority=priority)
         place = lines.place(connection, moved) + 1
         notes.job(connection, target.author, "move", job.id, job, moved, place=place)
-    click.echo(f"Moved job {moved.id}: place {place} in lane {moved.lane!r}.")
+    said = f"Moved job {moved.id}: place {place} in lane {moved.lane!r}."
+    printing.result(job_views.as_json(moved) | {"place": place}, said, as_json=as_json)
 
 
 @click.command("delete")
@@ -211,9 +244,10 @@ def move_command(
 @yes_option
 @as_admin
 @dry_run_option
+@json_option
 @pass_target
 def delete_command(
-    target: Target, ids: tuple[str, ...], yes: bool, actor: Actor, dry_run: bool
+    target: Target, ids: tuple[str, ...], yes: bool, actor: Actor, dry_run: bool, as_json: bool
 ) -> None:
     """Delete jobs that have ended, with their executions: all, or none."""
     from pgbeat import control
@@ -223,9 +257,12 @@ def delete_command(
         for job in found:
             control.delete(connection, actor, job.id)
     what = f"job {found[0].id}" if len(found) == 1 else printing.counted(len(found), "job")
-    if sure("delete", "deleted", what, yes=yes, dry_run=dry_run):
+    is_deleted = sure("delete", "deleted", what, yes=yes, dry_run=dry_run, as_json=as_json)
+    if is_deleted:
         with target.transaction() as connection:
             for job in found:
                 gone = control.delete(connection, actor, job.id)
                 notes.job(connection, target.author, "delete", job.id, gone, None)
-        click.echo(f"Deleted {what}.")
+    if is_deleted or as_json:
+        deleted = [{"id": job.id, "deleted": is_deleted} for job in found]
+        printing.result(deleted, f"Deleted {what}.", as_json=as_json)

@@ -217,6 +217,14 @@ def note(message: str) -> None:
     click.echo(f"Note: {message}", err=True)
 
 
+def result(value: Any, sentence: str, *, as_json: bool) -> None:
+    """Prints what a command that changes something did: the row as JSON, or a sentence."""
+    if as_json:
+        echo_json(value)
+    else:
+        click.echo(sentence)
+
+
 def echo_json(value: Any) -> None:
     """JSON with times in ISO 8601 (UTC) and lengths of time in seconds."""
     click.echo(json.dumps(value, default=_plain, indent=2, ensure_ascii=False))

@@ -76,8 +76,9 @@ def _remark(target: Target, about_stock: str) -> None:
 
 @queues_command.command("pause")
 @click.argument("name")
+@json_option
 @pass_target
-def pause_command(target: Target, name: str) -> None:
+def pause_command(target: Target, name: str, as_json: bool) -> None:
     """Keep consumers from claiming a queue's messages. What they have claimed goes on."""
     with target.transaction() as connection:
         tables = target.broker(connection)
@@ -86,10 +87,10 @@ def pause_command(target: Target, name: str) -> None:
         row = queues.get(connection, tables, name)
         notes.change(connection, target.author, "pause", before, row)
         now = db.now(connection)
-    if is_new:
-        click.echo(f"Paused queue {name!r}.")
-    else:
-        click.echo(f"Queue {name!r} is paused already, since {printing.when(row.paused_at, now)}.")
+    said = f"Paused queue {name!r}."
+    if not is_new:
+        said = f"Queue {name!r} is paused already, since {printing.when(row.paused_at, now)}."
+    printing.result(row._asdict(), said, as_json=as_json)
     if row.claimed:
         claimed = counted(row.claimed, "message")
         printing.note(f"the work on {claimed}, claimed before, goes on.")
@@ -98,37 +99,44 @@ def pause_command(target: Target, name: str) -> None:
 
 @queues_command.command("resume")
 @click.argument("name")
+@json_option
 @pass_target
-def resume_command(target: Target, name: str) -> None:
+def resume_command(target: Target, name: str, as_json: bool) -> None:
     """Let consumers claim a queue's messages again."""
     with target.transaction() as connection:
         tables = target.broker(connection)
         before = queues.get(connection, tables, name)
         was_paused = queues.resume(connection, tables, name)
+        after = queues.get(connection, tables, name)
         if was_paused:
-            after = queues.get(connection, tables, name)
             notes.change(connection, target.author, "resume", before, after)
-    click.echo(f"Resumed queue {name!r}." if was_paused else f"Queue {name!r} is not paused.")
+    said = f"Resumed queue {name!r}." if was_paused else f"Queue {name!r} is not paused."
+    printing.result(after._asdict(), said, as_json=as_json)
 
 
 @queues_command.command("purge")
 @click.argument("name")
 @asking
+@json_option
 @pass_target
-def purge_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
+def purge_command(target: Target, name: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Delete the messages that wait in a queue, delayed ones too. Claimed and dead ones stay."""
     with target.transaction() as connection:
         tables = target.broker(connection)
         row = queues.get(connection, tables, name)
-    what = _to_purge(row)
+    what, count, is_refused = _to_purge(row), 0, False
     if not what:
-        click.echo(f"No message waits in queue {name!r}.")
-    elif sure("delete", "deleted", what, yes=yes, dry_run=dry_run):
+        click.echo(f"No message waits in queue {name!r}.", err=as_json)
+    elif sure("delete", "deleted", what, yes=yes, dry_run=dry_run, as_json=as_json):
         with target.transaction() as connection:
             count = discards.purge(connection, tables, name)
             note(connection, target.author, "purge", "queue", name, None, {"deleted": count})
-        click.echo(f"Deleted {counted(count, 'message')} from queue {name!r}.")
-    elif not dry_run:
+        click.echo(f"Deleted {counted(count, 'message')} from queue {name!r}.", err=as_json)
+    else:
+        is_refused = not dry_run
+    if as_json:
+        printing.echo_json({"name": name, "deleted": count})
+    if is_refused:
         return
     if row.claimed:
         claimed = counted(row.claimed, "message")

@@ -5,7 +5,7 @@ from sqlalchemy import Connection
 
 from pgbeat import db, notes, schedules
 from pgbeat.cli import printing
-from pgbeat.cli.asking import asking, sure
+from pgbeat.cli.asking import asking, json_option, sure
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.forecast import upcoming
 from pgbeat.schedules import Schedule
@@ -13,8 +13,9 @@ from pgbeat.schedules import Schedule
 
 @click.command("enable")
 @click.argument("name")
+@json_option
 @pass_target
-def enable_command(target: Target, name: str) -> None:
+def enable_command(target: Target, name: str, as_json: bool) -> None:
     """Put a disabled schedule back in service; it is due next by its timetable, from now on."""
     with target.transaction() as connection:
         before = _locked(connection, target, name)
@@ -22,10 +23,10 @@ def enable_command(target: Target, name: str) -> None:
         if not before.enabled:
             row = schedules.enable(connection, name, namespace=target.settings.namespace)
             notes.change(connection, target.author, "enable", before, row)
-    if before.enabled:
-        click.echo(f"Schedule {name!r} is enabled already.")
-    else:
-        click.echo(f"Enabled schedule {name!r}. {next_line(target, row)}")
+    said = f"Schedule {name!r} is enabled already."
+    if not before.enabled:
+        said = f"Enabled schedule {name!r}. {next_line(target, row)}"
+    printing.result(printing.row_json(row), said, as_json=as_json)
     if row.paused_at is not None:
         printing.note(f"it is paused; `pgbeat resume {name}` lets it go on.")
 
@@ -33,40 +34,42 @@ def enable_command(target: Target, name: str) -> None:
 @click.command("disable")
 @click.argument("name")
 @click.option("--reason", help="Why, for those who wonder later.")
+@json_option
 @pass_target
-def disable_command(target: Target, name: str, reason: str | None) -> None:
+def disable_command(target: Target, name: str, reason: str | None, as_json: bool) -> None:
     """Take a schedule out of service until it is enabled. What was launched goes on."""
     with target.transaction() as connection:
         before = _locked(connection, target, name)
         row = schedules.disable(connection, name, reason, namespace=target.settings.namespace)
         notes.change(connection, target.author, "disable", before, row)
-    click.echo(f"Disabled schedule {name!r}: {printing.line(row.disabled_reason)}")
+    said = f"Disabled schedule {name!r}: {printing.line(row.disabled_reason)}"
+    printing.result(printing.row_json(row), said, as_json=as_json)
 
 
 @click.command("pause")
 @click.argument("name")
+@json_option
 @pass_target
-def pause_command(target: Target, name: str) -> None:
+def pause_command(target: Target, name: str, as_json: bool) -> None:
     """Hold a schedule until it is resumed; what falls due meanwhile is not made up for."""
     with target.transaction() as connection:
         before = _locked(connection, target, name)
         row = schedules.pause(connection, name, namespace=target.settings.namespace)
         notes.change(connection, target.author, "pause", before, row)
         now = db.now(connection)
-    if before.paused_at is None:
-        click.echo(f"Paused schedule {name!r}.")
-    else:
-        click.echo(
-            f"Schedule {name!r} is paused already, since {printing.when(row.paused_at, now)}."
-        )
+    said = f"Paused schedule {name!r}."
+    if before.paused_at is not None:
+        said = f"Schedule {name!r} is paused already, since {printing.when(row.paused_at, now)}."
+    printing.result(printing.row_json(row), said, as_json=as_json)
     if not row.enabled:
         printing.note("it is disabled, too.")
 
 
 @click.command("resume")
 @click.argument("name")
+@json_option
 @pass_target
-def resume_command(target: Target, name: str) -> None:
+def resume_command(target: Target, name: str, as_json: bool) -> None:
     """Let a paused schedule go on; it is due next by its timetable, from now on."""
     with target.transaction() as connection:
         before = _locked(connection, target, name)
@@ -74,10 +77,10 @@ def resume_command(target: Target, name: str) -> None:
         if before.paused_at is not None:
             row = schedules.resume(connection, name, namespace=target.settings.namespace)
             notes.change(connection, target.author, "resume", before, row)
-    if before.paused_at is None:
-        click.echo(f"Schedule {name!r} is not paused.")
-    else:
-        click.echo(f"Resumed schedule {name!r}. {next_line(target, row)}")
+    said = f"Schedule {name!r} is not paused."
+    if before.paused_at is not None:
+        said = f"Resumed schedule {name!r}. {next_line(target, row)}"
+    printing.result(printing.row_json(row), said, as_json=as_json)
     if not row.enabled:
         printing.note(f"it is disabled; `pgbeat enable {name}` puts it back in service.")
 
@@ -85,18 +88,24 @@ def resume_command(target: Target, name: str) -> None:
 @click.command("remove")
 @click.argument("name")
 @asking
+@json_option
 @pass_target
-def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
+def remove_command(target: Target, name: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Delete a schedule. Its ticks and jobs stay until they are as old as they are kept."""
     with target.transaction() as connection:
         row = schedules.get(connection, name, namespace=target.settings.namespace)
-    if sure("remove", "removed", f"schedule {name!r}", yes=yes, dry_run=dry_run):
+    what, is_removed = f"schedule {name!r}", False
+    if sure("remove", "removed", what, yes=yes, dry_run=dry_run, as_json=as_json):
         with target.transaction() as connection:
             row = _locked(connection, target, name)
             schedules.remove(connection, name, namespace=target.settings.namespace)
             notes.change(connection, target.author, "delete", row, None)
-        click.echo(f"Removed schedule {name!r}.")
-    elif not dry_run:
+        is_removed = True
+    if as_json:
+        printing.echo_json({"name": name, "removed": is_removed})
+    elif is_removed:
+        click.echo(f"Removed {what}.")
+    if not is_removed and not dry_run:
         return
     if row.source == "code":
         printing.note("it is made by the app's code, and comes back when beat starts; "

@@ -98,8 +98,9 @@ def _json(row: Template, users: dict[str, list[str]]) -> dict[str, Any]:
 @click.option("--description", metavar="TEXT", help="What it is for.")
 @policy_options(template=False)
 @dry_run_option
+@json_option
 @pass_target
-def set_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> None:
+def set_command(target: Target, /, name: str, dry_run: bool, as_json: bool, **given: Any) -> None:
     """Make a template, or have the one of that name be just this.
 
     With the app (-A), the task is looked for among those that it has registered.
@@ -115,11 +116,12 @@ def set_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> No
         )
         verb = "create" if before is None else "update"
         notes.change(connection, target.author, verb, before, row)
-    if before is not None and _content(before) == _content(row):
-        click.echo(f"Template {name!r} is like that already.")
-    else:
+        users = templates.users(connection, namespace=namespace)
+    said = f"Template {name!r} is like that already."
+    if before is None or _content(before) != _content(row):
         verbs = ("Would make", "Made") if before is None else ("Would change", "Changed")
-        click.echo(f"{verbs[not dry_run]} template {name!r}, of task {row.task!r}.")
+        said = f"{verbs[not dry_run]} template {name!r}, of task {row.task!r}."
+    printing.result(_json(row, users), said, as_json=as_json)
     if not target.has_app:
         printing.note("the task is not checked; with -A APP it would be.")
 
@@ -142,15 +144,21 @@ def _check(target: Target, values: dict[str, Any]) -> None:
 @templates_command.command("remove")
 @click.argument("name")
 @asking
+@json_option
 @pass_target
-def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
+def remove_command(target: Target, name: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Delete a template that no schedule names. Jobs that were made from it go on."""
     namespace = target.settings.namespace
     with target.transaction(dry_run=True) as connection:
         templates.remove(connection, name, namespace=namespace)
-    if sure("remove", "removed", f"template {name!r}", yes=yes, dry_run=dry_run):
+    is_removed = sure(
+        "remove", "removed", f"template {name!r}", yes=yes, dry_run=dry_run, as_json=as_json
+    )
+    if is_removed:
         with target.transaction() as connection:
             row = templates.get(connection, name, namespace=namespace, for_update=True)
             templates.remove(connection, name, namespace=namespace)
             notes.change(connection, target.author, "delete", row, None)
-        click.echo(f"Removed template {name!r}.")
+    if is_removed or as_json:
+        removed = {"name": name, "removed": is_removed}
+        printing.result(removed, f"Removed template {name!r}.", as_json=as_json)

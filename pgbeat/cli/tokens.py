@@ -99,8 +99,9 @@ def list_command(target: Target, show_all: bool, as_json: bool) -> None:
 @tokens_command.command("revoke")
 @click.argument("token_id", metavar="TOKEN")
 @dry_run_option
+@json_option
 @pass_target
-def revoke_command(target: Target, token_id: str, dry_run: bool) -> None:
+def revoke_command(target: Target, token_id: str, dry_run: bool, as_json: bool) -> None:
     """Put a token out of use, for good, from now on. TOKEN is what `list` shows."""
     by = target.author
     token_id = token_id.removeprefix(tokens.PREFIX).partition("_")[0]  # of the whole text, too
@@ -111,11 +112,11 @@ def revoke_command(target: Target, token_id: str, dry_run: bool) -> None:
         if is_new:
             before = {"actor": row.actor, "scope": row.scope}
             audit.note(connection, by, "revoke", "token", row.id, before)
-    if not is_new:
-        click.echo(f"Token {row.id} was revoked already, at {utc(row.revoked_at)} UTC.")
-        return
-    verb = "Would revoke" if dry_run else "Revoked"
-    click.echo(f"{verb} token {row.id} of {line(row.actor)} ({row.scope}).")
+    said = f"Token {row.id} was revoked already, at {utc(row.revoked_at)} UTC."
+    if is_new:
+        verb = "Would revoke" if dry_run else "Revoked"
+        said = f"{verb} token {row.id} of {line(row.actor)} ({row.scope})."
+    printing.result(_json(row, now), said, as_json=as_json)
 
 
 def _json(row: Token, now: datetime) -> dict[str, Any]:

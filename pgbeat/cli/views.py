@@ -11,6 +11,7 @@ from rich.text import Text
 from pgbeat import beats, calendars, db, entries, schedules, statistics, ticks
 from pgbeat.calendars import Calendar
 from pgbeat.cli import printing
+from pgbeat.cli.asking import json_option as json_option
 from pgbeat.cli.job_options import in_words
 from pgbeat.cli.options import label_filter
 from pgbeat.cli.printing import line, styled, when
@@ -21,8 +22,6 @@ from pgbeat.monitoring import schedule_health
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules import Schedule
 from pgbeat.timetables import Timetable, zone
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.command("list")

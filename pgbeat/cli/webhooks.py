@@ -189,6 +189,7 @@ def add_command(
 @_definition(required=False)
 @click.option("--new-secret", is_flag=True, help="Make another one, at random.")
 @dry_run_option
+@json_option
 @pass_target
 def update_command(
     target: Target,
@@ -198,6 +199,7 @@ def update_command(
     secret_file: Any,
     new_secret: bool,
     dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Change a webhook. What no option names stays; with another secret, the old one signs too for
     a day."""
@@ -219,8 +221,12 @@ def update_command(
             private=settings.webhook_private,
         )
         notes.change(connection, target.author, "update", before, row)
-    click.echo(f"{'Would change' if dry_run else 'Changed'} webhook {name!r}.")
-    if new_secret and not dry_run:
+        count = deliveries.counts(connection, namespace=settings.namespace)[name]
+    is_new = new_secret and not dry_run
+    said = f"{'Would change' if dry_run else 'Changed'} webhook {name!r}."
+    shown = _json(row, count) | ({"secret": secret} if is_new else {})
+    printing.result(shown, said, as_json=as_json)
+    if is_new and not as_json:
         click.echo(f"Its new secret, which is not shown again: {secret}")
 
 
@@ -235,20 +241,24 @@ def _read(secret_file: Any) -> str | None:
 @webhooks_command.command("remove")
 @click.argument("name")
 @asking
+@json_option
 @pass_target
-def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
+def remove_command(target: Target, name: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Delete a webhook with its deliveries."""
     namespace = target.settings.namespace
     with target.transaction() as connection:
         webhooks.get(connection, name, namespace=namespace)
         count = sum(deliveries.counts(connection, namespace=namespace)[name].values())
     what = f"webhook {name!r}" + (f" and the log of {counted_deliveries(count)}" if count else "")
-    if sure("remove", "removed", what, yes=yes, dry_run=dry_run):
+    is_removed = sure("remove", "removed", what, yes=yes, dry_run=dry_run, as_json=as_json)
+    if is_removed:
         with target.transaction() as connection:
             row = webhooks.get(connection, name, namespace=namespace, for_update=True)
             webhooks.remove(connection, name, namespace=namespace)
             notes.change(connection, target.author, "delete", row, None)
-        click.echo(f"Removed {what}.")
+    if is_removed or as_json:
+        removed = {"name": name, "removed": is_removed}
+        printing.result(removed, f"Removed {what}.", as_json=as_json)
 
 
 def counted_deliveries(count: int) -> str:
@@ -258,20 +268,23 @@ def counted_deliveries(count: int) -> str:
 
 @webhooks_command.command("enable")
 @click.argument("name")
+@json_option
 @pass_target
-def enable_command(target: Target, name: str) -> None:
+def enable_command(target: Target, name: str, as_json: bool) -> None:
     """Put a disabled webhook back in service: it is told of what happens from now on."""
     namespace = target.settings.namespace
     with target.transaction() as connection:
         before = webhooks.get(connection, name, namespace=namespace, for_update=True)
+        row = before
         if not before.enabled:
             row = webhooks.enable(connection, name, namespace=namespace)
             notes.change(connection, target.author, "enable", before, row)
-        failed = deliveries.counts(connection, namespace=namespace)[name]["failed"]
-    if before.enabled:
-        click.echo(f"Webhook {name!r} is enabled already.")
-        return
-    click.echo(f"Enabled webhook {name!r}.")
+        count = deliveries.counts(connection, namespace=namespace)[name]
+    failed = 0 if before.enabled else count["failed"]
+    said = (
+        f"Webhook {name!r} is enabled already." if before.enabled else f"Enabled webhook {name!r}."
+    )
+    printing.result(_json(row, count), said, as_json=as_json)
     if failed:
         printing.note(f"{counted_deliveries(failed)} failed; `pgbeat webhooks redeliver --failed "
                       f"{name}` has them delivered.")  # fmt: skip
@@ -280,8 +293,9 @@ def enable_command(target: Target, name: str) -> None:
 @webhooks_command.command("disable")
 @click.argument("name")
 @click.option("--reason", help="Why, for those who wonder later.")
+@json_option
 @pass_target
-def disable_command(target: Target, name: str, reason: str | None) -> None:
+def disable_command(target: Target, name: str, reason: str | None, as_json: bool) -> None:
     """Take a webhook out of service: what was to be delivered fails."""
     namespace = target.settings.namespace
     why = f"disabled by {target.author.name}" + (f": {reason}" if reason else "")
@@ -291,9 +305,11 @@ def disable_command(target: Target, name: str, reason: str | None) -> None:
         was_enabled = webhooks.disable(connection, row.id, why)
         after = webhooks.get(connection, name, namespace=namespace)
         notes.change(connection, target.author, "disable", row, after)
-    click.echo(
-        f"Disabled webhook {name!r}." if was_enabled else f"Webhook {name!r} is disabled already."
-    )
+        count = deliveries.counts(connection, namespace=namespace)[name]
+    said = f"Webhook {name!r} is disabled already."
+    if was_enabled:
+        said = f"Disabled webhook {name!r}."
+    printing.result(_json(after, count), said, as_json=as_json)
     if pending:
         printing.note(f"{counted_deliveries(pending)} that waited failed.")
 
