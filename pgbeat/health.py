@@ -12,7 +12,7 @@ from pgbeat.config import Settings, direct_url, is_own_broker, place
 from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.leases import Holder
 from pgbeat.messages import BrokerTables
-from pgbeat.monitoring import schedule_health, task_coverage
+from pgbeat.monitoring import open_transactions, schedule_health, task_coverage
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _OLDEST = 14
 #: Clocks that differ by less (seconds) trouble nobody.
 _SKEW = 2.0
+#: Seconds for which a transaction may be idle before it is worth a warning.
+_IDLE = 10.0
 
 
 class Check(NamedTuple):
@@ -54,9 +56,26 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
                 yield _apps(connection, settings, app)
                 holders = leases.holders(connection, settings.leader_key)
                 yield from _beat(connection, holders, settings)
+                yield from _open_transactions(connection)
                 yield _jobs(connection, settings)
                 yield _tasks(connection, settings)
         yield from _broker(connection, settings, app)
+
+
+def _open_transactions(connection: Connection) -> Iterator[Check]:
+    found = open_transactions.find(connection, idle=_IDLE)
+    if found:
+        oldest = found[0]
+        name = f" ({oldest.application_name})" if oldest.application_name else ""
+        others = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        yield Check(
+            "transactions",
+            "warn",
+            f"session {oldest.pid}{name} has been idle in a transaction for {oldest.idle:.0f} s "
+            f"that has locks in {', '.join(oldest.tables)}{others}",
+            "What needs these locks waits: end the transaction, or have the server do it "
+            "(idle_in_transaction_session_timeout).",
+        )
 
 
 def _server(connection: Connection, settings: Settings) -> Check:

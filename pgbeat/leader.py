@@ -45,7 +45,7 @@ class Leader:
         #: The server's own DSN, for where a pooler answers at that of the settings.
         self._direct_url = direct_url
         self._connection: Connection | None = None
-        self._standing_by = StandingBy(settings, direct_url or settings.url, self._name)
+        self._standing_by = StandingBy(settings, direct_url or settings.url, "pgbeat standby")
         self._leads = False
         self._lost_at: float | None = None
         self._attempts = 0

@@ -152,10 +152,18 @@ def same(
     """Of unique keys, each with the time within which there is to be no other job, those that are
     taken: by which job (id and state). Others who ask for the same keys wait for this
     transaction."""
+    if keys:
+        connection.execute(_LOCK, {"namespace": namespace, "keys": list(keys)})
+    return taken(connection, namespace, keys)
+
+
+def taken(
+    connection: Connection, namespace: str, keys: Mapping[str, timedelta | None]
+) -> dict[str, tuple[str, str]]:
+    """Returns the same without a lock: what is taken now, as far as it is committed."""
     if not keys:
         return {}
     names = list(keys)
-    connection.execute(_LOCK, {"namespace": namespace, "keys": names})
     seconds = [0.0 if (span := keys[name]) is None else span.total_seconds() for name in names]
     rows = connection.execute(_OTHER, {"namespace": namespace, "keys": names, "seconds": seconds})
     return {key: (str(job_id), state) for key, job_id, state in rows}

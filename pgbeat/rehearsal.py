@@ -159,7 +159,7 @@ def _draft(
     if stock is not None and job.lane is not None and stock.lane(job.lane).paused_at is not None:
         return draft, None, Objection("lane", f"lane {job.lane!r} is paused")
     keys = {} if job.unique_key is None else {job.unique_key: draft.unique_for}
-    for other, state in orders.same(connection, settings.namespace, keys).values():
+    for other, state in orders.taken(connection, settings.namespace, keys).values():
         reason = f"job {other}, which has the same unique key, is {state}"
         return draft, None, Objection("unique", reason)
     return draft, None, None

@@ -136,6 +136,7 @@ class Scheduler(celery.beat.Scheduler):
         try:
             if self._leader.lead():
                 self._look(wait=True)
+                self._postponed.done(["look"])
         except ConfigError as error:  # a pooler answers where the server was away at the start
             raise SystemExit(f"pgbeat: {error}") from None
         except Exception as error:
@@ -301,7 +302,6 @@ class Scheduler(celery.beat.Scheduler):
         held = [*decided, *self._evaluator.held, *self._left_alone()]
         outlook = self._outlook(connection, held)
         self._seen, now = outlook, outlook.now
-        self._postponed.done(["look"])
         rows: list[Schedule] = []
         self._idle = False
         if outlook.next_probe is not None and outlook.next_probe <= now:

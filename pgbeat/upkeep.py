@@ -67,8 +67,7 @@ class Upkeep:
         if now >= self._sweep_at:
             self._sweep_at = now + _SWEEP
             self._try("looking for lost executions", lambda: self._recover(connection))
-            namespace = self._settings.namespace
-            self.lanes((namespace, name) for name in lanes.wanted(connection, namespace))
+            self._try("looking at the lanes", lambda: self._look_at_lanes(connection))
         if now >= self._groups_at:
             self._groups_at = now + _GROUPS
             self._try("groups", lambda: self._settle_groups(connection))
@@ -139,6 +138,10 @@ class Upkeep:
 
     def _recover(self, connection: Connection) -> None:
         self.lanes(recovery.sweep(connection, self._publisher, self._settings))
+
+    def _look_at_lanes(self, connection: Connection) -> None:
+        namespace = self._settings.namespace
+        self.lanes((namespace, name) for name in lanes.wanted(connection, namespace))
 
     def _settle_groups(self, connection: Connection) -> None:
         """Goes on with groups in which something is to be done that nothing else will notice; with

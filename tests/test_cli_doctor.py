@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+import psycopg
 import pytest
 from celery import Celery
 from sqlalchemy import create_engine
@@ -225,3 +226,18 @@ def test_a_pooler_is_noticed(database: str) -> None:
     with engine.connect() as one, engine.connect() as other:
         assert db.is_shared(one, other) is True
     engine.dispose()
+
+
+def test_a_transaction_left_open_with_locks(
+    database: str, app: Celery, beat: Beat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgbeat.health._IDLE", 0.0)
+    beat().run_due()
+    with psycopg.connect(database, application_name="shop") as reader:
+        reader.execute("SELECT count(*) FROM pgbeat.jobs")
+        assert "transactions" not in checked(database)
+        reader.execute("UPDATE pgbeat.lanes SET max_running = 1")
+        found = checked(database)["transactions"]
+    assert (found.check, found.result) == ("transactions", "warn")
+    assert "(shop)" in found.detail
+    assert "locks in lanes" in found.detail

@@ -1,0 +1,42 @@
+"""Finds transactions that sessions leave open while they hold locks that a beat may need."""
+
+from typing import NamedTuple
+
+from sqlalchemy import Connection, text
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction in which nothing has happened for a while."""
+
+    #: The session's process on the server.
+    pid: int
+    application_name: str
+    #: Seconds for which it has been idle.
+    idle: float
+    #: Tables of pgbeat's that it has written to or locked.
+    tables: list[str]
+
+
+# A read takes AccessShareLock, which is in nobody's way but that of a migration.
+_FIND = text(
+    """
+    SELECT a.pid, coalesce(a.application_name, ''),
+           extract(epoch FROM clock_timestamp() - a.state_change)::float8,
+           array_agg(DISTINCT c.relname ORDER BY c.relname)
+      FROM pg_stat_activity a
+           JOIN pg_locks l ON l.pid = a.pid AND l.granted AND l.locktype = 'relation'
+                AND l.database = a.datid AND l.mode <> 'AccessShareLock'
+           JOIN pg_class c ON c.oid = l.relation AND c.relkind IN ('r', 'p')
+           JOIN pg_namespace n ON n.oid = c.relnamespace
+     WHERE a.datname = current_database() AND a.state LIKE 'idle in transaction%'
+       AND a.state_change < clock_timestamp() - make_interval(secs => :idle)
+       AND (n.nspname = 'pgbeat' OR c.relname LIKE 'kombu%')
+     GROUP BY a.pid, a.application_name, a.state_change
+     ORDER BY a.state_change
+    """
+)
+
+
+def find(connection: Connection, *, idle: float) -> list[OpenTransaction]:
+    """Returns transactions that have been idle for so many seconds, the longest first."""
+    return [OpenTransaction(*row) for row in connection.execute(_FIND, {"idle": idle})]
