@@ -248,17 +248,20 @@ def delete_owned(connection: Connection, tables: BrokerTables, owners: Sequence[
 
 
 def purge(connection: Connection, tables: BrokerTables, name: str) -> int:
-    """Deletes the messages that wait in the queue, delayed ones too; how many."""
-    return int(connection.execute(tables.text(_PURGE), {"name": name}).scalar_one())
+    """Deletes the messages that wait in the queue, delayed ones too; returns how many."""
+    values = {"name": name, "id": _id(connection, tables, name)}
+    return int(connection.execute(tables.text(_PURGE), values).scalar_one())
 
 
-# What the stock transport delivered is of no use to anybody.
+# What the stock transport delivered is of no use to any consumer. The queue's id is a parameter, so
+# that the server knows how many messages of it to expect.
 _PURGE = """
     WITH gone_messages AS (
-        DELETE FROM {message} m USING {queue} q
-         WHERE q.name = :name AND m.queue_id = q.id AND m.claimed_by IS NULL
-           AND (m.visible OR m.available_at IS NOT NULL)
-        RETURNING m.job_id, q.name AS queue),
+        DELETE FROM {message} m WHERE m.claimed_by IS NULL AND m.ctid = ANY (ARRAY(
+            SELECT c.ctid FROM {message} c WHERE c.queue_id = :id AND c.visible
+            UNION ALL
+            SELECT c.ctid FROM {message} c WHERE c.queue_id = :id AND c.available_at IS NOT NULL))
+        RETURNING m.job_id, CAST(:name AS text) AS queue),
     noted AS (
         {note})
     SELECT count(*) FROM gone_messages
@@ -468,12 +471,34 @@ def all_queues(connection: Connection, tables: BrokerTables) -> list[Queue]:
 
 
 def get(connection: Connection, tables: BrokerTables, name: str) -> Queue:
-    """The queue of that name with its numbers. Raises `NotFound`."""
-    statement = tables.text(_QUEUES + " WHERE q.name = :name")
-    row = connection.execute(statement, {"name": name}).one_or_none()
+    """Returns the queue of that name with its numbers. Raises `NotFound`."""
+    values = {"name": name, "id": _id(connection, tables, name)}
+    row = connection.execute(tables.text(_QUEUE), values).one_or_none()
     if row is None:
         raise NotFound(_not_found(connection, tables, name))
     return Queue(*row)
+
+
+def _id(connection: Connection, tables: BrokerTables, name: str) -> int | None:
+    statement = tables.text("SELECT id FROM {queue} WHERE name = :name")
+    return connection.execute(statement, {"name": name}).scalar_one_or_none()
+
+
+# As `_QUEUES`, without reading what is of other queues: a part of an index for each number.
+_QUEUE = """
+    SELECT q.name, w.count,
+           (SELECT count(*) FROM {message} m WHERE m.queue_id = :id AND m.available_at IS NOT NULL),
+           (SELECT count(*) FROM {message} m WHERE m.queue_id = :id AND m.claimed_by IS NOT NULL),
+           (SELECT count(*) FROM {dead} d WHERE d.queue = :name),
+           (SELECT count(*) FROM {consumer} c
+             WHERE c.queue_id = :id AND c.consumer_id IN (
+                       SELECT id FROM pgbeat.consumers EXCEPT SELECT pgbeat.dead_consumers())),
+           clock_timestamp() - w.oldest, q.paused_at, q.auto_delete, q.owner
+      FROM {queue} q CROSS JOIN (
+               SELECT count(*), min(m.enqueued_at) AS oldest
+                 FROM {message} m WHERE m.queue_id = :id AND m.visible) AS w
+     WHERE q.id = :id
+"""
 
 
 def _not_found(connection: Connection, tables: BrokerTables, name: str) -> str:

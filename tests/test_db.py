@@ -1,8 +1,12 @@
 """Engines: what their connections tell libpq."""
 
-import pytest
+from collections.abc import Callable
+from typing import Any
 
-from pgbeat import db
+import pytest
+from sqlalchemy import text
+
+from pgbeat import db, leases
 from pgbeat.config import postgres_url
 
 KEEPALIVES = {
@@ -29,3 +33,21 @@ def test_a_server_that_vanished_is_noticed_as_the_dsn_has_it(
     with db.engine(url, "tests", arguments).connect() as connection:
         found = db.driver(connection).info.get_parameters()
     assert {key: found.get(key) for key in KEEPALIVES} == KEEPALIVES | changed
+
+
+def test_a_default_isolation_level_changes_nothing(
+    database: str, sql: Callable[..., list[tuple[Any, ...]]]
+) -> None:
+    """Transactions, however they begin, and statements of sessions that are prepared."""
+    [(name,)] = sql("SELECT current_database()")
+    sql(f'ALTER DATABASE "{name}" SET default_transaction_isolation = serializable')
+    level, engine = text("SHOW transaction_isolation"), db.engine(postgres_url(database), "tests")
+    with engine.begin() as connection:
+        assert connection.scalar(level) == "read committed"
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        assert connection.scalar(level) == "serializable"
+        with db.transaction(connection):
+            assert connection.scalar(level) == "read committed"
+        db.note_own_session(connection)
+        leases.prepare_session(connection)
+        assert connection.scalar(level) == "read committed"

@@ -15,6 +15,7 @@ from tests.broker import (
     Sessions,
     bindings,
     depths,
+    fill,
     later,
     payloads,
     put,
@@ -244,6 +245,41 @@ def test_purge_spares_what_is_being_worked_on(opened: Sessions, connection: Conn
     assert queues.purge(connection, TABLES, "none") == 0
     left = {payload for (payload,) in rows(connection, "SELECT payload FROM {message}")}
     assert left - {"stock"} == {"claimed", "m"}
+
+
+def test_a_queue_is_looked_at_without_the_others(connection: Connection) -> None:
+    """Pausing shows it before and after; purging deletes what it has: neither reads the table."""
+    fill(connection)
+    put(connection, "q30", *map(str, range(10)))
+    put(connection, "q30", "later", available_at=later(connection, "1 hour"))
+    connection.execute(text("ANALYZE kombu_message, kombu_queue"))
+    scans = text("SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'kombu_message'")
+    with db.transaction(connection):
+        before = connection.scalar(scans)
+        found = queues.get(connection, TABLES, "q30")
+        assert (found.waiting, found.delayed, found.claimed, found.dead) == (10, 1, 0, 0)
+        queues.pause(connection, TABLES, "q30")
+        assert queues.purge(connection, TABLES, "q30") == 11
+        assert connection.scalar(scans) == before
+
+
+def test_one_queue_and_all_have_the_same_numbers(opened: Sessions, connection: Connection) -> None:
+    one, dead = opened.consumer(), opened.consumer()
+    for consumer in (one, dead):
+        subscribe(consumer, "q")
+    put(connection, "q", *"abcd")
+    put(connection, "q", "later", available_at=later(connection, "1 hour"))
+    put(connection, "other", "m")
+    (claimed, rejected) = one.claim("q", at_most=2)
+    consumers.reject(one.connection, TABLES, one.id, [rejected.id])
+    dead.die(connection)
+    (everything,) = [q for q in queues.all_queues(connection, TABLES) if q.name == "q"]
+    alone = queues.get(connection, TABLES, "q")
+    assert alone._replace(age=None) == everything._replace(age=None)
+    assert (alone.waiting, alone.delayed, alone.claimed) == (2, 1, 1)
+    assert (alone.dead, alone.consumers) == (1, 1)
+    assert alone.age is not None and everything.age is not None
+    assert claimed.queue == rejected.queue
 
 
 def test_a_queue_is_paused_and_resumed(opened: Sessions, connection: Connection) -> None:
