@@ -15,6 +15,8 @@ import psutil
 import pytest
 from kombu.exceptions import OperationalError
 
+from pgbeat import migrate
+from pgbeat.config import postgres_url
 from pgbeat.testing.databases import Server
 from tests.fleet import Entry, Fleet
 from tests.processes import Process, until
@@ -36,7 +38,8 @@ def fleet(database: str, tmp_path: Path) -> Iterator[Fleet]:
 
 @pytest.fixture
 def own_fleet(own_server: Server, tmp_path: Path) -> Iterator[Fleet]:
-    """Workers on a server that the test may stop; its database is empty at first."""
+    """Workers on a server that the test may stop."""
+    migrate.upgrade(postgres_url(own_server.dsn))
     fleet = Fleet(own_server.dsn, tmp_path)
     yield fleet
     fleet.close()
