@@ -59,12 +59,39 @@ def of_job(connection: Connection, job: Job, now: datetime) -> Whereabouts:
         return _in_line(connection, job)
     if job.dispatched_at is None:
         return Whereabouts("outbox", "waits for the beat, which gives it to the broker")
+    accepted = _accepted(connection, job, now)
+    if accepted is not None:
+        return accepted
     queue = "the broker" if job.queue is None else f"queue {job.queue!r}"
     waits = f"waits in {queue} for a worker, for {span(now - job.dispatched_at)}"
     return Whereabouts("queue", waits, _WORKERS)
 
 
 _WORKERS = "`pgbeat queues list` shows who consumes; a worker tells of it if it tracks jobs."
+
+
+_ACCEPTED = text(
+    """
+    SELECT e.how, e.ended_at, e.worker_id, w.name
+      FROM pgbeat.message_ends e LEFT JOIN pgbeat.workers w ON w.id = e.worker_id
+     WHERE e.job_id = :id ORDER BY e.id DESC LIMIT 1
+    """
+)
+
+
+def _accepted(connection: Connection, job: Job, now: datetime) -> Whereabouts | None:
+    """Returns that a worker has acknowledged the job's message, if one has."""
+    row = connection.execute(_ACCEPTED, {"id": job.id}).one_or_none()
+    if row is None or row.how != "accepted" or row.ended_at < (job.dispatched_at or row.ended_at):
+        return None
+    ago = span(max(now - row.ended_at, now - now))
+    if row.worker_id is None:
+        says = f"was accepted {ago} ago by a worker that records nothing"
+        advice = f"`pgbeat jobs cancel {job.id}` ends it, if you know that it doesn't run."
+        return Whereabouts("accepted", says, advice)
+    worker = "a worker that is gone" if row.name is None else f"worker {row.name}"
+    says = f"was accepted {ago} ago by {worker}, which has not recorded yet that it began"
+    return Whereabouts("accepted", says)
 
 
 def _running(job: Job, now: datetime) -> Whereabouts:

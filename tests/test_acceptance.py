@@ -6,7 +6,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pgbeat import jobs, recovery
+from pgbeat import db, jobs, recovery, whereabouts
 from pgbeat.recovery import Sweeper
 from tests.crew import Crew
 from tests.processes import until
@@ -67,6 +67,25 @@ def test_what_a_worker_accepted_that_died_or_left_is_lost(
     assert f"Job {left} (tests.add) failed (attempt 1/1): lost: the worker" in caplog.text
     sweep(ward)
     assert ward.sql("SELECT count(*) FROM pgbeat.message_ends") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("worker", "says"),
+    [
+        (1, "was accepted 1 min ago by worker w, which has not recorded yet that it began"),
+        (2, "was accepted 1 min ago by a worker that is gone, which has not recorded yet that it "
+            "began"),
+        (None, "was accepted 1 min ago by a worker that records nothing"),
+    ],
+)  # fmt: skip
+def test_where_an_accepted_job_is(ward: Ward, worker: int | None, says: str) -> None:
+    ward.worker(1, lives=True)
+    job_id = ward.job()
+    ward.accept(job_id, worker)
+    with db.transaction(ward.connection):
+        job, now = jobs.get(ward.connection, job_id), db.now(ward.connection)
+        where = whereabouts.of_job(ward.connection, job, now)
+    assert (where.cause, where.sentence) == ("accepted", says)
 
 
 def test_what_was_accepted_just_now_may_be_of_a_worker_that_is_not_registered_yet(
