@@ -191,7 +191,7 @@ class Deliverer:
             try:
                 answer = attempt.send(private=self._settings.webhook_private)
             except Exception as error:  # of a secret or a URL that plain SQL has written
-                answer = Answer(None, f"{type(error).__name__}: {error}"[:300], 0.0)
+                answer = Answer(None, ascii(f"{type(error).__name__}: {error}")[1:-1][:300], 0.0)
             self._inbox.put(Outcome(attempt, answer))
 
     # ----- the connection

@@ -258,6 +258,7 @@ def finish(connection: Connection, outcomes: Sequence[Outcome]) -> Collection[UU
     Returns the deliveries whose rows are locked elsewhere: their outcomes are to be written later.
     A receiver that answered 410 has its webhook disabled.
     """
+    outcomes, later = _disabling(connection, outcomes)
     counted: dict[int, _Counted] = {}
     for attempt, answer in outcomes:
         before = counted.get(attempt.webhook_id, _Counted(attempt.webhook_id, 0, False))
@@ -273,8 +274,33 @@ def finish(connection: Connection, outcomes: Sequence[Outcome]) -> Collection[UU
         if answer.is_gone and str(attempt.id) in written:
             webhooks.disable(connection, attempt.webhook_id, "its receiver answered 410 Gone")
     if len(written) == len(outcomes):
-        return []
-    return list(connection.scalars(_LEFT, {**values, "written": list(written)}))
+        return later
+    return [*later, *connection.scalars(_LEFT, {**values, "written": list(written)})]
+
+
+_LOCK = text(
+    """
+    SELECT id FROM pgbeat.webhooks WHERE id = ANY (CAST(:ids AS bigint[])) ORDER BY id
+       FOR NO KEY UPDATE SKIP LOCKED
+    """
+)
+
+
+def _disabling(
+    connection: Connection, outcomes: Sequence[Outcome]
+) -> tuple[list[Outcome], list[UUID]]:
+    """Locks the webhooks that are to be disabled; returns the outcomes without those whose webhook
+    is locked elsewhere, and the deliveries of these."""
+    gone = {attempt.webhook_id for attempt, answer in outcomes if answer.is_gone}
+    if not gone:
+        return list(outcomes), []
+    gone -= set(connection.scalars(_LOCK, {"ids": list(gone)}))
+    now: list[Outcome] = []
+    later: list[Outcome] = []
+    for outcome in outcomes:
+        is_later = outcome.answer.is_gone and outcome.attempt.webhook_id in gone
+        (later if is_later else now).append(outcome)
+    return now, [outcome.attempt.id for outcome in later]
 
 
 def _finished(outcome: Outcome) -> _Finished:

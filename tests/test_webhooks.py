@@ -537,6 +537,23 @@ def test_many_outcomes_in_one_transaction(connection: Connection, add: Add, sql:
     assert found == [("bad", "pending", "503", 3), ("good", "delivered", "200", 3)]
 
 
+def test_a_webhook_to_be_disabled_that_is_locked_holds_nothing_up(
+    connection: Connection, add: Add, sql: Sql
+) -> None:
+    add("gone", events=["tick.failed"])
+    add("good", events=["tick.failed"])
+    happen(sql)
+    attempts = {attempt.webhook: attempt for attempt in claim(connection)}
+    gone = Outcome(attempts["gone"], Answer(410, "it answered 410 Gone", 3.0))
+    with psycopg.connect(sql_dsn(connection)) as other:
+        other.execute("SELECT FROM pgbeat.webhooks WHERE name = 'gone' FOR UPDATE")
+        assert finish(connection, gone, Outcome(attempts["good"], OK)) == [attempts["gone"].id]
+        assert sorted(states(sql)) == [("delivered", 1), ("pending", 1)]
+    assert finish(connection, gone) == []
+    assert sorted(states(sql)) == [("delivered", 1), ("failed", 1)]
+    assert not webhooks.get(connection, "gone").enabled
+
+
 def sql_dsn(connection: Connection) -> str:
     """The connection's DSN, for psycopg."""
     url = connection.engine.url.set(drivername="postgresql")
