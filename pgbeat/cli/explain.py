@@ -129,7 +129,7 @@ def explain_command(target: Target, name: str, as_json: bool) -> None:
     printing.show(
         printing.facts(
             [
-                ("health", printing.health(health)),
+                ("health", printing.health(health, in_full=True)),
                 ("last tick", _last(last, now)),
                 ("its job", _job(last, job)),
                 ("next run", when(row.next_run, now) if waits else None),

@@ -196,10 +196,11 @@ def state(row: Schedule) -> str:
 _SEVERITIES = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
-def health(found: Health) -> Text:
-    """A schedule's health in a word or two."""
+def health(found: Health, *, in_full: bool = False) -> Text:
+    """A schedule's health in a word or two, or in a sentence."""
     plain = found.code in ("new", "no_outcome")
-    return Text(found.short, style="" if plain else _SEVERITIES[found.severity])
+    said = line(found.summary) if in_full else found.short
+    return Text(said, style="" if plain else _SEVERITIES[found.severity])
 
 
 def labels(found: Mapping[str, str]) -> str:

@@ -131,8 +131,10 @@ def status_command(target: Target, name: str, as_json: bool) -> None:
         return
     click.secho(line(row.name), bold=True, nl=False)
     click.echo(f" ({printing.state(row)})")
-    told = Text.assemble(printing.health(health), f": {line(health.summary)}")
-    about = [("health", told), ("description", row.description and line(row.description))]
+    about = [
+        ("health", printing.health(health, in_full=True)),
+        ("description", row.description and line(row.description)),
+    ]
     facts = [*about, *_facts(target, row, last, now), ("runs", _runs(runs))]
     printing.show(printing.facts(facts))
 
