@@ -57,6 +57,7 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
                 holders = leases.holders(connection, settings.leader_key)
                 yield from _beat(connection, holders, settings)
                 yield from _open_transactions(connection)
+                yield _decisions(connection, settings)
                 yield _jobs(connection, settings)
                 yield _tasks(connection, settings)
         yield from _broker(connection, settings, app)
@@ -259,6 +260,38 @@ def _lag(connection: Connection, figures: Any, settings: Settings) -> Check:
 
 #: So many schedules or tasks are named.
 _NAMED = 5
+
+
+_UNDECIDED = text(
+    """
+    SELECT name, retry_count, max_retries, coalesce(last_error, 'no error was recorded'),
+           count(*) OVER ()
+      FROM pgbeat.schedules
+     WHERE namespace = :namespace AND enabled AND paused_at IS NULL AND retry_count > 0
+     ORDER BY retry_count DESC, name LIMIT :named
+    """
+)
+
+
+def _decisions(connection: Connection, settings: Settings) -> Check:
+    """Looks for schedules that could not be launched when they were due last."""
+    values = {"namespace": settings.namespace, "named": _NAMED}
+    found = connection.execute(_UNDECIDED, values).all()
+    if not found:
+        return Check("decisions", "ok", "no schedule failed to be decided when it was due last")
+    total = found[0][4]
+    number = "1 schedule" if total == 1 else f"{total} schedules"
+    some = [
+        f"{name} ({failures} of {most} times in a row; last: {error.splitlines()[0][:200]})"
+        for name, failures, most, error, _ in found
+    ]
+    more = f" and {total - _NAMED} more" if total > _NAMED else ""
+    return Check(
+        "decisions",
+        "warn",
+        f"{number} could not be launched: {'; '.join(some)}{more}",
+        "`pgbeat explain NAME` says more; after the last failure a schedule is disabled.",
+    )
 
 
 def _jobs(connection: Connection, settings: Settings) -> Check:

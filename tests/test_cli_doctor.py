@@ -17,6 +17,7 @@ from pgbeat.health import Check
 from pgbeat.scheduler import Scheduler
 from pgbeat.tables import metadata
 from tests.command_line import Sql, read, run, run_with
+from tests.jobs import insert
 
 Beat = Callable[..., Scheduler]
 
@@ -37,7 +38,8 @@ def test_all_is_well(database: str, app: Celery, beat: Beat) -> None:
     assert words == [
         ["check", "result"], ["server", "ok"], ["connection", "ok"], ["clock", "ok"],
         ["role", "warn"], ["permissions", "ok"], ["schema", "ok"], ["apps", "ok"], ["beat", "ok"],
-        ["lag", "ok"], ["jobs", "ok"], ["tasks", "ok"], ["broker", "ok"],
+        ["lag", "ok"], ["decisions", "ok"], ["jobs", "ok"],
+        ["tasks", "ok"], ["broker", "ok"],
     ]  # fmt: skip
     assert "leads, no other stands by" in shown.stdout
     assert "its tables are here; 0 messages wait" in shown.stdout
@@ -241,3 +243,22 @@ def test_a_transaction_left_open_with_locks(
     assert (found.check, found.result) == ("transactions", "warn")
     assert "(shop)" in found.detail
     assert "locks in lanes" in found.detail
+
+
+def test_schedules_that_achieve_nothing(database: str, sql: Sql) -> None:
+    """Beat is there and on time, and still all is not well."""
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run, retry_count, last_error) "
+        "VALUES ('broken', 't', '1 hour', now() + interval '1 hour', 2, 'DivisionByZero: x'), "
+        "('fails', 't', '1 hour', now() + interval '1 hour', 0, NULL)"
+    )
+    [(key,)] = sql("SELECT id FROM pgbeat.schedules WHERE name = 'fails'")
+    insert(sql, "failed", schedule_id=key, error="KeyError: 'x'\nmore")
+    found = checked(database)
+    assert (found["decisions"].result, found["jobs"].result) == ("warn", "warn")
+    assert found["decisions"].detail == (
+        "1 schedule could not be launched: broken (2 of 5 times in a row; last: DivisionByZero: x)"
+    )
+    assert found["jobs"].detail == (
+        "the newest jobs of 1 schedule failed: fails (1 in a row; last: KeyError: 'x')"
+    )

@@ -327,11 +327,16 @@ def test_on_time_is_not_enough(database: str, sql: Sql) -> None:
     )
     found = read(database, "explain", "s")
     assert (found["health"]["code"], found["health"]["failures"]) == ("failing", 2)
-    assert found["advice"] == f"`pgbeat jobs show {job}` shows it."
+    assert found["advice"] == f"`pgbeat jobs show {job}` shows the last one."
 
 
 def test_paused_for_its_failures(database: str, sql: Sql) -> None:
+    """The failure is told once, and where to look."""
     add(sql, paused_at="now", paused_reason="3 jobs in a row failed; last: no")
+    [(key,)] = sql("SELECT id FROM pgbeat.schedules")
+    job = insert(sql, "failed", schedule_id=key, error="no")
+    assert "Its jobs" not in explained(database)[1]
+    assert f"jobs show {job}" in explained(database)[1]
     assert " ago: 3 jobs in a row failed; last: no.\n" in explained(database)[1]
 
 

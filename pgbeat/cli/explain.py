@@ -50,7 +50,9 @@ class Answer:
         not enough."""
         if health.code not in ("failing", "waiting", "never_launched"):
             return self
-        advice = "" if health.job_id is None else f"`pgbeat jobs show {health.job_id}` shows it."
+        if health.error is not None and line(health.error) in self.summary:
+            return self._advised(health)  # paused for it
+        advice = ""
         if health.code == "waiting":
             advice = "Is there a worker for its queue? `pgbeat queues list` shows them."
         elif health.code == "never_launched":
@@ -58,7 +60,14 @@ class Answer:
         summary = f"{self.summary} Its jobs: {line(health.summary)}."
         if health.code == "never_launched":
             summary = f"{self.summary} But {line(health.summary)}."
-        return Answer(self.cause, summary, " ".join(filter(None, (self.advice, advice))))
+        said = Answer(self.cause, summary, " ".join(filter(None, (self.advice, advice))))
+        return said._advised(health)
+
+    def _advised(self, health: Health) -> "Answer":
+        if health.job_id is None:
+            return self
+        advice = f"`pgbeat jobs show {health.job_id}` shows the last one."
+        return Answer(self.cause, self.summary, " ".join(filter(None, (self.advice, advice))))
 
 
 #: Where a job is as it should be.

@@ -170,7 +170,7 @@ def _facts(
         ("jobs", in_words(row.job)),
         ("last tick", None if last is None else Text.assemble(*_tick(last, now))),
         ("last run", when(row.last_run, now)),
-        ("last success", when(row.last_success, now)),
+        ("last launch", when(row.last_success, now)),
         ("last failure", when(row.last_failure, now)),
         ("last error", row.last_error and line(row.last_error)),
         ("retries", _retries(row)),

@@ -161,10 +161,7 @@ def _judge(row: Schedule, jobs: _Outcomes, now: datetime, patience: timedelta) -
         late = span(now - row.next_run)
         return Health("late", f"has been due for {late} and is not decided", since=row.next_run)
     if is_active and row.retry_count:
-        said = (
-            f"{_counted(row.retry_count, 'attempt')} in a row to launch it failed, of "
-            f"{row.max_retries} before it is disabled"
-        )
+        said = f"launching it failed {row.retry_count} of {row.max_retries} times in a row"
         return Health("launch_failing", _with(said, row.last_error), row.retry_count,
                       row.last_failure, row.last_error)  # fmt: skip
     if jobs.failures:
