@@ -71,6 +71,13 @@ CHANGING = {
         "calendars update n --weekdays sun", ("update", "calendar", "n"),
         {"definition": {"weekdays": ["sat"]}}, {"definition": {"weekdays": ["sun"]}}, (CALENDAR,),
     ),
+    "cursor clear": Case(
+        "cursor clear n", ("update", "schedule", "n"), {"cursor": 5}, {"cursor": None},
+        (ADD, "cursor set n 5"),
+    ),
+    "cursor set": Case(
+        "cursor set n 5", ("update", "schedule", "n"), {"cursor": None}, {"cursor": 5}, (ADD,)
+    ),
     "dead drop": Case(
         "dead drop {dead} --yes", ("drop", "dead letter", "{dead}"), None,
         {"count": 1, "queues": {"celery": 1}},

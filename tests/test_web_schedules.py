@@ -503,6 +503,32 @@ def test_what_can_be_no_change_is_refused(admin: Any, body: dict[str, Any]) -> N
     assert done(admin.get(f"{PATH}/s")) == before
 
 
+def test_all_are_paused_and_resumed(admin: Any) -> None:
+    for name in ("a", "b"):
+        make(admin, name)
+    done(admin.post(f"{PATH}/a/pause", json={"reason": "broken"}))
+    assert done(admin.get(f"{PATH}/a"))["paused_reason"] == "broken"
+    moving = {"reason": "moving"}
+    assert done(admin.post(f"{PATH}/pause", json=moving)) == {"schedules": ["b"]}
+    make(admin, "later")
+    assert done(admin.get(f"{PATH}/later"))["state"] == "active"
+    assert done(admin.post(f"{PATH}/resume", json=moving)) == {"schedules": ["b"]}
+    assert done(admin.post(f"{PATH}/resume")) == {"schedules": ["a"]}
+    assert done(admin.get(f"{PATH}/a"))["paused_reason"] is None
+    verbs = [change[::2] for change in audited(admin) if change[0] != "create"]
+    assert verbs == [("pause", "a"), ("pause", "b"), ("resume", "b"), ("resume", "a")]
+
+
+def test_a_cursor_is_set_and_cleared(admin: Any) -> None:
+    make(admin)
+    assert done(admin.get(f"{PATH}/s/cursor")) == {"cursor": None}
+    for cursor in ({"last": 7}, None):
+        assert done(admin.put(f"{PATH}/s/cursor", json={"cursor": cursor})) == {"cursor": cursor}
+        assert done(admin.get(f"{PATH}/s/cursor")) == {"cursor": cursor}
+    assert problem(admin.put(f"{PATH}/s/cursor", json={"cursor": "\0"}), 422)
+    assert audited(admin)[1:] == [("update", "schedule", "s")] * 2
+
+
 def test_a_name_is_had_once(admin: Any, sql: Sql) -> None:
     make(admin)
     assert "there is a schedule 's' already" in problem(

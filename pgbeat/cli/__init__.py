@@ -23,6 +23,7 @@ COMMANDS = {
     "backfill": ("backfill", "Launch what a schedule was due for in the past and missed."),
     "calendars": ("calendars", "Look at calendars, change them, ask them."),
     "check": ("check", "Say what would become of a schedule now, launching nothing."),
+    "cursor": ("cursors", "Look at a launcher's cursor, set it, clear it."),
     "dead": ("dead_letters", "Look at dead letters, put them back or drop them."),
     "demo": ("setup", "Show pgbeat at work."),
     "direct": ("direct", "Run a task here and now, before all that waits in a lane."),

@@ -3,11 +3,12 @@
 import click
 from sqlalchemy import Connection
 
-from pgbeat import db, notes, schedules
+from pgbeat import db, notes, schedule_controls, schedules
 from pgbeat.cli import printing
 from pgbeat.cli.asking import asking, json_option, sure
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.forecast import upcoming
+from pgbeat.schedule_controls import Switched
 from pgbeat.schedules import Schedule
 
 
@@ -46,15 +47,33 @@ def disable_command(target: Target, name: str, reason: str | None, as_json: bool
     printing.result(printing.row_json(row), said, as_json=as_json)
 
 
+_name_or_all = click.argument("name", required=False)
+
+
 @click.command("pause")
-@click.argument("name")
+@_name_or_all
+@click.option("--all", "everything", is_flag=True, help="All schedules that there are now.")
+@click.option("--reason", help="Why, for those who wonder later.")
 @json_option
 @pass_target
-def pause_command(target: Target, name: str, as_json: bool) -> None:
-    """Hold a schedule until it is resumed; what falls due meanwhile is not made up for."""
+def pause_command(
+    target: Target, name: str | None, everything: bool, reason: str | None, as_json: bool
+) -> None:
+    """Hold a schedule, or all, until it is resumed; what falls due meanwhile is not made up for.
+
+    With --all, schedules that are added later are not paused.
+    """
+    if name is None or everything:
+        _require_one(name, everything)
+        with target.transaction() as connection:
+            namespace = target.settings.namespace
+            made = schedule_controls.pause_all(connection, namespace=namespace, reason=reason)
+            notes.changes(connection, target.author, [("pause", *each) for each in made])
+        _say_all("Paused", made, as_json)
+        return
     with target.transaction() as connection:
         before = _locked(connection, target, name)
-        row = schedules.pause(connection, name, namespace=target.settings.namespace)
+        row = schedules.pause(connection, name, reason, namespace=target.settings.namespace)
         notes.change(connection, target.author, "pause", before, row)
         now = db.now(connection)
     said = f"Paused schedule {name!r}."
@@ -66,11 +85,25 @@ def pause_command(target: Target, name: str, as_json: bool) -> None:
 
 
 @click.command("resume")
-@click.argument("name")
+@_name_or_all
+@click.option("--all", "everything", is_flag=True, help="All that are paused.")
+@click.option("--reason", help="With --all: only those that were paused for this reason.")
 @json_option
 @pass_target
-def resume_command(target: Target, name: str, as_json: bool) -> None:
-    """Let a paused schedule go on; it is due next by its timetable, from now on."""
+def resume_command(
+    target: Target, name: str | None, everything: bool, reason: str | None, as_json: bool
+) -> None:
+    """Let a paused schedule, or all, go on; it is due next by its timetable, from now on."""
+    if name is None or everything:
+        _require_one(name, everything)
+        with target.transaction() as connection:
+            namespace = target.settings.namespace
+            made = schedule_controls.resume_all(connection, namespace=namespace, reason=reason)
+            notes.changes(connection, target.author, [("resume", *each) for each in made])
+        _say_all("Resumed", made, as_json)
+        return
+    if reason is not None:
+        raise click.UsageError("--reason goes with --all")
     with target.transaction() as connection:
         before = _locked(connection, target, name)
         row = before
@@ -110,6 +143,16 @@ def remove_command(target: Target, name: str, yes: bool, dry_run: bool, as_json:
     if row.source == "code":
         printing.note("it is made by the app's code, and comes back when beat starts; "
                       f"`pgbeat disable {name}` lasts.")  # fmt: skip
+
+
+def _require_one(name: str | None, everything: bool) -> None:
+    if (name is not None) == everything:
+        raise click.UsageError("which schedule? Give its name, or --all")
+
+
+def _say_all(verb: str, made: list[Switched], as_json: bool) -> None:
+    rows = [printing.row_json(each.after) for each in made]
+    printing.result(rows, f"{verb} {printing.counted(len(made), 'schedule')}.", as_json=as_json)
 
 
 def _locked(connection: Connection, target: Target, name: str) -> Schedule:

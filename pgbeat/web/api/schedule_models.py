@@ -219,3 +219,23 @@ def shown(row: Schedule, health: Health) -> Json:
     state = "active" if row.state in {"waiting", "retrying"} else row.state
     named = {"launcher_class": row.launcher, "schedule_cron": row.cron, "state": state}
     return row._asdict() | named | {"health": health._asdict() | {"severity": health.severity}}
+
+
+class PauseReason(Body):
+    """Why schedules are paused."""
+
+    reason: str | None = Field(
+        None, min_length=1, max_length=2000, examples=["the warehouse is being moved"]
+    )
+
+
+class SchedulesSwitched(BaseModel):
+    """The schedules that were paused or resumed together."""
+
+    schedules: list[str] = Field(description="Their names.")
+
+
+class ScheduleCursor(Body):
+    """What a launcher keeps from one decision to the next: any JSON."""
+
+    cursor: Any = Field(examples=[{"last_id": 4711}])

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from sqlalchemy import Connection
 
-from pgbeat import beats, db, jobs, notes, schedules
+from pgbeat import audit, beats, db, jobs, notes, schedule_controls, schedules
 from pgbeat.drafts import require_call
 from pgbeat.errors import ConditionError, InvalidSchedule
 from pgbeat.forecast import upcoming
@@ -22,11 +22,14 @@ from pgbeat.web.api.schedule_models import (
     FoundSchedule,
     Name,
     NewSchedule,
+    PauseReason,
     RecentJob,
     ScheduleChanges,
+    ScheduleCursor,
     ScheduleDetail,
     ScheduleDone,
     SchedulePage,
+    SchedulesSwitched,
     shown,
 )
 from pgbeat.web.backend import Backend, TheBackend
@@ -165,10 +168,13 @@ def delete_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Schedu
     )
 
 
-def _switch(backend: Backend, caller: Caller, name: str, verb: str, past: str) -> ScheduleDone:
+def _switch(
+    backend: Backend, caller: Caller, name: str, verb: str, past: str, *given: Any
+) -> ScheduleDone:
     with backend.transaction() as connection:
         before = schedules.get(connection, name, namespace=backend.namespace, for_update=True)
-        row: Schedule = getattr(schedules, verb)(connection, name, namespace=backend.namespace)
+        turn = getattr(schedules, verb)
+        row: Schedule = turn(connection, name, *given, namespace=backend.namespace)
         notes.change(connection, author(backend, caller), verb, before, row)
     return ScheduleDone(message=f"Schedule '{name}' {past}", next_run=_next(backend, row))
 
@@ -186,15 +192,68 @@ def disable_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Sched
 
 
 @router.post("/{name}/pause", summary="Pause a schedule")
-def pause_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDone:
+def pause_schedule(
+    backend: TheBackend, caller: TheAdmin, name: Name, body: PauseReason | None = None
+) -> ScheduleDone:
     """Holds a schedule; what falls due meanwhile is not made up for."""
-    return _switch(backend, caller, name, "pause", "paused")
+    reason = None if body is None else body.reason
+    return _switch(backend, caller, name, "pause", "paused", reason)
 
 
 @router.post("/{name}/resume", summary="Resume a schedule")
 def resume_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDone:
     """Lets a paused schedule go on."""
     return _switch(backend, caller, name, "resume", "resumed")
+
+
+@router.post("/pause", summary="Pause all schedules")
+def pause_schedules(
+    backend: TheBackend, caller: TheAdmin, body: PauseReason | None = None
+) -> SchedulesSwitched:
+    """Holds all schedules that there are now; those that are added later are not paused."""
+    reason = None if body is None else body.reason
+    with backend.transaction() as connection:
+        made = schedule_controls.pause_all(connection, namespace=backend.namespace, reason=reason)
+        by = author(backend, caller)
+        notes.changes(connection, by, [("pause", *each) for each in made])
+    return SchedulesSwitched(schedules=[each.after.name for each in made])
+
+
+@router.post("/resume", summary="Resume all schedules")
+def resume_schedules(
+    backend: TheBackend, caller: TheAdmin, body: PauseReason | None = None
+) -> SchedulesSwitched:
+    """Lets all paused schedules go on; with a reason, those that were paused for it."""
+    reason = None if body is None else body.reason
+    with backend.transaction() as connection:
+        made = schedule_controls.resume_all(connection, namespace=backend.namespace, reason=reason)
+        by = author(backend, caller)
+        notes.changes(connection, by, [("resume", *each) for each in made])
+    return SchedulesSwitched(schedules=[each.after.name for each in made])
+
+
+@router.get("/{name}/cursor", summary="Get a launcher's cursor")
+def get_cursor(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleCursor:
+    """What the schedule's launcher keeps from one decision to the next."""
+    with backend.transaction() as connection:
+        row = schedules.get(connection, name, namespace=backend.namespace)
+    return ScheduleCursor(cursor=row.cursor)
+
+
+@router.put("/{name}/cursor", summary="Set a launcher's cursor")
+def set_cursor(
+    backend: TheBackend, caller: TheAdmin, name: Name, body: ScheduleCursor
+) -> ScheduleCursor:
+    """Sets where the schedule's launcher goes on from; null clears it."""
+    with backend.transaction() as connection:
+        made = schedule_controls.set_cursor(
+            connection, name, body.cursor, namespace=backend.namespace
+        )
+        old, new = {"cursor": made.before.cursor}, {"cursor": made.after.cursor}
+        if old != new:
+            by = author(backend, caller)
+            audit.note(connection, by, "update", "schedule", name, old, new)
+    return ScheduleCursor(cursor=made.after.cursor)
 
 
 @router.get("/{name}", summary="Get a schedule")

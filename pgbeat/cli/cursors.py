@@ -1,0 +1,73 @@
+"""`pgbeat cursor`: what a schedule's launcher keeps from one decision to the next."""
+
+import json
+from typing import Any
+
+import click
+
+from pgbeat import audit, schedule_controls, schedules
+from pgbeat.cli import Noun, printing
+from pgbeat.cli.asking import dry_run_option, json_option
+from pgbeat.cli.target import Target, pass_target
+
+
+@click.group("cursor", cls=Noun)
+def cursor_command() -> None:
+    """Look at a launcher's cursor, set it, clear it.
+
+    The cursor is JSON that a launcher finds again at its next decision.
+    """
+
+
+@cursor_command.command("show")
+@click.argument("name")
+@json_option
+@pass_target
+def show_command(target: Target, name: str, as_json: bool) -> None:
+    """Show the cursor of a schedule."""
+    with target.transaction() as connection:
+        row = schedules.get(connection, name, namespace=target.settings.namespace)
+    said = "none" if row.cursor is None else printing.json_line(row.cursor)
+    printing.result({"name": name, "cursor": row.cursor}, said, as_json=as_json)
+
+
+def _read(ctx: click.Context, param: click.Parameter, text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise click.BadParameter(f"it is not JSON: {error}") from None
+
+
+@cursor_command.command("set")
+@click.argument("name")
+@click.argument("value", metavar="JSON", callback=_read)
+@dry_run_option
+@json_option
+@pass_target
+def set_command(target: Target, name: str, value: Any, dry_run: bool, as_json: bool) -> None:
+    """Set the cursor of a schedule; its launcher goes on from there."""
+    _set(target, name, value, dry_run=dry_run, as_json=as_json)
+
+
+@cursor_command.command("clear")
+@click.argument("name")
+@dry_run_option
+@json_option
+@pass_target
+def clear_command(target: Target, name: str, dry_run: bool, as_json: bool) -> None:
+    """Clear the cursor of a schedule; its launcher begins anew."""
+    _set(target, name, None, dry_run=dry_run, as_json=as_json)
+
+
+def _set(target: Target, name: str, value: Any, *, dry_run: bool, as_json: bool) -> None:
+    namespace = target.settings.namespace
+    with target.transaction(dry_run=dry_run) as connection:
+        made = schedule_controls.set_cursor(connection, name, value, namespace=namespace)
+        old, new = {"cursor": made.before.cursor}, {"cursor": made.after.cursor}
+        if old != new:
+            audit.note(connection, target.author, "update", "schedule", name, old, new)
+    verb = "Would set" if dry_run else "Set"
+    said = f"{verb} the cursor of schedule {name!r} to {printing.json_line(value)}."
+    if value is None:
+        said = f"{'Would clear' if dry_run else 'Cleared'} the cursor of schedule {name!r}."
+    printing.result({"name": name, "cursor": made.after.cursor}, said, as_json=as_json)
