@@ -62,10 +62,17 @@ def add(sql: Sql, name: str, job: str = "{}", **values: Any) -> None:
 
 
 def add_others(sql: Sql, count: int = 20) -> None:
-    """Schedules that are due at the same time, and every second one that is due each second."""
+    """Schedules that are due at the same time, half of them five times a second."""
     for number in range(count):
-        every = "1 second" if number % 2 else "1 hour"
+        every = "0.2 seconds" if number % 2 else "1 hour"
         add(sql, f"other {number}", every=every, starts_at="2020-01-01T00:00Z")
+
+
+def run_once(beat: Beat) -> None:
+    """Decides what is due, by a beat that then leads no more."""
+    scheduler = beat()
+    scheduler.run_due()
+    scheduler.close()
 
 
 def ticks(sql: Sql, name: str) -> list[str]:
@@ -75,7 +82,7 @@ def ticks(sql: Sql, name: str) -> list[str]:
 
 
 def others_go_on(sql: Sql, count: int = 20) -> None:
-    """Waits until all the others were decided, and those of each second twice from now on."""
+    """Waits until all the others were decided, and those that are due often twice from now on."""
     query = "SELECT count(DISTINCT schedule) FROM pgbeat.ticks WHERE schedule LIKE 'other %'"
     until(lambda: sql(query) == [(count,)], 20, "all others are decided")
     before = len(ticks(sql, "other 1"))
@@ -151,7 +158,6 @@ def test_a_locked_lane_delays_only_what_is_in_it(
 def test_an_uncommitted_queue_delays_only_what_is_for_it(
     app: Celery, sql: Sql, database: str, running: Running, beat: Beat
 ) -> None:
-    beat().close()
     add(sql, "for it", queue="new")
     add_others(sql)
     sql("SELECT pgbeat.adopt_broker()")
@@ -172,8 +178,7 @@ def test_a_locked_job_delays_only_its_schedule(
     sql: Sql, database: str, running: Running, beat: Beat, overlap: str
 ) -> None:
     add(sql, "overlapping", overlap=overlap)
-    beat().run_due()
-    beat().close()
+    run_once(beat)
     [(job,)] = sql("SELECT id FROM pgbeat.jobs")
     sql("UPDATE pgbeat.schedules SET next_run = now()")
     add_others(sql)
@@ -211,7 +216,10 @@ def test_a_webhook_that_is_being_deleted_delays_only_what_is_told_to_it(
     until(lambda: ticks(sql, "failing") == ["failed"], 10)
 
 
-def test_locked_sums_and_counters_delay_nothing(sql: Sql, database: str, running: Running) -> None:
+def test_locked_sums_and_counters_delay_nothing(
+    sql: Sql, database: str, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgbeat.tallies.Meter.INTERVAL", 0.5)
     add_others(sql)
     sql(
         "INSERT INTO pgbeat.tallies (namespace, metric, label, kind, value) "
@@ -303,7 +311,7 @@ def test_a_locked_counter_delays_no_rescue(
     """The end of a lost execution counts, later."""
     sql("INSERT INTO pgbeat.counters (name, value) VALUES ('stale_claims_released', 1)")
     add(sql, "s")
-    beat().run_due()
+    run_once(beat)
     lose = (
         "INSERT INTO pgbeat.executions (job_id, number, worker, worker_id, started_at) "
         "SELECT id, (SELECT count(*) FROM pgbeat.executions) + 1, 'gone', 17, "
