@@ -132,7 +132,7 @@ class Leader:
             else:
                 logger.exception("The database refuses, trying again: %s", db.first_line(error))
         if self._leads:
-            logger.warning("This beat leads no longer: its session has ended")
+            logger.warning("This beat no longer leads: its session has ended")
         self._standing_by.forget()
         self.drop()
 
