@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 from celery import Celery
 
-from pgbeat import control, jobs, permissions
+from pgbeat import control, job_changes, jobs, permissions
 from pgbeat.errors import Forbidden, InvalidTransition
 from pgbeat.jobs import Filter, Job
 from pgbeat.permissions import Actor, Verb, require, require_admin, visible
@@ -90,6 +90,9 @@ def test_every_verb_asks(sql: Sql, desk: Desk) -> None:
         "approve": lambda who, job: control.approve(desk.connection, desk.publisher, who, job),
         "retry": lambda who, job: control.retry(
             desk.connection, desk.publisher, who, job, job_source="user_api"
+        ),
+        "update": lambda who, job: job_changes.update(
+            desk.connection, desk.publisher, who, job, values={"priority": 1}
         ),
         "move": lambda who, job: control.move(desk.connection, who, job, "front"),
         "delete": lambda who, job: control.delete(desk.connection, who, job),

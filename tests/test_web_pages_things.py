@@ -379,7 +379,7 @@ def test_navigation_has_tabs_for_what_is_rare(page: Any, user: Any) -> None:
     ]  # fmt: skip
     text = html(user.get("/console/jobs"))
     assert words_of(re.findall(r'(?s)<nav aria-label="Main">(.*?)</nav>', text)[0]) == "Jobs"
-    assert 'class="tabs"' not in html(page.get("/console/schedules"))
+    assert 'class="tabs"' not in html(page.get("/console/lanes"))
 
 
 def test_no_list_asks_more_for_more_rows(web: Web, page: Any, sql: Sql) -> None:
