@@ -296,6 +296,27 @@ def test_a_schedule_is_steered(page: Any, schedule: Any, sql: Sql) -> None:
     assert "nothing that can be done" in html(page.post(f"{LIST}/s", data={"do": "fly"}), 422)
 
 
+def test_schedules_are_paused_with_a_reason_and_together(
+    page: Any, schedule: Any, sql: Sql
+) -> None:
+    for name in ("a", "b"):
+        schedule(name)
+
+    def reasons() -> list[Any]:
+        return sql(
+            "SELECT paused_at IS NOT NULL, paused_reason FROM pgbeat.schedules ORDER BY name"
+        )
+
+    said = words_of(after(page, page.post(f"{LIST}/a", data={"do": "pause", "reason": "broken"})))
+    assert "broken" in said
+    said = words_of(after(page, page.post(LIST, data={"do": "pause", "reason": "moving"})))
+    assert "Paused 1 schedule." in said
+    assert reasons() == [(True, "broken"), (True, "moving")]
+    assert "Resumed 2 schedules." in words_of(after(page, page.post(LIST, data={"do": "resume"})))
+    assert reasons() == [(False, None)] * 2
+    assert "nothing that can be done" in html(page.post(LIST, data={"do": "fly"}), 422)
+
+
 def form_of(text: str) -> dict[str, str]:
     """The form that changes a schedule, filled in as it is."""
     from html import unescape

@@ -12,7 +12,7 @@ from pgbeat.schedules import Schedule
 from pgbeat.web.api import decisions
 from pgbeat.web.api import schedules as api
 from pgbeat.web.api.paging import cursor, moment, number, read
-from pgbeat.web.api.schedule_models import ScheduleChanges
+from pgbeat.web.api.schedule_models import PauseReason, ScheduleChanges
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheAdmin
 from pgbeat.web.pages import figures, forms, job_fields, schedule_form, words
@@ -100,6 +100,10 @@ def change_schedule(
         if verb == "delete":
             said = api.delete_schedule(backend, caller, name)
             return done(request, path("schedules"), _sentence(said))
+        if verb == "pause":
+            why = PauseReason(reason=fields.get("reason", "").strip()[:2000] or None)
+            said = api.pause_schedule(backend, caller, name, why)
+            return done(request, here, _sentence(said))
         if verb in _SWITCHES:
             return done(request, here, _sentence(_SWITCHES[verb](backend, caller, name)))
     except PgbeatError as error:
@@ -111,7 +115,6 @@ def change_schedule(
 
 
 _SWITCHES: dict[str, Callable[[Backend, Caller, str], Any]] = {
-    "pause": api.pause_schedule,
     "resume": api.resume_schedule,
     "enable": api.enable_schedule,
     "disable": api.disable_schedule,

@@ -8,10 +8,12 @@ from pgbeat import beats, db, schedules
 from pgbeat.web.api import schedules as api
 from pgbeat.web.api.labels import labels_of
 from pgbeat.web.api.paging import cursor, read
+from pgbeat.web.api.schedule_models import PauseReason
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin
 from pgbeat.web.pages import figures, words
-from pgbeat.web.pages.render import PageRoute, page
+from pgbeat.web.pages.render import Fields, PageRoute, done, page, path, unknown
+from pgbeat.web.pages.words import counted
 
 router = APIRouter(route_class=PageRoute)
 
@@ -57,3 +59,20 @@ def schedules_page(
         most=figures.MOST, troubles=status.troubles, search=search, state=wanted or "",
         states=_STATES, after=after, label=label,
     )  # fmt: skip
+
+
+@router.post("/console/schedules")
+def change_schedules(
+    request: Request, backend: TheBackend, caller: TheAdmin, fields: Fields
+) -> Response:
+    """Pauses all schedules, with a reason if there is one, or has all go on: `do`."""
+    verb = fields.get("do", "")
+    if verb == "pause":
+        why = PauseReason(reason=fields.get("reason", "").strip()[:2000] or None)
+        made = api.pause_schedules(backend, caller, why)
+    elif verb == "resume":
+        made = api.resume_schedules(backend, caller)
+    else:
+        raise unknown(fields)
+    past = "Paused" if verb == "pause" else "Resumed"
+    return done(request, path("schedules"), f"{past} {counted(len(made.schedules), 'schedule')}.")
