@@ -1,7 +1,7 @@
 """Brings the rows that an app's code makes up to date, and warns of other apps' rows."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from datetime import timedelta
 from typing import Any
 
@@ -71,11 +71,15 @@ def _log(changes: Changes, app: str | None) -> None:
         )  # fmt: skip
 
 
-def warn_of_others(connection: Connection, app: Celery, settings: Settings) -> None:
-    """Logs a warning if other apps' code has schedules in this app's namespace."""
+def warn_of_others(
+    connection: Connection, app: Celery, settings: Settings, known: Set[str] = frozenset()
+) -> Set[str]:
+    """Logs a warning if other apps' code has schedules in this app's namespace, unless all of them
+    are `known`. Returns the names of those apps."""
     others = sync.other_apps(connection, settings.namespace, app=entries.app_name(app, settings))
-    if others:
+    if others.keys() - known:
         logger.warning("%s. %s", described(others, settings.namespace), ADVICE)
+    return others.keys()
 
 
 def described(others: Mapping[str, int], namespace: str) -> str:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -75,6 +75,8 @@ class Scheduler(celery.beat.Scheduler):
         self._closed = False
         #: Whether the last look found nothing to do.
         self._idle = True
+        #: Names of the other apps in the namespace that a warning was logged of.
+        self._others: Set[str] = frozenset()
         self._postponed = Postponed()
         self._dropped: set[int] = set()
         super().__init__(
@@ -119,7 +121,7 @@ class Scheduler(celery.beat.Scheduler):
                 direct_url(self.app.conf, self.settings.url),
             )
             # Also as a standby, whose entries are in no row while another app's beat leads.
-            code_schedules.warn_of_others(self._leader.connect(), self.app, self.settings)
+            self._warn_of_others(self._leader.connect())
         except (SchemaError, ConfigError) as error:
             # The constructor is the place to leave with a plain line and a status of 1.
             raise SystemExit(f"pgbeat: {error}") from None
@@ -241,7 +243,13 @@ class Scheduler(celery.beat.Scheduler):
             logger.warning("The app's queues are not declared now: %s", _LOCKED)
         self._follow_zone(connection)
         self._apply_entries(connection)
+        self._warn_of_others(connection)
         self._meter.took_over()
+
+    def _warn_of_others(self, connection: Connection) -> None:
+        self._others = code_schedules.warn_of_others(
+            connection, self.app, self.settings, self._others
+        )
 
     def _follow_zone(self, connection: Connection) -> None:
         """Has the times computed anew that depend on the app's zone, where that has changed; later,

@@ -179,6 +179,30 @@ def test_a_beat_keeps_another_apps_schedules_and_warns(
     ), warned
 
 
+def test_a_beat_that_takes_over_warns_of_apps_that_came_meanwhile(
+    beat: Beat, database: str, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each beat warns of an app once: at its start, or when it takes over."""
+
+    def of_others() -> int:
+        return sum("Other apps use the namespace" in each.getMessage() for each in caplog.records)
+
+    leader, standby = beat(), beat()
+    leader.run_due()
+    sql(
+        "INSERT INTO pgbeat.schedules (name, source, app, task, every) "
+        "VALUES ('theirs', 'code', 'blog', 'blog.publish', '1 h')"
+    )
+    assert of_others() == 0
+    leader.close()
+    standby.run_due()
+    assert of_others() == 1
+    next_one = beat()  # warns at its start
+    standby.close()
+    next_one.run_due()
+    assert of_others() == 2
+
+
 @pytest.mark.parametrize("source", ["sql", "cli", "api", "file"])
 def test_rows_made_elsewhere_are_not_touched(connection: Connection, sql: Sql, source: str) -> None:
     for name in ("theirs", "both"):
