@@ -24,6 +24,7 @@ ME = f"user:{getpass.getuser()}"
 #: Commands that change nothing of anybody's. `metrics` brings its own counters up to date;
 #: `web` and `demo` serve, and what is changed there is noted there.
 READING = {
+    "cursor show",
     "audit", "calendars check", "calendars list", "calendars show", "check", "dead list", "demo",
     "doctor", "explain", "export", "forecast", "groups list", "groups show", "history",
     "jobs list", "jobs show", "jobs stats", "jobs tail", "lanes list", "lanes show", "list",
@@ -139,6 +140,10 @@ CHANGING = {
     "jobs run": Case(
         "jobs run jobs.add --args [1] --priority 2", ("create", "job", "?"), None,
         {"task": "jobs.add", "priority": 2, "created_by": ME},
+    ),
+    "jobs update": Case(
+        "jobs update {job} --priority 7", ("update", "job", "{job}"), {"priority": 0},
+        {"priority": 7},
     ),
     "lanes pause": Case("lanes pause l", ("pause", "lane", "l"), {"paused_at": None}),
     "lanes remove": Case(
