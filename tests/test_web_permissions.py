@@ -75,6 +75,7 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "GET /console/new/calendar": (ADMIN_PAGE, None),
     "POST /console/new/calendar": (ADMIN_PAGE, None),
     "GET /console/schedules": (ADMIN_PAGE, None),
+    "POST /console/schedules": (ADMIN_PAGE, None),
     "GET /console/schedules/{name:path}": (ADMIN_PAGE, None),
     "POST /console/schedules/{name:path}": (ADMIN_PAGE, None),
     "GET /console/templates": (PAGE, None),
@@ -93,6 +94,10 @@ TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
     "POST /admin/scheduled-jobs/{name}/disable": (ADMIN, None),
     "POST /admin/scheduled-jobs/{name}/pause": (ADMIN, None),
     "POST /admin/scheduled-jobs/{name}/resume": (ADMIN, None),
+    "POST /admin/scheduled-jobs/pause": (ADMIN, None),
+    "POST /admin/scheduled-jobs/resume": (ADMIN, None),
+    "GET /admin/scheduled-jobs/{name}/cursor": (ADMIN, None),
+    "PUT /admin/scheduled-jobs/{name}/cursor": (ADMIN, {"cursor": 1}),
     "POST /admin/scheduled-jobs/{name}/trigger": (ADMIN, None),
     "POST /admin/scheduled-jobs/{name}/check": (ADMIN, None),
     "POST /admin/scheduled-jobs/{name}/backfill": (
@@ -362,6 +367,7 @@ def test_a_change_is_noted(web: Web, sql: Sql) -> None:
         "POST /admin/scheduled-jobs/{name}/backfill",  # as it is asked here, a dry run
         "POST /admin/scheduled-jobs/{name}/enable",  # it is enabled
         "POST /admin/scheduled-jobs/{name}/resume",  # it isn't paused
+        "POST /admin/scheduled-jobs/resume",  # none is
         "POST /webhooks/{name}/enable",
         "POST /webhooks/{name}/redeliver",  # nothing failed
         "POST /queues/{name:path}/resume",  # it isn't paused
