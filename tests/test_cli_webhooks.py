@@ -126,7 +126,7 @@ def test_updated(database: str, pgbeat: Webhooks, sql: Sql) -> None:
     _, second = pgbeat("update", "pager", "--new-secret").splitlines()
     new = second.removeprefix("Its new secret, which is not shown again: ")
     assert sql("SELECT url, cardinality(events), secret, previous_secret FROM pgbeat.webhooks") == [
-        ("https://example.com/", 6, new, old)
+        ("https://example.com/", len(EVENTS), new, old)
     ]
     assert "old secret  signs too, until " in pgbeat("show", "pager")
     assert refused(run(database, "webhooks", "update", "pager")) == (
