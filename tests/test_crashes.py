@@ -2,7 +2,7 @@
 
 import json
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,10 @@ def test_four_beats_launch_once(processes: Processes, sql: Sql) -> None:
 @pytest.mark.timeout(300)
 def test_four_beats_launch_once_for_a_minute(processes: Processes, sql: Sql) -> None:
     run_four_beats(processes, sql, 60)
+
+
+def leading(beats: Iterable[Process]) -> Process | None:
+    return next((beat for beat in beats if "This beat leads" in beat.output), None)
 
 
 def test_the_standby_takes_over_when_the_leader_is_killed(processes: Processes, sql: Sql) -> None:
