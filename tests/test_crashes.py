@@ -100,9 +100,7 @@ def test_the_standby_takes_over_when_the_leader_is_killed(processes: Processes, 
     sql("INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 'tests.add', '1 second')")
     beats = {processes.beat() for _ in range(3)}
     for n in range(3):
-        leader: Process = until(
-            lambda b=beats: next((p for p in b if "This beat leads" in p.output), None)
-        )  # type: ignore[misc]
+        leader = until(partial(leading, beats))
         until(lambda n=n: sql("SELECT count(*) > %s FROM pgbeat.ticks", n * 3)[0][0])  # type: ignore[misc]
         [(before,)] = sql(LEADER)
         leader.kill_group()
