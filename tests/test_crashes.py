@@ -3,6 +3,7 @@
 import json
 import signal
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
