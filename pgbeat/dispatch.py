@@ -130,7 +130,7 @@ class Dispatcher:
             self.publisher.clear()
             return
         self.publisher.clear(
-            v.schedule.job_id(v.due_at) for v in verdicts if v.schedule.id not in self.postponed
+            job_id for v in verdicts if v.schedule.id not in self.postponed for job_id in v.job_ids
         )
 
     def _commit(
@@ -165,8 +165,9 @@ class Dispatcher:
         verdicts, waiting, previous = self._overlaps(connection, verdicts, now)
         written = self._launches(connection, verdicts)
         fresh = ticks.record(connection, [tick for _, tick, _ in written])
-        made = [job for _, _, job in written if job is not None and job.schedule_id in fresh]
-        outdone = [job_id for job in made for job_id in previous.get(job.schedule_id, ())]
+        made = [job for _, tick, new in written if tick.schedule_id in fresh for job in new]
+        launched = {job.schedule_id for job in made} & previous.keys()
+        outdone = [job_id for schedule_id in launched for job_id in previous[schedule_id]]
         if outdone:
             reason = "cancelled: its schedule is due again"
             ended = lifecycle.cancel(
@@ -236,9 +237,8 @@ class Dispatcher:
                     )
                 )
             else:
-                job = before[-1]
-                reason = f"the job before it, {job.id}, is still {job.state}"
-                kept.append(verdict._replace(request=None, skip=reason))
+                reason = jobs.in_the_way(before)
+                kept.append(verdict._replace(request=None, more=(), skip=reason))
         return kept, waiting, outdone
 
     def _hold(
@@ -264,10 +264,10 @@ class Dispatcher:
 
     def _launches(
         self, connection: Connection, verdicts: Sequence[Verdict]
-    ) -> list[tuple[Verdict, Tick, jobs.NewJob | None]]:
+    ) -> list[tuple[Verdict, Tick, list[jobs.NewJob]]]:
         """The verdicts with their ticks and, of those that launch, their jobs, the messages made;
         without those that are postponed."""
-        made: dict[int, Draft] = {}
+        made: dict[int, list[Draft]] = {}
         errors: dict[int, str] = {}
         skips: dict[int, str] = {}
         stock = self._stock(connection, verdicts)
@@ -276,19 +276,17 @@ class Dispatcher:
                 continue
             key = verdict.schedule.id
             try:
-                made[key] = drafts.of_verdict(
-                    self._app, self._settings, verdict, verdict.request, stock
-                )
+                made[key] = drafts.all_of_verdict(self._app, self._settings, verdict, stock)
             except Exception as error:
                 errors[key] = self._judge.explain(error)
                 continue
-            lane = made[key].job.lane
+            lane = made[key][0].job.lane  # the same of all: the row's policy has it
             if stock is not None and lane and stock.lane(lane).paused_at:
                 skips[key] = f"lane {lane!r} is paused"
         if stock is not None:
             skips |= self._taken(connection, verdicts, made)
         return [
-            (verdict, *self._publish(verdict, made.get(verdict.schedule.id), errors, skips))
+            (verdict, *self._publish(verdict, made.get(verdict.schedule.id, ()), errors, skips))
             for verdict in verdicts
             if verdict.schedule.id not in self.postponed
         ]
@@ -306,41 +304,41 @@ class Dispatcher:
         self,
         connection: Connection,
         verdicts: Sequence[Verdict],
-        made: Mapping[int, Draft],
+        made: Mapping[int, Sequence[Draft]],
     ) -> dict[int, str]:
-        """Launches (by schedule) whose unique key another job has, or an earlier one here."""
+        """Launches (by schedule) whose unique key another job has, or an earlier one here: none of
+        the jobs of such a launch is made."""
         keys: dict[str, timedelta | None] = {}
         skips: dict[int, str] = {}
         for verdict in verdicts:
-            draft = made.get(verdict.schedule.id)
-            if draft is None or draft.job.unique_key is None:
-                continue
-            if draft.job.unique_key in keys:
+            own = drafts.unique_keys(made.get(verdict.schedule.id, ()))
+            if own.keys() & keys.keys():
                 skips[verdict.schedule.id] = "another job with its unique key is made just now"
             else:
-                keys[draft.job.unique_key] = draft.unique_for
+                keys |= own
         namespace = self._settings.namespace
         busy = set() if self.waits else orders.try_lock(connection, namespace, keys)
         free = {key: span for key, span in keys.items() if key not in busy}
         taken = orders.same(connection, namespace, free)
-        for key, draft in made.items():
-            if draft.job.unique_key in busy:
-                self.postponed[key] = (
-                    f"another transaction makes a job with its unique key {draft.job.unique_key!r}"
-                )
-            elif draft.job.unique_key in taken:
-                other, state = taken[draft.job.unique_key]
-                skips[key] = f"job {other}, which has the same unique key, is {state}"
+        for schedule_id, batch in made.items():
+            for key in drafts.unique_keys(batch):
+                if key in busy:
+                    self.postponed[schedule_id] = (
+                        f"another transaction makes a job with its unique key {key!r}"
+                    )
+                elif key in taken:
+                    other, state = taken[key]
+                    skips[schedule_id] = f"job {other}, which has the same unique key, is {state}"
         return skips
 
     def _publish(
         self,
         verdict: Verdict,
-        draft: Draft | None,
+        made: Sequence[Draft],
         errors: Mapping[int, str],
         skips: Mapping[int, str],
-    ) -> tuple[Tick, jobs.NewJob | None]:
-        """The verdict's tick and, where it launches, its job, the message made."""
+    ) -> tuple[Tick, list[jobs.NewJob]]:
+        """The verdict's tick and, where it launches, its jobs, the messages made."""
         row = verdict.schedule
         head = Tick(
             row.id, row.name, verdict.trigger, verdict.due_at, "failed",
@@ -348,19 +346,23 @@ class Dispatcher:
         )  # fmt: skip
         skip = verdict.skip or skips.get(row.id)
         if skip is not None:
-            return head._replace(outcome="skipped", reason=skip[:LONGEST]), None
-        if draft is None:
-            return head._replace(error=verdict.error or errors.get(row.id)), None
-        job = draft.job
-        if job.is_dispatched:
-            try:
-                queue = self.publisher.publish(draft.launch)
-            except Exception as error:
-                if db.is_lost(error) and self.publisher.transactional:
-                    raise
-                return head._replace(error=self._judge.explain(error)), None
-            job = job._replace(queue=queue or _queue_name(draft.launch.options))
-        return head._replace(outcome="launched", job_id=job.id), job
+            return head._replace(outcome="skipped", reason=skip[:LONGEST]), []
+        if not made:
+            return head._replace(error=verdict.error or errors.get(row.id)), []
+        ready: list[jobs.NewJob] = []
+        for draft in made:
+            job = draft.job
+            if job.is_dispatched:
+                try:
+                    queue = self.publisher.publish(draft.launch)
+                except Exception as error:
+                    if db.is_lost(error) and self.publisher.transactional:
+                        raise
+                    return head._replace(error=self._judge.explain(error)), []
+                job = job._replace(queue=queue or _queue_name(draft.launch.options))
+            ready.append(job)
+        more = [job.id for job in ready[1:]] or None
+        return head._replace(outcome="launched", job_id=ready[0].id, more_job_ids=more), ready
 
     def _advance(
         self, verdict: Verdict, tick: Tick, now: datetime

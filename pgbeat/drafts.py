@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from pgbeat import job_headers, orders, permissions, placeholders, reserved
 from pgbeat.config import Settings
 from pgbeat.details import Details
-from pgbeat.errors import InvalidJob
+from pgbeat.errors import ConditionError, InvalidJob
 from pgbeat.job_policies import JobPolicy, is_storable, stored
 from pgbeat.jobs import NewJob, State
 from pgbeat.judge import Verdict
@@ -76,6 +76,9 @@ def of_verdict(
     _check_call(request.args, request.kwargs, request.options)
     policy = orders.policy_of(row.job)
     facts = verdict.facts or Facts(verdict.due_at, row.timezone or "UTC")
+    job_id = row.job_id(verdict.due_at, request.run_key)
+    if request.run_key is not None:
+        facts = facts._replace(job_id=job_id)
     args, kwargs, queue = request.args, request.kwargs, row.queue
     options = {**row.options, **request.options}
     if stock is not None:
@@ -93,7 +96,7 @@ def of_verdict(
             where = {} if queue is None else {"queue": queue}
             check_options({**where, **options}, None if app is None else app.conf)
     job = NewJob(
-        id=row.job_id(verdict.due_at),
+        id=job_id,
         namespace=row.namespace,
         task=request.task,
         args=_if_json(row, list(args)),
@@ -112,6 +115,7 @@ def of_verdict(
         retry_base=settings.job_retry_base,
         retry_cap=settings.job_retry_cap,
         labels=row.labels or None,
+        run_key=request.run_key,
     )
     if queue is not None and "queue" not in options:
         options = {**options, "queue": queue}
@@ -120,6 +124,27 @@ def of_verdict(
     if stock is not None:
         job = stock.apply(job, policy)
     return Draft(job, launch, policy.unique_for)
+
+
+def all_of_verdict(
+    app: Celery | None, settings: Settings, verdict: Verdict, stock: Stock | None
+) -> list[Draft]:
+    """Returns the jobs of a launch, as `of_verdict` makes each. Raises `ConditionError` for two
+    that have the same unique key, by the schedule's policy."""
+    made = [of_verdict(app, settings, verdict, each, stock) for each in verdict.requests]
+    keys = [each.job.unique_key for each in made if each.job.unique_key is not None]
+    if len(keys) > len(set(keys)):
+        raise ConditionError(
+            f"{len(made)} jobs are to be launched, and at least two of them have the same unique "
+            "key by the schedule's job policy, which only one unfinished job may have; let "
+            "unique_key be, and set `unique` for a key by task and arguments, or launch one job"
+        )
+    return made
+
+
+def unique_keys(batch: Sequence[Draft]) -> dict[str, timedelta | None]:
+    """Returns the unique keys of jobs, and for how long after its making each is taken."""
+    return {d.job.unique_key: d.unique_for for d in batch if d.job.unique_key is not None}
 
 
 def stock(connection: Connection, settings: Settings, batch: Sequence[Order]) -> Stock:

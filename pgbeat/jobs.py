@@ -68,6 +68,8 @@ class NewJob(NamedTuple):
     description: str | None = None
     labels: Mapping[str, str] | None = None
     metadata: Mapping[str, Any] | None = None
+    #: Which of the jobs of its tick it is, where its launcher says so.
+    run_key: str | None = None
 
 
 # What is left out has the column's default.
@@ -77,7 +79,7 @@ _CREATE_SQL = """
             state, schedule_id, schedule, due_at, queue, options, template, run_at, lane, priority,
             tags, resources, max_attempts, retry_base, retry_cap, retry_of, group_id,
             group_position, awaits_turn, unique_key, awaits_approval, requires_approval, checkpoint,
-            trigger, interval_start, description, labels, metadata)
+            trigger, interval_start, description, labels, metadata, run_key)
     SELECT id, namespace, task, args, kwargs, job_source, created_by, is_system_job,
            CASE WHEN is_dispatched THEN now() END,
            state, schedule_id, schedule, due_at, queue, coalesce(options, '{}'), template, run_at,
@@ -86,7 +88,7 @@ _CREATE_SQL = """
            coalesce(retry_cap, 3600) * interval '1 second', retry_of, group_id, group_position,
            coalesce(awaits_turn, false), unique_key, coalesce(awaits_approval, false),
            coalesce(awaits_approval, false), checkpoint, trigger, interval_start, description,
-           coalesce(labels, '{}'), coalesce(metadata, '{}')
+           coalesce(labels, '{}'), coalesce(metadata, '{}'), run_key
       FROM json_to_recordset(CAST(:batch AS json)) AS d (
                id uuid, namespace text, task text, args jsonb, kwargs jsonb, job_source text,
                created_by text, is_system_job boolean, is_dispatched boolean, state text,
@@ -95,7 +97,8 @@ _CREATE_SQL = """
                resources jsonb, max_attempts integer, retry_base float8, retry_cap float8,
                retry_of uuid, group_id uuid, group_position integer, awaits_turn boolean,
                unique_key text, awaits_approval boolean, checkpoint jsonb, trigger text,
-               interval_start timestamptz, description text, labels jsonb, metadata jsonb)
+               interval_start timestamptz, description text, labels jsonb, metadata jsonb,
+               run_key text)
     ON CONFLICT DO NOTHING
 """
 _CREATE = text(_CREATE_SQL)
@@ -163,6 +166,8 @@ class Job(NamedTuple):
     #: Why its schedule launched it, and the timetable's time before `due_at`.
     trigger: str | None
     interval_start: datetime | None
+    #: Which of the jobs of its tick it is, where its launcher says so.
+    run_key: str | None
     description: str | None
     labels: dict[str, str]
     metadata: dict[str, Any]
@@ -282,6 +287,14 @@ class Unfinished(NamedTuple):
 
     id: str
     state: str
+
+
+def in_the_way(unfinished: Sequence[Unfinished]) -> str:
+    """Returns why a schedule is not launched beside these jobs of it, oldest first."""
+    last = unfinished[-1]
+    if len(unfinished) == 1:
+        return f"the job before it, {last.id}, is still {last.state}"
+    return f"{len(unfinished)} jobs before it have not ended; the last, {last.id}, is {last.state}"
 
 
 def unfinished(connection: Connection, schedules: Collection[int]) -> dict[int, list[Unfinished]]:
@@ -418,7 +431,8 @@ _TRY_AGAIN = text(
             queue, state, run_at, dispatched_at, lane, priority, tags, resources, attempt,
             max_attempts, retry_base, retry_cap, retry_of, group_id, group_position, unique_key,
             checkpoint, job_source, created_by, is_system_job, requires_approval, approved_by,
-            approved_at, awaits_approval, trigger, interval_start, description, labels, metadata)
+            approved_at, awaits_approval, trigger, interval_start, description, labels, metadata,
+            run_key)
     SELECT retried_by, namespace, schedule_id, schedule, due_at, template, task, args, kwargs,
            options, queue, CASE WHEN is_approved THEN 'scheduled' ELSE 'paused' END,
            now() + least(retry_base * 2 ^ least(attempt - 1, 60), retry_cap),
@@ -426,7 +440,7 @@ _TRY_AGAIN = text(
            attempt + 1, max_attempts, retry_base, retry_cap, id, group_id, group_position,
            unique_key, checkpoint, job_source, created_by, is_system_job, requires_approval,
            approved_by, approved_at, NOT is_approved, trigger, interval_start, description,
-           labels, metadata
+           labels, metadata, run_key
       FROM (SELECT *, NOT requires_approval OR approved_by IS NOT NULL AS is_approved
               FROM pgbeat.jobs
              WHERE id = ANY (CAST(:ids AS uuid[])) AND retried_by IS NOT NULL) AS old

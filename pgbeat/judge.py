@@ -24,6 +24,7 @@ from pgbeat.launchers import (
     Launcher,
     Skip,
     ask,
+    check_run_keys,
     find,
     read_only,
 )
@@ -56,6 +57,8 @@ class Verdict(NamedTuple):
     #: The timetable's next time after `then`, where that is known already.
     following: datetime | None = None
     request: JobRequest | None = None
+    #: The other jobs of the decision, where it launches several.
+    more: tuple[JobRequest, ...] = ()
     skip: str | None = None
     error: str | None = None
     #: The launcher's cursor as JSON text; `None` leaves it as it is.
@@ -72,6 +75,17 @@ class Verdict(NamedTuple):
     def is_reached(self) -> bool:
         """Whether it says anything yet."""
         return self.request is not None or self.skip is not None or self.error is not None
+
+    @property
+    def requests(self) -> tuple[JobRequest, ...]:
+        """What to launch: a request for each job."""
+        return () if self.request is None else (self.request, *self.more)
+
+    @property
+    def job_ids(self) -> list[str]:
+        """The ids of its jobs; of one that launches none, the id that a single job would have."""
+        row, keys = self.schedule, [request.run_key for request in self.requests] or [None]
+        return [row.job_id(self.due_at, key) for key in keys]
 
 
 class Judge:
@@ -245,23 +259,26 @@ class Judge:
         try:
             with _signalled(type(launcher), row):
                 answer = launcher.launch(ctx)
-            _check_again(answer.again)
+            requests = _requests(answer, type(launcher).__name__)
+            again = _again(answer, requests)
             cursor = as_json(ctx.cursor, "the launcher's cursor")
         finally:
             for connection in opened:
                 connection.close()
-        verdict = verdict._replace(cursor=cursor, again=answer.again, facts=facts)
+        verdict = verdict._replace(cursor=cursor, again=again, facts=facts)
         if isinstance(answer, Skip):
             return verdict._replace(skip=_storable(answer.reason))
         if row.args is None:
             args, kwargs, options = entries.code_arguments(self._app, row, self._default_entries)
-            options = {**options, **answer.options}
-            answer = replace(answer, args=args, kwargs=kwargs, options=options)
-        return verdict._replace(request=answer)
+            requests = [
+                replace(each, args=args, kwargs=kwargs, options={**options, **each.options})
+                for each in requests
+            ]
+        return verdict._replace(request=requests[0], more=tuple(requests[1:]))
 
     def broken(self, verdict: Verdict, error: Exception) -> Verdict:
         """The verdict where something was raised."""
-        return verdict._replace(request=None, skip=None, error=self.explain(error))
+        return verdict._replace(request=None, more=(), skip=None, error=self.explain(error))
 
     def overdue(self, verdict: Verdict, message: str = "") -> Verdict:
         """The verdict on a condition whose time is up."""
@@ -303,6 +320,30 @@ django.connect()
 def _storable(words: str) -> str:
     """What of a text the database can hold: neither NUL nor half a character."""
     return words.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+
+
+def _requests(
+    answer: JobRequest | Sequence[JobRequest] | Skip, launcher: str
+) -> Sequence[JobRequest]:
+    """Returns the jobs that a launcher asks for, checked: it may have a `launch` of its own."""
+    if isinstance(answer, Skip):
+        return []
+    requests = [answer] if isinstance(answer, JobRequest) else list(answer)
+    if not requests:
+        raise ConditionError(f"{launcher}.launch returned no request; return a Skip instead")
+    check_run_keys(requests, launcher)
+    return requests
+
+
+def _again(
+    answer: JobRequest | Sequence[JobRequest] | Skip, requests: Sequence[JobRequest]
+) -> timedelta | datetime | None:
+    """Returns when the launcher wants to be asked next. Raises `ConditionError` for what is no
+    time."""
+    given = [answer.again] if isinstance(answer, Skip) else [each.again for each in requests]
+    for again in given:
+        _check_again(again)
+    return next((again for again in given if again is not None), None)
 
 
 def _check_again(again: Any) -> None:

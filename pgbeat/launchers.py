@@ -14,6 +14,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat import placeholders
 from pgbeat.errors import ConditionError, UnknownLauncher
+from pgbeat.job_policies import is_storable
 from pgbeat.placeholders import Facts
 
 if TYPE_CHECKING:
@@ -50,7 +51,8 @@ class JobRequest:
 
     Options given here win over those of the schedule. `again` says when to be asked next, instead
     of at the timetable's next time: a time, or how long from now, kept within
-    `pgbeat_again_min` and `pgbeat_again_max` seconds.
+    `pgbeat_again_min` and `pgbeat_again_max` seconds; of several requests the first counts that
+    has one. `run_key` tells the jobs of one decision apart (1 to 200 characters).
     """
 
     args: Sequence[Any] = ()
@@ -58,6 +60,15 @@ class JobRequest:
     options: Mapping[str, Any] = field(default_factory=dict)
     task: str = ""
     again: timedelta | datetime | None = None
+    run_key: str | None = None
+
+
+#: Jobs of one decision, at most.
+MOST_JOBS = 100
+#: Characters of a run key, at most.
+_LONGEST_KEY = 200
+#: What `prepare_job_data` may return for one job.
+JobData = Mapping[str, Any] | JobRequest
 
 
 class Context:
@@ -152,16 +163,18 @@ class Launcher(ABC):
     def check_conditions(self, ctx: Context) -> bool | Skip:
         """`True` to launch; `False`, or a `Skip` with the reason, not to."""
 
-    def prepare_job_data(self, ctx: Context) -> Mapping[str, Any] | JobRequest:
-        """The task's keyword arguments, or a `JobRequest`. By default, the row's arguments."""
+    def prepare_job_data(self, ctx: Context) -> JobData | Sequence[JobData]:
+        """Returns the task's keyword arguments, or a `JobRequest`; a list of them for several jobs,
+        at most 100, each a `JobRequest` with a run key of its own. An empty list skips. By default,
+        the row's arguments."""
         return JobRequest(args=ctx.args, kwargs=ctx.kwargs)
 
     def get_job_type(self) -> str | None:
         """Name of the task to launch; `None` leaves it to the row."""
         return self.task
 
-    def launch(self, ctx: Context) -> JobRequest | Skip:
-        """The decision: what to launch, or why not. Raises whatever failed."""
+    def launch(self, ctx: Context) -> JobRequest | list[JobRequest] | Skip:
+        """Decides what to launch, or why not. Raises whatever failed."""
         name = type(self).__name__
         try:
             verdict = self.check_conditions(ctx)
@@ -179,6 +192,17 @@ class Launcher(ABC):
             data = self.prepare_job_data(ctx)
         except Skip as skip:
             return skip
+        if not isinstance(data, list | tuple):
+            return self._request(data, ctx)
+        if not data:
+            return Skip(f"{name}: no jobs to launch")
+        requests = [self._request(each, ctx) for each in data]
+        check_run_keys(requests, name)
+        return requests
+
+    def _request(self, data: Any, ctx: Context) -> JobRequest:
+        """Returns the request for one job, its task filled in."""
+        name = type(self).__name__
         if isinstance(data, JobRequest):
             request = data
         elif isinstance(data, Mapping):
@@ -186,12 +210,39 @@ class Launcher(ABC):
         else:
             raise ConditionError(
                 f"{name}.prepare_job_data returned {type(data).__name__}; "
-                "return a dict of keyword arguments or a JobRequest"
+                "return a dict of keyword arguments or a JobRequest, or a list of JobRequests"
             )
         task = request.task or ctx.schedule.task or self.get_job_type()
         if not task:
             raise ConditionError(f"{name} names no task; set its `task`, or the schedule's")
         return replace(request, task=task)
+
+
+def check_run_keys(requests: Sequence[JobRequest], name: str) -> None:
+    """Raises `ConditionError` unless each of these jobs of one decision can be told from the others
+    by its run key. `name` is the launcher's."""
+    if len(requests) > MOST_JOBS:
+        raise ConditionError(
+            f"{name} asks for {len(requests)} jobs; one decision launches {MOST_JOBS} at most"
+        )
+    seen: set[str] = set()
+    for number, request in enumerate(requests, start=1):
+        key = request.run_key
+        if key is None:
+            if len(requests) == 1:
+                return
+            raise ConditionError(
+                f"{name} asks for {len(requests)} jobs, and number {number} has no run key; give "
+                "each a JobRequest(run_key=…) of its own"
+            )
+        if not isinstance(key, str) or not 1 <= len(key) <= _LONGEST_KEY or not is_storable(key):
+            raise ConditionError(
+                f"{name}: run key {key!r} is invalid; it must be text of 1 to {_LONGEST_KEY} "
+                "characters that Postgres can keep"
+            )
+        if key in seen:
+            raise ConditionError(f"{name} asks for two jobs with the run key {key!r}")
+        seen.add(key)
 
 
 class GenericLauncher(Launcher):

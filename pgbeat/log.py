@@ -57,9 +57,11 @@ class Log:
                 logger.warning("Schedule '%s' disabled: %s", row.name, reason, extra=fields)
             note = f" ({tick.note})" if tick.note else ""
             if tick.outcome == "launched":
+                more = f" and {len(tick.more_job_ids)} more" if tick.more_job_ids else ""
                 logger.info(
-                    "Schedule '%s' launched job %s%s", row.name, tick.job_id, note, extra=fields
-                )
+                    "Schedule '%s' launched job %s%s%s", row.name, tick.job_id, more, note,
+                    extra=fields,
+                )  # fmt: skip
             elif self._is_new(decision):
                 logger.info(
                     "Schedule '%s' skipped: %s%s", row.name, tick.reason, note, extra=fields
@@ -117,6 +119,7 @@ def _fields(decision: Decision) -> dict[str, Any]:
         "namespace": row.namespace, "schedule": row.name, "outcome": tick.outcome,
         "trigger": tick.trigger, "due_at": tick.due_at.isoformat(), "task": row.task,
         "job_id": tick.job_id, "reason": tick.reason, "error": tick.error,
+        "job_ids": tick.job_ids if tick.more_job_ids else None,
         "missed": tick.missed or None, "disabled": decision.disabled_reason,
     }  # fmt: skip
     if tick.outcome == "failed":

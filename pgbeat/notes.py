@@ -183,6 +183,8 @@ def decisions(by: Author, verb: str) -> "Callable[[Connection, Sequence[Decision
                 "job_id": tick.job_id,
                 "why": tick.reason or tick.error,
             }
+            if tick.more_job_ids:
+                after["job_ids"] = tick.job_ids
             note(connection, by, verb, "schedule", tick.schedule, None, after)
 
     return write

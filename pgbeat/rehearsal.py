@@ -54,6 +54,8 @@ class Rehearsal(NamedTuple):
     verdict: Verdict
     #: Its job and message, where they can be made.
     draft: Draft | None = None
+    #: Those of its other jobs, where it would launch several.
+    more: tuple[Draft, ...] = ()
     #: What its job would wait for.
     waits: str | None = None
 
@@ -88,20 +90,22 @@ def rehearse(
         reason = overlap.reason
     else:
         outcome = "launched"
-    draft = waits = None
+    planned: list[Draft] = []
+    waits = None
     if overlap is not None:
         objections.append(overlap)
     if verdict.request is not None:
-        draft, problem, refusal = _draft(connection, app, settings, verdict)
+        planned, problem, refusal = _drafts(connection, app, settings, verdict)
         if refusal is not None:
             objections.append(refusal)
         if outcome == "launched" and problem is not None:
             outcome, error = "failed", problem
         elif outcome == "launched" and refusal is not None:
             outcome, reason = "skipped", refusal.reason
+    draft, more = (planned[0], tuple(planned[1:])) if planned else (None, ())
     if outcome == "launched" and draft is not None:
         waits = _waits(connection, draft.job)
-    return Rehearsal(row, outcome, reason, error, objections, verdict, draft, waits)
+    return Rehearsal(row, outcome, reason, error, objections, verdict, draft, more, waits)
 
 
 def _objections(
@@ -137,32 +141,29 @@ def _overlap(connection: Connection, row: Schedule) -> Objection | None:
     unfinished = jobs.unfinished(connection, [row.id]).get(row.id)
     if not unfinished:
         return None
-    job = unfinished[-1]
-    return Objection("overlap", f"the job before it, {job.id}, is still {job.state}")
+    return Objection("overlap", jobs.in_the_way(unfinished))
 
 
-def _draft(
+def _drafts(
     connection: Connection, app: Celery | None, settings: Settings, verdict: Verdict
-) -> tuple[Draft | None, str | None, Objection | None]:
-    """The launch's job and message; or what is wrong with it, as far as the app knows; and what its
-    job's policy says against it."""
-    row, request, stock = verdict.schedule, verdict.request, None
-    if request is None:
-        return None, None, None
+) -> tuple[list[Draft], str | None, Objection | None]:
+    """The launch's jobs and messages; or what is wrong with it, as far as the app knows; and what
+    their policy says against it."""
+    row, stock = verdict.schedule, None
     try:
         if row.job:
             stock = orders.Stock(connection, settings, [orders.policy_of(row.job)])
-        draft = drafts.of_verdict(app, settings, verdict, request, stock)
+        made = drafts.all_of_verdict(app, settings, verdict, stock)
     except PgbeatError as error:
-        return None, str(error), None
-    job = draft.job
+        return [], str(error), None
+    job = made[0].job
     if stock is not None and job.lane is not None and stock.lane(job.lane).paused_at is not None:
-        return draft, None, Objection("lane", f"lane {job.lane!r} is paused")
-    keys = {} if job.unique_key is None else {job.unique_key: draft.unique_for}
+        return made, None, Objection("lane", f"lane {job.lane!r} is paused")
+    keys = drafts.unique_keys(made)
     for other, state in orders.taken(connection, settings.namespace, keys).values():
         reason = f"job {other}, which has the same unique key, is {state}"
-        return draft, None, Objection("unique", reason)
-    return draft, None, None
+        return made, None, Objection("unique", reason)
+    return made, None, None
 
 
 def _waits(connection: Connection, job: NewJob) -> str | None:

@@ -220,12 +220,14 @@ class Schedule(NamedTuple):
         share = int.from_bytes(digest[:6], "big") / (1 << 48)
         return moment + self.jitter * share
 
-    def job_id(self, due_at: datetime) -> str:
-        """The Celery task id of what is launched for a due time: the same whoever asks.
+    def job_id(self, due_at: datetime, run_key: str | None = None) -> str:
+        """Returns the Celery task id of a job that is launched for a due time: always the same.
 
-        It is the UUID (version 5) of the time's ISO form in UTC, in the schedule's own namespace.
+        It is the UUID (version 5) of the time's ISO form in UTC, in the schedule's own namespace;
+        of a job with a run key, with a space and that key behind it.
         """
-        digest = sha1(self.uid.bytes + _iso(due_at), usedforsecurity=False).digest()
+        name = _iso(due_at) if run_key is None else _iso(due_at) + b" " + run_key.encode()
+        digest = sha1(self.uid.bytes + name, usedforsecurity=False).digest()
         return str(UUID(bytes=digest[:16], version=5))
 
     def backoff(self) -> timedelta:

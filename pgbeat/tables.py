@@ -234,6 +234,8 @@ ticks = Table(
     Column("job_id", UUID),
     Column("missed", Integer, nullable=False, server_default="0"),
     Column("note", Text),
+    #: The jobs beside `job_id` that were launched together with it.
+    Column("more_job_ids", ARRAY(UUID)),
     # One decision for a due time. This is what makes a launch happen once.
     UniqueConstraint("schedule_id", "due_at", "trigger", name="ticks_one_decision"),
     CheckConstraint("outcome IN ('launched', 'skipped', 'failed')", name="ticks_outcome"),
@@ -241,6 +243,11 @@ ticks = Table(
         "trigger IN ('timetable', 'retry', 'manual', 'after', 'backfill')", name="ticks_trigger"
     ),
     CheckConstraint("(outcome = 'launched') = (job_id IS NOT NULL)", name="ticks_launched_job"),
+    CheckConstraint(
+        "more_job_ids IS NULL "
+        "OR outcome = 'launched' AND cardinality(more_job_ids) BETWEEN 1 AND 99",
+        name="ticks_more_jobs",
+    ),
     CheckConstraint("(outcome = 'skipped') = (reason IS NOT NULL)", name="ticks_skipped_reason"),
     CheckConstraint("(outcome = 'failed') = (error IS NOT NULL)", name="ticks_failed_error"),
 )
@@ -349,6 +356,7 @@ jobs = Table(
     Column("description", Text),
     _json("labels"),
     _json("metadata"),
+    Column("run_key", Text),
     _time("elsewhere_at"),
     CheckConstraint("jsonb_typeof(labels) = 'object'", name="jobs_labels_object"),
     CheckConstraint("jsonb_typeof(metadata) = 'object'", name="jobs_metadata_object"),
@@ -444,6 +452,14 @@ Index(
     jobs.c.unique_key,
     unique=True,
     postgresql_where=text(f"unique_key IS NOT NULL AND {_UNFINISHED}"),
+)
+#: The jobs that were launched together.
+Index(
+    "jobs_launched_together",
+    jobs.c.schedule_id,
+    jobs.c.due_at,
+    jobs.c.trigger,
+    postgresql_where=text("run_key IS NOT NULL"),
 )
 Index("jobs_retries", jobs.c.retry_of, postgresql_where=text("retry_of IS NOT NULL"))
 #: How the jobs of a schedule came out: their last attempts.

@@ -1,7 +1,8 @@
 """Ticks: one row for every decision on a due schedule, with its outcome."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
@@ -9,6 +10,7 @@ from uuid import UUID
 from sqlalchemy import Connection, desc, func, select, text
 
 from pgbeat.db import recordset
+from pgbeat.jobs import ENDED
 from pgbeat.tables import ticks
 
 Outcome = Literal["launched", "skipped", "failed"]
@@ -29,18 +31,26 @@ class Tick(NamedTuple):
     #: Due times before this one that it accounts for; `note` says why.
     missed: int = 0
     note: str | None = None
+    #: The jobs beside `job_id`, where several were launched together.
+    more_job_ids: Sequence[str] | None = None
+
+    @property
+    def job_ids(self) -> list[str]:
+        """The ids of its jobs."""
+        return [] if self.job_id is None else [self.job_id, *(self.more_job_ids or ())]
 
 
 _RECORD = text(
     """
     INSERT INTO pgbeat.ticks
            (schedule_id, schedule, trigger, due_at, decided_at, outcome, reason, error, job_id,
-            missed, note)
+            missed, note, more_job_ids)
     SELECT d.schedule_id, d.schedule, d.trigger, d.due_at, clock_timestamp(), d.outcome, d.reason,
-           d.error, d.job_id, d.missed, d.note
+           d.error, d.job_id, d.missed, d.note, d.more_job_ids
       FROM json_to_recordset(CAST(:batch AS json)) AS d (
                schedule_id bigint, schedule text, trigger text, due_at timestamptz, outcome text,
-               reason text, error text, job_id uuid, missed integer, note text)
+               reason text, error text, job_id uuid, missed integer, note text,
+               more_job_ids uuid[])
     ON CONFLICT ON CONSTRAINT ticks_one_decision DO NOTHING
     RETURNING schedule_id
     """
@@ -53,6 +63,29 @@ def record(connection: Connection, batch: Sequence[Tick]) -> set[int]:
     if not batch:
         return set()
     return set(connection.scalars(_RECORD, {"batch": recordset(batch)}))
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedJob:
+    """A job of a tick, with how it ended: the last one, where it was retried."""
+
+    id: UUID
+    run_key: str | None
+    #: `None` where the job is no longer kept.
+    state: str | None
+    error: str | None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more comes of it, or it is no longer kept."""
+        return self.state is None or self.state in ENDED
+
+
+def summary(jobs: Sequence[LaunchedJob]) -> str:
+    """Returns how several jobs of a tick are, in words: "3 jobs: 2 completed, 1 running"."""
+    counts = Counter(job.state or "no longer kept" for job in jobs)
+    states = ", ".join(f"{count} {state}" for state, count in counts.items())
+    return f"{len(jobs)} jobs: {states}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +112,12 @@ class Entry:
     #: Its lane, and when it was given to the broker.
     job_lane: str | None = None
     job_dispatched_at: datetime | None = None
+    #: All of its jobs: several where its launcher asked for them.
+    jobs: tuple[LaunchedJob, ...] = ()
 
 
-_HISTORY = """
-    SELECT t.id, t.schedule, t.trigger, t.due_at, t.decided_at, t.outcome, t.reason, t.error,
-           t.job_id, t.missed, t.note, coalesce(r.state, j.state),
-           CASE WHEN r.state IS NULL THEN j.error WHEN r.state <> 'completed' THEN r.error END,
-           coalesce(r.attempt, j.attempt), coalesce(r.max_attempts, j.max_attempts),
-           coalesce(r.run_at, j.run_at), j.lane,
-           CASE WHEN r.state IS NULL THEN j.dispatched_at ELSE r.dispatched_at END
-      FROM pgbeat.ticks t LEFT JOIN pgbeat.jobs j ON j.id = t.job_id
+# The last job that tried again what `j` did.
+_LAST = """
            LEFT JOIN LATERAL (
                WITH RECURSIVE chain AS (
                    SELECT n.state, coalesce(n.error, j.error) AS error, n.attempt,
@@ -101,6 +130,23 @@ _HISTORY = """
                     WHERE c.number < 1000)
                SELECT * FROM chain ORDER BY number DESC LIMIT 1) AS r ON j.retried_by IS NOT NULL
 """
+_HISTORY = f"""
+    SELECT t.id, t.schedule, t.trigger, t.due_at, t.decided_at, t.outcome, t.reason, t.error,
+           t.job_id, t.missed, t.note, coalesce(r.state, j.state),
+           CASE WHEN r.state IS NULL THEN j.error WHEN r.state <> 'completed' THEN r.error END,
+           coalesce(r.attempt, j.attempt), coalesce(r.max_attempts, j.max_attempts),
+           coalesce(r.run_at, j.run_at), j.lane,
+           CASE WHEN r.state IS NULL THEN j.dispatched_at ELSE r.dispatched_at END, j.run_key,
+           t.more_job_ids
+      FROM pgbeat.ticks t LEFT JOIN pgbeat.jobs j ON j.id = t.job_id {_LAST}
+"""  # noqa: S608
+_JOBS_OF = text(
+    f"""
+    SELECT i.id, j.run_key, coalesce(r.state, j.state),
+           CASE WHEN r.state IS NULL THEN j.error WHEN r.state <> 'completed' THEN r.error END
+      FROM unnest(CAST(:ids AS uuid[])) AS i (id) LEFT JOIN pgbeat.jobs j ON j.id = i.id {_LAST}
+    """  # noqa: S608
+)
 _NEWEST = " ORDER BY t.due_at DESC, t.id DESC LIMIT :limit"
 _OF_SCHEDULE = text(f"{_HISTORY} WHERE t.schedule_id = :schedule_id {_NEWEST}")
 _OF_SCHEDULE_BEFORE = text(
@@ -125,13 +171,28 @@ def history(
     else:
         values |= {"due_at": before[0], "id": before[1]}
         rows = connection.execute(_OF_SCHEDULE_BEFORE, values)
-    return [Entry(*row) for row in rows]
+    return _entries(connection, rows.all())
 
 
 def after(connection: Connection, tick_id: int, *, limit: int = 1000) -> list[Entry]:
     """Ticks of all schedules that were written after one, oldest first."""
     rows = connection.execute(_AFTER, {"after": tick_id, "limit": limit})
-    return [Entry(*row) for row in rows]
+    return _entries(connection, rows.all())
+
+
+def _entries(connection: Connection, rows: Sequence[Any]) -> list[Entry]:
+    """Returns the entries of rows of `_HISTORY`, with their jobs."""
+    ids = [str(job_id) for *_, more in rows for job_id in more or ()]
+    found = connection.execute(_JOBS_OF, {"ids": ids}) if ids else ()
+    others = {job_id: LaunchedJob(job_id, *about) for job_id, *about in found}
+    entries: list[Entry] = []
+    for *columns, run_key, more in rows:
+        entry = Entry(*columns)
+        if entry.job_id is not None:
+            first = LaunchedJob(entry.job_id, run_key, entry.job_state, entry.job_error)
+            entry = replace(entry, jobs=(first, *(others[job_id] for job_id in more or ())))
+        entries.append(entry)
+    return entries
 
 
 @dataclass(frozen=True, slots=True)

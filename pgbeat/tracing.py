@@ -191,15 +191,13 @@ def _decided(decisions: Sequence[Decision], began: int) -> None:
                 "pgbeat.outcome": tick.outcome,
             },
         }
-        if tick.job_id is not None:
-            values["attributes"]["pgbeat.job.id"] = tick.job_id
-            span = tracing.start(tick.job_id, "tick", name, **values)
-        elif tick.outcome == "failed":
+        for job_id in tick.job_ids:  # each job has a trace of its own, which begins with the tick
+            attributes = {**values["attributes"], "pgbeat.job.id": job_id}
+            tracing.start(job_id, "tick", name, **{**values, "attributes": attributes}).end()
+        if tick.outcome == "failed":
             span = tracing.tracer.start_span(name, **values)
             span.set_status(Status(StatusCode.ERROR, tick.error))
-        else:
-            continue
-        span.end()
+            span.end()
 
 
 @contextmanager

@@ -48,7 +48,7 @@ _AGAIN = text(
                 queue, state, dispatched_at, lane, priority, tags, resources, max_attempts,
                 retry_base, retry_cap, retry_of, group_id, group_position, unique_key, checkpoint,
                 job_source, created_by, is_system_job, requires_approval, awaits_approval,
-                trigger, interval_start, description, labels, metadata)
+                trigger, interval_start, description, labels, metadata, run_key)
         SELECT gen_random_uuid(), namespace, schedule_id, schedule, due_at, template, task, args,
                kwargs, options, queue,
                CASE WHEN requires_approval THEN 'paused' ELSE 'pending' END,
@@ -56,7 +56,7 @@ _AGAIN = text(
                coalesce(:priority, priority), tags, resources, max_attempts, retry_base, retry_cap,
                id, CASE WHEN is_open THEN group_id END, CASE WHEN is_open THEN group_position END,
                unique_key, checkpoint, :job_source, created_by, is_system_job, requires_approval,
-               requires_approval, trigger, interval_start, description, labels, metadata
+               requires_approval, trigger, interval_start, description, labels, metadata, run_key
           FROM (SELECT old.*, EXISTS (SELECT FROM pgbeat.groups g
                                        WHERE g.id = old.group_id AND g.state = 'running') AS is_open
                   FROM pgbeat.jobs old

@@ -13,10 +13,22 @@ from contextlib import contextmanager
 
 from celery.beat import Service
 
+from pgbeat import Context, JobRequest, Launcher, launcher
 from pgbeat.scheduler import Scheduler
 from tests.app import app
 
 STEPS = ("before claim", "after conditions", "after messages", "before commit", "after commit")
+
+
+@launcher
+class Three(Launcher):
+    """Asks for three jobs each time."""
+
+    def check_conditions(self, ctx: Context) -> bool:
+        return True
+
+    def prepare_job_data(self, ctx: Context) -> list[JobRequest]:
+        return [JobRequest(kwargs={"x": key}, run_key=key) for key in ("a", "b", "c")]
 
 
 class Mortal(Scheduler):

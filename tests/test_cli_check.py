@@ -57,13 +57,15 @@ def test_launched(checked: Check, sql: Sql) -> None:
         "queue slow\n",
         "",
     )
+    request = {
+        "run_key": None, "task": "tests.add", "args": [1], "kwargs": {"y": 2},
+        "options": {"priority": 3}, "queue": "slow",
+    }  # fmt: skip
     assert json.loads(checked("--json").stdout) == {
         "schedule": "s", "outcome": "launched", "reason": None, "error": None, "objections": [],
         "launcher": {"name": "GenericLauncher", "outcome": "launched", "why": None},
-        "request": {
-            "task": "tests.add", "args": [1], "kwargs": {"y": 2}, "options": {"priority": 3},
-            "queue": "slow",
-        },
+        "request": request,
+        "requests": [request],
         "job": {
             "lane": None, "priority": 0, "max_attempts": 3, "unique_key": None,
             "awaits_approval": False, "waits_for": None,

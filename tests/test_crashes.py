@@ -59,6 +59,31 @@ def test_killed_at_each_step(processes: Processes, beat: Beat, sql: Sql, step: s
         assert_launched_once(sql)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("step", ["after messages", "before commit", "after commit"])
+def test_several_jobs_killed_at_each_step(
+    processes: Processes, beat: Beat, sql: Sql, step: str
+) -> None:
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run, launcher) "
+        "SELECT 's' || i, 'tests.add', '1 hour', now() + interval '1 hour', 'Three' "
+        "FROM generate_series(1, 3) i"
+    )
+    with nursery.opened(processes.env, step) as kill_one:
+        for n in range(1, 6):
+            sql("UPDATE pgbeat.schedules SET next_run = now()")
+            kill_one()
+            survivor = beat()
+            until(lambda s=survivor: s.run_due() or due(sql) == 0)  # type: ignore[misc]
+            survivor.close()
+            assert sql("SELECT count(*), count(DISTINCT due_at) FROM pgbeat.ticks") == [(3 * n, n)]
+    launched = "SELECT unnest(job_id || more_job_ids) FROM pgbeat.ticks"
+    ids = sorted(str(row[0]) for row in sql(launched))
+    assert len(ids) == len(set(ids)) == 45
+    assert sorted(message_ids(sql)) == ids
+    assert sorted(str(row[0]) for row in sql("SELECT id FROM pgbeat.jobs")) == ids
+
+
 def due(sql: Sql) -> int:
     [(count,)] = sql("SELECT count(*) FROM pgbeat.schedules WHERE next_run <= now()")
     return int(count)

@@ -145,7 +145,7 @@ class Told(Launcher):
     def check_conditions(self, ctx: Context) -> Any:
         return _answer(self.condition)
 
-    def prepare_job_data(self, ctx: Context) -> Mapping[str, Any] | JobRequest:
+    def prepare_job_data(self, ctx: Context) -> Any:
         return _answer(self.data) if self.data is not None else super().prepare_job_data(ctx)
 
 
@@ -156,7 +156,7 @@ def _answer(value: Any) -> Any:
     return value
 
 
-def reason(answer: JobRequest | Skip) -> str:
+def reason(answer: JobRequest | list[JobRequest] | Skip) -> str:
     assert isinstance(answer, Skip)
     return answer.reason
 
@@ -233,13 +233,13 @@ def test_a_condition_that_forgets_to_answer_is_an_error() -> None:
     )
 
 
-@pytest.mark.parametrize("data", ["x", 7, (1, 2)])
+@pytest.mark.parametrize("data", ["x", 7, {1, 2}])
 def test_a_preparation_that_gives_something_else_is_an_error(data: Any) -> None:
     with pytest.raises(ConditionError) as raised:
         Told(data=data).launch(context(task="t"))
     assert str(raised.value) == (
         f"Told.prepare_job_data returned {type(data).__name__}; "
-        "return a dict of keyword arguments or a JobRequest"
+        "return a dict of keyword arguments or a JobRequest, or a list of JobRequests"
     )
 
 

@@ -56,6 +56,7 @@ def decide(engine: Engine, name: str) -> JobRequest | Skip:
         now = writer.execute(text("SELECT now()")).scalar_one()
         context = Context(row, now, now, connect)
         decision = launchers.find(row.launcher)().launch(context)
+        assert not isinstance(decision, list)
         writer.execute(
             text("UPDATE pgbeat.schedules SET cursor = :cursor WHERE id = :id"),
             {"cursor": json.dumps(context.cursor), "id": row.id},

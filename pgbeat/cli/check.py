@@ -12,8 +12,11 @@ from pgbeat.cli.failures import FAILED, SKIPPED
 from pgbeat.cli.printing import line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
+from pgbeat.drafts import Draft
 from pgbeat.judge import Verdict
+from pgbeat.launchers import JobRequest
 from pgbeat.rehearsal import Rehearsal, rehearse
+from pgbeat.schedules import Schedule
 
 _VERBS = {
     "launched": "would be launched",
@@ -61,21 +64,34 @@ def _json(found: Rehearsal) -> dict[str, Any]:
         "objections": [objection._asdict() for objection in found.objections],
         "launcher": {"name": found.schedule.launcher, "outcome": outcome, "why": why},
         "request": _request(found),
+        "requests": _requests(found),
         "job": _job(found),
     }
 
 
 def _request(found: Rehearsal) -> dict[str, Any] | None:
-    """What would be launched; what is not JSON is shown as Python writes it."""
-    row, request = found.schedule, found.verdict.request
-    if request is None:
-        return None
+    """What would be launched first."""
+    return next(iter(_requests(found)), None)
+
+
+def _requests(found: Rehearsal) -> list[dict[str, Any]]:
+    """What would be launched, job by job; what is not JSON is shown as Python writes it."""
+    requests = found.verdict.requests
+    drafts = [found.draft, *found.more] if found.draft is not None else [None] * len(requests)
+    return [
+        _call(found.schedule, request, draft)
+        for request, draft in zip(requests, drafts, strict=True)
+    ]
+
+
+def _call(row: Schedule, request: JobRequest, draft: Draft | None) -> dict[str, Any]:
     args, kwargs, options = request.args, request.kwargs, {**row.options, **request.options}
-    if found.draft is not None:  # with what its template adds
-        launch = found.draft.launch
+    if draft is not None:  # with what its template adds
+        launch = draft.launch
         args, kwargs, options = launch.args, launch.kwargs, {**launch.options}
-    queue = options.pop("queue", None) if found.draft is not None else options.get("queue")
+    queue = options.pop("queue", None) if draft is not None else options.get("queue")
     return {
+        "run_key": request.run_key,
         "task": request.task,
         "args": _plain(list(args)),
         "kwargs": _plain(dict(kwargs)),
@@ -115,14 +131,20 @@ def _said(verdict: Verdict) -> tuple[str, str | None]:
 
 def _show(found: Rehearsal) -> None:
     why = found.reason or found.error
-    request = _request(found)
+    requests = _requests(found)
     about = "" if why is None else line(why)
-    if found.outcome == "launched" and request is not None:
-        about = line(_launch(request))
+    if found.outcome == "launched" and len(requests) > 1:
+        about = f"{len(requests)} jobs"
+    elif found.outcome == "launched":
+        about = line(_launch(requests[0]))
     style = printing.STYLES[found.outcome]
     printing.show(Text.assemble((_VERBS[found.outcome], style), f": {about}"))
+    if found.outcome == "launched" and len(requests) > 1:
+        keys = [(line(str(each["run_key"])), line(_launch(each))) for each in requests]
+        printing.show(printing.facts(keys))
     if found.waits is not None:
-        click.echo(f"Its job would wait for {line(found.waits)}.")
+        noun = "Its first job" if len(requests) > 1 else "Its job"
+        click.echo(f"{noun} would wait for {line(found.waits)}.")
     outcome, said = _said(found.verdict)
     others: list[tuple[str, str]] = [(o.policy, line(o.reason)) for o in found.objections]
     if others:

@@ -19,7 +19,7 @@ from pgbeat.leases import Holder
 from pgbeat.monitoring import schedule_health
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules import Schedule
-from pgbeat.ticks import Entry
+from pgbeat.ticks import Entry, LaunchedJob
 from pgbeat.whereabouts import Whereabouts
 
 #: A beat that is alive decides sooner than this, conditions aside.
@@ -224,7 +224,9 @@ def _unfinished(
     connection: Connection, row: Schedule, last: Entry | None, now: datetime
 ) -> UnfinishedJob | None:
     """The job that the schedule waits for, else that of its last tick, unless that has ended."""
-    job_id = row.waiting_for or (None if last is None else last.job_id)
+    job_id = row.waiting_for
+    if job_id is None and last is not None:
+        job_id = next((each.id for each in last.jobs if not each.has_ended), last.job_id)
     job = None if job_id is None else whereabouts.last_attempt(connection, job_id)
     if job is None or job.has_ended:
         return None
@@ -260,6 +262,8 @@ def _before(connection: Connection, row: Schedule, now: datetime) -> str:
         return f"{waits}, which is {printing.state(before)}."
     for tick in ticks.history(connection, before.id, limit=1):
         job = "" if tick.job_id is None else f", and its job is {tick.job_state or 'gone'}"
+        if len(tick.jobs) > 1:
+            job = f", with {ticks.summary(tick.jobs)}"
         verb = "was skipped" if tick.outcome == "skipped" else tick.outcome
         return f"{waits}, which {verb} {relative(tick.decided_at, now)}{job}."
     return f"{waits}, which has not been due yet."
@@ -310,12 +314,26 @@ def _last(last: Entry | None, now: datetime) -> str | Text:
 def _job(last: Entry | None, job: UnfinishedJob | None) -> str | Text | None:
     if last is None or last.job_id is None:
         return None
+    if len(last.jobs) > 1:
+        return _jobs(last.jobs)
     state = printing.styled(last.job_state or "gone")
     why = f": {line(last.job_error)}" if last.job_error else ""
     again = ""
     if job is not None and job.job.retry_of is not None:
         again = f", tried again as {job.job.id}"
     return Text.assemble(f"{last.job_id} ", state, why, again)
+
+
+def _jobs(launched: Sequence[LaunchedJob]) -> Text:
+    """How several jobs of a tick are, each on a line of its own after a summary."""
+    lines = [
+        Text.assemble(
+            f"{job.id} {line(job.run_key)} ", printing.styled(job.state or "gone"),
+            f": {line(job.error)}" if job.error else "",
+        )
+        for job in launched
+    ]  # fmt: skip
+    return Text("\n").join([Text(ticks.summary(launched)), *lines])
 
 
 def _condition(row: Schedule) -> str | None:

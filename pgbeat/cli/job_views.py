@@ -133,6 +133,7 @@ def show_one(connection: Connection, job: Job) -> None:
                 ("options", line(compact(job.options))),
                 ("schedule", None if job.schedule is None else line(job.schedule)),
                 ("due", when(job.due_at, now)),
+                ("run key", None if job.run_key is None else line(job.run_key)),
                 ("template", None if job.template is None else line(job.template)),
                 ("queue", None if job.queue is None else line(job.queue)),
                 ("lane", None if job.lane is None else line(job.lane)),

@@ -51,9 +51,12 @@ def trigger_command(target: Target, ctx: click.Context, name: str, as_json: bool
         )  # fmt: skip
     tick = decision.tick
     if as_json:
-        printing.echo_json(tick._asdict())
+        printing.echo_json(tick._asdict() | {"job_ids": tick.job_ids})
     else:
-        why = f"job {tick.job_id}" if tick.job_id else printing.why(tick)
+        why = printing.why(tick)
+        if tick.job_id is not None:
+            noun = "job" if tick.more_job_ids is None else f"{len(tick.job_ids)} jobs:"
+            why = f"{noun} {', '.join(tick.job_ids)}"
         printing.show(Text.assemble(styled(tick.outcome), f": {why}"))
     ctx.exit({"launched": 0, "skipped": SKIPPED}.get(tick.outcome, FAILED))
 
@@ -128,14 +131,30 @@ def _show(entries: list[Entry], now: datetime) -> None:
             _standing(entry, now),
             f": {line(entry.job_error)}" if entry.job_error else "",
         )
+        if len(entry.jobs) > 1:
+            job, ended = "\n".join(str(each.id) for each in entry.jobs), _of_each(entry)
         if wide:
             cells: list[str | Text] = [entry.trigger, why, job, ended]
         else:
             asked = "" if entry.trigger == "timetable" else f"({entry.trigger}) "
             told = f"; {why}" if why else ""
             cells = [Text.assemble(asked, f"{job} ", ended, told) if job else f"{asked}{why}"]
+            if len(entry.jobs) > 1:
+                cells = [Text.assemble(asked, ended, told)]
         table.add_row(utc(entry.due_at), styled(entry.outcome), *cells)
     printing.show(table)
+
+
+def _of_each(entry: Entry) -> Text:
+    """How each of several jobs of a tick is, by its run key."""
+    lines = [
+        Text.assemble(
+            f"{line(job.run_key or str(job.id))} ", styled(job.state or "gone"),
+            f": {line(job.error)}" if job.error else "",
+        )
+        for job in entry.jobs
+    ]  # fmt: skip
+    return Text("\n").join(lines)
 
 
 def _standing(entry: Entry, now: datetime) -> str:

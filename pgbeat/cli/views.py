@@ -262,7 +262,9 @@ def _runs(figures: statistics.Figures) -> str | None:
 def _tick(tick: ticks.Entry, now: datetime) -> Iterator[str | Text]:
     yield styled(tick.outcome)
     yield f" {printing.relative(tick.decided_at, now)}"
-    if tick.job_id is not None:
+    if len(tick.jobs) > 1:
+        yield f", {ticks.summary(tick.jobs)}"
+    elif tick.job_id is not None:
         yield f", job {tick.job_id}"
         if tick.job_state is not None:
             yield f" is {tick.job_state}"

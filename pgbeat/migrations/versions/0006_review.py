@@ -597,6 +597,100 @@ END
 $$;
 """
 
+# Several jobs of one tick. Schedules that come after theirs are due once, when the last of them has
+# ended: two that end at the same time come one after the other, so that the second sees the first.
+# Of those that one statement ended, the one of the highest id counts.
+LAUNCHED_TOGETHER = r"""
+ALTER TABLE pgbeat.jobs ADD run_key text;
+CREATE INDEX jobs_launched_together ON pgbeat.jobs (schedule_id, due_at, trigger)
+ WHERE run_key IS NOT NULL;
+ALTER TABLE pgbeat.ticks
+    ADD more_job_ids uuid[],    -- those beside job_id
+    ADD CONSTRAINT ticks_more_jobs CHECK (more_job_ids IS NULL
+        OR outcome = 'launched' AND cardinality(more_job_ids) BETWEEN 1 AND 99);
+
+-- How the jobs of a tick came out together, once the last has ended; NULL before, and for those
+-- that ended with the last. A job that is tried again has not ended.
+CREATE FUNCTION pgbeat.joint_outcome(job pgbeat.jobs) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+    outcome text;
+BEGIN
+    PERFORM FROM pgbeat.schedules WHERE id = job.schedule_id FOR NO KEY UPDATE;
+    IF EXISTS (SELECT FROM pgbeat.jobs j JOIN pgbeat.jobs own ON own.id = job.id
+                WHERE j.schedule_id = job.schedule_id AND j.due_at = job.due_at
+                  AND j.trigger = job.trigger AND j.run_key IS NOT NULL AND j.id <> job.id
+                  AND (j.state NOT IN ('completed', 'failed', 'cancelled', 'skipped')
+                       OR j.xmin = own.xmin AND j.cmin = own.cmin AND j.retried_by IS NULL
+                          AND j.id > job.id)) THEN
+        RETURN NULL;
+    END IF;
+    SELECT CASE WHEN bool_or(j.state = 'failed') THEN 'failed'
+                WHEN bool_or(j.state = 'cancelled') THEN 'cancelled'
+                WHEN bool_or(j.state = 'completed') THEN 'completed' ELSE 'skipped' END
+      INTO outcome
+      FROM pgbeat.jobs j
+     WHERE j.schedule_id = job.schedule_id AND j.due_at = job.due_at AND j.trigger = job.trigger
+       AND j.run_key IS NOT NULL AND j.retried_by IS NULL;
+    RETURN outcome;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgbeat.job_ended() RETURNS trigger
+LANGUAGE plpgsql AS $$
+DECLARE
+    outcome text := NEW.state;
+BEGIN
+    IF EXISTS (SELECT FROM pgbeat.schedules
+                WHERE id = NEW.schedule_id AND waiting_for IS NOT NULL) THEN
+        UPDATE pgbeat.schedules SET ended = ended + 1, next_run = clock_timestamp()
+         WHERE id = NEW.schedule_id AND waiting_for IS NOT NULL;
+    END IF;
+    IF EXISTS (SELECT FROM pgbeat.schedules d JOIN pgbeat.schedules s
+                ON d.namespace = s.namespace AND d.after = s.name
+                WHERE s.id = NEW.schedule_id) THEN
+        IF NEW.run_key IS NOT NULL THEN
+            outcome := pgbeat.joint_outcome(NEW);
+            IF outcome IS NULL THEN
+                RETURN NULL;
+            END IF;
+        END IF;
+        UPDATE pgbeat.schedules d
+           SET ended = d.ended + 1, next_run = coalesce(d.next_run, clock_timestamp())
+          FROM pgbeat.schedules s
+         WHERE s.id = NEW.schedule_id AND d.namespace = s.namespace AND d.after = s.name
+           AND d.enabled AND d.paused_at IS NULL
+           AND (outcome = d.after_outcome
+                OR d.after_outcome = 'finished' AND outcome IN ('completed', 'failed'));
+        INSERT INTO pgbeat.ticks (schedule_id, schedule, trigger, due_at, outcome, reason)
+        SELECT d.id, d.name, 'after', clock_timestamp(), 'skipped',
+               format(CASE WHEN NEW.run_key IS NULL THEN 'after %s: its job %s %s'
+                          ELSE 'after %s: its jobs, the last of which was %s, %s' END,
+                   s.name, NEW.id,
+                   CASE outcome WHEN 'completed' THEN 'completed' WHEN 'failed' THEN 'failed'
+                   ELSE CASE WHEN NEW.run_key IS NULL THEN 'was ' ELSE 'were ' END || outcome END)
+          FROM pgbeat.schedules s JOIN pgbeat.schedules d
+               ON d.namespace = s.namespace AND d.after = s.name
+         WHERE s.id = NEW.schedule_id AND d.enabled AND d.paused_at IS NULL
+           AND outcome <> d.after_outcome
+           AND NOT (d.after_outcome = 'finished' AND outcome IN ('completed', 'failed'));
+    END IF;
+    RETURN NULL;
+END
+$$;
+
+CREATE OR REPLACE FUNCTION pgbeat.job_facts(j pgbeat.jobs) RETURNS jsonb
+LANGUAGE sql STABLE AS $$
+    SELECT jsonb_build_object(
+        'id', j.id, 'task', j.task, 'schedule', j.schedule, 'due_at', j.due_at,
+        'run_key', j.run_key, 'template', j.template, 'queue', j.queue, 'lane', j.lane,
+        'priority', j.priority, 'tags', to_jsonb(j.tags), 'group_id', j.group_id,
+        'unique_key', j.unique_key, 'attempt', j.attempt, 'max_attempts', j.max_attempts,
+        'retry_of', j.retry_of, 'job_source', j.job_source, 'created_by', j.created_by,
+        'is_system_job', j.is_system_job, 'created_at', j.created_at, 'labels', j.labels)
+$$;
+"""
+
 
 def upgrade() -> None:
     for script in (
@@ -618,5 +712,6 @@ def upgrade() -> None:
         WAITING,
         USELESS,
         ELSEWHERE,
+        LAUNCHED_TOGETHER,
     ):
         op.execute(script.strip())

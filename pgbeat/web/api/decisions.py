@@ -32,6 +32,7 @@ class TriggeredSchedule(BaseModel):
     success: bool
     outcome: Literal["launched", "skipped", "failed"]
     job_id: UUID | None
+    job_ids: list[UUID] = Field(description="All of its jobs; `job_id` is the first.")
     message: str
     reason: str | None = None
     error: str | None = None
@@ -44,6 +45,16 @@ class CheckedSchedule(BaseModel):
     reason: str | None
     error: str | None
     objections: list[str] = Field(description="What policies say against it, whatever it is.")
+    jobs: int = Field(description="How many jobs its launcher asks for.")
+
+
+class LaunchedJob(BaseModel):
+    """A job of a decision; its state is that of its last retry."""
+
+    id: UUID
+    run_key: str | None
+    state: str | None = Field(description="null where it is no longer kept.")
+    error: str | None
 
 
 class Tick(BaseModel):
@@ -55,6 +66,10 @@ class Tick(BaseModel):
     trigger: str
     job_id: UUID | None
     job_state: str | None
+    jobs: list[LaunchedJob] = Field(
+        description="All of its jobs: several where the launcher asked for them. `job_id` and "
+        "`job_state` are of the first."
+    )
     conditions_met: bool
     reason: str | None
     error: str | None
@@ -157,6 +172,7 @@ def trigger_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Trigg
         success=tick.outcome != "failed",
         outcome=tick.outcome,
         job_id=None if tick.job_id is None else UUID(tick.job_id),
+        job_ids=[UUID(job_id) for job_id in tick.job_ids],
         message=said[tick.outcome],
         reason=tick.reason,
         error=tick.error,
@@ -173,6 +189,7 @@ def check_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Checked
         reason=found.reason,
         error=found.error,
         objections=[objection.reason for objection in found.objections],
+        jobs=len(found.verdict.requests),
     )
 
 
@@ -304,6 +321,10 @@ def _tick(entry: ticks.Entry) -> Tick:
         trigger=entry.trigger,
         job_id=entry.job_id,
         job_state=entry.job_state,
+        jobs=[
+            LaunchedJob(id=job.id, run_key=job.run_key, state=job.state, error=job.error)
+            for job in entry.jobs
+        ],
         conditions_met=entry.outcome == "launched",
         reason=entry.reason,
         error=entry.error,

@@ -97,6 +97,9 @@ class FoundJob(BaseModel):
     options: Json
     schedule: str | None = Field(description="The schedule that launched it.")
     due_at: datetime | None
+    run_key: str | None = Field(
+        description="Which of the jobs that were launched together it is, by its launcher."
+    )
     template: str | None
     lane: str | None
     priority: int

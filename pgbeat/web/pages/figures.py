@@ -56,7 +56,11 @@ _SPARKS = text(
            CROSS JOIN LATERAL (
                SELECT * FROM pgbeat.ticks WHERE schedule_id = s.id
                 ORDER BY due_at DESC, id DESC LIMIT :most) AS t
-           LEFT JOIN pgbeat.jobs j ON j.id = t.job_id
+           LEFT JOIN LATERAL (  -- of several jobs, the one that matters most
+               SELECT state FROM pgbeat.jobs WHERE id = ANY (t.job_id || t.more_job_ids)
+                ORDER BY array_position(ARRAY['failed', 'running', 'pending', 'scheduled',
+                                              'paused', 'cancelled', 'skipped'], state)
+                LIMIT 1) AS j ON true
      ORDER BY s.id, t.due_at, t.id
     """
 )

@@ -53,13 +53,25 @@ def violations(site: Site, promised: Promised, faults: list[Fault]) -> list[str]
 #: Queries that must return no row.
 _NONE = {
     "a launched tick without its job": """
-        SELECT t.schedule, t.due_at FROM pgbeat.ticks t LEFT JOIN pgbeat.jobs j ON j.id = t.job_id
+        SELECT t.schedule, t.due_at
+          FROM pgbeat.ticks t, unnest(t.job_id || t.more_job_ids) AS launched (id)
+               LEFT JOIN pgbeat.jobs j ON j.id = launched.id
          WHERE t.outcome = 'launched' AND j.id IS NULL""",
     "a schedule's job without its tick": """
-        SELECT j.schedule, j.id FROM pgbeat.jobs j LEFT JOIN pgbeat.ticks t ON t.job_id = j.id
-         WHERE j.schedule IS NOT NULL AND j.retry_of IS NULL AND t.id IS NULL""",
+        SELECT j.schedule, j.id FROM pgbeat.jobs j
+         WHERE j.schedule IS NOT NULL AND j.retry_of IS NULL
+           AND j.id NOT IN (SELECT launched.id FROM pgbeat.ticks t,
+                                   unnest(t.job_id || t.more_job_ids) AS launched (id)
+                             WHERE t.outcome = 'launched')""",
     "one job of two ticks": """
-        SELECT job_id FROM pgbeat.ticks WHERE job_id IS NOT NULL GROUP BY 1 HAVING count(*) > 1""",
+        SELECT launched.id
+          FROM pgbeat.ticks t, unnest(t.job_id || t.more_job_ids) AS launched (id)
+         WHERE t.outcome = 'launched' GROUP BY 1 HAVING count(*) > 1""",
+    "jobs of one tick without a run key of their own": """
+        SELECT t.schedule, t.due_at
+          FROM pgbeat.ticks t JOIN pgbeat.jobs j ON j.id = ANY (t.job_id || t.more_job_ids)
+         WHERE t.more_job_ids IS NOT NULL
+         GROUP BY t.id HAVING count(*) <> count(DISTINCT j.run_key)""",
     "a due time that no tick accounts for": """
         SELECT s.name, min(t.due_at), max(t.due_at), count(*), sum(missed)
           FROM pgbeat.schedules s JOIN pgbeat.ticks t ON t.schedule_id = s.id
