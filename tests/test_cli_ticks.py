@@ -78,6 +78,7 @@ def test_as_json(app: Celery, sql: Sql) -> None:
     assert tick == {
         "schedule": "s", "trigger": "manual", "outcome": "skipped", "error": None,
         "reason": "condition_sql is false", "job_id": None, "missed": 0, "note": None,
+        "job_ids": [],
     }  # fmt: skip
 
 
@@ -281,7 +282,7 @@ def test_history_as_json(database: str) -> None:
     assert set(found["ticks"][0]) == {
         "id", "schedule", "trigger", "due_at", "decided_at", "outcome", "reason", "error",
         "job_id", "missed", "note", "job_state", "job_error", "job_attempt",
-        "job_max_attempts", "job_run_at", "job_lane", "job_dispatched_at",
+        "job_max_attempts", "job_run_at", "job_lane", "job_dispatched_at", "jobs",
     }  # fmt: skip
     assert found["ticks"][1]["due_at"] == "2026-01-01T00:03:00Z"
 

@@ -191,7 +191,7 @@ def _json(
         "times": found.times,
         "dry_run": dry_run,
         "interrupted": run.interrupted,
-        "ticks": [tick._asdict() for tick in run.ticks],
+        "ticks": [printing.tick_json(tick) for tick in run.ticks],
     }
 
 

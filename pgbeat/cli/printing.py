@@ -241,6 +241,12 @@ def row_json(row: Schedule) -> dict[str, Any]:
     return {key: value for key, value in row._asdict().items() if key != "version"}
 
 
+def tick_json(tick: Tick) -> dict[str, Any]:
+    """Returns a decision's columns, with the ids of all its jobs as `job_ids`."""
+    columns = {key: value for key, value in tick._asdict().items() if key != "more_job_ids"}
+    return columns | {"job_ids": tick.job_ids}
+
+
 def compact(value: Any) -> str:
     """JSON on one line; nothing for what is empty."""
     return json.dumps(value, default=_plain, ensure_ascii=False) if value else ""

@@ -14,7 +14,7 @@ from pgbeat.cli.options import newest_option
 from pgbeat.cli.printing import line, styled, utc
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
-from pgbeat.ticks import Entry
+from pgbeat.ticks import Entry, LaunchedJob
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -51,7 +51,7 @@ def trigger_command(target: Target, ctx: click.Context, name: str, as_json: bool
         )  # fmt: skip
     tick = decision.tick
     if as_json:
-        printing.echo_json(tick._asdict() | {"job_ids": tick.job_ids})
+        printing.echo_json(printing.tick_json(tick))
     else:
         why = printing.why(tick)
         if tick.job_id is not None:
@@ -185,16 +185,24 @@ def _summary(stats: ticks.Stats) -> str:
 
 
 def _with_result(app: "Celery", entry: Entry) -> Entry:
-    """The tick with its job's state by the result backend, where the job itself doesn't say."""
-    if entry.job_state != "pending":
+    """The tick with its jobs' states by the result backend, where the jobs themselves don't say."""
+    launched = tuple(_asked(app, job) for job in entry.jobs)
+    if launched == entry.jobs:
         return entry
+    first = launched[0]
+    return replace(entry, jobs=launched, job_state=first.state, job_error=first.error)
+
+
+def _asked(app: "Celery", job: LaunchedJob) -> LaunchedJob:
+    if job.state != "pending":
+        return job
     try:
-        meta = app.backend.get_task_meta(str(entry.job_id))
+        meta = app.backend.get_task_meta(str(job.id))
     except Exception as error:  # any backend's
         raise click.ClickException(
             f"the result backend can't be asked: {type(error).__name__}: {db.first_line(error)}"
         ) from None
-    state = _STATES.get(meta["status"], entry.job_state)
+    state = _STATES.get(meta["status"], job.state)
     failed = state == "failed" and meta["result"] is not None
     reason = f"{type(meta['result']).__name__}: {meta['result']}" if failed else None
-    return replace(entry, job_state=state, job_error=reason)
+    return replace(job, state=state, error=reason)
