@@ -14,6 +14,7 @@ from celery import Celery
 from pgbeat import JobRequest, Launcher, jobs, launcher, launchers, ticks
 from pgbeat.testing import Scheduler
 from pgbeat.testing.fixtures import MakeScheduler
+from tests.acceptance.walk import checks
 from tests.command_line import run_with
 from tests.processes import until
 from tests.webs import Web
@@ -22,6 +23,12 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 At = Callable[..., Scheduler]
 
 START = datetime(2030, 1, 7, 12, tzinfo=UTC)
+_OF_TICKS = (
+    "a launched tick without its job",
+    "a schedule's job without its tick",
+    "one job of two ticks",
+    "jobs of one tick without a run key of their own",
+)
 #: What the launcher asks for next.
 asked: list[Any] = []
 
@@ -284,6 +291,19 @@ def test_a_retry_keeps_its_key_and_counts(sql: Sql, at: At, app: Celery) -> None
     assert sql("SELECT ended FROM pgbeat.schedules WHERE name = 'next'") == [(0,)]
     sql("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() WHERE id = %s", again.id)
     assert sql("SELECT ended FROM pgbeat.schedules WHERE name = 'next'") == [(1,)]
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_the_random_walk_finds_each_job_by_its_tick(sql: Sql, at: At, is_broken: bool) -> None:
+    add(sql, launcher="Several")
+    add(sql, "single")
+    at().run_until(START)
+    if is_broken:
+        sql("DELETE FROM pgbeat.jobs WHERE run_key = 'b'")
+        sql("UPDATE pgbeat.ticks SET more_job_ids = more_job_ids[1:1] WHERE schedule = 's'")
+    found = {name for name in _OF_TICKS if sql(checks._NONE[name])}
+    expected = {"a launched tick without its job", "a schedule's job without its tick"}
+    assert found == (expected if is_broken else set())
 
 
 # -- where they are shown -----------------------------------------------------------------------

@@ -242,7 +242,7 @@ def test_a_trigger_is_skipped_or_fails(admin: Any, sql: Sql) -> None:
 def test_a_check_writes_nothing(admin: Any, sql: Sql) -> None:
     make(admin)
     assert done(admin.post(f"{PATH}/s/check")) == {
-        "outcome": "launched", "reason": None, "error": None, "objections": [],
+        "outcome": "launched", "reason": None, "error": None, "objections": [], "jobs": 1,
     }  # fmt: skip
     done(admin.patch(f"{PATH}/s", json={"starts_at": "2999-01-01T00:00:00Z"}))
     found = done(admin.post(f"{PATH}/s/check"))
