@@ -182,11 +182,16 @@ def test_ten_idle_consumers_of_four_thousand_queues(
     for ours in connections:
         idle(ours)
     assert max(locks(connection)) <= SLOTS + 1
-    publisher: Claimant = opened.consumer()
-    for name in (names[0], names[-1]):
-        put(publisher.connection, name, '{"body": "", "properties": {}}')
+
+    def is_delivered() -> bool:
         for ours in connections:
             until(lambda o=ours: not o.transport._session.step())  # type: ignore[misc]
             ours.transport._deliver_one()
+        return bool(got)
+
+    publisher: Claimant = opened.consumer()
+    for name in (names[0], names[-1]):
+        put(publisher.connection, name, '{"body": "", "properties": {}}')
+        until(is_delivered)
         assert len(got) == 1
         got.clear()

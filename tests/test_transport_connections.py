@@ -614,7 +614,8 @@ for again in (True, True, True, False):
 
 @pytest.mark.slow
 def test_first_users_at_once(server: str, database: str) -> None:
-    """Two of pgbeat's and one of the stock transport's, in an empty database: all get through."""
+    """Two of pgbeat's and one of the stock transport's, where the broker has no tables yet: all get
+    through."""
     with ExitStack() as stack:
         children = [stack.enter_context(Child.lent()) for _ in range(3)]
         for round in range(2):
@@ -624,6 +625,7 @@ def test_first_users_at_once(server: str, database: str) -> None:
             with psycopg.connect(server, autocommit=True) as admin:
                 admin.execute(f'CREATE DATABASE "{name}"')
                 try:
+                    migrate.upgrade(postgres_url(dsn))
                     for n, (child, url) in enumerate(zip(children, urls, strict=True)):
                         child.start(STOCK_USER if n == 2 else USER, url=url, n=n)
                     for child in children:
