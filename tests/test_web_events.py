@@ -264,7 +264,7 @@ def test_a_client_that_goes_is_forgotten(web: Web, sql: Sql) -> None:
     async def look(url: str, token: str) -> None:
         async with asking(url, token) as client, client.stream("GET", "/jobs/events") as answer:
             assert answer.status_code == 200
-            assert watch(web).count == 1
+            await asyncio.to_thread(until, lambda: watch(web).count == 1, PATIENCE, "it is open")
 
     with served(web) as url:
         asyncio.run(look(url, web.token("alice")))

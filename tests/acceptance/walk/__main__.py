@@ -37,9 +37,10 @@ def walk(folder: Path, seconds: float, seed: int, pause: float = 4.0) -> list[st
         faults = Faults(place, requests, seed)
         end = time.monotonic() + seconds
         while time.monotonic() < end and not broken:
+            began = site.now()
             broken += _round(faults, requests, min(end, time.monotonic() + 600), pause)
             requests.save()
-            broken += checks.violations(place, requests.promised, faults.history)
+            broken += checks.violations(place, requests.promised, faults.history, began)
             _report(place, requests, faults)
     return broken
 
