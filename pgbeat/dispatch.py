@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from celery import Celery
 from sqlalchemy import Connection
 
-from pgbeat import db, drafts, due, jobs, lifecycle, lock_waits, orders, ticks
+from pgbeat import db, drafts, due, jobs, leases, lifecycle, lock_waits, orders, ticks
 from pgbeat.config import Settings
 from pgbeat.drafts import Draft
 from pgbeat.errors import PgbeatError
@@ -111,12 +111,12 @@ class Dispatcher:
             decisions.extend(self._commit(connection, part, now, is_brief=not self.waits))
 
         def give_up(verdict: Verdict, error: Exception) -> None:
-            if not lock_waits.is_lock_timeout(error):
+            if not leases.is_lock_timeout(error):
                 try:
                     write([self._judge.broken(verdict, error)])
                     return
                 except Exception as again:
-                    if not lock_waits.is_lock_timeout(again):
+                    if not leases.is_lock_timeout(again):
                         raise
             self.postponed[verdict.schedule.id] = "another transaction holds a lock that it needs"
 

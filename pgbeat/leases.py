@@ -90,8 +90,11 @@ def limit_waiting(connection: Connection, seconds: float) -> None:
     )
 
 
-def is_lock_timeout(error: DBAPIError) -> bool:
-    """Whether a statement waited for a lock longer than it may."""
+def is_lock_timeout(error: BaseException) -> bool:
+    """Returns whether a statement was refused because another transaction holds a lock that it
+    needs: it waited longer than it may, or may not wait."""
+    if not isinstance(error, DBAPIError):
+        return False
     return getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
 from pgbeat import db, leases
 
@@ -25,11 +24,6 @@ PATIENCE, BRIEFLY = 0.1, 0.01
 _FIRST, _LONGEST = 0.05, 0.5
 #: Seconds after which a postponement is logged, and after its last attempt forgotten.
 _LOGGED, _FORGOTTEN = 1.0, 60.0
-
-
-def is_lock_timeout(error: BaseException) -> bool:
-    """Whether a statement was refused because another transaction holds a lock that it needs."""
-    return isinstance(error, DBAPIError) and leases.is_lock_timeout(error)
 
 
 def in_parts(

@@ -21,7 +21,8 @@ from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.evaluator import Evaluator
 from pgbeat.judge import Judge, Verdict
 from pgbeat.leader import Leader
-from pgbeat.lock_waits import Postponed, is_lock_timeout
+from pgbeat.leases import is_lock_timeout
+from pgbeat.lock_waits import Postponed
 from pgbeat.publisher import publisher
 from pgbeat.schedules import Schedule
 from pgbeat.tallies import Meter

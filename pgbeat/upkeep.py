@@ -15,6 +15,7 @@ from pgbeat import (
     db,
     jobs,
     lanes,
+    leases,
     lifecycle,
     lock_waits,
     piecewise,
@@ -114,7 +115,7 @@ class Upkeep:
         try:
             self._hand_out_some(connection)
         except DBAPIError as error:
-            if not lock_waits.is_lock_timeout(error):
+            if not leases.is_lock_timeout(error):
                 raise
             ids = jobs.due(connection, self._settings.namespace)
             _, left = piecewise.each_unlocked(
@@ -178,7 +179,7 @@ class Upkeep:
         try:
             do()
         except DBAPIError as error:
-            if not lock_waits.is_lock_timeout(error):
+            if not leases.is_lock_timeout(error):
                 raise
             self._clear_messages()
             return self._postponed.add(key, what, "another transaction holds a lock that it needs")
