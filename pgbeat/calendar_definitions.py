@@ -29,9 +29,9 @@ from pgbeat.exclusions import (
     Rules,
     Span,
     Window,
-    near,
     region,
 )
+from pgbeat.suggest import did_you_mean
 from pgbeat.timetables import zone
 
 _RULES = ("dates", "weekdays", "holidays", "windows")
@@ -139,7 +139,7 @@ class _Reader:
             ends = [_DAYS.get(end.strip()) for end in text.lower().split("-")]
             first, last = ends[0], ends[-1]
             if first is None or last is None or len(ends) > 2:
-                hint = near(text, (*WEEKDAYS, *WEEKDAY_NAMES))
+                hint = did_you_mean(text, (*WEEKDAYS, *WEEKDAY_NAMES))
                 advice = hint or "write 'sat', 'saturday' or 'mon-fri'"
                 self._mistake(f"{key}: {text!r} is no day of the week; {advice}")
             else:
@@ -216,7 +216,7 @@ class _Reader:
         place = f"{what}: " if what in _RULES else ""
         for key in value:
             if key not in known:
-                hint = near(str(key), known) or f"there are {', '.join(known)}"
+                hint = did_you_mean(str(key), known) or f"there are {', '.join(known)}"
                 self._mistake(f"{place}there is no key {key!r}; {hint}")
         return value
 

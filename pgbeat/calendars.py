@@ -12,9 +12,10 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 
 from pgbeat.calendar_definitions import parse
 from pgbeat.errors import AlreadyExists, InvalidCalendar, NotFound
-from pgbeat.exclusions import Rules, near
+from pgbeat.exclusions import Rules
 from pgbeat.names import name_problem
 from pgbeat.schedules import NAMESPACE
+from pgbeat.suggest import did_you_mean
 from pgbeat.tables import calendars, schedules
 
 
@@ -96,7 +97,7 @@ def get(
     row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
     if row is None:
         place = "" if namespace == NAMESPACE else f" in namespace {namespace!r}"
-        hint = near(name, [row.name for row in listing(connection, namespace=namespace)])
+        hint = did_you_mean(name, [row.name for row in listing(connection, namespace=namespace)])
         raise NotFound(f"there is no calendar {name!r}{place}" + (f"; {hint}" if hint else ""))
     return Calendar(*row)
 

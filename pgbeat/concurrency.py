@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, overload
 
 from pgbeat.errors import InvalidJob
-from pgbeat.exclusions import near
+from pgbeat.suggest import did_you_mean
 
 __all__ = ["ConcurrencyPolicy", "Work", "concurrency_policy"]
 
@@ -193,7 +193,7 @@ def find(name: str) -> type[ConcurrencyPolicy]:
     try:
         return _registry[name]
     except KeyError:
-        hint = near(name, _registry)
+        hint = did_you_mean(name, _registry)
         raise InvalidJob(
             f"concurrency policy {name!r} is not registered; {hint + ' ' if hint else ''}"
             f"registered: {', '.join(registered())}"
@@ -209,7 +209,7 @@ def make(name: str, options: Mapping[str, Any]) -> ConcurrencyPolicy:
         known = [each.name for each in parameters if each.kind is not each.VAR_POSITIONAL]
         for key in options:
             if key not in known:
-                hint = near(key, known) or f"there are {', '.join(known) or 'none'}"
+                hint = did_you_mean(key, known) or f"there are {', '.join(known) or 'none'}"
                 raise InvalidJob(f"policy {name!r} has no option {key!r}; {hint}")
     try:
         return cls(**options)

@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from functools import lru_cache
 from hashlib import sha1
 from typing import Any
@@ -15,6 +14,7 @@ from sqlalchemy.exc import ArgumentError
 
 from pgbeat import environment
 from pgbeat.errors import ConfigError
+from pgbeat.suggest import nearest
 
 #: Schemes that mean Postgres, once kombu's `sqla+` (or `sqlalchemy+`) and a driver are taken off.
 _POSTGRES = {"postgres", "postgresql"}
@@ -300,8 +300,8 @@ def _unknown(names: Iterable[str]) -> list[str]:
     for name in names:
         if name.removeprefix("pgbeat_") not in _READERS:
             # Without the prefix: it would make everything look near.
-            near = get_close_matches(name.removeprefix("pgbeat_"), _READERS, n=1)
-            hint = f"did you mean pgbeat_{near[0]}?" if near else f"known: {', '.join(_READERS)}"
+            near = nearest(name.removeprefix("pgbeat_"), _READERS)
+            hint = f"did you mean pgbeat_{near}?" if near else f"known: {', '.join(_READERS)}"
             mistakes.append(f"{name}: no such setting; {hint}")
     return mistakes
 

@@ -3,7 +3,8 @@
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
-from difflib import get_close_matches
+
+from pgbeat.suggest import nearest
 
 logger = logging.getLogger("pgbeat")
 
@@ -47,10 +48,10 @@ def misspelt(environ: Mapping[str, str], settings: Collection[str]) -> Iterator[
         own = name.removeprefix(_PREFIX)
         if own == name or own in known or _OF_SERVICES.fullmatch(own):
             continue
-        if near := get_close_matches(own, known, n=1, cutoff=_ALIKE):
-            yield f"{name}: no such setting; did you mean {_PREFIX}{near[0]}?"
+        if near := nearest(own, known, cutoff=_ALIKE):
+            yield f"{name}: no such setting; did you mean {_PREFIX}{near}?"
         elif name not in _warned:
             _warned.add(name)
-            near = get_close_matches(own, known, n=1)
-            hint = f"; did you mean {_PREFIX}{near[0]}?" if near else ""
+            near = nearest(own, known)
+            hint = f"; did you mean {_PREFIX}{near}?" if near else ""
             logger.warning("%s is no setting of pgbeat's and has no effect%s", name, hint)

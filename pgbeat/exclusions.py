@@ -9,6 +9,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from pgbeat.errors import InvalidCalendar
+from pgbeat.suggest import did_you_mean
 from pgbeat.timetables import zone
 
 WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
@@ -74,18 +75,20 @@ def region(
         example = (
             "give the ISO code, for example 'NO'" if country else "there is for example 'NYSE'"
         )
-        raise InvalidCalendar(f"{kind} {code!r} is not known; {near(code, known) or example}")
+        raise InvalidCalendar(
+            f"{kind} {code!r} is not known; {did_you_mean(code, known) or example}"
+        )
     made = getattr(package, code)
     language = "en_US" if "en_US" in made.supported_languages else made.default_language
     mistakes = [
         f"category {category!r} is not one of {code}'s; "
-        + (near(category, made.supported_categories) or _listed(made.supported_categories))
+        + (did_you_mean(category, made.supported_categories) or _listed(made.supported_categories))
         for category in categories
         if category not in made.supported_categories
     ]
     parts = (*made.subdivisions, *made.subdivisions_aliases)
     if subdivision is not None and subdivision not in parts:
-        there_are = near(subdivision, parts) or (_listed(parts) if parts else "it has none")
+        there_are = did_you_mean(subdivision, parts) or (_listed(parts) if parts else "it has none")
         mistakes.append(f"subdivision {subdivision!r} is not one of {code}'s; {there_are}")
     if mistakes:
         raise InvalidCalendar("\n".join(mistakes))
@@ -103,15 +106,6 @@ def _holidays() -> Any:
             "`pip install 'pgbeat[calendars]'`"
         ) from None
     return holidays
-
-
-def near(word: str, known: Iterable[str]) -> str:
-    """`did you mean …?` for what looks like one of those known; else nothing."""
-    from difflib import get_close_matches
-
-    alike = {one.lower(): one for one in known}
-    found = get_close_matches(word.lower(), alike, n=1)
-    return f"did you mean {alike[found[0]]!r}?" if found else ""
 
 
 def _listed(known: Iterable[str]) -> str:

@@ -4,10 +4,10 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from pgbeat.errors import InvalidJob, InvalidTimetable
+from pgbeat.suggest import did_you_mean
 from pgbeat.timetables import parse_duration
 
 _LONGEST = timedelta(days=36_500)
@@ -78,8 +78,7 @@ def read(given: Mapping[str, Any]) -> tuple[JobPolicy, list[tuple[str, str]]]:
     mistakes: list[tuple[str, str]] = []
     for name, value in given.items():
         if name not in _READERS:
-            near = get_close_matches(str(name), _READERS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_READERS)}"
+            hint = did_you_mean(str(name), _READERS) or f"there are {', '.join(_READERS)}"
             mistakes.append((name, f"is no key of it; {hint}"))
         elif value is not None:
             try:

@@ -10,8 +10,8 @@ from sqlalchemy.dialects.postgresql import insert
 
 from pgbeat import concurrency
 from pgbeat.errors import InvalidJob, InvalidTimetable, NotFound
-from pgbeat.exclusions import near
 from pgbeat.names import name_problem
+from pgbeat.suggest import did_you_mean
 from pgbeat.tables import lanes
 from pgbeat.timetables import parse_duration, span
 
@@ -84,7 +84,7 @@ def get(connection: Connection, namespace: str, name: str) -> Lane:
     found = load(connection, [name], namespace=namespace)
     if name not in found:
         known = connection.scalars(select(lanes.c.name).where(lanes.c.namespace == namespace))
-        hint = near(name, known) or f"`pgbeat lanes set {name} --limit 1` makes it"
+        hint = did_you_mean(name, known) or f"`pgbeat lanes set {name} --limit 1` makes it"
         raise NotFound(f"there is no lane {name!r}; {hint}")
     return found[name]
 
@@ -197,7 +197,7 @@ def _mistakes(lane: Lane) -> list[str]:
         if lane.rate_limit is None:
             found.append("it has a rate's key, and no rate")
         if lane.rate_key not in _RATE_KEYS and not re.fullmatch(r"kwargs\..+", lane.rate_key):
-            hint = near(lane.rate_key, _RATE_KEYS)
+            hint = did_you_mean(lane.rate_key, _RATE_KEYS)
             found.append(
                 f"a rate can't be counted by {lane.rate_key!r}; "
                 + (hint or f"there are {', '.join(_RATE_KEYS)} and kwargs.NAME")

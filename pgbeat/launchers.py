@@ -5,7 +5,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import psycopg
@@ -16,6 +15,7 @@ from pgbeat import placeholders
 from pgbeat.errors import ConditionError, UnknownLauncher
 from pgbeat.job_policies import is_storable
 from pgbeat.placeholders import Facts
+from pgbeat.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from pgbeat.schedules import Schedule
@@ -352,10 +352,10 @@ def find(name: str) -> type[Launcher]:
     try:
         return _registry[name]
     except KeyError:
-        near = get_close_matches(name, _registry, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        hint = did_you_mean(name, _registry)
         raise UnknownLauncher(
-            f"launcher {name!r} is not registered; {hint}registered: {', '.join(registered())}"
+            f"launcher {name!r} is not registered; {hint + ' ' if hint else ''}"
+            f"registered: {', '.join(registered())}"
         ) from None
 
 

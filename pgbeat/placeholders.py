@@ -13,11 +13,11 @@ It is parsed here, and nothing of it is ever given to Python, to SQL or to a tem
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from pgbeat.errors import InvalidPlaceholder, InvalidTimetable
+from pgbeat.suggest import did_you_mean
 from pgbeat.timetables import parse_duration, zone
 
 #: What a source or a filter gives.
@@ -301,8 +301,7 @@ def _filter(name: str, argument: str | None, gives: Kind) -> tuple[Kind, Any]:
 
 
 def _hint(word: str, known: Any) -> str:
-    near = get_close_matches(word, list(known), n=1)
-    return f"did you mean {near[0]!r}?" if near else _there_are(known)
+    return did_you_mean(word, known) or _there_are(known)
 
 
 def _there_are(known: Any) -> str:

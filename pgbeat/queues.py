@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
@@ -10,6 +9,7 @@ from sqlalchemy import Connection
 from pgbeat import message_ends
 from pgbeat.errors import NotFound, QueueLocked
 from pgbeat.messages import BrokerTables
+from pgbeat.suggest import did_you_mean
 
 #: What of a declaration's arguments a queue keeps, and the column's name.
 ARGUMENTS = {
@@ -503,6 +503,5 @@ _QUEUE = """
 
 def _not_found(connection: Connection, tables: BrokerTables, name: str) -> str:
     names = connection.scalars(tables.text("SELECT name FROM {queue} ORDER BY 1 LIMIT 10000"))
-    near = get_close_matches(name, list(names), n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "`pgbeat queues` lists them"
+    hint = did_you_mean(name, names) or "`pgbeat queues` lists them"
     return f"there is no queue {name!r}; {hint}"

@@ -1,7 +1,6 @@
 """Whether a schedule can be launched by an app: launcher, task, arguments and publish options."""
 
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 import psycopg
@@ -13,6 +12,7 @@ from pgbeat.errors import ConditionError, InvalidSchedule, UnknownTask
 from pgbeat.launchers import GenericLauncher, Skip, find, holds, read_only
 from pgbeat.publisher import check_options
 from pgbeat.schedules import Schedule
+from pgbeat.suggest import did_you_mean
 from pgbeat.templates import Template
 
 
@@ -54,10 +54,12 @@ def check_task(app: Celery, name: str) -> None:
     if name in app.tasks:
         return
     own = sorted(task for task in app.tasks if not task.startswith("celery."))
-    near = get_close_matches(name, own, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
+    hint = did_you_mean(name, own)
     listed = ", ".join(own[:20]) + (f" and {len(own) - 20} more" if len(own) > 20 else "")
-    raise UnknownTask(f"task {name!r} is not registered; {hint}registered: {listed or 'none'}")
+    raise UnknownTask(
+        f"task {name!r} is not registered; {hint + ' ' if hint else ''}"
+        f"registered: {listed or 'none'}"
+    )
 
 
 def check_arguments(app: Celery, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

@@ -27,6 +27,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from pgbeat import job_policies, placeholders
 from pgbeat.errors import AlreadyExists, InvalidJob, InvalidSchedule, InvalidTimetable, NotFound
 from pgbeat.placeholders import in_use
+from pgbeat.suggest import did_you_mean
 from pgbeat.tables import schedules
 from pgbeat.timetables import (
     NEVER,
@@ -268,19 +269,15 @@ def _is(name: str, namespace: str) -> ColumnElement[bool]:
 
 
 def _not_found(connection: Connection, name: str, namespace: str) -> str:
-    from difflib import get_close_matches
-
     names = connection.scalars(
         select(schedules.c.name)
         .where(schedules.c.namespace == namespace)
         .order_by(schedules.c.name)
         .limit(10_000)
     )
-    near = get_close_matches(name, list(names), n=1)
+    hint = did_you_mean(name, names)
     place = "" if namespace == NAMESPACE else f" in namespace {namespace!r}"
-    return f"there is no schedule {name!r}{place}" + (
-        f"; did you mean {near[0]!r}?" if near else ""
-    )
+    return f"there is no schedule {name!r}{place}" + (f"; {hint}" if hint else "")
 
 
 def listing(

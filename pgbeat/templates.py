@@ -13,10 +13,10 @@ from sqlalchemy.dialects.postgresql import insert
 
 from pgbeat import job_policies, lanes
 from pgbeat.errors import InvalidJob, NotFound
-from pgbeat.exclusions import near
 from pgbeat.job_policies import JobPolicy
 from pgbeat.names import name_problem
 from pgbeat.placeholders import mistakes
+from pgbeat.suggest import did_you_mean
 from pgbeat.tables import schedules, templates
 
 
@@ -69,7 +69,7 @@ def get(connection: Connection, name: str, *, namespace: str, for_update: bool =
     query = select(*_COLUMNS).where(_is(name, namespace))
     row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
     if row is None:
-        hint = near(name, [row.name for row in listing(connection, namespace=namespace)])
+        hint = did_you_mean(name, [row.name for row in listing(connection, namespace=namespace)])
         raise NotFound(f"there is no template {name!r}" + (f"; {hint}" if hint else ""))
     return Template(*row)
 

@@ -5,16 +5,15 @@ Their secrets are read by `pgbeat.deliveries` alone; no row that is handed out h
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from pgbeat.errors import AlreadyExists, InvalidJob, NotFound
-from pgbeat.exclusions import near
 from pgbeat.names import name_problem
 from pgbeat.schedules import NAMESPACE
+from pgbeat.suggest import did_you_mean
 from pgbeat.tables import EVENTS as EVENTS
 from pgbeat.tables import webhooks
 from pgbeat.webhook_delivery import check_url
@@ -66,7 +65,7 @@ def get(
     row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
     if row is None:
         place = "" if namespace == NAMESPACE else f" in namespace {namespace!r}"
-        hint = near(name, [row.name for row in listing(connection, namespace=namespace)])
+        hint = did_you_mean(name, [row.name for row in listing(connection, namespace=namespace)])
         raise NotFound(f"there is no webhook {name!r}{place}" + (f"; {hint}" if hint else ""))
     return Webhook(*row)
 
@@ -189,8 +188,7 @@ def _check_events(events: Sequence[str]) -> list[str]:
     mistakes = [] if events else [f"events: name one or more of {', '.join(EVENTS)}"]
     for event in dict.fromkeys(events):
         if event not in EVENTS:
-            alike = get_close_matches(event, EVENTS, n=1)
-            hint = f"did you mean {alike[0]!r}?" if alike else f"there are {', '.join(EVENTS)}"
+            hint = did_you_mean(event, EVENTS) or f"there are {', '.join(EVENTS)}"
             mistakes.append(f"events: {event!r} is none; {hint}")
     return mistakes
 

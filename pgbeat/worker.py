@@ -24,10 +24,10 @@ from pgbeat.config import Settings, check_broker_url, delays_in_table, direct_ur
 from pgbeat.errors import ConfigError
 from pgbeat.launchers import Skip
 from pgbeat.messages import AWAITED_HEADER, JOB_HEADER
-from pgbeat.monitoring.task_coverage import near
 from pgbeat.pulse import WorkerPulse
 from pgbeat.recovery import Told
 from pgbeat.reporting import ATTEMPT, Cancelled
+from pgbeat.suggest import nearest_task
 from pgbeat.tracking import Recorder
 from pgbeat.transport.options import Options
 
@@ -300,7 +300,7 @@ def _refuse_unknown(message: Any, name: str = "", **kwargs: Any) -> None:
     headers = getattr(message, "headers", None) or {}
     if _tracked is None or not (headers.get(JOB_HEADER) and headers.get("id")):
         return
-    similar = near(name, list(_tracked.app.tasks))
+    similar = nearest_task(name, list(_tracked.app.tasks))
     hint = f"; did you mean {similar!r}?" if similar else ""
     what = f"NotRegistered: worker {_tracked.name} has not registered task {name!r}{hint}"
     told = Told(str(headers["id"]), "failed", what, "failed", lost=False, began=False)

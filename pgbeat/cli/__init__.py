@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from pgbeat import __version__, follow_workers
+from pgbeat.suggest import did_you_mean
 
 #: Key of the `Target` in click's `Context.meta`.
 TARGET = "pgbeat.cli.target"
@@ -70,10 +71,7 @@ class Group(click.Group):
         """The command named first."""
         name, known = args[0], self.list_commands(ctx)
         if name not in known and not name.startswith("-"):
-            from difflib import get_close_matches
-
-            near = get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "see --help for those there are"
+            hint = did_you_mean(name, known) or "see --help for those there are"
             ctx.fail(f"there is no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 

@@ -2,10 +2,9 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import Any
 
 from pgbeat.errors import InvalidTimetable
@@ -13,6 +12,7 @@ from pgbeat.files.documents import Mistake
 from pgbeat.files.fields import FIELDS, TIMETABLES
 from pgbeat.job_policies import JobPolicy
 from pgbeat.placeholders import mistakes
+from pgbeat.suggest import did_you_mean
 from pgbeat.timetables import parse_cron, parse_rrule, parse_solar, zone
 
 #: A line and a column, from 1.
@@ -141,18 +141,12 @@ _OTHER_WORDS = {
 }  # fmt: skip
 
 
-def near(word: str, known: Iterable[str]) -> str:
-    """The nearest of the known words, as a question; "" where none is near."""
-    found = get_close_matches(word, list(known), n=1)
-    return f"did you mean {found[0]!r}?" if found else ""
-
-
 def unknown(field: str) -> str:
     """That there is no such field, and which was meant."""
     if field in JobPolicy._fields:
         return f"there is no field {field!r}; write it in job: {{{field}: …}}"
     other = _OTHER_WORDS.get(field.lower().replace("-", "_"))
-    hint = f"did you mean {other!r}?" if other else near(field, FIELDS)
+    hint = f"did you mean {other!r}?" if other else did_you_mean(field, FIELDS)
     return f"there is no field {field!r}; {hint or 'there are ' + ', '.join(FIELDS)}"
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from pgbeat.files.documents import Node, Notes
 from pgbeat.files.fields import FIELDS
 from pgbeat.files.kinds import Switch, Whole, shown
+from pgbeat.suggest import did_you_mean
 
 #: Keys that have a meaning of their own here.
 OWN = (
@@ -106,13 +106,12 @@ class FunctionEntry:
             yield Value("task", functions[function.value], function)
         else:
             name = function.plain()
-            near = get_close_matches(str(name), functions, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
+            hint = did_you_mean(str(name), functions)
             listed = ", ".join(sorted(functions)) or "nothing"
             self._note(
                 function,
-                f"function {shown(name)} is not allowed; {hint}pgbeat_allowed_functions has "
-                f"{listed}",
+                f"function {shown(name)} is not allowed; {hint + ' ' if hint else ''}"
+                f"pgbeat_allowed_functions has {listed}",
                 "task",
             )
         args = self._given.get("args")

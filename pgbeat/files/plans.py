@@ -7,11 +7,12 @@ from typing import Any
 from sqlalchemy import ARRAY, Connection, Row, Text, bindparam, func, or_, select
 
 from pgbeat import calendars
-from pgbeat.files.definitions import Definition, circles, circular, has_template, near
+from pgbeat.files.definitions import Definition, circles, circular, has_template
 from pgbeat.files.documents import Mistake
 from pgbeat.files.fields import FIELDS, SWITCHES, plain, same
 from pgbeat.files.job_policies import canonical
 from pgbeat.files.reading import File, InvalidFile
+from pgbeat.suggest import did_you_mean
 from pgbeat.tables import lanes, schedules, templates
 
 #: The reason of a schedule that the file takes out of service.
@@ -217,5 +218,5 @@ def _missing(
 
 
 def _no(field: str, noun: str, name: str, there: Collection[str]) -> str:
-    hint = near(name, there) or f"there are {', '.join(sorted(there)[:20]) or 'none'}"
+    hint = did_you_mean(name, there) or f"there are {', '.join(sorted(there)[:20]) or 'none'}"
     return f"{field}: there is no {noun} {name!r}; {hint}"

@@ -14,7 +14,6 @@ from pgbeat.files.definitions import (
     circles,
     circular,
     misfit,
-    near,
     problems,
     timetables,
     too_many,
@@ -27,6 +26,7 @@ from pgbeat.files.job_policies import Misfit
 from pgbeat.files.kinds import shown
 from pgbeat.job_policies import JobPolicy
 from pgbeat.names import name_problem
+from pgbeat.suggest import did_you_mean
 
 #: What else is wrong with a definition: the field, or "", and a sentence.
 Check = Callable[["Definition"], Iterable[tuple[str, str]]]
@@ -125,7 +125,7 @@ class _Reader:
         top = {name: entry.node for name, entry in tree.value.items()}
         for name, entry in tree.value.items():
             if name not in TOP and not name.startswith(("x-", "$")):
-                hint = near(name, TOP) or f"there are {', '.join(TOP)}"
+                hint = did_you_mean(name, TOP) or f"there are {', '.join(TOP)}"
                 self._notes.at(entry.key, f"a file has no {name!r} at its top; {hint}")
         if not {"schedules", "schedulers"} & set(top):
             self._notes.at(tree, "it has no schedules; write `schedules: {}` for none")

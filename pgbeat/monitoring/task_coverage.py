@@ -1,10 +1,10 @@
 """Which tasks of schedules no worker has registered, by what living workers say of themselves."""
 
-from collections.abc import Collection
-from difflib import get_close_matches
 from typing import NamedTuple
 
 from sqlalchemy import Connection, text
+
+from pgbeat.suggest import nearest_task
 
 
 class Uncovered(NamedTuple):
@@ -56,17 +56,7 @@ def coverage(connection: Connection, namespace: str) -> Coverage:
         without = [name for name, tasks in known.items() if task not in tasks]
         if without:
             is_unknown = task not in everything
-            similar = near(task, everything) if is_unknown else None
+            similar = nearest_task(task, everything) if is_unknown else None
             uncovered.append(Uncovered(task, number, example, without, is_unknown, similar))
     silent = sum(tasks is None for _, tasks in workers)
     return Coverage(len(workers), silent, uncovered)
-
-
-def near(task: str, known: Collection[str]) -> str | None:
-    """Returns the name among those known that is most like a task's: one that ends the same, as
-    after a move to another module, else one that is spelled alike."""
-    own = sorted(name for name in known if not name.startswith("celery."))
-    last = task.rpartition(".")[2]
-    same_end = [name for name in own if name.rpartition(".")[2] == last]
-    found = get_close_matches(task, same_end, n=1, cutoff=0) or get_close_matches(task, own, n=1)
-    return found[0] if found else None

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any
 
 from sqlalchemy.engine import URL
@@ -10,6 +9,7 @@ from sqlalchemy.engine import URL
 from pgbeat.config import postgres_url
 from pgbeat.errors import ConfigError
 from pgbeat.messages import BrokerTables
+from pgbeat.suggest import nearest
 from pgbeat.transport import elsewhere
 
 #: Options that kombu and Celery read themselves.
@@ -81,12 +81,12 @@ class Options:
 
 
 def _hint(key: str) -> str:
-    near = get_close_matches(key, _READERS, n=1, cutoff=0.5)
+    near = nearest(key, _READERS, cutoff=0.5)
     if near:
-        return f"did you mean {near[0]}?"
-    foreign = get_close_matches(key, elsewhere.OPTIONS, n=1, cutoff=0.8)
+        return f"did you mean {near}?"
+    foreign = nearest(key, elsewhere.OPTIONS, cutoff=0.8)
     if foreign:
-        return f"did you mean {foreign[0]}? It is another transport's, and ignored by this one"
+        return f"did you mean {foreign}? It is another transport's, and ignored by this one"
     return f"there are {', '.join(sorted(_READERS))}"
 
 

@@ -1,7 +1,6 @@
 """Bodies: what requests bring, of JSON; a field that is not known says which was meant."""
 
 from datetime import timedelta
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 from pydantic import (
@@ -16,6 +15,7 @@ from pydantic import (
 )
 
 from pgbeat.errors import InvalidTimetable
+from pgbeat.suggest import did_you_mean
 from pgbeat.timetables import parse_duration
 
 
@@ -46,11 +46,9 @@ class Body(BaseModel):
 
     @classmethod
     def _hint(cls, key: str) -> str:
-        near = get_close_matches(key, sorted(cls._names()), n=1)
         known = ", ".join(sorted(cls.model_fields))
-        return f"there is no field {key!r}; " + (
-            f"did you mean {near[0]!r}?" if near else f"there are {known}"
-        )
+        hint = did_you_mean(key, cls._names()) or f"there are {known}"
+        return f"there is no field {key!r}; {hint}"
 
 
 def _length(value: Any) -> Any:

@@ -1,12 +1,13 @@
 """Query parameters: one that an endpoint doesn't have is refused, and the near one is named."""
 
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from fastapi import Request
 from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+
+from pgbeat.suggest import did_you_mean
 
 
 def only_known(request: Request) -> None:
@@ -35,7 +36,6 @@ def _names(dependant: Dependant) -> Iterator[str]:
 
 def _hint(name: str, known: set[str]) -> str:
     said = f"there is no parameter {name[:80]!r}"
-    near = get_close_matches(name, sorted(known), n=1)
-    if near:
-        return f"{said}; did you mean {near[0]!r}?"
+    if hint := did_you_mean(name, known):
+        return f"{said}; {hint}"
     return f"{said}; there are {', '.join(sorted(known))}" if known else f"{said}; it takes none"
