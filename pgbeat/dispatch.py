@@ -9,7 +9,18 @@ from typing import Any, NamedTuple
 from celery import Celery
 from sqlalchemy import Connection
 
-from pgbeat import db, drafts, due, jobs, leases, lifecycle, lock_waits, orders, ticks
+from pgbeat import (
+    db,
+    drafts,
+    due,
+    jobs,
+    launched_jobs,
+    leases,
+    lifecycle,
+    lock_waits,
+    orders,
+    ticks,
+)
 from pgbeat.config import Settings
 from pgbeat.drafts import Draft
 from pgbeat.errors import PgbeatError
@@ -276,7 +287,7 @@ class Dispatcher:
                 continue
             key = verdict.schedule.id
             try:
-                made[key] = drafts.all_of_verdict(self._app, self._settings, verdict, stock)
+                made[key] = launched_jobs.all_of_verdict(self._app, self._settings, verdict, stock)
             except Exception as error:
                 errors[key] = self._judge.explain(error)
                 continue

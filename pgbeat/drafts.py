@@ -1,4 +1,4 @@
-"""Drafts: jobs that are to be made, and their messages; nothing of them is written yet."""
+"""Prepares jobs, and their messages, of what people and programs submit; writes nothing."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,26 +10,20 @@ from celery import Celery
 from kombu.utils import json as kombu_json
 from sqlalchemy import Connection
 
-from pgbeat import job_headers, orders, permissions, placeholders, reserved
+from pgbeat import permissions, placeholders, reserved
 from pgbeat.config import Settings
 from pgbeat.details import Details
-from pgbeat.errors import ConditionError, InvalidJob
+from pgbeat.errors import InvalidJob
 from pgbeat.job_policies import JobPolicy, is_storable, stored
 from pgbeat.jobs import NewJob, State
-from pgbeat.judge import Verdict
-from pgbeat.launchers import JobRequest
 from pgbeat.message_templates import Launch
 from pgbeat.orders import Stock
 from pgbeat.permissions import Actor
 from pgbeat.placeholders import Facts
 from pgbeat.publisher import check_options
 from pgbeat.registry import check_arguments, check_task
-from pgbeat.schedules import Schedule
 from pgbeat.tables import JOB_SOURCES
 from pgbeat.templates import Template
-
-#: As Celery's own beat marks what it sends.
-_OF_BEAT = {"celery_beat_task": True}
 
 
 class Order(NamedTuple):
@@ -63,85 +57,6 @@ class Draft(NamedTuple):
     unique_for: timedelta | None = None
 
 
-def of_verdict(
-    app: Celery | None,
-    settings: Settings,
-    verdict: Verdict,
-    request: JobRequest,
-    stock: Stock | None,
-) -> Draft:
-    """The job of a launch. `stock` is needed where its row has a job policy; without the app its
-    task is not checked. Raises whatever the row has wrong."""
-    row = verdict.schedule
-    _check_call(request.args, request.kwargs, request.options)
-    policy = orders.policy_of(row.job)
-    facts = verdict.facts or Facts(verdict.due_at, row.timezone or "UTC")
-    job_id = row.job_id(verdict.due_at, request.run_key)
-    if request.run_key is not None:
-        facts = facts._replace(job_id=job_id)
-    args, kwargs, queue = request.args, request.kwargs, row.queue
-    options = {**row.options, **request.options}
-    if stock is not None:
-        if policy.template is not None:
-            template = stock.template(policy.template)
-            args, kwargs = _over(template, args or None, kwargs, facts)
-            options, queue = {**template.options, **options}, queue or template.queue
-        policy = stock.policy(policy)
-    if policy.priority is not None:
-        options.setdefault("priority", policy.priority)
-    if row.source != "code":
-        if app is not None and request.task not in app.tasks:
-            check_task(app, request.task)
-        if options or queue:
-            where = {} if queue is None else {"queue": queue}
-            check_options({**where, **options}, None if app is None else app.conf)
-    job = NewJob(
-        id=job_id,
-        namespace=row.namespace,
-        task=request.task,
-        args=_if_json(row, list(args)),
-        kwargs=_if_json(row, dict(kwargs)),
-        job_source=verdict.job_source,
-        created_by=verdict.created_by or f"system:scheduler:{row.launcher}",
-        is_system_job=True,
-        schedule_id=row.id,
-        schedule=row.name,
-        due_at=facts.due_at,
-        trigger=verdict.trigger,
-        interval_start=facts.interval_start,
-        queue=queue,
-        options=_if_json(row, options) if options else None,
-        max_attempts=settings.job_max_attempts,
-        retry_base=settings.job_retry_base,
-        retry_cap=settings.job_retry_cap,
-        labels=row.labels or None,
-        run_key=request.run_key,
-    )
-    if queue is not None and "queue" not in options:
-        options = {**options, "queue": queue}
-    told = job_headers.headers(job.schedule, job.due_at, job.interval_start, job.trigger)
-    launch = Launch(job.id, job.task, args, kwargs, options, {**_OF_BEAT, **told})
-    if stock is not None:
-        job = stock.apply(job, policy)
-    return Draft(job, launch, policy.unique_for)
-
-
-def all_of_verdict(
-    app: Celery | None, settings: Settings, verdict: Verdict, stock: Stock | None
-) -> list[Draft]:
-    """Returns the jobs of a launch, as `of_verdict` makes each. Raises `ConditionError` for two
-    that have the same unique key, by the schedule's policy."""
-    made = [of_verdict(app, settings, verdict, each, stock) for each in verdict.requests]
-    keys = [each.job.unique_key for each in made if each.job.unique_key is not None]
-    if len(keys) > len(set(keys)):
-        raise ConditionError(
-            f"{len(made)} jobs are to be launched, and at least two of them have the same unique "
-            "key by the schedule's job policy, which only one unfinished job may have; let "
-            "unique_key be, and set `unique` for a key by task and arguments, or launch one job"
-        )
-    return made
-
-
 def unique_keys(batch: Sequence[Draft]) -> dict[str, timedelta | None]:
     """Returns the unique keys of jobs, and for how long after its making each is taken."""
     return {d.job.unique_key: d.unique_for for d in batch if d.job.unique_key is not None}
@@ -169,7 +84,7 @@ def of_order(
     app hasn't registered, arguments that it doesn't take, a template or a lane that isn't there;
     `Forbidden` for a task, options or a waiver of approval that the actor may not ask for.
     """
-    _check_call(order.args or (), order.kwargs, order.options)
+    check_call(order.args or (), order.kwargs, order.options)
     _check_origin(created_by, job_source)
     Details(order.description, order.labels, order.metadata).check()
     actor = actor or Actor(created_by)
@@ -186,7 +101,7 @@ def of_order(
         name = template.task
         zone = str(getattr(app.timezone, "key", None) or app.timezone)
         facts = Facts(run_at or stock.now, zone, job_id, trigger="manual")
-        args, kwargs = _over(template, args, kwargs, facts)
+        args, kwargs = over_template(template, args, kwargs, facts)
         options, queue = {**template.options, **options}, queue or template.queue
     if name is None:
         raise InvalidJob("a job of which task? Name a task or a template")
@@ -247,17 +162,20 @@ def require_call(
         reserved.check_for_user(options)
 
 
-def _over(
+def over_template(
     template: Template, args: Sequence[Any] | None, kwargs: Mapping[str, Any], facts: Facts
 ) -> tuple[Sequence[Any], dict[str, Any]]:
-    """Arguments over those of a template, whose own placeholders are filled in. What is given is
-    taken as it is: a caller's text may have braces in it."""
+    """Returns arguments over those of a template, whose own placeholders are filled in.
+
+    Those given stay as they are: a caller's text may have braces in it.
+    """
     if args is None:
         args = placeholders.fill(template.args, facts, "args")
     return args, {**placeholders.fill(template.kwargs, facts, "kwargs"), **kwargs}
 
 
-def _check_call(args: Any, kwargs: Any, options: Any) -> None:
+def check_call(args: Any, kwargs: Any, options: Any) -> None:
+    """Raises `InvalidJob` unless args is a list, and kwargs and options are mappings."""
     if not isinstance(args, Sequence) or isinstance(args, str | bytes):
         raise InvalidJob(f"args is {args!r}; it is to be a list")
     for what, value in (("kwargs", kwargs), ("options", options)):
@@ -322,8 +240,3 @@ def _plain(value: Any, serializer: str) -> Any:
     except (TypeError, ValueError):
         return None
     return stored(found)
-
-
-def _if_json(row: Schedule, value: Any) -> Any:
-    """The value if it can stand in a JSON column, else `None`; a row's own always can."""
-    return value if row.is_plain else stored(value)

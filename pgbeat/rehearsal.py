@@ -13,6 +13,7 @@ from pgbeat import (
     entries,
     jobs,
     lanes,
+    launched_jobs,
     lines,
     orders,
     policies,
@@ -153,7 +154,7 @@ def _drafts(
     try:
         if row.job:
             stock = orders.Stock(connection, settings, [orders.policy_of(row.job)])
-        made = drafts.all_of_verdict(app, settings, verdict, stock)
+        made = launched_jobs.all_of_verdict(app, settings, verdict, stock)
     except PgbeatError as error:
         return [], str(error), None
     job = made[0].job
