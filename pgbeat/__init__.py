@@ -97,6 +97,14 @@ def follow_workers() -> None:
             signal.connect(_on_logger, weak=False, dispatch_uid="pgbeat.log")
 
 
+def connect_integrations() -> None:
+    """Connects the integrations that no app has to ask for, as Celery does with its fixups.
+
+    Called by what sends their signals: it lies below the integrations, and can't import them.
+    """
+    import_module("pgbeat.integrations.django").connect()
+
+
 def _on_celeryd_init(instance: Any, **kwargs: Any) -> None:
     import_module("pgbeat.worker").require_broker(instance.app)
 

@@ -13,10 +13,18 @@ from celery import Celery
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import calendars, db, due, entries, placeholders, policies, signals
+from pgbeat import (
+    calendars,
+    connect_integrations,
+    db,
+    due,
+    entries,
+    placeholders,
+    policies,
+    signals,
+)
 from pgbeat.config import Settings
 from pgbeat.errors import ConditionError, ConditionTimeout, InvalidSchedule, PgbeatError
-from pgbeat.integrations import django
 from pgbeat.launchers import (
     Context,
     GenericLauncher,
@@ -96,6 +104,7 @@ class Judge:
     ) -> None:
         self._app, self._settings, self._engine = app, settings, engine
         self._default_entries = default_entries
+        connect_integrations()
         #: Conditions in SQL that took too long among others.
         self._slow: set[str] = set()
         #: Those that were among others when a statement, or its session, ended early. They are
@@ -312,9 +321,6 @@ def _signalled(launcher: type[Launcher], row: Schedule) -> Iterator[None]:
         yield
     finally:
         signals.condition_finished.send(launcher, schedule=row)
-
-
-django.connect()
 
 
 def _storable(words: str) -> str:

@@ -1,4 +1,4 @@
-"""Django: a launcher finds its ORM's connections in order, as a view or a task does.
+"""Checks the ORM's connections around each launcher, as is done around a view and a task.
 
 Django checks the age and the state of a connection when a request begins and ends, Celery when a
 task does. A launcher runs in neither, on a thread of its own, so without this a connection that was
