@@ -1,151 +1,23 @@
-"""What beat says of its decisions: the wording in one place, the fields beside it, and JSON."""
+"""Writes log records as JSON, one object a line."""
 
 import json
 import logging
-import re
-import time
-from collections import Counter
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from celery import Celery
 
 from pgbeat.config import Settings
-from pgbeat.dispatch import Decision
 from pgbeat.errors import ConfigError
-
-logger = logging.getLogger("celery.beat.pgbeat")
-
-#: Skips that were told before are counted for so many seconds, and then told in one line.
-_COUNTED = 60.0
-#: Skips that get a line of their own in that time, and schedules that the one line names.
-_LINES, _NAMED = 20, 3
-#: Numbers and ids in a reason: with others it is the same reason.
-_VARYING = re.compile(r"[0-9a-f]*[0-9][0-9a-f.,-]*")
-
-
-class Log:
-    """Of one beat. Not for several threads.
-
-    A skip is told when its reason is new for its schedule, further ones of it are summed up, so
-    that a thousand of them don't hide a failure.
-    """
-
-    def __init__(self) -> None:
-        #: By schedule, the reason that was told last.
-        self._told: dict[int, str] = {}
-        self._again: Counter[str] = Counter()
-        self._began, self._lines = time.monotonic(), 0
-
-    def decided(self, decisions: Sequence[Decision]) -> None:
-        """A line for each decision, but for repeated skips: launched and skipped at INFO, failed
-        at WARNING or ERROR."""
-        is_quiet = not logger.isEnabledFor(logging.INFO)
-        for decision in decisions:
-            tick, row = decision.tick, decision.schedule
-            if is_quiet and tick.outcome != "failed" and not decision.disabled_reason:
-                continue
-            fields = _fields(decision)
-            if tick.outcome != "skipped":
-                self._told.pop(row.id, None)
-            if tick.outcome == "failed":
-                _failed(decision, fields)
-                continue
-            if decision.disabled_reason and not decision.is_complete:
-                reason = decision.disabled_reason
-                logger.warning("Schedule '%s' disabled: %s", row.name, reason, extra=fields)
-            note = f" ({tick.note})" if tick.note else ""
-            if tick.outcome == "launched":
-                more = f" and {len(tick.more_job_ids)} more" if tick.more_job_ids else ""
-                logger.info(
-                    "Schedule '%s' launched job %s%s%s", row.name, tick.job_id, more, note,
-                    extra=fields,
-                )  # fmt: skip
-            elif self._is_new(decision):
-                logger.info(
-                    "Schedule '%s' skipped: %s%s", row.name, tick.reason, note, extra=fields
-                )
-            if decision.is_complete:
-                logger.info("Schedule '%s' is %s", row.name, decision.disabled_reason, extra=fields)
-        self.sum_up()
-
-    def _is_new(self, decision: Decision) -> bool:
-        """Whether the skip gets its own line; else it is counted."""
-        row, reason = decision.schedule, _VARYING.sub("#", (decision.tick.reason or "")[:200])
-        if self._told.get(row.id) != reason and self._lines < _LINES:
-            self._told[row.id] = reason
-            self._lines += 1
-            return True
-        self._again[row.name] += 1
-        return False
-
-    def sum_up(self) -> None:
-        """Tells what was counted, when it is time to."""
-        seconds = time.monotonic() - self._began
-        if seconds < _COUNTED:
-            return
-        if self._again:
-            total, named = self._again.total(), self._again.most_common(_NAMED)
-            often = [f"'{name}' {_times(count)}" for name, count in named]
-            if others := len(self._again) - len(named):
-                often.append(f"{others} other{'s' if others > 1 else ''}")
-            logger.info(
-                "Skipped %s more in %d s: %s", _times(total), seconds, ", ".join(often),
-                extra={"outcome": "skipped", "skips": total},
-            )  # fmt: skip
-        self._again.clear()
-        self._began, self._lines = time.monotonic(), 0
-
-
-def _failed(decision: Decision, fields: dict[str, Any]) -> None:
-    tick, row = decision.tick, decision.schedule
-    if decision.disabled_reason:
-        logger.error(
-            "Schedule '%s' max retries exceeded, disabling: %s", row.name, tick.error, extra=fields
-        )
-    elif decision.next_run is not None:
-        wait = _span(min(row.backoff().total_seconds(), row.retry_cap.total_seconds()))
-        logger.warning(
-            "Schedule '%s' failed (retry %d/%d), retrying in %s: %s",
-            row.name, decision.retry_count, row.max_retries, wait, tick.error, extra=fields,
-        )  # fmt: skip
-
-
-def _fields(decision: Decision) -> dict[str, Any]:
-    """What a line says, for programs."""
-    tick, row = decision.tick, decision.schedule
-    fields = {
-        "namespace": row.namespace, "schedule": row.name, "outcome": tick.outcome,
-        "trigger": tick.trigger, "due_at": tick.due_at.isoformat(), "task": row.task,
-        "job_id": tick.job_id, "reason": tick.reason, "error": tick.error,
-        "job_ids": tick.job_ids if tick.more_job_ids else None,
-        "missed": tick.missed or None, "disabled": decision.disabled_reason,
-    }  # fmt: skip
-    if tick.outcome == "failed":
-        fields |= {"retry_count": decision.retry_count, "max_retries": row.max_retries}
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
-
-
-def _span(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:g}s"
-    minutes = seconds / 60
-    return f"{minutes:.0f}min" if minutes < 60 else f"{minutes / 60:g}h"
-
-
-# ----- JSON
 
 _PLAIN = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName", "color_message"}
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: `time` (ISO 8601, UTC), `level`, `logger`, `process`, `message`, the
-    fields that the record has besides, and `exception` with the traceback."""
+    """Formats a record as one JSON object a line.
+
+    It has `time` (ISO 8601, UTC), `level`, `logger`, `process`, `message`, the record's further
+    fields, and `exception` with the traceback.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         said = {
@@ -162,12 +34,12 @@ class JsonFormatter(logging.Formatter):
 
 
 def use_json(app: Celery, *loggers: logging.Logger) -> None:
-    """Has these loggers, or else the root's, write JSON, where the app's `pgbeat_log_format` says
-    so."""
+    """Makes these loggers, or else the root's, write JSON if the app's `pgbeat_log_format` is
+    `json`."""
     try:
         is_json = Settings.load(app.conf).log_format == "json"
     except ConfigError:
-        return  # for those to tell who need the settings
+        return  # reported by what needs the settings
     for each in (loggers or (logging.getLogger(),)) if is_json else ():
         for handler in each.handlers:
             handler.setFormatter(JsonFormatter())

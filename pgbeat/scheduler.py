@@ -14,8 +14,9 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
-from pgbeat import calendars, code_schedules, db, due, entries, log, schedules
+from pgbeat import calendars, code_schedules, db, due, entries, schedules
 from pgbeat.config import Settings, direct_url, redacted
+from pgbeat.decision_log import DecisionLog
 from pgbeat.dispatch import Decision, Dispatcher
 from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.evaluator import Evaluator
@@ -23,6 +24,7 @@ from pgbeat.judge import Judge, Verdict
 from pgbeat.leader import Leader
 from pgbeat.leases import is_lock_timeout
 from pgbeat.lock_waits import Postponed
+from pgbeat.log import use_json
 from pgbeat.publisher import publisher
 from pgbeat.schedules import Schedule
 from pgbeat.tallies import Meter
@@ -67,8 +69,8 @@ class Scheduler(celery.beat.Scheduler):
         except ConfigError as error:
             # Celery shows whatever else is raised here as a traceback of its own calls.
             raise SystemExit(f"pgbeat: {error}") from None
-        log.use_json(app)
-        self._log = log.Log()
+        use_json(app)
+        self._log = DecisionLog()
         self.max_interval = self.settings.loop_interval
         #: When to apply the app's zone, and its entries, once more (`time.monotonic()`).
         self._zone_at: float | None = None

@@ -1,4 +1,4 @@
-"""The log of decisions: what has a line, what is summed up, and its fields."""
+"""Decisions in the log: which have a line, which are summed up, and their fields as JSON."""
 
 import json
 import logging
@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from celery import Celery
 
-from pgbeat import log
+from pgbeat import decision_log, log
 from pgbeat import scheduler as real
 from pgbeat.testing import Scheduler
 from pgbeat.testing.fixtures import MakeScheduler
@@ -41,7 +41,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def count(scheduler: Scheduler, sql: Sql, caplog: pytest.LogCaptureFixture) -> None:
     """The time for which skips are counted is over."""
-    scheduler._log._began -= log._COUNTED
+    scheduler._log._began -= decision_log._COUNTED
     scheduler.run_due()
 
 
@@ -92,7 +92,7 @@ def test_a_thousand_skips_do_not_hide_a_failure(
     add(sql, "bad", task="tests.gone")
     scheduler.run_until(START + HOUR)
     lines = said(caplog)
-    assert len([line for line in lines if "' skipped: " in line]) == log._LINES
+    assert len([line for line in lines if "' skipped: " in line]) == decision_log._LINES
     [failure] = [line for line in lines if "' skipped: " not in line]
     assert failure.startswith("Schedule 'bad' failed (retry 1/5), retrying in ")
     count(scheduler, sql, caplog)
