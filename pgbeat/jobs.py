@@ -1,7 +1,7 @@
 """Jobs: one row for each unit of launched work; its id is the Celery task id.
 
-Here are their rows, and which state may follow which (`docs/jobs.md` has the picture). What is to
-be done with the broker beside that is `pgbeat.lifecycle`'s.
+Here are their rows, and which state may follow which (`docs/reference/jobs.md` has the picture).
+What must be done with the broker beside that is `pgbeat.lifecycle`'s.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,6 +1,6 @@
 """Placeholders in a row's arguments: `{{ due_at | date }}` becomes `2026-06-01` in the job.
 
-The grammar, all of it (`docs/schedules.md` explains it):
+The grammar, all of it (`docs/reference/placeholders.md` explains it):
 
     placeholder = "{{" source { "|" filter } "}}"
     source      = name | text

@@ -406,7 +406,7 @@ def test_promtool_finds_nothing_to_remark(exposed: dict[str, set[str]], database
 
 
 def test_the_page_on_metrics_has_all_of_them(exposed: dict[str, set[str]]) -> None:
-    page = (ROOT / "docs" / "metrics.md").read_text()
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     told = set(re.findall(r"`(pgbeat_\w+)`", page))
     names = {re.sub(r"_(bucket|sum|count)$", "", name) for name in exposed}
     # Of a database without ticks there is no last one.

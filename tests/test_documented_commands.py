@@ -12,7 +12,7 @@ from pgbeat.cli import program
 ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "pgbeat/web/pages/templates").glob("*.html")),
 ]
 #: A command line: to the end of its code, or of its line.

@@ -16,7 +16,7 @@ from pgbeat.tables import JOB_STATES
 from tests.command_line import Sql
 from tests.jobs import ADMIN, ALICE, BOB, insert, lane
 
-#: What may follow each state: `docs/jobs.md` draws it.
+#: What may follow each state: `docs/reference/jobs.md` draws it.
 MAY_FOLLOW = {
     "pending": {"scheduled", "running", "paused", *ENDED},
     "scheduled": {"pending", "running", "paused", *ENDED},

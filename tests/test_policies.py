@@ -1,4 +1,4 @@
-"""Policies, each in the words of docs/policies.md, on a clock that the tests set."""
+"""Policies, each in the words of docs/reference/policies.md, on a clock that the tests set."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -305,8 +305,8 @@ def test_the_app_follows_restarted_containers(celery_setup: CeleryTestSetup) -> 
 
 
 def test_the_documented_setup_resolves(tmp_path: Path) -> None:
-    """The blocks of docs/testing.md are a suite that pytest accepts with every warning an error."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/testing.md").read_text(), re.S)
+    """pytest accepts the blocks of docs/how-to/testing.md with every warning an error."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to/testing.md").read_text(), re.S)
     _, _, conftest, test, override = blocks
     (tmp_path / "proj").mkdir()
     (tmp_path / "proj/tasks.py").write_text(
@@ -318,8 +318,8 @@ def test_the_documented_setup_resolves(tmp_path: Path) -> None:
 
 
 def test_the_documented_scheduler_decides(tmp_path: Path, server: str) -> None:
-    """The test that docs/testing.md begins with, run as a team would run it."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/testing.md").read_text(), re.S)
+    """The test that docs/how-to/testing.md begins with, run as a team would run it."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to/testing.md").read_text(), re.S)
     (tmp_path / "proj").mkdir()
     (tmp_path / "proj/celery.py").write_text(
         "from celery import Celery\n\napp = Celery('proj', broker='redis://elsewhere')\n\n\n"

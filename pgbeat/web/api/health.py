@@ -184,7 +184,7 @@ def _reasons(backend: Backend) -> list[str]:
     response_model=None,
 )
 def prometheus_metrics(backend: TheBackend, caller: TheCaller) -> Response:
-    """All metrics, in Prometheus' text format; see `docs/metrics.md`."""
+    """All metrics, in Prometheus' text format."""
     with backend.session() as connection:
         try:
             tables = backend.tables(connection)

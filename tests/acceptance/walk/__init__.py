@@ -2,5 +2,5 @@
 
 `python -m tests.acceptance.walk --minutes 120 --seed 7` walks in rounds. Each round ends in a calm,
 in which everything unfinished must finish; then the tables and the tasks' own journal are compared
-with what `docs/guarantees.md` promises.
+with what `docs/concepts/guarantees.md` promises.
 """

@@ -1,4 +1,4 @@
-"""What must hold after a round: the promises of `docs/guarantees.md`, looked up in the tables.
+"""What must hold after a round: the promises of `docs/concepts/guarantees.md`.
 
 Each check returns a line for each thing that broke a promise. A second start of a job, or two jobs
 at once in a lane of one, is excused if a fault hit the worker at the time: the promise says so.

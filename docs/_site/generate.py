@@ -1,0 +1,170 @@
+"""Fills in the parts of the reference that the code knows best.
+
+mkdocs loads this file as a hook. A page asks for a part by a line `<!-- generated: NAME -->`.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from celery import Celery
+from sqlalchemy import CheckConstraint, Column, Table
+from sqlalchemy.dialects import postgresql
+
+from pgbeat import tables
+from pgbeat.web import create_app
+from pgbeat.web.reference import Answer, Field, Model, Operation, Reference, Words
+
+_MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.M)
+_TABLES = Path(__file__).with_name("tables.yml")
+_DECISIONS = Path(__file__).parent.parent / "decisions"
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replaces each mark of a page by the part that it names."""
+    return _MARK.sub(lambda mark: PARTS[mark[1]](), markdown)
+
+
+# -- endpoints -------------------------------------------------------------------------------------
+
+
+def endpoints() -> str:
+    """Returns all operations of the REST API, and the models of their bodies."""
+    app = create_app(Celery("docs", broker="pgbeat+postgresql://localhost/docs"))
+    reference = Reference(app.openapi())
+    lines: list[str] = []
+    for section in reference.sections:
+        lines += [f"## {section.name.capitalize()}", "", section.note, ""]
+        for operation in section.operations:
+            lines += _operation(operation)
+    lines += ["## Models", ""]
+    for model in reference.models:
+        lines += _model(model)
+    return "\n".join(lines)
+
+
+def _operation(operation: Operation) -> Iterator[str]:
+    yield f"### {operation.method} {operation.path} {{ #{operation.key} }}"
+    yield ""
+    yield f"**{operation.summary}.** For {operation.whose}."
+    yield ""
+    yield operation.note
+    yield ""
+    if operation.parameters:
+        yield from _fields("parameter", operation.parameters)
+    if operation.body:
+        yield f"Body: {_kind(operation.body)}{'' if operation.body_is_required else ' (optional)'}."
+        yield ""
+    yield from _answers(operation)
+
+
+def _answers(operation: Operation) -> Iterator[str]:
+    said = [f"`{answer.status}` {_answer(answer)}".strip() for answer in operation.answers]
+    problems = ", ".join(f"`{problem.status}`" for problem in operation.problems)
+    yield "Answers: " + "; ".join([*said, *([f"problems {problems}"] if problems else [])]) + "."
+    yield ""
+
+
+def _answer(answer: Answer) -> str:
+    kind = _kind(answer.kind) or (f"`{answer.media_type}`" if answer.media_type else "")
+    return " ".join(part for part in (kind, answer.note.rstrip(".")) if part)
+
+
+def _model(model: Model) -> Iterator[str]:
+    yield f"### {model.name} {{ #model-{model.name} }}"
+    yield ""
+    yield model.note
+    yield ""
+    if model.fields:
+        yield from _fields("field", model.fields)
+
+
+def _fields(noun: str, fields: list[Field]) -> Iterator[str]:
+    yield f"| {noun} | type | meaning |"
+    yield "|---|---|---|"
+    for field in fields:
+        said = [field.place] if field.place else []
+        said += ["required"] if field.is_required else []
+        said += [f"default `{_cell(field.default)}`"] if field.default else []
+        note = " ".join([_cell(field.note), f"({', '.join(said)})" if said else ""]).strip()
+        yield f"| `{field.name}` | {_kind(field.kind)} | {note} |"
+    yield ""
+
+
+def _kind(words: Words) -> str:
+    return "".join(f"[{text}](#model-{model})" if model else _cell(text) for text, model in words)
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def database_tables() -> str:
+    """Returns all tables of the schema, with what `tables.yml` says of them."""
+    notes = yaml.safe_load(_TABLES.read_text())
+    lines: list[str] = []
+    for table in sorted(tables.metadata.tables.values(), key=lambda table: table.name):
+        lines += _table(table, notes[table.name])
+    return "\n".join(lines)
+
+
+def _table(table: Table, notes: dict[str, Any]) -> Iterator[str]:
+    yield f"## {table.name}"
+    yield ""
+    yield notes["about"]
+    yield ""
+    yield "| column | type | default | meaning |"
+    yield "|---|---|---|---|"
+    for column in table.columns:
+        note = _cell(str((notes.get("columns") or {}).get(column.name, "")))
+        yield f"| `{column.name}` | {_type(column)} | {_default(column)} | {note} |"
+    yield ""
+    keys = ", ".join(f"`{column.name}`" for column in table.primary_key)
+    yield f"Primary key: {keys}."
+    yield ""
+    checks = [each for each in table.constraints if isinstance(each, CheckConstraint)]
+    if checks:
+        yield '??? note "Checks"'
+        yield ""
+        for check in sorted(checks, key=lambda check: str(check.name)):
+            yield f"    - `{check.name}`: `{' '.join(str(check.sqltext).split())}`"
+        yield ""
+
+
+def _type(column: Column[Any]) -> str:
+    name = column.type.compile(dialect=postgresql.dialect()).lower()
+    name = name.replace("timestamp with time zone", "timestamptz")
+    return name if column.nullable else f"{name}, not null"
+
+
+def _default(column: Column[Any]) -> str:
+    if column.identity is not None:
+        return "identity"
+    default: Any = getattr(column.server_default, "arg", None)
+    return "" if default is None else f"`{_cell(str(default))}`"
+
+
+# -- decisions -------------------------------------------------------------------------------------
+
+
+def decisions() -> str:
+    """Returns links to all decisions, by number."""
+    pages = sorted(_DECISIONS.glob("0*.md"))
+    titles = [page.read_text().partition("\n")[0].removeprefix("# ") for page in pages]
+    return "\n".join(
+        f"- [{page.name[:4]}]({page.name}) {title}"
+        for page, title in zip(pages, titles, strict=True)
+    )
+
+
+#: What pages may ask for.
+PARTS: dict[str, Callable[[], str]] = {
+    "decisions": decisions,
+    "endpoints": endpoints,
+    "tables": database_tables,
+}

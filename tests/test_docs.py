@@ -1,0 +1,80 @@
+"""The documentation says what the code does: settings, tables, public names, words."""
+
+import importlib.util
+import re
+from dataclasses import fields
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from sqlalchemy.engine import make_url
+
+import pgbeat
+from pgbeat.config import Settings
+from pgbeat.tables import metadata
+
+DOCS = Path(__file__).parent.parent / "docs"
+REFERENCE = DOCS / "reference"
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    """The hook that fills in the generated parts."""
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "_site" / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_table_is_described(generate: ModuleType) -> None:
+    notes: dict[str, Any] = yaml.safe_load((DOCS / "_site" / "tables.yml").read_text())
+    schema = {table.name: {column.name for column in table.columns}
+              for table in metadata.tables.values()}  # fmt: skip
+    assert set(notes) == set(schema)
+    for name, note in notes.items():
+        assert set(note.get("columns") or {}) <= schema[name], name
+    page = generate.database_tables()
+    assert all(f"## {name}\n" in page for name in schema)
+
+
+def test_every_endpoint_is_listed(generate: ModuleType) -> None:
+    page = generate.endpoints()
+    assert "### POST /jobs {" in page
+    assert "## Models" in page
+
+
+def test_every_public_name_is_documented() -> None:
+    page = (REFERENCE / "python.md").read_text()
+    documented = set(re.findall(r"^::: pgbeat\.(\w+)$", page, re.M))
+    assert documented == set(pgbeat.__all__) - {"__version__"}
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    page = (REFERENCE / "settings.md").read_text()
+    documented = dict(re.findall(r"^\| `pgbeat_(\w+)` \| (.*?) \|", page, re.M))
+    settings = Settings(make_url("postgresql://"))
+    defaults = {
+        each.name: _shown(getattr(settings, each.name))
+        for each in fields(settings)
+        if each.name != "url"
+    }
+    # What these are without a setting follows from the app.
+    assert documented.pop("url") and documented.pop("app") and defaults.pop("app") == "none"
+    assert {name: text.strip("`") for name, text in documented.items()} == defaults
+
+
+def _shown(default: Any) -> str:
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, int | float):
+        return f"{default:.15g}"
+    return default if isinstance(default, str) and default else ", ".join(default) or "none"
+
+
+def test_every_part_that_a_page_asks_for_is_generated(generate: ModuleType) -> None:
+    marks = [mark for page in DOCS.rglob("*.md")
+             for mark in re.findall(r"<!-- generated: (\w+) -->", page.read_text())]  # fmt: skip
+    assert sorted(marks) == sorted(generate.PARTS)
