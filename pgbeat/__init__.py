@@ -9,6 +9,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from pgbeat.concurrency import ConcurrencyPolicy as ConcurrencyPolicy
     from pgbeat.concurrency import concurrency_policy as concurrency_policy
     from pgbeat.direct import run_direct as run_direct
@@ -103,6 +105,14 @@ def connect_integrations() -> None:
     Called by what sends their signals: it lies below the integrations, and can't import them.
     """
     import_module("pgbeat.integrations.django").connect()
+
+
+def settle_discarded(connection: "Connection") -> None:
+    """Ends the jobs whose messages the open transaction has discarded, if they stand alone.
+
+    It is here for the broker, which knows nothing of jobs.
+    """
+    import_module("pgbeat.discarded").settle_own(connection)
 
 
 def _on_celeryd_init(instance: Any, **kwargs: Any) -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from pgbeat import discards, jobs, lifecycle, losses, message_ends, piecewise, workers
+from pgbeat import discarded, jobs, lifecycle, losses, message_ends, piecewise, workers
 from pgbeat.jobs import Ended
 from pgbeat.losses import Line, Loss
 from pgbeat.publisher import Publisher, TransactionPublisher
@@ -67,10 +67,10 @@ class Vanished:
 
     def _end_discarded(self, connection: Connection, publisher: TransactionPublisher) -> Lanes:
         """Ends jobs whose message was purged or expired, which could not be ended with it."""
-        found = discards.waiting(connection, self._namespace)
+        found = discarded.waiting(connection, self._namespace)
 
         def part(some: Sequence[str]) -> Lanes:
-            ended = discards.settle(connection, some)
+            ended = discarded.settle(connection, some)
             return _follow(connection, publisher, ended)
 
         return set().union(*piecewise.in_transactions(connection, found, part))
@@ -129,7 +129,7 @@ def _end_expired(
     connection: Connection, publisher: TransactionPublisher, expired: Sequence[str]
 ) -> Lanes:
     def part(some: Sequence[str]) -> Lanes:
-        error = discards.why("expired", None)
+        error = discarded.why("expired", None)
         ended = jobs.end(connection, some, "cancelled", error, of=_WAITING)
         return _follow(connection, publisher, ended)
 
