@@ -23,9 +23,9 @@ from pgbeat.attempts import Attempt
 from pgbeat.config import Settings
 from pgbeat.jobs import Ended
 from pgbeat.messages import Statement
+from pgbeat.prepared import Wire
 from pgbeat.publisher import Publisher, publisher
 from pgbeat.recovery import Told
-from pgbeat.transport.wire import Wire
 
 Shape = Callable[[dict[str, Any]], dict[str, Any]]
 #: A lane, by its namespace and its name.

@@ -11,8 +11,8 @@ from sqlalchemy import Connection, event, text
 from pgbeat import consumers, db, queues
 from pgbeat.config import postgres_url
 from pgbeat.messages import BrokerTables, Message, Statement
+from pgbeat.prepared import Wire, array
 from pgbeat.transport.claims import Delivery, deliveries
-from pgbeat.transport.wire import Wire, array
 from tests.processes import until
 
 TABLES = BrokerTables()

@@ -9,8 +9,8 @@ from collections import deque
 
 from pgbeat import message_ends
 from pgbeat.messages import BrokerTables
+from pgbeat.prepared import array
 from pgbeat.transport.claims import Request
-from pgbeat.transport.wire import array
 
 #: Messages in one statement.
 _BATCH = 10_000

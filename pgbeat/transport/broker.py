@@ -17,10 +17,10 @@ from sqlalchemy.engine import URL
 from pgbeat import consumers, db, migrate, own_sessions, queues, same_database
 from pgbeat.config import place
 from pgbeat.messages import Message
+from pgbeat.prepared import Wire
 from pgbeat.transport.claims import Delivery, deliveries
 from pgbeat.transport.options import Options
 from pgbeat.transport.session import Session
-from pgbeat.transport.wire import Wire
 
 logger = logging.getLogger("pgbeat.transport")
 

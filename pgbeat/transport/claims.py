@@ -12,9 +12,9 @@ from typing import NamedTuple, Protocol
 from psycopg.pq.abc import PGresult
 
 from pgbeat.messages import BrokerTables, Statement
+from pgbeat.prepared import Parameter, array
 from pgbeat.transport.lease import lapsed
 from pgbeat.transport.watches import Watches
-from pgbeat.transport.wire import Parameter, array
 
 #: Claims from the queues' start may take this part of the time, while there are more of them than
 #: that; the others go on where the last one ended. After so many seconds there is one anyhow.

@@ -23,13 +23,13 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat import consumers, db, leases
 from pgbeat import queues as broker_queues
 from pgbeat.messages import Statement
+from pgbeat.prepared import Wire, array
 from pgbeat.transport.acks import Acks
 from pgbeat.transport.chores import Chores
 from pgbeat.transport.claims import Claims, Delivery, Intake, Request, claimed
 from pgbeat.transport.lease import Lease
 from pgbeat.transport.leftovers import Leftovers
 from pgbeat.transport.watches import Left, Watches
-from pgbeat.transport.wire import Wire, array
 
 if TYPE_CHECKING:
     from pgbeat.transport.broker import Broker

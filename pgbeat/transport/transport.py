@@ -17,12 +17,12 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from pgbeat import db, queues
 from pgbeat.config import postgres_url, redacted
 from pgbeat.errors import SchemaError
+from pgbeat.prepared import readable
 from pgbeat.transport import broker as brokers
 from pgbeat.transport import elsewhere
 from pgbeat.transport.channel import Channel
 from pgbeat.transport.options import Options
 from pgbeat.transport.session import Session
-from pgbeat.transport.wire import readable
 
 #: Messages are delivered for this long before the event loop has its turn again.
 _SLICE = 0.005
