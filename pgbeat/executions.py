@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from pgbeat.db import recordset
 from pgbeat.errors import NotFound
 from pgbeat.jobs import ENDING, OUTCOME, REASON, RETRY, Ended, of_known
-from pgbeat.messages import Statement
+from pgbeat.prepared import Statement
 from pgbeat.tables import executions
 
 State = Literal["running", "completed", "failed", "cancelled", "skipped"]

@@ -22,8 +22,7 @@ from pgbeat.allotment import Allotted
 from pgbeat.attempts import Attempt
 from pgbeat.config import Settings
 from pgbeat.jobs import Ended
-from pgbeat.messages import Statement
-from pgbeat.prepared import Wire
+from pgbeat.prepared import PreparedConnection, Statement
 from pgbeat.publisher import Publisher, publisher
 from pgbeat.recovery import Told
 
@@ -53,7 +52,7 @@ class Ledger:
         self._pid = os.getpid()
         self._engine: Engine | None = None
         self._connection: Connection | None = None
-        self._wire: Wire
+        self._prepared: PreparedConnection
         self._published: Publisher | None = None
 
     # ----- the connection
@@ -78,7 +77,7 @@ class Ledger:
             db.close(connection)
             raise
         self._connection = connection
-        self._wire = Wire(db.driver(connection), prepares=own)
+        self._prepared = PreparedConnection(db.driver(connection), prepares=own)
         return connection
 
     @property
@@ -160,7 +159,7 @@ class Ledger:
     def _record(self, told: Iterable[tuple[Statement, bytes]]) -> list[Ended]:
         ended: list[Ended] = []
         for statement, documents in told:
-            ended += _ended(self._wire.run(statement, documents))
+            ended += _ended(self._prepared.run(statement, documents))
         return ended
 
     def _commit(self, write: Callable[[], list[Ended]]) -> set[Lane]:
@@ -181,16 +180,16 @@ class Ledger:
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """As `db.transaction`, with less Python around it."""
-        wire = self._wire
-        wire.run(_BEGIN)
+        prepared = self._prepared
+        prepared.run(_BEGIN)
         try:
             db.configure_transaction(self.open())
             yield
         except BaseException:
-            if wire.is_alive():
-                wire.run(_ROLLBACK)
+            if prepared.is_alive():
+                prepared.run(_ROLLBACK)
             raise
-        wire.run(_COMMIT)
+        prepared.run(_COMMIT)
 
 
 _CANCELLED = text(

@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from hashlib import sha256
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -16,6 +15,7 @@ from sqlalchemy.sql.elements import TextClause
 from pgbeat import message_ends
 from pgbeat.db import recordset
 from pgbeat.errors import SchemaError
+from pgbeat.prepared import Statement
 
 _quote = postgresql.dialect().identifier_preparer.quote  # type: ignore[no-untyped-call]
 
@@ -108,21 +108,6 @@ def _job_id(text: Any) -> str | None:
         return str(UUID(text))
     except (ValueError, TypeError, AttributeError):
         return None
-
-
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """A statement with parameters $1, $2, … that sessions prepare by its name."""
-
-    label: str
-    sql: str
-    #: The label and a hash of the SQL: a session that a pooler hands to several apps may have the
-    #: same statement under this name, but never another one.
-    name: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        digest = sha256(self.sql.encode()).hexdigest()[:16]
-        object.__setattr__(self, "name", f"pgbeat_{self.label}_{digest}")
 
 
 @dataclass(frozen=True)

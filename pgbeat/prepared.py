@@ -7,6 +7,8 @@ the server works.
 
 import select
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import psycopg
@@ -15,9 +17,23 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 from pgbeat import db
-from pgbeat.messages import Statement
 
 Parameter = bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement with parameters $1, $2, … that sessions prepare by its name."""
+
+    label: str
+    sql: str
+    #: The label and a hash of the SQL: a session that a pooler hands to several apps may have the
+    #: same statement under this name, but never another one.
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        digest = sha256(self.sql.encode()).hexdigest()[:16]
+        object.__setattr__(self, "name", f"pgbeat_{self.label}_{digest}")
 
 
 def array(numbers: Sequence[int]) -> bytes:
@@ -39,7 +55,7 @@ def readable(files: Sequence[int], seconds: float) -> list[int]:
     return [file for file, _ in poll.poll(seconds * 1000)]
 
 
-class Wire:
+class PreparedConnection:
     """One session. Not for two threads at once."""
 
     def __init__(

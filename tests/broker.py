@@ -10,8 +10,8 @@ from sqlalchemy import Connection, event, text
 
 from pgbeat import consumers, db, queues
 from pgbeat.config import postgres_url
-from pgbeat.messages import BrokerTables, Message, Statement
-from pgbeat.prepared import Wire, array
+from pgbeat.messages import BrokerTables, Message
+from pgbeat.prepared import PreparedConnection, Statement, array
 from pgbeat.transport.claims import Delivery, deliveries
 from tests.processes import until
 
@@ -49,7 +49,7 @@ class Claimant:
         self, connection: Connection, tables: BrokerTables = TABLES, lease: float | None = None
     ) -> None:
         self.connection, self.tables = connection, tables
-        self.wire = Wire(db.driver(connection))
+        self.prepared = PreparedConnection(db.driver(connection))
         self.id = consumers.register(connection, tables, "tests", lease)
         claims = (tables.claim, tables.claim_on, tables.claim_leased, tables.claim_leased_on)
         self._claim, self._claim_on = claims[:2] if lease is None else claims[2:]
@@ -61,12 +61,12 @@ class Claimant:
     def begin_claim(self, queue: str) -> None:
         """Sends a claim, whose answer `end_claim` waits for."""
         ids = array([queue_id(self.connection, queue, self.tables)])
-        self.wire.send(self._claim, ids, b"1", b"%d" % self.id, b"{}")
-        self.wire.flush()
+        self.prepared.send(self._claim, ids, b"1", b"%d" % self.id, b"{}")
+        self.prepared.flush()
 
     def end_claim(self) -> list[Delivery]:
         """What was claimed."""
-        return deliveries(self.wire.finish())
+        return deliveries(self.prepared.finish())
 
     def take(self, *queues: str, at_most: int = 1000, acked: Sequence[int] = ()) -> list[Delivery]:
         """Takes from the queues for good, and acknowledges."""
@@ -78,12 +78,12 @@ class Claimant:
         priorities, lowest = array([m[1] for m in marks]), array([m[2] for m in marks])
         number, mine = b"%d" % at_most, b"%d" % self.id
         return deliveries(
-            self.wire.run(self._claim_on, ids, number, mine, b"{}", priorities, lowest)
+            self.prepared.run(self._claim_on, ids, number, mine, b"{}", priorities, lowest)
         )
 
     def ack(self, *messages: int) -> int:
         """Acknowledges; how many messages that deleted."""
-        result = self.wire.run(self.tables.ack, array(messages), b"%d" % self.id)
+        result = self.prepared.run(self.tables.ack, array(messages), b"%d" % self.id)
         return result.command_tuples or 0
 
     def _run(
@@ -91,7 +91,7 @@ class Claimant:
     ) -> list[Delivery]:
         ids = array([queue_id(self.connection, queue, self.tables) for queue in queues])
         mine = b"%d" % self.id
-        return deliveries(self.wire.run(statement, ids, b"%d" % most, mine, array(acked)))
+        return deliveries(self.prepared.run(statement, ids, b"%d" % most, mine, array(acked)))
 
     def listen(self, *queues: str) -> None:
         """Listens to what is told of queues, or of everything."""
@@ -102,7 +102,7 @@ class Claimant:
     def heard(self) -> list[str]:
         """What it was told since it was last asked, by now."""
         self.connection.execute(text("SELECT 1"))
-        return [payload for _, payload in self.wire.notifications()]
+        return [payload for _, payload in self.prepared.notifications()]
 
     def waits(self, *queues: str) -> set[str]:
         """Waits for messages in the queues; those of which it will be told."""

@@ -675,9 +675,9 @@ def test_no_wake_up_is_ever_lost(opened: Sessions, connection: Connection) -> No
     def wait(own: Claimant) -> bool:
         """Sleeps until it is told of a message, or the test ends."""
         while not stop.is_set():
-            select.select([own.wire], [], [], 0.1)
-            own.wire.poll()
-            if own.wire.notifications():
+            select.select([own.prepared], [], [], 0.1)
+            own.prepared.poll()
+            if own.prepared.notifications():
                 return True
         return False
 

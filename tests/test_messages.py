@@ -13,7 +13,8 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import ProgrammingError
 
 from pgbeat import consumers, db, dead_letters, queues
-from pgbeat.messages import JOB_HEADER, BrokerTables, Message, Statement, message
+from pgbeat.messages import JOB_HEADER, BrokerTables, Message, message
+from pgbeat.prepared import Statement
 from tests.broker import (
     TABLES,
     Plans,
@@ -158,7 +159,7 @@ def test_a_priority_is_at_most_the_queues(connection: Connection) -> None:
 
 def test_one_is_put_as_a_batch_is(opened: Sessions, connection: Connection) -> None:
     """The statement of a single publish makes the row that a batch of one makes."""
-    wire, hour = opened.consumer().wire, later(connection, "1 hour")
+    prepared, hour = opened.consumer().prepared, later(connection, "1 hour")
     queues.declare(connection, TABLES, "q", arguments={"x-max-priority": 4, "x-message-ttl": 5000})
     many = [Message("q", "m"), Message("q", "m", 9, hour, 70, job_id=str(uuid.uuid4()))]
     TABLES.put(connection, many)
@@ -167,7 +168,7 @@ def test_one_is_put_as_a_batch_is(opened: Sessions, connection: Connection) -> N
         ttl = b"%d" % m.ttl if m.ttl else None
         job = m.job_id.encode() if m.job_id else None
         parameters = (b"q", b"m", b"%d" % m.priority, eta, ttl, None, job)
-        assert wire.run(TABLES.put_one, *parameters).command_tuples == 1
+        assert prepared.run(TABLES.put_one, *parameters).command_tuples == 1
     batch1, batch2, one1, one2 = rows(
         connection,
         "SELECT visible, payload, version, priority, available_at, deliveries, redelivered, "
@@ -180,7 +181,7 @@ def test_one_is_put_as_a_batch_is(opened: Sessions, connection: Connection) -> N
 
 def test_one_for_a_missing_queue_is_not_put(opened: Sessions) -> None:
     consumer = opened.consumer()
-    result = consumer.wire.run(TABLES.put_one, b"none", b"m", b"0", None, None, None, None)
+    result = consumer.prepared.run(TABLES.put_one, b"none", b"m", b"0", None, None, None, None)
     assert result.command_tuples == 0
     assert rows(consumer.connection, "SELECT FROM {message}") == []
 
@@ -203,8 +204,8 @@ def test_one_commits_as_told(opened: Sessions) -> None:
     queues.declare_exchange(consumer.connection, TABLES, "x", "fanout")
     queues.bind(consumer.connection, TABLES, "q", "x", "", "fanout")
     for value, seen in ((b"off", "off"), (b"local", "local"), (None, "on")):
-        consumer.wire.run(TABLES.put_one, b"q", b"m", b"0", None, None, value, None)
-        consumer.wire.run(TABLES.route_one, b"x", b"m", b"0", None, None, value, None, b"")
+        consumer.prepared.run(TABLES.put_one, b"q", b"m", b"0", None, None, value, None)
+        consumer.prepared.run(TABLES.route_one, b"x", b"m", b"0", None, None, value, None, b"")
         found = driver.execute("DELETE FROM commits RETURNING value").fetchall()
         assert found == [(seen,), (seen,)]
         assert driver.execute("SHOW synchronous_commit").fetchone() == ("on",)
@@ -308,7 +309,7 @@ def test_an_exchange_reaches_each_bound_queue_once(opened: Sessions) -> None:
         after = Counter(depths(consumer.connection))
         assert after - before == Counter(reached), (exchange, key)
         one = (exchange.encode(), b"m", b"0", None, None, None, None, key.encode())
-        assert consumer.wire.run(TABLES.route_one, *one).command_tuples == len(reached)
+        assert consumer.prepared.run(TABLES.route_one, *one).command_tuples == len(reached)
         assert Counter(depths(consumer.connection)) - after == Counter(reached), (exchange, key)
 
 
@@ -322,7 +323,7 @@ def test_what_is_routed_obeys_each_queue(opened: Sessions) -> None:
         queues.bind(connection, TABLES, name, "x", "", "fanout")
     TABLES.put(connection, [Message(None, "m", priority=7, exchange="x")])
     one = (b"x", b"m", b"7", None, None, None, None, b"")
-    consumer.wire.run(TABLES.route_one, *one)
+    consumer.prepared.run(TABLES.route_one, *one)
     found = rows(
         connection,
         "SELECT q.name, m.priority, extract(epoch FROM m.expires_at - m.enqueued_at)::int "
@@ -525,7 +526,7 @@ def test_a_role_that_lacks_nothing_can_publish(opened: Sessions, connection: Con
         assert TABLES.missing_privileges(consumer.connection) == []
         put(consumer.connection, "q", "m", available_at=later(connection, "1 second"))
         TABLES.put(consumer.connection, [Message(None, "m", exchange="x")])
-        consumer.wire.run(TABLES.put_one, b"q", b"m", b"0", None, None, None, None)
+        consumer.prepared.run(TABLES.put_one, b"q", b"m", b"0", None, None, None, None)
         assert depths(connection) == {"q": 1}
     finally:
         connection.execute(text(f"DROP OWNED BY {role}"))
@@ -605,7 +606,7 @@ def test_a_session_may_lose_its_connection_in_a_claim(opened: Sessions, database
         other.execute("SELECT pg_terminate_backend(%s)", [pid])
         with pytest.raises(psycopg.OperationalError):
             mine = b"%d" % consumer.id
-            consumer.wire.run(TABLES.claim, b"{%d}" % queue, b"100", mine, b"{}")
+            consumer.prepared.run(TABLES.claim, b"{%d}" % queue, b"100", mine, b"{}")
         assert other.execute("SELECT count(*) FROM kombu_message WHERE visible").fetchone() == (
             100,
         )

@@ -11,7 +11,7 @@ from sqlalchemy import text
 
 from pgbeat import db
 from pgbeat.config import postgres_url
-from pgbeat.messages import Statement
+from pgbeat.prepared import Statement
 from tests.poolers import needs_pgbouncer, pooler
 
 Sql = Callable[..., list[tuple[Any, ...]]]

@@ -140,7 +140,7 @@ def test_a_fork_that_calls_no_hooks_ends_with_its_parent(connect: Connect, sql: 
             os._exit(0)
     try:
         os.read(ready[0], 1)
-        connection.transport._session.wire.pgconn.finish()  # as if the parent were gone
+        connection.transport._session.prepared.pgconn.finish()  # as if the parent were gone
         until(lambda: (consumer,) in sql("SELECT pgbeat.dead_consumers()"))
     finally:
         os.write(go_on[1], b"\0")

@@ -17,7 +17,7 @@ from sqlalchemy.engine import URL
 from pgbeat import consumers, db, migrate, own_sessions, queues, same_database
 from pgbeat.config import place
 from pgbeat.messages import Message
-from pgbeat.prepared import Wire
+from pgbeat.prepared import PreparedConnection
 from pgbeat.transport.claims import Delivery, deliveries
 from pgbeat.transport.options import Options
 from pgbeat.transport.session import Session
@@ -34,7 +34,7 @@ class Working(NamedTuple):
     """The working connection, for SQLAlchemy and without it."""
 
     connection: Connection
-    wire: Wire
+    prepared: PreparedConnection
 
 
 class Broker:
@@ -73,7 +73,7 @@ class Broker:
         """
         check_process()
         with self.lock:
-            if self._working is None or not self._working.wire.is_alive():
+            if self._working is None or not self._working.prepared.is_alive():
                 self._drop()
                 self._working = self._connect()
             try:
@@ -99,7 +99,7 @@ class Broker:
         except BaseException:
             db.close(connection)
             raise
-        return Working(connection, Wire(db.driver(connection), prepares, isolates))
+        return Working(connection, PreparedConnection(db.driver(connection), prepares, isolates))
 
     def end_leases(self, connection: Connection) -> None:
         """Ends the leases of this process's former consumers. Their queues would be refused to its
@@ -190,8 +190,8 @@ class Broker:
     def ask(self, function: Callable[..., Any], *args: Any) -> Any:
         """Calls a function of the domain that is a single statement: without a transaction around
         it, one round trip instead of three."""
-        with self.work() as (connection, wire):
-            if wire.isolates:
+        with self.work() as (connection, prepared):
+            if prepared.isolates:
                 with db.transaction(connection):
                     return function(connection, self.tables, *args)
             return function(connection, self.tables, *args)
@@ -213,12 +213,12 @@ class Broker:
         ]
         if routed:
             parameters.append(message.routing_key.encode())
-        with self.work() as (_, wire):
-            count = _count(wire.run(statement, *parameters))
+        with self.work() as (_, prepared):
+            count = _count(prepared.run(statement, *parameters))
             if count == 0 and message.queue is not None:
                 # As kombu's virtual transports do it: a queue is there when it is first used.
                 self.do(queues.declare, message.queue)
-                count = _count(wire.run(statement, *parameters))
+                count = _count(prepared.run(statement, *parameters))
             elif count == 0 and transient and not self.do(queues.is_bound, message.exchange):
                 # Events, mostly: once they are wanted, those of half a second may be missed.
                 self._unbound[message.exchange] = time.monotonic() + _UNBOUND
@@ -231,15 +231,15 @@ class Broker:
 
     def take(self, queue: int) -> Delivery | None:
         """Takes the queue's next message for good."""
-        with self.work() as (_, wire):
-            found = deliveries(wire.run(self.tables.take, b"{%d}" % queue, b"1", b"0", b"{}"))
+        with self.work() as (_, prepared):
+            found = deliveries(prepared.run(self.tables.take, b"{%d}" % queue, b"1", b"0", b"{}"))
         return found[0] if found else None
 
     def disown(self) -> None:
         """Lets go of the sockets without a word to the server: they are another process's too."""
-        sockets = [self._working.wire.fileno()] if self._working is not None else []
+        sockets = [self._working.prepared.fileno()] if self._working is not None else []
         if self._session is not None:
-            sockets += [self._session.wire.fileno(), *self._session.files]
+            sockets += [self._session.prepared.fileno(), *self._session.files]
         nowhere = os.open(os.devnull, os.O_RDWR)
         for file in sockets:
             with suppress(OSError):

@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 
 from psycopg.pq.abc import PGresult
 
-from pgbeat.messages import BrokerTables, Statement
-from pgbeat.prepared import Parameter, array
+from pgbeat.messages import BrokerTables
+from pgbeat.prepared import Parameter, Statement, array
 from pgbeat.transport.lease import lapsed
 from pgbeat.transport.watches import Watches
 

@@ -22,8 +22,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat import consumers, db, leases
 from pgbeat import queues as broker_queues
-from pgbeat.messages import Statement
-from pgbeat.prepared import Wire, array
+from pgbeat.prepared import PreparedConnection, Statement, array
 from pgbeat.transport.acks import Acks
 from pgbeat.transport.chores import Chores
 from pgbeat.transport.claims import Claims, Delivery, Intake, Request, claimed
@@ -99,7 +98,9 @@ class Session:
         else:
             self._lease = Lease(broker, self.id, lease, self._end)
         isolates = lease is not None and not db.isolate(connection)
-        self.wire = Wire(db.driver(connection), prepares=self._listens, isolates=isolates)
+        self.prepared = PreparedConnection(
+            db.driver(connection), prepares=self._listens, isolates=isolates
+        )
         self._acks = Acks(broker.tables, self.id)
         self._claims = Claims(broker.tables, self.id, self._watches, is_leased=lease is not None)
         self._leftovers = Leftovers()
@@ -142,7 +143,7 @@ class Session:
         """Waits and listens no more for queues that are not consumed any more."""
         left, self._left = self._left, []
         if awaited := [queue for each in left for queue in each.awaited]:
-            self.wire.run(_LEAVE, array(awaited))
+            self.prepared.run(_LEAVE, array(awaited))
         if left:
             self._listen("UNLISTEN", [queue for each in left for queue in each.queues])
 
@@ -179,7 +180,7 @@ class Session:
             return False
         if self.lost is None and self.lock.acquire(blocking=False):
             try:
-                if not self.wire.is_alive():
+                if not self.prepared.is_alive():
                     self._fail(psycopg.OperationalError("the server closed the connection"))
                 elif self.hear():
                     self.wake()  # a thread that waits for the socket finds nothing there any more
@@ -226,13 +227,13 @@ class Session:
 
     def _flush_acks(self) -> None:
         while (request := self._acks.next(at_once=True)) is not None:
-            self.wire.run(request.statement, *request.parameters)
+            self.prepared.run(request.statement, *request.parameters)
 
     def claim_one(self, queue: int) -> Delivery | None:
         """Claims the queue's next message (`basic_get`)."""
         with self.alone():
             statement, parameters = self._claims.one(queue, self._acks.take_plain())
-            found = claimed(self.wire.run(statement, *parameters))
+            found = claimed(self.prepared.run(statement, *parameters))
         return found[0] if found else None
 
     def requeue(self, messages: Sequence[int], *, counts: bool = True) -> None:
@@ -362,7 +363,7 @@ class Session:
             request = self.next_step()
             if request is None:
                 return False
-            request.done(self.wire.run(request.statement, *request.parameters))
+            request.done(self.prepared.run(request.statement, *request.parameters))
         return True
 
     def send_step(self) -> None:
@@ -373,13 +374,13 @@ class Session:
 
     def _send(self, request: Request) -> None:
         self._request = request
-        self.wire.send(request.statement, *request.parameters)
-        self.wire.flush()
+        self.prepared.send(request.statement, *request.parameters)
+        self.prepared.flush()
 
     def read(self) -> None:
         """Reads what has come from the server."""
         with _Guarded(self):
-            result = self.wire.poll()
+            result = self.prepared.poll()
             if result is not None and self._request is not None:
                 request, self._request = self._request, None
                 request.done(result)
@@ -387,7 +388,7 @@ class Session:
     def hear(self) -> bool:
         """Takes note of the notifications that came with answers; whether there were any. The lock
         is held."""
-        heard = self.wire.notifications()
+        heard = self.prepared.notifications()
         for channel, payload in heard:
             if channel == consumers.CHANNEL:
                 if payload == "bindings":
@@ -404,7 +405,7 @@ class Session:
         """Waits for the end of what was sent. The lock is held."""
         if self._request is not None:
             request, self._request = self._request, None
-            request.done(self.wire.finish())
+            request.done(self.prepared.finish())
 
     # ----- waiting
 

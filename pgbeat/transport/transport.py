@@ -177,7 +177,7 @@ class Transport(stock.Transport):
             self._close_file()
             # A number of its own: another connection of this process may be waiting for the same
             # socket, or close it.
-            self._file = os.dup(session.wire.fileno())
+            self._file = os.dup(session.prepared.fileno())
             session.files.add(self._file)
             self._session = session
             session.add_waker(self.wake)
