@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from alembic.config import Config
 
 #: The oldest schema that this program can use: the version before its own, so that it may be
-#: installed before `pgbeat migrate` runs. (Not so for 0006, the first that this rule holds for.)
-OLDEST = "0006"
+#: installed before `pgbeat migrate` runs. (The baseline has none before it.)
+OLDEST = "0001"
 #: Migrations run one at a time under this lock, whoever starts them ("pgbeat" in ASCII).
 MIGRATION_LOCK = 0x706762656174
 
-# It tells every step at INFO, in whatever process comes first.
+# It logs every step at INFO, in whatever process comes first.
 logging.getLogger("alembic").setLevel(logging.WARNING)
 
 #: Seconds for which a table that is in use is waited for, and for which that is tried again.
@@ -56,10 +56,13 @@ def newest() -> str:
 
 
 class Installed(NamedTuple):
-    """The database's schema: its version, and the oldest version whose programs may use it."""
+    """The database's schema: its version, and the oldest version whose programs may use it.
+
+    `oldest_program` is `None` if a build before the baseline made the schema.
+    """
 
     version: str
-    minimum: str | None
+    oldest_program: str | None
 
 
 def installed(connection: Connection) -> Installed | None:
@@ -71,9 +74,9 @@ def installed(connection: Connection) -> Installed | None:
     return None if row is None else Installed(*row)
 
 
-# As JSON, because schemas up to 0005 don't have the column.
+# As JSON, because schemas of builds before the baseline don't have the column.
 _INSTALLED = text(
-    "SELECT version_num, to_jsonb(m) ->> 'minimum' FROM pgbeat.migrations m "
+    "SELECT version_num, to_jsonb(m) ->> 'oldest_program' FROM pgbeat.migrations m "
     "ORDER BY version_num DESC LIMIT 1"
 )
 
@@ -93,18 +96,28 @@ def check(connection: Connection) -> Installed:
     found = installed(connection)
     if found is None:
         raise SchemaError("the database has no pgbeat schema; run `pgbeat migrate`")
-    if found.version in known():
-        if found.version < OLDEST:
-            raise SchemaError(
-                f"the database's pgbeat schema is {found.version}, this pgbeat needs {OLDEST} or "
-                "newer; run `pgbeat migrate`"
-            )
-    elif found.minimum is None or found.minimum > newest():
+    _refuse_foreign(found)
+    if found.version < OLDEST:
         raise SchemaError(
-            f"the database's pgbeat schema is {found.version}, which admits programs from "
-            f"{found.minimum or found.version} on, and this pgbeat is {newest()}; upgrade pgbeat"
+            f"the database's pgbeat schema is {found.version}, this pgbeat needs {OLDEST} or "
+            "newer; run `pgbeat migrate`"
         )
     return found
+
+
+def _refuse_foreign(found: Installed) -> None:
+    """Raises `SchemaError` on a schema that this program can neither use nor upgrade."""
+    if found.oldest_program is None:
+        raise SchemaError(
+            f"the database's pgbeat schema ({found.version}) was made by a build before the first "
+            "release and can't be upgraded; drop the schema pgbeat and the broker's tables "
+            "(kombu_…), then run `pgbeat migrate`"
+        )
+    if found.oldest_program > newest():
+        raise SchemaError(
+            f"the database's pgbeat schema is {found.version}, which admits programs from "
+            f"{found.oldest_program} on, and this pgbeat is {newest()}; upgrade pgbeat"
+        )
 
 
 def upgrade(
@@ -117,7 +130,7 @@ def upgrade(
     Where another transaction keeps it from a table, it lets the running programs go on, and tries
     again for a minute; then it raises `SchemaError`.
     Leaves a newer schema that admits this program as it is; raises `SchemaError` on one that
-    doesn't.
+    doesn't, and on one of a build before the baseline.
     """
     engine = db.engine(url, "pgbeat migrate")
     give_up_at = time.monotonic() + _PATIENCE
@@ -148,10 +161,12 @@ def _upgrade(
     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
     # The programs that are running queue up behind a lock that is waited for.
     connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}s'"))
-    before = current(connection)
-    if before is not None and before not in known():
-        check(connection)
-        return before, before
+    found = installed(connection)
+    before = None if found is None else found.version
+    if found is not None:
+        _refuse_foreign(found)
+        if found.version > newest():
+            return found.version, found.version
     connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
     config = _config()
     config.attributes["connection"] = connection

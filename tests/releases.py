@@ -1,12 +1,7 @@
-"""Other versions of pgbeat: of a commit, and ones whose newest migration is another."""
+"""Other versions of pgbeat: those whose newest migration is another."""
 
 import shutil
-import subprocess
-import tarfile
-from io import BytesIO
 from pathlib import Path
-
-import pytest
 
 from pgbeat import migrate
 from tests.processes import ROOT
@@ -45,19 +40,19 @@ def copy_migrations(folder: Path, *, newest: str = "9999") -> Path:
     return copied
 
 
-def next_version(folder: Path, *statements: str) -> str:
-    """Puts the package as its next version would be into a folder; returns the schema's version."""
-    package = shutil.copytree(ROOT / "pgbeat", folder / "pgbeat", ignore=_CACHES)
-    return add_migration(Path(package) / "migrations", *statements)
+def this_version(folder: Path) -> Path:
+    """Puts the package as it is into a folder; returns where it is."""
+    return Path(shutil.copytree(ROOT / "pgbeat", folder / "pgbeat", ignore=_CACHES))
 
 
-def version_of(commit: str, folder: Path) -> None:
-    """Puts the package as it was at a commit into a folder; skips where git doesn't have it."""
-    try:
-        archive = subprocess.run(
-            ["git", "archive", commit, "pgbeat"], cwd=ROOT, capture_output=True, check=True
-        ).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"needs a git history with commit {commit}: {error}")
-    with tarfile.open(fileobj=BytesIO(archive)) as files:
-        files.extractall(folder, filter="data")
+def next_version(folder: Path, *statements: str, needs_it: bool = False) -> str:
+    """Puts the package as its next version would be into a folder; returns the schema's version.
+
+    With `needs_it` that version can't use the schema of today.
+    """
+    package = this_version(folder)
+    revision = add_migration(package / "migrations", *statements)
+    if needs_it:
+        module = package / "migrate.py"
+        module.write_text(f'{module.read_text()}\nOLDEST = "{revision}"\n')
+    return revision

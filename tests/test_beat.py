@@ -237,7 +237,7 @@ def test_a_missing_schema_ends_it_with_a_plain_line(
 
 
 def test_a_newer_schema_ends_it_with_a_plain_line(processes: Processes, sql: Sql) -> None:
-    sql("UPDATE pgbeat.migrations SET version_num = '9999', minimum = '9999'")
+    sql("UPDATE pgbeat.migrations SET version_num = '9999', oldest_program = '9999'")
     beat = processes.beat()
     assert beat.wait(30) == 1
     assert "schema is 9999, which admits programs from 9999 on" in beat.output

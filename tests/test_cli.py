@@ -303,12 +303,12 @@ def test_migrate(empty_database: str) -> None:
         0, f"The schema is at {newest}, the newest version.\n",
     )  # fmt: skip
     assert read(empty_database, "migrate", "--check") == {
-        "current": newest, "newest": newest, "minimum": "0006", "usable": True,
+        "current": newest, "newest": newest, "minimum": "0001", "usable": True,
     }  # fmt: skip
 
 
 def test_a_schema_from_the_future(database: str, sql: Sql) -> None:
-    sql("UPDATE pgbeat.migrations SET version_num = '9999', minimum = '9999'")
+    sql("UPDATE pgbeat.migrations SET version_num = '9999', oldest_program = '9999'")
     for command in (["migrate"], ["migrate", "--check"]):
         said = refused(run(database, *command), 1)
         assert "9999, which admits programs from 9999 on" in said

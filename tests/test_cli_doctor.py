@@ -66,7 +66,7 @@ def test_no_schema(empty_database: str) -> None:
 
 
 def test_another_schema(database: str, sql: Sql) -> None:
-    sql("UPDATE pgbeat.migrations SET version_num = '9999', minimum = '9999'")
+    sql("UPDATE pgbeat.migrations SET version_num = '9999', oldest_program = '9999'")
     assert checked(database)["schema"].advice == "Upgrade pgbeat."
 
 

@@ -150,50 +150,6 @@ def test_rows_survive_an_upgrade(engine: Engine, next_release: Release) -> None:
         assert [tuple(row) for row in rows] == [("s", None)]
 
 
-def test_jobs_of_before_there_were_lanes(
-    engine: Engine, release_before: Callable[[str], Any]
-) -> None:
-    with release_before("0003"):
-        assert migrate.upgrade(engine.url) == (None, "0003")
-    with engine.begin() as connection:
-        connection.execute(text(BEFORE_LANES))
-    assert migrate.upgrade(engine.url) == ("0003", migrate.newest())
-    with engine.connect() as connection:
-        rows = connection.execute(text(
-            "SELECT state, namespace, dispatched_at IS NOT NULL, started_at = created_at, "
-            "finished_at = created_at, attempt, max_attempts FROM pgbeat.jobs ORDER BY task"
-        ))  # fmt: skip
-        assert [tuple(row) for row in rows] == [
-            ("pending", "default", True, None, None, 1, 1),
-            ("pending", "shop", True, None, None, 1, 1),
-            ("running", "default", True, True, None, 1, 1),  # a state written by hand
-            ("completed", "default", True, None, True, 1, 1),
-        ]
-        # A message of before is of no job that anybody could tell; the next one is.
-        assert connection.execute(text("SELECT payload, job_id FROM kombu_message")).all() == [
-            ("m", None)
-        ]
-    with engine.begin() as connection:  # the new ones wait until they are given to the broker
-        connection.execute(text(_A_JOB.format("'e'", "NULL", "'pending'")))
-        query = text("SELECT dispatched_at FROM pgbeat.jobs WHERE task = 'e'")
-        assert connection.scalar(query) is None
-
-
-_A_JOB = (
-    "INSERT INTO pgbeat.jobs (id, task, schedule_id, state, job_source, created_by, is_system_job) "
-    "VALUES (gen_random_uuid(), {}, {}, {}, 'system', 'me', true);"
-)
-BEFORE_LANES = f"""
-    INSERT INTO pgbeat.schedules (id, namespace, name, task, every)
-    OVERRIDING SYSTEM VALUE VALUES (7, 'shop', 's', 't', '1 hour');
-    {_A_JOB.format("'a'", "NULL", "'pending'")} {_A_JOB.format("'b'", "7", "'pending'")}
-    {_A_JOB.format("'c'", "NULL", "'running'")} {_A_JOB.format("'d'", "NULL", "'completed'")}
-    SELECT pgbeat.adopt_broker();
-    INSERT INTO kombu_queue (name) VALUES ('q');
-    INSERT INTO kombu_message (visible, payload, queue_id) SELECT true, 'm', id FROM kombu_queue;
-"""
-
-
 def test_ten_at_once_do_no_harm(engine: Engine) -> None:
     with ThreadPoolExecutor(10) as pool:
         results = list(pool.map(migrate.upgrade, [engine.url] * 10))
@@ -314,14 +270,47 @@ def test_a_schema_without_a_version_is_missing(engine: Engine) -> None:
 
 
 def test_a_schema_too_old_is_told_to_be_migrated(
-    engine: Engine, release_before: Callable[[str], Any]
+    engine: Engine, next_release: Release, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with release_before("0005"):
-        migrate.upgrade(engine.url)
+    old = migrate.newest()
+    migrate.upgrade(engine.url)
+    new = next_release("SELECT 1")
+    monkeypatch.setattr(migrate, "OLDEST", new)
     assert complaint(engine) == (
-        f"the database's pgbeat schema is 0005, this pgbeat needs {migrate.OLDEST} or newer; "
+        f"the database's pgbeat schema is {old}, this pgbeat needs {new} or newer; "
         "run `pgbeat migrate`"
     )
+    assert migrate.upgrade(engine.url) == (old, new)
+    with engine.connect() as connection:
+        assert migrate.check(connection).version == new
+
+
+@pytest.mark.parametrize(
+    ("version", "columns"), [("0001", ""), ("0003", ""), ("0006", ", '0006' AS minimum")]
+)
+def test_a_schema_of_a_build_before_the_baseline_is_refused(
+    engine: Engine, version: str, columns: str
+) -> None:
+    """Their versions are other schemas than those with the same numbers today."""
+    with engine.begin() as connection:
+        connection.execute(text("CREATE SCHEMA pgbeat"))
+        connection.execute(
+            text(f"CREATE TABLE pgbeat.migrations AS SELECT '{version}' AS version_num {columns}")
+        )
+        before = contents(connection)
+    sentence = (
+        f"the database's pgbeat schema ({version}) was made by a build before the first release "
+        "and can't be upgraded; drop the schema pgbeat and the broker's tables (kombu_…), then "
+        "run `pgbeat migrate`"
+    )
+    assert complaint(engine) == sentence
+    with pytest.raises(SchemaError) as raised:
+        migrate.upgrade(engine.url)
+    assert str(raised.value) == sentence
+    with engine.begin() as connection:
+        assert contents(connection) == before
+        connection.execute(text("DROP SCHEMA pgbeat CASCADE"))
+    assert migrate.upgrade(engine.url) == (None, migrate.newest())
 
 
 def test_a_program_may_use_the_schema_of_the_version_before(
@@ -353,7 +342,7 @@ def test_a_newer_schema_that_took_something_away_refuses_the_program(
     new = f"{int(old) + 1:04}"
     next_release(
         "ALTER TABLE pgbeat.audit DROP COLUMN origin",
-        f"UPDATE pgbeat.migrations SET minimum = '{new}'",
+        f"UPDATE pgbeat.migrations SET oldest_program = '{new}'",
     )
     migrate.upgrade(engine.url)
     sentence = (

@@ -1,4 +1,8 @@
-"""Version skew: programs and schemas that are one version apart run beside each other."""
+"""Version skew: programs and schemas that are one version apart run beside each other.
+
+There is no version before the baseline: the program of today is the older one, and the newer one
+has a migration more. From the first release on, the older one is better taken from its tag.
+"""
 
 import shutil
 import sys
@@ -7,15 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from pgbeat import db, migrate
-from pgbeat.config import postgres_url
+from pgbeat import migrate
 from tests import releases
 from tests.crew import Crew
 from tests.processes import ROOT, Process, until
 
-#: The version before: a commit whose newest migration is one that the schema of today admits. When
-#: the migrations are folded into one, take the commit that does it.
-BEFORE = "a7d08396e19dc4237dd41475e7d23866b628d612"
 #: What a later version may add.
 ADDED = [
     f"ALTER TABLE pgbeat.{table} ADD COLUMN added_later text DEFAULT 'x'"
@@ -102,7 +102,7 @@ def decides(versions: Versions, beat: Process) -> None:
 def test_the_version_before_goes_on_when_the_schema_is_upgraded(versions: Versions) -> None:
     """A worker that was there before, and a worker and a beat that come afterwards."""
     before, after = versions.version("before"), versions.version("next")
-    releases.version_of(BEFORE, before)
+    releases.this_version(before)
     newer = releases.next_version(after, *ADDED)
     worker = versions.worker_of(before)
     worker.says(" ready.", 60)
@@ -140,25 +140,33 @@ def test_the_next_version_runs_before_the_schema_is_upgraded(versions: Versions)
 
 
 @pytest.mark.slow
-def test_a_worker_waits_for_a_schema_that_is_too_old(
-    empty_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = postgres_url(empty_database)
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            migrate, "_FOLDER", releases.copy_migrations(tmp_path / "old", newest="0005")
-        )
-        migrate.upgrade(url)
-    versions = Versions(empty_database, tmp_path)
-    try:
-        here = versions.version("here")
-        (here / "pgbeat").symlink_to(ROOT / "pgbeat")
-        worker = versions.worker_of(here)
-        worker.says(f"this pgbeat needs {migrate.OLDEST} or newer; run `pgbeat migrate`", 60)
-        migrate.upgrade(url)
-        worker.says(" ready.", 60)
-        versions.expect_recorded(versions.launch("where", count=4), here)
-        with db.engine(url, "tests").connect() as connection:
-            assert migrate.current(connection) == migrate.newest()
-    finally:
-        versions.close()
+def test_a_worker_waits_for_a_schema_that_is_too_old(versions: Versions) -> None:
+    after = versions.version("next")
+    newer = releases.next_version(after, *ADDED, needs_it=True)
+    worker = versions.worker_of(after)
+    worker.says(f"this pgbeat needs {newer} or newer; run `pgbeat migrate`", 60)
+    beat = versions.beat_of(after)
+    assert beat.wait(60) == 1
+    assert f"this pgbeat needs {newer} or newer; run `pgbeat migrate`" in beat.output
+
+    versions.migrate_by(after)
+    worker.says(" ready.", 60)
+    versions.expect_recorded(versions.launch("where", count=4), after)
+
+
+@pytest.mark.slow
+def test_a_newer_schema_that_took_something_away_refuses_the_program(versions: Versions) -> None:
+    """Its workers wait, its beats end."""
+    before, after = versions.version("before"), versions.version("next")
+    releases.this_version(before)
+    newer = f"{int(migrate.newest()) + 1:04}"
+    contract = f"UPDATE pgbeat.migrations SET oldest_program = '{newer}'"
+    assert releases.next_version(after, contract) == newer
+    versions.migrate_by(after)
+    sentence = f"is {newer}, which admits programs from {newer} on"
+    versions.worker_of(before).says(sentence, 60)
+    beat = versions.beat_of(before)
+    assert beat.wait(60) == 1
+    assert sentence in beat.output
+    versions.worker_of(after).says(" ready.", 60)
+    versions.expect_recorded(versions.launch("where", count=4), after)

@@ -80,7 +80,7 @@ def _check(ctx: click.Context, connection: "Connection", *, as_json: bool) -> No
     current = found.version if found else None
     is_done = usable and current is not None and current >= newest
     if as_json:
-        minimum = found.minimum if found else None
+        minimum = found.oldest_program if found else None
         printing.echo_json(
             {"current": current, "newest": newest, "minimum": minimum, "usable": usable}
         )

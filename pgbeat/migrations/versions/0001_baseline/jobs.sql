@@ -1,0 +1,212 @@
+-- Jobs and their executions, and what became of the messages that started them.
+
+CREATE TABLE pgbeat.jobs (
+    id               uuid PRIMARY KEY,
+    namespace        text NOT NULL DEFAULT 'default',
+    description      text,
+    labels           jsonb NOT NULL DEFAULT '{}',
+    metadata         jsonb NOT NULL DEFAULT '{}',
+
+    -- What it runs.
+    task             text NOT NULL,
+    args             jsonb,
+    kwargs           jsonb,
+    options          jsonb NOT NULL DEFAULT '{}',
+    queue            text,
+    template         text,
+
+    -- Where it comes from.
+    job_source       text NOT NULL,
+    created_by       text NOT NULL,
+    is_system_job    boolean NOT NULL,
+    schedule_id      bigint,
+    schedule         text,
+    trigger          text,
+    due_at           timestamptz,
+    interval_start   timestamptz,
+    run_key          text,                             -- among those launched together
+
+    -- When and where it may run.
+    run_at           timestamptz,                      -- not before
+    lane             text,
+    priority         smallint NOT NULL DEFAULT 0,
+    position         numeric DEFAULT extract(epoch FROM clock_timestamp()),
+    tags             text[] NOT NULL DEFAULT '{}',
+    resources        jsonb NOT NULL DEFAULT '{}',
+    group_id         uuid,
+    group_position   integer,
+    awaits_turn      boolean NOT NULL DEFAULT false,   -- those before it in its group go first
+    unique_key       text,
+    attempt          integer NOT NULL DEFAULT 1,
+    max_attempts     integer NOT NULL DEFAULT 1,
+    retry_base       interval NOT NULL DEFAULT '1 minute',
+    retry_cap        interval NOT NULL DEFAULT '1 hour',
+    retry_of         uuid,
+    retried_by       uuid,
+    requires_approval boolean NOT NULL DEFAULT false,  -- stays with it and with its retries
+    awaits_approval  boolean NOT NULL DEFAULT false,
+    approved_by      text,
+    approved_at      timestamptz,
+
+    -- Its state.
+    state            text NOT NULL DEFAULT 'pending',
+    created_at       timestamptz NOT NULL DEFAULT now(),
+    dispatched_at    timestamptz,                      -- given to the broker; has its lane's slot
+    elsewhere_at     timestamptz,                      -- given to a broker elsewhere
+    started_at       timestamptz,
+    finished_at      timestamptz,
+    worker           text,
+    error            text,
+    cancel_requested_by text,
+    cancel_requested_at timestamptz,
+    cancel_reason    text,                             -- of a running job, until it has ended
+    checkpoint       jsonb,
+
+    CONSTRAINT jobs_state CHECK (state IN ('pending', 'scheduled', 'running', 'paused',
+        'completed', 'failed', 'cancelled', 'skipped')),
+    CONSTRAINT jobs_source CHECK (job_source IN ('user_cli', 'user_api', 'scheduled_task',
+        'system')),
+    CONSTRAINT jobs_started CHECK (state <> 'running' OR started_at IS NOT NULL),
+    CONSTRAINT jobs_finished CHECK (
+        state NOT IN ('completed', 'failed', 'cancelled', 'skipped') OR finished_at IS NOT NULL),
+    CONSTRAINT jobs_approval CHECK (NOT awaits_approval OR state NOT IN ('pending',
+        'scheduled', 'running')),
+    CONSTRAINT jobs_approved CHECK (
+        NOT requires_approval OR approved_by IS NOT NULL
+        OR state NOT IN ('pending', 'scheduled', 'running', 'completed')),
+    CONSTRAINT jobs_turn CHECK (NOT awaits_turn OR dispatched_at IS NULL),
+    CONSTRAINT jobs_attempts CHECK (attempt >= 1 AND max_attempts >= 1),
+    CONSTRAINT jobs_backoff CHECK (
+        retry_base >= interval '0' AND retry_cap >= retry_base
+        AND retry_cap <= interval '36500 days'),
+    CONSTRAINT jobs_options_object CHECK (jsonb_typeof(options) = 'object'),
+    CONSTRAINT jobs_resources_object CHECK (jsonb_typeof(resources) = 'object'),
+    CONSTRAINT jobs_labels_object CHECK (jsonb_typeof(labels) = 'object'),
+    CONSTRAINT jobs_metadata_object CHECK (jsonb_typeof(metadata) = 'object')
+) WITH (fillfactor = 85);
+
+CREATE INDEX jobs_by_schedule ON pgbeat.jobs (schedule_id, created_at);
+-- Not by the state: to a planner whose statistics are of before much was launched, an index on
+-- states seems the quickest way to a job, even where its id is given.
+CREATE INDEX jobs_unfinished ON pgbeat.jobs (schedule_id)
+    WHERE schedule_id IS NOT NULL AND finished_at IS NULL;
+-- The outcomes of a schedule's jobs: the newest end, and those since. A job that is tried again
+-- has not ended.
+CREATE INDEX jobs_outcomes ON pgbeat.jobs (state, schedule_id, finished_at)
+    WHERE schedule_id IS NOT NULL AND retried_by IS NULL AND state IN ('completed', 'failed');
+CREATE INDEX jobs_launched_together ON pgbeat.jobs (schedule_id, due_at, trigger)
+    WHERE run_key IS NOT NULL;
+-- Those that wait: for their lane, or to be due.
+CREATE INDEX jobs_waiting ON pgbeat.jobs (namespace, lane, priority DESC, position, created_at)
+    WHERE lane IS NOT NULL AND dispatched_at IS NULL AND state = 'pending' AND NOT awaits_turn;
+CREATE INDEX jobs_to_come ON pgbeat.jobs (namespace, run_at)
+    WHERE dispatched_at IS NULL AND state = 'scheduled' AND NOT awaits_turn;
+-- Those that have a slot, and those that had one: rates are counted over them.
+CREATE INDEX jobs_in_lane ON pgbeat.jobs (namespace, lane)
+    WHERE lane IS NOT NULL AND dispatched_at IS NOT NULL
+        AND state IN ('pending', 'scheduled', 'running');
+CREATE INDEX jobs_of_lane ON pgbeat.jobs (namespace, lane, dispatched_at)
+    WHERE lane IS NOT NULL AND dispatched_at IS NOT NULL;
+CREATE INDEX jobs_of_group ON pgbeat.jobs (group_id, state, group_position)
+    WHERE group_id IS NOT NULL;
+CREATE INDEX jobs_by_key ON pgbeat.jobs (namespace, unique_key, created_at)
+    WHERE unique_key IS NOT NULL;
+CREATE UNIQUE INDEX jobs_one_of_key ON pgbeat.jobs (namespace, unique_key)
+    WHERE unique_key IS NOT NULL AND state IN ('pending', 'scheduled', 'running', 'paused');
+CREATE INDEX jobs_retries ON pgbeat.jobs (retry_of) WHERE retry_of IS NOT NULL;
+CREATE INDEX jobs_labels ON pgbeat.jobs USING gin (labels jsonb_path_ops) WHERE labels <> '{}';
+-- A page of them, newest first.
+CREATE INDEX jobs_newest ON pgbeat.jobs (namespace, created_at, id);
+CREATE INDEX jobs_by_state ON pgbeat.jobs (namespace, state, created_at, id);
+CREATE INDEX jobs_by_task ON pgbeat.jobs (namespace, task, created_at, id);
+CREATE INDEX jobs_by_lane ON pgbeat.jobs (namespace, lane, created_at, id)
+    WHERE lane IS NOT NULL;
+CREATE INDEX jobs_by_template ON pgbeat.jobs (namespace, template, created_at, id)
+    WHERE template IS NOT NULL;
+CREATE INDEX jobs_by_creator ON pgbeat.jobs (namespace, created_by, created_at, id);
+
+-- Which state may follow which, whatever program writes it. The condition is the trigger's own: a
+-- valid transition costs no call.
+CREATE FUNCTION pgbeat.refuse_transition() RETURNS trigger
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'job % can''t go from % to %', OLD.id, OLD.state, NEW.state
+        USING ERRCODE = 'check_violation', SCHEMA = 'pgbeat', TABLE = 'jobs';
+END
+$$;
+
+CREATE TRIGGER refuse_transition BEFORE UPDATE OF state ON pgbeat.jobs FOR EACH ROW
+    WHEN (OLD.state <> NEW.state AND (
+        OLD.state IN ('completed', 'failed', 'cancelled', 'skipped')
+        OR OLD.state = 'paused' AND NEW.state IN ('running', 'completed')
+        OR OLD.state = 'running' AND NEW.state = 'paused'))
+    EXECUTE FUNCTION pgbeat.refuse_transition();
+
+CREATE TABLE pgbeat.executions (
+    id               uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    job_id           uuid NOT NULL,
+    schedule_id      bigint,
+    number           integer NOT NULL,
+    state            text NOT NULL DEFAULT 'running',
+    lost             boolean NOT NULL DEFAULT false,  -- its process died, or its machine
+    retry_attempt    integer NOT NULL DEFAULT 0,      -- Celery's own retries before it
+    worker           text NOT NULL,
+    worker_id        integer,
+    pid              integer,
+    acks_late        boolean NOT NULL DEFAULT false,
+    started_at       timestamptz NOT NULL DEFAULT now(),
+    finished_at      timestamptz,
+    told_at          timestamptz,                     -- when its end was written
+    duration_ms      double precision,
+    cpu_time_ms      double precision,
+    memory_peak_mb   double precision,
+    progress_done    double precision,
+    progress_total   double precision,
+    progress_message text,
+    result           text,                            -- a summary
+    error            text,
+    traceback        text,
+    metadata         jsonb NOT NULL DEFAULT '{}',     -- what the task reported
+    CONSTRAINT executions_number UNIQUE (job_id, number),
+    CONSTRAINT executions_state CHECK (
+        state IN ('running', 'completed', 'failed', 'cancelled', 'skipped')),
+    CONSTRAINT executions_finished CHECK ((state = 'running') = (finished_at IS NULL)),
+    CONSTRAINT executions_lost CHECK (NOT lost OR state IN ('failed', 'cancelled')),
+    CONSTRAINT executions_metadata_object CHECK (jsonb_typeof(metadata) = 'object')
+) WITH (fillfactor = 85);
+
+CREATE INDEX executions_running ON pgbeat.executions (worker_id)
+    WHERE worker_id IS NOT NULL AND state = 'running';
+CREATE INDEX executions_of_schedule ON pgbeat.executions (schedule_id, started_at)
+    WHERE schedule_id IS NOT NULL;
+CREATE INDEX executions_by_time ON pgbeat.executions (started_at);
+CREATE INDEX executions_told ON pgbeat.executions (told_at) WHERE told_at IS NOT NULL;
+
+-- What became of the messages that started jobs. Rows are only ever inserted, so nothing that is
+-- locked elsewhere delays an acknowledgement.
+CREATE TABLE pgbeat.message_ends (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    job_id      uuid NOT NULL,
+    how         text NOT NULL,
+    queue       text,                             -- of one that no worker accepted
+    consumer_id integer,                          -- of one that was accepted …
+    worker_id   integer,                          -- … NULL: by a worker that records nothing
+    ended_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT message_ends_how CHECK (how IN ('accepted', 'purged', 'deleted', 'expired'))
+);
+CREATE INDEX message_ends_of_job ON pgbeat.message_ends (job_id, id);
+CREATE INDEX message_ends_unaccepted ON pgbeat.message_ends (id) WHERE how <> 'accepted';
+
+-- A worker is alive as long as one of its sessions holds the advisory lock (1885823603, id).
+CREATE TABLE pgbeat.workers (
+    id            integer GENERATED BY DEFAULT AS IDENTITY (CYCLE) PRIMARY KEY,
+    name          text NOT NULL,
+    pid           integer NOT NULL,
+    pool          text,
+    concurrency   integer,
+    namespace     text,
+    tasks         text[],                             -- registered; NULL: it does not say
+    started_at    timestamptz NOT NULL DEFAULT now(),
+    missing_since timestamptz,                        -- no session holds its lock since
+    alive_until   timestamptz                         -- without a session of its own; NULL: by lock
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100);
