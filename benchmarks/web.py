@@ -22,8 +22,8 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from pgbeat.config import postgres_url
 from pgbeat.testing.databases import Databases, Server
-from tests import plans
-from tests.webs import Web
+from tests.support import query_plans as plans
+from tests.support.web import Web
 
 #: Milliseconds that a page or a list may take.
 GOAL = 200.0

@@ -14,13 +14,13 @@ from sqlalchemy.engine import URL
 from pgbeat.config import postgres_url
 from pgbeat.scheduler import Scheduler
 from pgbeat.testing.databases import Server, in_database
-from tests.broker import Sessions, sessions
-from tests.child import Child
-from tests.kombus import Connect, connections
-from tests.processes import Processes
+from tests.support.broker_sessions import Sessions, sessions
+from tests.support.child_process import Child
+from tests.support.kombu_connections import Connect, connections
+from tests.support.processes import Processes
 
 if TYPE_CHECKING:
-    from tests.webs import Web
+    from tests.support.web import Web
 
 pytest_plugins = ["pgbeat.testing.fixtures"]
 
@@ -108,8 +108,8 @@ def sqlalchemy_url(dsn: str) -> str:
 
 @pytest.fixture
 def web(app: Celery) -> Iterator["Web"]:
-    """The web side of the app (`tests.webs`)."""
-    from tests.webs import opened
+    """The web side of the app (`tests.support.web`)."""
+    from tests.support.web import opened
 
     with opened(app) as found:
         yield found
@@ -132,7 +132,7 @@ def beat(app: Celery) -> Iterator[Callable[..., Scheduler]]:
 
 @pytest.fixture
 def processes(database: str, tmp_path: Path) -> Iterator[Processes]:
-    """Starts Celery commands for `tests.app`, on the test's database; none survives the test."""
+    """Starts Celery commands for `tests.support.apps.basic`, on the test's database; none survives the test."""
     running = Processes(database, tmp_path)
     yield running
     running.stop_all()

@@ -12,7 +12,7 @@ from tests.acceptance.walk import checks, load, site
 from tests.acceptance.walk.faults import Faults
 from tests.acceptance.walk.load import Load
 from tests.acceptance.walk.site import Site
-from tests.processes import until
+from tests.support.processes import until
 
 #: Seconds within which everything unfinished must finish, once it is calm.
 CALM = 120.0

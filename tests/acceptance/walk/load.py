@@ -26,7 +26,7 @@ from pgbeat.errors import PgbeatError
 from pgbeat.permissions import Actor
 from tests.acceptance.walk import app as walk_app
 from tests.acceptance.walk.site import Site, now
-from tests.jobs import desks
+from tests.support.jobs import desks
 
 LANES = {"one": 1, "two": 2}
 ADMIN = Actor("user:walk", True)

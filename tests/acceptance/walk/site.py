@@ -20,7 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 from pgbeat import migrate
 from pgbeat.config import postgres_url
 from pgbeat.testing.databases import Server
-from tests.processes import Process, Processes, until
+from tests.support.processes import Process, Processes, until
 
 APP = "tests.acceptance.walk.app"
 #: Members of the crew, and how each is started. `pooled` ones know the pooler only.

@@ -1,0 +1,188 @@
+"""The scheduler on pgbeat's transport: a launch and its message are one transaction there too."""
+
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import Connection, Exchange, Queue
+
+from pgbeat.scheduler import Scheduler
+from tests.support import killed_beats as nursery
+from tests.support.transport_workers import Fleet, transport_url
+from tests.support.processes import Process, until
+
+Beat = Callable[..., Scheduler]
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+#: The messages of tasks: not those of events and remote control.
+TASKS = "payload::json -> 'headers' ->> 'id' IS NOT NULL"
+
+
+@pytest.fixture
+def app(app: Celery, database: str) -> Celery:
+    """The tests' app, on the transport."""
+    app.conf.broker_url = transport_url(database)
+    return app
+
+
+@pytest.fixture
+def fleet(database: str, tmp_path: Path) -> Iterator[Fleet]:
+    """Workers, and beats of `tests.support.apps.basic` on the transport."""
+    fleet = Fleet(database, tmp_path)
+    fleet.env["CELERY_BROKER_URL"] = transport_url(database)
+    yield fleet
+    fleet.close()
+
+
+def schedule(
+    sql: Sql, name: str, options: str = "{}", every: str = "1 hour", task: str = "transport.note"
+) -> None:
+    """A schedule of the task that writes the name down, due now."""
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run, args, options) "
+        "VALUES (%s, %s, %s::interval, now(), jsonb_build_array(%s::text), %s)",
+        name, task, every, name, options,
+    )  # fmt: skip
+
+
+def stop(*processes: Process) -> None:
+    """Ends them in order; none has complained."""
+    for process in processes:
+        process.send_signal(signal.SIGTERM)
+    for process in processes:
+        assert process.wait(30) == 0, process.output
+        assert "Traceback" not in process.output
+
+
+def message_ids(sql: Sql) -> list[str]:
+    rows = sql(f"SELECT payload::json -> 'headers' ->> 'id' FROM kombu_message WHERE {TASKS}")
+    return sorted(str(row[0]) for row in rows)
+
+
+def launched(sql: Sql) -> list[str]:
+    """The ids of all launches; ticks and jobs are the same set, each once."""
+    ids = [str(row[0]) for row in sql("SELECT job_id FROM pgbeat.ticks ORDER BY 1")]
+    assert len(set(ids)) == len(ids)
+    assert [str(row[0]) for row in sql("SELECT id FROM pgbeat.jobs ORDER BY 1")] == ids
+    assert sql("SELECT DISTINCT outcome, error FROM pgbeat.ticks") == [("launched", None)]
+    return ids
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        step if step == "before commit" else pytest.param(step, marks=pytest.mark.slow)
+        for step in nursery.STEPS
+    ],
+)
+def test_killed_at_each_step(fleet: Fleet, beat: Beat, sql: Sql, step: str) -> None:
+    """Three times each: the leader dies by SIGKILL at the step, another beat takes over."""
+    for n in range(6):
+        options = '{"countdown": 3600}' if n % 2 else "{}"
+        schedule(sql, f"s{n}", options, task="tests.add")
+    sql("UPDATE pgbeat.schedules SET next_run = now() + interval '1 hour'")
+    with nursery.opened(fleet.env, step) as kill_one:
+        for n in range(1, 4):
+            sql("UPDATE pgbeat.schedules SET next_run = now()")
+            kill_one()
+            survivor = beat()
+            until(lambda s=survivor: s.run_due() or due(sql) == 0)  # type: ignore[misc]
+            survivor.close()
+            assert sql("SELECT count(*), count(DISTINCT due_at) FROM pgbeat.ticks") == [(6 * n, n)]
+        assert message_ids(sql) == launched(sql)
+        assert fleet.count(f"visible AND {TASKS}") == 9
+        assert fleet.count("available_at > now() + interval '50 minutes'") == 9
+
+
+def due(sql: Sql) -> int:
+    [(count,)] = sql("SELECT count(*) FROM pgbeat.schedules WHERE next_run <= now()")
+    return int(count)
+
+
+@pytest.mark.slow
+def test_launched_tasks_run_once(fleet: Fleet, sql: Sql) -> None:
+    """Beats are killed while workers, who look for messages once in ten minutes, run tasks."""
+    for n in range(5):
+        schedule(sql, f"s{n}", every="200 milliseconds")
+    workers = [fleet.begin("-c", "2"), fleet.begin("-P", "solo")]
+    fleet.await_ready(*workers)
+    for n in range(1, 4):
+        beat = fleet.beat(app="tests.support.apps.journal")
+        until(lambda n=n: len(fleet.journal()) > n * 40)  # type: ignore[misc]
+        if n < 3:
+            beat.kill_group()
+    stop(beat)
+    fleet.await_empty()
+    assert sorted(e.id for e in fleet.journal()) == launched(sql)
+    assert not message_ids(sql)
+    stop(*workers)
+
+
+@pytest.mark.slow
+def test_launches_with_an_eta_and_to_a_topic(fleet: Fleet, sql: Sql) -> None:
+    """What matches the bindings of two queues goes to both."""
+    with Connection(transport_url(fleet.database)) as connection:
+        for name, key in (("daily", "reports.daily.#"), ("all", "reports.#")):
+            topics = Exchange("topics", "topic")
+            Queue(name, topics, routing_key=key)(connection.default_channel).declare()
+    topic = '{"exchange": "topics", "exchange_type": "topic", "routing_key": "reports.%s"}'
+    schedule(sql, "now")
+    schedule(sql, "later", '{"countdown": 2}')
+    schedule(sql, "tomorrow", '{"countdown": 86400}')
+    schedule(sql, "daily", topic % "daily.x")
+    schedule(sql, "weekly", topic % "weekly")
+    beat = fleet.beat(app="tests.support.apps.journal")
+    until(lambda: sql("SELECT count(*) FROM pgbeat.ticks") == [(5,)])
+    worker = fleet.start("-c", "2", "-Q", "celery,daily,all")
+    expected = {"now": 1, "later": 1, "daily": 2, "weekly": 1}
+    until(lambda: Counter(e.value for e in fleet.journal()) == expected)
+    [(tomorrow,)] = sql("SELECT job_id::text FROM pgbeat.ticks WHERE schedule = 'tomorrow'")
+    until(lambda: message_ids(sql) == [tomorrow])
+    assert {e.id for e in fleet.journal()} == set(launched(sql)) - {tomorrow}
+    [(decided,)] = sql(
+        "SELECT extract(epoch FROM decided_at)::float8 FROM pgbeat.ticks WHERE schedule = 'later'"
+    )
+    [later] = [e for e in fleet.journal() if e.value == "later"]
+    assert 1.9 <= later.at - decided < 10
+    stop(beat, worker)
+
+
+@pytest.mark.slow
+def test_beat_answers_a_ping(fleet: Fleet) -> None:
+    """`beat --enable-remote-control`: what liveness probes ask."""
+    beat = fleet.beat("--enable-remote-control", "-n", "celerybeat@probed")
+    name = "celerybeat@probed"
+    until(lambda: fleet.app.control.inspect(timeout=0.5).ping() == {name: {"ok": "pong"}})
+    inspect = fleet.app.control.inspect(destination=[name], timeout=15)
+    for _ in range(3):
+        assert inspect.ping() == {name: {"ok": "pong"}}
+    stop(beat)
+
+
+def test_the_job_before_is_ended_where_it_runs(
+    fleet: Fleet, beat: Beat, sql: Sql, app: Celery
+) -> None:
+    """`overlap` of `cancel_previous`: the revocation commits with the launch that outdoes it."""
+
+    @app.task(name="transport.hold", shared=False)
+    def hold(gate: str) -> None:
+        """The workers have it."""
+
+    worker = fleet.start("-c", "2")
+    schedule(sql, "hold", task="transport.hold")
+    sql("UPDATE pgbeat.schedules SET overlap = 'cancel_previous'")
+    scheduler = beat()
+    scheduler.run_due()
+    [first] = launched(sql)
+    fleet.await_started([first])
+    sql("UPDATE pgbeat.schedules SET next_run = now()")
+    scheduler.run_due()
+    [second] = set(launched(sql)) - {first}
+    fleet.await_started([second])
+    worker.says(f"Terminating {first} (15)")
+    states = {first: "cancelled", second: "running"}
+    until(lambda: dict(sql("SELECT id::text, state FROM pgbeat.jobs")) == states, 30, "told")

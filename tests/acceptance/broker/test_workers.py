@@ -1,0 +1,442 @@
+"""Workers of every pool on the transport: what they take, when, and what they answer."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from celery import chain, chord, group
+from kombu import Queue
+
+from tests.support.transport_workers import OF_CELERY, POOLS, Entry, Fleet, backend_url
+from tests.support.processes import Process, until
+
+
+@pytest.fixture
+def fleet(database: str, tmp_path: Path) -> Iterator[Fleet]:
+    """Workers on the test's database."""
+    fleet = Fleet(database, tmp_path)
+    yield fleet
+    fleet.close()
+
+
+#: A worker takes seconds to start: the other pools are for the slow ones.
+MOST_POOLS = [
+    pool if pool == "prefork" else pytest.param(pool, marks=pytest.mark.slow) for pool in POOLS
+]
+
+
+def start(fleet: Fleet, pool: str, concurrency: int = 2, /, **settings: Any) -> Process:
+    """A worker of that pool."""
+    return fleet.start("-P", pool, "-c", str(concurrency), settings=settings)
+
+
+def runs(fleet: Fleet, task: str) -> list[Entry]:
+    """The journal's starts of one task."""
+    return [e for e in fleet.journal() if e.id == task]
+
+
+def started(fleet: Fleet, tasks: list[str]) -> set[str]:
+    """Those of the tasks that have started."""
+    return {e.id for e in fleet.journal()} & set(tasks)
+
+
+# -- each pool ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pool", MOST_POOLS)
+def test_tasks_run_now_later_and_again(fleet: Fleet, pool: str) -> None:
+    """Messages are deleted once done; delayed ones wait in the table, not with the worker."""
+    start(fleet, pool)
+    # More than a worker may prefetch wait for tomorrow.
+    for _ in range(20):
+        fleet.send("note", "later", countdown=86400)
+    fleet.send("again", 86400)
+    tomorrow = "available_at > now() + interval '23 hours' AND claimed_by IS NULL"
+    until(lambda: fleet.count(tomorrow) == 21)
+    fleet.await_started([fleet.send("note", n) for n in range(50)])
+    until(lambda: fleet.count(OF_CELERY) == 21, what="acknowledged messages are deleted")
+    assert fleet.count(tomorrow) == 21
+
+    at = time.time()
+    soon, again = fleet.send("note", countdown=1.5), fleet.send("again", 1.5)
+    [first] = fleet.await_started([soon])
+    until(lambda: len(runs(fleet, again)) == 2)
+    before, second = runs(fleet, again)
+    late = first.at - at - 1.5, second.at - before.at - 1.5
+    print(f"{pool}: late by {late[0] * 1000:.0f} ms, the retry by {late[1] * 1000:.0f} ms")
+    assert second.retries == 1
+    # Not before, and with the seconds that a busy machine may need.
+    assert 0 <= late[0] < 3 and 0 <= late[1] < 3
+    until(lambda: fleet.count(OF_CELERY) == 21)
+    assert not any(e.redelivered for e in fleet.journal())
+
+
+@pytest.mark.parametrize("pool", MOST_POOLS)
+def test_a_warm_shutdown_gives_back_what_was_not_started(fleet: Fleet, pool: str) -> None:
+    count = 1 if pool == "solo" else 2
+    sent = [fleet.send("hold", "a") for _ in range(count * 4)]
+    worker = start(fleet, pool, count)
+    until(lambda: len(started(fleet, sent)) == count)
+    left_over = count * 4 - early(pool, count)
+    until(lambda: len(fleet.ids()) == left_over, what="what has started is acknowledged")
+    until(lambda: fleet.claimed() == left_over, what="the others are prefetched")
+    worker.terminate()
+    worker.says("Warm shutdown")
+    fleet.open("a")
+    assert worker.wait(30) == 0, worker.output
+    # A green pool that is full has one more in its hands, and threads are given all: as with any
+    # broker, they are run.
+    left = set(sent) - started(fleet, sent)
+    assert (0 if pool == "threads" else count) <= len(left) <= count * 3
+    rows = fleet.sql(
+        "SELECT payload::json -> 'headers' ->> 'id', visible, claimed_by, deliveries, redelivered "
+        f"FROM kombu_message WHERE {OF_CELERY}"
+    )
+    assert sorted(rows) == sorted((i, True, None, 0, True) for i in left)
+    assert not fleet.sql("SELECT 1 FROM pgbeat.consumers")
+    assert "Traceback" not in worker.output
+
+    with fleet.app.connection_for_read() as connection:
+        for _ in left:
+            message = connection.default_channel.basic_get("celery", no_ack=True)
+            assert message.delivery_info["redelivered"]
+            assert message.headers["x-delivery-count"] == 0
+
+
+def early(pool: str, running: int) -> int:
+    """How many of the running tasks, which acknowledge early, are so by now. In the solo pool
+    Celery puts it off until its loop goes on, which is after the task, on any broker."""
+    return 0 if pool == "solo" else running
+
+
+@pytest.mark.parametrize("pool", MOST_POOLS)
+def test_returned_credit_is_used_at_once(fleet: Fleet, pool: str) -> None:
+    """With room for one message, twenty run one after the other, none waiting for a timer."""
+    sent = [fleet.send("work") for _ in range(20)]
+    start(fleet, pool, 1, worker_prefetch_multiplier=1)
+    fleet.await_started(sent)
+    entries = fleet.journal()
+    assert [e.id for e in entries] == sent
+    elapsed = entries[-1].at - entries[0].at
+    print(f"{pool}: {elapsed / 19 * 1000:.1f} ms from one start to the next")
+    # The loop's shortest timer is half a second.
+    assert elapsed < 19 * 0.25
+    fleet.await_empty()
+
+    held = [fleet.send("late", "a") for _ in range(3)]
+    fleet.await_started(held[:1])
+    if pool != "solo":  # whose loop is blocked
+        fleet.sweep()
+    assert (fleet.claimed(), fleet.waiting()) == (1, 2)
+    fleet.open("a")
+    fleet.await_empty()
+    assert [e.id for e in fleet.journal(task="late")] == held
+
+
+@pytest.mark.parametrize("pool", MOST_POOLS)
+def test_without_prefetch_only_what_runs_is_claimed(fleet: Fleet, pool: str) -> None:
+    """`worker_disable_prefetch`, for tasks that acknowledge late and early."""
+    count = 1 if pool == "solo" else 2
+    worker = start(fleet, pool, count, worker_disable_prefetch=True)
+    assert "disable_prefetch" not in worker.output
+    late = [fleet.send("late", "a") for _ in range(6)]
+    until(lambda: len(started(fleet, late)) == count)
+    if pool != "solo":
+        fleet.sweep()
+    assert (fleet.claimed(), fleet.waiting()) == (count, 6 - count)
+    fleet.open("a")
+    fleet.await_empty()
+    soon = [fleet.send("hold", "b") for _ in range(6)]
+    until(lambda: len(started(fleet, soon)) == count)
+    acked = early(pool, count)
+    until(lambda: len(fleet.ids()) == 6 - acked, what="what has started is acknowledged")
+    if pool != "solo":
+        fleet.sweep()
+    assert (fleet.claimed(), fleet.waiting()) == (count - acked, 6 - count)
+    fleet.open("b")
+    fleet.await_empty()
+    fleet.await_started(soon)  # what is acknowledged early may not have begun yet
+    assert sorted(e.id for e in fleet.journal()) == sorted([*late, *soon])
+
+
+# -- prefetch -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "multiplier, claimed", [(4, 8), pytest.param(0, 130, marks=pytest.mark.slow)]
+)
+def test_prefetch_is_exact(fleet: Fleet, multiplier: int, claimed: int) -> None:
+    """For two processes, with a limit and without."""
+    sent = [fleet.send("late", "a") for _ in range(130)]
+    start(fleet, "prefork", worker_prefetch_multiplier=multiplier)
+    until(lambda: len(fleet.journal()) == 2 and fleet.claimed() >= claimed)
+    fleet.sweep(2)
+    assert (fleet.claimed(), fleet.waiting()) == (claimed, 130 - claimed)
+    # What is put later changes nothing.
+    more = [fleet.send("late", "a") for _ in range(5)]
+    fleet.sweep()
+    assert fleet.claimed() == (135 if multiplier == 0 else claimed)
+    assert len(fleet.journal()) == 2
+    fleet.open("a")
+    fleet.await_empty()
+    assert sorted(e.id for e in fleet.journal()) == sorted([*sent, *more])
+
+
+@pytest.mark.slow
+def test_delayed_tasks_are_no_load(fleet: Fleet) -> None:
+    """A hundred thousand with an ETA in an hour: not in a worker's memory, there after it."""
+    worker = start(fleet, "prefork", 1)
+    run_some(fleet)
+    before = memory(worker)
+    fleet.send("note", "delayed", countdown=3600)
+    fleet.sql(
+        "INSERT INTO kombu_message (visible, payload, priority, available_at, queue_id) "
+        "SELECT m.visible, replace(m.payload, m.payload::json -> 'headers' ->> 'id', "
+        "gen_random_uuid()::text), m.priority, m.available_at, m.queue_id "
+        "FROM kombu_message m, generate_series(1, 99999) WHERE m.available_at IS NOT NULL"
+    )
+    fleet.sweep(3)
+    run_some(fleet)
+    after = memory(worker)
+    delayed = "NOT visible AND claimed_by IS NULL AND available_at > now()"
+    assert fleet.count(delayed) == 100_000
+    worker.terminate()
+    assert worker.wait(30) == 0, worker.output
+    another = start(fleet, "prefork", 1)
+    run_some(fleet)
+    restarted = memory(another)
+    print(f"RSS {before / 1e6:.1f}, with them {after / 1e6:.1f}, anew {restarted / 1e6:.1f} MB")
+    assert fleet.count(delayed) == 100_000
+    # A task in a worker's memory has some two kilobytes.
+    assert max(after, restarted) - before < 10e6
+    fleet.sql(
+        "UPDATE kombu_message SET available_at = now(), payload = "
+        "replace(payload, payload::json -> 'headers' ->> 'eta', '2020-01-01T00:00:00+00:00') "
+        "WHERE id IN (SELECT id FROM kombu_message WHERE available_at IS NOT NULL LIMIT 10)"
+    )
+    until(lambda: sum(e.value == "delayed" for e in fleet.journal()) == 10)
+    until(lambda: fleet.count(OF_CELERY) == 99_990)
+
+
+def run_some(fleet: Fleet) -> None:
+    """Some tasks, until they are done."""
+    fleet.await_started([fleet.send("note") for _ in range(200)])
+    until(lambda: fleet.count("available_at IS NULL") == 0)
+
+
+def memory(worker: Process) -> int:
+    """What the worker's main process has resident, in bytes."""
+    return int(psutil.Process(worker.pid).memory_info().rss)
+
+
+@pytest.mark.slow
+def test_priorities(fleet: Fleet) -> None:
+    """The higher the sooner, equal ones as they came; a queue's highest is the highest."""
+    with fleet.app.connection_for_write() as connection:
+        Queue("limited", max_priority=5)(connection.default_channel).declare()
+    start(fleet, "prefork", 1, worker_prefetch_multiplier=1)
+    remote(fleet, "w0@tests")[0].add_consumer("limited", reply=True, timeout=15, limit=1)
+    expected = {"celery": [9, 9, 7, 5, 3, 1, 0, None], "limited": [7, 9, 5, 9, 3, 1, 0, None]}
+    for queue, order in expected.items():
+        begun = len(fleet.journal(task="note"))
+        fleet.await_started([fleet.send("late", queue)])
+        for priority in (0, 7, 3, 9, None, 5, 1, 9):
+            fleet.send("note", priority, priority=priority, queue=queue)
+        fleet.open(queue)
+        until(lambda: not fleet.ids())
+        assert [e.value for e in fleet.journal(task="note")][begun:] == order
+
+
+# -- remote control -----------------------------------------------------------------------------
+
+
+def test_inspect_and_control(fleet: Fleet) -> None:
+    name = fleet.name(start(fleet, "prefork"))
+    control, inspect = remote(fleet, name)
+    assert inspect.ping() == {name: {"ok": "pong"}}
+
+    sent = [fleet.send("hold", "a") for _ in range(4)]
+    until(lambda: len(started(fleet, sent)) == 2)
+    assert {r["id"] for r in inspect.active()[name]} == started(fleet, sent)
+    reserved = until(lambda: len(r := inspect.reserved()[name]) == 2 and r)
+    assert {r["id"] for r in reserved} == set(sent) - started(fleet, sent)
+    assert inspect.scheduled() == {name: []}
+    stats = inspect.stats()[name]
+    assert stats["pool"]["max-concurrency"] == 2 and stats["prefetch_count"] == 8
+    assert stats["broker"]["transport"] == "pgbeat"
+    assert [q["name"] for q in inspect.active_queues()[name]] == ["celery"]
+
+    [answer] = control.pool_grow(1, reply=True, destination=[name], timeout=10)
+    assert "ok" in answer[name]
+    until(lambda: len(started(fleet, sent)) == 3, what="a third process runs a third task")
+    assert len(inspect.stats()[name]["pool"]["processes"]) == 3
+    fleet.open("a")
+    fleet.await_empty()
+    [answer] = control.pool_shrink(1, reply=True, destination=[name], timeout=10)
+    assert "ok" in answer[name]
+
+    [answer] = control.rate_limit(
+        "transport.add", "100/m", reply=True, destination=[name], timeout=10
+    )
+    assert answer == {name: {"ok": "new rate limit set successfully"}}
+    assert "transport.add [rate_limit=100/m]" in inspect.registered("rate_limit")[name]
+
+    [answer] = control.add_consumer("extra", reply=True, destination=[name], timeout=10)
+    assert "ok" in answer[name]
+    fleet.await_started([fleet.send("note", queue="extra")])
+    [answer] = control.cancel_consumer("extra", reply=True, destination=[name], timeout=10)
+    assert "ok" in answer[name]
+    waits = fleet.send("note", queue="extra")
+    fleet.await_started([fleet.send("note") for _ in range(20)])
+    assert not runs(fleet, waits) and fleet.count("visible") == 1
+    control.add_consumer("extra", reply=True, destination=[name], timeout=10)
+    fleet.await_started([waits])
+    fleet.await_empty()
+
+
+def remote(fleet: Fleet, *names: str) -> tuple[Any, Any]:
+    """Control and inspect of these workers; who asks has the answers when they are all there."""
+    control = fleet.app.control
+    return control, control.inspect(destination=names, timeout=15)
+
+
+@pytest.mark.slow
+def test_revoked_tasks_end(fleet: Fleet) -> None:
+    """What runs is terminated; what was not started never is."""
+    worker = start(fleet, "prefork", 1)
+    name = fleet.name(worker)
+    control, inspect = remote(fleet, name)
+    for task in ("hold", "late"):
+        running, reserved, last = fleet.send(task, "a"), fleet.send("note"), fleet.send("note")
+        fleet.await_started([running])
+        until(lambda r={reserved, last}: {t["id"] for t in inspect.reserved()[name]} == r)  # type: ignore[misc]
+        control.revoke(reserved)
+        control.revoke(running, terminate=True, signal="SIGKILL")
+        fleet.await_started([last])
+        fleet.await_empty()
+        assert not runs(fleet, reserved)
+        worker.says(f"Discarding revoked task: transport.note[{reserved}]")
+    assert not fleet.journal("ended")
+    assert fleet.sql("SELECT count(*) FROM kombu_message_dead") == [(0,)]
+
+
+@pytest.mark.slow
+def test_an_idle_solo_worker_answers_at_once(fleet: Fleet) -> None:
+    name = fleet.name(start(fleet, "solo", 1))
+    _, inspect = remote(fleet, name)
+    begin = time.monotonic()
+    for _ in range(10):
+        assert inspect.ping() == {name: {"ok": "pong"}}
+    elapsed = time.monotonic() - begin
+    print(f"{elapsed / 10 * 1000:.0f} ms a ping")
+    assert elapsed < 10 * 0.4  # the loop's timer is half a second
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", ["threads", "gevent", "eventlet"])
+def test_other_pools_answer(fleet: Fleet, pool: str) -> None:
+    """Also while they run tasks; green ones hear by a connection of their own."""
+    name = fleet.name(start(fleet, pool, 4))
+    _, inspect = remote(fleet, name)
+    held = [fleet.send("hold", "a") for _ in range(2)]
+    fleet.await_started(held)
+    for _ in range(3):
+        assert inspect.ping() == {name: {"ok": "pong"}}
+    assert {r["id"] for r in inspect.active()[name]} == set(held)
+    fleet.open("a")
+    fleet.await_empty()
+
+
+@pytest.mark.slow
+def test_workers_know_each_other(fleet: Fleet) -> None:
+    """Mingle brings a new one what others have revoked; gossip tells who comes and goes."""
+    first = fleet.start("-c", "1", "-l", "DEBUG")
+    control, inspect = remote(fleet, fleet.name(first))
+    control.revoke("never-to-run")
+    until(lambda: inspect.revoked() == {fleet.name(first): ["never-to-run"]})
+    second = fleet.start("--with-mingle", "-c", "1", "-l", "DEBUG")
+    second.says("mingle: sync with 1 nodes")
+    _, inspect = remote(fleet, fleet.name(second))
+    assert inspect.revoked() == {fleet.name(second): ["never-to-run"]}
+    first.says(f"{fleet.name(second)} joined the party")
+    second.says(f"{fleet.name(first)} joined the party")
+    second.terminate()
+    assert second.wait(30) == 0
+    first.says(f"{fleet.name(second)} left")
+
+
+@pytest.mark.slow
+def test_events_reach_a_receiver(fleet: Fleet) -> None:
+    """`celery events`, Flower: in a thread of its own, its queue gone with its connection."""
+    heard: dict[str, list[dict[str, Any]]] = {}
+    failed: list[BaseException] = []
+
+    def hear(event: dict[str, Any]) -> None:
+        heard.setdefault(event["type"], []).append(event)
+
+    def listen(receiver: Any) -> None:
+        try:
+            while not receiver.should_stop:
+                with suppress(TimeoutError):
+                    receiver.capture(limit=None, timeout=0.5, wakeup=True)
+        except BaseException as error:
+            failed.append(error)
+
+    def queues() -> int:
+        [(count,)] = fleet.sql("SELECT count(*) FROM kombu_queue WHERE name LIKE 'celeryev.%'")
+        return int(count)
+
+    with fleet.app.connection_for_read() as connection:
+        receiver = fleet.app.events.Receiver(connection, handlers={"*": hear})
+        thread = threading.Thread(target=listen, args=(receiver,))
+        thread.start()
+        try:
+            until(lambda: queues() == 1)
+            worker = fleet.start("-E", "-c", "1")
+            sent = [fleet.send("note") for _ in range(50)]
+            until(lambda: len(heard.get("task-succeeded", ())) == 50)
+            for kind in ("task-received", "task-started", "task-succeeded"):
+                assert sorted(e["uuid"] for e in heard[kind]) == sorted(sent)
+            until(lambda: "worker-online" in heard and "worker-heartbeat" in heard)
+            worker.terminate()
+            until(lambda: "worker-offline" in heard)
+        finally:
+            receiver.should_stop = True
+            thread.join(30)
+    assert not failed and not thread.is_alive()
+    assert worker.wait(30) == 0
+    until(lambda: queues() == 0, what="queues go with who declared them")
+
+
+# -- canvas -------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_chains_groups_and_chords(fleet: Fleet) -> None:
+    """With Celery's own result backend on the same database."""
+    settings: dict[str, Any] = {
+        "result_backend": backend_url(fleet.database),
+        "task_ignore_result": False,
+    }
+    fleet.app.conf.update(settings)
+    fleet.app.backend.ResultSession().close()  # makes the backend's tables
+    start(fleet, "prefork", **settings)
+
+    def add(*args: int) -> Any:
+        return fleet.app.signature("transport.add", args=args)
+
+    total = fleet.app.signature("transport.total")
+    results = [
+        (chain(add(1, 2), add(3), add(4)).apply_async(), 10),
+        (group(add(n, n) for n in range(20)).apply_async(), [2 * n for n in range(20)]),
+        (chord([add(n, 1) for n in range(10)], total).apply_async(), 55),
+        (chain(add(1, 1), group(add(1), add(2)), total).apply_async(), 7),
+    ]
+    for result, expected in results:
+        assert result.get(timeout=30) == expected
+    fleet.await_empty()

@@ -1,0 +1,164 @@
+"""Groups with real workers: order, failure policies, retries, workers that are killed."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from pgbeat.grouping import Submitted, submit_group
+from tests.conftest import sqlalchemy_url
+from tests.support.processes import Process, Processes, until
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+Start = Callable[..., Process]
+Submit = Callable[..., Submitted]
+
+
+def anything(*args: Any, **kwargs: Any) -> None:
+    """Stands here for what workers run."""
+
+
+@pytest.fixture
+def app(app: Celery, database: str) -> Celery:
+    """The app, its broker pgbeat's transport, with the tasks of `tests.support.apps.recorded`."""
+    app.conf.broker_url = f"pgbeat+{sqlalchemy_url(database)}"
+    for name in ("fail", "hold", "remember", "leave"):
+        app.task(anything, name=f"tests.{name}", shared=False)
+    return app
+
+
+@pytest.fixture
+def submit(app: Celery) -> Submit:
+    """Submits a group; its jobs are tried once, unless told otherwise."""
+
+    def members(*jobs: Any, **options: Any) -> Submitted:
+        given = [{"task": f"tests.{job}"} if isinstance(job, str) else job for job in jobs]
+        return submit_group([{"max_attempts": 1, **job} for job in given], app=app, **options)
+
+    return members
+
+
+@pytest.fixture
+def worker(app: Celery, processes: Processes, tmp_path: Path) -> Start:
+    """Starts a worker of two processes, which takes no more than two messages."""
+    broker = str(app.conf.broker_url)
+    return lambda: processes.worker(
+        "-P", "prefork", "-c", "2", "--prefetch-multiplier", "1", app="tests.support.apps.recorded",
+        TESTS_BROKER=broker, TESTS_FOLDER=str(tmp_path),
+    )  # fmt: skip
+
+
+def end(sql: Sql, seconds: float = 60) -> tuple[str, list[str]]:
+    """Waits for the group's end; how it ended, and its members by position and attempt."""
+    [(state,)] = until(
+        lambda: sql("SELECT state FROM pgbeat.groups WHERE finished_at IS NOT NULL"), seconds
+    )
+    rows = sql("SELECT state FROM pgbeat.jobs ORDER BY group_position, attempt, created_at")
+    return state, [each for (each,) in rows]
+
+
+def overlaps(sql: Sql) -> list[tuple[Any, ...]]:
+    """Executions that began before those of the positions before them had ended."""
+    return sql(
+        """
+        SELECT a.group_position, b.group_position
+          FROM pgbeat.executions x JOIN pgbeat.jobs a ON a.id = x.job_id
+               JOIN pgbeat.jobs b ON b.group_position > a.group_position
+               JOIN pgbeat.executions y ON y.job_id = b.id
+         WHERE y.started_at < x.finished_at
+        """
+    )
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "left"),
+    [
+        ("stop", ["completed", "failed", "cancelled", "cancelled"]),
+        pytest.param("skip_remaining", ["completed", "failed", "skipped", "skipped"],
+                     marks=pytest.mark.slow),
+        pytest.param("continue", ["completed", "failed", "completed", "completed"],
+                     marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_a_sequence_with_a_member_that_fails(
+    worker: Start, submit: Submit, sql: Sql, on_failure: str, left: list[str]
+) -> None:
+    worker()
+    submit("add", "fail", "add", "add", mode="sequential", on_failure=on_failure)
+    assert end(sql) == ("failed", left)
+    assert sql("SELECT error FROM pgbeat.jobs WHERE state = 'failed'") == [
+        ("ValueError: no such thing",)
+    ]
+    assert sql("SELECT count(*) FROM pgbeat.executions") == [
+        (sum(state in ("completed", "failed") for state in left),)
+    ]
+    assert overlaps(sql) == []
+    assert sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
+
+
+@pytest.mark.slow
+def test_a_sequence_waits_for_retries(worker: Start, submit: Submit, sql: Sql) -> None:
+    worker()
+    again = {
+        "task": "tests.remember", "kwargs": {"fails": True}, "max_attempts": 2, "retry_base": 1
+    }  # fmt: skip
+    skips = {"task": "tests.leave", "args": ["skip"]}
+    submit(again, skips, "add", mode="sequential")
+    assert end(sql) == ("completed", ["failed", "completed", "skipped", "completed"])
+    assert overlaps(sql) == []
+
+
+@pytest.mark.slow
+def test_parallel_ones_that_end_together_on_two_workers(
+    worker: Start, submit: Submit, sql: Sql, tmp_path: Path
+) -> None:
+    for running in (worker(), worker()):
+        running.says("ready.")
+    hold = {"task": "tests.hold", "args": ["all"]}
+    submit(*[hold] * 4)
+    until(lambda: sql("SELECT count(*) FROM pgbeat.jobs WHERE state = 'running'") == [(4,)])
+    (tmp_path / "gate-all").touch()
+    assert end(sql) == ("completed", ["completed"] * 4)
+
+
+@pytest.mark.slow
+def test_a_failure_leaves_what_runs_and_ends_what_waits(
+    worker: Start, submit: Submit, sql: Sql, tmp_path: Path
+) -> None:
+    worker()
+    hold = {"task": "tests.hold", "args": ["first"]}
+    submit(hold, {"task": "tests.hold", "args": ["second", True]}, hold, hold, hold, hold)
+    # What began just before, and was not told of yet, would end too.
+    until(lambda: len(sql("SELECT 1 FROM pgbeat.jobs WHERE state = 'running'")) == 2)
+    (tmp_path / "gate-second").touch()
+    # Another may have begun where that one had run.
+    waiting = "SELECT id FROM pgbeat.jobs WHERE state NOT IN ('running', 'failed', 'cancelled')"
+    until(lambda: not sql(waiting))
+    assert sql("SELECT state FROM pgbeat.groups") == [("running",)]
+    (tmp_path / "gate-first").touch()
+    state, (first, second, third, *rest) = end(sql)
+    assert (state, first, second, rest) == ("failed", "completed", "failed", ["cancelled"] * 3)
+    # One that the worker had already doesn't run either.
+    assert sql("SELECT count(*) FROM pgbeat.executions") == [(2 + (third == "completed"),)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_workers_that_are_killed_lose_no_turn(worker: Start, submit: Submit, sql: Sql) -> None:
+    tried = {"task": "tests.add", "max_attempts": 9, "retry_base": 0}
+    submit(*[tried] * 40, mode="sequential")
+    for kill in range(4):
+        running = worker()
+        until(partial(sql, f"SELECT 1 FROM pgbeat.jobs WHERE state = 'completed' OFFSET {kill}4"))
+        running.kill_group()
+    worker()
+    state, members = end(sql, 120)
+    assert state == "completed"
+    assert members.count("completed") == 40
+    assert set(members) <= {"completed", "failed"}
+    unretried = "SELECT id FROM pgbeat.jobs WHERE state = 'failed' AND retried_by IS NULL"
+    assert sql(unretried) == []
+    assert overlaps(sql) == []

@@ -1,0 +1,162 @@
+"""Lanes with real beats and real workers: never more at once than the limit, in order, all done."""
+
+import os
+import signal
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from pgbeat import submit
+from tests.support.transport_workers import Entry, Fleet, transport_url
+from tests.support.processes import Process, until
+
+
+@pytest.fixture
+def fleet(database: str, tmp_path: Path) -> Iterator[Fleet]:
+    """Workers and beats of `tests.support.apps.journal`."""
+    fleet = Fleet(database, tmp_path)
+    yield fleet
+    fleet.close()
+
+
+@pytest.fixture
+def client(database: str) -> Iterator[Celery]:
+    """An app with the tasks' names, that submits jobs."""
+    app = Celery("client", broker=transport_url(database), set_as_current=False)
+
+    def elsewhere(*args: object) -> None:
+        raise AssertionError("workers do it")
+
+    for name in ("work", "hold"):
+        app.task(elsewhere, name=f"transport.{name}", shared=False)
+    yield app
+    app.close()
+
+
+def begin(fleet: Fleet, workers: int, concurrency: int = 4, beats: int = 1) -> list[Process]:
+    """Starts workers, and beats; waits until they are ready. The workers."""
+    started = [fleet.begin("-c", str(concurrency)) for _ in range(workers)]
+    leading = [fleet.beat(app="tests.support.apps.journal") for _ in range(beats)]
+    fleet.await_ready(*started)
+    until(lambda: any("This beat leads" in each.output for each in leading), 60, "a beat leads")
+    return started
+
+
+def lane(fleet: Fleet, limit: int | None) -> None:
+    fleet.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('l', %s)", limit)
+
+
+def fill(client: Celery, count: int, seconds: float, **policy: Any) -> list[str]:
+    """Submits jobs that take so long; their ids."""
+    return [
+        str(submit("transport.work", seconds, lane="l", app=client, **policy).id)
+        for _ in range(count)
+    ]
+
+
+def peak(fleet: Fleet) -> int:
+    """The most that ran at once, by what the tasks wrote themselves. One that never said that it
+    ended ran until it began again."""
+    lines: list[Entry] = sorted(
+        fleet.journal("started") + fleet.journal("ended"), key=lambda entry: entry.at
+    )
+    running: set[str] = set()
+    most = 0
+    for entry in lines:
+        if entry.phase == "started":
+            running.add(entry.id)
+        else:
+            running.discard(entry.id)
+        most = max(most, len(running))
+    return most
+
+
+def done(fleet: Fleet) -> int:
+    """Jobs that completed."""
+    return int(fleet.sql("SELECT count(*) FROM pgbeat.jobs WHERE state = 'completed'")[0][0])
+
+
+@pytest.mark.slow
+def test_a_lane_of_limit_one_keeps_its_order(fleet: Fleet, client: Celery) -> None:
+    lane(fleet, 1)
+    ids = fill(client, 12, 0.01)
+    urgent = fill(client, 2, 0.01, priority=9)
+    begin(fleet, 1)
+    until(lambda: done(fleet) == 14, 60, "all are done")
+    order = [entry.id for entry in fleet.journal()]
+    # The first has had its slot since before the urgent ones came.
+    assert order == [ids[0], *urgent, *ids[1:]]
+    assert peak(fleet) == 1
+
+
+def test_many_jobs_of_schedules_and_people_never_exceed_the_limit(
+    fleet: Fleet, client: Celery
+) -> None:
+    lane(fleet, 2)
+    begin(fleet, 1, concurrency=6)
+    fleet.sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run, args, job) "
+        "SELECT 's' || n, 'transport.work', '1h', now(), '[0.02]', '{\"lane\": \"l\"}' "
+        "FROM generate_series(1, 30) n"
+    )
+    fill(client, 30, 0.02)
+    until(lambda: done(fleet) == 60, 60, "all are done")
+    assert peak(fleet) == 2
+    assert len(fleet.journal()) == 60
+
+
+@pytest.mark.slow
+def test_two_beats_and_three_workers_never_exceed_the_limit(fleet: Fleet, client: Celery) -> None:
+    """The issue's: under load, and with workers and the leading beat killed in the middle of it."""
+    lane(fleet, 2)
+    fleet.sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run, args, job) "
+        "SELECT 's' || n, 'transport.work', '1h', now() + n % 10 * interval '1 second', "
+        "'[0.03]', '{\"lane\": \"l\"}' FROM generate_series(1, 200) n"
+    )
+    workers = begin(fleet, 3, beats=2)
+    fill(client, 150, 0.03)
+    until(lambda: done(fleet) >= 100, 90, "a hundred are done")
+    os.killpg(workers[0].pid, signal.SIGKILL)
+    until(lambda: done(fleet) >= 200, 90, "two hundred are done")
+    beats = [each for each in fleet.started if " beat " in each.command]
+    next(each for each in beats if "This beat leads" in each.output).kill_group()
+    until(lambda: done(fleet) == 350, 120, "all are done")
+    assert peak(fleet) == 2
+    again = [key for key, group in groupby(sorted(e.id for e in fleet.journal())) if
+             len(list(group)) > 1]  # fmt: skip
+    assert len(again) <= 2  # what the killed worker had
+
+
+@pytest.mark.slow
+def test_the_slots_of_a_worker_that_is_killed_come_back(fleet: Fleet, client: Celery) -> None:
+    lane(fleet, 2)
+    ids = [
+        str(submit("transport.hold", "never", lane="l", app=client, max_attempts=1).id)
+        for _ in range(2)
+    ]
+    [killed] = begin(fleet, 1)
+    fleet.await_started(ids)
+    waiting = fill(client, 4, 0.01)
+    fleet.start("-c", "2")
+    os.killpg(killed.pid, signal.SIGKILL)
+    until(lambda: done(fleet) == 4, 60, "the others have the slots")
+    states = dict(fleet.sql("SELECT CAST(id AS text), state FROM pgbeat.jobs"))
+    assert [states[each] for each in ids] == ["failed", "failed"]
+    assert all(states[each] == "completed" for each in waiting)
+
+
+@pytest.mark.slow
+def test_a_lane_of_limit_one_keeps_its_order_with_many_workers(
+    fleet: Fleet, client: Celery
+) -> None:
+    lane(fleet, 1)
+    begin(fleet, 3, concurrency=2)
+    ids = fill(client, 100, 0.0)
+    until(lambda: done(fleet) == 100, 90, "all are done")
+    assert [entry.id for entry in fleet.journal()] == ids
+    assert peak(fleet) == 1

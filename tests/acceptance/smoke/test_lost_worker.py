@@ -1,0 +1,31 @@
+"""What becomes of a task whose worker is killed."""
+
+import pytest
+from pytest_celery import (
+    RESULT_TIMEOUT,
+    CeleryTestSetup,
+    CeleryTestWorker,
+    CeleryWorkerCluster,
+)
+
+from tests.support.processes import until
+from tests.acceptance.smoke.tasks import hold
+
+
+@pytest.fixture
+def celery_worker_cluster(
+    celery_worker: CeleryTestWorker, celery_other_worker: CeleryTestWorker
+) -> CeleryWorkerCluster:
+    """Two workers."""
+    return CeleryWorkerCluster(celery_worker, celery_other_worker)
+
+
+@pytest.mark.slow
+def test_a_killed_workers_task_is_run_by_another(celery_setup: CeleryTestSetup) -> None:
+    held = hold.s().delay()
+    until(lambda: held.state == "HELD", what="the task runs")
+    workers = {worker.hostname(): worker for worker in celery_setup.worker_cluster}
+    first = held.info["by"]
+    workers.pop(first).kill()
+    [other] = workers
+    assert held.get(timeout=RESULT_TIMEOUT) == [first, other]

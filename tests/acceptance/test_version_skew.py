@@ -1,0 +1,172 @@
+"""Version skew: programs and schemas that are one version apart run beside each other.
+
+There is no version before the baseline: the program of today is the older one, and the newer one
+has a migration more. From the first release on, the older one is better taken from its tag.
+"""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pgbeat import migrate
+from tests.support import versions as releases
+from tests.support.recorded_workers import Crew
+from tests.support.processes import ROOT, Process, until
+
+#: What a later version may add.
+ADDED = [
+    f"ALTER TABLE pgbeat.{table} ADD COLUMN added_later text DEFAULT 'x'"
+    for table in ("jobs", "executions", "schedules", "ticks", "workers", "consumers", "lanes")
+]
+UPGRADE = (
+    "import sys; from pgbeat import config, migrate; "
+    "print(migrate.upgrade(config.postgres_url(sys.argv[1])))"
+)
+
+
+class Versions(Crew):
+    """Workers and beats of other versions of pgbeat."""
+
+    def version(self, name: str) -> Path:
+        """Returns the folder that holds one version, with the app in a folder beside it."""
+        folder = self.folder / name
+        folder.mkdir()
+        here = self.folder / f"{name}-app"
+        here.mkdir()
+        shutil.copy(ROOT / "tests" / "skew_app.py", here)
+        return folder
+
+    def run_in(self, version: Path, *command: str) -> Process:
+        """Starts a command that imports that version of pgbeat."""
+        log = self.folder / f"process-{len(self.started)}.log"
+        env = {**self.env, "PYTHONPATH": str(version)}
+        cwd = self.folder / f"{version.name}-app"
+        process = Process([sys.executable, *command], log, env, cwd=cwd)
+        self.started.append(process)
+        return process
+
+    def worker_of(self, version: Path) -> Process:
+        """Starts a worker of that version."""
+        name = f"w{len(self.started)}@tests"
+        return self.run_in(
+            version, "-m", "celery", "-A", "skew_app", "worker", "-l", "INFO", "-n", name,
+            "-P", "prefork", "-c", "2", "--without-mingle",
+        )  # fmt: skip
+
+    def beat_of(self, version: Path) -> Process:
+        """Starts a beat of that version."""
+        return self.run_in(
+            version, "-m", "celery", "-A", "skew_app", "beat", "-S", "pgbeat.Scheduler",
+            "-l", "INFO",
+        )  # fmt: skip
+
+    def migrate_by(self, version: Path) -> None:
+        """Upgrades the schema as that version does."""
+        process = self.run_in(version, "-c", UPGRADE, self.database)
+        assert process.wait(60) == 0, process.output
+
+    def expect_recorded(self, ids: list[str], version: Path) -> None:
+        """Waits until each job is recorded as completed, once, by that version."""
+        for seen in self.ended(*ids):
+            assert seen.job.state == "completed", seen
+            assert [run.result for run in seen.runs] == [f"'{version}'"]
+
+    def schema(self) -> str | None:
+        """Returns the schema's version."""
+        [(version,)] = self.sql("SELECT version_num FROM pgbeat.migrations")
+        return str(version)
+
+
+@pytest.fixture
+def versions(database: str, tmp_path: Path) -> Iterator[Versions]:
+    found = Versions(database, tmp_path)
+    yield found
+    found.close()
+
+
+def decides(versions: Versions, beat: Process) -> None:
+    """A beat launches a schedule, and its job is recorded."""
+    beat.says("This beat leads")
+    versions.sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+        "VALUES ('s', 'tests.where', '1 hour', now())"
+    )
+    until(lambda: versions.sql("SELECT 1 FROM pgbeat.ticks WHERE outcome = 'launched'"))
+    until(lambda: versions.states().get("pending", 0) == versions.states().get("running", 0) == 0)
+
+
+@pytest.mark.slow
+def test_the_version_before_goes_on_when_the_schema_is_upgraded(versions: Versions) -> None:
+    """A worker that was there before, and a worker and a beat that come afterwards."""
+    before, after = versions.version("before"), versions.version("next")
+    releases.this_version(before)
+    newer = releases.next_version(after, *ADDED)
+    worker = versions.worker_of(before)
+    worker.says(" ready.", 60)
+    versions.expect_recorded(versions.launch("where", count=4), before)
+
+    ids = versions.launch("where", count=10)
+    versions.migrate_by(after)
+    assert versions.schema() == newer
+    ids += versions.launch("where", count=10)
+    versions.expect_recorded(ids, before)
+
+    worker.kill_group()
+    versions.worker_of(before).says(" ready.", 60)
+    versions.expect_recorded(versions.launch("where", count=4), before)
+    decides(versions, versions.beat_of(before))
+    for process in versions.started:
+        assert "Can't write" not in process.output
+
+
+@pytest.mark.slow
+def test_the_next_version_runs_before_the_schema_is_upgraded(versions: Versions) -> None:
+    after = versions.version("next")
+    newer = releases.next_version(after, *ADDED)
+    assert versions.schema() == migrate.newest() < newer
+    versions.worker_of(after).says(" ready.", 60)
+    decides(versions, versions.beat_of(after))
+
+    ids = versions.launch("where", count=10)
+    versions.migrate_by(after)
+    assert versions.schema() == newer
+    ids += versions.launch("where", count=10)
+    versions.expect_recorded(ids, after)
+    for process in versions.started:
+        assert "Can't write" not in process.output
+
+
+@pytest.mark.slow
+def test_a_worker_waits_for_a_schema_that_is_too_old(versions: Versions) -> None:
+    after = versions.version("next")
+    newer = releases.next_version(after, *ADDED, needs_it=True)
+    worker = versions.worker_of(after)
+    worker.says(f"this pgbeat needs {newer} or newer; run `pgbeat migrate`", 60)
+    beat = versions.beat_of(after)
+    assert beat.wait(60) == 1
+    assert f"this pgbeat needs {newer} or newer; run `pgbeat migrate`" in beat.output
+
+    versions.migrate_by(after)
+    worker.says(" ready.", 60)
+    versions.expect_recorded(versions.launch("where", count=4), after)
+
+
+@pytest.mark.slow
+def test_a_newer_schema_that_took_something_away_refuses_the_program(versions: Versions) -> None:
+    """Its workers wait, its beats end."""
+    before, after = versions.version("before"), versions.version("next")
+    releases.this_version(before)
+    newer = f"{int(migrate.newest()) + 1:04}"
+    contract = f"UPDATE pgbeat.migrations SET oldest_program = '{newer}'"
+    assert releases.next_version(after, contract) == newer
+    versions.migrate_by(after)
+    sentence = f"is {newer}, which admits programs from {newer} on"
+    versions.worker_of(before).says(sentence, 60)
+    beat = versions.beat_of(before)
+    assert beat.wait(60) == 1
+    assert sentence in beat.output
+    versions.worker_of(after).says(" ready.", 60)
+    versions.expect_recorded(versions.launch("where", count=4), after)

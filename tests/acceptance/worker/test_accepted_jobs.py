@@ -1,0 +1,205 @@
+"""A job that a worker accepted is given up only when that worker is dead."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pgbeat import db, jobs, recovery, whereabouts
+from pgbeat.recovery import Sweeper
+from tests.support.recorded_workers import Crew
+from tests.support.processes import until
+from tests.support.simulated_workers import Ward
+
+
+@pytest.fixture
+def crew(database: str, tmp_path: Path) -> Iterator[Crew]:
+    """Workers on the test's database."""
+    crew = Crew(database, tmp_path)
+    yield crew
+    crew.close()
+
+
+@pytest.fixture
+def ward(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ward]:
+    """Workers that are nothing but rows."""
+    monkeypatch.setattr(recovery, "_LOOK", 0.0)
+    ward = Ward(database)
+    yield ward
+    ward.close()
+
+
+def sweep(ward: Ward) -> None:
+    """Looks once, as a process that has not looked before."""
+    Sweeper(ward.publisher, ward.settings).sweep(ward.connection)
+
+
+def test_what_a_living_worker_accepted_is_not_given_up(ward: Ward) -> None:
+    ward.worker(1, lives=True)
+    ward.worker(2, missing=1)  # its session broke just now
+    accepted = [ward.job(), ward.job()]
+    for worker, job_id in enumerate(accepted, 1):
+        ward.accept(job_id, worker)
+    sweeper = Sweeper(ward.publisher, ward.settings)
+    sweeper._vanished._suspects = dict.fromkeys(accepted, 0.0)  # without a message for long
+    sweeper.sweep(ward.connection)
+    assert [ward.state(job_id) for job_id in accepted] == ["pending", "pending"]
+    assert ward.sql("SELECT count(*) FROM pgbeat.message_ends") == [(2,)]
+
+
+def test_what_a_worker_accepted_that_died_or_left_is_lost(
+    ward: Ward, caplog: pytest.LogCaptureFixture
+) -> None:
+    ward.worker(1, missing=60)
+    died, left = ward.job(max_attempts=2), ward.job(max_attempts=1)
+    ward.accept(died, 1)
+    ward.accept(left, 2)
+    sweep(ward)
+    job = jobs.get(ward.connection, died)
+    assert (job.state, job.error) == (
+        "failed", "lost: the worker w accepted it, and is gone without having begun it"
+    )  # fmt: skip
+    assert job.retried_by is not None
+    assert ward.state(left) == "failed"
+    assert ward.released() == 2
+    assert f"Job {died} (tests.add) failed (attempt 1/2), retrying in 1 min" in caplog.text
+    assert f"Job {left} (tests.add) failed (attempt 1/1): lost: the worker" in caplog.text
+    sweep(ward)
+    assert ward.sql("SELECT count(*) FROM pgbeat.message_ends") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("worker", "says"),
+    [
+        (1, "was accepted 1 min ago by worker w, which has not recorded yet that it began"),
+        (2, "was accepted 1 min ago by a worker that is gone, which has not recorded yet that it "
+            "began"),
+        (None, "was accepted 1 min ago by a worker that records nothing"),
+    ],
+)  # fmt: skip
+def test_where_an_accepted_job_is(ward: Ward, worker: int | None, says: str) -> None:
+    ward.worker(1, lives=True)
+    job_id = ward.job()
+    ward.accept(job_id, worker)
+    with db.transaction(ward.connection):
+        job, now = jobs.get(ward.connection, job_id), db.now(ward.connection)
+        where = whereabouts.of_job(ward.connection, job, now)
+    assert (where.cause, where.sentence) == ("accepted", says)
+
+
+def test_what_was_accepted_just_now_may_be_of_a_worker_that_is_not_registered_yet(
+    ward: Ward,
+) -> None:
+    job_id = ward.job()
+    ward.accept(job_id, 1, ago=5)
+    sweep(ward)
+    assert ward.state(job_id) == "pending"
+
+
+def test_a_worker_whose_consumer_lives_is_not_dead(ward: Ward) -> None:
+    """Its recording session may be away for longer than its consumer's."""
+    job_id = ward.job()
+    ward.accept(job_id, 1)
+    [(consumer,)] = ward.sql(
+        "INSERT INTO pgbeat.consumers (tables, name, lease_until) "
+        "VALUES ('kombu_message', 'w', now() + interval '1 minute') RETURNING id"
+    )
+    ward.sql("UPDATE pgbeat.message_ends SET consumer_id = %s", consumer)
+    sweep(ward)
+    assert ward.state(job_id) == "pending"
+    ward.sql("DELETE FROM pgbeat.consumers")
+    sweep(ward)
+    assert ward.state(job_id) == "failed"
+
+
+def test_what_a_worker_accepted_that_records_nothing_is_never_given_up(ward: Ward) -> None:
+    ward.worker(1, lives=True)
+    job_id = ward.job()
+    ward.accept(job_id, None)
+    sweeper = Sweeper(ward.publisher, ward.settings)
+    sweeper._vanished._suspects = {job_id: 0.0}
+    sweeper.sweep(ward.connection)
+    assert ward.state(job_id) == "pending"
+
+
+def test_a_lost_execution_of_a_job_that_another_worker_has_accepted(ward: Ward) -> None:
+    """Its message was delivered again, and the other has not recorded yet that it began."""
+    ward.worker(1, missing=60)
+    ward.worker(2, lives=True)
+    job_id = ward.job(max_attempts=2)
+    ward.run(job_id, 1, began=30.0, acks=False)
+    ward.accept(job_id, 2)
+    sweep(ward)
+    assert ward.state(job_id) == "pending"
+    ward.run(job_id, 2)
+    assert ward.state(job_id) == "running"
+
+
+def test_a_lost_execution_is_logged_with_what_becomes_of_it(
+    ward: Ward, caplog: pytest.LogCaptureFixture
+) -> None:
+    ward.worker(1, missing=60)
+    ward.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('gpu', 1)")
+    job_id = ward.job(max_attempts=2, lane="gpu")
+    ward.run(job_id, 1, began=600.0)
+    sweep(ward)
+    again = jobs.get(ward.connection, job_id).retried_by
+    run = f"Execution 1 of job {job_id} (tests.add) is lost after 10 min: the worker w1 died"
+    retry = f"Job {job_id} (tests.add) failed (attempt 1/2), retrying in 1 min as job {again}"
+    freed = "Cleared stale locks: 1 slot of lane 'gpu' is free again"
+    for line in (run, retry, freed):
+        assert line in caplog.text
+
+
+def journal(crew: Crew) -> list[str]:
+    """What the tasks noted."""
+    return (crew.folder / "journal").read_text().split()
+
+
+def make_schedules(crew: Crew) -> None:
+    """Two schedules, of which one waits for the other's jobs."""
+    for name, timetable, value in (("first", "every", "1 day"), ("then", "after", "first")):
+        crew.sql(
+            f"INSERT INTO pgbeat.schedules (name, task, args, {timetable}) "
+            "VALUES (%s, 'x', '[]', %s)",
+            name, value,
+        )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_task_that_holds_the_interpreter_is_not_given_up(crew: Crew) -> None:
+    """Its process can't record that it began, however long after the acknowledgement."""
+    crew.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('one', 1)")
+    crew.start("-c", "2")
+    [first] = crew.launch("seize", 45, lane="one", is_dispatched=False)
+    until(lambda: "begin" in journal(crew) if (crew.folder / "journal").exists() else None)
+    [second] = crew.launch("seize", lane="one", is_dispatched=False)
+    seen = crew.ended(first, second, seconds=120)
+    assert journal(crew) == ["begin", "end", "begin", "end"]
+    assert [each.job.state for each in seen] == ["completed", "completed"]
+    assert [len(each.runs) for each in seen] == [1, 1]
+
+
+@pytest.mark.slow
+def test_an_open_transaction_delays_only_the_job_that_it_concerns(
+    crew: Crew, database: str
+) -> None:
+    """The end of a job changes the schedule that waits for it, whose row somebody has locked."""
+    make_schedules(crew)
+    [(schedule,)] = crew.sql("SELECT id FROM pgbeat.schedules WHERE name = 'first'")
+    crew.start("-c", "1")
+    crew.ended(crew.one("add"))
+    with psycopg.connect(database) as held:
+        held.execute("UPDATE pgbeat.schedules SET updated_at = now() WHERE name = 'then'")
+        locked = crew.one("say", "locked", schedule_id=schedule, max_attempts=3, retry_base=0)
+        others = [crew.one("say", f"other{i}", max_attempts=3, retry_base=0) for i in range(5)]
+        seen = crew.ended(*others, seconds=15)
+        assert {each.job.state for each in seen} == {"completed"}
+        with pytest.raises(AssertionError):
+            crew.ended(locked, seconds=40)
+    [seen_last] = crew.ended(locked, seconds=15)
+    assert seen_last.job.state == "completed"
+    assert len(seen_last.runs) == 1
+    assert sorted(journal(crew)) == ["locked", *(f"other{i}" for i in range(5))]
+    assert crew.sql("SELECT ended FROM pgbeat.schedules WHERE name = 'then'") == [(1,)]

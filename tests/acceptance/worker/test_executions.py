@@ -1,0 +1,299 @@
+"""Executions as workers tell of them: on each pool, for each way that a task can end."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pgbeat import migrate
+from pgbeat.config import postgres_url
+from pgbeat.testing.databases import Server
+from tests.support.recorded_workers import Crew
+from tests.support.processes import until
+
+POOLS = ("prefork", "solo", "threads", "gevent")
+#: The pools in turn; one of them in the default run.
+pools = pytest.mark.parametrize(
+    "pool",
+    ["prefork", *(pytest.param(p, marks=pytest.mark.slow) for p in POOLS[1:])],
+)
+
+
+@pytest.fixture
+def crew(database: str, tmp_path: Path) -> Iterator[Crew]:
+    """Workers on the test's database."""
+    crew = Crew(database, tmp_path)
+    yield crew
+    crew.close()
+
+
+def start(crew: Crew, pool: str, **settings: Any) -> None:
+    """A worker of two, on that pool."""
+    if pool == "gevent":
+        pytest.importorskip("gevent")
+    crew.start("-P", pool, "-c", "2", settings=settings)
+
+
+@pools
+def test_each_end_is_told(crew: Crew, pool: str) -> None:
+    """What an execution ended with, and what that makes of its job."""
+    start(crew, pool)
+    expected: dict[tuple[Any, ...], tuple[str, str, str | None, str | None]] = {
+        ("add",): ("completed", "completed", None, "3"),
+        ("fail",): ("failed", "failed", "ValueError: no such thing", None),
+        ("fail", 1): ("failed", "failed", "ValueError: nul\\0 here", None),
+        ("fail", 2): ("failed", "failed", "ValueError: half \\ud800 a character", None),
+        ("leave", "skip"): ("skipped", "skipped", "nothing to do", None),
+        ("leave", "ignore"): ("completed", "completed", None, "ignored: as you like"),
+        ("leave", "reject"): ("failed", "failed", "Reject: ('broken', False)", None),
+        ("leave", "cancelled"): ("cancelled", "cancelled", "enough", None),
+    }  # fmt: skip
+    made = {crew.one(*call): ends for call, ends in expected.items()}
+    for seen in crew.ended(*made):
+        state, job_state, error, result = made[str(seen.job.id)]
+        [run] = seen.runs
+        assert (run.state, seen.job.state, run.error) == (state, job_state, error)
+        assert seen.job.error == error
+        assert run.result == result
+        assert (run.number, run.retry_attempt, run.lost) == (1, 0, False)
+        assert run.worker == seen.job.worker == "w0@tests"
+        assert run.acks_late is (seen.job.task == "tests.leave")
+        assert run.duration_ms is not None
+        assert run.finished_at is not None
+        assert seen.job.started_at == run.started_at <= run.finished_at == seen.job.finished_at
+        assert (run.cpu_time_ms is None) is (pool == "gevent")
+        assert run.memory_peak_mb is not None and run.memory_peak_mb > 10
+        if seen.job.task == "tests.fail" and error == "ValueError: no such thing":
+            assert run.traceback is not None
+            assert run.traceback.endswith("ValueError: no such thing\n")
+
+
+@pools
+def test_celerys_own_retry_is_another_execution_of_the_same_job(crew: Crew, pool: str) -> None:
+    start(crew, pool)
+    job_id = crew.one("retry")
+    crew.ended(job_id)
+    # The first may be told of after the second: another process ran it.
+    until(lambda: all(run.state != "running" for run in crew.see(job_id).runs))
+    seen = crew.see(job_id)
+    assert [(run.number, run.retry_attempt, run.state, run.error) for run in seen.runs] == [
+        (1, 0, "failed", "OSError: not yet"),
+        (2, 1, "completed", None),
+    ]
+    assert seen.job.state == "completed"
+    assert seen.job.error is None
+
+
+@pytest.mark.slow
+def test_a_job_waits_for_celerys_retry_as_scheduled(crew: Crew) -> None:
+    start(crew, "prefork")
+    job_id = crew.one("retry", 3600)
+    until(lambda: crew.see(job_id).job.state == "scheduled")
+    assert [run.state for run in crew.see(job_id).runs] == ["failed"]
+
+
+@pools
+def test_progress_and_what_the_task_reports(crew: Crew, pool: str) -> None:
+    """While it runs, and at its end."""
+    start(crew, pool)
+    told = {"items_crawled": 30, "at": "/x"}
+    job_id = crew.one("talk", "a")
+    run = until(lambda: next((r for r in crew.see(job_id).runs if r.metadata == told), None))
+    assert (run.progress_done, run.state, run.progress_total, run.progress_message) == (
+        3, "running", 5, "step 3",
+    )  # fmt: skip
+    crew.open("a")
+    [seen] = crew.ended(job_id)
+    made = ["s3://x/1.pdf", "/x/2.csv"]
+    assert seen.runs[0].metadata == {**told, "items_indexed": 7, "artifacts": made}
+    assert seen.runs[0].artifacts == made
+    assert seen.runs[0].progress_done == 3
+    result = seen.runs[0].result
+    assert result is not None and len(result) <= 200
+
+
+@pools
+def test_a_checkpoint_is_there_for_the_next_attempt(crew: Crew, pool: str) -> None:
+    """Celery's retry, and the job that tries again."""
+    start(crew, pool)
+    kept = {"page": 3, "seen": ["a\\0b"]}
+    retried, failed = crew.one("remember"), crew.one("remember", True, max_attempts=2, retry_base=0)
+    for seen in crew.ended(retried, failed):
+        assert seen.job.checkpoint == kept
+        last = crew.ended(str(seen.job.retried_by))[0] if seen.job.retried_by else seen
+        assert last.job.state == "completed"
+        assert str(last.runs[-1].result).startswith("{'page': 3, ")
+        assert last.job.attempt == (2 if str(seen.job.id) == failed else 1)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_durable_before_the_call_returns(crew: Crew) -> None:
+    """The process dies in the next line."""
+    start(crew, "prefork")
+    job_id = crew.one("keep_and_die")
+    until(lambda: (crew.folder / "gate-kept").exists())
+    assert crew.see(job_id).job.checkpoint == {"page": 1}
+
+
+@pools
+def test_a_task_can_be_asked_to_end(crew: Crew, pool: str) -> None:
+    """It hears of it in `progress`, or asks; nothing is tried again."""
+    start(crew, pool)
+    for task, error in (("obey", "the job is cancelled"), ("strive", "ValueError: in the midst")):
+        job_id = crew.one(task, max_attempts=3, retry_base=0)
+        crew.runs(job_id)
+        crew.ask_to_end(job_id)
+        [seen] = crew.ended(job_id, seconds=20)
+        assert seen.job.state == "cancelled"
+        assert seen.job.retried_by is None
+        assert str(seen.runs[0].error).startswith(error)
+        assert seen.runs[0].state == ("cancelled" if task == "obey" else "failed")
+
+
+def test_a_running_job_is_terminated(crew: Crew) -> None:
+    """By remote control, where the pool can."""
+    start(crew, "prefork")
+    job_id = crew.one("hold", "never")
+    crew.runs(job_id)
+    crew.cancel(job_id)
+    [seen] = crew.ended(job_id, seconds=20)
+    assert (seen.job.state, seen.job.error) == ("cancelled", "no (terminated)")
+    assert [(run.state, run.error) for run in seen.runs] == [("cancelled", "no (terminated)")]
+    assert (seen.job.cancel_requested_by, seen.job.cancel_reason) == ("me", "no")
+
+
+@pytest.mark.slow
+def test_a_running_greenlet_is_terminated(crew: Crew) -> None:
+    start(crew, "gevent")
+    job_id = crew.one("hold", "never")
+    crew.runs(job_id)
+    crew.cancel(job_id)
+    [seen] = crew.ended(job_id, seconds=20)
+    assert seen.job.state == "cancelled"
+    assert [run.state for run in seen.runs] == ["cancelled"]
+
+
+@pytest.mark.slow
+def test_revoked_expired_and_unknown_jobs_end(crew: Crew) -> None:
+    """They never began; there is no execution."""
+    start(crew, "prefork")
+    expired = crew.one("add", options={"expires": "2020-01-01T00:00:00+00:00"})
+    unknown = crew.one("nobody_knows_it")
+    held = crew.launch("hold", "a", count=2)
+    for job_id in held:
+        crew.runs(job_id)
+    waiting = crew.one("add")
+    until(lambda: not crew.sql("SELECT 1 FROM kombu_message WHERE visible"))
+    crew.cancel(waiting)
+    crew.open("a")
+    seen = crew.ended(expired, unknown, waiting)
+    [(name,)] = crew.sql("SELECT name FROM pgbeat.workers")
+    assert [(each.job.state, each.job.error) for each in seen] == [
+        ("cancelled", "expired: no worker took its message from queue 'celery' in time"),
+        (
+            "failed",
+            f"NotRegistered: worker {name} has not registered task 'tests.nobody_knows_it'",
+        ),
+        ("cancelled", "no"),
+    ]
+    assert not any(each.runs for each in seen)
+
+
+@pytest.mark.slow
+def test_a_task_over_its_time_limit(crew: Crew) -> None:
+    start(crew, "prefork")
+    [seen] = crew.ended(crew.one("limited"))
+    assert seen.job.state == "failed"
+    assert str(seen.job.error).startswith("TimeLimitExceeded: ")
+    assert [(run.state, run.lost) for run in seen.runs] == [("failed", False)]
+
+
+@pytest.mark.slow
+@pools
+def test_processor_time_and_memory(crew: Crew, pool: str) -> None:
+    """Each execution's own, where its process works on nothing else."""
+    if pool == "gevent":
+        pytest.skip("greenlets share a thread")
+    start(crew, pool)
+    greedy = crew.one("spend", 0.3, 200)
+    [seen] = crew.ended(greedy)
+    run = seen.runs[0]
+    assert run.cpu_time_ms is not None and run.duration_ms is not None
+    assert 300 <= run.cpu_time_ms <= run.duration_ms * 1.1 + 20
+    assert run.memory_peak_mb is not None and run.memory_peak_mb > 200
+    if pool != "threads":  # the most that the process ever had
+        after = crew.ended(*crew.launch("spend", 0.0, 1, count=4))
+        peaks = [each.runs[0].memory_peak_mb or 0 for each in after]
+        assert max(peaks) < run.memory_peak_mb - 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", POOLS)
+def test_a_flood_is_told_whole(crew: Crew, pool: str) -> None:
+    """Every one once, under load; and the process that ends tells the rest."""
+    start(crew, pool, worker_max_tasks_per_child=100)
+    crew.launch("add", count=1000)
+    until(lambda: crew.states() == {"completed": 1000}, what="all are completed")
+    rows = crew.sql("SELECT state, number, count(*) FROM pgbeat.executions GROUP BY 1, 2")
+    assert rows == [("completed", 1, 1000)]
+
+
+@pytest.mark.slow
+def test_which_are_told_of(crew: Crew) -> None:
+    """`launched`: jobs; `all`: others too, of which jobs are made; not one's own tasks."""
+    crew.start("-Q", "some", settings={"pgbeat_track": "launched"})
+    crew.start("-Q", "all", settings={"pgbeat_track": "all"})
+    crew.start("-Q", "none", settings={"pgbeat_track": "off"})
+    sent = {
+        queue: str(crew.app.send_task("tests.add", (1,), {"y": 5}, queue=queue).id)
+        for queue in ("all", "some", "none")
+    }
+    crew.app.send_task("tests.add", task_id="no-uuid", queue="all")
+    crew.app.send_task("tests.fail", (0, "x" * 20_000), queue="all")
+    jobs = [crew.one("add", queue=queue) for queue in ("some", "all", "none")]
+    assert [seen.job.state for seen in crew.ended(*jobs[:2])] == ["completed"] * 2
+    [seen] = until(lambda: crew.ended(sent["all"]) if crew.states().get("completed") == 3 else [])
+    assert seen.job.task == "tests.add"
+    assert (seen.job.args, seen.job.kwargs, seen.job.queue) == ([1], {"y": 5}, "all")
+    assert (seen.job.job_source, seen.job.is_system_job) == ("system", True)
+    assert seen.job.created_by.startswith("celery:gen")
+    assert [run.result for run in seen.runs] == ["6"]
+    [(failed, args)] = until(
+        lambda: crew.sql("SELECT error, args FROM pgbeat.jobs WHERE state = 'failed'")
+    )
+    assert len(failed) <= 2_000
+    assert args is None
+    until(lambda: not crew.sql("SELECT 1 FROM kombu_message"))
+    assert crew.see(jobs[2]).job.state == "pending"
+    assert crew.states() == {"completed": 3, "failed": 1, "pending": 1}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_the_database_goes_and_comes_back(own_server: Server, tmp_path: Path, pool: str) -> None:
+    """While tasks run: they end as if nothing was, and all is told afterwards."""
+    migrate.upgrade(postgres_url(own_server.dsn))
+    crew = Crew(own_server.dsn, tmp_path)
+    try:
+        _outage(crew, own_server, pool)
+    finally:
+        crew.close()
+
+
+def _outage(crew: Crew, server: Server, pool: str) -> None:
+    worker = crew.start("-P", pool, "-c", "2")
+    held = crew.launch("hold", "a", count=2)
+    for job_id in held:
+        crew.runs(job_id)
+    server.stop()
+    crew.open("a")
+    worker.says("Can't write how jobs fare", 20)
+    time.sleep(2)  # the outage
+    server.start()
+    assert [seen.job.state for seen in crew.ended(*held)] == ["completed"] * 2
+    runs = [run for job_id in held for run in crew.see(job_id).runs]
+    assert [(run.state, run.number) for run in runs] == [("completed", 1)] * 2
+    # Its main process and its children say it once each.
+    assert 1 <= worker.output.count("Can't write how jobs fare") <= 3

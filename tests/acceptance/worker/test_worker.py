@@ -1,0 +1,250 @@
+"""A worker tells of its executions wherever pgbeat is, and telling never fails a task."""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery, signals
+
+import pgbeat
+from pgbeat import db, recorders, recovery, worker
+from pgbeat.config import postgres_url
+from pgbeat.recovery import Told
+from pgbeat.scheduler import Scheduler
+from tests.support import jobs
+from tests.support.command_line import read
+from tests.conftest import sqlalchemy_url
+from tests.support.processes import Processes, until
+
+Beat = Callable[..., Scheduler]
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.mark.parametrize(
+    "pool",
+    ["prefork", *(pytest.param(pool, marks=pytest.mark.slow) for pool in ("solo", "threads"))],
+)
+def test_jobs_of_schedules_are_followed(processes: Processes, sql: Sql, pool: str) -> None:
+    """On a stock transport too."""
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run, job) "
+        "SELECT t, 'tests.' || t, '1 hour', now(), '{\"max_attempts\": 1}' "
+        "FROM unnest(ARRAY['add', 'fail', 'retry']) t"
+    )
+    processes.worker("-P", pool, "-c", "2", app="tests.support.apps.recorded")
+    processes.beat(app="tests.support.apps.recorded")
+    ended = (
+        "SELECT schedule, state, error, finished_at >= started_at, worker <> '' FROM pgbeat.jobs"
+    )
+    expected = {
+        ("add", "completed", None, True, True),
+        ("fail", "failed", "ValueError: no such thing", True, True),
+        ("retry", "completed", None, True, True),
+    }
+    until(lambda: set(sql(ended)) == expected, what=str(expected))
+    runs = (
+        "SELECT s.name, count(*) FROM pgbeat.executions e JOIN pgbeat.schedules s "
+        "ON s.id = e.schedule_id GROUP BY 1"
+    )
+    assert dict(sql(runs)) == {"add": 1, "fail": 1, "retry": 2}
+
+
+def test_a_task_that_no_worker_has_registered(
+    processes: Processes, app: Celery, beat: Beat, database: str, sql: Sql
+) -> None:
+    """Its jobs fail with its name and the nearest, and aren't retried in vain; `doctor` warns."""
+
+    @app.task(name="tests.failing", shared=False)
+    def failing() -> None:
+        """Known to beat alone."""
+
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run, job) VALUES "
+        "('s', 'tests.failing', '1 hour', now(), '{\"max_attempts\": 3}')"
+    )
+    processes.worker("-P", "solo", app="tests.support.apps.recorded")
+    until(lambda: sql("SELECT 1 FROM pgbeat.workers WHERE tasks @> '{tests.fail}'"))
+    assert beat().run_due() == 1
+    until(lambda: sql("SELECT state FROM pgbeat.jobs") == [("failed",)])
+    [(error, worker)] = sql("SELECT j.error, w.name FROM pgbeat.jobs j, pgbeat.workers w")
+    assert error == (
+        f"NotRegistered: worker {worker} has not registered task 'tests.failing'; "
+        "did you mean 'tests.fail'?"
+    )
+    checks = {check["check"]: check for check in read(database, "doctor")["checks"]}
+    assert (checks["tasks"]["result"], checks["jobs"]["result"]) == ("warn", "warn")
+    assert checks["tasks"]["detail"] == (
+        "no worker has task 'tests.failing' of schedule 's'; did you mean 'tests.fail'?"
+    )
+    assert "s (1 in a row; last: NotRegistered" in checks["jobs"]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "is_retried"),
+    [(None, False), (["jobs.other"], False), (["jobs.add"], True), ("unsaid", True)],
+)
+def test_an_unknown_task_is_retried_where_another_worker_may_know_it(
+    database: str, sql: Sql, tasks: Any, is_retried: bool
+) -> None:
+    """As while a new version is rolled out; a worker of an older version doesn't say."""
+    if tasks is not None:
+        said = None if tasks == "unsaid" else tasks
+        sql("INSERT INTO pgbeat.workers (name, pid, tasks) VALUES ('w2', 2, %s)", said)
+    sql("INSERT INTO pgbeat.workers (name, pid, tasks) VALUES ('w1', 1, '{}')")
+    job = jobs.insert(sql, dispatched_at="now", max_attempts=2)
+    with db.engine(postgres_url(database), "tests").begin() as connection:
+        told = Told(job, "failed", "NotRegistered", "failed", lost=False, began=False,
+                    is_unknown=True)  # fmt: skip
+        recovery.settle(connection, 1, [told])
+    [(state, retried_by)] = sql("SELECT state, retried_by FROM pgbeat.jobs WHERE id = %s", job)
+    assert (state, retried_by is not None) == ("failed", is_retried)
+
+
+@pytest.mark.slow
+def test_telling_that_fails_does_not_fail_the_task(processes: Processes, sql: Sql) -> None:
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+        "VALUES ('s', 'tests.note', '1 hour', now())"
+    )
+    worker = processes.worker(
+        app="tests.support.apps.recorded", PGBEAT_URL="postgresql://nobody@127.0.0.1:1/none"
+    )
+    processes.beat()
+    until(lambda: sql("SELECT to_regclass('notes') IS NOT NULL")[0][0])
+    until(lambda: sql("SELECT count(*) FROM notes") == [(1,)])
+    worker.says("succeeded in")
+    assert worker.output.count("Can't write how jobs fare") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["pgbeat", "sqla"])
+def test_the_app_need_not_import_anything(
+    scheme: str, database: str, processes: Processes, sql: Sql, tmp_path: Path
+) -> None:
+    (tmp_path / "plain_app.py").write_text(
+        "from celery import Celery\n"
+        f"app = Celery('plain', broker='{scheme}+{sqlalchemy_url(database)}')\n"
+        "@app.task(name='plain.task')\ndef task(): ...\n"
+    )
+    processes.celery(
+        "worker", "-P", "solo", "-l", "INFO", app="plain_app", PYTHONPATH=str(tmp_path)
+    )
+    app = Celery("plain", broker=f"{scheme}+{sqlalchemy_url(database)}", set_as_current=False)
+
+    @app.task(name="plain.task", shared=False)
+    def task() -> None: ...
+
+    until(lambda: sql("SELECT 1 FROM pgbeat.workers"))
+    pgbeat.submit("plain.task", app=app)
+    until(lambda: sql("SELECT 1 FROM pgbeat.executions WHERE state = 'completed'"))
+    assert sql("SELECT state FROM pgbeat.jobs") == [("completed",)]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "import pgbeat, celery",
+        "import celery, pgbeat",
+        "import kombu.serialization, celery",
+        "import celery.bin.celery",
+        "import celery.signals, pgbeat",
+        "import celery.exceptions",
+    ],
+)
+def test_no_order_of_imports_is_wrong(order: str) -> None:
+    """kombu imports us while it, or Celery, is being imported; and the command line once more."""
+    code = (
+        f"{order}\nimport celery.bin.celery, celery.signals, sys\n"
+        "print(len([1 for key, _ in celery.signals.worker_init.receivers "
+        "if key[0] == 'pgbeat.worker']), 'pgbeat.worker' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("1 False\n", "")
+
+
+def a_worker(broker: str, **settings: Any) -> Any:
+    """What a worker is to those who get its signal."""
+    app = Celery("some", broker=broker, set_as_current=False)
+    app.conf.update(settings)
+    return SimpleNamespace(app=app, pool_cls="prefork", concurrency=2, hostname="w@x")
+
+
+@pytest.fixture
+def unhooked() -> Any:
+    """Signals are as before afterwards."""
+    yield
+    worker.set_up(a_worker("redis://"))
+    assert not is_tracked()
+
+
+def is_tracked() -> bool:
+    """Whether tasks' signals have our receivers."""
+    return any(key[0] == id(worker._begin) for key, _ in signals.task_prerun.receivers)
+
+
+@pytest.mark.usefixtures("unhooked")
+@pytest.mark.parametrize(
+    ("broker", "settings", "tracked", "warned"),
+    [
+        ("pgbeat+postgresql://h/d", {}, True, False),
+        ("redis://h", {"pgbeat_url": "postgresql://h/d"}, True, False),
+        ("pgbeat+postgresql://h/d", {"pgbeat_track": "off"}, False, False),
+        ("redis://h", {}, False, False),  # pgbeat happens to be installed
+        ("pgbeat+postgresql://h/d", {"pgbeat_track": "some"}, False, True),
+    ],
+)
+def test_where_it_is_on(
+    broker: str,
+    settings: dict[str, Any],
+    tracked: bool,
+    warned: bool,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recorders, "_recorder", None)
+    for name in [each for each in os.environ if each.startswith("PGBEAT_")]:
+        monkeypatch.delenv(name)  # of tests on another server: PGBEAT_TEST_URL
+    with caplog.at_level(logging.WARNING):
+        worker.set_up(a_worker(broker, **settings))
+    assert is_tracked() is tracked
+    assert bool(caplog.records) is warned
+    assert recorders._recorder is None  # nothing is connected yet
+
+
+@pytest.mark.parametrize(
+    ("broker", "options", "said"),
+    [
+        ("pgbeat+postgresql://h/d", {"batch_sise": 1}, "batch_sise: no such option; "),
+        ("pgbeat+postgresql://h:port/d", {}, "the database URL can't be parsed"),
+    ],
+)
+def test_a_wrong_broker_is_one_plain_error(
+    processes: Processes, tmp_path: Path, broker: str, options: dict[str, Any], said: str
+) -> None:
+    (tmp_path / "wrong_app.py").write_text(
+        f"from celery import Celery\napp = Celery('wrong', broker={broker!r})\n"
+        f"app.conf.broker_transport_options = {options!r}\n"
+    )
+    worker = processes.worker(app="wrong_app", PYTHONPATH=str(tmp_path))
+    assert worker.wait(30) == 1
+    assert "Traceback" not in worker.output
+    assert said in worker.output.partition("pgbeat: ")[2]
+
+
+def test_outside_of_a_task_nothing_is_told() -> None:
+    pgbeat.progress(1, 2, "x")
+    pgbeat.report(x=1)
+    pgbeat.artifacts("x")
+    pgbeat.checkpoint({"x": 1})
+    assert pgbeat.checkpoint() is None
+    assert not pgbeat.is_cancelled()
+    with pytest.raises(TypeError):
+        pgbeat.checkpoint({1, 2})
+    with pytest.raises(TypeError, match="artifact"):
+        pgbeat.artifacts(3)  # type: ignore[arg-type]

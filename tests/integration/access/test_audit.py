@@ -1,0 +1,121 @@
+"""The audit: changes as they are noted, and how they are found again."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from pgbeat import audit, db
+from pgbeat.config import postgres_url
+from tests.support.command_line import read, run
+from tests.support.web import Web, done, problem
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def connection(database: str) -> Iterator[Connection]:
+    """A connection in autocommit mode."""
+    with db.engine(postgres_url(database), "tests").connect() as connection:
+        yield connection.execution_options(isolation_level="AUTOCOMMIT")
+
+
+def record(connection: Connection, **values: Any) -> None:
+    """A change of schedule `s`, by alice, unless told otherwise."""
+    given = {
+        "namespace": "default", "actor": "user:alice", "origin": "api", "verb": "pause",
+        "kind": "schedule", "subject": "s",
+    }  # fmt: skip
+    audit.record(connection, **{**given, **values})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "old", "new"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1, "b": 3}, {"b": 2}, {"b": 3}),
+        ({"a": None}, {"a": 1}, {"a": None}, {"a": 1}),
+        (None, {"a": 1, "b": None}, None, {"a": 1}),
+        ({"a": 1, "b": None}, None, {"a": 1}, None),
+        ({"a": 1}, {"a": 1}, None, None),
+        (None, None, None, None),
+    ],
+)
+def test_what_is_the_same_is_left_out(before: Any, after: Any, old: Any, new: Any) -> None:
+    assert audit.differing(before, after) == (old, new)
+
+
+def test_a_change_is_undone_with_its_transaction(database: str, sql: Sql) -> None:
+    with db.engine(postgres_url(database), "tests").connect() as connection:
+        record(connection)
+        connection.rollback()
+    assert sql("SELECT 1 FROM pgbeat.audit") == []
+
+
+@pytest.mark.parametrize(
+    ("which", "found"),
+    [
+        ({}, [4, 3, 2, 1]),
+        ({"kind": "job"}, [4]),
+        ({"kind": "schedule", "subject": "t"}, [2]),
+        ({"actor": "user:bob"}, [3]),
+        ({"verb": "resume"}, [3]),
+        ({"before": 3}, [2, 1]),
+        ({"limit": 2}, [4, 3]),
+        ({"kind": "lane"}, []),
+    ],
+)
+def test_changes_are_found_by_what_they_are_of(
+    connection: Connection, which: dict[str, Any], found: list[int]
+) -> None:
+    record(connection)
+    record(connection, subject="t")
+    record(connection, actor="user:bob", verb="resume")
+    record(connection, kind="job")
+    record(connection, namespace="other")
+    rows = audit.listing(connection, namespace="default", **which)
+    assert [row.id for row in rows] == found
+
+
+def test_pages_hold_all_once(web: Web, connection: Connection) -> None:
+    for number in range(5):
+        record(connection, subject=str(number))
+    admin, seen, after = web.admin, [], None
+    while True:
+        page = done(admin.get("/audit", params={"limit": 2, **({"after": after} if after else {})}))
+        seen += [each["subject"] for each in page["changes"]]
+        after = page["next"]
+        record(connection, subject="meanwhile")
+        if after is None:
+            break
+    assert seen == ["4", "3", "2", "1", "0"]
+
+
+def test_the_audit_is_for_administrators(web: Web, connection: Connection) -> None:
+    record(connection)
+    assert "for administrators" in problem(web.user.get("/audit"), 403)
+    assert "who asks?" in problem(web.nobody.get("/audit"), 401)
+
+
+@pytest.mark.parametrize(
+    "after",
+    ["x", "W10", "WyJhIl0", "WzFd.", "WzFd\u00e9", "W3RydWVd", "Wzk5OTk5OTk5OTk5OTk5OTk5OTk5XQ"],
+)
+def test_a_cursor_of_ones_own_is_refused(web: Web, after: str) -> None:
+    refusal = problem(web.admin.get("/audit", params={"after": after}), 422)
+    assert "is not the `next` of a page" in refusal
+
+
+def test_the_command_line_shows_them(database: str, connection: Connection) -> None:
+    assert run(database, "audit").stdout == "Nothing of that was changed, as far as it is noted.\n"
+    record(connection, before={"max_retries": 5}, after={"max_retries": 7})
+    record(connection, subject="evil\x1b[31m\n", verb="create", after={"task": "t", "cron": None})
+    [_, newest, oldest] = run(database, "audit").stdout.splitlines()
+    assert "\x1b" not in newest
+    assert newest.endswith("task: t")
+    assert oldest.split()[0] == "1"
+    assert oldest.split()[3:8] == ["user:alice", "api", "pause", "schedule", "s"]
+    assert oldest.endswith("max_retries: 5 → 7")
+    [row] = read(database, "audit", "--actor", "alice", "--verb", "pause")
+    assert (row["id"], row["before"], row["after"]) == (1, {"max_retries": 5}, {"max_retries": 7})
+    assert read(database, "audit", "--before", "1") == []

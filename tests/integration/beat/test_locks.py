@@ -1,0 +1,328 @@
+"""A beat beside transactions that others leave open: only what needs their locks is postponed."""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from celery import Celery
+from sqlalchemy import create_engine, event
+
+import pgbeat
+from pgbeat.scheduler import Scheduler
+from tests.conftest import sqlalchemy_url
+from tests.support.processes import until
+
+Beat = Callable[..., Scheduler]
+Sql = Callable[..., list[tuple[Any, ...]]]
+Running = Callable[[], Any]
+
+
+@pytest.fixture
+def running(beat: Beat, app: Celery) -> Iterator[Callable[[], Any]]:
+    """Has a beat lead and tick in a thread, until the test ends."""
+    stop = threading.Event()
+    threads: list[threading.Thread] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        app.conf.pgbeat_loop_interval = 0.5
+        scheduler = beat()
+
+        def tick() -> None:
+            try:
+                while not stop.is_set():
+                    scheduler.tick()
+            except BaseException as error:
+                failures.append(error)
+
+        threads.append(threading.Thread(target=tick))
+        threads[0].start()
+
+    yield run
+    stop.set()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert failures == []
+
+
+def add(sql: Sql, name: str, job: str = "{}", **values: Any) -> None:
+    """A schedule that is due now, and then in an hour unless told otherwise."""
+    values = {"name": name, "task": "tests.add", "every": "1 hour", "job": job, **values}
+    marks = ", ".join(["%s"] * len(values))
+    columns = ", ".join(values)
+    sql(
+        f"INSERT INTO pgbeat.schedules ({columns}, next_run) VALUES ({marks}, now())",
+        *values.values(),
+    )
+
+
+def add_others(sql: Sql, count: int = 20) -> None:
+    """Schedules that are due at the same time, half of them five times a second."""
+    for number in range(count):
+        every = "0.2 seconds" if number % 2 else "1 hour"
+        add(sql, f"other {number}", every=every, starts_at="2020-01-01T00:00Z")
+
+
+def run_once(beat: Beat) -> None:
+    """Decides what is due, by a beat that then leads no more."""
+    scheduler = beat()
+    scheduler.run_due()
+    scheduler.close()
+
+
+def ticks(sql: Sql, name: str) -> list[str]:
+    """The outcomes of a schedule, oldest first."""
+    return [r[0] for r in sql("SELECT outcome FROM pgbeat.ticks WHERE schedule = %s "
+                              "ORDER BY id", name)]  # fmt: skip
+
+
+def others_go_on(sql: Sql, count: int = 20) -> None:
+    """Waits until all the others were decided, and those that are due often twice from now on."""
+    query = "SELECT count(DISTINCT schedule) FROM pgbeat.ticks WHERE schedule LIKE 'other %'"
+    until(lambda: sql(query) == [(count,)], 20, "all others are decided")
+    before = len(ticks(sql, "other 1"))
+    until(lambda: len(ticks(sql, "other 1")) >= before + 2, 20, "another goes on")
+
+
+@contextmanager
+def opened(database: str, *statements: str) -> Iterator[psycopg.Connection[Any]]:
+    """A transaction that somebody leaves open, with these statements in it."""
+    with psycopg.connect(database) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        yield connection
+
+
+def test_an_uncommitted_job_delays_only_the_schedule_with_its_unique_key(
+    app: Celery, sql: Sql, database: str, running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(sql, "keyed", '{"unique_key": "K"}')
+    add_others(sql)
+    engine = create_engine(sqlalchemy_url(database))
+    caplog.set_level(logging.INFO)
+    with engine.connect() as connection:
+        pgbeat.submit("tests.add", unique_key="K", connection=connection, app=app)
+        running()
+        others_go_on(sql)
+        until(lambda: "Postponed schedule 'keyed': another transaction makes a job" in caplog.text)
+        assert ticks(sql, "keyed") == []
+        connection.rollback()
+    until(lambda: ticks(sql, "keyed") == ["launched"], 10)
+    assert caplog.text.count("Postponed schedule 'keyed'") == 1
+    engine.dispose()
+
+
+def test_what_commits_at_last_counts(
+    app: Celery, sql: Sql, database: str, running: Running
+) -> None:
+    """A row written by hand takes no advisory lock: it is the unique index that is waited for."""
+    add(sql, "keyed", '{"unique_key": "K"}')
+    add_others(sql)
+    statement = (
+        "INSERT INTO pgbeat.jobs (id, task, unique_key, job_source, created_by, is_system_job) "
+        "VALUES (gen_random_uuid(), 'tests.add', 'K', 'system', 'tests', true)"
+    )
+    with opened(database, statement) as connection:
+        running()
+        others_go_on(sql)
+        assert ticks(sql, "keyed") == []
+        connection.commit()
+    until(lambda: ticks(sql, "keyed") == ["skipped"], 10)
+    [(reason,)] = sql("SELECT reason FROM pgbeat.ticks WHERE schedule = 'keyed'")
+    assert "has the same unique key" in reason
+
+
+def test_a_locked_lane_delays_only_what_is_in_it(
+    app: Celery, sql: Sql, database: str, running: Running
+) -> None:
+    sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('a', 1), ('b', 1)")
+    add(sql, "in lane", '{"lane": "a"}')
+    add(sql, "beside it", '{"lane": "b"}')
+    add_others(sql)
+    given = "SELECT count(*) FROM pgbeat.jobs WHERE schedule = %s AND dispatched_at IS NOT NULL"
+    with opened(database, "UPDATE pgbeat.lanes SET max_running = 2 WHERE name = 'a'") as other:
+        running()
+        others_go_on(sql)
+        until(lambda: sql(given, "beside it") == [(1,)])
+        assert ticks(sql, "in lane") == ["launched"]
+        assert sql(given, "in lane") == [(0,)]
+        other.commit()
+    until(lambda: sql(given, "in lane") == [(1,)], 10)
+
+
+def test_an_uncommitted_queue_delays_only_what_is_for_it(
+    app: Celery, sql: Sql, database: str, running: Running, beat: Beat
+) -> None:
+    add(sql, "for it", queue="new")
+    add_others(sql)
+    sql("SELECT pgbeat.adopt_broker()")
+    with opened(database, "INSERT INTO kombu_queue (name) VALUES ('new')") as other:
+        running()
+        others_go_on(sql)
+        assert ticks(sql, "for it") == []
+        other.rollback()
+    until(lambda: ticks(sql, "for it") == ["launched"], 10)
+    assert sql(
+        "SELECT count(*) FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id "
+        "WHERE q.name = 'new'"
+    ) == [(1,)]
+
+
+@pytest.mark.parametrize("overlap", ["cancel_previous", "queue_one"])
+def test_a_locked_job_delays_only_its_schedule(
+    sql: Sql, database: str, running: Running, beat: Beat, overlap: str
+) -> None:
+    add(sql, "overlapping", overlap=overlap)
+    run_once(beat)
+    [(job,)] = sql("SELECT id FROM pgbeat.jobs")
+    sql("UPDATE pgbeat.schedules SET next_run = now()")
+    add_others(sql)
+    lock = f"UPDATE pgbeat.jobs SET priority = 1 WHERE id = '{job}'"
+    with opened(database, lock) as other:
+        running()
+        others_go_on(sql)
+        assert ticks(sql, "overlapping") == ["launched"]
+        assert sql("SELECT waiting_for FROM pgbeat.schedules WHERE name = 'overlapping'") == [
+            (None,)
+        ]
+        other.commit()
+    if overlap == "queue_one":
+        waits = "SELECT waiting_for FROM pgbeat.schedules WHERE name = 'overlapping'"
+        until(lambda: sql(waits) == [(job,)], 10)
+    else:
+        until(lambda: ticks(sql, "overlapping") == ["launched"] * 2, 10)
+        assert sql("SELECT state FROM pgbeat.jobs WHERE id = %s", job) == [("cancelled",)]
+
+
+def test_a_webhook_that_is_being_deleted_delays_only_what_is_told_to_it(
+    sql: Sql, database: str, running: Running
+) -> None:
+    sql(
+        "INSERT INTO pgbeat.webhooks (name, url, secret, events) "
+        "VALUES ('w', 'http://127.0.0.1:9/', 's', '{tick.failed}')"
+    )
+    add(sql, "failing", task="tests.gone")
+    add_others(sql)
+    with opened(database, "DELETE FROM pgbeat.webhooks") as other:
+        running()
+        others_go_on(sql)
+        assert ticks(sql, "failing") == []
+        other.commit()
+    until(lambda: ticks(sql, "failing") == ["failed"], 10)
+
+
+def test_locked_sums_and_counters_delay_nothing(
+    sql: Sql, database: str, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgbeat.tallies.Meter.INTERVAL", 0.5)
+    add_others(sql)
+    sql(
+        "INSERT INTO pgbeat.tallies (namespace, metric, label, kind, value) "
+        "VALUES ('default', 'take_overs', '', '', 1)"
+    )
+    with opened(
+        database,
+        "SELECT FROM pgbeat.tallies FOR UPDATE",
+        "INSERT INTO pgbeat.counters (name, value) VALUES ('stale_claims_released', 1)",
+        "INSERT INTO pgbeat.namespaces (name, timezone) VALUES ('default', 'UTC')",
+    ) as other:
+        running()
+        others_go_on(sql)
+        other.rollback()
+    written = "SELECT value FROM pgbeat.tallies WHERE metric = 'take_overs'"
+    until(lambda: sql(written) == [(2,)], 30)
+    until(lambda: sql("SELECT count(*) FROM pgbeat.namespaces") == [(1,)], 10)
+
+
+def test_a_job_that_is_due_waits_alone_for_its_queue(
+    app: Celery, sql: Sql, database: str, running: Running
+) -> None:
+    """Jobs with a time are handed out apart, where one of them can't be."""
+    sql("SELECT pgbeat.adopt_broker()")
+    for queue in ("new", None, None):
+        sql(
+            "INSERT INTO pgbeat.jobs (id, task, args, kwargs, queue, state, run_at, dispatched_at, "
+            "job_source, created_by, is_system_job) VALUES (gen_random_uuid(), 'tests.add', '[]', "
+            "'{}', %s, 'scheduled', now(), NULL, 'system', 'tests', true)",
+            queue,
+        )
+    waiting = "SELECT queue FROM pgbeat.jobs WHERE state = 'scheduled'"
+    with opened(database, "INSERT INTO kombu_queue (name) VALUES ('new')") as other:
+        running()
+        until(lambda: sql(waiting) == [("new",)], 20)
+        add_others(sql)
+        others_go_on(sql)
+        assert sql(waiting) == [("new",)]
+        other.commit()
+    until(lambda: sql(waiting) == [], 10)
+
+
+def test_a_locked_table_costs_no_leadership(
+    sql: Sql, database: str, running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_others(sql)
+    caplog.set_level(logging.INFO)
+    running()
+    others_go_on(sql)
+    with opened(database, "LOCK TABLE pgbeat.jobs IN ACCESS EXCLUSIVE MODE"):
+        until(lambda: "Postponed all schedules: another transaction" in caplog.text, 20)
+    others_go_on(sql)
+    assert caplog.text.count("This beat leads") == 1
+    assert "The database" not in caplog.text
+
+
+def test_one_blocked_decision_does_not_split_the_batches_after_it(
+    sql: Sql, database: str, running: Running, app: Celery
+) -> None:
+    """It is tried again by itself: the others commit together, at the first attempt."""
+    add(sql, "keyed", '{"unique_key": "K"}')
+    add_others(sql)
+    statement = (
+        "INSERT INTO pgbeat.jobs (id, task, unique_key, job_source, created_by, is_system_job) "
+        "VALUES (gen_random_uuid(), 'tests.add', 'K', 'system', 'tests', true)"
+    )
+    sizes: list[int] = []
+
+    def count(connection: Any, cursor: Any, statement: str, values: Any, *_: Any) -> None:
+        if "INSERT INTO pgbeat.ticks" in statement:
+            sizes.append(str(values).count('"due_at"'))
+
+    from sqlalchemy import Engine
+
+    with opened(database, statement):
+        running()
+        others_go_on(sql)
+        event.listen(Engine, "before_cursor_execute", count)
+        try:
+            others_go_on(sql)
+        finally:
+            event.remove(Engine, "before_cursor_execute", count)
+    assert max(sizes) >= 5
+
+
+def test_a_locked_counter_delays_no_rescue(
+    sql: Sql, database: str, running: Running, beat: Beat
+) -> None:
+    """The end of a lost execution counts, later."""
+    sql("INSERT INTO pgbeat.counters (name, value) VALUES ('stale_claims_released', 1)")
+    add(sql, "s")
+    run_once(beat)
+    lose = (
+        "INSERT INTO pgbeat.executions (job_id, number, worker, worker_id, started_at) "
+        "SELECT id, (SELECT count(*) FROM pgbeat.executions) + 1, 'gone', 17, "
+        "now() - interval '1 hour' FROM pgbeat.jobs LIMIT 1"
+    )
+    sql("UPDATE pgbeat.jobs SET state = 'running', started_at = now(), max_attempts = 1")
+    sql(lose)
+    lost = "SELECT count(*) FROM pgbeat.executions WHERE lost"
+    with opened(database, "SELECT FROM pgbeat.counters FOR UPDATE"):
+        running()
+        until(lambda: sql(lost) == [(1,)], 20)
+    sql(lose)
+    until(lambda: sql(lost) == [(2,)], 20)
+    assert sql("SELECT value FROM pgbeat.counters WHERE name LIKE 'stale%'") == [(3,)]

@@ -1,0 +1,190 @@
+"""Decisions in the log: which have a line, which are summed up, and their fields as JSON."""
+
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from celery import Celery
+
+from pgbeat import decision_log, log
+from pgbeat import scheduler as real
+from pgbeat.testing import Scheduler
+from pgbeat.testing.fixtures import MakeScheduler
+from tests.support.processes import Processes, until
+from tests.integration.beat.test_policies import HOUR, START, add
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture
+def scheduler(
+    app: Celery, pgbeat_scheduler: MakeScheduler, caplog: pytest.LogCaptureFixture
+) -> Scheduler:
+    """One whose log is caught."""
+    caplog.set_level(logging.INFO, "celery.beat.pgbeat")
+    return pgbeat_scheduler(app, START)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged since this was last asked."""
+    found = [r.getMessage() for r in caplog.records if r.name == "celery.beat.pgbeat"]
+    caplog.clear()
+    return [message for message in found if message.startswith(("Schedule '", "Skipped "))]
+
+
+def count(scheduler: Scheduler, sql: Sql, caplog: pytest.LogCaptureFixture) -> None:
+    """The time for which skips are counted is over."""
+    scheduler._log._began -= decision_log._COUNTED
+    scheduler.run_due()
+
+
+def test_a_skip_is_told_once_and_then_summed_up(
+    scheduler: Scheduler, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(sql, every="1 minute", condition_sql="SELECT count(*) > 1000 FROM pgbeat.ticks")
+    scheduler.run_until(START + 10 * MINUTE)
+    assert said(caplog) == ["Schedule 's' skipped: condition_sql is false"]
+    count(scheduler, sql, caplog)
+    [line] = said(caplog)
+    assert line.startswith("Skipped 9 times more in 6")
+    assert line.endswith(" s: 's' 9 times")
+    count(scheduler, sql, caplog)
+    assert said(caplog) == []
+
+
+def test_numbers_in_a_reason_make_no_new_one(
+    scheduler: Scheduler, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reason names the job before, which is another one."""
+    add(sql, overlap="skip")
+    scheduler.run_until(START + 2 * HOUR)
+    assert len(said(caplog)) == 2
+    sql("UPDATE pgbeat.jobs SET id = gen_random_uuid()")
+    scheduler.run_until(START + 4 * HOUR)
+    assert said(caplog) == []
+
+
+def test_a_launch_between_makes_a_skip_new(
+    scheduler: Scheduler, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(sql, condition_sql="SELECT count(*) = 2 FROM pgbeat.ticks")
+    scheduler.run_until(START + 4 * HOUR)
+    words = [line.split()[2] for line in said(caplog)]
+    assert words == ["skipped:", "launched", "skipped:"]
+
+
+def test_a_thousand_skips_do_not_hide_a_failure(
+    scheduler: Scheduler, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, starts_at, condition_sql) "
+        "SELECT 's' || i, 'tests.add', '1 hour', %s, 'SELECT false' "
+        "FROM generate_series(1, 1000) AS i",
+        START - 24 * HOUR,
+    )
+    add(sql, "bad", task="tests.gone")
+    scheduler.run_until(START + HOUR)
+    lines = said(caplog)
+    assert len([line for line in lines if "' skipped: " in line]) == decision_log._LINES
+    [failure] = [line for line in lines if "' skipped: " not in line]
+    assert failure.startswith("Schedule 'bad' failed (retry 1/5), retrying in ")
+    count(scheduler, sql, caplog)
+    [line] = [line for line in said(caplog) if line.startswith("Skipped")]
+    assert line.startswith("Skipped 980 times more in ")
+    assert line.endswith(" once, 977 others")
+
+
+def test_the_fields_of_a_line(
+    scheduler: Scheduler, sql: Sql, caplog: pytest.LogCaptureFixture
+) -> None:
+    add(sql)
+    add(sql, "bad", task="tests.gone")
+    scheduler.run_until(START + HOUR)
+    written = [log.JsonFormatter().format(record) for record in caplog.records]
+    lines = {line.get("schedule"): line for line in map(json.loads, written)}
+    launched, failed = lines["s"], lines["bad"]
+    [tick] = [tick for tick in scheduler.ticks if tick.schedule == "s"]
+    assert launched["message"] == f"Schedule 's' launched job {tick.job_id}"
+    assert launched["level"] == "INFO"
+    assert {key: launched[key] for key in ("namespace", "outcome", "due_at", "task", "job_id")} == {
+        "namespace": "default", "outcome": "launched", "due_at": "2030-01-07T13:00:00+00:00",
+        "task": "tests.add", "job_id": tick.job_id,
+    }  # fmt: skip
+    assert (failed["outcome"], failed["retry_count"], failed["max_retries"]) == ("failed", 1, 5)
+    assert "is not registered" in failed["error"]
+
+
+def test_an_exception_in_json() -> None:
+    try:
+        raise ValueError("line one\nline two")
+    except ValueError as error:
+        info = (ValueError, error, error.__traceback__)
+    record = logging.LogRecord("n", logging.ERROR, "f", 1, "it broke: %s", ("x",), info)
+    line = log.JsonFormatter().format(record)
+    assert "\n" not in line
+    said = json.loads(line)
+    assert said["message"] == "it broke: x"
+    assert said["exception"].endswith("ValueError: line one\nline two")
+
+
+@pytest.mark.parametrize("quiet", [[], ["-q"]])
+def test_beat_writes_json(processes: Processes, quiet: list[str]) -> None:
+    """Also where Celery sets its log up before it knows the scheduler."""
+    command = ("beat", "-S", "pgbeat.Scheduler", "-l", "INFO")
+    beat = processes.celery(*quiet, *command, PGBEAT_LOG_FORMAT="json")
+    beat.says("This beat leads", 60)
+    [leads] = [json.loads(line) for line in beat.output.splitlines() if "beat leads" in line]
+    assert (leads["level"], leads["logger"]) == ("INFO", "celery.beat.pgbeat")
+
+
+def test_a_standby_says_which_beat_leads(
+    app: Celery,
+    beat: Callable[..., real.Scheduler],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Once at the start, and when another leads."""
+    monkeypatch.setattr("pgbeat.standing_by._EVERY", 0.0)
+    caplog.set_level(logging.INFO, "celery.beat.pgbeat")
+    app.conf.pgbeat_loop_interval = 0.3
+    first, second, third = beat(), beat(), beat()
+    first.tick()
+    here = f"{socket.gethostname()}:{os.getpid()}"
+    said = f"Standing by: beat {here} leads (lock 1050)"
+    for _ in range(3):
+        second.tick()
+        third.tick()
+    assert [record.getMessage() for record in caplog.records] == ["This beat leads (lock 1050)"] + [
+        said
+    ] * 2
+    first.close()
+    caplog.clear()
+    until(lambda: [second.tick(), "This beat leads" in caplog.text][1], 20)
+    third.tick()
+    assert [record.getMessage() for record in caplog.records] == [
+        f"This beat leads (lock 1050); before it, {here} did",
+        said,
+    ]
+
+
+def test_a_beat_says_when_its_lock_is_held_by_something_else(
+    app: Celery,
+    beat: Callable[..., real.Scheduler],
+    database: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    app.conf.pgbeat_loop_interval = 0.3
+    with psycopg.connect(database, autocommit=True, application_name="report") as other:
+        other.execute("SELECT pg_advisory_lock(1050)")
+        beat().tick()
+        [record] = [each for each in caplog.records if "Standing by" in each.getMessage()]
+        pid = other.info.backend_pid
+    assert record.levelname == "WARNING"
+    assert f"lock 1050 is held by session {pid} (report)" in record.getMessage()

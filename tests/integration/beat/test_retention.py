@@ -1,0 +1,455 @@
+"""What is deleted by age and number, what stays, and how little a step reads."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from celery import Celery
+from sqlalchemy import Connection, event, text
+
+from pgbeat import db, retention
+from pgbeat.config import Settings, postgres_url
+from pgbeat.retention import Pruner
+from pgbeat.scheduler import Scheduler
+from tests.support.command_line import read, run
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def settings(database: str) -> Settings:
+    return Settings(postgres_url(database), retention_days=30, retention_count=3)
+
+
+@pytest.fixture
+def connection(settings: Settings) -> Iterator[Connection]:
+    engine = db.engine(settings.url, "tests").execution_options(isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        yield connection
+
+
+def schedule(sql: Sql, name: str = "s", namespace: str = "default") -> int:
+    """A schedule; its id."""
+    ((key,),) = sql(
+        "INSERT INTO pgbeat.schedules (name, namespace, task, every, paused_at) "
+        "VALUES (%s, %s, 't', '1h', now()) RETURNING id", name, namespace,
+    )  # fmt: skip
+    return int(key)
+
+
+def jobs(sql: Sql, days: list[float], schedule_id: int | None = None, **columns: Any) -> list[str]:
+    """Jobs that ended so many days ago, and each an execution; their ids."""
+    values = {"state": "completed", "namespace": "default", "group_id": None, **columns}
+    made = []
+    for age in days:
+        ((job_id,),) = sql(
+            """
+            INSERT INTO pgbeat.jobs (id, schedule_id, namespace, task, state, job_source,
+                created_by, is_system_job, group_id, created_at, started_at, finished_at)
+            SELECT gen_random_uuid(), %s, %s, 't', %s, 'system', 'tests', true, %s, at, at,
+                   CASE WHEN %s IN ('completed', 'failed') THEN at END
+              FROM (SELECT now() - %s * interval '1 day' AS at) AS a RETURNING id
+            """,
+            schedule_id, values["namespace"], values["state"], values["group_id"],
+            values["state"], age,
+        )  # fmt: skip
+        sql(
+            "INSERT INTO pgbeat.executions (job_id, schedule_id, number, state, worker, "
+            "started_at, finished_at) "
+            "SELECT id, schedule_id, 1, CASE WHEN finished_at IS NULL THEN 'running' ELSE state "
+            "END, 'w', created_at, finished_at FROM pgbeat.jobs WHERE id = %s",
+            job_id,
+        )
+        made.append(str(job_id))
+    return made
+
+
+def ticks(sql: Sql, days: list[float], schedule_id: int) -> None:
+    """Ticks that were due, and decided, so many days ago; the oldest first."""
+    for age in days:
+        sql(
+            "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, decided_at, outcome, reason) "
+            "SELECT %s, 's', at, at, 'skipped', 'no' "
+            "FROM (SELECT now() - %s * interval '1 day' AS at) AS a",
+            schedule_id, age,
+        )  # fmt: skip
+
+
+def left(sql: Sql, table: str, moment: str = "created_at") -> list[int]:
+    """Ages of a table's rows in whole days, the oldest first."""
+    rows = sql(f"SELECT round(extract(epoch FROM now() - {moment}) / 86400) FROM pgbeat.{table}")
+    return sorted((int(age) for (age,) in rows), reverse=True)
+
+
+def prune(connection: Connection, settings: Settings, *, dry_run: bool = False) -> Pruner:
+    """A whole round."""
+    pruner = Pruner(settings, dry_run=dry_run)
+    while pruner.step(connection):
+        pass
+    return pruner
+
+
+def test_the_newest_of_a_schedule_or_the_young_whichever_is_more(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    rare, often = schedule(sql, "rare"), schedule(sql, "often")
+    # Three are kept however old, and more than three if they are young.
+    jobs(sql, [90, 80, 70, 60, 50], rare)
+    jobs(sql, [41, 31, 29, 21, 11, 1], often)
+    ticks(sql, [95, 85, 75, 65, 55], rare)
+    ticks(sql, [42, 32, 22, 12, 6, 2], often)
+    pruner = prune(connection, settings)
+    assert left(sql, "jobs") == [70, 60, 50, 29, 21, 11, 1]
+    assert left(sql, "executions", "started_at") == [70, 60, 50, 29, 21, 11, 1]
+    assert left(sql, "ticks", "decided_at") == [75, 65, 55, 22, 12, 6, 2]
+    deleted = {"ticks": 4, "jobs": 4, "executions": 4, "groups": 0, "deliveries": 0, "audit": 0}
+    assert pruner.deleted == deleted
+
+
+def test_what_has_no_schedule_goes_by_its_age(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    jobs(sql, [40, 31, 29])
+    # A schedule that is gone keeps nothing for ever.
+    gone = schedule(sql)
+    jobs(sql, [50, 28], gone)
+    ticks(sql, [50, 28], gone)
+    sql("DELETE FROM pgbeat.schedules")
+    prune(connection, settings)
+    assert left(sql, "jobs") == [29, 28]
+    assert left(sql, "executions", "started_at") == [29, 28]
+    assert left(sql, "ticks", "decided_at") == [28]
+
+
+@pytest.mark.parametrize("state", ["pending", "scheduled", "running", "paused"])
+def test_what_has_not_ended_stays(
+    connection: Connection, settings: Settings, sql: Sql, state: str
+) -> None:
+    jobs(sql, [400], state=state)
+    prune(connection, settings)
+    assert left(sql, "jobs") == [400]
+
+
+def test_age_counts_from_the_end(connection: Connection, settings: Settings, sql: Sql) -> None:
+    (job,) = jobs(sql, [40])
+    sql("UPDATE pgbeat.jobs SET finished_at = now() - interval '29 days' WHERE id = %s", job)
+    prune(connection, settings)
+    assert left(sql, "jobs") == [40]
+
+
+def test_a_group_stays_whole_while_it_runs(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    ids = []
+    for state, finished in (("running", None), ("completed", "now() - interval '35 days'")):
+        ((group,),) = sql(
+            "INSERT INTO pgbeat.groups (state, job_source, created_by, created_at, finished_at) "
+            f"VALUES (%s, 'system', 'tests', now() - interval '50 days', {finished or 'NULL'}) "
+            "RETURNING id", state,
+        )  # fmt: skip
+        ids.append(group)
+        jobs(sql, [49, 48], group_id=group)
+    looked = prune(connection, settings, dry_run=True)
+    assert (looked.deleted["jobs"], looked.deleted["groups"]) == (2, 1)
+    prune(connection, settings)
+    assert sql("SELECT DISTINCT group_id FROM pgbeat.jobs") == [(ids[0],)]
+    assert sql("SELECT id FROM pgbeat.groups") == [(ids[0],)]
+
+
+def test_deliveries_go_by_age_unless_they_are_under_way(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    for name in ("default", "other"):
+        sql(
+            "INSERT INTO pgbeat.webhooks (namespace, name, url, secret, events) "
+            "VALUES (%s, 'w', 'http://x/', 's', '{tick.failed}')", name,
+        )  # fmt: skip
+    for webhook, age, state in ((1, 40, "delivered"), (1, 39, "pending"), (1, 29, "failed"),
+                                (2, 41, "failed")):  # fmt: skip
+        sql(
+            "INSERT INTO pgbeat.deliveries (webhook_id, event, payload, state, next_at, "
+            "created_at, finished_at) SELECT %s, 'tick.failed', '{}', %s, "
+            "CASE WHEN pending THEN now() END, at, CASE WHEN NOT pending THEN at END "
+            "FROM (SELECT now() - %s * interval '1 day' AS at, %s = 'pending' AS pending) AS a",
+            webhook, state, age, state,
+        )  # fmt: skip
+    prune(connection, settings)
+    assert left(sql, "deliveries") == [41, 39, 29]
+
+
+def test_executions_whose_job_was_deleted_by_hand(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    jobs(sql, [40, 31, 20])
+    sql("DELETE FROM pgbeat.jobs")
+    assert prune(connection, settings).deleted["executions"] == 2
+    assert left(sql, "executions", "started_at") == [20]
+
+
+def test_each_namespace_prunes_its_own(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    own, other = schedule(sql), schedule(sql, namespace="other")
+    jobs(sql, [60, 59], namespace="other")
+    ticks(sql, [60, 59, 58, 57, 56], other)
+    ticks(sql, [50, 49, 48, 47], own)
+    prune(connection, settings)
+    assert left(sql, "jobs") == [60, 59]
+    assert left(sql, "ticks", "decided_at") == [60, 59, 58, 57, 56, 49, 48, 47]
+    prune(connection, replace(settings, namespace="other"))
+    assert left(sql, "jobs") == []
+    assert left(sql, "ticks", "decided_at") == [58, 57, 56, 49, 48, 47]
+
+
+def test_nothing_is_deleted_where_everything_is_kept(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    jobs(sql, [4000])
+    assert Pruner(replace(settings, retention_days=0)).step(connection) == 0
+    assert left(sql, "jobs") == [4000]
+
+
+def test_a_count_of_none_leaves_the_age(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    key = schedule(sql)
+    jobs(sql, [32, 31, 20], key)
+    ticks(sql, [32, 31, 20], key)
+    prune(connection, replace(settings, retention_count=0))
+    assert left(sql, "jobs") == left(sql, "ticks", "decided_at") == [20]
+
+
+def test_steps_are_small_and_what_was_kept_is_not_read_again(
+    connection: Connection, settings: Settings, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "BATCH", 10)
+    one, other = schedule(sql, "one"), schedule(sql, "other")
+    sql(
+        """
+        INSERT INTO pgbeat.jobs (id, schedule_id, task, state, job_source, created_by,
+            is_system_job, created_at, finished_at)
+        SELECT gen_random_uuid(), CASE WHEN n %% 2 = 0 THEN %s ELSE %s END, 't', 'completed',
+               'system', 'tests', true, at, at
+          FROM (SELECT n, now() - interval '40 days' + n * interval '1 minute' AS at
+                  FROM generate_series(0, 99) AS n) AS a
+        """,
+        one, other,
+    )  # fmt: skip
+    pruner = Pruner(replace(settings, retention_count=30))
+    steps = []
+    while looked := pruner.step(connection):
+        steps.append(looked)
+    assert steps == [10] * 10
+    # 30 of each are kept: 20 of the older ones of each went.
+    assert pruner.deleted["jobs"] == 40
+    assert len(left(sql, "jobs")) == 60
+
+    # The next round begins where that ended: a job, and its execution.
+    jobs(sql, [31], one)
+    assert [pruner.step(connection) for _ in range(3)] == [1, 1, 0]
+    # After an hour it begins with the oldest: one more has 30 before it.
+    monkeypatch.setattr(retention, "_AGAIN", 0.0)
+    steps = []
+    while looked := pruner.step(connection):
+        steps.append(looked)
+    assert steps == [10] * 6 + [1, 1]
+    assert pruner.deleted["jobs"] == 41
+
+
+def test_those_made_in_one_moment_stay_together(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    key = schedule(sql)
+    jobs(sql, [40] * 7, key)
+    sql("UPDATE pgbeat.jobs SET created_at = (SELECT min(created_at) FROM pgbeat.jobs)")
+    jobs(sql, [38, 37], key)
+    prune(connection, settings)
+    assert left(sql, "jobs") == [40] * 7 + [38, 37]
+    jobs(sql, [36], key)
+    prune(connection, settings)
+    assert left(sql, "jobs") == [38, 37, 36]
+
+
+def test_a_row_that_somebody_holds_is_for_later(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    held, _ = jobs(sql, [40, 39])
+    pruner = Pruner(settings)
+    with db.engine(settings.url, "tests").begin() as other:
+        other.exec_driver_sql("SET LOCAL lock_timeout = '5s'")
+        other.exec_driver_sql("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", (held,))
+        assert pruner.step(connection) == 2
+        assert left(sql, "jobs") == [40]
+    prune(connection, settings)
+    assert left(sql, "jobs") == []
+
+
+def test_a_step_is_one_statement_a_table(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    jobs(sql, [40] * 5)
+    seen: list[str] = []
+    event.listen(connection, "before_cursor_execute", lambda *args: seen.append(args[2]))
+    assert Pruner(settings).step(connection) == 5
+    assert len(seen) == 2  # ticks, of which there are none, and jobs
+
+
+def audited(sql: Sql, days: list[float], namespace: str = "default") -> None:
+    """Changes of so many days ago; the oldest first."""
+    for age in days:
+        sql(
+            "INSERT INTO pgbeat.audit (namespace, at, actor, origin, verb, kind, subject) "
+            "VALUES (%s, now() - %s * interval '1 day', 'user:a', 'cli', 'pause', 'lane', 'l')",
+            namespace, age,
+        )  # fmt: skip
+
+
+def test_the_audit_has_an_age_of_its_own(
+    connection: Connection, settings: Settings, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "BATCH", 10)
+    jobs(sql, [400])
+    audited(sql, [500.0] * 25 + [366, 364, 40])
+    audited(sql, [600], "other")
+    kept = replace(settings, retention_days=0)
+    assert prune(connection, kept, dry_run=True).deleted["audit"] == 26
+    pruner, steps = Pruner(kept), []
+    while looked := pruner.step(connection):
+        steps.append(looked)
+    assert steps == [10, 10, 6]
+    assert pruner.deleted.total() == 26
+    assert left(sql, "audit", "at") == [600, 364, 40]
+    assert left(sql, "jobs") == [400]
+    prune(connection, replace(settings, audit_days=39))
+    assert left(sql, "audit", "at") == [600]
+
+
+def test_the_audit_may_be_kept_for_ever(
+    connection: Connection, settings: Settings, sql: Sql
+) -> None:
+    audited(sql, [4000])
+    jobs(sql, [40])
+    prune(connection, replace(settings, audit_days=0))
+    assert (left(sql, "audit", "at"), left(sql, "jobs")) == ([4000], [])
+
+
+def test_a_step_in_the_audit_goes_by_an_index(connection: Connection, sql: Sql) -> None:
+    sql(
+        "INSERT INTO pgbeat.audit (namespace, at, actor, origin, verb, kind, subject) "
+        "SELECT CASE n % 50 WHEN 0 THEN 'default' ELSE 'other' END, "
+        "now() - (50000 - n) * interval '1 hour', 'user:a', 'cli', 'pause', 'lane', 'l' "
+        "FROM generate_series(1, 50000) AS n"
+    )
+    sql("ANALYZE pgbeat.audit")
+    [kind] = [kind for kind in retention._KINDS if kind.table == "audit"]
+    values = {"namespace": "default", "at_0": 0, "batch": 500, "seconds": 365 * 86_400}
+    plan = connection.execute(text(f"EXPLAIN (ANALYZE, BUFFERS, COSTS off) {kind.looked}"), values)
+    said = "\n".join(plan.scalars())
+    assert "Index Scan using audit_newest" in said
+    assert "Sort" not in said
+
+
+# -- the command
+
+
+def test_the_command(database: str, sql: Sql) -> None:
+    key = schedule(sql)
+    jobs(sql, [40, 39])
+    ticks(sql, [50, 49], key)
+    assert run(database, "prune", "--dry-run", "--count", "1").stdout == (
+        "Would delete 1 tick, 2 jobs, 2 executions.\n"
+    )
+    assert len(left(sql, "jobs")) == 2
+    assert read(database, "prune", "--days", "39.5") == {
+        "dry_run": False,
+        "kept": {"days": 39.5, "count": 100, "audit_days": 365.0},
+        "deleted": {
+            "ticks": 0,
+            "jobs": 1,
+            "executions": 1,
+            "groups": 0,
+            "deliveries": 0,
+            "audit": 0,
+        },
+    }
+    assert run(database, "prune").stdout == "Deleted 1 job, 1 execution.\n"
+    assert run(database, "prune", "--days", "1").stdout == (
+        "There is nothing to delete: kept are 1 day, and of each schedule the newest 100.\n"
+    )
+
+
+def test_the_command_where_everything_is_kept(database: str, sql: Sql) -> None:
+    jobs(sql, [40])
+    result = run(database, "prune", env={"PGBEAT_RETENTION_DAYS": "0"})
+    assert result.stdout == (
+        "Everything is kept: pgbeat_retention_days is 0. --days says otherwise.\n"
+    )
+    assert len(left(sql, "jobs")) == 1
+
+
+def test_the_command_on_the_audit(database: str, sql: Sql) -> None:
+    audited(sql, [400, 366, 300])
+    years = {"PGBEAT_AUDIT_DAYS": "380"}
+    assert run(database, "prune", "--dry-run", env=years).stdout == (
+        "Would delete 1 change in the audit.\n"
+    )
+    assert run(database, "prune").stdout == "Deleted 2 changes in the audit.\n"
+    # Itself, it is in there.
+    assert sql("SELECT verb, kind, after FROM pgbeat.audit ORDER BY id DESC LIMIT 1") == [
+        ("prune", "history", {
+            "kept": {"days": 30.0, "count": 100, "audit_days": 365.0}, "deleted": {"audit": 2},
+        })
+    ]  # fmt: skip
+
+
+def test_the_command_is_one_change_however_many_steps(
+    database: str, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "BATCH", 2)
+    jobs(sql, [40] * 7)
+    run(database, "prune")
+    [(after,)] = sql("SELECT after FROM pgbeat.audit")
+    assert after["deleted"] == {"jobs": 7, "executions": 7}
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--days", "0"), ("--days", "-1"), ("--count", "-1"), ("--days", "40000")]
+)
+def test_what_the_command_refuses(database: str, arguments: tuple[str, str]) -> None:
+    assert run(database, "prune", *arguments).exit_code == 2
+
+
+def test_an_idle_beat_goes_on_until_the_round_is_finished(
+    app: Celery, beat: Callable[..., Scheduler], sql: Sql
+) -> None:
+    """Without waiting for its next look; what falls due in the meantime is decided in between."""
+    sql(
+        "INSERT INTO pgbeat.jobs (id, task, state, job_source, created_by, is_system_job, "
+        "created_at, started_at, finished_at) SELECT gen_random_uuid(), 't', 'completed', "
+        "'system', 'tests', true, at, at, at "
+        "FROM (SELECT now() - interval '1 year' + n * interval '1 second' AS at "
+        "FROM generate_series(1, 20000) AS n) AS a"
+    )
+    app.conf.pgbeat_loop_interval = 5.0
+    scheduler = beat()
+    remaining = "SELECT count(*) FROM pgbeat.jobs WHERE schedule_id IS NULL"
+    deadline = time.monotonic() + 30  # at one batch a look, it would be more than a minute
+    looks, added, left = 0, False, 0
+    while sql(remaining) != [(0,)] and time.monotonic() < deadline:
+        scheduler.tick()
+        looks += 1
+        if sql(remaining)[0][0] < 15_000 and not added and not left:
+            added = True
+            sql(
+                "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+                "VALUES ('s', 'tests.add', '1 hour', now())"
+            )
+        elif added and sql("SELECT count(*) FROM pgbeat.ticks") == [(1,)]:
+            added = False
+            left = sql(remaining)[0][0]
+    assert sql(remaining) == [(0,)]
+    # No look deletes more than a batch, so none delays what is due for long.
+    assert looks >= 20_000 / retention.BATCH
+    assert left > 10_000

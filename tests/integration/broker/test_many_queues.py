@@ -1,0 +1,197 @@
+"""Thousands of queues: few locks, few statements, no work while idle."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, event, text
+
+from pgbeat.messages import Message
+from tests.support.broker_sessions import TABLES, Claimant, Sessions, put
+from tests.support.kombu_connections import Connect, kombu, publish
+from tests.support.processes import until
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+#: How many locks of a kind queues share.
+SLOTS = 64
+
+
+@pytest.fixture
+def connection(opened: Sessions) -> Connection:
+    return opened.open()
+
+
+def declare(connection: Connection, count: int) -> list[str]:
+    """So many queues."""
+    names = [f"queue {n}" for n in range(count)]
+    TABLES.declare(connection, names)
+    return names
+
+
+def locks(connection: Connection) -> list[int]:
+    """The advisory locks of each session that has any."""
+    statement = text(
+        "SELECT count(*) FROM pg_locks JOIN pg_database d ON d.oid = database "
+        "WHERE locktype = 'advisory' AND d.datname = current_database() GROUP BY pid"
+    )
+    return [int(count) for count in connection.scalars(statement)]
+
+
+@contextmanager
+def statements(broker: Any) -> Iterator[list[str]]:
+    """The statements that a process's broker sends by SQLAlchemy."""
+    found: list[str] = []
+
+    def note(_: Any, __: Any, statement: str, *rest: Any) -> None:
+        found.append(statement)
+
+    event.listen(broker._engine, "before_cursor_execute", note)
+    yield found
+    event.remove(broker._engine, "before_cursor_execute", note)
+
+
+def idle(connection: Any) -> Any:
+    """Steps until every queue is awaited; the connection's session."""
+    session = connection.transport._session
+
+    def is_idle() -> bool:
+        return not session.step() and session._watches.all_awaited
+
+    until(is_idle)
+    return session
+
+
+def test_an_idle_consumer_of_many_queues(
+    opened: Sessions, connection: Connection, connect: Connect
+) -> None:
+    names = declare(connection, 500)
+    ours, got = connect(), list[Any]()
+    consumer = kombu.Consumer(
+        ours.channel(), [kombu.Queue(name, no_declare=True) for name in names],
+        on_message=got.append, auto_declare=False, accept=["json"],
+    )  # fmt: skip
+    ours.transport.open_session()
+    with statements(ours.transport.broker) as seen:
+        consumer.consume()
+    assert len(seen) <= 2, seen
+    idle(ours)
+    (count,) = locks(connection)
+    assert count <= SLOTS + 1
+    for name in (names[0], names[250], names[-1]):
+        publish(connect(), name, name)
+        ours.drain_events(timeout=20)
+        assert got.pop().payload == name
+    # Consumed no more, its locks are free again; the others are awaited still.
+    for name in names[:-1]:
+        consumer.cancel_by_queue(name)
+    idle(ours)
+    assert locks(connection) == [2]
+    publish(connect(), names[-1], "last")
+    ours.drain_events(timeout=20)
+    assert got.pop().payload == "last"
+
+
+def test_declaring_what_is_there_costs_a_statement_each(connect: Connect) -> None:
+    """And changes nothing."""
+    connection = connect()
+    queue = kombu.Queue(
+        "q", kombu.Exchange("x"), routing_key="k", max_priority=5, message_ttl=60
+    )(connection.default_channel)  # fmt: skip
+    queue.declare()
+    with statements(connection.transport.broker) as seen:
+        queue.declare()
+    assert len(seen) == 3, seen
+    with statements(connection.transport.broker) as seen:
+        kombu.Queue("q", max_priority=4)(connection.default_channel).queue_declare()
+    assert any("UPDATE" in statement for statement in seen)
+
+
+def test_a_consumer_of_a_queue_that_is_not_there(connect: Connect, sql: Sql) -> None:
+    """Among others, it is an error all the same."""
+    connection = connect()
+    queues = [kombu.Queue(name) for name in ("first", "gone", "last")]
+    consumer = kombu.Consumer(connection.channel(), queues, on_message=print, accept=["json"])
+    sql("DELETE FROM kombu_queue WHERE name = 'gone'")
+    with pytest.raises(connection.channel_errors, match="no queue 'gone'"):
+        consumer.consume()
+
+
+def test_a_publisher_to_many_queues_takes_few_locks(
+    opened: Sessions, connection: Connection
+) -> None:
+    names, publisher = declare(connection, 500), opened.open()
+    publisher.execute(text("BEGIN"))
+    TABLES.put(publisher, [Message(name, "m") for name in names])
+    (count,) = locks(connection)
+    assert count <= SLOTS
+    publisher.execute(text("ROLLBACK"))
+
+
+def test_one_that_began_to_wait_before_the_locks_were_shared(
+    opened: Sessions, connection: Connection
+) -> None:
+    """A worker of the version before holds its queue's own lock."""
+    names = declare(connection, 70)
+    worker = opened.consumer()
+    worker.listen(names[-1])
+    worker.connection.execute(
+        text(
+            "SELECT pg_advisory_lock_shared(1885823593, id::integer) FROM kombu_queue "
+            "WHERE name = :name"
+        ),
+        {"name": names[-1]},
+    )
+    put(connection, names[0], "m")
+    assert worker.heard() == []
+    put(connection, names[-1], "m")
+    assert until(worker.heard) == [""]
+
+
+def test_queues_that_share_a_lock_are_left_one_by_one(
+    opened: Sessions, connection: Connection
+) -> None:
+    names = declare(connection, SLOTS + 1)
+    waiter = opened.consumer()
+    first, last = names[0], names[-1]
+    waiter.listen(first, last)
+    assert waiter.waits(first, last) == {first, last}
+    waiter.leaves(first)
+    put(connection, last, "m")
+    assert until(waiter.heard) == [""]
+    waiter.leaves(last)
+    put(connection, last, "m")
+    assert waiter.heard() == []
+
+
+@pytest.mark.slow
+def test_ten_idle_consumers_of_four_thousand_queues(
+    opened: Sessions, connection: Connection, connect: Connect
+) -> None:
+    """With Postgres' default of locks, which ten times four thousand would exceed."""
+    names = declare(connection, 4000)
+    got: list[Any] = []
+    connections = []
+    for n in range(10):
+        ours = connect(polling_interval=600 + n)  # each is a process of its own to the broker
+        channel = ours.channel()
+        for name in names:
+            channel.basic_consume(name, False, got.append, f"{n} {name}", nowait=True)
+        channel.consume_pending()
+        connections.append(ours)
+    for ours in connections:
+        idle(ours)
+    assert max(locks(connection)) <= SLOTS + 1
+
+    def is_delivered() -> bool:
+        for ours in connections:
+            until(lambda o=ours: not o.transport._session.step())  # type: ignore[misc]
+            ours.transport._deliver_one()
+        return bool(got)
+
+    publisher: Claimant = opened.consumer()
+    for name in (names[0], names[-1]):
+        put(publisher.connection, name, '{"body": "", "properties": {}}')
+        until(is_delivered)
+        assert len(got) == 1
+        got.clear()

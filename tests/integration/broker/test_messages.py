@@ -1,0 +1,612 @@
+"""Messages: put, routed, claimed in order, by one consumer each, on the indexes made for it."""
+
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import ProgrammingError
+
+from pgbeat import consumers, db, dead_letters, queues
+from pgbeat.messages import JOB_HEADER, BrokerTables, Message, message
+from pgbeat.prepared import Statement
+from tests.support.broker_sessions import (
+    TABLES,
+    Plans,
+    Sessions,
+    depths,
+    filled,
+    later,
+    payloads,
+    planned,
+    plans,
+    put,
+    queue_id,
+    rows,
+)
+
+
+@pytest.fixture
+def connection(opened: Sessions) -> Connection:
+    return opened.open()
+
+
+def published(
+    headers: Mapping[str, Any] | None = None, **properties: Any
+) -> dict[str, dict[str, Any] | str]:
+    """What kombu gives a channel to publish."""
+    return {"body": "e30=", "headers": dict(headers or {}), "properties": properties}
+
+
+# -- what kombu publishes -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [(None, 0), (0, 0), (5, 5), ("7", 7), (255, 255), (1000, 255), (-3, 0), ("high", 0), ([], 0)],
+)
+def test_a_priority_is_a_number_from_0_to_255(given: Any, kept: int) -> None:
+    assert message(published(priority=given), queue="q").priority == kept
+
+
+def test_an_eta_is_for_the_table_or_for_the_worker() -> None:
+    eta = "2030-01-01T00:00:00+00:00"
+    assert message(published({"eta": eta}), queue="q").available_at == eta
+    assert message(published({"eta": eta}), queue="q", delay=False).available_at is None
+    assert message(published({"eta": None}), queue="q").available_at is None
+    assert message({**published(), "headers": None}, queue="q").available_at is None
+
+
+def test_an_expiration_is_milliseconds() -> None:
+    assert message(published(expiration="1500"), queue="q").ttl == 1500
+    assert message(published(), queue="q").ttl is None
+
+
+def test_the_exchange_goes_with_a_message_that_has_no_queue() -> None:
+    made = message(published(), exchange="x", routing_key="a.b")
+    assert (made.queue, made.exchange, made.routing_key) == (None, "x", "a.b")
+
+
+def test_a_message_knows_the_job_that_it_starts() -> None:
+    job = str(uuid.uuid4())
+    assert message(published({"id": job, JOB_HEADER: True}), queue="q").job_id == job
+    assert message(published({"id": job}), queue="q").job_id is None
+    for odd in ("mine", None, 7):  # a task id of somebody's own is no job's
+        assert message(published({"id": odd, JOB_HEADER: True}), queue="q").job_id is None
+
+
+# -- put ------------------------------------------------------------------------------------------
+
+
+def test_messages_are_put_in_the_order_given(connection: Connection) -> None:
+    names = [str(n) for n in range(500)]
+    TABLES.put(connection, [Message(f"q{int(n) % 3}", n) for n in names])
+    found = rows(connection, "SELECT payload FROM {message} ORDER BY id")
+    assert [payload for (payload,) in found] == names
+
+
+def test_a_missing_queue_is_made(connection: Connection) -> None:
+    put(connection, "new", "one")
+    put(connection, "new", "two")
+    assert depths(connection) == {"new": 2}
+
+
+def test_any_text_arrives_as_it_was(opened: Sessions, connection: Connection) -> None:
+    name = "a \"queue\", 'quoted'; {0} %s :x \\ ü 漢"
+    texts = ["", "\\", '"\\u0000"', "{}:%s ü 漢 🐘", "line\nline\ttab", "x" * 300_000]
+    put(connection, name, *texts)
+    assert payloads(opened.consumer().claim(name)) == texts
+
+
+def test_a_delayed_message_is_invisible(connection: Connection) -> None:
+    put(connection, "q", "later", available_at=later(connection, "1 hour"))
+    put(connection, "q", "now", available_at=later(connection, "-1 hour"))
+    assert rows(
+        connection,
+        "SELECT payload, visible, available_at > now() + interval '59 minutes' FROM {message} "
+        "ORDER BY payload",
+    ) == [("later", False, True), ("now", True, None)]
+
+
+def test_a_message_lives_as_long_as_it_or_its_queue_says(connection: Connection) -> None:
+    queues.declare(connection, TABLES, "short", arguments={"x-message-ttl": 2000})
+    hour = later(connection, "1 hour")
+    TABLES.put(
+        connection,
+        [
+            Message("short", "queue's"),
+            Message("short", "own", ttl=1000),
+            Message("short", "longer", ttl=9000),
+            Message("q", "alone", ttl=3000),
+            Message("q", "for ever"),
+            Message("q", "from then", ttl=3000, available_at=hour),
+            Message("q", "was due", ttl=3000, available_at=later(connection, "-1 hour")),
+        ],
+    )
+    seconds = dict(
+        rows(
+            connection,
+            "SELECT payload, extract(epoch FROM expires_at - enqueued_at)::float8 FROM {message}",
+        )
+    )
+    assert seconds.pop("from then") == pytest.approx(3603, abs=2)
+    assert seconds == {
+        "queue's": 2, "own": 1, "longer": 2, "alone": 3, "for ever": None, "was due": 3,
+    }  # fmt: skip
+
+
+def test_a_priority_is_at_most_the_queues(connection: Connection) -> None:
+    queues.declare(connection, TABLES, "three", arguments={"x-max-priority": 3})
+    queues.declare(connection, TABLES, "all", arguments={"x-max-priority": 1000})
+    for queue in ("three", "all", "plain"):
+        TABLES.put(connection, [Message(queue, str(p), priority=p) for p in (1, 5, 255)])
+    found = rows(
+        connection,
+        "SELECT q.name, m.priority FROM {message} m JOIN {queue} q ON q.id = m.queue_id "
+        "ORDER BY m.id",
+    )
+    assert found == [
+        ("three", 1), ("three", 3), ("three", 3),
+        ("all", 1), ("all", 5), ("all", 255),
+        ("plain", 1), ("plain", 5), ("plain", 9),
+    ]  # fmt: skip
+
+
+def test_one_is_put_as_a_batch_is(opened: Sessions, connection: Connection) -> None:
+    """The statement of a single publish makes the row that a batch of one makes."""
+    prepared, hour = opened.consumer().prepared, later(connection, "1 hour")
+    queues.declare(connection, TABLES, "q", arguments={"x-max-priority": 4, "x-message-ttl": 5000})
+    many = [Message("q", "m"), Message("q", "m", 9, hour, 70, job_id=str(uuid.uuid4()))]
+    TABLES.put(connection, many)
+    for m in many:
+        eta = m.available_at.encode() if m.available_at else None
+        ttl = b"%d" % m.ttl if m.ttl else None
+        job = m.job_id.encode() if m.job_id else None
+        parameters = (b"q", b"m", b"%d" % m.priority, eta, ttl, None, job)
+        assert prepared.run(TABLES.put_one, *parameters).command_tuples == 1
+    batch1, batch2, one1, one2 = rows(
+        connection,
+        "SELECT visible, payload, version, priority, available_at, deliveries, redelivered, "
+        "expires_at - coalesce(available_at, enqueued_at), queue_id, job_id FROM {message} "
+        "ORDER BY id",
+    )
+    assert (batch1, batch2) == (one1, one2)
+    assert str(one2[-1]) == many[1].job_id
+
+
+def test_one_for_a_missing_queue_is_not_put(opened: Sessions) -> None:
+    consumer = opened.consumer()
+    result = consumer.prepared.run(TABLES.put_one, b"none", b"m", b"0", None, None, None, None)
+    assert result.command_tuples == 0
+    assert rows(consumer.connection, "SELECT FROM {message}") == []
+
+
+def test_one_commits_as_told(opened: Sessions) -> None:
+    """The setting is for that transaction alone."""
+    consumer = opened.consumer()
+    driver = db.driver(consumer.connection)
+    driver.execute("CREATE TABLE commits (value text)")
+    driver.execute(
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "INSERT INTO public.commits VALUES (current_setting('synchronous_commit')); "
+        "RETURN NULL; END $$"
+    )
+    driver.execute(
+        "CREATE CONSTRAINT TRIGGER note AFTER INSERT ON kombu_message DEFERRABLE INITIALLY "
+        "DEFERRED FOR EACH ROW EXECUTE FUNCTION note()"
+    )
+    queues.declare(consumer.connection, TABLES, "q")
+    queues.declare_exchange(consumer.connection, TABLES, "x", "fanout")
+    queues.bind(consumer.connection, TABLES, "q", "x", "", "fanout")
+    for value, seen in ((b"off", "off"), (b"local", "local"), (None, "on")):
+        consumer.prepared.run(TABLES.put_one, b"q", b"m", b"0", None, None, value, None)
+        consumer.prepared.run(TABLES.route_one, b"x", b"m", b"0", None, None, value, None, b"")
+        found = driver.execute("DELETE FROM commits RETURNING value").fetchall()
+        assert found == [(seen,), (seen,)]
+        assert driver.execute("SHOW synchronous_commit").fetchone() == ("on",)
+
+
+# -- messages of jobs -----------------------------------------------------------------------------
+
+
+def jobs_messages(connection: Connection, *names: str, queue: str = "q") -> list[str]:
+    """Messages of jobs; the jobs."""
+    found = [str(uuid.uuid4()) for _ in names]
+    batch = [Message(queue, name, job_id=job) for name, job in zip(names, found, strict=True)]
+    TABLES.put(connection, batch)
+    return found
+
+
+def test_what_no_consumer_has_is_withdrawn(opened: Sessions, connection: Connection) -> None:
+    claimed, waiting = jobs_messages(connection, "claimed", "waiting")
+    consumer = opened.consumer()
+    assert payloads(consumer.claim("q", at_most=1)) == ["claimed"]
+    (delayed,) = jobs_messages(connection, "delayed")
+    (stock,) = jobs_messages(connection, "taken by a stock worker")
+    hour = later(connection, "1 hour")
+    db.driver(connection).execute(
+        "UPDATE kombu_message SET visible = false, available_at = CASE WHEN job_id = %s THEN "
+        "%s::timestamptz END WHERE job_id IN (%s, %s)", [delayed, hour, delayed, stock]
+    )  # fmt: skip
+    put(connection, "q", "of no job")
+    everything = [claimed, waiting, delayed, stock, str(uuid.uuid4())]
+    assert TABLES.carrying(connection, everything) == {claimed, waiting, delayed}
+    assert TABLES.withdraw(connection, everything) == {waiting, delayed}
+    assert TABLES.carrying(connection, everything) == {claimed}
+    left = rows(connection, "SELECT payload FROM {message} ORDER BY id")
+    assert left == [("claimed",), ("taken by a stock worker",), ("of no job",)]
+    assert TABLES.withdraw(connection, []) == TABLES.carrying(connection, []) == set()
+
+
+def test_a_message_that_is_being_claimed_is_left_to_its_consumer(
+    opened: Sessions, connection: Connection
+) -> None:
+    """Whoever is first has it: to withdraw waits for nobody."""
+    (job,) = jobs_messages(connection, "m")
+    other = opened.open()
+    with db.transaction(other):
+        other.execute(text("SELECT FROM kombu_message FOR UPDATE"))
+        assert TABLES.withdraw(connection, [job]) == set()
+    assert TABLES.withdraw(connection, [job]) == {job}
+
+
+def test_a_dead_letter_and_its_requeued_message_are_of_the_same_job(opened: Sessions) -> None:
+    consumer = opened.consumer()
+    (job,) = jobs_messages(consumer.connection, "m")
+    (found,) = consumer.claim("q")
+    consumers.reject(consumer.connection, TABLES, consumer.id, [found.id])
+    query = "SELECT job_id::text FROM {%s}"
+    assert rows(consumer.connection, query % "dead") == [(job,)]
+    assert TABLES.carrying(consumer.connection, [job]) == set()
+    assert dead_letters.requeue(consumer.connection, TABLES, queue="q") == 1
+    assert rows(consumer.connection, query % "message") == [(job,)]
+
+
+def test_jobs_messages_are_found_by_the_index(connection: Connection) -> None:
+    for known in filled(connection):
+        (job,) = jobs_messages(connection, "m", queue="q1")
+        with plans(connection) as seen:
+            TABLES.withdraw(connection, [job])
+            TABLES.carrying(connection, [job])
+        assert "kombu_message" not in seen.scanned(), (known, seen.nodes)
+        assert "kombu_message_job" in seen.indexes(), (known, seen.nodes)
+
+
+# -- routing --------------------------------------------------------------------------------------
+
+#: Exchange, its type, and the queues bound to it, by which keys.
+BINDINGS = [
+    ("d", "direct", "direct-1", "k"), ("d", "direct", "direct-2", "k"),
+    ("d", "direct", "direct-2", "other"), ("d", "direct", "direct-3", "K"),
+    ("t", "topic", "topic-1", "a.#"), ("t", "topic", "topic-1", "*.b"),
+    ("t", "topic", "topic-2", "b.*"), ("f", "fanout", "fanout-1", ""),
+    ("f", "fanout", "fanout-2", "ignored"), ("f", "fanout", "direct-1", ""),
+]  # fmt: skip
+
+
+ROUTES = [
+    ("d", "k", {"direct-1", "direct-2"}), ("d", "other", {"direct-2"}), ("d", "K", {"direct-3"}),
+    ("d", "", set()), ("t", "a.b", {"topic-1"}), ("t", "b.b", {"topic-1", "topic-2"}),
+    ("t", "c", set()), ("f", "anything", {"fanout-1", "fanout-2", "direct-1"}),
+    ("none", "k", set()),
+]  # fmt: skip
+
+
+def test_an_exchange_reaches_each_bound_queue_once(opened: Sessions) -> None:
+    consumer = opened.consumer()
+    for name, type, queue, bound in BINDINGS:
+        queues.declare(consumer.connection, TABLES, queue)
+        queues.declare_exchange(consumer.connection, TABLES, name, type)
+        queues.bind(consumer.connection, TABLES, queue, name, bound, type)
+    for exchange, key, reached in ROUTES:
+        before = Counter(depths(consumer.connection))
+        TABLES.put(consumer.connection, [Message(None, "m", exchange=exchange, routing_key=key)])
+        after = Counter(depths(consumer.connection))
+        assert after - before == Counter(reached), (exchange, key)
+        one = (exchange.encode(), b"m", b"0", None, None, None, None, key.encode())
+        assert consumer.prepared.run(TABLES.route_one, *one).command_tuples == len(reached)
+        assert Counter(depths(consumer.connection)) - after == Counter(reached), (exchange, key)
+
+
+def test_what_is_routed_obeys_each_queue(opened: Sessions) -> None:
+    consumer = opened.consumer()
+    connection = consumer.connection
+    queues.declare_exchange(connection, TABLES, "x", "fanout")
+    for name, ttl, top in (("a", 1000, 2), ("b", 2000, None)):
+        given = {"x-message-ttl": ttl, "x-max-priority": top}
+        queues.declare(connection, TABLES, name, arguments=given)
+        queues.bind(connection, TABLES, name, "x", "", "fanout")
+    TABLES.put(connection, [Message(None, "m", priority=7, exchange="x")])
+    one = (b"x", b"m", b"7", None, None, None, None, b"")
+    consumer.prepared.run(TABLES.route_one, *one)
+    found = rows(
+        connection,
+        "SELECT q.name, m.priority, extract(epoch FROM m.expires_at - m.enqueued_at)::int "
+        "FROM {message} m JOIN {queue} q ON q.id = m.queue_id ORDER BY 1, m.id",
+    )
+    assert found == [("a", 2, 1), ("a", 2, 1), ("b", 7, 2), ("b", 7, 2)]
+
+
+# -- claims ---------------------------------------------------------------------------------------
+
+
+def test_claims_come_by_priority_then_age(opened: Sessions, connection: Connection) -> None:
+    for name in ("a1", "c5", "b9", "d1", "e9", "f0"):
+        put(connection, "q", name, priority=int(name[1]))
+    consumer = opened.consumer()
+    assert payloads(consumer.claim("q", at_most=1)) == ["b9"]
+    assert payloads(consumer.claim("q", at_most=3)) == ["e9", "c5", "a1"]
+    assert payloads(consumer.claim("q")) == ["d1", "f0"]
+    assert consumer.claim("q") == []
+
+
+def test_a_claim_is_over_all_queues_and_counts_deliveries(
+    opened: Sessions, connection: Connection
+) -> None:
+    put(connection, "a", "a1", "a2")
+    put(connection, "b", "b1", "b2")
+    put(connection, "c", "c1")
+    consumer = opened.consumer()
+    found = consumer.claim("b", "a", at_most=3)
+    assert payloads(found) == ["a1", "b1", "b2"]  # of b, which was named first, all
+    assert {d.queue for d in found} == {queue_id(connection, "a"), queue_id(connection, "b")}
+    assert {(d.deliveries, d.redelivered) for d in found} == {(1, False)}
+    assert rows(
+        connection,
+        "SELECT payload, visible, claimed_by, deliveries FROM {message} ORDER BY payload",
+    ) == [
+        ("a1", False, consumer.id, 1), ("a2", True, None, 0),
+        ("b1", False, consumer.id, 1), ("b2", False, consumer.id, 1), ("c1", True, None, 0),
+    ]  # fmt: skip
+
+
+def test_a_claim_passes_over_what_is_not_for_now(opened: Sessions, connection: Connection) -> None:
+    put(connection, "q", "delayed", available_at=later(connection, "1 hour"))
+    put(connection, "q", "expired", ttl=0)
+    put(connection, "q", "due", ttl=3_600_000)
+    put(connection, "paused", "held")
+    queues.pause(connection, TABLES, "paused")
+    consumer = opened.consumer()
+    assert payloads(consumer.claim("q", "paused")) == ["due"]
+    assert consumer.take("q", "paused") == []
+    queues.resume(connection, TABLES, "paused")
+    assert payloads(consumer.take("q", "paused")) == ["held"]
+
+
+def test_acknowledgements_travel_with_claims(opened: Sessions, connection: Connection) -> None:
+    put(connection, "q", "1", "2", "3", "4")
+    one, other = opened.consumer(), opened.consumer()
+    first = one.claim("q", at_most=2)
+    assert payloads(one.claim("q", at_most=1, acked=[d.id for d in first])) == ["3"]
+    assert payloads(one.take("q", acked=[])) == ["4"]
+    left = rows(connection, "SELECT id, payload FROM {message}")
+    assert [payload for _, payload in left] == ["3"]
+    # What one claimed only one may acknowledge.
+    assert other.ack(left[0][0]) == 0
+    assert other.claim("q", acked=[left[0][0]]) == []
+    assert rows(connection, "SELECT payload FROM {message}") == [("3",)]
+    assert one.ack(left[0][0]) == 1
+    assert one.ack(left[0][0]) == 0
+
+
+def test_what_is_taken_is_gone(opened: Sessions, connection: Connection) -> None:
+    put(connection, "q", "low", "low too")
+    put(connection, "q", "high", priority=3)
+    found = opened.consumer().take("q", at_most=2)
+    assert payloads(found) == ["high", "low"]
+    assert {(d.deliveries, d.redelivered) for d in found} == {(1, False)}
+    assert rows(connection, "SELECT payload FROM {message}") == [("low too",)]
+
+
+def test_claims_go_on_from_marks(opened: Sessions, connection: Connection) -> None:
+    put(connection, "q", "p0 first")
+    put(connection, "q", "p5 first", priority=5)
+    put(connection, "q", "p0 second")
+    put(connection, "q", "p5 second", priority=5)
+    put(connection, "r", "another")
+    ids = {payload: id for id, payload in rows(connection, "SELECT id, payload FROM {message}")}
+    consumer = opened.consumer()
+    marks = [("q", 5, ids["p5 first"] + 1), ("q", 0, ids["p0 second"])]
+    assert payloads(consumer.claim_on(*marks, at_most=1)) == ["p5 second"]
+    assert payloads(consumer.claim_on(*marks, ("r", 0, 0))) == ["p0 second", "another"]
+    assert payloads(consumer.claim("q")) == ["p5 first", "p0 first"]
+
+
+def test_a_claim_never_waits_for_another(
+    opened: Sessions, connection: Connection, database: str
+) -> None:
+    """Somebody else is in the midst of claiming the first two: the third is next."""
+    put(connection, "q", "1", "2", "3")
+    other = opened.open()
+    other.execute(text("BEGIN"))
+    other.execute(text("SELECT FROM kombu_message ORDER BY id LIMIT 2 FOR UPDATE"))
+    consumer = opened.consumer()
+    consumer.connection.execute(text("SET lock_timeout = '5s'"))
+    assert payloads(consumer.claim("q")) == ["3"]
+    other.execute(text("ROLLBACK"))
+    assert payloads(consumer.claim("q")) == ["1", "2"]
+
+
+@pytest.mark.parametrize("way", ["claim", "take", "claim_on"])
+def test_no_two_sessions_get_the_same_message(
+    opened: Sessions, connection: Connection, way: str
+) -> None:
+    count = 700
+    TABLES.put(connection, [Message("q", str(n), priority=n % 3) for n in range(count)])
+    consumers = [opened.consumer() for _ in range(4)]
+    got: list[list[str]] = [[] for _ in consumers]
+    start = threading.Barrier(len(consumers))
+    errors: list[BaseException] = []
+
+    def work(index: int) -> None:
+        consumer = consumers[index]
+        acked: list[int] = []
+        try:
+            start.wait()
+            while True:
+                if way == "claim_on":
+                    found = consumer.claim_on(("q", 2, 0), ("q", 1, 0), ("q", 0, 0), at_most=7)
+                    consumer.ack(*acked)
+                else:
+                    found = getattr(consumer, way)("q", at_most=7, acked=acked)
+                if not found:
+                    return
+                got[index] += payloads(found)
+                acked = [delivery.id for delivery in found]
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(len(consumers))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    times = Counter(payload for found in got for payload in found)
+    # A claim may find all that is left locked by others and get nothing: the rest is to be had.
+    times.update(payloads(opened.consumer().claim("q")))
+    assert times == {str(n): 1 for n in range(count)}
+
+
+def test_concurrent_declarations_make_one_queue(opened: Sessions, connection: Connection) -> None:
+    many = [opened.open() for _ in range(6)]
+    start = threading.Barrier(len(many))
+
+    def work(own: Connection) -> None:
+        start.wait()
+        for n in range(20):
+            put(own, f"q{n}", "m")
+
+    threads = [threading.Thread(target=work, args=(own,)) for own in many]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert depths(connection) == {f"q{n}": len(many) for n in range(20)}
+
+
+# -- other names, other roles ---------------------------------------------------------------------
+
+
+def test_tables_of_other_names(opened: Sessions, connection: Connection) -> None:
+    """Quoted where need be; beside the usual ones, with which they share nothing."""
+    tables = BrokerTables('The "Queues"', "select")
+    assert not tables.exist(connection)
+    for _ in range(2):
+        tables.adopt(connection)
+        assert tables.exist(connection)
+    put(connection, "q", "theirs", tables=tables)
+    put(connection, "q", "ours")
+    assert payloads(opened.consumer(tables).claim("q")) == ["theirs"]
+    assert payloads(opened.consumer().claim("q")) == ["ours"]
+    assert tables.depths(connection) == {"q": 0}
+
+
+def test_a_role_that_lacks_nothing_can_publish(opened: Sessions, connection: Connection) -> None:
+    """What `missing_privileges` lists is what it takes, and no more."""
+    role = f"publisher_{uuid.uuid4().hex[:8]}"
+    queues.declare_exchange(connection, TABLES, "x", "fanout")
+    connection.execute(text(f"CREATE ROLE {role}"))
+    try:
+        consumer = opened.consumer()
+        consumer.connection.execute(text(f"SET ROLE {role}"))
+        with pytest.raises(ProgrammingError, match="permission denied"):
+            put(consumer.connection, "q", "m")
+        missing = TABLES.missing_privileges(consumer.connection)
+        assert "INSERT on kombu_message" in missing
+        for privilege in missing:
+            kind = "SEQUENCE " if "sequence" in privilege else ""
+            what, name = privilege.split(" on ")
+            connection.execute(text(f"GRANT {what} ON {kind}{name} TO {role}"))
+        assert TABLES.missing_privileges(consumer.connection) == []
+        put(consumer.connection, "q", "m", available_at=later(connection, "1 second"))
+        TABLES.put(consumer.connection, [Message(None, "m", exchange="x")])
+        consumer.prepared.run(TABLES.put_one, b"q", b"m", b"0", None, None, None, None)
+        assert depths(connection) == {"q": 1}
+    finally:
+        connection.execute(text(f"DROP OWNED BY {role}"))
+        connection.execute(text(f"DROP ROLE {role}"))
+
+
+# -- plans ----------------------------------------------------------------------------------------
+
+PREPARED: dict[Statement, list[Any]] = {
+    TABLES.claim: [[1, 2, 3], 100, 7, [1, 2, 3]],
+    TABLES.take: [[1, 2, 3], 100, 7, []],
+    TABLES.ack: [[1, 2, 3, 4, 5], 7],
+    TABLES.put_one: ["q1", "m", 0, None, None, None, None],
+    TABLES.route_one: ["x", "m", 0, None, None, None, None, "a.b"],
+}
+
+
+def generic(connection: Connection, statement: Statement, parameters: list[Any]) -> Plans:
+    """The plan for all parameters, as the transport's sessions make it."""
+    named = {str(number): value for number, value in enumerate(parameters, 1)}
+    seen = Plans()
+    seen.nodes = planned(connection, statement.sql, named, ways=["force_generic_plan"])
+    return seen
+
+
+def test_statements_use_their_indexes(opened: Sessions, connection: Connection) -> None:
+    """However the server came to know the table, whose rows come and go."""
+    queues.declare_exchange(connection, TABLES, "x", "direct")
+    for known in filled(connection):
+        for statement, parameters in PREPARED.items():
+            seen = generic(connection, statement, parameters)
+            assert "kombu_message" not in seen.scanned(), (known, statement, seen.nodes)
+            if statement.name in ("claim", "take"):
+                assert "kombu_message_ready" in seen.indexes(), (known, statement, seen.nodes)
+                reads = [n for n in seen.nodes if "kombu_message_ready" in n.get("Index Name", "")]
+                assert {n["Node Type"] for n in reads} == {"Index Scan"}  # in its order
+        queues.bind(connection, TABLES, "q1", "x", "k", "direct")
+        with plans(connection) as batch:
+            put(connection, "q1", "m")
+            TABLES.put(connection, [Message(None, "m", exchange="x", routing_key="k")])
+        touched = [n for n in batch.nodes if n.get("Relation Name") == "kombu_message"]
+        assert {n["Node Type"] for n in touched} == {"ModifyTable"}, known
+    # Among so many they still come in order.
+    wanted = rows(
+        connection,
+        "SELECT id FROM {message} WHERE queue_id = 3 AND visible "
+        "ORDER BY priority DESC, id LIMIT 50",
+    )
+    found = opened.consumer().claim("q3", at_most=50)
+    assert [d.id for d in found] == [id for (id,) in wanted]
+
+
+def test_claims_from_marks_read_their_queue_alone(connection: Connection) -> None:
+    """A short queue's next message, beside 100 000 newer ones of other queues."""
+    driver = db.driver(connection)
+    TABLES.declare(connection, ["short", "long"])
+    put(connection, "short", *map(str, range(200)))
+    short, long = queue_id(connection, "short"), queue_id(connection, "long")
+    (last,) = rows(connection, "SELECT max(id) FROM {message}")[0]
+    driver.execute("SET session_replication_role = replica")
+    driver.execute(
+        "INSERT INTO kombu_message (payload, queue_id) "
+        f"SELECT 'payload', {long} FROM generate_series(1, 100000)"
+    )
+    driver.execute("ANALYZE kombu_message")
+    seen = generic(connection, TABLES.claim_on, [[short], 100, 7, [], [0], [last]])
+    assert "kombu_message_ready" in seen.indexes(), seen.nodes
+
+
+def test_a_session_may_lose_its_connection_in_a_claim(opened: Sessions, database: str) -> None:
+    """The claim is whole or not there at all."""
+    put(opened.open(), "q", *map(str, range(100)))
+    consumer = opened.consumer()
+    queue = queue_id(consumer.connection, "q")
+    pid = db.driver(consumer.connection).info.backend_pid
+    with closing(psycopg.connect(database, autocommit=True)) as other:
+        other.execute("SELECT pg_terminate_backend(%s)", [pid])
+        with pytest.raises(psycopg.OperationalError):
+            mine = b"%d" % consumer.id
+            consumer.prepared.run(TABLES.claim, b"{%d}" % queue, b"100", mine, b"{}")
+        assert other.execute("SELECT count(*) FROM kombu_message WHERE visible").fetchone() == (
+            100,
+        )

@@ -1,0 +1,436 @@
+"""Queues: declared, exclusive, bound, matched by topic, paused, purged, deleted, expired."""
+
+import random
+import threading
+from itertools import product
+
+import pytest
+from sqlalchemy import Connection, text
+
+from pgbeat import consumers, db, discards, queues
+from pgbeat.errors import NotFound, QueueLocked
+from tests.support.broker_sessions import (
+    TABLES,
+    Claimant,
+    Sessions,
+    bindings,
+    depths,
+    fill,
+    later,
+    payloads,
+    put,
+    rows,
+)
+from tests.support.processes import until
+
+
+@pytest.fixture
+def connection(opened: Sessions) -> Connection:
+    return opened.open()
+
+
+def names(connection: Connection) -> list[str]:
+    """The queues that a test has made."""
+    return sorted(depths(connection))
+
+
+def subscribe(consumer: Claimant, queue: str) -> int:
+    """The consumer consumes from the queue; its id."""
+    found = queues.declare(consumer.connection, TABLES, queue)
+    consumers.subscribe(consumer.connection, TABLES, consumer.id, [found.id])
+    return found.id
+
+
+# -- declared -------------------------------------------------------------------------------------
+
+
+def test_a_queue_is_declared_once(opened: Sessions, connection: Connection) -> None:
+    made = queues.declare(connection, TABLES, "q")
+    assert (made.messages, made.consumers) == (0, 0)
+    put(connection, "q", "1", "2")
+    put(connection, "q", "later", available_at=later(connection, "1 hour"))
+    subscribe(opened.consumer(), "q")
+    assert queues.declare(connection, TABLES, "q") == (made.id, 2, 1)
+    assert queues.find(connection, TABLES, "q") == (made.id, 2, 1)
+    assert queues.find(connection, TABLES, "none") is None
+
+
+def test_what_a_declaration_leaves_out_stays(connection: Connection) -> None:
+    all_four = {
+        "x-max-priority": 5, "x-message-ttl": "1000", "x-expires": 60_000.0, "x-delivery-limit": 3,
+    }  # fmt: skip
+    kept = "SELECT max_priority, message_ttl, expires, delivery_limit FROM {queue} WHERE name = 'q'"
+    queues.declare(connection, TABLES, "q", arguments=all_four)
+    assert rows(connection, kept) == [(5, 1000, 60_000, 3)]
+    queues.declare(connection, TABLES, "q")
+    queues.declare(connection, TABLES, "q", arguments={"x-other": 1, "x-max-priority": None})
+    assert rows(connection, kept) == [(5, 1000, 60_000, 3)]
+    queues.declare(connection, TABLES, "q", arguments={"x-max-priority": 9, "x-message-ttl": 0})
+    assert rows(connection, kept) == [(9, 0, 60_000, 3)]
+
+
+@pytest.mark.parametrize("name", ["a", "x" * 200, "ü" * 200, "🐘" * 200, " ", "a b.c:d%s'\"\\{}"])
+def test_names_have_up_to_200_characters(connection: Connection, name: str) -> None:
+    queues.declare(connection, TABLES, name)
+    queues.declare(connection, TABLES, name)
+    assert names(connection) == [name]
+
+
+def test_wrong_declarations_say_what_is_wrong(connection: Connection) -> None:
+    for name, says in (("", "has 0"), ("x" * 201, "1 to 200 characters.*has 201")):
+        with pytest.raises(ValueError, match=says):
+            queues.declare(connection, TABLES, name)
+    for key, value in product(queues.ARGUMENTS, ("high", -1, [])):
+        with pytest.raises(ValueError, match=f"{key} is .*must be a whole number"):
+            queues.declare(connection, TABLES, "q", arguments={key: value})
+    assert names(connection) == []
+
+
+# -- exclusive ------------------------------------------------------------------------------------
+
+
+def test_an_exclusive_queue_is_its_owners_alone(opened: Sessions, connection: Connection) -> None:
+    owner, other = opened.consumer(), opened.consumer()
+    mine = queues.declare(owner.connection, TABLES, "q", owner=owner.id, caller=owner.id)
+    put(connection, "q", "m")
+    assert queues.declare(owner.connection, TABLES, "q", caller=owner.id) == (mine.id, 1, 0)
+    for caller in (other.id, None):
+        with pytest.raises(QueueLocked, match="'q' is exclusive to another process"):
+            queues.declare(other.connection, TABLES, "q", caller=caller)
+    owner.die(connection)
+    # Its process is dead; the next one doesn't wait until it is buried, and gets an empty queue.
+    again = queues.declare(other.connection, TABLES, "q", owner=other.id, caller=other.id)
+    assert (again.id == mine.id, again.messages) == (False, 0)
+
+
+def test_an_exclusive_queue_goes_with_its_owner(opened: Sessions, connection: Connection) -> None:
+    owner, other = opened.consumer(), opened.consumer()
+    for name, consumer in (("own", owner), ("other's", other)):
+        queues.declare(consumer.connection, TABLES, name, owner=consumer.id, caller=consumer.id)
+    queues.declare_exchange(connection, TABLES, "x", "direct")
+    queues.bind(connection, TABLES, "own", "x", "", "direct")
+    consumers.leave(owner.connection, TABLES, owner.id)
+    assert names(connection) == ["other's"]
+    assert bindings(connection) == []
+
+
+# -- deleted --------------------------------------------------------------------------------------
+
+
+def test_a_queue_is_deleted_with_all_that_is_its(opened: Sessions, connection: Connection) -> None:
+    for name in ("q", "stays"):
+        put(connection, name, "1", "2", "3")
+        put(connection, name, "later", available_at=later(connection, "1 hour"))
+        for exchange, goes in (("shared", True), ("own-" + name, True), ("durable", False)):
+            queues.declare_exchange(connection, TABLES, exchange, "direct", auto_delete=goes)
+            queues.bind(connection, TABLES, name, exchange, "k", "direct")
+    opened.consumer().claim("q", "stays", at_most=1)
+    consumer = opened.consumer()
+    subscribe(consumer, "q")
+    assert queues.delete(connection, TABLES, "q") in (2, 3)  # that waited
+    assert queues.delete(connection, TABLES, "q") == 0
+    assert names(connection) == ["stays"]
+    assert rows(connection, "SELECT count(*) FROM {message}") == [(4,)]
+    assert bindings(connection) == [
+        ("stays", "durable", "k"), ("stays", "own-stays", "k"), ("stays", "shared", "k"),
+    ]  # fmt: skip
+    # An exchange that deletes itself goes with its last binding.
+    found = {exchange for (exchange,) in rows(connection, "SELECT name FROM {exchange}")}
+    assert found & {"own-q", "own-stays", "shared", "durable"} == {"own-stays", "shared", "durable"}
+    assert rows(connection, "SELECT FROM {consumer}") == []
+
+
+def test_a_queue_in_use_may_be_spared(opened: Sessions, connection: Connection) -> None:
+    consumer = opened.consumer()
+    queue = subscribe(consumer, "q")
+    assert queues.delete(connection, TABLES, "q", if_unused=True) == 0
+    assert names(connection) == ["q"]
+    consumers.unsubscribe(consumer.connection, TABLES, consumer.id, [queue])
+    put(connection, "q", "m")
+    assert queues.delete(connection, TABLES, "q", if_unused=True, if_empty=True) == 0
+    assert names(connection) == ["q"]
+    assert queues.purge(connection, TABLES, "q") == 1
+    queues.delete(connection, TABLES, "q", if_unused=True, if_empty=True)
+    assert names(connection) == []
+
+
+def test_an_auto_delete_queue_goes_with_its_last_consumer(opened: Sessions) -> None:
+    one, two, three = opened.consumer(), opened.consumer(), opened.consumer()
+    for name in ("unused", "used", "lasting"):
+        queues.declare(one.connection, TABLES, name, auto_delete=name != "lasting")
+    for consumer, name in product((one, two, three), ("used", "lasting")):
+        subscribe(consumer, name)
+    queue = subscribe(one, "used")
+    for _ in range(2):
+        consumers.unsubscribe(one.connection, TABLES, one.id, [queue])
+    assert names(one.connection) == ["lasting", "unused", "used"]
+    consumers.leave(two.connection, TABLES, two.id)
+    assert names(one.connection) == ["lasting", "unused", "used"]
+    three.die(one.connection)
+    consumers.bury(one.connection, TABLES, [three.id], limit=None)
+    assert names(one.connection) == ["lasting", "unused"]
+
+
+def test_a_queue_expires_when_nobody_used_it(opened: Sessions, connection: Connection) -> None:
+    consumer = opened.consumer()
+    for name in ("unused", "declared", "consumed"):
+        queues.declare(connection, TABLES, name, arguments={"x-expires": 60_000})
+    queues.declare(connection, TABLES, "for ever")
+    queue = subscribe(consumer, "consumed")
+
+    def two_minutes_later() -> list[str]:
+        connection.execute(text("UPDATE kombu_queue SET used_at = used_at - interval '2 minutes'"))
+        queues.declare(connection, TABLES, "declared")
+        assert consumers.survey(connection, TABLES).has_expired is (
+            "unused" in names(connection) or queue_is_free
+        )
+        discards.expire(connection, TABLES)
+        return names(connection)
+
+    queue_is_free = False
+    assert not consumers.survey(connection, TABLES).has_expired
+    assert two_minutes_later() == ["consumed", "declared", "for ever"]
+    assert two_minutes_later() == ["consumed", "declared", "for ever"]
+    consumers.unsubscribe(consumer.connection, TABLES, consumer.id, [queue])
+    discards.expire(connection, TABLES)  # its time begins now
+    assert names(connection) == ["consumed", "declared", "for ever"]
+    queue_is_free = True
+    assert two_minutes_later() == ["declared", "for ever"]
+
+
+def test_declaring_and_deleting_at_once(opened: Sessions, connection: Connection) -> None:
+    """Nobody sees an error, whatever the others do to the same queues in this instant."""
+    own = [opened.open() for _ in range(4)]
+    start = threading.Barrier(len(own))
+    errors: list[BaseException] = []
+
+    def work(mine: Connection, seed: int) -> None:
+        chance = random.Random(seed)  # noqa: S311
+        try:
+            start.wait()
+            for _ in range(40):
+                name = chance.choice("ab")
+                with db.transaction(mine):
+                    queues.declare(mine, TABLES, name)
+                with db.transaction(mine):
+                    queues.declare_exchange(mine, TABLES, "x", "topic", auto_delete=True)
+                    queues.bind(mine, TABLES, name, "x", "#", "topic")
+                    put(mine, name, "m")
+                with db.transaction(mine):
+                    chance.choice([queues.delete, queues.purge])(mine, TABLES, name)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(c, n)) for n, c in enumerate(own)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+
+
+# -- purged and paused ----------------------------------------------------------------------------
+
+
+def test_purge_spares_what_is_being_worked_on(opened: Sessions, connection: Connection) -> None:
+    put(connection, "q", "claimed", "1", "2")
+    put(connection, "q", "later", available_at=later(connection, "1 hour"))
+    put(connection, "other", "m")
+    # A row that the stock transport has delivered: invisible, nobody's.
+    put(connection, "q", "stock")
+    connection.execute(text("UPDATE kombu_message SET visible = false WHERE payload = 'stock'"))
+    assert payloads(opened.consumer().claim("q", at_most=1)) == ["claimed"]
+    assert queues.purge(connection, TABLES, "q") == 3
+    assert queues.purge(connection, TABLES, "q") == 0
+    assert queues.purge(connection, TABLES, "none") == 0
+    left = {payload for (payload,) in rows(connection, "SELECT payload FROM {message}")}
+    assert left - {"stock"} == {"claimed", "m"}
+
+
+def test_a_queue_is_looked_at_without_the_others(connection: Connection) -> None:
+    """Pausing shows it before and after; purging deletes what it has: neither reads the table."""
+    fill(connection)
+    put(connection, "q30", *map(str, range(10)))
+    put(connection, "q30", "later", available_at=later(connection, "1 hour"))
+    connection.execute(text("ANALYZE kombu_message, kombu_queue"))
+    scans = text("SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'kombu_message'")
+    with db.transaction(connection):
+        before = connection.scalar(scans)
+        found = queues.get(connection, TABLES, "q30")
+        assert (found.waiting, found.delayed, found.claimed, found.dead) == (10, 1, 0, 0)
+        queues.pause(connection, TABLES, "q30")
+        assert queues.purge(connection, TABLES, "q30") == 11
+        assert connection.scalar(scans) == before
+
+
+def test_one_queue_and_all_have_the_same_numbers(opened: Sessions, connection: Connection) -> None:
+    one, dead = opened.consumer(), opened.consumer()
+    for consumer in (one, dead):
+        subscribe(consumer, "q")
+    put(connection, "q", *"abcd")
+    put(connection, "q", "later", available_at=later(connection, "1 hour"))
+    put(connection, "other", "m")
+    (claimed, rejected) = one.claim("q", at_most=2)
+    consumers.reject(one.connection, TABLES, one.id, [rejected.id])
+    dead.die(connection)
+    (everything,) = [q for q in queues.all_queues(connection, TABLES) if q.name == "q"]
+    alone = queues.get(connection, TABLES, "q")
+    assert alone._replace(age=None) == everything._replace(age=None)
+    assert (alone.waiting, alone.delayed, alone.claimed) == (2, 1, 1)
+    assert (alone.dead, alone.consumers) == (1, 1)
+    assert alone.age is not None and everything.age is not None
+    assert claimed.queue == rejected.queue
+
+
+def test_a_queue_is_paused_and_resumed(opened: Sessions, connection: Connection) -> None:
+    consumer = opened.consumer()
+    put(connection, "q", "m")
+    assert queues.pause(connection, TABLES, "q")
+    assert not queues.pause(connection, TABLES, "q")
+    assert consumer.claim("q") == []
+    put(connection, "q", "more")  # is welcome
+    with db.transaction(connection):
+        queues.declare(connection, TABLES, "q")  # changes nothing
+    assert consumer.claim("q") == []
+    assert queues.resume(connection, TABLES, "q")
+    assert not queues.resume(connection, TABLES, "q")
+    assert payloads(consumer.claim("q")) == ["m", "more"]
+    for verb in (queues.pause, queues.resume):
+        with pytest.raises(NotFound, match="no queue 'nowhere'"):
+            verb(connection, TABLES, "nowhere")
+
+
+def test_who_waits_is_told_of_a_resumed_queue(opened: Sessions, connection: Connection) -> None:
+    consumer = opened.consumer()
+    subscribe(consumer, "q")
+    consumer.listen("q")
+    queues.pause(connection, TABLES, "q")
+    queues.resume(connection, TABLES, "q")
+    assert until(consumer.heard) == ["again"]
+
+
+# -- exchanges and bindings -----------------------------------------------------------------------
+
+
+def test_an_exchange_keeps_the_type_that_it_has(connection: Connection) -> None:
+    assert queues.exchange_type(connection, TABLES, "x") is None
+    assert queues.declare_exchange(connection, TABLES, "x", "topic") == "topic"
+    assert queues.declare_exchange(connection, TABLES, "x", "fanout") == "topic"
+    assert queues.exchange_type(connection, TABLES, "x") == "topic"
+    queues.delete_exchange(connection, TABLES, "x")
+    assert queues.declare_exchange(connection, TABLES, "x", "fanout") == "fanout"
+
+
+def test_an_exchange_goes_with_its_bindings(connection: Connection) -> None:
+    queues.declare(connection, TABLES, "q")
+    for exchange in ("x", "y"):
+        queues.declare_exchange(connection, TABLES, exchange, "direct")
+        queues.bind(connection, TABLES, "q", exchange, "k", "direct")
+    queues.delete_exchange(connection, TABLES, "x", if_unused=True)
+    assert queues.is_bound(connection, TABLES, "x")
+    queues.delete_exchange(connection, TABLES, "x")
+    assert not queues.is_bound(connection, TABLES, "x")
+    assert bindings(connection) == [("q", "y", "k")]
+
+
+def test_bindings_are_made_once_and_told(opened: Sessions, connection: Connection) -> None:
+    listener = opened.consumer()
+    listener.listen()
+    queues.declare(connection, TABLES, "q")
+    for key in ("a", "b", "a"):
+        queues.bind(connection, TABLES, "q", "x", key, "direct")
+    queues.bind(connection, TABLES, "missing", "x", "a", "direct")
+    assert bindings(connection) == [("q", "x", "a"), ("q", "x", "b")]
+    queues.unbind(connection, TABLES, "q", "x", "a")
+    queues.unbind(connection, TABLES, "q", "x", "a")
+    assert bindings(connection) == [("q", "x", "b")]
+    assert set(until(listener.heard)) == {"bindings"}
+
+
+# -- topics ---------------------------------------------------------------------------------------
+
+
+def matches(binding: list[str], key: list[str]) -> bool:
+    """AMQP 0-9-1, 3.1.3.3: `*` is one word, `#` any number of them."""
+    if not binding:
+        return not key
+    if binding[0] == "#":
+        return matches(binding[1:], key) or (bool(key) and matches(binding, key[1:]))
+    return bool(key) and binding[0] in ("*", key[0]) and matches(binding[1:], key[1:])
+
+
+def words(key: str) -> list[str]:
+    return key.split(".") if key else []
+
+
+def matched(connection: Connection, bindings: list[str], keys: list[str]) -> set[tuple[str, str]]:
+    """Which binding keys match which routing keys, says Postgres."""
+    statement = text(
+        "SELECT b.binding, k.key FROM unnest(CAST(:bindings AS text[]), CAST(:patterns AS text[])) "
+        "AS b (binding, pattern), unnest(CAST(:keys AS text[])) AS k (key) WHERE k.key ~ b.pattern"
+    )
+    values = {
+        "bindings": bindings,
+        "patterns": [queues.topic_pattern(binding) for binding in bindings],
+        "keys": keys,
+    }
+    return {(str(b), str(k)) for b, k in connection.execute(statement, values)}
+
+
+def test_topics_match_as_amqp_says(connection: Connection) -> None:
+    """All binding keys of up to four of `a b * #`, on all keys of up to four words."""
+    bindings = [".".join(w) for n in range(5) for w in product(["a", "b", "*", "#"], repeat=n)]
+    keys = [".".join(w) for n in range(5) for w in product(["a", "b"], repeat=n)]
+    wanted = {(b, k) for b in bindings for k in keys if matches(words(b), words(k))}
+    found = matched(connection, bindings, keys)
+    assert found - wanted == set()
+    assert wanted - found == set()
+
+
+def test_a_topics_words_are_taken_literally(connection: Connection) -> None:
+    """Whatever Postgres' regular expressions make of their characters."""
+    chance = random.Random(7)  # noqa: S311
+    odd = [
+        "a", "A", "ab", "a-b", "a_b", "a b", "a+", "a*", "(a)", "[a]", "a|b", "^a", "a$", "\\",
+        "\\d", "{1}", "a?", "ü", "漢", "🐘", "***:", "(?i)a", "\n", "\t", "%", "'", '"', "1", "@x",
+    ]  # fmt: skip
+    keys = [".".join(chance.choices(odd, k=chance.randint(1, 4))) for _ in range(150)] + odd
+    bindings = [
+        ".".join(w if chance.random() < 0.6 else chance.choice("*#") for w in words(key))
+        for key in keys
+    ] + odd
+    wanted = {(b, k) for b in bindings for k in keys if matches(words(b), words(k))}
+    assert len(wanted) > 500
+    found = matched(connection, bindings, keys)
+    assert found - wanted == set()
+    assert wanted - found == set()
+
+
+def test_a_hash_alone_matches_every_key(connection: Connection) -> None:
+    """Also keys that are not well formed: `#` is how one asks for everything."""
+    keys = ["", ".", "a..b", ".a", "a.", "...", "a.b"]
+    assert matched(connection, ["#"], keys) == {("#", key) for key in keys}
+
+
+# -- listed ---------------------------------------------------------------------------------------
+
+
+def test_queues_are_listed_with_their_numbers(opened: Sessions, connection: Connection) -> None:
+    put(connection, "busy", *"123456")
+    put(connection, "busy", "later", available_at=later(connection, "1 hour"))
+    queues.declare(connection, TABLES, "idle")
+    queues.pause(connection, TABLES, "idle")
+    one, two = opened.consumer(), opened.consumer()
+    for consumer in (one, two):
+        subscribe(consumer, "busy")
+    claimed = one.claim("busy", at_most=3)
+    consumers.reject(one.connection, TABLES, one.id, [claimed[0].id])
+    two.die(connection)
+    busy, idle = (q for q in queues.all_queues(connection, TABLES) if q.name != "celery")
+    assert (busy.name, busy.waiting, busy.delayed, busy.claimed, busy.dead) == ("busy", 3, 1, 2, 1)
+    assert busy.consumers == 1
+    assert busy.age is not None
+    assert 0 <= busy.age.total_seconds() < 60
+    assert busy.paused_at is None
+    assert (idle.name, idle.waiting, idle.delayed, idle.claimed, idle.dead) == ("idle", 0, 0, 0, 0)
+    assert (idle.consumers, idle.age, idle.paused_at is None) == (0, None, False)

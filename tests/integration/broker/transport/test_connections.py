@@ -1,0 +1,639 @@
+"""Connections: opened, named, refused, lost and found again; forked, shared, counted."""
+
+import os
+import re
+import resource
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import fields
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import kombu
+import psycopg
+import pytest
+from celery import Celery
+from celery.app.defaults import DEFAULTS
+from kombu import pools
+from kombu.exceptions import OperationalError
+from kombu.mixins import ConsumerMixin
+from psycopg.conninfo import conninfo_to_dict
+
+from pgbeat import migrate
+from pgbeat.config import postgres_url
+from pgbeat.errors import ConfigError, SchemaError
+from pgbeat.testing.databases import in_database
+from pgbeat.transport import elsewhere
+from pgbeat.transport.options import Options
+from tests.support.child_process import Child
+from tests.conftest import broker_url
+from tests.support.transport_workers import transport_url
+from tests.support.kombu_connections import OPTIONS, Connect, Inbox, connections, publish
+from tests.support.processes import until
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+#: Where nobody listens.
+NOWHERE = "pgbeat+postgresql://me:secret@127.0.0.1:1/nowhere"
+
+
+@pytest.fixture
+def connection(connect: Connect) -> Any:
+    return connect()
+
+
+def socket_url(dsn: str, scheme: str = "pgbeat+postgresql") -> str:
+    """The DSN without a query, the socket's folder where the host is."""
+    parts = conninfo_to_dict(dsn)
+    host = quote(str(parts["host"]), safe="")
+    port = f":{parts['port']}" if "port" in parts else ""
+    return f"{scheme}://{parts['user']}@{host}{port}/{parts['dbname']}"
+
+
+def others(sql: Sql) -> list[str]:
+    """The other sessions in the test's database."""
+    return [
+        name
+        for (name,) in sql(
+            "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() "
+            "AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+    ]
+
+
+def terminate(sql: Sql) -> None:
+    """Ends all other sessions, and waits until they have ended."""
+    sql(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+
+
+# -- opened ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
+def test_urls(connect: Connect, database: str, scheme: str) -> None:
+    url = database.replace("postgresql://", f"pgbeat+{scheme}://", 1)
+    publish(connect(url), "q", "m")
+    assert Inbox(connect(), "q").bodies() == ["m"]
+
+
+def test_the_transport_by_name(database: str) -> None:
+    options = {"transport": "pgbeat.transport:Transport", "transport_options": OPTIONS}
+    with kombu.Connection(database, **options) as connection:
+        publish(connection, "q", "m")
+        assert Inbox(connection, "q").bodies() == ["m"]
+
+
+def test_opening_connects_really(sql: Sql, connect: Connect) -> None:
+    connection = connect()
+    assert others(sql) == []
+    connection.connect()
+    assert connection.connected
+    assert len(others(sql)) == 1
+    connection.release()
+    until(lambda: others(sql) == [])
+    connection.connect()
+    publish(connection, "q", "m")
+    assert len(others(sql)) == 1
+
+
+def test_a_server_that_is_not_there() -> None:
+    """It is an error, of those that Celery retries on; no password is in it."""
+    at_once = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
+    with kombu.Connection(NOWHERE, transport_options=at_once) as connection:
+        with pytest.raises(connection.connection_errors) as lost:
+            connection.transport.establish_connection()
+        assert "secret" not in str(lost.value)
+        with pytest.raises(OperationalError) as refused:
+            connection.default_channel.queue_declare("q")
+        assert "secret" not in str(refused.value)
+        assert not connection.connected
+        errors: list[BaseException] = []
+        with pytest.raises(OperationalError) as said:
+            connection.ensure_connection(
+                errback=lambda error, interval: errors.append(error),
+                max_retries=2, interval_start=0, interval_step=0,
+            )  # fmt: skip
+        assert len(errors) == 2
+        assert "secret" not in str(said.value)
+
+
+def test_both_drivers_errors_mean_a_lost_connection(connection: Any) -> None:
+    import sqlalchemy.exc
+
+    for module in (psycopg, sqlalchemy.exc):
+        for name in ("OperationalError", "InterfaceError"):
+            assert issubclass(getattr(module, name), connection.connection_errors)
+
+
+def test_a_schema_that_it_cannot_use_says_what_to_do(empty_database: str) -> None:
+    with psycopg.connect(empty_database) as admin:
+        admin.execute("CREATE SCHEMA pgbeat")
+        admin.execute("CREATE TABLE pgbeat.migrations (version_num text)")
+        admin.execute("INSERT INTO pgbeat.migrations VALUES ('0003')")
+    with (
+        kombu.Connection(transport_url(empty_database)) as connection,
+        pytest.raises(SchemaError, match=r"\(0003\) .* run `pgbeat migrate`"),
+    ):
+        connection.connect()
+
+
+def test_publishing_makes_no_schema(empty_database: str) -> None:
+    """Only `pgbeat migrate` does; a lone `delay()` says so instead."""
+    app = Celery("lone", broker=transport_url(empty_database), set_as_current=False)
+    with app, pytest.raises(OperationalError, match="no pgbeat schema; run `pgbeat migrate`"):
+        app.send_task("tests.add", retry_policy={"max_retries": 1, "interval_start": 0})
+    with psycopg.connect(empty_database) as connection:
+        made = connection.execute(
+            "SELECT nspname FROM pg_namespace WHERE nspname = 'pgbeat' UNION ALL "
+            "SELECT relname FROM pg_class WHERE relname LIKE 'kombu%'"
+        )
+        assert made.fetchall() == []
+
+
+# -- named ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "pgbeat+postgresql://me:p%40ss%2Fw%3Ard@db.example.com:6543/app?sslmode=require",
+        "pgbeat+postgresql://me@db.example.com/app?password=p%40ss%2Fw%3Ard",
+        "pgbeat+postgresql://db.example.com/app?user=me&password=p%40ss%2Fw%3Ard&sslmode=require",
+    ],
+)
+def test_a_password_is_nowhere_to_be_seen(url: str) -> None:
+    connection = kombu.Connection(url)
+    for text in (connection.as_uri(), repr(connection), str(connection)):
+        assert "ss%2Fw" not in text
+        assert "ss/w" not in text
+        assert "db.example.com" in text
+        assert "app" in text
+    whole = connection.as_uri(include_password=True)
+    assert kombu.Connection(whole).transport.url == connection.transport.url
+    assert whole.startswith("pgbeat+postgresql://")
+
+
+def test_a_url_that_is_wrong_shows_no_password() -> None:
+    for url in ("pgbeat+postgresql://me:secret@host:port/db", "pgbeat+mysql://me:secret@host/db"):
+        connection = kombu.Connection(url)
+        with pytest.raises(ConfigError) as caught:
+            connection.connect()
+        assert "cret" not in str(caught.value)
+
+
+def test_a_name_in_pg_stat_activity(connection: Any, sql: Sql) -> None:
+    Inbox(connection, "q")
+    names = others(sql)
+    assert len(names) == 2
+    assert all(name.startswith("pgbeat") and str(os.getpid()) in name for name in names)
+
+
+# -- options --------------------------------------------------------------------------------------
+
+WRONG = [
+    ({"poling_interval": 1}, "poling_interval: no such option; did you mean polling_interval?"),
+    ({"synchronous-commit": "on"}, "did you mean synchronous_commit?"),
+    ({"queue_table": "q"}, "did you mean queue_tablename?"),
+    ({"xyz": 1}, "xyz: no such option; there are batch_size, connect_args"),
+    (
+        {"visibility_timout": 60},
+        "visibility_timout: no such option; did you mean visibility_timeout",
+    ),
+    ({"polling_interval": 0}, "polling_interval: 0 is out of range; at least 0.01"),
+    ({"polling_interval": "often"}, "polling_interval: 'often' is not a number"),
+    ({"polling_interval": float("nan")}, "polling_interval: nan is not a number"),
+    ({"polling_interval": True}, "polling_interval: True is not a number"),
+    ({"batch_size": 2.5}, "batch_size: 2.5 is not a whole number"),
+    ({"batch_size": float("inf")}, "batch_size: inf is out of range"),
+    ({"batch_size": 0}, "batch_size: 0 is out of range; at least 1"),
+    ({"delivery_limit": -1}, "delivery_limit: -1 is out of range; at least 0"),
+    ({"dead_letter_days": None}, "dead_letter_days: None is not a number"),
+    ({"lease": 1}, "lease: 1 is out of range; at least 3"),
+    ({"synchronous_commit": "sometimes"}, "'sometimes' is none of on, off, local"),
+    ({"queue_tablename": ""}, "queue_tablename: '' is not a table's name"),
+    ({"message_tablename": "x" * 60}, "not a table's name of at most 48 bytes"),
+    ({"direct_url": "mysql://me:secret@h/d"}, "direct_url: mysql:// is not Postgres"),
+    ({"connect_args": "sslmode=require"}, "connect_args: 'sslmode=require' is not a mapping"),
+]
+
+
+@pytest.mark.parametrize(("options", "says"), WRONG, ids=[says[:30] for _, says in WRONG])
+def test_a_wrong_option_says_what_would_be_right(options: dict[str, Any], says: str) -> None:
+    connection = kombu.Connection(NOWHERE, transport_options=options)
+    with pytest.raises(ConfigError, match=re.escape(says)) as caught:
+        connection.connect()
+    assert "secret" not in str(caught.value)
+
+
+def test_options_of_other_transports_are_ignored_with_one_warning(
+    connect: Connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A team that only changes the URL keeps its settings."""
+    monkeypatch.setattr(elsewhere, "_warned", set())
+    brought: dict[str, Any] = {
+        "visibility_timeout": 3600, "fanout_prefix": True, "fanout_patterns": True,
+        "global_keyprefix": "app:", "queue_order_strategy": "priority", "sep": ":",
+        "priority_steps": [0, 5], "confirm_publish": True, "health_check_interval": 30,
+    }  # fmt: skip
+    for _ in range(2):
+        publish(connect(**brought), "q", "m")
+    [said] = [r.getMessage() for r in caplog.records if "of other brokers" in r.getMessage()]
+    assert [line.split(":")[0].strip() for line in said.splitlines()[1:]] == sorted(brought)
+    assert "visibility_timeout: not needed: a message goes back when" in said
+    publish(connect(pool_size=5, **brought), "q", "m")
+    assert caplog.text.count("of other brokers") == 2  # of what is new
+
+
+def test_kombus_transports_have_no_other_options() -> None:
+    """What kombu reads of these transports' options is known to this one."""
+    from kombu.transport import redis, virtual
+
+    listed = {*redis.Channel.from_transport_options, *redis.SentinelChannel.from_transport_options}
+    known = elsewhere.OPTIONS.keys() | {*virtual.Channel.from_transport_options}
+    assert listed <= known
+    assert not elsewhere.OPTIONS.keys() & {each.name for each in fields(Options)}
+
+
+def test_tls_that_is_not_there_is_said(
+    database: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elsewhere, "_warned", set())
+    with kombu.Connection(transport_url(database), ssl=True) as connection:
+        connection.connect()
+    assert "broker_use_ssl: use sslmode" in caplog.text
+
+
+def test_settings_for_other_brokers() -> None:
+    app = Celery("elsewhere", broker=NOWHERE, set_as_current=False)
+    assert elsewhere.ignored_settings(app.conf, DEFAULTS) == {}
+    app.conf.update(broker_use_ssl={"ca_certs": "x"}, redis_max_connections=5)
+    found = elsewhere.ignored_settings(app.conf, DEFAULTS)
+    assert found.keys() == {"broker_use_ssl", "redis_max_connections"}
+    assert "sslmode" in found["broker_use_ssl"]
+    app.conf.result_backend = "redis://elsewhere"
+    assert elsewhere.ignored_settings(app.conf, DEFAULTS).keys() == {"broker_use_ssl"}
+    app.close()
+
+
+def test_all_mistakes_at_once() -> None:
+    connection = kombu.Connection(NOWHERE, transport_options={"lease": 0, "a": 1, "b": 2})
+    with pytest.raises(ConfigError) as caught:
+        connection.connect()
+    assert len(str(caught.value).splitlines()) == 4
+
+
+def test_options_that_are_right(connect: Connect) -> None:
+    connection = connect(
+        polling_interval="0.5", batch_size=7.0, delivery_limit=0, dead_letter_days=0.5,
+        synchronous_commit=False, lease=5, direct_url=None, max_retries=3, interval_start=0,
+        interval_step=0.1, interval_max=1, connect_args={"application_name": "mine"},
+    )  # fmt: skip
+    publish(connection, "q", "m")
+    assert Inbox(connection, "q").bodies() == ["m"]
+
+
+def test_how_a_publish_commits(connect: Connect, sql: Sql) -> None:
+    """As the option says; transient messages never wait for the disk."""
+    sql("CREATE TABLE commits (value text)")
+    sql(
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "INSERT INTO public.commits VALUES (current_setting('synchronous_commit')); "
+        "RETURN NULL; END $$"
+    )
+    sql(
+        "CREATE CONSTRAINT TRIGGER note AFTER INSERT ON kombu_message DEFERRABLE INITIALLY "
+        "DEFERRED FOR EACH ROW EXECUTE FUNCTION note()"
+    )
+    for options, seen in (({}, "on"), ({"synchronous_commit": "off"}, "off")):
+        connection = connect(**options)
+        publish(connection, "q", "m")
+        publish(connection, "q", "m", delivery_mode="transient")
+        publish(connection, "q", "m")
+        assert sql("DELETE FROM commits RETURNING value") == [(seen,), ("off",), (seen,)]
+
+
+def test_tables_of_other_names(connect: Connect, sql: Sql) -> None:
+    """Two brokers in one database, which know nothing of each other."""
+    named = {"queue_tablename": "their_queue", "message_tablename": "Their Message"}
+    ours, theirs = connect(), connect(**named)
+    publish(ours, "q", "ours")
+    publish(theirs, "q", "theirs")
+    inbox = Inbox(theirs, "q")
+    (message,) = inbox.get()
+    assert message.payload == "theirs"
+    message.requeue()
+    assert inbox.bodies() == ["theirs"]
+    assert inbox.all_there_is() == []
+    assert Inbox(ours, "q").bodies() == ["ours"]
+    assert sql('SELECT count(*) FROM "Their Message"') == [(0,)]
+
+
+# -- lost -----------------------------------------------------------------------------------------
+
+
+def test_a_publisher_heals(connection: Any, sql: Sql) -> None:
+    for n in range(3):
+        publish(connection, "q", n)
+        terminate(sql)
+    publish(connection, "q", 3)
+    assert Inbox(connection, "q").bodies(4) == [0, 1, 2, 3]
+
+
+def test_who_consumes_now_and_then_heals(connection: Any, sql: Sql) -> None:
+    """As a web process does that inspects workers: nobody looks at its session in between."""
+    for n in range(3):
+        publish(connection, "q", n)
+        channel = connection.default_channel
+        messages: list[Any] = []
+        with kombu.Consumer(channel, [kombu.Queue("q")], on_message=messages.append, no_ack=True):
+            until(lambda: connection.drain_events(timeout=5) or messages)  # noqa: B023
+        assert [message.payload for message in messages] == [n]
+        terminate(sql)
+    publish(connection, "q", "healed")
+    connection.release()
+    until(lambda: others(sql) == [])
+
+
+def test_a_consumer_raises_and_its_claims_go_back(connection: Any, sql: Sql) -> None:
+    inbox = Inbox(connection, "q", prefetch=5)
+    publish(connection, "q", 1, 2)
+    inbox.get(2)
+    terminate(sql)
+    with pytest.raises(connection.connection_errors):
+        connection.drain_events(timeout=10)
+    # Again and again, not silence.
+    with pytest.raises((*connection.connection_errors, *connection.channel_errors)):
+        connection.drain_events(timeout=10)
+    connection.close()
+    connection.connect()
+    again = Inbox(connection, "q").get(2)
+    assert [(m.payload, m.delivery_info["redelivered"]) for m in again] == [(1, True), (2, True)]
+
+
+def test_a_thread_that_waits_notices(connection: Any, sql: Sql) -> None:
+    Inbox(connection, "q")
+    errors: list[BaseException] = []
+
+    def drain() -> None:
+        try:
+            connection.drain_events()
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=drain)
+    thread.start()
+    until(lambda: len(others(sql)) == 2)
+    terminate(sql)
+    thread.join(20)
+    assert len(errors) == 1
+    assert isinstance(errors[0], connection.connection_errors)
+
+
+def test_a_consumer_mixin_goes_on(connect: Connect, sql: Sql) -> None:
+    """kombu's own loop for consumers: it connects again by itself, and gets what is new."""
+    got: list[Any] = []
+
+    class Worker(ConsumerMixin):
+        connect_max_retries = 5
+
+        def __init__(self) -> None:
+            self.connection = connect()
+
+        def get_consumers(self, consumer: Any, channel: Any) -> list[Any]:
+            return [consumer([kombu.Queue("q")], on_message=self.receive, accept=["json"])]
+
+        def receive(self, message: Any) -> None:
+            message.ack()
+            got.append(message.payload)
+            self.should_stop = len(got) >= 4
+
+    thread = threading.Thread(target=Worker().run)
+    thread.start()
+    for n in range(4):
+        publish(connect(), "q", n)
+        until(lambda: got[-1:] == [n])  # noqa: B023
+        if n < 3:
+            terminate(sql)
+    thread.join(20)
+    assert got == [0, 1, 2, 3]
+
+
+def test_failover(database: str, connect: Connect, empty_database: str) -> None:
+    """A list of URLs, of which the first is dead; and the way back to it."""
+    migrate.upgrade(postgres_url(empty_database))
+    good, other = socket_url(database), socket_url(empty_database)
+    first = NOWHERE.replace("secret", "p%40ss%2Fw%3Ard")
+    for urls in (f"{first};{good}", [first, good]):
+        connection = kombu.Connection(urls, connect_timeout=1, transport_options=dict(OPTIONS))
+        connection.ensure_connection(max_retries=3, interval_start=0, interval_step=0)
+        assert connection.connected
+        publish(connection, "q", "m")
+        assert Inbox(connection, "q").bodies() == ["m"]
+        connection.switch(other)
+        publish(connection, "elsewhere", "m")
+        assert connection.default_channel._size("q") == 0
+        connection.switch(first)
+        with pytest.raises(connection.connection_errors):
+            connection.connect()
+        assert "p@ss" not in connection.as_uri()
+        assert "p%40ss" not in connection.as_uri()
+        connection.release()
+    # What was published to each stayed there.
+    assert connect().default_channel._size("elsewhere") == 0
+
+
+# -- forked and shared ----------------------------------------------------------------------------
+
+
+def publish_in_child(connection: Any, body: Any) -> None:
+    publish(connection, "q", body)
+    Inbox(connection, "own").all_there_is()
+
+
+def test_a_forked_process_has_connections_of_its_own(connection: Any, sql: Sql) -> None:
+    """With the very objects of its parent's; which goes on as if there had been no fork."""
+    inbox = Inbox(connection, "q", prefetch=1)
+    publish(connection, "q", "held", "next")
+    (held,) = inbox.get()
+    for round in range(2):
+        process = get_context("fork").Process(
+            target=publish_in_child, args=(connection, f"child {round}")
+        )
+        process.start()
+        process.join(30)
+        assert process.exitcode == 0
+    assert sql("SELECT count(*) FROM kombu_message WHERE claimed_by IS NOT NULL") == [(1,)]
+    held.ack()
+    assert [inbox.bodies()[0] for _ in range(3)] == ["next", "child 0", "child 1"]
+    publish(connection, "q", "parent")
+    assert inbox.bodies() == ["parent"]
+
+
+def test_a_fork_while_another_thread_publishes(connection: Any) -> None:
+    """Whatever locks the other thread holds in that instant: the child has none of them."""
+    stop, errors = threading.Event(), []
+
+    def work() -> None:
+        try:
+            while not stop.is_set():
+                publish(connection, "busy", 1)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for n in range(4):
+            process = get_context("fork").Process(target=publish, args=(connection, "q", n))
+            process.start()
+            process.join(30)
+            assert process.exitcode == 0
+    finally:
+        stop.set()
+        thread.join()
+    assert errors == []
+    assert Inbox(connection, "q").bodies(4) == [0, 1, 2, 3]
+
+
+def test_at_most_two_connections_a_process(connect: Connect, sql: Sql, database: str) -> None:
+    """However many connections of kombu's, channels, consumers, pools and threads there are."""
+    most = [0]
+    done = threading.Event()
+
+    def count() -> None:
+        with psycopg.connect(database, autocommit=True) as watcher:
+            while not done.is_set():
+                cursor = watcher.execute(
+                    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+                    "AND application_name LIKE 'pgbeat%'"
+                )
+                most[0] = max(most[0], int((cursor.fetchone() or [0])[0]))
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        inboxes = [Inbox(connect(), f"q{n}", kombu.Queue(exclusive=True)) for n in range(4)]
+        workers = [
+            threading.Thread(target=publish, args=(connect(), f"q{n}", *range(10)))
+            for n in range(4)
+        ]
+        for worker in workers:
+            worker.start()
+        for inbox in inboxes:
+            assert inbox.bodies(10) == list(range(10))
+        for worker in workers:
+            worker.join()
+        with pools.Connections(3)[connect()].acquire() as pooled:
+            publish(pooled, "q0", "pooled")
+        assert inboxes[0].bodies() == ["pooled"]
+    finally:
+        done.set()
+        thread.join()
+    assert most == [2]
+
+
+def test_nothing_is_left_open(connect: Connect, sql: Sql) -> None:
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    for _ in range(3):
+        held = [connect() for _ in range(3)]
+        inboxes = [Inbox(connection, "q") for connection in held]
+        publish(held[0], "q", "m")
+        del inboxes
+        for connection in held:
+            connection.release()
+        until(lambda: others(sql) == [])
+        assert sql("SELECT count(*) FROM pgbeat.consumers") == [(0,)]
+    if before:
+        assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def test_a_process_with_many_open_files(connection: Any) -> None:
+    """Numbers above 1023 are too high for `select`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2000 and hard != resource.RLIM_INFINITY:
+        pytest.skip("this process may not open 2000 files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2000), hard))
+    with ExitStack() as opened:
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1100):
+            opened.callback(os.close, os.dup(0))
+        inbox = Inbox(connection, "q")
+        for n in range(2):
+            publish(connection, "q", n)
+            assert inbox.bodies() == [n]
+        connection.close()
+
+
+def test_a_consumer_reads_no_more_than_it_gets(connection: Any, sql: Sql) -> None:
+    """Nor does the server, in a table that it knows nothing of yet."""
+    sql("ALTER TABLE kombu_message SET (autovacuum_enabled = off)")
+    inbox = Inbox(connection, "q", prefetch=10)
+    sql(
+        "INSERT INTO kombu_message (payload, queue_id) SELECT %s, id FROM kombu_queue, "
+        "generate_series(1, 20000) WHERE name = 'q'",
+        '{"body": "1", "headers": {}, "properties": {}, "content-type": "application/json", '
+        '"content-encoding": "utf-8"}',
+    )
+    for _ in range(5):
+        inbox.bodies(10)
+    inbox.cancel()
+    connection.close()  # its sessions' counts are there when they have ended
+    until(lambda: others(sql) == [])
+    read = (
+        "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'kombu_message_ready'"
+    )
+    scanned = "SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'kombu_message'"
+    assert 50 <= sql(read)[0][0] < 5000
+    assert sql(scanned)[0][0] < 20_000
+
+
+# -- the first users ------------------------------------------------------------------------------
+
+
+USER = "c = kombu.Connection(url); publish(c, 'q', n); c.release()"
+#: The stock transport fails where it makes what another user is just making: it is started again.
+#: And who is there while the tables are adopted is cut off, once.
+STOCK_USER = """
+from sqlalchemy.exc import IntegrityError, ProgrammingError
+for again in (True, True, True, False):
+    try:
+        c = kombu.Connection(url)
+        publish(c, 'q', n, retry=True)
+        c.release()
+        break
+    except (IntegrityError, ProgrammingError):
+        if not again:
+            raise
+"""
+
+
+@pytest.mark.slow
+def test_first_users_at_once(server: str, database: str) -> None:
+    """Two of pgbeat's and one of the stock transport's, where the broker has no tables yet: all get
+    through."""
+    with ExitStack() as stack:
+        children = [stack.enter_context(Child.lent()) for _ in range(3)]
+        for round in range(2):
+            name = f"pgbeat_first_{os.getpid()}_{round}"
+            dsn = in_database(server, name)
+            urls = [transport_url(dsn), transport_url(dsn), broker_url(dsn)]
+            with psycopg.connect(server, autocommit=True) as admin:
+                admin.execute(f'CREATE DATABASE "{name}"')
+                try:
+                    migrate.upgrade(postgres_url(dsn))
+                    for n, (child, url) in enumerate(zip(children, urls, strict=True)):
+                        child.start(STOCK_USER if n == 2 else USER, url=url, n=n)
+                    for child in children:
+                        child.finish()
+                    with connections(dsn) as connect:
+                        inbox = Inbox(connect(), "q")
+                        assert sorted(inbox.bodies(3)) == [0, 1, 2]
+                    for child in children:
+                        child.do("forget()")
+                finally:
+                    admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')

@@ -1,0 +1,270 @@
+"""Statements of a consumer that fail: its session ends, and nothing is lost, stuck or run twice."""
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from kombu.exceptions import OperationalError
+
+from tests.support.transport_workers import Fleet
+from tests.support.kombu_connections import Connect, Inbox, Loop, kombu, publish
+from tests.support.pgbouncer import needs_pgbouncer, pooler
+from tests.support.processes import until
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+#: Errors that a statement may end with: cancelled, to be repeated, not allowed, the server's own.
+STATES = ["57014", "40001", "42501", "XX000"]
+_FAILS = """
+    CREATE TABLE failing (state text);
+    INSERT INTO failing VALUES ('{state}');
+    CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$
+    DECLARE
+        found text := (SELECT state FROM public.failing);
+    BEGIN
+        IF found IS NOT NULL THEN
+            RAISE 'it failed' USING ERRCODE = found;
+        END IF;
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER fail AFTER {what} ON kombu_message FOR EACH STATEMENT EXECUTE FUNCTION fail();
+"""
+
+
+@pytest.fixture
+def fleet(database: str, tmp_path: Path) -> Iterator[Fleet]:
+    """Workers on the test's database."""
+    fleet = Fleet(database, tmp_path)
+    yield fleet
+    fleet.close()
+
+
+def fail(sql: Sql, state: str, what: str) -> None:
+    """Has statements fail that do this to messages."""
+    sql(_FAILS.format(state=state, what=what))
+
+
+def recover(sql: Sql) -> None:
+    """Lets them succeed again."""
+    sql("DELETE FROM failing")
+
+
+def again(connection: Any) -> Any:
+    """A new session's inbox, as kombu and Celery make one after an error of the connection."""
+    connection.close()
+    connection.connect()
+    return Inbox(connection, "q")
+
+
+@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("drives", ["thread", "loop"])
+def test_a_claim_that_fails(connect: Connect, sql: Sql, state: str, drives: str) -> None:
+    connection = connect()
+    inbox = Inbox(connection, "q")
+    fail(sql, state, "UPDATE")
+    publish(connect(), "q", "m")
+    loop = Loop(connection) if drives == "loop" else None
+    with pytest.raises(connection.connection_errors):
+        if loop is None:
+            connection.drain_events(timeout=20)
+        else:
+            loop.until(lambda: inbox.messages, 20)
+    if loop is not None:
+        loop.close()
+    recover(sql)
+    assert again(connection).bodies() == ["m"]
+    until(lambda: sql("SELECT count(*) FROM kombu_message") == [(0,)])
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_an_acknowledgement_that_fails(connect: Connect, sql: Sql, state: str) -> None:
+    """The message comes back, rather than stay claimed for as long as the process lives."""
+    connection = connect()
+    inbox = Inbox(connection, "q")
+    publish(connection, "q", "m")
+    (message,) = inbox.get()
+    fail(sql, state, "DELETE")
+    with pytest.raises(connection.connection_errors):
+        message.ack()
+    recover(sql)
+    found = again(connection)
+    assert found.bodies() == ["m"]
+    until(lambda: sql("SELECT count(*) FROM kombu_message") == [(0,)])
+
+
+def test_a_channel_that_fails_to_close_is_closed(connect: Connect, sql: Sql) -> None:
+    """Its connection has no channel left that would get messages nobody works on."""
+    connection = connect()
+    inbox = Inbox(connection, "q", prefetch=1)
+    publish(connection, "q", "m")
+    inbox.get()
+    transport = connection.transport
+    fail(sql, "42501", "UPDATE")
+    with pytest.raises(connection.connection_errors):
+        inbox.channel.close()
+    assert inbox.channel not in transport.channels
+    assert inbox.channel.closed
+    recover(sql)
+    assert again(connection).bodies() == ["m"]
+
+
+def test_what_a_lost_session_had_claimed_is_not_delivered(connect: Connect, sql: Sql) -> None:
+    """Others have it by then."""
+    connection, other = connect(), connect()
+    inbox = Inbox(connection, "q", prefetch=3)
+    publish(connection, "q", 1, 2, 3)
+    inbox.get(1)
+    until(lambda: sql("SELECT count(*) FROM kombu_message WHERE claimed_by IS NOT NULL") == [(3,)])
+    sql(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    assert not connection.transport.verify_connection(connection)
+    with pytest.raises(connection.connection_errors):
+        inbox.get(2)
+    assert inbox.messages == []
+    assert sorted(Inbox(other, "q").bodies(3)) == [1, 2, 3]
+
+
+# -- isolation levels -----------------------------------------------------------------------------
+
+
+def serializable(sql: Sql) -> None:
+    """Makes it the default of new sessions."""
+    [(name,)] = sql("SELECT current_database()")
+    sql(f'ALTER DATABASE "{name}" SET default_transaction_isolation = serializable')
+
+
+def compete(connect: Callable[[], Any], rounds: int = 40) -> list[Any]:
+    """Two publishers and two consumers at once; what was consumed. Fails at the first error."""
+    got: list[Any] = []
+    errors: list[BaseException] = []
+
+    def consume() -> None:
+        try:
+            inbox = Inbox(connect(), "q", prefetch=4)
+            while len(got) < 2 * rounds and not errors:
+                inbox.drain(1, 0.2)
+                got.extend(inbox.bodies(len(inbox.messages)))
+        except BaseException as error:
+            errors.append(error)
+
+    def work(first: int) -> None:
+        try:
+            connection = connect()
+            for n in range(rounds):
+                publish(connection, "q", first + n)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=consume) for _ in range(2)]
+    threads += [threading.Thread(target=work, args=(first,)) for first in (0, rounds)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    return got
+
+
+def test_a_default_of_serializable_changes_nothing(database: str, sql: Sql) -> None:
+    serializable(sql)
+    connections: list[Any] = []
+
+    def connect() -> Any:
+        # A process's broker is one for each set of options: consumers that compete need their own.
+        options = {"polling_interval": 0.2 + len(connections) / 1000}
+        connection = kombu.Connection(f"pgbeat+{database}", transport_options=options)
+        connections.append(connection)
+        return connection
+
+    try:
+        assert sorted(compete(connect)) == list(range(80))
+    finally:
+        for connection in connections:
+            connection.release()
+    assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
+
+
+@needs_pgbouncer
+def test_a_default_of_serializable_behind_a_pooler(database: str, sql: Sql, tmp_path: Path) -> None:
+    """The sessions are others' too: they keep their default."""
+    serializable(sql)
+    connections: list[Any] = []
+    with pooler(database, tmp_path, default_pool_size=10) as bouncer:
+
+        def connect() -> Any:
+            options = {"polling_interval": 0.2 + len(connections) / 1000}
+            connection = kombu.Connection(f"pgbeat+{bouncer.url}", transport_options=options)
+            connections.append(connection)
+            return connection
+
+        try:
+            assert sorted(compete(connect, 20)) == list(range(40))
+        finally:
+            for connection in connections:
+                connection.release()
+        for _ in range(20):
+            with psycopg.connect(bouncer.url, autocommit=True) as any:
+                cursor = any.execute("SHOW default_transaction_isolation")
+                assert cursor.fetchone() == ("serializable",)
+    assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
+
+
+# -- workers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent"])
+def test_statements_of_busy_workers_are_cancelled(fleet: Fleet, sql: Sql, pool: str) -> None:
+    """At random, again and again: the workers live, and every task runs."""
+    workers = [fleet.start("-P", pool, "-c", "4") for _ in range(2)]
+    stop, cancelled = threading.Event(), [0]
+
+    def cancel() -> None:
+        with psycopg.connect(fleet.database, autocommit=True) as admin:
+            while not stop.wait(random.uniform(0, 0.1)):  # noqa: S311
+                cursor = admin.execute(
+                    "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND pid <> pg_backend_pid() "
+                    "AND application_name LIKE 'pgbeat transport%' AND state = 'active'"
+                )
+                cancelled[0] += (cursor.fetchone() or (0,))[0]
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    sent = []
+    try:
+        for _ in range(300):
+            while True:
+                try:
+                    sent.append(fleet.send("work", 0.02))
+                    break
+                except OperationalError:
+                    continue
+    finally:
+        stop.set()
+        thread.join()
+    print(f"{cancelled[0]} statements were cancelled")
+    until(lambda: {e.id for e in fleet.journal("ended")} >= set(sent), 90)
+    fleet.await_empty(90)
+    assert [worker.poll() for worker in workers] == [None, None]
+    twice = [n for n in Counter(e.id for e in fleet.journal()).values() if n > 1]
+    print(f"{len(twice)} tasks ran more than once")
+
+
+@pytest.mark.slow
+def test_workers_where_serializable_is_the_default(fleet: Fleet, sql: Sql) -> None:
+    """Every task runs once."""
+    serializable(sql)
+    workers = [fleet.start("-c", "2") for _ in range(2)]
+    sent = [fleet.send("work", 0.005) for _ in range(330)]
+    until(lambda: len(fleet.journal("ended")) >= len(sent), 90)
+    fleet.await_empty(60)
+    assert sorted(e.id for e in fleet.journal()) == sorted(sent)
+    assert [worker.poll() for worker in workers] == [None, None]
+    assert not any("Traceback" in worker.output for worker in workers)

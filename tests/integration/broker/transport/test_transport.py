@@ -1,0 +1,556 @@
+"""The transport through kombu: published, delivered, acknowledged, rejected, given back."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import kombu
+import psycopg
+import pytest
+from kombu.exceptions import ChannelError
+
+from tests.support.child_process import Child
+from tests.support.kombu_connections import Connect, Inbox, publish
+from tests.support.processes import until
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def connection(connect: Connect) -> Any:
+    return connect()
+
+
+def count(sql: Sql, condition: str = "true") -> int:
+    """Messages in the table."""
+    return int(sql(f"SELECT count(*) FROM kombu_message WHERE {condition}")[0][0])
+
+
+# -- delivered ------------------------------------------------------------------------------------
+
+
+def test_a_message_arrives_as_it_was_sent(connection: Any, sql: Sql) -> None:
+    inbox = Inbox(connection, "q")
+    body = {"text": 'ü "漢" \\ \x00 🐘', "numbers": [1, 2.5, None, True]}
+    producer = kombu.Producer(connection, serializer="json")
+    producer.publish(
+        body, routing_key="q", headers={"one": 1, "none": None}, correlation_id="c",
+        reply_to="r", priority=3, expiration=60, compression="zlib", app_id="tests",
+    )  # fmt: skip
+    (message,) = inbox.get()
+    assert message.payload == body
+    assert (message.headers["one"], message.headers["none"]) == (1, None)
+    assert "redelivered" not in message.headers
+    properties = message.properties
+    assert (properties["correlation_id"], properties["reply_to"]) == ("c", "r")
+    assert (properties["priority"], properties["app_id"]) == (3, "tests")
+    info = message.delivery_info
+    assert (info["exchange"], info["routing_key"], info["redelivered"]) == ("", "q", False)
+    message.ack()
+    assert count(sql) == 0
+
+
+@pytest.mark.parametrize("seconds", [0, 0.05])
+def test_draining_ends_in_time(connection: Any, seconds: float) -> None:
+    for consuming in (False, True):
+        if consuming:
+            Inbox(connection, "q")
+        connection.ensure_connection()
+        start = time.monotonic()
+        with pytest.raises(socket.timeout):
+            connection.drain_events(timeout=seconds)
+        assert seconds <= time.monotonic() - start < seconds + 5
+
+
+def test_each_call_delivers_one_message(connection: Any) -> None:
+    inbox = Inbox(connection, "q")
+    publish(connection, "q", *range(10))
+    for n in range(1, 11):
+        connection.drain_events(timeout=5)
+        assert len(inbox.messages) == n
+    assert inbox.bodies(10) == list(range(10))
+
+
+def test_who_waits_is_woken_by_another_process(connect: Connect, child: Child) -> None:
+    """Again and again, with acknowledgements in between, and nobody polls."""
+    inbox = Inbox(connect(), "q")
+    child.do("connection = kombu.Connection(url)", url=transport_url_of(connect))
+    for n in range(20):
+        with pytest.raises(TimeoutError):
+            inbox.connection.drain_events(timeout=0)
+        child.start("publish(connection, 'q', n)", n=n)
+        assert inbox.bodies(seconds=10) == [n]
+        child.finish()
+
+
+def transport_url_of(connect: Connect) -> str:
+    """The URL that connections are opened with."""
+    return str(connect().as_uri(include_password=True))
+
+
+def test_what_was_told_during_other_work_is_not_missed(connection: Any, connect: Connect) -> None:
+    """The notification comes with the answer to an acknowledgement, which nobody waits for."""
+    inbox = Inbox(connection, "q", prefetch=10)
+    publish(connection, "q", "first")
+    (first,) = inbox.get()
+    with pytest.raises(TimeoutError):
+        connection.drain_events(timeout=0.01)
+    publish(connection, "q", "second")
+    first.ack()
+    (second,) = inbox.get(seconds=3)
+    with pytest.raises(TimeoutError):
+        connection.drain_events(timeout=0.01)
+    publish(connection, "q", "third")
+    second.reject()
+    assert inbox.bodies(seconds=3) == ["third"]
+
+
+def test_taken_without_acknowledgement(connection: Any, sql: Sql) -> None:
+    publish(connection, "q", *range(20))
+    inbox = Inbox(connection, "q", no_ack=True)
+    assert inbox.bodies(20) == list(range(20))
+    assert count(sql) == 0
+    publish(connection, "q", "one more")
+    assert inbox.bodies() == ["one more"]
+    assert [m.acknowledged for m in inbox.messages] == []
+
+
+def test_consumers_of_one_queue_take_turns(connection: Any) -> None:
+    inboxes = [Inbox(connection, "q", prefetch=10) for _ in range(2)]
+    publish(connection, "q", *range(20))
+    for _ in range(20):
+        connection.drain_events(timeout=5)
+    assert sorted(m.payload for i in inboxes for m in i.messages) == list(range(20))
+    assert [len(inbox.messages) for inbox in inboxes] == [10, 10]
+
+
+def test_no_queue_starves(connection: Any) -> None:
+    """Two full queues, one consumer with little prefetch: both are served."""
+    for queue in ("a", "b"):
+        publish(connection, queue, *[queue] * 40)
+    inbox = Inbox(connection, "a", "b", prefetch=1)
+    got = [inbox.bodies()[0] for _ in range(30)]
+    assert {"a", "b"} == set(got)
+
+
+def test_a_slow_claim_starves_nobody(connection: Any, database: str) -> None:
+    """After one the next go on where it ended: other queues and higher priorities have their turn
+    all the same."""
+    for queue in ("a", "b"):
+        publish(connection, queue, *[queue] * 30)
+    inbox = Inbox(connection, "a", "b", prefetch=1)
+    with psycopg.connect(database) as slow:
+        slow.execute("LOCK TABLE kombu_message")
+        got: list[Any] = []
+        thread = threading.Thread(target=lambda: got.extend(inbox.get()))
+        thread.start()
+        slow.execute("SELECT pg_sleep(0.3)")
+    thread.join()
+    publish(connection, "b", "urgent", priority=5)
+    got[0].ack()
+    bodies = [inbox.bodies()[0] for _ in range(30)]
+    assert {"a", "b", "urgent"} == set(bodies)
+    assert bodies.index("urgent") < bodies.index("b")
+
+
+def test_priorities(connection: Any) -> None:
+    queue = kombu.Queue("q", max_priority=5)
+    queue(connection.channel()).declare()
+    for priority in (0, 3, 9, None, 3, 5):
+        publish(connection, "q", priority, priority=priority)
+    inbox = Inbox(connection, queue)
+    assert inbox.bodies(6) == [9, 5, 3, 3, 0, None]
+
+
+def test_a_message_of_somebody_elses_making(connection: Any, sql: Sql) -> None:
+    """What is no message at all harms nobody: it is a dead letter, and the next is delivered."""
+    inbox = Inbox(connection, "q")
+    for payload in ("no JSON", "[]", '"text"', "{}"):
+        sql(
+            "INSERT INTO kombu_message (payload, queue_id) "
+            "SELECT %s, id FROM kombu_queue WHERE name = 'q'",
+            payload,
+        )
+    publish(connection, "q", "good")
+    assert [m.payload for m in inbox.get(1)] == ["good"]
+    dead = {payload for (payload,) in sql("SELECT payload FROM kombu_message_dead")}
+    assert dead == {"no JSON", "[]", '"text"', "{}"}
+
+
+def test_headers_may_hold_more_than_json_knows(connection: Any) -> None:
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    publish(connection, "q", "m", headers={"at": at, "price": Decimal("1.5")})
+    [message] = Inbox(connection, "q").get(1)
+    assert message.headers["at"] == at
+    assert message.headers["price"] == Decimal("1.5")
+
+
+# -- got ------------------------------------------------------------------------------------------
+
+
+def test_basic_get(connection: Any, sql: Sql) -> None:
+    queue = kombu.Queue("q")(connection.channel())
+    queue.declare()
+    assert queue.get() is None
+    publish(connection, "q", 1, 2, 3)
+    one, two = queue.get(), queue.get(no_ack=True)
+    assert (one.payload, two.payload) == (1, 2)
+    assert count(sql) == 2
+    assert count(sql, "visible") == 1
+    one.ack()
+    assert [m.payload for m in iter(queue.get, None)] == [3]
+    assert until(lambda: count(sql) == 1)
+    assert count(sql, "visible") == 0
+
+
+def test_basic_get_obeys_priority_and_pause(connection: Any, sql: Sql) -> None:
+    queue = kombu.Queue("q")(connection.channel())
+    queue.declare()
+    publish(connection, "q", "low")
+    publish(connection, "q", "high", priority=5)
+    sql("UPDATE kombu_queue SET paused_at = now()")
+    assert queue.get() is None
+    assert queue.get(no_ack=True) is None
+    sql("UPDATE kombu_queue SET paused_at = NULL")
+    assert [queue.get().payload, queue.get(no_ack=True).payload] == ["high", "low"]
+
+
+def test_simple_queues(connection: Any) -> None:
+    with connection.SimpleQueue("simple") as simple:
+        for n in range(3):
+            simple.put({"n": n})
+        assert simple.qsize() == 3
+        message = simple.get(block=True, timeout=5)
+        assert message.payload == {"n": 0}
+        message.ack()
+        assert simple.get_nowait().payload == {"n": 1}
+        assert simple.clear() == 1
+        with pytest.raises(simple.Empty):
+            simple.get(block=True, timeout=0.01)
+        with pytest.raises(simple.Empty):
+            simple.get_nowait()
+
+
+# -- declared -------------------------------------------------------------------------------------
+
+
+def test_passive_declaration(connection: Any, connect: Connect) -> None:
+    """It tells whether a queue is there, and makes none."""
+    channel = connection.channel()
+    for _ in range(2):
+        with pytest.raises(ChannelError, match=r"NOT_FOUND.*'q'"):
+            channel.queue_declare("q", passive=True)
+    with pytest.raises(ChannelError, match=r"NOT_FOUND.*'x'"):
+        channel.exchange_declare("x", passive=True)
+    channel.queue_declare("q")
+    channel.exchange_declare("x", "topic")
+    publish(connection, "q", 1, 2)
+    Inbox(connection, "q", prefetch=1)
+    other = connect().channel()
+    assert tuple(other.queue_declare("q", passive=True)) == ("q", 2, 1)
+    other.exchange_declare("x", "topic", passive=True)
+
+
+def test_a_queue_without_a_name_gets_one(connection: Any) -> None:
+    channel = connection.channel()
+    made = [channel.queue_declare("").queue for _ in range(2)]
+    assert made[0] != made[1]
+    assert all(channel.queue_declare(name, passive=True).queue == name for name in made)
+
+
+def test_size_purge_and_delete(connection: Any, sql: Sql) -> None:
+    channel = connection.channel()
+    queue = kombu.Queue("q", kombu.Exchange("x"), routing_key="k")(channel)
+    queue.declare()
+    publish(connection, "q", *range(5))
+    inbox = Inbox(connection, "q", prefetch=2)
+    inbox.get(2)
+    assert channel._size("q") == 3
+    assert queue.purge() == 3
+    assert queue.purge() == 0
+    assert channel.queue_purge("none") == 0
+    channel.queue_delete("q", if_unused=True)
+    channel.queue_delete("q", if_empty=True)
+    assert channel._has_queue("q")
+    assert queue.delete() == 0
+    assert not channel._has_queue("q")
+    assert count(sql, "visible") == 0
+    assert sql("SELECT count(*) FROM kombu_queue_binding WHERE exchange = 'x'") == [(0,)]
+
+
+@pytest.mark.parametrize("name", ["x" * 200, "ü" * 200, "a \"b\" 'c' %s {d} \\"])
+def test_long_and_odd_names(connection: Any, name: str) -> None:
+    publish(connection, name, "m")
+    exchange = kombu.Exchange(name, type="topic")
+    inbox = Inbox(connection, kombu.Queue(name, exchange, routing_key=f"{name}.*"))
+    kombu.Producer(connection, exchange).publish({"n": 1}, routing_key=f"{name}.1")
+    assert inbox.bodies(2) == ["m", {"n": 1}]
+
+
+def test_a_name_that_is_too_long(connection: Any) -> None:
+    with pytest.raises(ChannelError, match=r"1 to 200 characters.*has 201"):
+        connection.channel().queue_declare("x" * 201)
+    with pytest.raises((ChannelError, ValueError), match=r"1 to 200 characters.*has 201"):
+        publish(connection, "x" * 201, "m")
+    publish(connection, "q", "m")  # and no harm was done
+    assert Inbox(connection, "q").bodies() == ["m"]
+
+
+# -- given back -----------------------------------------------------------------------------------
+
+
+def test_rejected_and_requeued(connection: Any, sql: Sql) -> None:
+    inbox = Inbox(connection, "q")
+    publish(connection, "q", "m")
+    for again in range(3):
+        (message,) = inbox.get()
+        assert message.delivery_info["redelivered"] is (again > 0)
+        assert message.headers.get("redelivered", False) is (again > 0)
+        assert message.headers.get("x-delivery-count", 0) == again
+        message.requeue()
+    (message,) = inbox.get()
+    message.reject()
+    assert until(lambda: count(sql) == 0)
+    assert sql("SELECT queue, reason, deliveries FROM kombu_message_dead") == [("q", "rejected", 4)]
+
+
+def test_a_poisonous_message_ends_as_a_dead_letter(connect: Connect, sql: Sql) -> None:
+    inbox = Inbox(connect(delivery_limit=3), "q")
+    publish(inbox.connection, "q", "poison")
+    for _ in range(3):
+        inbox.get()[0].requeue()
+    publish(inbox.connection, "q", "next")
+    assert inbox.bodies() == ["next"]
+    assert sql("SELECT reason FROM kombu_message_dead") == [
+        ("delivered 3 times, the last time rejected",)
+    ]
+
+
+@pytest.mark.parametrize("way", ["connection", "channel", "recover"])
+def test_what_was_not_acknowledged_comes_back(connect: Connect, way: str, sql: Sql) -> None:
+    inbox = Inbox(connect(), "q", prefetch=2)
+    publish(inbox.connection, "q", "1", "2", "3")
+    inbox.get(2)
+    if way == "connection":
+        inbox.connection.close()
+    elif way == "channel":
+        inbox.channel.close()
+    else:
+        inbox.consumer.recover(requeue=True)
+        inbox.cancel()
+    assert count(sql, "visible") == 3
+    again = Inbox(connect(), "q").get(3)
+    assert [m.payload for m in again] == ["1", "2", "3"]
+    assert [m.delivery_info["redelivered"] for m in again] == [True, True, False]
+
+
+def test_what_was_claimed_and_not_delivered_goes_back_on_cancel(
+    connection: Any, connect: Connect, sql: Sql
+) -> None:
+    publish(connection, "q", *range(10))
+    inbox = Inbox(connection, "q", prefetch=10)
+    (first,) = inbox.get()
+    inbox.cancel()
+    assert count(sql, "visible") == 9
+    assert Inbox(connect(), "q").bodies(9) == list(range(1, 10))
+    first.ack()  # may still be
+    assert count(sql) == 0
+
+
+def test_a_killed_process_gives_back_what_it_had(connect: Connect, child: Child, sql: Sql) -> None:
+    """To one that waits, within seconds, without a poll; the sole survivor tells itself."""
+    survivor = Inbox(connect(), "q", "other", prefetch=5)
+    victim = "inbox = Inbox(kombu.Connection(url), 'q', prefetch=5)"
+    survivor.cancel()
+    child.do(victim, url=transport_url_of(connect))
+    publish(survivor.connection, "q", *range(5))
+    assert child.do("[m.payload for m in inbox.get(5)]") == list(range(5))
+    survivor.consumer.consume()
+    publish(survivor.connection, "other", "waits now")
+    assert survivor.bodies() == ["waits now"]
+    start = time.monotonic()
+    child.kill()
+    found = survivor.get(5, seconds=15)
+    assert [m.payload for m in found] == list(range(5))
+    assert all(m.delivery_info["redelivered"] for m in found)
+    assert time.monotonic() - start < 10
+    assert sql("SELECT count(*) FROM pgbeat.consumers") == [(1,)]
+
+
+def test_a_process_that_only_waits_keeps_what_it_has(
+    connect: Connect, child: Child, sql: Sql
+) -> None:
+    """It neither drains nor answers: stopped in the midst of a long task."""
+    child.do("inbox = Inbox(kombu.Connection(url), 'q', prefetch=5)", url=transport_url_of(connect))
+    publish(connect(), "q", 1)
+    child.do("len(inbox.get())")
+    other = Inbox(connect(), "q")
+    child.start("os.kill(os.getpid(), signal.SIGSTOP)")
+    looks = sql("SELECT count(*) FROM pgbeat.consumers")
+    with pytest.raises(TimeoutError):
+        other.connection.drain_events(timeout=2.5)  # three looks at who is dead
+    assert looks == [(2,)]
+    assert count(sql, "claimed_by IS NOT NULL") == 1
+
+
+# -- expired and delayed --------------------------------------------------------------------------
+
+
+def test_messages_expire(connection: Any, sql: Sql) -> None:
+    queue = kombu.Queue("short", message_ttl=0.05)
+    queue(connection.channel()).declare()
+    publish(connection, "short", "by the queue")
+    publish(connection, "q", "by itself", expiration=0.05)
+    publish(connection, "q", "lives", expiration=600)
+    publish(connection, "q", "for ever")
+    until(lambda: count(sql, "expires_at <= clock_timestamp()") == 2, 5)
+    inbox = Inbox(connection, "q", "short")
+    assert inbox.bodies(2) == ["lives", "for ever"]
+    assert inbox.all_there_is() == []
+
+    def swept() -> bool:
+        inbox.drain(1, 0.1)
+        return count(sql) == 0
+
+    until(swept)  # a consumer sees to it
+
+
+def test_an_eta_is_kept_in_the_table(connection: Any, sql: Sql) -> None:
+    """It takes no prefetch, and comes when it is due, not earlier."""
+    inbox = Inbox(connection, "q", prefetch=1)
+    (now,) = sql("SELECT extract(epoch FROM clock_timestamp())::float8")[0]
+    ((eta,),) = sql("SELECT (clock_timestamp() + interval '0.6 s')::text")
+    publish(connection, "q", "later", headers={"eta": eta})
+    publish(connection, "q", "now")
+    assert inbox.bodies() == ["now"]
+    assert inbox.bodies(seconds=10) == ["later"]
+    ((then,),) = sql("SELECT extract(epoch FROM clock_timestamp())::float8")
+    assert 0.6 <= float(then) - float(now) < 5
+
+
+def test_an_eta_without_a_zone_is_utc(connect: Connect) -> None:
+    """As to Celery's workers, whatever zone the session has."""
+    connection = connect(connect_args={"options": "-c timezone=America/New_York"})
+    inbox = Inbox(connection, "q")
+    soon = datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=0.6)
+    publish(connection, "q", "later", headers={"eta": soon.isoformat()})
+    publish(connection, "q", "the worker's to refuse", headers={"eta": "tomorrow"})
+    assert inbox.bodies() == ["the worker's to refuse"]
+    assert inbox.bodies(seconds=10) == ["later"]
+
+
+# -- threads --------------------------------------------------------------------------------------
+
+
+def test_acknowledged_by_other_threads(connection: Any, sql: Sql) -> None:
+    """The credit that returns is used at once, though nobody but them knows of it."""
+    inbox = Inbox(connection, "q", prefetch=2)
+    publish(connection, "q", *range(30))
+    start = time.monotonic()
+    for n in range(0, 30, 2):
+        found = inbox.get(2, seconds=10)
+        assert [m.payload for m in found] == [n, n + 1]
+        threads = [threading.Thread(target=m.ack) for m in found]
+        for thread in threads:
+            thread.start()
+        if n == 28:
+            for thread in threads:
+                thread.join()
+    assert time.monotonic() - start < 30
+    assert until(lambda: count(sql) == 0)
+
+
+def test_acknowledged_while_another_thread_waits(connection: Any, sql: Sql) -> None:
+    inbox = Inbox(connection, "q", prefetch=1)
+    publish(connection, "q", 1, 2)
+    (first,) = inbox.get()
+    arrived: list[Any] = []
+    thread = threading.Thread(target=lambda: arrived.extend(inbox.get(seconds=20)))
+    thread.start()
+    until(lambda: connection.transport._is_waiting)
+    start = time.monotonic()
+    first.ack()
+    thread.join()
+    assert [m.payload for m in arrived] == [2]
+    assert time.monotonic() - start < 5
+
+
+def test_many_connections_and_threads_of_a_process(connect: Connect, sql: Sql) -> None:
+    """Each thread has a connection and consumes two queues, of which one is everybody's."""
+    names = ["shared", *(f"own{n}" for n in range(4))]
+    inboxes = [Inbox(connect(), "shared", f"own{n}", prefetch=3) for n in range(4)]
+    got: list[list[Any]] = [[] for _ in inboxes]
+    total = 40 * len(names)
+    stop = threading.Event()
+    errors: list[BaseException] = []
+
+    def consume(inbox: Inbox, mine: list[Any]) -> None:
+        try:
+            while not stop.is_set():
+                inbox.drain(1, 0.2)
+                mine += inbox.bodies(len(inbox.messages))
+        except BaseException as error:
+            errors.append(error)
+
+    def produce(name: str) -> None:
+        try:
+            publish(connect(), name, *[[name, n] for n in range(40)])
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=consume, args=(i, g)) for i, g in zip(inboxes, got, strict=True)
+    ]
+    threads += [threading.Thread(target=produce, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    try:
+        until(lambda: errors or sum(map(len, got)) >= total, 30)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+    wanted = sorted([name, n] for name in names for n in range(40))
+    assert sorted(m for mine in got for m in mine) == wanted
+    for n, mine in enumerate(got):
+        assert [m for m in mine if m[0] == f"own{n}"] == [[f"own{n}", k] for k in range(40)]
+    assert until(lambda: count(sql) == 0)
+
+
+def test_threads_that_wait_are_woken_in_time(connect: Connect) -> None:
+    """Two connections of a process share a session: what one reads for the other it passes on."""
+    inboxes = [Inbox(connect(), f"q{n}") for n in range(2)]
+    publisher = connect()
+    slow: list[float] = []
+    answered = [threading.Semaphore(0) for _ in inboxes]
+    errors: list[BaseException] = []
+    rounds = 60
+
+    def consume(n: int) -> None:
+        try:
+            for _ in range(rounds):
+                inboxes[n].bodies(seconds=10)
+                answered[n].release()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=consume, args=(n,)) for n in range(2)]
+    for thread in threads:
+        thread.start()
+    for round in range(rounds):
+        start = time.monotonic()
+        for n in range(2):
+            publish(publisher, f"q{n}", round)
+        for n in range(2):
+            assert answered[n].acquire(timeout=15), (errors, round)
+        slow.append(time.monotonic() - start)
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    # The timer by which it would come anyhow goes off after 0.6 seconds and more.
+    assert sorted(slow)[-3] < 0.5

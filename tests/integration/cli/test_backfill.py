@@ -1,0 +1,201 @@
+"""`pgbeat backfill`: what it launches, says, refuses, and how it is interrupted."""
+
+import getpass
+import json
+import os
+import pty
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.support.processes import ROOT, until
+from tests.integration.cli.test_cli import PGBEAT
+
+PERIOD = ("--from", "2026-01-01", "--to", "2026-01-01T05:00Z")
+
+
+def add(sql: Sql, **values: Any) -> None:
+    """A schedule that was due each hour since the year began, and is not for a while."""
+    values = {
+        "task": "tests.add", "every": "1 hour", "starts_at": "2026-01-01Z",
+        "next_run": "9999-01-01Z", "timezone": "UTC", **values,
+    }  # fmt: skip
+    marks = ", ".join(["%s"] * len(values))
+    sql(
+        f"INSERT INTO pgbeat.schedules (name, {', '.join(values)}) VALUES ('s', {marks})",
+        *values.values(),
+    )
+
+
+def test_launched_and_then_nothing_to_do(app: Celery, sql: Sql) -> None:
+    add(sql)
+    shown = run_with(app, "backfill", "s", *PERIOD)
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (
+        0, "6 due times: 6 launched.\n", "",
+    )  # fmt: skip
+    assert sql("SELECT DISTINCT job_source, created_by FROM pgbeat.jobs") == [
+        ("user_cli", f"user:{getpass.getuser()}")
+    ]
+    again = run_with(app, "backfill", "s", *PERIOD)
+    assert (again.exit_code, again.stdout) == (
+        0, "There is nothing to launch: 6 launched before.\n",
+    )  # fmt: skip
+    assert sql("SELECT count(*) FROM kombu_message") == [(6,)]
+
+
+def test_dry_run_needs_no_app(database: str, sql: Sql) -> None:
+    add(sql, timezone="Europe/Oslo")
+    shown = run(database, "backfill", "s", "--from", "2026-01-01T02:00", "--to", "2026-01-01T03:00",
+                "--dry-run")  # fmt: skip
+    assert shown.exit_code == 0
+    assert [" ".join(text.split()) for text in shown.stdout.splitlines()] == [
+        "Would launch 's' for 2 due times.",
+        "Europe/Oslo UTC",
+        "Thu 2026-01-01 02:00:00 CET Thu 2026-01-01 01:00:00 UTC",
+        "Thu 2026-01-01 03:00:00 CET Thu 2026-01-01 02:00:00 UTC",
+    ]
+    assert sql("SELECT count(*) FROM pgbeat.ticks") == [(0,)]
+
+
+def test_dry_run_tells_what_is_left_as_it_is(database: str, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.calendars (name, definition) "
+        """VALUES ('nights', '{"windows": [{"from": "00:00", "to": "02:00"}]}')""")  # fmt: skip
+    add(sql, calendar="nights", next_run="2026-01-01T04:00Z")
+    sql("INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, job_id) "
+        "SELECT id, name, '2026-01-01T02:00Z', 'launched', uid FROM pgbeat.schedules")  # fmt: skip
+    assert run(database, "backfill", "s", *PERIOD, "--dry-run").stdout.splitlines()[0] == (
+        "Would launch 's' for 1 due time, but not for 1 launched before, "
+        "2 left out by its calendar, 2 for the beat to decide."
+    )
+
+
+def test_to_now_unless_told_otherwise(database: str, sql: Sql) -> None:
+    add(sql, every="1 day", starts_at="2020-01-01Z", ends_at="2020-01-03Z")
+    found = read(database, "backfill", "s", "--from", "2019-01-01", "--dry-run")
+    assert len(found["times"]) == 3
+
+
+def test_as_json(app: Celery, sql: Sql) -> None:
+    add(sql, condition_sql="SELECT false")
+    shown = run_with(app, "backfill", "s", "--from", "2026-01-01", "--to", "2026-01-01", "--json")
+    assert shown.exit_code == 3
+    found = json.loads(shown.stdout)
+    [tick] = found.pop("ticks")
+    assert found == {
+        "schedule": "s", "from": "2026-01-01T00:00:00Z", "to": "2026-01-01T00:00:00Z",
+        "launched_before": 0, "excluded": 0, "pending": 0, "times": ["2026-01-01T00:00:00Z"],
+        "dry_run": False, "interrupted": False,
+    }  # fmt: skip
+    assert (tick["outcome"], tick["reason"], tick["trigger"]) == (
+        "skipped", "condition_sql is false", "backfill",
+    )  # fmt: skip
+
+
+def test_some_fail(app: Celery, sql: Sql) -> None:
+    add(sql, condition_sql="SELECT 1/0", max_retries=3)
+    shown = run_with(app, "backfill", "s", *PERIOD)
+    assert shown.exit_code == 1
+    assert [" ".join(text.split()) for text in shown.stdout.splitlines()] == [
+        "3 due times: 3 failed.",
+        "due (UTC) outcome why",
+        *(
+            f"2026-01-01 0{n}:00:00 failed DivisionByZero: division by zero"
+            for n in range(3)
+        ),
+    ]  # fmt: skip
+    assert shown.stderr == "Note: it stopped after 3 failures in a row.\n"
+    assert sql("SELECT retry_count, enabled FROM pgbeat.schedules") == [(0, True)]
+
+
+def test_only_the_first_of_many_skips_are_shown(app: Celery, sql: Sql) -> None:
+    add(sql, condition_sql="SELECT false")
+    shown = run_with(app, "backfill", "s", "--from", "2026-01-01", "--to", "2026-01-01T23:00")
+    assert shown.stdout.splitlines()[0] == "24 due times: 24 skipped."
+    assert shown.stdout.splitlines()[-1] == "… and 4 more; `pgbeat history` shows them"
+    assert shown.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--to", "2026-01-01"], "Missing option '--from'."),
+        (["--from", "2026-01-01", "--to", "2025-12-31"], "'--to': 2025-12-31 00:00:00 UTC is "
+         "before --from, 2026-01-01 00:00:00 UTC"),
+        (["--from", "2999-01-01"], "'--from': 2999-01-01 00:00:00 UTC is to come; what is due "
+         "then is launched by beat"),
+        (["--from", "2026-01-01", "--to", "2999-01-01"], "'--to': 2999-01-01 00:00:00 UTC is to "
+         "come"),
+        (["--from", "soon"], "'--from': 'soon' is no time; write for example"),
+        (["--from", "0001-01-01T00:00+05:00"], "'--from': 0001-01-01T00:00:00+05:00 is not of "
+         "the years 1 to 9999"),
+        ([*PERIOD, "--limit", "5"], "6 due times of schedule 's' were not launched then, more than "
+         "--limit 5; raise it, or give a shorter period"),
+        ([*PERIOD, "--limit", "0"], "'--limit': 0 is not in the range"),
+        (PERIOD, "a backfill needs the app, whose launchers and tasks it runs; give it with -A"),
+    ],
+)  # fmt: skip
+def test_bad_input(database: str, sql: Sql, arguments: list[str], sentence: str) -> None:
+    add(sql)
+    assert sentence in refused(run(database, "backfill", "s", *arguments))
+    assert sql("SELECT count(*) FROM pgbeat.ticks") == [(0,)]
+
+
+def test_what_has_no_times(database: str, app: Celery, sql: Sql) -> None:
+    add(sql, every=None, after="t")
+    assert refused(run_with(app, "backfill", "s", *PERIOD)) == (
+        "schedule 's' comes after t and has no times of its own"
+    )
+    sql("UPDATE pgbeat.schedules SET source = 'code', after = NULL")
+    assert refused(run_with(app, "backfill", "s", *PERIOD)) == (
+        "schedule 's' has its timetable in the app's code, which doesn't tell when it was due"
+    )
+    assert refused(run_with(app, "backfill", "t", *PERIOD), 1).startswith(
+        "there is no schedule 't'"
+    )
+
+
+def test_a_wall_time_that_is_left_out(database: str, sql: Sql) -> None:
+    add(sql, timezone="Europe/Oslo")
+    said = refused(run(database, "backfill", "s", "--from", "2026-03-29T02:30"))
+    assert said == (
+        "Invalid value for '--from': 2026-03-29T02:30:00 is left out in Europe/Oslo, where the "
+        "clock goes forward; did you mean 03:30?"
+    )
+
+
+def test_no_zone_is_said(database: str, sql: Sql) -> None:
+    add(sql, every="1 day", timezone=None)
+    assert run(database, "backfill", "s", *PERIOD, "--dry-run").stderr == (
+        "Note: it names no time zone and takes the app's; without -A APP, UTC is assumed.\n"
+    )
+
+
+def test_interrupted_between_two(database: str, sql: Sql) -> None:
+    add(sql)
+    # The third waits until it may go on.
+    sql("UPDATE pgbeat.schedules SET condition_sql = 'SELECT true FROM pg_sleep(CASE WHEN "
+        "(SELECT count(*) FROM pgbeat.ticks) = 2 THEN 1 ELSE 0 END)'")  # fmt: skip
+    env = {**os.environ, "TESTS_DATABASE": database}
+    terminal, stderr = pty.openpty()
+    with subprocess.Popen(
+        [*PGBEAT, "-A", "tests.support.apps.basic", "backfill", "s", *PERIOD],
+        cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=stderr, text=True,
+    ) as process:  # fmt: skip
+        try:
+            waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+            until(lambda: sql(waiting) == [(1,)], what="the third condition runs")
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    os.close(stderr)
+    shown = os.read(terminal, 10_000).decode()
+    os.close(terminal)
+    assert (process.returncode, said) == (130, "3 due times: 3 launched.\n")
+    assert "\r1 of 6: 2026-01-01 00:00:00\r2 of 6: 2026-01-01 01:00:00" in shown
+    assert "Note: it was interrupted; call it again, and it goes on." in shown
+    assert sql("SELECT count(*) FROM pgbeat.ticks WHERE outcome = 'launched'") == [(3,)]

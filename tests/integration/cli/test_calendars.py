@@ -1,0 +1,434 @@
+"""`pgbeat calendars`: looked at, changed, asked."""
+
+import json
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from tests.support.command_line import Sql, read, refused, run, run_with
+
+OFFICE: dict[str, Any] = {
+    "timezone": "Europe/Oslo",
+    "holidays": {"country": "NO"},
+    "only": {"weekdays": ["mon-fri"], "windows": [{"from": "09:00", "to": "17:00"}]},
+}
+Calendars = Callable[..., str]
+
+
+@pytest.fixture
+def pgbeat(database: str) -> Calendars:
+    """Runs `pgbeat calendars …`, which does what it is asked; what it prints."""
+
+    def call(*arguments: str, **options: Any) -> str:
+        result = run(database, "calendars", *arguments, **options)
+        assert (result.exit_code, result.stderr) == (0, "")
+        return result.stdout
+
+    return call
+
+
+@pytest.fixture
+def definitions(sql: Sql) -> Callable[[], dict[str, Any]]:
+    """The definitions there are, by the names of their calendars."""
+    return lambda: dict(sql("SELECT name, definition FROM pgbeat.calendars"))
+
+
+def use(sql: Sql, calendar: str, *names: str, namespace: str = "default") -> None:
+    """Schedules that name the calendar."""
+    for name in names:
+        sql(
+            "INSERT INTO pgbeat.schedules (namespace, name, task, every, calendar) "
+            "VALUES (%s, %s, 'tests.add', '1 hour', %s)",
+            namespace, name, calendar,
+        )  # fmt: skip
+
+
+def cells(text: str) -> list[str]:
+    """What a line of a table has in it."""
+    return [cell.strip() for cell in text.split("  ") if cell.strip()]
+
+
+# -- add ---------------------------------------------------------------------------------------
+
+
+def test_add_by_options(pgbeat: Calendars, definitions: Callable[[], Any]) -> None:
+    assert pgbeat("add", "weekend", "--weekdays", "sat,sun") == (
+        "Added calendar 'weekend': not sat, sun.\n"
+    )
+    added = pgbeat(
+        "add", "all", "--timezone", "Europe/Oslo", "--dates", "2026-12-24, 12-31",
+        "--holidays", "NO,DE-BY", "--market", "NYSE", "--window", "22:00-06:00", "--window",
+        "mon-thu,sun 12:00-12:30", "--only-weekdays", "mon-fri", "--only-window", "07:00-23:00",
+    )  # fmt: skip
+    assert added == (
+        "Added calendar 'all': only mon–fri at 07:00–23:00; not holidays of NO, holidays of "
+        "DE-BY, holidays of NYSE, 2026-12-24, 12-31 every year, 22:00–06:00, mon–thu, sun "
+        "12:00–12:30.\n"
+    )
+    assert definitions() == {
+        "weekend": {"weekdays": ["sat", "sun"]},
+        "all": {
+            "timezone": "Europe/Oslo",
+            "dates": ["2026-12-24", "12-31"],
+            "holidays": [
+                {"country": "NO"}, {"country": "DE", "subdivision": "BY"}, {"market": "NYSE"},
+            ],
+            "windows": [
+                {"from": "22:00", "to": "06:00"},
+                {"from": "12:00", "to": "12:30", "weekdays": ["mon-thu", "sun"]},
+            ],
+            "only": {"weekdays": ["mon-fri"], "windows": [{"from": "07:00", "to": "23:00"}]},
+        },
+    }  # fmt: skip
+
+
+def test_add_from_a_file_or_standard_input(
+    pgbeat: Calendars, definitions: Callable[[], Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "office.json"
+    file.write_text(json.dumps(OFFICE))
+    words = "only mon–fri at 09:00–17:00; not holidays of NO"
+    assert pgbeat("add", "one", "--file", str(file)) == f"Added calendar 'one': {words}.\n"
+    pgbeat("add", "two", "--file", "-", input=json.dumps(OFFICE))
+    assert definitions() == {"one": OFFICE, "two": OFFICE}
+
+
+def test_add_what_is_there(database: str, pgbeat: Calendars) -> None:
+    pgbeat("add", "weekend", "--weekdays", "sat,sun")
+    again = ["add", "weekend", "--dates", "12-24"]
+    assert refused(run(database, "calendars", *again), 1) == (
+        "there is a calendar 'weekend' already; change it with `pgbeat calendars update`"
+    )
+    assert pgbeat(*again, "--if-not-exists") == (
+        "Calendar 'weekend' is there already; it is left as it is.\n"
+    )
+    assert read(database, "calendars", "show", "weekend")["definition"] == {
+        "weekdays": ["sat", "sun"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "what is excluded? Give at least one option (see --help)"),
+        (["--weekdays", "sax"],
+         "calendar 'c': weekdays: 'sax' is no day of the week; did you mean 'sat'?"),
+        (["--window", "22:00"],
+         "Invalid value for '--window': '22:00' is no window; write '22:00-06:00' or 'mon-fri "
+         "09:00-17:00'"),
+        (["--window", "22-06"],
+         "  windows: to '06' is no time of day; write '09:00' or '17:30:00'"),
+        (["--holidays", "no"],
+         "calendar 'c': holidays: country 'no' is not known; did you mean 'NO'?"),
+        (["--file", "-", "--weekdays", "sat"],
+         "--file and the other options exclude each other"),
+        (["--file", "nowhere.json"],
+         "Invalid value for '--file': File 'nowhere.json' does not exist."),
+    ],
+)  # fmt: skip
+def test_what_add_refuses(
+    database: str, definitions: Callable[[], Any], arguments: list[str], sentence: str
+) -> None:
+    result = run(database, "calendars", "add", "c", *arguments, input="{}")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[-1].removeprefix("Error: ") == sentence
+    assert definitions() == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{", "it is not JSON (Expecting property name enclosed in double quotes: line 1 column 2 "
+              "(char 1))"),
+        ('{"dates": [], "dates": []}', "it is not JSON (it has the key 'dates' twice)"),
+        ("\udcff", "it is not JSON ('utf-8' codec can't decode byte 0xff in position 0: invalid "
+                   "start byte)"),
+        ("null", "it has no object; `pgbeat calendars show` prints one"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_definition(
+    database: str, tmp_path: Path, text: str, problem: str
+) -> None:
+    file = tmp_path / "c.json"
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    said = refused(run(database, "calendars", "add", "c", "--file", str(file)))
+    assert said == f"Invalid value for '--file': {str(file)!r}{problem.removeprefix('it')}"
+
+
+def test_every_mistake_is_told(database: str, definitions: Callable[[], Any]) -> None:
+    text = json.dumps({"weekday": ["sat"], "dates": ["tomorrow"]})
+    result = run(database, "calendars", "add", "c", "--file", "-", input=text)
+    assert (result.exit_code, result.stdout, definitions()) == (2, "", {})
+    assert result.stderr == (
+        "Error: calendar 'c' has 2 mistakes:\n"
+        "  there is no key 'weekday'; did you mean 'weekdays'?\n"
+        "  dates: 'tomorrow' is no date; write '2026-12-24', '12-25' (every year), "
+        "'2026-12-24/2027-01-02' or '12-24/01-02'\n"
+    )
+
+
+def test_dry_runs(database: str, pgbeat: Calendars, definitions: Callable[[], Any]) -> None:
+    new = ["add", "c", "--weekdays", "sat", "--dry-run"]
+    assert pgbeat(*new) == "Would add calendar 'c': not sat.\n"
+    assert definitions() == {}
+    pgbeat("add", "c", "--weekdays", "sat")
+    assert pgbeat("update", "c", "--weekdays", "sun", "--dry-run") == (
+        "Would change calendar 'c': not sun.\n"
+    )
+    assert pgbeat("remove", "c", "--dry-run") == "Would remove calendar 'c'.\n"
+    assert definitions() == {"c": {"weekdays": ["sat"]}}
+    assert refused(run(database, "calendars", *new), 1).startswith("there is a calendar 'c'")
+
+
+# -- update ------------------------------------------------------------------------------------
+
+
+def test_update_keeps_what_is_not_named(pgbeat: Calendars, definitions: Callable[[], Any]) -> None:
+    pgbeat("add", "c", "--file", "-", input=json.dumps(OFFICE))
+    assert pgbeat("update", "c", "--dates", "12-24") == (
+        "Changed calendar 'c': only mon–fri at 09:00–17:00; not holidays of NO, 12-24 every year.\n"
+    )
+    pgbeat("update", "c", "--only-window", "08:00-16:00", "--market", "NYSE")
+    pgbeat("update", "c", "--no-timezone", "--weekdays", "wed")
+    assert definitions()["c"] == {
+        "dates": ["12-24"],
+        "weekdays": ["wed"],
+        "holidays": {"market": "NYSE"},
+        "only": {"weekdays": ["mon-fri"], "windows": [{"from": "08:00", "to": "16:00"}]},
+    }
+    pgbeat("update", "c", "--no-only", "--no-holidays", "--no-dates")
+    assert definitions()["c"] == {"weekdays": ["wed"]}
+    assert pgbeat("update", "c", "--no-weekdays") == "Changed calendar 'c': nothing is excluded.\n"
+
+
+def test_update_from_a_file_replaces_all(pgbeat: Calendars, definitions: Callable[[], Any]) -> None:
+    pgbeat("add", "c", "--weekdays", "sat")
+    pgbeat("update", "c", "--file", "-", input=json.dumps(OFFICE))
+    assert definitions() == {"c": OFFICE}
+    assert pgbeat("update", "c", "--file", "-", input=json.dumps(OFFICE)) == (
+        "Calendar 'c' is like that already.\n"
+    )
+    assert pgbeat("update", "c", "--timezone", "Europe/Oslo") == (
+        "Calendar 'c' is like that already.\n"
+    )
+
+
+def test_update_of_what_sql_wrote_wrong(
+    pgbeat: Calendars, definitions: Callable[[], Any], sql: Sql
+) -> None:
+    sql("""INSERT INTO pgbeat.calendars (name, definition) VALUES ('c', '{"only": "mon-fri"}')""")
+    pgbeat("update", "c", "--only-weekdays", "mon-fri")
+    assert definitions() == {"c": {"only": {"weekdays": ["mon-fri"]}}}
+
+
+def test_what_update_refuses(
+    database: str, pgbeat: Calendars, definitions: Callable[[], Any]
+) -> None:
+    pgbeat("add", "office", "--weekdays", "sat")
+    update = ["calendars", "update", "office"]
+    assert refused(run(database, *update)) == (
+        "nothing to change; give at least one option (see --help)"
+    )
+    assert refused(run(database, *update, "--dates", "12-24", "--no-dates")) == (
+        "--no-dates excludes the options that set it"
+    )
+    assert refused(run(database, *update, "--only-weekdays", "mon", "--no-only")) == (
+        "--no-only excludes the options that set it"
+    )
+    assert refused(run(database, *update, "--file", "-", "--no-dates", input="{}")) == (
+        "--file and the other options exclude each other"
+    )
+    assert refused(run(database, *update, "--timezone", "Mars")).startswith(
+        "calendar 'office': timezone 'Mars' is not known"
+    )
+    assert refused(run(database, "calendars", "update", "ofice", "--weekdays", "sun"), 1) == (
+        "there is no calendar 'ofice'; did you mean 'office'?"
+    )
+    assert definitions() == {"office": {"weekdays": ["sat"]}}
+
+
+# -- remove ------------------------------------------------------------------------------------
+
+
+def test_remove(database: str, pgbeat: Calendars, definitions: Callable[[], Any]) -> None:
+    pgbeat("add", "c", "--weekdays", "sat")
+    assert pgbeat("remove", "c", input="n\n") == (
+        "Remove calendar 'c'? [y/N]: n\nNothing is removed.\n"
+    )
+    assert "c" in definitions()
+    assert pgbeat("remove", "c", input="y\n").endswith("\nRemoved calendar 'c'.\n")
+    assert definitions() == {}
+    pgbeat("add", "c", "--weekdays", "sat")
+    assert pgbeat("remove", "c", "--yes") == "Removed calendar 'c'.\n"
+    assert refused(run(database, "calendars", "remove", "c"), 1) == "there is no calendar 'c'"
+
+
+@pytest.mark.parametrize("option", [[], ["--yes"], ["--dry-run"]])
+def test_what_schedules_name_is_not_removed(
+    database: str, pgbeat: Calendars, sql: Sql, option: list[str]
+) -> None:
+    pgbeat("add", "c", "--weekdays", "sat")
+    use(sql, "c", "nightly", "hourly")
+    assert refused(run(database, "calendars", "remove", "c", *option)) == (
+        "calendar 'c' is used by 'hourly', 'nightly'; give them another one, or none, first"
+    )
+
+
+# -- list and show -----------------------------------------------------------------------------
+
+
+def test_list(database: str, pgbeat: Calendars, sql: Sql) -> None:
+    assert pgbeat("list") == (
+        "There are no calendars; `pgbeat calendars add --help` says how to add one.\n"
+    )
+    assert read(database, "calendars", "list") == []
+    pgbeat("add", "weekend", "--weekdays", "sat,sun")
+    pgbeat("add", "office", "--file", "-", input=json.dumps(OFFICE))
+    sql("""INSERT INTO pgbeat.calendars (name, definition) VALUES ('bad', '{"x": 1}')""")
+    use(sql, "office", "nightly", "hourly")
+    assert [cells(text) for text in pgbeat("list").splitlines()] == [
+        ["calendar", "rules", "zone", "schedules"],
+        ["bad", "calendar 'bad': there is no key 'x'; there are timezone, dates, weekdays, "
+                "holidays, windows, only", "the schedule's", "0"],
+        ["office", "only mon–fri at 09:00–17:00; not holidays of NO", "Europe/Oslo", "2"],
+        ["weekend", "not sat, sun", "the schedule's", "0"],
+    ]  # fmt: skip
+    rows = read(database, "calendars", "list")
+    assert [row["name"] for row in rows] == ["bad", "office", "weekend"]
+    assert rows[1]["schedules"] == ["hourly", "nightly"]
+
+
+def test_show(database: str, pgbeat: Calendars, sql: Sql) -> None:
+    pgbeat("add", "office", "--weekdays", "sat", "--timezone", "Europe/Oslo")
+    sql("UPDATE pgbeat.calendars SET created_at = '2026-01-01 00:00Z'")
+    row = read(database, "calendars", "show", "office")
+    assert datetime.fromisoformat(row.pop("updated_at")).tzinfo
+    assert row == {
+        "namespace": "default", "name": "office", "created_at": "2026-01-01T00:00:00Z",
+        "definition": {"timezone": "Europe/Oslo", "weekdays": ["sat"]}, "schedules": [],
+    }  # fmt: skip
+    use(sql, "office", *(f"s{n:02}" for n in range(12)))
+    name, *facts = pgbeat("show", "office").splitlines()
+    found = {cells(text)[0]: cells(text)[1] for text in facts}
+    assert name == "office"
+    assert list(found) == ["rules", "zone", "definition", "schedules", "created", "changed"]
+    assert (found["rules"], found["zone"]) == ("not sat", "Europe/Oslo")
+    assert json.loads(found["definition"]) == row["definition"]
+    assert found["schedules"].startswith("s00, s01, ")
+    assert found["schedules"].endswith(", s09 and 2 more")
+    assert found["created"].startswith("2026-01-01 00:00:00 UTC, ")
+
+
+def test_a_definition_goes_round(
+    database: str, pgbeat: Calendars, definitions: Callable[[], Any]
+) -> None:
+    pgbeat("add", "office", "--file", "-", input=json.dumps(OFFICE))
+    shown = read(database, "calendars", "show", "office")["definition"]
+    shown["dates"] = ["12-24"]
+    pgbeat("update", "office", "--file", "-", input=json.dumps(shown))
+    assert definitions() == {"office": OFFICE | {"dates": ["12-24"]}}
+
+
+def test_namespaces(
+    database: str, pgbeat: Calendars, definitions: Callable[[], Any], sql: Sql,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    pgbeat("add", "office", "--weekdays", "sat")
+    monkeypatch.setenv("PGBEAT_NAMESPACE", "shop")
+    assert read(database, "calendars", "list") == []
+    assert refused(run(database, "calendars", "show", "office"), 1) == (
+        "there is no calendar 'office' in namespace 'shop'"
+    )
+    pgbeat("add", "office", "--weekdays", "sun")
+    pgbeat("update", "office", "--weekdays", "mon")
+    use(sql, "office", "nightly", namespace="shop")
+    row = read(database, "calendars", "show", "office")
+    assert (row["namespace"], row["schedules"]) == ("shop", ["nightly"])
+    monkeypatch.delenv("PGBEAT_NAMESPACE")
+    assert read(database, "calendars", "show", "office")["schedules"] == []
+    assert pgbeat("remove", "office", "--yes") == "Removed calendar 'office'.\n"
+    assert definitions() == {"office": {"weekdays": ["mon"]}}
+
+
+# -- check -------------------------------------------------------------------------------------
+
+
+def test_check_a_time(database: str, pgbeat: Calendars) -> None:
+    pgbeat("add", "office", "--file", "-", input=json.dumps(OFFICE))
+    check = ["check", "office", "--at"]
+    assert pgbeat(*check, "2026-12-28T09:00") == "Mon 2026-12-28 09:00:00 CET is not excluded.\n"
+    assert pgbeat(*check, "2026-12-28 08:00Z") == "Mon 2026-12-28 09:00:00 CET is not excluded.\n"
+    for time, said in (
+        ("2026-12-25 10:00", "Fri 2026-12-25 10:00:00 CET is excluded: calendar 'office': "
+                             "Christmas Day (NO)"),
+        ("2026-07-06T17:00", "Mon 2026-07-06 17:00:00 CEST is excluded: calendar 'office': "
+                             "outside 09:00–17:00"),
+    ):  # fmt: skip
+        result = run(database, "calendars", *check, time)
+        assert (result.exit_code, result.stdout, result.stderr) == (3, f"{said}\n", "")
+
+
+def test_check_as_json(database: str, pgbeat: Calendars) -> None:
+    pgbeat("add", "office", "--file", "-", input=json.dumps(OFFICE))
+    assert read(database, "calendars", "check", "office", "--at", "2026-07-04") == {
+        "calendar": "office", "utc": "2026-07-03T22:00:00Z", "local": "2026-07-04T00:00:00+02:00",
+        "timezone": "Europe/Oslo", "excluded": True, "reason": "calendar 'office': Saturday",
+    }  # fmt: skip
+    answer = read(database, "calendars", "check", "office", "--at", "2026-07-06T12:00+00:00")
+    assert (answer["excluded"], answer["reason"]) == (False, None)
+
+
+def test_check_now(database: str, pgbeat: Calendars) -> None:
+    pgbeat("add", "never", "--window", "00:00-24:00")
+    pgbeat("add", "always", "--dates", "2000-01-01")
+    assert run(database, "calendars", "check", "never").exit_code == 3
+    assert run(database, "calendars", "check", "always").exit_code == 0
+
+
+def test_the_zone_of_a_check(database: str, app: Celery, pgbeat: Calendars) -> None:
+    pgbeat("add", "weekend", "--weekdays", "sat,sun")
+    check = ["calendars", "check", "weekend", "--at", "2026-07-03T22:30Z"]
+    assert run(database, *check).stdout == "Fri 2026-07-03 22:30:00 UTC is not excluded.\n"
+    oslo = "Sat 2026-07-04 00:30:00 CEST is excluded: calendar 'weekend': Saturday\n"
+    assert run(database, *check, "--timezone", "Europe/Oslo").stdout == oslo
+    app.conf.timezone = "Europe/Oslo"
+    assert run_with(app, *check).stdout == oslo
+    pgbeat("update", "weekend", "--timezone", "UTC")
+    assert run_with(app, *check, "--timezone", "Asia/Tokyo").exit_code == 0
+
+
+def test_what_check_refuses(database: str, pgbeat: Calendars, sql: Sql) -> None:
+    pgbeat("add", "c", "--weekdays", "sat")
+    for time in ("tomorrow", "2026-13-01", "0001-01-01T00:00+14:00"):
+        assert refused(run(database, "calendars", "check", "c", "--at", time)) == (
+            f"Invalid value for '--at': {time!r} is no time; write for example "
+            "'2026-12-24T09:00' or '2026-12-24T09:00Z'"
+        )
+    assert refused(run(database, "calendars", "check", "c", "--timezone", "Mars")).startswith(
+        "timezone 'Mars' is not known"
+    )
+    assert refused(run(database, "calendars", "check", "x"), 1) == "there is no calendar 'x'"
+    sql("""UPDATE pgbeat.calendars SET definition = '{"x": 1}'""")
+    assert refused(run(database, "calendars", "check", "c")).startswith(
+        "calendar 'c': there is no key 'x'"
+    )
+
+
+# -- the group ---------------------------------------------------------------------------------
+
+
+def test_without_a_command_there_is_help(pgbeat: Calendars) -> None:
+    said = pgbeat()
+    assert "Look at calendars, change them, ask them." in said
+    assert all(name in said for name in ("list", "show", "add", "update", "remove", "check"))
+
+
+def test_as_a_command_of_celerys(app: Celery) -> None:
+    added = run_with(app, "calendars", "add", "weekend", "--weekdays", "sat,sun")
+    assert added.stdout == "Added calendar 'weekend': not sat, sun.\n"
+    shown = run_with(app, "calendars", "list").stdout.splitlines()
+    assert cells(shown[1]) == ["weekend", "not sat, sun", "the schedule's", "0"]

@@ -1,0 +1,294 @@
+"""`pgbeat check`: what would become of a schedule, without anything becoming of it."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from celery import Celery
+from click.testing import Result
+
+from pgbeat import Context, JobRequest, Launcher, launcher
+from tests.support.command_line import Sql, refused, run, run_with
+from tests.support.jobs import insert, lane
+
+
+def add(sql: Sql, **values: Any) -> None:
+    """A schedule that launches `tests.add` in an hour."""
+    values = {"task": "tests.add", "every": "1 hour", "timezone": "UTC", **values}
+    marks = ", ".join(["%s"] * len(values))
+    sql(
+        f"INSERT INTO pgbeat.schedules (name, next_run, {', '.join(values)}) "
+        f"VALUES ('s', now() + interval '1 hour', {marks})",
+        *values.values(),
+    )
+
+
+def state(sql: Sql) -> Any:
+    """All that a launch or a tick would change."""
+    return [
+        sql(f"SELECT xmin, t.* FROM {table} t")
+        for table in ("pgbeat.schedules", "pgbeat.ticks", "pgbeat.jobs", "kombu_message")
+    ]
+
+
+@pytest.fixture
+def checked(app: Celery, sql: Sql) -> Callable[..., Result]:
+    """Runs `check s` with the app, and makes sure that nothing is written."""
+
+    def check(*arguments: str) -> Result:
+        before = state(sql)
+        shown = run_with(app, "check", "s", *arguments)
+        assert state(sql) == before
+        return shown
+
+    return check
+
+
+Check = Callable[..., Result]
+
+
+def test_launched(checked: Check, sql: Sql) -> None:
+    add(sql, args="[1]", kwargs='{"y": 2}', queue="slow", options='{"priority": 3}')
+    shown = checked()
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (
+        0,
+        'would be launched: tests.add, args [1], kwargs {"y": 2}, options {"priority": 3}, '
+        "queue slow\n",
+        "",
+    )
+    request = {
+        "run_key": None, "task": "tests.add", "args": [1], "kwargs": {"y": 2},
+        "options": {"priority": 3}, "queue": "slow",
+    }  # fmt: skip
+    assert json.loads(checked("--json").stdout) == {
+        "schedule": "s", "outcome": "launched", "reason": None, "error": None, "objections": [],
+        "launcher": {"name": "GenericLauncher", "outcome": "launched", "why": None},
+        "request": request,
+        "requests": [request],
+        "job": {
+            "lane": None, "priority": 0, "max_attempts": 3, "unique_key": None,
+            "awaits_approval": False, "waits_for": None,
+        },
+    }  # fmt: skip
+
+
+def test_a_condition_that_says_no(checked: Check, sql: Sql) -> None:
+    add(sql, condition_sql="SELECT false")
+    shown = checked()
+    assert (shown.exit_code, shown.stdout) == (3, "would be skipped: condition_sql is false\n")
+    found = json.loads(checked("--json").stdout)
+    assert (found["outcome"], found["reason"], found["request"]) == (
+        "skipped", "condition_sql is false", None,
+    )  # fmt: skip
+
+
+def test_a_condition_that_fails(checked: Check, sql: Sql) -> None:
+    add(sql, condition_sql="SELECT 1/0")
+    shown = checked()
+    assert (shown.exit_code, shown.stdout) == (
+        1, "would fail: DivisionByZero: division by zero\n",
+    )  # fmt: skip
+
+
+def test_a_condition_that_hangs(app: Celery, checked: Check, sql: Sql) -> None:
+    app.conf.pgbeat_condition_timeout = 0.1
+    add(sql, condition_sql="SELECT true FROM pg_sleep(60)")
+    shown = checked()
+    assert shown.exit_code == 1
+    assert shown.stdout == (
+        "would fail: the condition took longer than 0.1 s (pgbeat_condition_timeout)\n"
+    )
+
+
+def test_a_task_that_is_not_there(checked: Check, database: str, sql: Sql) -> None:
+    add(sql, task="tests.ad")
+    shown = checked()
+    assert shown.exit_code == 1
+    assert shown.stdout.startswith("would fail: task 'tests.ad' is not registered; did you mean")
+    unknowing = run(database, "check", "s")
+    assert (unknowing.exit_code, unknowing.stdout, unknowing.stderr) == (
+        0,
+        "would be launched: tests.ad\n",
+        "Note: whether there is such a task is not checked; with -A APP it would be.\n",
+    )
+
+
+def test_options_that_are_none(checked: Check, sql: Sql) -> None:
+    add(sql, options='{"prio": 1}')
+    assert checked().stdout.startswith("would fail: options has 'prio', which is no publish option")
+
+
+@launcher("counting")
+class Counting(Launcher):
+    """Launches with what is no JSON."""
+
+    task = "tests.add"
+
+    def check_conditions(self, ctx: Context) -> bool:
+        ctx.cursor = (ctx.cursor or 0) + 1
+        return True
+
+    def prepare_job_data(self, ctx: Context) -> JobRequest:
+        return JobRequest(args=[{1, 2}], kwargs={"y": ctx.cursor}, options={"queue": "fast"})
+
+
+def test_a_launcher_in_python(checked: Check, database: str, sql: Sql) -> None:
+    add(sql, launcher="counting", cursor="41", queue="slow")
+    assert checked().stdout == (
+        'would be launched: tests.add, args [{1, 2}], kwargs {"y": 42}, queue fast\n'
+    )
+    assert json.loads(checked("--json").stdout)["request"]["args"] == "[{1, 2}]"
+    assert refused(run(database, "check", "s")) == (
+        "launcher counting of schedule 's' is the app's code; give it with -A APP"
+    )
+    sql("UPDATE pgbeat.schedules SET launcher = 'counted'")
+    shown = checked()
+    assert shown.exit_code == 1
+    assert shown.stdout.startswith("would fail: launcher 'counted' is not registered; did you mean")
+
+
+def test_what_stays_in_code(app: Celery, checked: Check, database: str, sql: Sql) -> None:
+    app.conf.beat_schedule = {
+        "s": {"task": "tests.add", "schedule": 60, "kwargs": {"x": 5, "y": frozenset({1})}},
+    }
+    add(sql, source="code", args=None)
+    assert checked().stdout == (
+        "would be launched: tests.add, kwargs {'x': 5, 'y': frozenset({1})}\n"
+    )
+    assert refused(run(database, "check", "s")) == (
+        "schedule 's' has its arguments in the app's code; give it with -A APP"
+    )
+
+
+# -- policies ----------------------------------------------------------------------------------
+
+
+def test_a_calendar_that_says_no(checked: Check, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.calendars (name, definition) "
+        """VALUES ('always', '{"dates": ["2000-01-01/2999-12-31"]}')""")  # fmt: skip
+    add(sql, calendar="always", condition_sql="SELECT false")
+    shown = checked()
+    assert shown.exit_code == 3
+    first, *facts = [" ".join(text.split()) for text in shown.stdout.splitlines()]
+    assert first.startswith("would be skipped: calendar 'always': ")
+    assert facts[1] == "condition says no: condition_sql is false"
+    found = json.loads(checked("--json").stdout)
+    assert [objection["policy"] for objection in found["objections"]] == ["calendar"]
+    assert found["launcher"] == {
+        "name": "GenericLauncher", "outcome": "skipped", "why": "condition_sql is false",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "policy", "reason"),
+    [
+        ("starts_at", "2999-01-01Z", "window", "its window begins at 2999-01-01 00:00:00+0000"),
+        ("ends_at", "2020-01-01Z", "window", "its window ended at 2020-01-01 00:00:00+0000"),
+        ("max_runs", "3", "max_runs", "launched 3 times (max_runs)"),
+        ("min_interval", "1 day", "min_interval", "launched 1 h ago, and min_interval is 1 d"),
+    ],
+)
+def test_a_policy_that_says_no(
+    checked: Check, sql: Sql, column: str, value: str, policy: str, reason: str
+) -> None:
+    add(sql, run_count=3, **{column: value})
+    sql("UPDATE pgbeat.schedules SET last_success = now() - interval '1 hour'")
+    shown = checked()
+    assert shown.exit_code == 3
+    # A moment passes between.
+    said = shown.stdout.splitlines()[0].replace("1 h 1 s", "1 h")
+    assert said == f"would be skipped: {reason}"
+    assert shown.stdout.splitlines()[-1].split() == ["condition", "would", "launch"]
+    [objection] = json.loads(checked("--json").stdout)["objections"]
+    assert objection["policy"] == policy
+
+
+@pytest.mark.parametrize(
+    ("overlap", "outcome", "status"),
+    [
+        ("allow", "be launched", 0), ("skip", "be skipped", 3), ("queue_one", "wait", 3),
+        ("cancel_previous", "be launched", 0),
+    ],
+)  # fmt: skip
+def test_an_unfinished_job(
+    checked: Check, app: Celery, sql: Sql, overlap: str, outcome: str, status: int
+) -> None:
+    add(sql, overlap=overlap)
+    assert run_with(app, "trigger", "s").exit_code == 0
+    [(job,)] = sql("SELECT id FROM pgbeat.jobs")
+    shown = checked()
+    assert shown.exit_code == status
+    assert shown.stdout.startswith(f"would {outcome}: ")
+    assert (f"the job before it, {job}, is still pending" in shown.stdout) == (status == 3)
+
+
+def reason(checked: Check, policy: str | None = None) -> str:
+    """Why it would not be launched, told by that policy."""
+    shown = checked()
+    found = json.loads(checked("--json").stdout)
+    assert shown.exit_code == {"skipped": 3, "failed": 1}[found["outcome"]]
+    why = found["reason"] or found["error"]
+    assert shown.stdout.splitlines()[0].endswith(f": {why}")
+    assert [o["policy"] for o in found["objections"]] == ([policy] if policy else [])
+    return str(why)
+
+
+def test_what_its_jobs_would_meet(checked: Check, sql: Sql) -> None:
+    """As beat would tell it, in the same words."""
+    add(sql, job='{"lane": "gpu"}')
+    assert reason(checked) == ("there is no lane 'gpu'; `pgbeat lanes set gpu --limit 1` makes it")
+    lane(sql, "gpu", 1, paused_at="now")
+    assert reason(checked, "lane") == "lane 'gpu' is paused"
+    sql("UPDATE pgbeat.lanes SET paused_at = NULL")
+    assert checked().stdout == "would be launched: tests.add\n"
+    insert(sql, lane="gpu", dispatched_at="now")
+    assert checked().stdout == (
+        "would be launched: tests.add\n"
+        "Its job would wait for a slot of lane 'gpu', which is full.\n"
+    )
+    insert(sql, lane="gpu")
+    insert(sql, lane="gpu")
+    assert json.loads(checked("--json").stdout)["job"] == {
+        "lane": "gpu", "priority": 0, "max_attempts": 3, "unique_key": None,
+        "awaits_approval": False,
+        "waits_for": "a slot of lane 'gpu', behind 2 that wait already",
+    }  # fmt: skip
+    sql("""UPDATE pgbeat.schedules SET job = '{"requires_approval": true, "priority": 3}'""")
+    assert checked().stdout == (
+        'would be launched: tests.add, options {"priority": 3}\n'
+        "Its job would wait for a person's approval.\n"
+    )
+    other = insert(sql, "running", unique_key="k")
+    sql("""UPDATE pgbeat.schedules SET job = '{"unique_key": "k"}'""")
+    assert reason(checked, "unique") == (f"job {other}, which has the same unique key, is running")
+    sql("""UPDATE pgbeat.schedules SET job = '{"priority": "high"}'""")
+    assert reason(checked) == "job: priority: 'high' is not a whole number"
+
+
+def test_a_template_adds_to_what_would_be_launched(checked: Check, sql: Sql) -> None:
+    add(sql, args="[7]", job='{"template": "x"}')
+    assert reason(checked) == (
+        "there is no template 'x'; `pgbeat templates list` shows those there are"
+    )
+    sql("INSERT INTO pgbeat.templates (name, task, args, kwargs, queue, job) VALUES "
+        """('x', 'tests.add', '[1]', '{"y": 2}', 'slow', '{"max_attempts": 9}')""")  # fmt: skip
+    assert checked().stdout == (
+        'would be launched: tests.add, args [7], kwargs {"y": 2}, queue slow\n'
+    )
+    assert json.loads(checked("--json").stdout)["job"]["max_attempts"] == 9
+
+
+def test_out_of_service(checked: Check, sql: Sql) -> None:
+    add(sql, enabled=False, disabled_reason="too noisy")
+    shown = checked()
+    assert (shown.exit_code, shown.stderr) == (
+        0, "Note: it is disabled (too noisy), and not due.\n",
+    )  # fmt: skip
+    sql("UPDATE pgbeat.schedules SET enabled = true, paused_at = now()")
+    assert checked().stderr == "Note: it is paused, and not due before it is resumed.\n"
+
+
+def test_not_there(database: str, app: Celery, sql: Sql) -> None:
+    add(sql)
+    assert refused(run_with(app, "check", "t"), 1).startswith("there is no schedule 't'")

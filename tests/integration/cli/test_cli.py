@@ -1,0 +1,322 @@
+"""The command line as a whole: finding app and database, errors as sentences, exit statuses."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pgbeat import __version__, migrate
+from pgbeat.cli import COMMANDS, program
+from tests.support.command_line import Sql, read, refused, run
+from tests.support.processes import ROOT, until
+
+PGBEAT = [sys.executable, "-c", "from pgbeat.cli import main; main()"]
+
+
+def shell(
+    *command: str, cwd: Path = ROOT, stdout: int = subprocess.PIPE, **env: str
+) -> "subprocess.CompletedProcess[str]":
+    """Runs a command to its end, without the settings of whoever runs the tests."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PGBEAT_", "CELERY_"))}
+    return subprocess.run(
+        command, cwd=cwd, env={**kept, **env}, stdout=stdout, stderr=subprocess.PIPE, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_each_says_itself(name: str) -> None:
+    module, said = COMMANDS[name]
+    command = getattr(import_module(f"pgbeat.cli.{module}"), f"{name}_command")
+    assert command.name == name
+    assert command.get_short_help_str(limit=200).startswith(said.removesuffix("."))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_help(name: str) -> None:
+    result = CliRunner().invoke(program, [name, "--help"])
+    assert result.exit_code == 0
+    assert f"Usage: pgbeat {name}" in result.output.replace("program", "pgbeat")
+
+
+def test_without_a_command_there_is_help() -> None:
+    result = run(None)
+    assert result.exit_code == 0
+    assert all(name in result.stdout for name in COMMANDS)
+
+
+def test_version() -> None:
+    assert run(None, "--version").stdout == f"pgbeat {__version__}\n"
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from pgbeat.cli import main; sys.argv = ['pgbeat', '--help']\n"
+        "try: main()\n"
+        "finally: print(sorted({'sqlalchemy', 'celery', 'rich', 'psycopg'} & set(sys.modules)))"
+    )
+    assert shell(sys.executable, "-c", code).stdout.endswith("\n[]\n")
+
+
+def test_neither_app_nor_database() -> None:
+    sentence = refused(run(None, "list"))
+    assert sentence.startswith("which database? Give the app with -A APP, or the database")
+
+
+@pytest.mark.parametrize("name", ["lst", "frobnicate"])
+def test_an_unknown_command(name: str) -> None:
+    hint = "did you mean 'list'?" if name == "lst" else "see --help for those there are"
+    assert refused(run(None, name)) == f"there is no command {name!r}; {hint}"
+
+
+def test_options_of_the_whole_after_the_command(database: str) -> None:
+    assert refused(run(None, "list", "-A", "x")).endswith("program -A … list")
+    assert refused(run(None, "list", "--url", "x")).endswith("program --url … list")
+    assert refused(run(None, "list", "--frob")).startswith("No such option")
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("mysql://u:secret@h/d", "mysql:// is not Postgres; expected"),
+        ("gibberish", "the database URL can't be parsed; expected"),
+        ("postgresql://u@h:12x/secret", "its port is not a number; expected"),
+        ("postgresql://u:secret@127.0.0.1/d?colour=red", 'invalid connection option "colour"'),
+    ],
+)
+def test_a_url_that_is_none(url: str, sentence: str) -> None:
+    said = refused(run(url, "list"))
+    assert sentence in said
+    assert "secret" not in said
+
+
+def test_a_server_that_is_not_there() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        said = refused(run(f"postgresql://u:secret@127.0.0.1:{port}/d", "list"), 1)
+    assert said == f"can't reach database 'd' on 127.0.0.1:{port} as u: Connection refused"
+
+
+def test_a_host_that_has_no_address() -> None:
+    said = refused(run("postgresql://u:secret@nowhere.invalid/d", "list"), 1)
+    assert said.startswith("can't reach database 'd' on nowhere.invalid as u: failed to resolve")
+
+
+def test_a_database_that_is_not_there(database: str) -> None:
+    name = database.partition("?")[0].rpartition("/")[2]
+    said = refused(run(database.replace(name, "nosuch"), "list"), 1)
+    assert said.endswith('database "nosuch" does not exist')
+
+
+def test_a_database_without_the_schema(empty_database: str) -> None:
+    for command in (["list"], ["add", "x", "--every", "5", "--task", "t"], ["explain", "x"]):
+        said = refused(run(empty_database, *command), 1)
+        assert said == "the database has no pgbeat schema; run `pgbeat migrate`"
+
+
+def test_a_role_that_may_not(database: str, sql: Sql) -> None:
+    role = f"onlooker_{uuid.uuid4().hex[:12]}"
+    sql(f"CREATE ROLE {role}")
+    try:
+        options = "&" if "?" in database else "?"
+        said = refused(run(f"{database}{options}options=-crole%3D{role}", "list"), 1)
+        assert said == (
+            "the database refused: permission denied for schema pgbeat; "
+            "`pgbeat doctor` lists the missing permissions"
+        )
+    finally:
+        sql(f"DROP ROLE {role}")
+
+
+def test_an_argument_that_is_no_text(database: str) -> None:
+    assert refused(run(database, "status", "\udcff")) == "an argument is not valid UTF-8"
+
+
+# -- the app -----------------------------------------------------------------------------------
+
+
+def test_an_argument_that_is_much_too_long(database: str) -> None:
+    """It is not shown whole."""
+    long = "x" * 100_000
+    for arguments, end in {
+        ("add", "s", "--task", "t", "--every", long): "'1h 30m' or '2 days'",
+        ("add", "s", "--task", "t", "--cron", long): 'or "0 2 * * mon-fri"',
+        ("status", long): "xxx'",
+    }.items():
+        said = run(database, *arguments).stderr.strip()
+        assert len(said) < 1000
+        assert " … " in said and said.endswith(end)
+
+
+def test_the_app_is_found_beside_us(database: str) -> None:
+    shown = shell(*PGBEAT, "-A", "tests.support.apps.basic", "list", TESTS_DATABASE=database)
+    assert (shown.returncode, shown.stdout) == (
+        0, "There are no schedules; `pgbeat add --help` says how to add one.\n",
+    )  # fmt: skip
+
+
+def test_the_app_is_found_in_the_workdir(database: str, tmp_path: Path) -> None:
+    shown = shell(
+        *PGBEAT, "--workdir", str(ROOT), "-A", "tests.support.apps.basic", "list", cwd=tmp_path,
+        TESTS_DATABASE=database,
+    )  # fmt: skip
+    assert shown.returncode == 0, shown.stderr
+
+
+def test_the_url_wins_over_the_app(database: str) -> None:
+    shown = shell(*PGBEAT, "-A", "tests.support.apps.basic", "list", PGBEAT_URL=database)
+    assert shown.returncode == 0, shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [
+        (None, "-A broken: there is no module 'broken' in {folder} or on Python's path"),
+        ("import nosuch", "-A broken can't be loaded: ModuleNotFoundError: No module named "
+         "'nosuch' ({folder}/broken.py, line 1)"),
+        ("x = 1\ny = z", "-A broken can't be loaded: NameError: name 'z' is not defined "
+         "({folder}/broken.py, line 2)"),
+        ("x = (", "-A broken can't be loaded: SyntaxError: '(' was never closed "
+         "({folder}/broken.py, line 1)"),
+        ("x = 1", "-A broken: there is no Celery app in it"),
+        ("app = 5", "-A broken: it is int and no Celery app; name the module, or module:attribute"),
+    ],
+)  # fmt: skip
+def test_an_app_that_is_none(module: str | None, sentence: str, tmp_path: Path) -> None:
+    if module is not None:
+        (tmp_path / "broken.py").write_text(module)
+    shown = shell(*PGBEAT, "-A", "broken", "list", cwd=tmp_path)
+    assert shown.returncode == 2
+    assert shown.stderr == f"Error: {sentence.format(folder=tmp_path)}\n"
+
+
+@pytest.mark.slow
+def test_as_a_command_of_celerys(database: str) -> None:
+    celery = [sys.executable, "-m", "celery", "-A", "tests.support.apps.basic", "pgbeat"]
+    added = shell(
+        *celery, "add", "sum", "--task", "tests.add", "--every", "1h", TESTS_DATABASE=database
+    )
+    assert (added.returncode, added.stdout[:22]) == (0, "Added schedule 'sum'. ")
+    asked = shell(*celery, "trigger", "sum", TESTS_DATABASE=database)
+    assert (asked.returncode, asked.stdout[:14]) == (0, "launched: job ")
+    missing = shell(*celery, "status", "sun", TESTS_DATABASE=database)
+    assert missing.returncode == 1
+    assert missing.stderr == "Error: there is no schedule 'sun'; did you mean 'sum'?\n"
+    unknown = shell(*celery, "add", "x", "--task", "tests.ad", "--every", "5",
+                    TESTS_DATABASE=database)  # fmt: skip
+    assert unknown.returncode == 2
+    assert "did you mean 'tests.add'?" in unknown.stderr
+
+
+def test_as_a_command_of_celerys_without_an_app(database: str) -> None:
+    celery = [sys.executable, "-m", "celery", "pgbeat"]
+    neither = shell(*celery, "list")
+    assert neither.returncode == 2
+    assert neither.stderr.startswith("Error: which database?")
+    assert shell(*celery, "--url", database, "list").returncode == 0
+
+
+# -- pipes and signals -------------------------------------------------------------------------
+
+
+def test_a_closed_pipe_is_no_error(database: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    shown = shell(*PGBEAT, "--url", database, "list", "--json", stdout=writing)
+    os.close(writing)
+    assert shown.stderr == ""
+
+
+def test_the_app_of_the_readme_finds_its_tasks_and_launchers(database: str, tmp_path: Path) -> None:
+    blocks = re.findall(
+        r"```python\n# proj/(\w+).py\n(.*?)```", (ROOT / "README.md").read_text(), re.S
+    )
+    (tmp_path / "proj").mkdir()
+    task = "from proj.celery import app\n@app.task\ndef consolidate(strategy): ...\n"
+    for name, content in [*blocks, ("tasks", task), ("__init__", "")]:
+        (tmp_path / f"proj/{name}.py").write_text(content)
+    command = [*PGBEAT, "-A", "proj", "--url", database, "add", "s", "--every", "1h"]
+    shown = shell(*command, "--launcher", "Consolidate", cwd=tmp_path)
+    assert (shown.returncode, shown.stderr) == (0, "")
+
+
+def test_standard_output_and_error_are_closed(database: str) -> None:
+    command = ("sh", "-c", '"$@" >&- 2>&-', "sh", *PGBEAT, "--url", database)
+    assert shell(*command, "list").returncode == 0
+    assert shell(*command, "status", "none").returncode == 1
+
+
+def test_a_full_disk(database: str) -> None:
+    with Path("/dev/full").open("wb") as full:
+        shown = shell(*PGBEAT, "--url", database, "list", stdout=full.fileno())
+    assert shown.returncode == 1
+    assert shown.stderr == "Error: [Errno 28] No space left on device\n"
+
+
+def test_interrupted(database: str, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 'tests.add', '1 hour')")
+    sql("UPDATE pgbeat.schedules SET condition_sql = 'SELECT true FROM pg_sleep(60)'")
+    env = {**os.environ, "TESTS_DATABASE": database}
+    command = [*PGBEAT, "-A", "tests.support.apps.basic", "trigger", "s"]
+    waiting = (
+        "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%%pgbeat.ask%%' AND state = 'active'"
+    )
+    with subprocess.Popen(
+        command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        try:
+            until(lambda: len(sql(waiting)) > 1, what="the condition runs")
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=10) == (b"", b"")
+            assert process.returncode == 130
+        finally:
+            process.kill()
+
+
+# -- the schema --------------------------------------------------------------------------------
+
+
+def test_migrate(empty_database: str) -> None:
+    newest = migrate.newest()
+    assert read(empty_database, "migrate", "--check") == {
+        "current": None, "newest": newest, "minimum": None, "usable": False,
+    }  # fmt: skip
+    said = refused(run(empty_database, "migrate", "--check"), 1)
+    assert said == "the database has no pgbeat schema; run `pgbeat migrate`"
+    assert run(empty_database, "migrate").stdout == (
+        f"The schema is installed, at version {newest}.\n"
+    )
+    assert run(empty_database, "migrate").stdout == (
+        f"The schema is at {newest} already, the newest version.\n"
+    )
+    checked = run(empty_database, "migrate", "--check")
+    assert (checked.exit_code, checked.stdout) == (
+        0, f"The schema is at {newest}, the newest version.\n",
+    )  # fmt: skip
+    assert read(empty_database, "migrate", "--check") == {
+        "current": newest, "newest": newest, "minimum": "0001", "usable": True,
+    }  # fmt: skip
+
+
+def test_a_schema_from_the_future(database: str, sql: Sql) -> None:
+    sql("UPDATE pgbeat.migrations SET version_num = '9999', oldest_program = '9999'")
+    for command in (["migrate"], ["migrate", "--check"]):
+        said = refused(run(database, *command), 1)
+        assert "9999, which admits programs from 9999 on" in said
+        assert said.endswith("upgrade pgbeat")
+
+
+def test_migrate_sql_needs_no_database() -> None:
+    printed = run(None, "migrate", "--sql")
+    assert printed.exit_code == 0
+    assert printed.stdout.startswith("BEGIN;")
+    assert "CREATE TABLE pgbeat.schedules" in printed.stdout

@@ -1,0 +1,264 @@
+"""`pgbeat doctor`: what it finds, and what it advises."""
+
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import psycopg
+import pytest
+from celery import Celery
+from sqlalchemy import create_engine
+from sqlalchemy.pool import NullPool, StaticPool
+
+from pgbeat import db
+from pgbeat.config import postgres_url
+from pgbeat.health import Check
+from pgbeat.scheduler import Scheduler
+from pgbeat.tables import metadata
+from tests.support.command_line import Sql, read, run, run_with
+from tests.support.jobs import insert
+
+Beat = Callable[..., Scheduler]
+
+
+def checked(database: str) -> dict[str, Check]:
+    """What the doctor finds, by check."""
+    found = read(database, "doctor")
+    checks = [Check(**check) for check in found["checks"]]
+    assert found["ok"] is all(check.result != "fail" for check in checks)
+    return {check.check: check for check in checks}
+
+
+def test_all_is_well(database: str, app: Celery, beat: Beat) -> None:
+    beat().run_due()
+    shown = run_with(app, "doctor")
+    assert shown.exit_code == 0
+    words = [text.split()[:2] for text in shown.stdout.splitlines() if text[:1].strip()]
+    assert words == [
+        ["check", "result"], ["server", "ok"], ["connection", "ok"], ["clock", "ok"],
+        ["role", "warn"], ["permissions", "ok"], ["schema", "ok"], ["apps", "ok"], ["beat", "ok"],
+        ["lag", "ok"], ["decisions", "ok"], ["jobs", "ok"],
+        ["tasks", "ok"], ["broker", "ok"],
+    ]  # fmt: skip
+    assert "leads, no other stands by" in shown.stdout
+    assert "its tables are here; 0 messages wait" in shown.stdout
+
+
+def test_no_server() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"postgresql://u:secret@127.0.0.1:{taken.getsockname()[1]}/d"
+        shown = run(url, "doctor")
+        assert shown.exit_code == 1
+        assert "Connection refused" in shown.stdout
+        assert "secret" not in shown.output
+        assert checked(url)["server"].advice == "Is it running, and is the URL right?"
+
+
+def test_no_schema(empty_database: str) -> None:
+    assert run(empty_database, "doctor").exit_code == 1
+    found = checked(empty_database)
+    assert found["schema"] == Check(
+        "schema", "fail", "the database has no pgbeat schema", "Run `pgbeat migrate`."
+    )
+    assert "beat" not in found
+
+
+def test_another_schema(database: str, sql: Sql) -> None:
+    sql("UPDATE pgbeat.migrations SET version_num = '9999', oldest_program = '9999'")
+    assert checked(database)["schema"].advice == "Upgrade pgbeat."
+
+
+def test_two_apps_in_one_namespace(database: str, app: Celery, beat: Beat, sql: Sql) -> None:
+    app.conf.beat_schedule = {"s": {"task": "tests.add", "schedule": 3600.0}}
+    beat().run_due()
+    assert checked(database)["apps"].result == "ok"
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, source, app) "
+        "VALUES ('theirs', 'blog.publish', '1 hour', 'code', 'blog')"
+    )
+    found = checked(database)["apps"]
+    assert (found.result, found.detail) == (
+        "warn",
+        "Other apps use the namespace 'default' too: 'blog' (1 schedule), 'tests' (1 schedule)",
+    )
+    assert "pgbeat_namespace" in found.advice
+    shown = run_with(app, "doctor")
+    assert "too: 'blog' (1 schedule)" in shown.stdout and "'tests'" not in shown.stdout
+
+
+class Ordinary(NamedTuple):
+    """A role, and how to act as it."""
+
+    role: str
+    dsn: str
+
+
+@pytest.fixture
+def ordinary(database: str, sql: Sql) -> Iterator[Ordinary]:
+    """A role that may nothing."""
+    role = f"ordinary_{uuid.uuid4().hex[:12]}"
+    sql(f"CREATE ROLE {role}")
+    options = "&" if "?" in database else "?"
+    yield Ordinary(role, f"{database}{options}options=-crole%3D{role}")
+    sql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_a_role_that_may_not(ordinary: Ordinary, sql: Sql) -> None:
+    sql(f"GRANT SELECT ON pgbeat.jobs, pgbeat.migrations TO {ordinary.role}")
+    found = checked(ordinary.dsn)
+    assert found["role"] == Check("role", "ok", f"{ordinary.role} is an ordinary role")
+    lacking = found["permissions"]
+    assert lacking.result == "fail"
+    others = sorted(t.name for t in metadata.tables.values() if t.name != "jobs")
+    each = {name: f"SELECT, INSERT, UPDATE, DELETE on pgbeat.{name}" for name in others}
+    each["jobs"] = "INSERT, UPDATE, DELETE on pgbeat.jobs"
+    told = ["USAGE on schema pgbeat", *(each[name] for name in sorted(each))]
+    assert lacking.detail == f"the role lacks {', '.join(told)}"
+    # What it advises helps.
+    for grant in lacking.advice.removeprefix("As the owner: ").split(";"):
+        if grant.strip():
+            sql(grant)
+    assert checked(ordinary.dsn)["permissions"].result == "ok"
+    assert checked(ordinary.dsn)["schema"].result == "ok"
+
+
+def without_broker_tables(sql: Sql) -> None:
+    sql("DROP TABLE IF EXISTS kombu_message, kombu_queue")
+    sql("DROP SEQUENCE IF EXISTS message_id_sequence, queue_id_sequence")
+
+
+def test_a_role_that_may_not_publish(ordinary: Ordinary, app: Celery, beat: Beat, sql: Sql) -> None:
+    app.conf.pgbeat_url = ordinary.dsn
+    without_broker_tables(sql)
+    sql("REVOKE CREATE ON SCHEMA public FROM public")
+    shown = run_with(app, "doctor")
+    assert "its tables are not there, and the role may not make them" in shown.stdout
+    app.conf.pgbeat_url = None
+    beat().run_due()
+    app.conf.pgbeat_url = ordinary.dsn
+    sql(f"GRANT SELECT ON kombu_queue TO {ordinary.role}")
+    shown = run_with(app, "doctor")
+    assert (
+        "the role lacks INSERT on kombu_queue, SELECT on kombu_message, INSERT on kombu_message, "
+        "SELECT on kombu_queue_exchange, INSERT on kombu_queue_exchange, "
+        "SELECT on kombu_queue_binding, INSERT on kombu_queue_binding, "
+        "USAGE on queue_id_sequence, USAGE on message_id_sequence" in shown.stdout
+    )
+    assert shown.exit_code == 1
+
+
+def test_no_beat(database: str, sql: Sql) -> None:
+    found = checked(database)
+    assert (found["beat"].result, found["lag"].result) == ("warn", "ok")
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+        "VALUES ('s', 'tests.add', '1 hour', now() - interval '1 hour')"
+    )
+    found = checked(database)
+    assert found["beat"].result == "fail"
+    assert found["beat"].advice == "Start one: celery -A APP beat -S pgbeat.Scheduler"
+    assert found["lag"].result == "fail"
+    assert found["lag"].detail.startswith("1 of 1 schedule due, the oldest for 36")
+    assert run(database, "doctor").exit_code == 1
+
+
+@pytest.mark.parametrize(("seconds", "result"), [(1, "ok"), (20, "warn"), (60, "fail")])
+def test_lag(database: str, sql: Sql, seconds: int, result: str) -> None:
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+        "VALUES ('s', 'tests.add', '1 hour', now() - make_interval(secs => %s))",
+        seconds,
+    )
+    assert checked(database)["lag"].result == result
+
+
+def test_somebody_elses_lock(database: str, sql: Sql) -> None:
+    sql("SET application_name = 'a report'")
+    sql("SELECT pg_advisory_lock(1050)")
+    found = checked(database)["beat"]
+    assert found.result == "fail"
+    assert found.detail.startswith("lock 1050 is held by 'a report' (session ")
+    assert found.advice == "Let beat use another lock: set pgbeat_lock_key."
+
+
+def test_a_broker_elsewhere(database: str, app: Celery) -> None:
+    app.conf.pgbeat_url = database
+    app.conf.broker_url = "memory://"
+    shown = run_with(app, "doctor")
+    assert "memory://" in shown.stdout
+    assert ", another server: each launch is sent at least once" in shown.stdout
+    app.conf.broker_url = "nosuch://"
+    assert (
+        "the broker can't be reached: 'No such transport: nosuch'" in run_with(app, "doctor").stdout
+    )
+    app.conf.broker_url = "amqp://u:secret@127.0.0.1:1//"
+    shown = run_with(app, "doctor")
+    assert shown.exit_code == 1
+    assert "amqp://u:**@127.0.0.1:1// can't be reached: [Errno 111] Connection refused" in (
+        shown.stdout
+    )
+
+
+def test_messages_that_wait(database: str, app: Celery, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 'tests.add', '1 hour')")
+    for _ in range(2):
+        assert run_with(app, "trigger", "s").exit_code == 0
+    assert checked(database)["broker"].detail == ("its tables are here; 2 messages wait (celery 2)")
+
+
+def test_a_broker_not_looked_at(database: str, sql: Sql) -> None:
+    without_broker_tables(sql)
+    assert checked(database)["broker"].detail == "not looked at; give the app with -A APP"
+
+
+# -- poolers -----------------------------------------------------------------------------------
+
+
+def test_sessions_of_our_own_are_not_shared(database: str) -> None:
+    engine = create_engine(postgres_url(database), poolclass=NullPool)
+    with engine.connect() as one, engine.connect() as other:
+        assert db.is_shared(one, other) is False
+
+
+def test_a_pooler_is_noticed(database: str) -> None:
+    """Two clients before one session, as a pooler in transaction mode keeps with little to do."""
+    engine = create_engine(postgres_url(database), poolclass=StaticPool)
+    with engine.connect() as one, engine.connect() as other:
+        assert db.is_shared(one, other) is True
+    engine.dispose()
+
+
+def test_a_transaction_left_open_with_locks(
+    database: str, app: Celery, beat: Beat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgbeat.health._IDLE", 0.0)
+    beat().run_due()
+    with psycopg.connect(database, application_name="shop") as reader:
+        reader.execute("SELECT count(*) FROM pgbeat.jobs")
+        assert "transactions" not in checked(database)
+        reader.execute("UPDATE pgbeat.lanes SET max_running = 1")
+        found = checked(database)["transactions"]
+    assert (found.check, found.result) == ("transactions", "warn")
+    assert "(shop)" in found.detail
+    assert "locks in lanes" in found.detail
+
+
+def test_schedules_that_achieve_nothing(database: str, sql: Sql) -> None:
+    """Beat is there and on time, and still all is not well."""
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run, retry_count, last_error) "
+        "VALUES ('broken', 't', '1 hour', now() + interval '1 hour', 2, 'DivisionByZero: x'), "
+        "('fails', 't', '1 hour', now() + interval '1 hour', 0, NULL)"
+    )
+    [(key,)] = sql("SELECT id FROM pgbeat.schedules WHERE name = 'fails'")
+    insert(sql, "failed", schedule_id=key, error="KeyError: 'x'\nmore")
+    found = checked(database)
+    assert (found["decisions"].result, found["jobs"].result) == ("warn", "warn")
+    assert found["decisions"].detail == (
+        "1 schedule could not be launched: broken (2 of 5 times in a row; last: DivisionByZero: x)"
+    )
+    assert found["jobs"].detail == (
+        "the newest jobs of 1 schedule failed: fails (1 in a row; last: KeyError: 'x')"
+    )

@@ -1,0 +1,344 @@
+"""`pgbeat explain`: the first reason that applies, in a sentence, with what to do."""
+
+from collections.abc import Callable
+
+import pytest
+from celery import Celery
+
+from pgbeat.scheduler import Scheduler
+from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.support.jobs import insert, lane
+
+Beat = Callable[..., Scheduler]
+
+
+@pytest.fixture
+def leader(beat: Beat) -> Scheduler:
+    """A beat that leads, and then decides nothing any more."""
+    scheduler = beat()
+    scheduler.run_due()
+    return scheduler
+
+
+def add(sql: Sql, next_run: str | None = "1 hour", **values: object) -> None:
+    """A schedule `s`, due in so long (an interval; negative: since so long)."""
+    values = {"task": "tests.add", "every": "1 hour", **values}
+    marks = ", ".join(["%s"] * len(values))
+    sql(
+        f"INSERT INTO pgbeat.schedules (name, next_run, {', '.join(values)}) "
+        f"VALUES ('s', now() + CAST(%s AS interval), {marks})",
+        next_run,
+        *values.values(),
+    )
+
+
+def explained(database: str) -> tuple[str, str]:
+    """The cause, and the sentences of it."""
+    lines = run(database, "explain", "s").stdout.split("\n\n")[0]
+    return read(database, "explain", "s")["cause"], lines
+
+
+def test_disabled(database: str, sql: Sql) -> None:
+    add(sql, enabled=False, disabled_reason="failed 5 times in a row; last: no luck")
+    assert explained(database) == (
+        "disabled",
+        "s: it is disabled: failed 5 times in a row; last: no luck.\n"
+        "`pgbeat enable s` puts it back in service.",
+    )
+
+
+def test_disabled_for_a_while(database: str, sql: Sql) -> None:
+    add(sql, enabled=False, disabled_reason="failed", probe_at="2099-01-01Z")
+    cause, said = explained(database)
+    assert cause == "disabled"
+    assert "\nIt is tried again in " in said
+    assert said.endswith(". `pgbeat enable s` puts it back in service.")
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("launched 3 times (max_runs)", "`pgbeat enable s` lets it begin again."),
+        ("its timetable has no time left", "`pgbeat update s` gives it another time, "
+         "`pgbeat enable s` puts it back in service then."),
+    ],
+)  # fmt: skip
+def test_completed(database: str, sql: Sql, reason: str, advice: str) -> None:
+    runs = 3 if "max_runs" in reason else 2
+    add(sql, enabled=False, disabled_reason=f"completed: {reason}", max_runs=3, run_count=runs)
+    assert explained(database) == ("completed", f"s: it is done: {reason}.\n{advice}")
+
+
+def test_paused(database: str, sql: Sql) -> None:
+    add(sql, paused_at="2026-01-01Z")
+    cause, said = explained(database)
+    assert cause == "paused"
+    assert said.startswith("s: it is paused, since 2026-01-01 00:00:00 UTC, ")
+    assert said.endswith("\n`pgbeat resume s` lets it go on.")
+
+
+def test_no_beat(database: str, sql: Sql) -> None:
+    add(sql)
+    advice = "Start one: celery -A APP beat -S pgbeat.Scheduler"
+    assert explained(database) == (
+        "no_beat", f"s: it waits: no beat runs (nobody holds lock 1050).\n{advice}",
+    )  # fmt: skip
+    sql("UPDATE pgbeat.schedules SET next_run = now() - interval '1 hour'")
+    assert explained(database) == (
+        "no_beat",
+        f"s: it has been due for 1 h, but no beat runs (nobody holds lock 1050).\n{advice}",
+    )
+
+
+def test_the_lock_is_the_apps(database: str, app: Celery, sql: Sql, leader: Scheduler) -> None:
+    add(sql)
+    app.conf.pgbeat_lock_key = 77
+    assert "nobody holds lock 77" in run_with(app, "explain", "s").stdout
+
+
+@pytest.mark.usefixtures("leader")
+def test_not_due(database: str, sql: Sql) -> None:
+    add(sql, next_run="1 hour 30 seconds")
+    assert explained(database) == ("not_due", "s: it is not due yet; next in 1 h.")
+
+
+@pytest.mark.usefixtures("leader")
+def test_retry(database: str, sql: Sql) -> None:
+    add(sql, next_run="1 hour 30 seconds", retry_count=2, last_error="no\nluck")
+    assert explained(database) == (
+        "retry",
+        "s: it failed 2 of 5 times in a row and is tried again in 1 h: no luck\n"
+        "`pgbeat trigger s` tries it now.",
+    )
+
+
+@pytest.mark.usefixtures("leader")
+def test_put_off_by_jitter(database: str, sql: Sql) -> None:
+    add(sql, jitter="3 hours")
+    assert explained(database)[0] == "not_due"
+    sql("UPDATE pgbeat.schedules SET next_run = now() + interval '2 hours 30 s', "
+        "due_at = now() - interval '1 hour 10 s'")  # fmt: skip
+    assert explained(database) == (
+        "jitter",
+        "s: its time was 1 h ago, and its jitter (up to 3 h) puts it off; it comes in 2 h.",
+    )
+
+
+WORKERS = "The end of a job is known if its worker tracks (pgbeat_track)."
+
+
+@pytest.mark.usefixtures("leader")
+def test_waiting_for_the_job_before_it(database: str, sql: Sql) -> None:
+    add(sql, next_run="1 minute", overlap="queue_one")
+    sql("UPDATE pgbeat.schedules SET next_run = now(), due_at = now() - interval '2 hours', "
+        "waiting_for = uid")  # fmt: skip
+    [(job,)] = sql("SELECT waiting_for FROM pgbeat.schedules")
+    assert explained(database) == (
+        "overlap",
+        f"s: it has been due for 2 h, and waits for the job before it, {job}, to end "
+        f"(overlap queue_one).\n{WORKERS}",
+    )
+
+
+def launch(sql: Sql, state: str = "pending", **values: object) -> str:
+    """A job of `s`, and the tick that launched it; its id."""
+    job = insert(sql, state, schedule="s", **values)
+    sql("INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, job_id) "
+        "SELECT id, name, now(), 'launched', %s FROM pgbeat.schedules", job)  # fmt: skip
+    return job
+
+
+@pytest.mark.usefixtures("leader")
+def test_its_job_waits_in_its_lane(database: str, sql: Sql) -> None:
+    add(sql, next_run="1 hour 30 seconds")
+    lane(sql, "gpu", 1)
+    insert(sql, lane="gpu", dispatched_at="now")
+    insert(sql, lane="gpu", priority=5)
+    job = launch(sql, lane="gpu")
+    start = "s: it is not due yet; next in 1 h. The job that it launched waits in lane 'gpu' at "
+    assert explained(database) == ("not_due", f"{start}place 2; the limit of 1 is reached.")
+    found = read(database, "explain", "s")["job"]
+    assert found == {
+        "id": job, "state": "pending", "attempt": 1, "lane": "gpu", "run_at": None,
+        "cause": "lane", "sentence": "waits in lane 'gpu' at place 2; the limit of 1 is reached",
+        "advice": "",
+    }  # fmt: skip
+    sql("UPDATE pgbeat.lanes SET paused_at = now()")
+    assert explained(database)[1] == (
+        f"{start}place 2; the lane is paused.\n`pgbeat lanes resume gpu` lets the lane go on."
+    )
+
+
+@pytest.mark.usefixtures("leader")
+def test_its_job_awaits_approval(database: str, sql: Sql) -> None:
+    add(sql, next_run="1 hour 30 seconds")
+    job = launch(sql, "paused", awaits_approval=True)
+    assert explained(database)[1] == (
+        "s: it is not due yet; next in 1 h. The job that it launched awaits a person's approval.\n"
+        f"`pgbeat jobs approve {job}` lets it go on, `cancel` ends it."
+    )
+
+
+@pytest.mark.usefixtures("leader")
+def test_its_job_is_tried_again(database: str, sql: Sql) -> None:
+    """What is told is how the last attempt stands."""
+    add(sql, next_run="1 hour 30 seconds")
+    job = launch(sql, "failed", error="oops")
+    again = insert(
+        sql, "scheduled", retry_of=job, attempt=2, max_attempts=3, run_at="9999-01-01Z",
+        dispatched_at="now",
+    )  # fmt: skip
+    sql("UPDATE pgbeat.jobs SET retried_by = %s WHERE id = %s", again, job)
+    sql("UPDATE pgbeat.jobs SET run_at = now() + interval '2 hours 30 s' WHERE id = %s", again)
+    said = explained(database)[1]
+    assert said == (
+        "s: it is not due yet; next in 1 h. The job that it launched is tried again in 2 h, "
+        "attempt 2 of 3."
+    )
+    shown = run(database, "explain", "s").stdout
+    assert f"  its job    {job} scheduled: oops, tried again as {again}\n" in shown
+    # Once that one runs, or has ended, there is nothing to tell.
+    sql("UPDATE pgbeat.jobs SET state = 'running', started_at = now() WHERE id = %s", again)
+    assert explained(database)[1] == "s: it is not due yet; next in 1 h."
+    sql("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() WHERE id = %s", again)
+    assert read(database, "explain", "s")["job"] is None
+
+
+@pytest.mark.usefixtures("leader")
+def test_waiting_for_a_job_that_waits(database: str, sql: Sql) -> None:
+    add(sql, next_run="1 minute", overlap="queue_one")
+    job = insert(sql, "paused")
+    sql("UPDATE pgbeat.schedules SET next_run = now(), due_at = now() - interval '2 hours', "
+        "waiting_for = %s", job)  # fmt: skip
+    assert explained(database) == (
+        "overlap",
+        f"s: it has been due for 2 h, and waits for the job before it, {job}, to end "
+        "(overlap queue_one). That one is paused.\n"
+        f"`pgbeat jobs resume {job}` lets it go on.",
+    )
+
+
+@pytest.mark.usefixtures("leader")
+def test_after_another(database: str, app: Celery, sql: Sql) -> None:
+    add(sql, next_run=None, every=None, after="t")
+    assert explained(database) == (
+        "after", f"s: it comes after t, and there is no schedule 't'.\n{WORKERS}",
+    )  # fmt: skip
+    sql("INSERT INTO pgbeat.schedules (name, task, every) VALUES ('t', 'tests.add', '1 hour')")
+    assert explained(database)[1].startswith("s: it comes after t, which has not been due yet.")
+    assert run_with(app, "trigger", "t").exit_code == 0
+    said = explained(database)[1]
+    assert said.startswith("s: it comes after t, which launched ")
+    assert said.endswith(f" s ago, and its job is pending.\n{WORKERS}")
+    sql("UPDATE pgbeat.schedules SET condition_sql = 'SELECT false' WHERE name = 't'")
+    assert run_with(app, "trigger", "t").exit_code == 3
+    assert explained(database)[1].startswith("s: it comes after t, which was skipped ")
+    sql("UPDATE pgbeat.schedules SET enabled = false WHERE name = 't'")
+    assert explained(database)[1].startswith("s: it comes after t, which is disabled.")
+
+
+@pytest.mark.usefixtures("leader")
+def test_window_and_calendar_are_shown(database: str, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.calendars (name, definition) VALUES ('office', '{}')")
+    add(sql, starts_at="2020-01-01Z", calendar="office")
+    facts = run(database, "explain", "s").stdout
+    assert "  window     from 2020-01-01 00:00:00 UTC, " in facts
+    assert "  calendar   office\n" in facts
+
+
+@pytest.mark.usefixtures("leader")
+def test_new(database: str, sql: Sql) -> None:
+    add(sql, next_run=None)
+    assert explained(database) == (
+        "new", "s: it has just been changed, and the beat is about to compute when.",
+    )  # fmt: skip
+    sql("UPDATE pgbeat.schedules SET updated_at = now() - interval '1 hour'")
+    cause, said = explained(database)
+    assert cause == "behind"
+    assert said.startswith("s: the beat has not computed its next time, 1 h after the change.")
+
+
+@pytest.mark.usefixtures("leader")
+def test_due(database: str, sql: Sql) -> None:
+    add(sql, next_run="-0.1 seconds")
+    assert explained(database) == ("due", "s: it is due this moment.")
+
+
+@pytest.mark.usefixtures("leader")
+def test_a_condition_is_being_checked(database: str, sql: Sql) -> None:
+    add(sql, next_run="-20 seconds", condition_sql="SELECT true FROM pg_sleep(60)")
+    assert explained(database) == (
+        "condition",
+        "s: it has been due for 20 s; its condition is being checked, for 30 s at most.",
+    )
+
+
+@pytest.mark.usefixtures("leader")
+def test_behind(database: str, sql: Sql) -> None:
+    add(sql, next_run="-1 hour")
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+        "VALUES ('t', 'tests.add', '1 hour', now() - interval '1 hour')"
+    )
+    assert explained(database) == (
+        "behind",
+        "s: it has been due for 1 h, and the beat has not decided it; 2 schedules are due.\n"
+        "The beat is busy, or hangs, or somebody holds the row locked: see its log, and "
+        "`pgbeat doctor`.",
+    )
+
+
+def test_the_last_tick_and_the_beat(database: str, app: Celery, sql: Sql, beat: Beat) -> None:
+    add(sql, next_run="-1 second", condition_sql="SELECT 0 = 1")
+    assert beat().run_due() == 1
+    facts = run(database, "explain", "s").stdout
+    assert "last tick  skipped " in facts
+    assert "ago: condition_sql is false\n" in facts
+    assert "condition  SELECT 0 = 1\n" in facts
+    assert "beat       pgbeat beat " in facts
+    sql("UPDATE pgbeat.schedules SET condition_sql = NULL")
+    assert run_with(app, "trigger", "s").exit_code == 0
+    facts = run(database, "explain", "s").stdout
+    assert "ago, by hand\n" in facts
+    [(job,)] = sql("SELECT id FROM pgbeat.jobs")
+    assert f"its job    {job} pending\n" in facts
+    found = read(database, "explain", "s")
+    assert found["last_tick"]["job_id"] == str(job)
+    assert found["leader"]["leads"] is True
+    assert set(found) == {
+        "schedule", "cause", "summary", "advice", "next_run", "last_tick", "job", "leader",
+            "health",
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("leader")
+def test_on_time_is_not_enough(database: str, sql: Sql) -> None:
+    """A schedule that is launched on time and achieves nothing says so first."""
+    add(sql, last_run="now", last_success="now")
+    [(key,)] = sql("SELECT id FROM pgbeat.schedules")
+    for number in range(2):
+        job = insert(sql, "failed", schedule_id=key, finished_at=f"2026-01-01 00:0{number}Z",
+                          error="KeyError: 'x'")  # fmt: skip
+    cause, summary = explained(database)
+    assert cause == "not_due"
+    assert (
+        " Its jobs: 2 jobs in a row failed, since 2026-01-01 00:00:00 UTC; last: KeyError"
+        in summary
+    )
+    found = read(database, "explain", "s")
+    assert (found["health"]["code"], found["health"]["failures"]) == ("failing", 2)
+    assert found["advice"] == f"`pgbeat jobs show {job}` shows the last one."
+
+
+def test_paused_for_its_failures(database: str, sql: Sql) -> None:
+    """The failure is told once, and where to look."""
+    add(sql, paused_at="now", paused_reason="3 jobs in a row failed; last: no")
+    [(key,)] = sql("SELECT id FROM pgbeat.schedules")
+    job = insert(sql, "failed", schedule_id=key, error="no")
+    assert "Its jobs" not in explained(database)[1]
+    assert f"jobs show {job}" in explained(database)[1]
+    assert " ago: 3 jobs in a row failed; last: no.\n" in explained(database)[1]
+
+
+def test_not_there(database: str) -> None:
+    assert refused(run(database, "explain", "s"), 1) == "there is no schedule 's'"

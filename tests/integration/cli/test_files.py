@@ -1,0 +1,495 @@
+"""`pgbeat sync` and `export`: what they show, what they write, and what they refuse."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from celery import Celery
+from click.testing import Result
+
+from pgbeat import Context, Launcher, launcher
+from pgbeat.files.schema import schema
+from tests.support.command_line import Sql, run, run_with
+from tests.support.processes import until
+
+Write = Callable[..., str]
+Start = Callable[[str], "subprocess.Popen[str]"]
+
+PGBEAT = [sys.executable, "-c", "from pgbeat.cli import main; main()"]
+NOT_CHECKED = "Note: tasks and launchers are not checked; with -A APP they would be.\n"
+TEXT = """\
+schedules:
+  nightly:
+    task: tests.add
+    cron: 0 2 * * *
+  often:
+    task: tests.note
+    every: 15 minutes
+    owner: ops
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Writes the file; its name, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str, name: str = "schedules.yaml") -> str:
+        Path(name).write_text(text)
+        return name
+
+    return write
+
+
+def sync(database: str, *arguments: str, exit_code: int = 0, **options: Any) -> Result:
+    result = run(database, "sync", *arguments, **options)
+    assert result.exit_code == exit_code, result.output
+    return result
+
+
+def read(database: str, *arguments: str, exit_code: int = 0) -> Any:
+    return json.loads(sync(database, *arguments, "--json", exit_code=exit_code).stdout)
+
+
+def owners(sql: Sql) -> dict[str, str | None]:
+    return dict(sql("SELECT name, owner FROM pgbeat.schedules"))
+
+
+def test_a_plan_is_shown_and_not_applied(database: str, write: Write, sql: Sql) -> None:
+    planned = sync(database, write(TEXT), "--plan", exit_code=3)
+    assert planned.stdout == (
+        "Plan for schedules.yaml (namespace 'default'):\n"
+        "  + nightly: tests.add, cron 0 2 * * *\n"
+        "  + often: tests.note, every 15 minutes\n"
+        "2 to add; 0 unchanged.\n"
+    )
+    assert planned.stderr == NOT_CHECKED
+    assert sql("SELECT * FROM pgbeat.schedules") == []
+
+
+def test_a_plan_names_the_template_of_a_schedule_that_has_its_task_from_it(
+    database: str, write: Write
+) -> None:
+    run(database, "templates", "set", "daily", "--task", "tests.add")
+    path = write("schedules:\n  tmpl: {cron: '0 2 * * *', job: {template: daily}}\n")
+    assert sync(database, path, "--plan", exit_code=3).stdout.splitlines()[1] == (
+        "  + tmpl: template daily, cron 0 2 * * *"
+    )
+
+
+def test_what_is_shown_is_done(database: str, write: Write, sql: Sql) -> None:
+    done = sync(database, write(TEXT))
+    assert done.stdout.splitlines()[1:] == [
+        "  + nightly: tests.add, cron 0 2 * * *",
+        "  + often: tests.note, every 15 minutes",
+        "2 added; 0 unchanged.",
+    ]
+    assert sql("SELECT name, task, source, every FROM pgbeat.schedules ORDER BY name") == [
+        ("nightly", "tests.add", "file", None),
+        ("often", "tests.note", "file", timedelta(minutes=15)),
+    ]
+    again = sync(database, "schedules.yaml")
+    assert again.stdout == "Nothing to do: 2 schedules are as the file says.\n"
+    assert sync(database, "schedules.yaml", "--plan").stdout == again.stdout
+
+
+def test_changes_drift_and_what_is_not_in_the_file(database: str, write: Write, sql: Sql) -> None:
+    sync(database, write(TEXT))
+    sql("UPDATE pgbeat.schedules SET owner = 'me', queue = 'slow' WHERE name = 'often'")
+    run(database, "add", "theirs", "--task", "t", "--every", "5")
+    path = write("schedules:\n" + TEXT[TEXT.index("  often") :].replace("ops", "you")
+                 + "    kwargs: {area: DK1}\n  theirs: {task: t, every: 6}\n")  # fmt: skip
+    changed = sync(database, path)
+    assert changed.stdout == (
+        "Plan for schedules.yaml (namespace 'default'):\n"
+        "  ~ often\n"
+        '        kwargs: {} → {"area": "DK1"}\n'
+        "        queue: slow → none (drift: the last sync wrote none)\n"
+        "        owner: me → you (drift: the last sync wrote ops)\n"
+        "1 changed, 1 of which had drifted; 0 unchanged.\n"
+    )
+    assert changed.stderr == (
+        "Note: not in the file, and kept: nightly; --prune removes them.\n"
+        "Note: made elsewhere, and left alone: theirs (cli); --adopt takes them over.\n"
+        + NOT_CHECKED
+    )
+    assert owners(sql) == {"nightly": None, "often": "you", "theirs": None}
+    last = sync(database, path, "--prune", "--adopt")
+    assert last.stdout.splitlines()[1:] == [
+        "  ~ theirs (made by cli, the file's from now on)",
+        "        every: 5 seconds → 6 seconds",
+        "  - nightly",
+        "1 removed, 1 adopted; 1 unchanged.",
+    ]
+    assert last.stderr == NOT_CHECKED
+    assert owners(sql) == {"often": "you", "theirs": None}
+    assert sync(database, path, "--prune", "--adopt").stdout.startswith("Nothing to do: 2 ")
+
+
+def test_the_plan_in_json(database: str, write: Write, sql: Sql) -> None:
+    path = write(TEXT)
+    planned = read(database, path, "--plan", exit_code=3)
+    assert planned == {
+        "file": path, "namespace": "default", "applied": False, "changes": True,
+        "add": {
+            "nightly": {"task": "tests.add", "cron": "0 2 * * *"},
+            "often": {"task": "tests.note", "every": "15 minutes", "owner": "ops"},
+        },
+        "change": {}, "remove": [], "adopt": {}, "calendars": {"add": [], "change": []},
+        "kept": [], "taken": {}, "unchanged": 0,
+    }  # fmt: skip
+    assert read(database, path) == planned | {"applied": True}
+    sql("UPDATE pgbeat.schedules SET owner = 'me' WHERE name = 'often'")
+    run(database, "add", "theirs", "--task", "t", "--every", "5")
+    path = write(TEXT.replace("nightly", "theirs").replace("minutes", "seconds"))
+    found = read(database, path, "--adopt")
+    assert found["change"] == {
+        "often": {
+            "every": {"old": "15 minutes", "new": "15 seconds"},
+            "owner": {"old": "me", "new": "ops", "drift": True, "last_sync": "ops"},
+        }
+    }
+    assert found["adopt"]["theirs"]["source"] == "cli"
+    assert found["adopt"]["theirs"]["change"]["task"] == {"old": "t", "new": "tests.add"}
+    assert (found["kept"], found["remove"]) == (["nightly"], [])
+    nothing = read(database, path, "--plan")
+    assert (nothing["changes"], nothing["unchanged"]) == (False, 2)
+
+
+def test_from_standard_input(database: str, sql: Sql) -> None:
+    sync(database, "-", input=TEXT)
+    exported = run(database, "export", "--format", "json").stdout
+    assert sync(database, "-", input=exported).stdout.startswith("Nothing to do: 2 ")
+    wrong = sync(database, "-", input="schedules: 5", exit_code=2)
+    assert "<stdin>:1:12: schedules is 5; " in wrong.stderr
+
+
+def test_json_by_its_name(database: str, write: Write) -> None:
+    path = write('{"schedules": {"s": {"task": "t", "every": "x"}}}', "schedules.JSON")
+    assert "schedules.JSON:1:44: s: every 'x': " in sync(database, path, exit_code=2).stderr
+
+
+# -- refused ---------------------------------------------------------------------------------------
+
+
+def test_mistakes_are_listed_and_nothing_is_written(database: str, write: Write, sql: Sql) -> None:
+    path = write(TEXT.replace("15 minutes", "soon").replace("0 2 * * *", "61 * * * *"))
+    refused = sync(database, path, exit_code=2)
+    assert refused.stdout == ""
+    first, *lines = refused.stderr.splitlines()
+    assert first == "Error: schedules.yaml has 2 mistakes; nothing is written:"
+    assert lines[0].startswith("  schedules.yaml:4:11: nightly: cron '61 * * * *': minute '61' is")
+    assert lines[1].startswith("  schedules.yaml:7:12: often: every 'soon': it is no length of")
+    assert sql("SELECT * FROM pgbeat.schedules") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "which file? Name one, or - for standard input"),
+        (["nowhere.yaml"], "File 'nowhere.yaml' does not exist."),
+        (["."], "File '.' is a directory."),
+    ],
+)
+def test_no_such_file(database: str, arguments: list[str], said: str) -> None:
+    assert said in sync(database, *arguments, exit_code=2).stderr
+
+
+def test_what_is_no_text(database: str, tmp_path: Path) -> None:
+    path = tmp_path / "schedules.yaml"
+    path.write_bytes(b"schedules: {}\n# \xff\n")
+    assert f"{path}:2: it is not UTF-8" in sync(database, str(path), exit_code=2).stderr
+
+
+@launcher("files.own")
+class Own(Launcher):
+    """A launcher to name."""
+
+    task = "tests.add"
+
+    def check_conditions(self, ctx: Context) -> bool:
+        return True
+
+
+def test_with_the_app_what_it_can_t_launch_is_a_mistake(
+    app: Celery, write: Write, sql: Sql
+) -> None:
+    path = write("""\
+schedules:
+  a: {task: tests.ad, every: 5}
+  b: {launcher: Nowhere, task: tests.nowhere, every: 5}
+  c: {task: tests.add, every: 5, kwargs: {z: 1}, options: {prio: 1}}
+  d: {task: tests.add, every: 5, args: [1, 2, 3], cron: x}
+  e: {launcher: files.own, every: 5}
+""")
+    refused = run_with(app, "sync", path)
+    assert refused.exit_code == 2
+    lines = refused.stderr.splitlines()[1:]
+    starts = [
+        "2:13: a: task 'tests.ad' is not registered; did you mean 'tests.add'?",
+        "3:17: b: launcher 'Nowhere' is not registered; ",
+        "3:32: b: task 'tests.nowhere' is not registered; ",
+        "4:42: c: the arguments don't fit task 'tests.add': ",
+        "4:59: c: options has 'prio', which is no publish option; ",
+        "5:40: d: the arguments don't fit task 'tests.add': ",
+        "5:31: d: it has both cron and every; keep one",
+        "5:57: d: cron 'x': it has 1 field,",
+    ]
+    for start in starts:
+        assert any(line.startswith(f"  schedules.yaml:{start}") for line in lines), (start, lines)
+    assert len(lines) == len(starts)
+    assert sql("SELECT * FROM pgbeat.schedules") == []
+
+
+def test_with_the_app_all_is_checked(app: Celery, write: Write, sql: Sql) -> None:
+    done = run_with(app, "sync", write(TEXT))
+    assert (done.exit_code, done.stderr) == (0, "")
+    # Without it, options are: they are the same for every app.
+    path = write("schedules: {s: {task: t, every: 5, options: {prio: 1}}}")
+    assert run_with(app, "sync", path).exit_code == 2
+
+
+def test_options_are_checked_without_the_app(database: str, write: Write) -> None:
+    path = write("schedules: {s: {task: t, every: 5, options: {prio: 1}}}")
+    said = sync(database, path, exit_code=2).stderr
+    assert "schedules.yaml:1:45: s: options has 'prio', which is no publish option; " in said
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ("SELEC 1", 'syntax error at or near "SELEC"'),
+        ("SELECT 1; SELECT 2", "cannot insert multiple commands into a prepared statement"),
+        ("SELECT $1::int", "it has parameters, which nothing gives a value"),
+        ("SET a.b = 1", "it gives no rows"),
+        ("DELETE FROM pgbeat.jobs", "it gives no rows"),
+    ],
+)
+def test_conditions_that_could_never_run(
+    database: str, write: Write, sql: Sql, condition: str, said: str
+) -> None:
+    path = write(f"{TEXT}    condition_sql: {condition}\n")
+    refused = sync(database, path, exit_code=2)
+    assert refused.stderr == (
+        "Error: schedules.yaml has 1 mistake; nothing is written:\n"
+        f"  schedules.yaml:9:20: often: condition_sql can't run: {said}; write one SELECT, such as "
+        "'SELECT count(*) > 0 FROM orders WHERE NOT done'\n"
+    )
+    assert sql("SELECT * FROM pgbeat.schedules") == []
+
+
+def test_conditions_that_may_run_one_day(database: str, write: Write) -> None:
+    path = write(f"{TEXT}    condition_sql: SELECT count(*) > 0 FROM not_there_yet\n")
+    sync(database, path)
+    bad = write(TEXT + "    condition_sql: SELEC\n")
+    assert "often: condition_sql can't run" in sync(database, bad, exit_code=2).stderr
+
+
+def test_functions_that_the_settings_allow(app: Celery, write: Write, sql: Sql) -> None:
+    path = write("""\
+schedulers:
+- {name: s, trigger: interval, interval_minutes: 15, function: shop.add, args: {x: 3}}
+""")
+    refused = run_with(app, "sync", path)
+    assert refused.exit_code == 2
+    assert "function 'shop.add' is not allowed; pgbeat_allowed_functions has nothing" in (
+        refused.stderr
+    )
+    app.conf.pgbeat_allowed_functions = {"shop.add": "tests.add"}
+    assert run_with(app, "sync", path).exit_code == 0
+    assert sql("SELECT task, kwargs, every FROM pgbeat.schedules") == [
+        ("tests.add", {"x": 3}, timedelta(minutes=15))
+    ]
+
+
+# -- namespaces ------------------------------------------------------------------------------------
+
+
+def test_the_file_s_namespace_wins_over_the_app_s(app: Celery, write: Write, sql: Sql) -> None:
+    app.conf.pgbeat_namespace = "shop"
+    assert run_with(app, "sync", write(TEXT)).stderr == ""
+    other = run_with(app, "sync", write("namespace: bank\n" + TEXT))
+    assert other.stderr == (
+        "Note: the app's schedules are in namespace 'shop', the file's are not.\n"
+    )
+    assert sql("SELECT namespace, count(*) FROM pgbeat.schedules GROUP BY 1 ORDER BY 1") == [
+        ("bank", 2),
+        ("shop", 2),
+    ]
+    exported = run_with(app, "export")
+    assert exported.stdout.startswith("namespace: shop\n\nschedules:\n  nightly:\n")
+
+
+# -- at the same time ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def start(database: str) -> Iterator[Start]:
+    """Starts `pgbeat sync FILE` in a process of its own."""
+    with ExitStack() as running:
+
+        def start(path: str) -> "subprocess.Popen[str]":
+            process = subprocess.Popen(
+                [*PGBEAT, "--url", database, "sync", path],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            running.enter_context(process)
+            running.callback(process.kill)
+            return process
+
+        yield start
+
+
+def waiting(sql: Sql, count: int = 1) -> bool:
+    rows = sql("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND "
+               "application_name = 'pgbeat cli' AND datname = current_database()")  # fmt: skip
+    return len(rows) == count
+
+
+@pytest.mark.parametrize("owner", ["me", "you"])
+def test_rows_that_are_changed_meanwhile_are_planned_anew(
+    database: str, write: Write, sql: Sql, start: Start, owner: str
+) -> None:
+    sync(database, write(TEXT))
+    path = write(TEXT.replace("ops", "you"))
+    with psycopg.connect(database) as other:
+        other.execute("UPDATE pgbeat.schedules SET owner = %s WHERE name = 'often'", [owner])
+        process = start(path)
+        until(lambda: waiting(sql))
+    said, noted = process.communicate(timeout=60)
+    assert process.returncode == 0, noted
+    assert "owner: ops → you\n" in said
+    assert "Note: schedules were changed meanwhile; here is what there is to do now.\n" in noted
+    if owner == "me":
+        assert "owner: me → you (drift: the last sync wrote ops)\n1 changed" in said
+    else:
+        assert said.endswith("Nothing to do: 2 schedules are as the file says.\n")
+    assert owners(sql)["often"] == "you"
+
+
+def test_two_syncs_come_one_after_the_other(
+    database: str, write: Write, sql: Sql, start: Start
+) -> None:
+    path = write(TEXT)
+    with psycopg.connect(database) as other:
+        other.execute("SELECT pg_advisory_xact_lock(hashtextextended('pgbeat.files default', 0))")
+        processes = [start(path) for _ in range(2)]
+        until(lambda: waiting(sql, 2))
+    said = [process.communicate(timeout=60)[0].splitlines()[-1] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert sorted(said) == [
+        "2 added; 0 unchanged.",
+        "Nothing to do: 2 schedules are as the file says.",
+    ]
+
+
+def test_a_name_that_is_taken_meanwhile(
+    database: str, write: Write, sql: Sql, start: Start
+) -> None:
+    path = write(TEXT)
+    with psycopg.connect(database) as other:
+        other.execute("INSERT INTO pgbeat.schedules (name, task, every) VALUES "
+                      "('often', 'theirs', '5 s')")  # fmt: skip
+        process = start(path)
+        until(lambda: waiting(sql))
+    said, noted = process.communicate(timeout=60)
+    assert said.endswith("  + nightly: tests.add, cron 0 2 * * *\n1 added; 0 unchanged.\n")
+    assert "Note: made elsewhere, and left alone: often (sql); " in noted
+    assert sql("SELECT name, task FROM pgbeat.schedules ORDER BY 1") == [
+        ("nightly", "tests.add"),
+        ("often", "theirs"),
+    ]
+
+
+def test_what_beat_writes_meanwhile_is_no_change(
+    database: str, write: Write, sql: Sql, start: Start
+) -> None:
+    sync(database, write(TEXT))
+    path = write(TEXT.replace("ops", "you"))
+    with psycopg.connect(database) as other:
+        other.execute("UPDATE pgbeat.schedules SET last_run = '2025-01-01Z', next_run = "
+                      "'2030-01-01Z'")  # fmt: skip
+        process = start(path)
+        until(lambda: waiting(sql))
+    said, noted = process.communicate(timeout=60)
+    assert said.endswith("1 changed; 1 unchanged.\n")
+    assert "meanwhile" not in noted
+    assert owners(sql)["often"] == "you"
+    assert sql("SELECT count(*) FROM pgbeat.schedules WHERE last_run = '2025-01-01Z' "
+               "AND next_run = '2030-01-01Z'") == [(2,)]  # fmt: skip
+
+
+# -- schema and export -----------------------------------------------------------------------------
+
+
+def test_the_schema_needs_no_database() -> None:
+    printed = run(None, "sync", "--schema")
+    assert (printed.exit_code, printed.stdout) == (0, schema())
+
+
+def test_export_names_and_code(database: str, write: Write, sql: Sql) -> None:
+    sync(database, write(TEXT))
+    sql("INSERT INTO pgbeat.schedules (name, source, task, args, every) VALUES "
+        "('coded', 'code', 't', '[]', '5 s'), ('lazy', 'code', 't', NULL, '5 s')")  # fmt: skip
+    everything = run(database, "export")
+    assert everything.stdout == TEXT.replace("  often", "\n  often")
+    assert everything.stderr == "Note: made by the app's code, and left out: coded, lazy.\n"
+    some = run(database, "export", "coded", "often", "--format", "json")
+    assert json.loads(some.stdout)["schedules"] == {
+        "coded": {"task": "t", "every": "5 seconds"},
+        "often": {"task": "tests.note", "every": "15 minutes", "owner": "ops"},
+    }
+    assert run(database, "export", "oftn").stderr == (
+        "Error: there is no schedule 'oftn'; did you mean 'often'?\n"
+    )
+    lazy = run(database, "export", "lazy")
+    assert lazy.exit_code == 2
+    assert lazy.stderr == (
+        "Error: schedule 'lazy' can't be in a file: its timetable or its arguments are in the "
+        "app's code\n"
+    )
+
+
+def test_calendars_go_with_those_that_name_them(database: str, write: Write) -> None:
+    sync(database, write("""\
+calendars: {office: {weekdays: [sat, sun]}, other: {dates: [12-25]}}
+schedules: {s: {task: t, every: 5, calendar: office}, u: {task: t, every: 5}}
+"""))  # fmt: skip
+    assert list(json.loads(run(database, "export", "--format", "json").stdout)["calendars"]) == [
+        "office",
+        "other",
+    ]
+    assert run(database, "export", "s").stdout == (
+        "calendars:\n  office:\n    weekdays: [sat, sun]\n\n"
+        "schedules:\n  s:\n    task: t\n    every: 5 seconds\n    calendar: office\n"
+    )
+    assert "calendars" not in run(database, "export", "u").stdout
+
+
+def test_nothing_to_export(database: str) -> None:
+    assert run(database, "export").stdout == "schedules: {}\n"
+
+
+def test_without_the_library_for_yaml(
+    database: str, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(TEXT)
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    monkeypatch.delitem(sys.modules, "pgbeat.files.yaml_documents", raising=False)
+    import pgbeat.files
+
+    monkeypatch.delattr(pgbeat.files, "yaml_documents", raising=False)
+    missing = "Error: YAML needs PyYAML, which is not installed; `pip install 'pgbeat[yaml]'`, or "
+    assert sync(database, path, exit_code=2).stderr == f"{missing}use JSON\n"
+    assert run(database, "export").stderr == f"{missing}use --format json\n"
+    sync(database, write('{"schedules": {}}', "schedules.json"))
+    assert run(database, "export", "--format", "json").stdout == '{\n  "schedules": {}\n}\n'

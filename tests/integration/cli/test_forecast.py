@@ -1,0 +1,220 @@
+"""`pgbeat forecast`: times, the load, and what it leaves out, in a table and as JSON."""
+
+import json
+from datetime import datetime, timedelta
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab
+
+from tests.support.command_line import Sql, read, refused, run, run_with
+
+#: A Monday at noon, whatever day it is now.
+FROM = ("--from", "2030-01-07T12:00Z")
+
+
+@pytest.fixture
+def rows(sql: Sql) -> None:
+    """An hourly one, a conditional one, one with a calendar, one after another, two at rest."""
+    sql("""INSERT INTO pgbeat.calendars (name, definition)
+           VALUES ('evenings', '{"windows": [{"from": "18:00", "to": "00:00"}]}')""")
+    sql(
+        """
+        INSERT INTO pgbeat.schedules (name, task, cron, condition_sql, calendar, after, launcher)
+        VALUES ('hourly', 'tests.add', '0 * * * *', NULL, NULL, NULL, 'GenericLauncher'),
+               ('asked', 'tests.add', '30 13-14 * * *', 'SELECT true', NULL, NULL,
+                'GenericLauncher'),
+               ('own', NULL, '45 13 * * *', NULL, NULL, NULL, 'Own'),
+               ('daily', 'tests.add', '0 18 * * *', NULL, 'evenings', NULL, 'GenericLauncher'),
+               ('then', 'tests.add', NULL, NULL, NULL, 'hourly', 'GenericLauncher')
+        """
+    )
+    sql(
+        """
+        INSERT INTO pgbeat.schedules (name, task, every, enabled, paused_at)
+        VALUES ('off', 'tests.add', '1 hour', false, NULL),
+               ('held', 'tests.add', '1 hour', true, now())
+        """
+    )
+    # In UTC, whatever the app's zone.
+    sql("UPDATE pgbeat.schedules SET timezone = 'UTC'")
+
+
+@pytest.mark.usefixtures("rows")
+def test_times(database: str) -> None:
+    shown = run(database, "forecast", *FROM, "--hours", "6.5")
+    assert shown.exit_code == 0
+    lines = [" ".join(text.split()) for text in shown.stdout.splitlines()]
+    assert lines == [
+        "when (UTC) schedule",
+        "2030-01-07 12:00:00 hourly",
+        "2030-01-07 13:00:00 hourly",
+        "2030-01-07 13:30:00 asked ? on its condition",
+        "2030-01-07 13:45:00 own ? by Own",
+        "2030-01-07 14:00:00 hourly",
+        "2030-01-07 14:30:00 asked ? on its condition",
+        "2030-01-07 15:00:00 hourly",
+        "2030-01-07 16:00:00 hourly",
+        "2030-01-07 17:00:00 hourly",
+        "2030-01-07 18:00:00 daily skipped: calendar 'evenings': within 18:00–00:00",
+        "2030-01-07 18:00:00 hourly",
+        "after hourly then ?",
+        "",
+        "11 due times in 6 h 30 min, of 5 schedules: 7 launched, 3 uncertain, 1 skipped.",
+        "The most in a minute: 1, at 2030-01-07 12:00 UTC.",
+    ]
+    assert shown.stderr == "Note: left out: 1 disabled (off) and 1 paused (held).\n"
+
+
+@pytest.mark.usefixtures("rows")
+def test_some_are_named(database: str) -> None:
+    found = read(database, "forecast", "daily", "off", "daily", *FROM)
+    assert [(time["schedule"], time["at"]) for time in found["times"]] == [
+        ("daily", "2030-01-07T18:00:00Z")
+    ]
+    assert (found["disabled"], found["paused"], found["after"]) == (["off"], [], [])
+    assert refused(run(database, "forecast", "dayly"), 1) == (
+        "there is no schedule 'dayly'; did you mean 'daily'?"
+    )
+
+
+@pytest.mark.usefixtures("rows")
+def test_as_json(database: str) -> None:
+    found = read(database, "forecast", *FROM, "--hours", "7", "--limit", "3", "--by-minute")
+    assert found | {"minutes": None} == {
+        "from": "2030-01-07T12:00:00Z",
+        "to": "2030-01-07T19:00:00Z",
+        "total": 11,
+        "launches": 7,
+        "uncertain": 3,
+        "skipped": 1,
+        "peak": {"minute": "2030-01-07T12:00:00Z", "launches": 1, "uncertain": 0},
+        "times": [
+            {
+                "at": f"2030-01-07T{time}:00Z", "due_at": f"2030-01-07T{time}:00Z",
+                "schedule": name, "certain": name == "hourly", "skip": None, "note": None,
+                "args": [], "kwargs": {}, "error": None,
+            }
+            for time, name in (("12:00", "hourly"), ("13:00", "hourly"), ("13:30", "asked"))
+        ],
+        "after": [{"schedule": "then", "after": "hourly", "after_outcome": "completed"}],
+        "disabled": ["off"],
+        "paused": ["held"],
+        "unknown": {},
+        "minutes": None,
+    }  # fmt: skip
+    assert found["minutes"][2] == {
+        "minute": "2030-01-07T13:30:00Z", "launches": 0, "uncertain": 1,
+    }  # fmt: skip
+    assert len(found["minutes"]) == 10
+    assert "minutes" not in read(database, "forecast", *FROM)
+
+
+@pytest.mark.usefixtures("rows")
+def test_only_the_first_are_listed(database: str) -> None:
+    lines = run(database, "forecast", *FROM, "--limit", "2").stdout.splitlines()
+    assert len(lines) == 8
+    assert lines[3].startswith("after hourly")
+    assert lines[4] == "… and 26 more (--limit)"
+    lines = run(database, "forecast", *FROM, "--limit", "0").stdout.splitlines()
+    assert lines[0].startswith("28 due times in 1 d, of 5 schedules: ")
+
+
+@pytest.mark.usefixtures("rows")
+def test_by_minute(database: str, sql: Sql) -> None:
+    sql("UPDATE pgbeat.schedules SET cron = '0 13,14 * * *' WHERE name = 'asked'")
+    shown = run(database, "forecast", *FROM, "--hours", "2.5", "--by-minute")
+    assert [" ".join(text.split()) for text in shown.stdout.splitlines()] == [
+        "minute (UTC) launched uncertain",
+        "2030-01-07 12:00 1 0",
+        "2030-01-07 13:00 1 1",
+        "2030-01-07 13:45 0 1",
+        "2030-01-07 14:00 1 1",
+        "",
+        "6 due times in 2 h 30 min, of 5 schedules: 3 launched, 3 uncertain.",
+        "The most in a minute: 2, 1 of them uncertain, at 2030-01-07 13:00 UTC.",
+    ]
+
+
+def test_nothing(database: str, sql: Sql) -> None:
+    nothing = {"exit_code": 0, "stdout": "Nothing is due in 1 d.\n", "stderr": ""}
+    shown = run(database, "forecast")
+    assert {key: getattr(shown, key) for key in nothing} == nothing
+    sql("INSERT INTO pgbeat.schedules (name, task, once_at) VALUES ('s', 't', '2039-01-01Z')")
+    assert run(database, "forecast").stdout == "Nothing is due in 1 d.\n"
+    found = read(database, "forecast", "--by-minute")
+    assert (found["total"], found["peak"], found["minutes"]) == (0, None, [])
+
+
+def test_from_now_on(database: str, sql: Sql) -> None:
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, starts_at, next_run) "
+        "VALUES ('s', 'tests.add', '1 hour', now() - interval '150 minutes', "
+        "now() - interval '90 minutes')"
+    )
+    found = read(database, "forecast", "--hours", "2")
+    now = datetime.fromisoformat(found["from"])
+    late, *rest = found["times"]
+    assert late["at"] == found["from"]
+    assert datetime.fromisoformat(late["due_at"]) < now
+    assert late["note"].startswith("1 due time before it, since ")
+    assert [timedelta(minutes=29) < datetime.fromisoformat(time["at"]) - now for time in rest] == [
+        True, True,
+    ]  # fmt: skip
+    assert "1 due time before it, since" in run(database, "forecast").stdout
+
+
+def test_the_zone_is_the_apps(database: str, app: Celery, sql: Sql) -> None:
+    app.conf.timezone = "Asia/Tokyo"
+    sql("INSERT INTO pgbeat.schedules (name, task, cron) VALUES ('s', 'tests.add', '0 9 * * *')")
+    shown = run_with(app, "forecast", "--from", "2030-01-07T09:00", "--hours", "1", "--json")
+    assert [time["at"] for time in json.loads(shown.stdout)["times"]] == ["2030-01-07T00:00:00Z"]
+    assert shown.stderr == ""
+    assert run(database, "forecast").stderr == (
+        "Note: schedules that name no time zone take the app's; without -A APP, UTC is assumed.\n"
+    )
+
+
+def test_what_stays_in_code(database: str, app: Celery, sql: Sql) -> None:
+    app.conf.beat_schedule = {
+        "c": {"task": "tests.add", "schedule": crontab("0", "0", "fri", "13")},
+    }
+    sql("INSERT INTO pgbeat.schedules (name, task, source) VALUES ('c', 'tests.add', 'code')")
+    found = read(database, "forecast")
+    assert found["unknown"] == {"c": "its timetable is in the app's code; give it with -A APP"}
+    assert run(database, "forecast").stderr == (
+        "Note: schedule 'c' is left out: its timetable is in the app's code; give it with -A APP\n"
+    )
+    shown = run_with(app, "forecast", "--from", "2030-09-13", "--hours", "24")
+    assert shown.stdout.splitlines()[1].split() == [
+        "2030-09-13", "00:00:00", "c", "?", "by", "the", "app's", "code",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--from", "2020-01-01"], "--from is over, at 2020-01-01 00:00:00 UTC; `pgbeat history` "
+         "shows what was"),
+        (["--from", "tomorrow"], "'--from': 'tomorrow' is no time; write for example"),
+        (["--from", "9999-12-31T20:00Z"], "--from is too late"),
+        (["--hours", "0"], "'--hours': 0.0 is not in the range"),
+        (["--hours", "9000"], "'--hours': 9000.0 is not in the range"),
+        (["--limit", "-1"], "'--limit': -1 is not in the range"),
+        (["--limit", "9" * 20], "is not in the range"),
+        (["--day"], "No such option"),
+    ],
+)  # fmt: skip
+def test_bad_input(database: str, arguments: list[str], sentence: str) -> None:
+    assert sentence in refused(run(database, "forecast", *arguments))
+
+
+def test_many_that_nothing_can_be_told_of(database: str, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.schedules (name, task, source) "
+        "SELECT 's' || n, 'tests.add', 'code' FROM generate_series(1, 7) n")  # fmt: skip
+    sql("INSERT INTO pgbeat.schedules (name, task, every, enabled) "
+        "SELECT 'off' || n, 'tests.add', '1 hour', false FROM generate_series(1, 7) n")  # fmt: skip
+    notes = run(database, "forecast").stderr.splitlines()
+    assert notes[0] == "Note: left out: 7 disabled (off1, off2, off3, off4, off5 and 2 more)."
+    assert len(notes) == 7
+    assert notes[-1] == "Note: so are 2 more; --json names them."

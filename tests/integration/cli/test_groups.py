@@ -1,0 +1,208 @@
+"""`pgbeat groups`: looked at, made from a file, ended."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from pgbeat.grouping import Submitted, submit_group
+from pgbeat.permissions import user
+from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.conftest import sqlalchemy_url
+
+ADD = {"task": "tests.add", "max_attempts": 1}
+
+
+@pytest.fixture
+def app(app: Celery, database: str) -> Celery:
+    """The app, its broker pgbeat's transport."""
+    app.conf.broker_url = f"pgbeat+{sqlalchemy_url(database)}"
+    return app
+
+
+@pytest.fixture
+def submit(app: Celery) -> Callable[..., Submitted]:
+    """Submits a group."""
+    return lambda members, **options: submit_group(members, app=app, **options)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[[Any], str]:
+    """Writes a file; its path."""
+
+    def to_file(content: Any) -> str:
+        path = tmp_path / "group.json"
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        return str(path)
+
+    return to_file
+
+
+Submit = Callable[..., Submitted]
+Write = Callable[[Any], str]
+
+
+def cells(text: str) -> list[str]:
+    return [cell.strip() for cell in text.split("  ") if cell.strip()]
+
+
+def test_groups_are_listed(database: str, submit: Submit, sql: Sql) -> None:
+    own = submit([ADD, ADD, ADD], name="nightly", mode="sequential").group
+    other = submit([ADD], created_by="user:alice").group
+    sql(
+        "UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() "
+        "WHERE group_id = %s AND group_position = 0", own.id,
+    )  # fmt: skip
+    shown = run(database, "groups", "list").stdout.splitlines()
+    assert cells(shown[0]) == ["group", "state", "name", "mode", "done", "age"]
+    row = cells(shown[1])
+    assert row[:5] == [str(own.id), "running", "nightly", "sequential", "1/3"]
+    assert row[-1] == "1 completed, 2 pending"
+    assert len(shown) == 2
+    assert len(run(database, "groups", "list", "--admin").stdout.splitlines()) == 3
+    alices = read(database, "groups", "list", "--admin", "--created-by", "user:alice")
+    assert [group["id"] for group in alices] == [str(other.id)]
+    assert alices[0]["progress"] == {
+        "total": 1, "done": 0, "counts": {"pending": 1}, "percent": 0.0
+    }  # fmt: skip
+    assert read(database, "groups", "list", "--state", "completed") == []
+    message = refused(run(database, "groups", "list", "--created-by", "user:alice"), 1)
+    assert message.startswith("can't list groups of 'user:alice': you are ")
+
+
+def test_there_are_none(database: str) -> None:
+    assert run(database, "groups", "list").stdout == (
+        f"There are no groups of yours ({user().name}); --admin shows everybody's.\n"
+    )
+    assert run(database, "groups", "list", "--admin").stdout == "There are no groups.\n"
+
+
+def test_all_about_a_group(database: str, submit: Submit, sql: Sql) -> None:
+    made = submit([ADD, ADD], name="nightly", mode="sequential", on_failure="skip_remaining")
+    sql(
+        "UPDATE pgbeat.jobs SET state = 'failed', error = 'oops', finished_at = now() "
+        "WHERE group_position = 0"
+    )
+    shown = run(database, "groups", "show", str(made.group.id)[:8]).stdout.splitlines()
+    assert shown[0] == str(made.group.id)
+    facts = {cells(row)[0]: cells(row)[1] for row in shown[1:] if row.startswith("  ")}
+    assert facts["name"] == "nightly"
+    assert facts["done"] == "1/2 (50 %): 1 failed, 1 pending"
+    assert (facts["mode"], facts["on failure"]) == ("sequential", "skip remaining")
+    members = [cells(row) for row in shown[-2:]]
+    assert members == [
+        ["0", str(made.jobs[0].id), "failed", "tests.add", "oops"],
+        ["1", str(made.jobs[1].id), "pending", "tests.add", "when those before it have ended"],
+    ]
+    found = read(database, "groups", "show", str(made.group.id))
+    assert found["progress"]["percent"] == 50
+    assert [job["state"] for job in found["jobs"]] == ["failed", "pending"]
+
+
+def test_a_group_that_is_not_there_or_not_ones_own(database: str, submit: Submit, sql: Sql) -> None:
+    missing = "00000000-0000-0000-0000-000000000000"
+    assert refused(run(database, "groups", "show", missing), 1) == f"there is no group {missing}"
+    assert "4 characters or more" in refused(run(database, "groups", "show", "abc"), 1)
+    other = str(submit([ADD], created_by="user:alice").group.id)
+    for verb in ("show", "cancel"):
+        message = refused(run(database, "groups", verb, other), 1)
+        assert "it is a group of 'user:alice', and you are" in message
+
+
+def test_one_of_several_beginnings(database: str, sql: Sql) -> None:
+    for digit in "12":
+        sql(
+            "INSERT INTO pgbeat.groups (id, job_source, created_by) "
+            "VALUES (%s, 'system', 'tests')", f"abcd000{digit}-0000-0000-0000-000000000000",
+        )  # fmt: skip
+    message = refused(run(database, "groups", "show", "abcd", "--admin"), 1)
+    assert message.startswith("'abcd' begins the ids of several groups: abcd0001-")
+    shown = run(database, "groups", "show", "abcd0002", "--admin")
+    assert shown.stdout.startswith("abcd0002-")
+
+
+def test_a_group_is_made_from_a_file(app: Celery, write: Write, sql: Sql) -> None:
+    path = write({
+        "name": "nightly", "mode": "sequential", "on_failure": "continue",
+        "jobs": ["tests.add", {"task": "tests.add", "args": [1], "priority": 3, "tags": ["a"]}],
+    })  # fmt: skip
+    assert run_with(app, "groups", "run", path, "--dry-run").stdout == (
+        "Would make a sequential group of 2 jobs.\n"
+    )
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
+    said = run_with(app, "groups", "run", path, "--on-failure", "stop").stdout
+    assert said.startswith("Made a sequential group of 2 jobs: ")
+    assert sql("SELECT name, mode, on_failure, created_by, job_source FROM pgbeat.groups") == [
+        ("nightly", "sequential", "stop", user().name, "user_cli")
+    ]
+    order = "ORDER BY group_position"
+    assert sql(f"SELECT args, priority, tags, awaits_turn FROM pgbeat.jobs {order}") == [
+        ([], 0, [], False), ([1], 3, ["a"], True)
+    ]  # fmt: skip
+
+
+def test_a_list_is_a_group_too_and_is_told_as_json(app: Celery, write: Write) -> None:
+    result = run_with(app, "groups", "run", write(["tests.add"]), "--json")
+    found = json.loads(result.stdout)
+    assert (found["mode"], found["on_failure"], found["name"]) == ("parallel", "stop", None)
+    assert [job["task"] for job in found["jobs"]] == ["tests.add"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
+        ("7", "is no group; write a list of jobs, or an object"),
+        ('{"job": []}', "is no group"),
+        ('{"jobs": ["tests.add"], "node": "x"}', "a group has no 'node'; there are name, mode"),
+        ('{"jobs": ["tests.add"], "mode": "serial"}', "mode 'serial' is not one of"),
+        ('["tests.ad"]', "member 0: "),
+        ("[]", "a group has 1 to 10,000 members, and this one has 0"),
+        ('[{"task": "tests.add", "lane": "no"}]', "member 0: there is no lane 'no'"),
+    ],
+)
+def test_what_a_file_has_wrong(
+    app: Celery, write: Write, sql: Sql, content: str, message: str
+) -> None:
+    result = run_with(app, "groups", "run", write(content))
+    assert result.exit_code in (1, 2)
+    assert message in result.stderr
+    assert sql("SELECT count(*) FROM pgbeat.groups") == [(0,)]
+
+
+def test_a_group_is_cancelled(app: Celery, submit: Submit, sql: Sql) -> None:
+    made = submit([ADD, ADD, ADD])
+    sql("UPDATE pgbeat.jobs SET state = 'running', started_at = now() WHERE group_position = 0")
+    group_id = str(made.group.id)
+    assert run_with(app, "groups", "cancel", group_id, "--dry-run").stdout == (
+        f"Would cancel group {group_id}: 2 jobs that wait, 1 that run.\n"
+    )
+    assert run_with(app, "groups", "cancel", group_id[:8]).stdout == (
+        f"Cancelled group {group_id}: 2 jobs ended.\n"
+        "Asked for the end of 1 job; until then it runs.\n"
+    )
+    assert sql("SELECT state FROM pgbeat.jobs ORDER BY group_position") == [
+        ("running",), ("cancelled",), ("cancelled",)
+    ]  # fmt: skip
+    [group] = json.loads(run_with(app, "groups", "list", "--json").stdout)
+    assert (group["state"], group["cancelled_by"]) == ("running", user().name)
+    assert "running (cancelling)" in run_with(app, "groups", "list").stdout
+    sql("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() "
+        "WHERE state = 'running'")  # fmt: skip
+    sql("UPDATE pgbeat.groups SET state = 'cancelled', finished_at = now()")
+    assert refused(run_with(app, "groups", "cancel", group_id), 1) == (
+        f"group {group_id} is cancelled and can't be cancelled; it has ended"
+    )
+    assert run_with(app, "groups", "cancel", group_id, "--dry-run").stdout == (
+        f"Group {group_id} was cancelled.\n"
+    )
+
+
+def test_a_cancel_needs_the_app(database: str, submit: Submit) -> None:
+    made = submit([ADD])
+    message = refused(run(database, "groups", "cancel", str(made.group.id)))
+    assert message == "the messages of jobs are the app's broker's; give it with -A APP"

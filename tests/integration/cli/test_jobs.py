@@ -1,0 +1,386 @@
+"""`pgbeat jobs`: looked at, made, changed, followed."""
+
+import getpass
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+
+from pgbeat import control, db, executions, lifecycle
+from pgbeat.executions import Run
+from pgbeat.jobs import Job
+from pgbeat.permissions import Actor
+from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.support.jobs import BOB, Desk, desks, insert, lane, make_app, messages
+from tests.support.processes import Processes, until
+
+ME = Actor(f"user:{getpass.getuser()}")
+Did = Callable[..., str]
+
+
+@pytest.fixture(autouse=True)
+def no_admin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is an administrator by accident."""
+    monkeypatch.delenv("PGBEAT_ADMIN", raising=False)
+
+
+@pytest.fixture
+def app(database: str) -> Celery:
+    """An app on pgbeat's transport."""
+    return make_app(database)
+
+
+@pytest.fixture
+def desk(database: str, app: Celery) -> Iterator[Desk]:
+    """Controls jobs of the app."""
+    with desks(database, app) as make:
+        yield make()
+
+
+@pytest.fixture
+def did(app: Celery) -> Did:
+    """Runs `pgbeat jobs …`, which does what it is asked; what it prints."""
+
+    def call(*arguments: str) -> str:
+        result = run_with(app, "jobs", *arguments)
+        assert (result.exit_code, result.stderr) == (0, ""), result.output
+        return result.stdout
+
+    return call
+
+
+def told(desk: Desk, job: Job, *runs: Run) -> None:
+    """What a worker tells of a job."""
+    with db.transaction(desk.connection):
+        ended = executions.record(desk.connection, runs)
+        lifecycle.follow(desk.connection, desk.publisher, ended)
+
+
+def ids(listed: str) -> list[str]:
+    """Ids in a list, in its order."""
+    return [line.split()[0] for line in listed.splitlines()[1:]]
+
+
+# -- looked at
+
+
+def test_whose_jobs_are_listed(did: Did, desk: Desk, database: str) -> None:
+    assert did("list") == (
+        "There are no jobs yet; `pgbeat jobs run TASK` makes one, `pgbeat add` a schedule.\n"
+    )
+    other = desk.make(actor=BOB)
+    assert did("list") == (
+        f"There are no jobs of yours ({ME.name}); --admin shows those of everybody, 1 of them.\n"
+    )
+    assert (
+        did("list", "--state", "failed") == f"There are no jobs like that of yours ({ME.name}).\n"
+    )
+    mine = desk.make(actor=ME)
+    listed = run(database, "jobs", "list")
+    assert ids(listed.stdout) == [str(mine.id)]
+    assert listed.stderr == "Note: 1 job of others isn't shown; --admin shows all.\n"
+    assert run(database, "jobs", "list", "--admin").stderr == ""
+    assert run(database, "jobs", "list", "--json").stderr == ""
+    assert ids(did("list", "--admin")) == [str(mine.id), str(other.id)]
+    assert [row["id"] for row in read(database, "jobs", "list")] == [str(mine.id)]
+    said = refused(run(database, "jobs", "list", "--created-by", BOB.name), 1)
+    assert said.startswith(f"can't list jobs of 'user:bob': you are {ME.name!r}")
+    assert ids(did("list", "--admin", "--created-by", BOB.name)) == [str(other.id)]
+
+
+def test_an_administrator_by_the_environment(
+    did: Did, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.make(actor=BOB)
+    monkeypatch.setenv("PGBEAT_ADMIN", "1")
+    assert len(ids(did("list"))) == 1
+
+
+def test_filters(did: Did, desk: Desk, sql: Sql, app: Celery) -> None:
+    lane(sql)
+    [(schedule,)] = sql(
+        "INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 'x', '1h') RETURNING id"
+    )
+    mine = {"created_by": ME.name}
+    found = {
+        "--state failed": insert(sql, "failed", **mine),
+        "--task other.task": insert(sql, task="other.task", **mine),
+        "--schedule s": insert(sql, schedule_id=schedule, schedule="s", **mine),
+        "--lane l": insert(sql, lane="l", **mine),
+        "--template t": insert(sql, template="t", **mine),
+        "--system": insert(sql, is_system_job=True, **mine),
+    }
+    group = str(uuid4())
+    found[f"--group {group}"] = insert(sql, group_id=group, **mine)
+    for options, job in found.items():
+        assert ids(did("list", *options.split())) == [job], options
+    assert len(ids(did("list"))) == 7
+    assert ids(did("list", "--limit", "1")) == [found[f"--group {group}"]]
+    assert "there is no schedule 'x'" in refused(
+        run_with(app, "jobs", "list", "--schedule", "x"), 1
+    )
+
+
+def test_show(did: Did, desk: Desk, app: Celery, sql: Sql, database: str) -> None:
+    lane(sql)
+    job = desk.make(
+        5, actor=ME, kwargs={"y": 6}, lane="l", tags=["night"], resources={"gpu": 1},
+        retry_base=60, unique_key="k",
+    )  # fmt: skip
+    second = desk.make(actor=ME, lane="l")
+    shown = did("show", str(second.id)[:8])
+    assert "waits in lane 'l' at place 1" in shown
+    run_id = str(uuid4())
+    begun = Run(
+        run_id, str(job.id), True, worker="w1@host", began=2, progress_done=3, progress_total=12,
+        progress_message="pages", checkpoint={"page": 3}, metadata={"items_crawled": 7},
+    )  # fmt: skip
+    told(desk, job, begun)
+    shown = did("show", str(job.id))
+    for said in ("running", "on w1@host", "[5]", '{"y": 6}', "night", '{"gpu": 1}', "1 of 3",
+                 "3 of 12 (25%) pages", '{"page": 3}', '"items_crawled": 7'):  # fmt: skip
+        assert said in shown, said
+    ended = Run(
+        run_id, str(job.id), False, "failed", "failed", error="ValueError: \x1b[31mno",
+        traceback="Traceback …\n  File \x1b[0m", duration_ms=1500, cpu_time_ms=20,
+        memory_peak_mb=51.5,
+    )  # fmt: skip
+    told(desk, job, ended)
+    shown = did("show", str(job.id))
+    again = desk.job(job).retried_by
+    assert f"{again} 2/3" in shown, "the chain"
+    assert "1.5 s" in shown or "1 s" in shown
+    assert "52 MB" in shown and "ValueError: " in shown and "\x1b" not in shown
+    whole = read(database, "jobs", "show", str(job.id))
+    assert (whole["state"], whole["where"]["cause"]) == ("failed", "ended")
+    assert [link["attempt"] for link in whole["chain"]] == [1, 2]
+    assert whole["executions"][0]["duration_ms"] == 1500
+    assert (whole["artifacts"], whole["executions"][0]["artifacts"]) == ([], [])
+    assert whole["checkpoint"] == {"page": 3}
+
+
+def test_another_s_job_is_not_shown(did: Did, desk: Desk, app: Celery) -> None:
+    job = desk.make(actor=BOB)
+    said = refused(run_with(app, "jobs", "show", str(job.id)), 1)
+    assert said == (
+        f"can't show job {job.id}: it is a job of 'user:bob', and you are {ME.name!r}; "
+        "an administrator may (--admin)"
+    )
+    assert str(job.id) in did("show", str(job.id), "--admin")
+    for verb in ("retry", "cancel", "approve", "delete"):
+        said = refused(run_with(app, "jobs", verb, str(job.id)), 1)
+        assert said.startswith(f"can't {verb} job {job.id}: it is a job of 'user:bob'")
+
+
+def test_stats(did: Did, desk: Desk, sql: Sql, database: str) -> None:
+    for ms, state in ((100, "completed"), (300, "completed"), (5, "failed")):
+        job = desk.make(actor=ME, max_attempts=1)
+        told(desk, job, Run(str(uuid4()), str(job.id), True, state, state, duration_ms=ms))  # type: ignore[arg-type]
+    shown = did("stats")
+    for said in ("completed  2", "failed     1", "67% (skips aside)", "200 ms"):
+        assert said in shown, shown
+    overview = read(database, "jobs", "stats")
+    assert (overview["jobs"]["completed"], overview["executions"]["total"]) == (2, 3)
+    one = read(database, "jobs", "stats", str(job.id))
+    assert (one["failed"], one["total"], one["success_rate"]) == (1, 1, 0)
+
+
+# -- made
+
+
+def test_run(did: Did, sql: Sql, app: Celery, database: str) -> None:
+    lane(sql, limit=0)
+    assert did("run", "jobs.add", "--args", "[1]", "--dry-run") == (
+        "Would make a job of task 'jobs.add'.\n"
+    )
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
+    said = did("run", "jobs.add", "--args", "[1]", "--kwargs", '{"y": 3}', "--priority", "4")
+    [(job, created_by, source, args, kwargs, priority)] = sql(
+        "SELECT id, created_by, job_source, args, kwargs, priority FROM pgbeat.jobs"
+    )
+    assert said == (
+        f"Made job {job} of task 'jobs.add': it is pending in queue 'celery'; "
+        f"`pgbeat jobs tail {str(job)[:8]}` follows it\n"
+    )
+    assert (created_by, source, args, kwargs, priority) == (
+        ME.name, "user_cli", [1], {"y": 3}, 4,
+    )  # fmt: skip
+    assert messages(sql) == [str(job)]
+    run_args = ("run", "jobs.add", "--args", "[1]", "--unique-key", "k", "--lane", "l", "--json")
+    made, same = (json.loads(did(*run_args)) for _ in range(2))
+    assert (made["is_new"], same["is_new"], made["id"] == same["id"]) == (True, False, True)
+    assert (made["lane"], made["dispatched_at"]) == ("l", None)
+    assert "which has the same unique key, is pending; none is made" in did(*run_args[:-1])
+    later = json.loads(did("run", "jobs.add", "--args", "[1]", "--in", "2h", "--json"))
+    assert later["state"] == "scheduled"
+    at = did("run", "jobs.add", "--args", "[1]", "--at", "2099-01-02T03:04Z")
+    assert "it comes at 2099-01-02 03:04:00 UTC" in at
+    assert "it waits for approval" in did("run", "jobs.add", "--args", "[1]", "--requires-approval")
+    did("run", "jobs.add", "--args", "[1]", "--tag", "a", "--resource", "gpu=2")
+    assert sql("SELECT resources FROM pgbeat.jobs WHERE tags = '{a}'") == [({"gpu": 2},)]
+    assert refused(run(database, "jobs", "run", "jobs.add")).endswith("give it with -A APP")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("jobs.ad",), "task 'jobs.ad' is not registered; did you mean 'jobs.add'?"),
+        (("jobs.add",), "the arguments don't fit task 'jobs.add'"),
+        ((), "a job of which task? Name a task or a template"),
+        (("--template", "x"), "there is no template 'x'"),
+        (("jobs.add", "--args", "{"), "'{' is not JSON"),
+        (("jobs.add", "--args", "[-1e999]"), "'[-1e999]' is not JSON (-1e999 is no JSON number)"),
+        (
+            ("jobs.add", "--args", "[1]", "--options", '{"expires": "x"}'),
+            "expires is 'x'; it is",
+        ),
+        (("jobs.add", "--args", "[1]", "--tag", os.fsdecode(b"\xff")), "a character that Postgres"),
+    ],
+)
+def test_run_refused(app: Celery, sql: Sql, arguments: tuple[str, ...], sentence: str) -> None:
+    assert sentence in refused(run_with(app, "jobs", "run", *arguments))
+    assert sentence in refused(run_with(app, "jobs", "run", "--dry-run", *arguments))
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
+
+
+def test_run_without_the_broker(app: Celery, sql: Sql) -> None:
+    app.conf.broker_url = "redis://localhost:1/0"
+    result = run_with(app, "jobs", "run", "jobs.add", "--args", "[1]")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: the broker can't be had, or refused: ")
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
+
+
+def test_run_from_a_template(did: Did, sql: Sql, app: Celery) -> None:
+    run_with(app, "templates", "set", "t", "--task", "jobs.add", "--args", "[8]")
+    did("run", "--template", "t")
+    assert sql("SELECT task, args, template FROM pgbeat.jobs") == [("jobs.add", [8], "t")]
+
+
+# -- changed
+
+
+def test_the_life_of_a_job(did: Did, desk: Desk, sql: Sql) -> None:
+    job = desk.make(actor=ME)
+    short = str(job.id)[:8]
+    assert did("pause", short) == f"Paused job {job.id}.\n"
+    assert did("resume", short) == f"Resumed job {job.id}: it is pending in queue 'celery'\n"
+    assert did("cancel", short, "--reason", "why not") == (
+        f"Cancelled job {job.id}, which was pending.\n"
+    )
+    assert desk.job(job).error == f"cancelled by {ME.name}: why not"
+    said = did("retry", short, "--priority", "2")
+    again = sql("SELECT id FROM pgbeat.jobs WHERE retry_of = %s AND priority = 2", job.id)[0][0]
+    assert said == (
+        f"Retried job {job.id}, which was cancelled: job {again}: it is pending in queue 'celery'\n"
+    )
+    told(desk, job, Run(str(uuid4()), str(again), True, worker="w1"))
+    assert did("cancel", str(again)) == f"Asked for the end of job {again}, which runs on w1.\n"
+    assert did("delete", short, "--dry-run") == f"Would delete job {job.id}.\n"
+    assert did("delete", short, "--yes") == f"Deleted job {job.id}.\n"
+    assert sql("SELECT id FROM pgbeat.jobs") == [(again,)]
+
+
+def test_several_at_once(app: Celery, desk: Desk, sql: Sql) -> None:
+    """What can't be done doesn't keep from the others; deleted are all, or none."""
+    a, b, c = (desk.make(actor=ME) for _ in range(3))
+    desk.do(control.cancel, b)
+    shown = run_with(app, "jobs", "cancel", str(a.id), str(b.id), str(c.id))
+    assert shown.exit_code == 1
+    assert shown.stdout.splitlines() == [
+        f"Cancelled job {a.id}, which was pending.", f"Cancelled job {c.id}, which was pending.",
+    ]  # fmt: skip
+    assert shown.stderr == (
+        f"Error: job {b.id} is cancelled and can't be cancelled; it has ended\n"
+    )
+    fresh = desk.make(actor=ME)
+    said = refused(run_with(app, "jobs", "delete", "--yes", str(a.id), str(fresh.id)), 1)
+    assert said == f"job {fresh.id} is pending and can't be deleted; cancel it first"
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(4,)]
+    gone = run_with(app, "jobs", "delete", "--yes", str(a.id), str(b.id))
+    assert gone.stdout == "Deleted 2 jobs.\n"
+
+
+def test_what_is_for_administrators(app: Celery, did: Did, desk: Desk) -> None:
+    job = desk.make(actor=ME, requires_approval=True)
+    said = refused(run_with(app, "jobs", "approve", str(job.id)), 1)
+    assert "nobody approves their own jobs; an administrator may (--admin)" in said
+    assert did("approve", str(job.id), "--admin").startswith(f"Approved job {job.id}: it is pend")
+    other = desk.make(actor=BOB)
+    assert "it is a job of 'user:bob'" in refused(run_with(app, "jobs", "cancel", str(other.id)), 1)
+    did("cancel", "--admin", str(other.id))
+
+
+def test_move(app: Celery, did: Did, desk: Desk, sql: Sql) -> None:
+    lane(sql, limit=0)
+    a, b = (desk.make(actor=ME, lane="l") for _ in range(2))
+    theirs = desk.make(actor=BOB, lane="l", priority=3)
+    assert did("move", str(b.id), "front") == f"Moved job {b.id}: place 2 in lane 'l'.\n"
+    assert did("move", str(b.id), "after", str(a.id)).endswith("place 3 in lane 'l'.\n")
+    assert did("move", str(a.id), "before", str(theirs.id)).endswith("place 1 in lane 'l'.\n")
+    assert did("move", str(b.id), "front", "--priority", "9").endswith("place 1 in lane 'l'.\n")
+    assert "before which job?" in refused(run_with(app, "jobs", "move", str(a.id), "before"))
+    assert "takes no other" in refused(run_with(app, "jobs", "move", str(a.id), "back", str(b.id)))
+
+
+def test_the_app_is_needed_for_messages(database: str, desk: Desk) -> None:
+    job = desk.make(actor=ME)
+    said = refused(run(database, "jobs", "cancel", str(job.id)))
+    assert said == "the messages of jobs are the app's broker's; give it with -A APP"
+
+
+# -- followed
+
+
+def test_tail_of_a_job_until_its_end(app: Celery, desk: Desk) -> None:
+    for state, status in (("completed", 0), ("failed", 1), ("skipped", 3)):
+        job = desk.make(actor=ME, max_attempts=1)
+        told(desk, job, Run(str(uuid4()), str(job.id), True, state, state, error="because"))  # type: ignore[arg-type]
+        shown = run_with(app, "jobs", "tail", str(job.id))
+        assert (shown.exit_code, shown.stderr) == (status, "")
+        assert re.fullmatch(
+            rf"\d\d:\d\d:\d\d {str(job.id)[:8]} jobs.add: {state}: because\n", shown.stdout
+        )
+
+
+def test_tail_as_it_goes(processes: Processes, desk: Desk, database: str) -> None:
+    def tail(*arguments: str) -> Any:
+        return processes.run(
+            sys.executable, "-c", "from pgbeat.cli import main; main()", "--url", database, "jobs",
+            "tail", *arguments,
+        )  # fmt: skip
+
+    job = desk.make(actor=ME, max_attempts=2, retry_base=0)
+    every = tail("--json")
+    one = tail(str(job.id))
+    one.says("jobs.add: pending")
+    every.says('"pending"')
+    first, second = str(uuid4()), str(uuid4())
+    told(desk, job, Run(first, str(job.id), True, worker="w1"))
+    one.says("running: on w1")
+    told(desk, job, Run(first, str(job.id), False, progress_done=1, progress_total=4))
+    one.says("running: on w1; 1 of 4 (25%)")
+    told(desk, job, Run(first, str(job.id), False, "failed", "failed", error="oops"))
+    one.says("jobs.add: failed: oops")
+    one.says("attempt 2: scheduled")
+    fresh = desk.make(actor=ME)
+    desk.make(actor=BOB)
+    every.says(str(fresh.id))
+    again = str(desk.job(job).retried_by)
+    told(desk, job, Run(second, again, True, "completed", "completed"))
+    assert one.wait(30) == 0
+    one.says("attempt 2: completed")
+    until(lambda: f'"id": "{again}"' in every.output and '"completed"' in every.output, 30)
+    every.send_signal(signal.SIGINT)
+    assert every.wait(30) == 130
+    rows = [json.loads(row) for row in every.output.splitlines()]
+    states = [row["state"] for row in rows if row["id"] == str(job.id)]
+    assert states[0] == "pending" and states[-1] == "failed"
+    assert {row["id"] for row in rows} == {str(job.id), again, str(fresh.id)}

@@ -1,0 +1,274 @@
+"""`pgbeat lanes` and `pgbeat direct`."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from celery import Celery
+
+from pgbeat import lanes
+from pgbeat.concurrency import ConcurrencyPolicy, Work, concurrency_policy
+from tests.support.command_line import read, refused, run, run_with
+from tests.integration.jobs.test_lanes import Floor, connected, reserve
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def floor(database: str, app: Celery, sql: Sql) -> Iterator[Floor]:
+    with connected(database) as connection:
+        yield Floor(database, app, sql, connection)
+
+
+@concurrency_policy("tests.evenings")
+class Evenings(ConcurrencyPolicy):
+    """One of the app's own."""
+
+    def __init__(self, hour: int = 20) -> None:
+        self.hour = hour
+
+    def can_dispatch(self, job: Work) -> bool | str:
+        return f"not before {self.hour}"
+
+
+# -- set
+
+
+def test_set_makes_a_lane_and_changes_what_is_given(database: str) -> None:
+    result = run(database, "lanes", "set", "gpu", "--limit", "2")
+    assert result.stdout == "Made lane 'gpu': 2 at once.\n"
+    result = run(database, "lanes", "set", "gpu", "--rate", "10/minute", "--rate-key", "task",
+                 "--policy", "resources", "--options", '{"gpu": 2}')  # fmt: skip
+    assert result.stdout == (
+        "Changed lane 'gpu': 2 at once, 10/minute of each task, policy resources {\"gpu\": 2}.\n"
+    )
+    assert run(database, "lanes", "set", "gpu", "--limit", "2").stdout.startswith(
+        "Lane 'gpu' is like that already: 2 at once"
+    )
+    row = read(database, "lanes", "set", "gpu", "--no-rate", "--no-policy", "--no-limit")
+    wanted: dict[str, Any] = {
+        "max_running": None,
+        "rate": None,
+        "rate_key": None,
+        "policy": None,
+        "options": {},
+    }
+    assert row.items() >= wanted.items()
+
+
+def test_another_policy_has_options_of_its_own(database: str) -> None:
+    run(database, "lanes", "set", "l", "--policy", "tags", "--options", '{"heavy": 1}')
+    error = refused(run(database, "lanes", "set", "l", "--policy", "tasks"))
+    assert error == "lane 'l': policy 'tasks': no limits; give for example {\"a task\": 1}"
+    result = run(database, "lanes", "set", "l", "--options", '{"heavy": 2}')
+    assert 'policy tags {"heavy": 2}' in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["l", "--rate", "10"], "'10' is no rate; write for example '10/minute'"),
+        (["l", "--rate", "1/minute", "--rate-key", "creatd_by"], "did you mean 'created_by'?"),
+        (["l", "--rate-key", "task"], "it has a rate's key, and no rate"),
+        (["l", "--policy", "task"], "did you mean 'tasks'?"),
+        (["l", "--policy", "tests.evenings", "--options", '{"our": 1}'], "did you mean 'hour'?"),
+        (["l", "--options", '{"a": 1}'], "it has a policy's options, and no policy"),
+        (["l", "--options", "[]"], "not an object"),
+        (["l", "--limit", "2", "--no-limit"], "--limit and --no-limit exclude each other"),
+        (["l", "--rate-key", "task", "--no-rate"], "--rate-key and --no-rate exclude each other"),
+        (["a/b"], "a name has no slash"),
+        ([".."], "lane '..': a name is not '..', which browsers take out of an address"),
+    ],
+)
+def test_set_refuses_what_is_wrong(
+    database: str, sql: Sql, arguments: list[str], said: str
+) -> None:
+    assert said in refused(run(database, "lanes", "set", *arguments))
+    assert sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
+
+
+def test_set_says_what_it_would_do(database: str, sql: Sql) -> None:
+    result = run(database, "lanes", "set", "l", "--limit", "1", "--dry-run")
+    assert result.stdout == "Would make lane 'l': 1 at once.\n"
+    assert sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
+
+
+def test_more_slots_are_given_at_once_where_there_is_an_app(floor: Floor) -> None:
+    floor.lane(max_running=0)
+    first, second, third = floor.add(3)
+    result = run_with(floor.app, "lanes", "set", "l", "--limit", "1", "--dry-run")
+    assert result.exit_code == 0
+    assert floor.messages() == []
+    run_with(floor.app, "lanes", "set", "l", "--limit", "2")
+    assert floor.messages() == [first, second]
+    run_with(floor.app, "lanes", "set", "l", "--no-limit")
+    assert floor.messages() == [first, second, third]
+
+
+def test_without_an_app_beat_is_told(floor: Floor) -> None:
+    floor.lane(max_running=0)
+    with psycopg.connect(floor.database, autocommit=True) as listener:
+        listener.execute(f"LISTEN {lanes.CHANNEL}")
+        run(floor.database, "lanes", "set", "l", "--limit", "1")
+        [told] = listener.notifies(timeout=20, stop_after=1)
+    assert told.payload == "default/l"
+
+
+# -- pause, resume
+
+
+def test_pause_and_resume(floor: Floor) -> None:
+    floor.lane(max_running=1)
+    waiting = floor.add()
+    assert run(floor.database, "lanes", "pause", "l").stdout == "Paused lane 'l'.\n"
+    assert "is paused already, since " in run(floor.database, "lanes", "pause", "l").stdout
+    assert floor.allot() == []
+    assert read(floor.database, "lanes", "pause", "l")["paused_at"].endswith("Z")
+    assert run_with(floor.app, "lanes", "resume", "l").stdout == "Resumed lane 'l'.\n"
+    assert floor.messages() == waiting
+    assert run(floor.database, "lanes", "resume", "l").stdout == "Lane 'l' is not paused.\n"
+    assert read(floor.database, "lanes", "resume", "l")["paused_at"] is None
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "show", "remove"])
+def test_a_lane_that_is_not_there_is_an_error(floor: Floor, command: str) -> None:
+    floor.lane("crawl")
+    error = refused(run(floor.database, "lanes", command, "crawls"), 1)
+    assert error == "there is no lane 'crawls'; did you mean 'crawl'?"
+
+
+# -- remove
+
+
+def test_remove_asks(floor: Floor) -> None:
+    floor.lane()
+    result = run(floor.database, "lanes", "remove", "l", input="n\n")
+    assert result.stdout.endswith("Nothing is removed.\n")
+    assert run(floor.database, "lanes", "remove", "l", "--dry-run").stdout == (
+        "Would remove lane 'l'.\n"
+    )
+    assert run(floor.database, "lanes", "remove", "l", input="y\n").stdout.endswith(
+        "Removed lane 'l'.\n"
+    )
+    assert floor.sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
+
+
+def test_remove_is_refused_while_something_waits(floor: Floor) -> None:
+    floor.lane(max_running=1)
+    waiting = floor.add(2)
+    error = refused(run(floor.database, "lanes", "remove", "l", "--yes"))
+    assert error == (
+        "lane 'l' is in use: 2 jobs to come; with --force it is removed, and what waits is handed "
+        "out without a limit"
+    )
+    result = run_with(floor.app, "lanes", "remove", "l", "--yes", "--force", "--json")
+    assert json.loads(result.stdout) == {"name": "l", "removed": True}
+    assert floor.messages() == waiting
+
+
+# -- list, show
+
+
+def test_list(floor: Floor) -> None:
+    assert "There are no lanes" in run(floor.database, "lanes", "list").stdout
+    floor.lane(max_running=2)
+    floor.lane("gpu", policy="resources", options='{"gpu": 2}')
+    floor.add(5)
+    floor.allot()
+    run(floor.database, "lanes", "pause", "gpu")
+    run(floor.database, "lanes", "set", "l", "--rate", "100/hour")
+    head, gpu, full = run(floor.database, "lanes", "list").stdout.splitlines()
+    assert head.split() == ["lane", "running", "limit", "waiting", "rate", "policy", "waits",
+                            "paused"]  # fmt: skip
+    assert gpu.split()[:5] == ["gpu", "0", "0", "resources", '{"gpu":']
+    assert "for" in gpu
+    assert full.split()[:6] == ["l", "2", "2", "3", "100/hour", "for"]
+    rows = read(floor.database, "lanes", "list")
+    assert [(r["name"], r["running"], r["waiting"], r["rate"]) for r in rows] == [
+        ("gpu", 0, 0, None), ("l", 2, 3, "100/hour")
+    ]  # fmt: skip
+    assert rows[0]["paused_at"] is not None and rows[1]["waiting_since"] is not None
+
+
+def test_show(floor: Floor) -> None:
+    floor.lane(max_running=1)
+    first, second = floor.add(2, priority=3)
+    floor.allot()
+    with connected(floor.database) as caller:
+        reservation = reserve(caller)
+        result = run(floor.database, "lanes", "show", "l")
+        found = read(floor.database, "lanes", "show", "l")
+    assert result.stderr == ""
+    text = result.stdout
+    assert "the limit of 1 is reached" in text
+    for each in (first, second, f"direct/{reservation}", "user:me"):
+        assert each in text
+    assert [each["id"] for each in found["slots"]] == [first]
+    assert [(each["id"], each["is_direct"], each["reason"]) for each in found["line"]] == [
+        (f"direct/{reservation}", True, "the limit of 1 is reached"),
+        (second, False, "the limit of 1 is reached"),
+    ]
+    assert found["line"][1]["priority"] == 3
+    assert (found["running"], found["waiting"], found["max_running"]) == (1, 2, 1)
+
+
+def test_show_asks_a_policy_of_the_app(floor: Floor) -> None:
+    floor.lane(policy="tests.evenings", options='{"hour": 22}')
+    floor.add()
+    result = run_with(floor.app, "lanes", "show", "l")
+    assert "not before 22" in result.stdout
+    floor.sql("UPDATE pgbeat.lanes SET policy = 'tests.elsewhere'")
+    result = run(floor.database, "lanes", "show", "l")
+    assert "'tests.elsewhere' is not registered" in result.stdout
+    assert "give the app with -A" in result.stderr
+
+
+def test_show_changes_nothing(floor: Floor) -> None:
+    floor.lane(max_running=1)
+    floor.add()
+    assert read(floor.database, "lanes", "show", "l")["line"][0]["reason"] is None
+    assert "gets the next slot" in run(floor.database, "lanes", "show", "l").stdout
+    assert floor.seated() == set()
+
+
+# -- direct
+
+
+def test_direct_prints_the_result(floor: Floor) -> None:
+    floor.lane(max_running=1)
+    result = run_with(floor.app, "direct", "tests.add", "--lane", "l", "--args", "[4]",
+                      "--kwargs", '{"y": 1}')  # fmt: skip
+    assert (result.exit_code, result.stdout) == (0, "5\n")
+    result = run_with(floor.app, "direct", "tests.note", "--lane", "l", "--args", '["x"]', "--json")
+    assert json.loads(result.stdout) == "x"
+
+
+def test_direct_says_why_there_is_no_slot(floor: Floor) -> None:
+    floor.lane(max_running=0)
+    result = run_with(floor.app, "direct", "tests.add", "--lane", "l", "--timeout", "0.1")
+    error = refused(result, 1)
+    assert error == "lane 'l' had no free slot within 0.1 s; the limit of 0 is reached"
+
+
+def test_direct_says_what_the_task_raised(floor: Floor) -> None:
+    floor.lane(max_running=1)
+    result = run_with(floor.app, "direct", "tests.add", "--lane", "l", "--args", '["x"]')
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("Error: tests.add raised TypeError: ")
+    assert floor.sql("SELECT count(*) FROM pgbeat.reservations") == [(0,)]
+
+
+def test_direct_takes_its_resources(floor: Floor) -> None:
+    floor.lane(policy="resources", options='{"gpu": 1}')
+    result = run_with(floor.app, "direct", "tests.add", "--lane", "l", "--resource", "gpu=2",
+                      "--timeout", "0")  # fmt: skip
+    assert "it takes 2 of resource 'gpu', which has 1 in all" in refused(result, 1)
+
+
+def test_direct_needs_the_app_and_the_task(floor: Floor) -> None:
+    floor.lane()
+    assert "-A APP" in refused(run(floor.database, "direct", "tests.add", "--lane", "l"))
+    result = run_with(floor.app, "direct", "tests.ad", "--lane", "l")
+    assert "did you mean 'tests.add'?" in refused(result)

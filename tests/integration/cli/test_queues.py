@@ -1,0 +1,585 @@
+"""`pgbeat queues` and `dead`: the broker's queues and dead letters, looked at and changed."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+import psycopg
+import pytest
+from celery import Celery
+from kombu import Exchange, Queue
+
+from pgbeat import migrate
+from pgbeat.config import postgres_url
+from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.conftest import sqlalchemy_url
+
+Publish = Callable[..., str]
+
+
+@pytest.fixture
+def app(app: Celery, database: str) -> Celery:
+    """The app, its broker pgbeat's transport."""
+    app.conf.broker_url = f"pgbeat+{sqlalchemy_url(database)}"
+    return app
+
+
+@pytest.fixture
+def publish(app: Celery) -> Publish:
+    """Publishes the task `tests.add` to a queue; its id."""
+    return lambda queue, **options: str(app.send_task("tests.add", queue=queue, **options).id)
+
+
+@pytest.fixture
+def channel(app: Celery) -> Iterator[Any]:
+    """A channel of kombu's, which claims what it gets until the test ends."""
+    with app.connection_for_read() as connection:
+        yield connection.channel()
+
+
+@pytest.fixture
+def die(publish: Publish, channel: Any) -> Publish:
+    """Publishes to a queue, and rejects it; the task's id."""
+
+    def give_up(queue: str) -> str:
+        task_id = publish(queue)
+        channel.basic_reject(channel.basic_get(queue).delivery_tag, requeue=False)
+        return task_id
+
+    return give_up
+
+
+def cells(text: str) -> list[str]:
+    """What a line of a table has in it."""
+    return [cell.strip() for cell in text.split("  ") if cell.strip()]
+
+
+def waiting(sql: Sql) -> dict[str, int]:
+    """Messages that wait in each queue that has any."""
+    return dict(
+        sql(
+            "SELECT q.name, count(*) FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id "
+            "WHERE m.visible GROUP BY 1"
+        )
+    )
+
+
+def dead(sql: Sql, of: str = "%") -> list[int]:
+    """Ids of the dead letters, the oldest first."""
+    statement = "SELECT id FROM kombu_message_dead WHERE queue LIKE %s ORDER BY id"
+    return [id for (id,) in sql(statement, of)]
+
+
+# -- queues ------------------------------------------------------------------------------------
+
+
+def test_the_numbers_of_queues(
+    database: str, publish: Publish, die: Publish, channel: Any, sql: Sql
+) -> None:
+    die("mail")
+    for _ in range(2):
+        publish("mail")
+    channel.basic_get("mail")
+    for _ in range(3):
+        publish("mail", countdown=3600)
+    for _ in range(4):
+        publish("reports")
+    sql("UPDATE kombu_message SET enqueued_at = now() - interval '17 minutes' WHERE visible")
+    sql("UPDATE kombu_queue SET paused_at = now() - interval '2 hours' WHERE name = 'reports'")
+    shown = run(database, "queues").stdout.splitlines()
+    assert [cells(text) for text in shown] == [
+        ["queue", "waiting", "delayed", "claimed", "dead", "consumers", "oldest", "paused"],
+        ["celery", "0", "0", "0", "0", "0"],
+        ["mail", "1", "3", "1", "1", "0", "17 min"],
+        ["reports", "4", "0", "0", "0", "0", "17 min", "for 2 h"],
+    ]
+    # Numbers are flush right, beneath the ends of their names.
+    assert shown[2].index("1") == shown[0].index("waiting") + len("waiting") - 1
+
+
+def test_queues_as_json(database: str, publish: Publish, sql: Sql) -> None:
+    publish("mail")
+    sql("UPDATE kombu_queue SET paused_at = '2030-01-01 00:00Z' WHERE name = 'mail'")
+    sql("UPDATE kombu_message SET enqueued_at = now() - interval '1 hour'")
+    _, mail = read(database, "queues")
+    age = mail.pop("age")
+    assert 3600 < age < 3660
+    assert mail == {
+        "name": "mail", "waiting": 1, "delayed": 0, "claimed": 0, "dead": 0, "consumers": 0,
+        "paused_at": "2030-01-01T00:00:00Z", "auto_delete": False, "owner": None,
+    }  # fmt: skip
+
+
+def test_internal_queues_are_hidden(database: str, channel: Any, sql: Sql) -> None:
+    sql("DELETE FROM kombu_queue")
+    Queue("w@h.celery.pidbox", Exchange("pidbox", "fanout"), auto_delete=True)(channel).declare()
+    channel.queue_declare("answers", exclusive=True, auto_delete=False)
+    assert run(database, "queues").stdout == (
+        "There are no queues but internal ones, which --all shows.\n"
+    )
+    assert read(database, "queues") == []
+    Queue("mail")(channel).declare()
+    assert [row["name"] for row in read(database, "queues")] == ["mail"]
+    rows = {row["name"]: row for row in read(database, "queues", "--all")}
+    assert set(rows) == {"answers", "mail", "w@h.celery.pidbox"}
+    assert rows["w@h.celery.pidbox"]["auto_delete"]
+    assert rows["answers"]["owner"] is not None
+
+
+def test_only_consumers_that_live_are_counted(database: str, channel: Any, sql: Sql) -> None:
+    channel.basic_consume("celery", False, print, "tag")
+    assert read(database, "queues")[0]["consumers"] == 1
+    [(owner,)] = sql("SELECT id FROM pgbeat.consumers")
+    # Its session's lock is not what keeps one with a lease alive.
+    sql("UPDATE pgbeat.consumers SET lease_until = now() - interval '1 second'")
+    assert sql("SELECT consumer_id FROM kombu_queue_consumer") == [(owner,)]
+    assert read(database, "queues")[0]["consumers"] == 0
+
+
+def test_no_queues(database: str, sql: Sql) -> None:
+    sql("DELETE FROM kombu_queue")
+    assert run(database, "queues").stdout == (
+        "There are no queues yet; `celery -A APP worker` makes those that it consumes from.\n"
+    )
+    assert read(database, "queues") == []
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["queues"], ["queues", "--json"], ["queues", "pause", "q"], ["queues", "resume", "q"],
+        ["queues", "purge", "q"], ["dead", "list"], ["dead", "requeue", "1"],
+        ["dead", "drop", "--all"],
+    ],
+)  # fmt: skip
+def test_where_the_brokers_tables_are_missing(empty_database: str, command: list[str]) -> None:
+    migrate.upgrade(postgres_url(empty_database))
+    said = refused(run(empty_database, *command), 1)
+    assert said.startswith("the broker's tables are not in database 'pgbeat_")
+    assert said.endswith(
+        ": the broker is elsewhere, its tables have names of their own (give the app with -A APP), "
+        "or nobody used it yet (`pgbeat -A APP migrate` makes them)"
+    )
+
+
+def test_the_tables_of_an_app(database: str, app: Celery, sql: Sql) -> None:
+    app.conf.broker_transport_options = {
+        "queue_tablename": "Own queues", "message_tablename": "Own messages",
+    }  # fmt: skip
+    said = refused(run_with(app, "queues"), 1)
+    assert said.endswith(" yet; `pgbeat -A APP migrate` makes them")
+    sql("""SELECT pgbeat.adopt_broker('Own queues', 'Own messages')""")
+    app.send_task("tests.add", queue="mine")
+    assert [cells(text)[:2] for text in run_with(app, "queues").stdout.splitlines()[1:]] == [
+        ["mine", "1"]
+    ]
+    assert run_with(app, "queues", "purge", "mine", "--yes").stdout == (
+        "Deleted 1 message from queue 'mine'.\n"
+    )
+    sql("INSERT INTO kombu_queue (name) VALUES ('other')")
+    assert refused(run_with(app, "queues", "pause", "other"), 1) == (
+        "there is no queue 'other'; `pgbeat queues` lists them"
+    )
+
+
+def test_an_app_whose_broker_is_elsewhere(database: str, app: Celery) -> None:
+    app.conf.broker_url = "redis://u:secret@nowhere.invalid"
+    app.conf.pgbeat_url = database
+    said = refused(run_with(app, "queues"), 1)
+    assert said.startswith("the app's broker is not database 'pgbeat_")
+    assert said.endswith(", and its queues are not here; --url names another database")
+
+
+def test_the_stock_transport_tells_less(app: Celery, database: str) -> None:
+    assert run_with(app, "queues").stderr == ""
+    assert run_with(app, "queues", "pause", "celery").stderr == ""
+    app.conf.broker_url = f"sqla+{sqlalchemy_url(database)}"
+    assert run_with(app, "queues").stderr == (
+        "Note: consumers and claims on the stock transport (sqla+) are not seen.\n"
+    )
+    assert run_with(app, "queues", "pause", "celery").stderr == (
+        "Note: workers on the stock transport (sqla+) go on all the same.\n"
+    )
+
+
+def test_pause_and_resume(database: str, publish: Publish, channel: Any, sql: Sql) -> None:
+    publish("mail")
+    assert run(database, "queues", "pause", "mail").stdout == "Paused queue 'mail'.\n"
+    [(since,)] = sql("SELECT paused_at FROM kombu_queue WHERE name = 'mail'")
+    assert channel.basic_get("mail") is None
+    again = run(database, "queues", "pause", "mail").stdout
+    assert re.fullmatch(
+        r"Queue 'mail' is paused already, since \d{4}-\d\d-\d\d [\d:]+ UTC, [\d.]+ s ago.\n", again
+    )
+    assert sql("SELECT paused_at FROM kombu_queue WHERE name = 'mail'") == [(since,)]
+    assert run(database, "queues", "resume", "mail").stdout == "Resumed queue 'mail'.\n"
+    assert channel.basic_get("mail") is not None
+    assert run(database, "queues", "resume", "mail").stdout == "Queue 'mail' is not paused.\n"
+    assert run(database, "queues", "pause", "mail").stderr == (
+        "Note: the work on 1 message, claimed before, goes on.\n"
+    )
+
+
+def test_a_consumer_that_waits_hears_of_the_resumption(
+    database: str, app: Celery, publish: Publish
+) -> None:
+    publish("mail")
+    app.conf.broker_transport_options = {"polling_interval": 3600}
+    got: list[Any] = []
+    run(database, "queues", "pause", "mail")
+    with app.connection_for_read() as connection:
+        consumer = connection.Consumer([Queue("mail")], on_message=got.append)
+        with consumer:
+            with pytest.raises(TimeoutError):
+                connection.drain_events(timeout=1)
+            run(database, "queues", "resume", "mail")
+            connection.drain_events(timeout=10)
+            assert len(got) == 1
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "purge"])
+def test_a_queue_that_is_not_there(database: str, command: str) -> None:
+    assert refused(run(database, "queues", command, "celry"), 1) == (
+        "there is no queue 'celry'; did you mean 'celery'?"
+    )
+    assert refused(run(database, "queues", command, "x\ny"), 1) == (
+        "there is no queue 'x\\ny'; `pgbeat queues` lists them"
+    )
+
+
+def test_purge(database: str, publish: Publish, channel: Any, sql: Sql) -> None:
+    for _ in range(3):
+        publish("mail")
+    publish("mail", countdown=3600)
+    publish("other")
+    channel.basic_get("mail")
+    note = "Note: 1 message claimed by consumers can't be deleted from here.\n"
+    tried = run(database, "queues", "purge", "mail", "--dry-run")
+    assert tried.stdout == "Would delete 3 messages from queue 'mail', 1 of them delayed.\n"
+    assert tried.stderr == note
+    asked = run(database, "queues", "purge", "mail", input="n\n")
+    assert asked.stdout == (
+        "Delete 3 messages from queue 'mail', 1 of them delayed? [y/N]: n\nNothing is deleted.\n"
+    )
+    assert waiting(sql) == {"mail": 2, "other": 1}
+    purged = run(database, "queues", "purge", "mail", input="y\n")
+    assert purged.stdout.endswith("[y/N]: y\nDeleted 3 messages from queue 'mail'.\n")
+    assert purged.stderr == note
+    assert waiting(sql) == {"other": 1}
+    assert sql("SELECT claimed_by IS NOT NULL FROM kombu_message ORDER BY visible") == [
+        (True,),
+        (False,),
+    ]
+    again = run(database, "queues", "purge", "mail")
+    assert (again.exit_code, again.stdout) == (0, "No message waits in queue 'mail'.\n")
+    assert run(database, "queues", "purge", "other", "--yes").stdout == (
+        "Deleted 1 message from queue 'other'.\n"
+    )
+
+
+def test_a_queue_that_somebody_holds(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgbeat.cli.target._PATIENCE", "50")
+    with psycopg.connect(database) as other:
+        other.execute("UPDATE kombu_queue SET used_at = now()")
+        said = refused(run(database, "queues", "pause", "celery"), 1)
+    assert said == "somebody else is changing that and isn't done yet; try again"
+
+
+def test_commands_of_commands(database: str) -> None:
+    assert refused(run(database, "queues", "pasue", "x")) == (
+        "there is no command 'pasue'; did you mean 'pause'?"
+    )
+    assert refused(run(database, "dead", "frobnicate")) == (
+        "there is no command 'frobnicate'; see --help for those there are"
+    )
+    assert refused(run(None, "queues", "pause", "x", "--url", "y")).endswith(
+        "program --url … queues pause"
+    )
+    assert refused(run(database, "queues", "--json", "pause", "celery")) == (
+        "--all and --json don't go with 'pause'"
+    )
+    assert "requeue" in run(database, "dead").stdout
+
+
+# -- dead letters ------------------------------------------------------------------------------
+
+
+def test_dead_letters(database: str, die: Publish, sql: Sql) -> None:
+    one, two = die("mail"), die("reports")
+    sql("UPDATE kombu_message_dead SET died_at = now() - interval '2 days' WHERE queue = 'mail'")
+    newer, older = dead(sql, "reports"), dead(sql, "mail")
+    header, *lines = run(database, "dead", "list").stdout.splitlines()
+    assert cells(header) == ["id", "queue", "task", "task id", "reason", "deliveries", "died"]
+    found = [cells(text) for text in lines]
+    assert found == [
+        [str(newer[0]), "reports", "tests.add", two, "rejected", "1", found[0][-1]],
+        [str(older[0]), "mail", "tests.add", one, "rejected", "1", "2 d ago"],
+    ]
+    assert re.fullmatch(r"[\d.]+ s ago", found[0][-1])
+
+
+def test_dead_letters_as_json(database: str, die: Publish, sql: Sql) -> None:
+    task_id = die("mail")
+    [row] = read(database, "dead", "list")
+    [(died_at,)] = sql("SELECT died_at FROM kombu_message_dead")
+    assert datetime.fromisoformat(row.pop("died_at")) == died_at
+    assert row == {
+        "id": dead(sql)[0], "queue": "mail", "task": "tests.add", "task_id": task_id,
+        "reason": "rejected", "deliveries": 1,
+    }  # fmt: skip
+
+
+def test_some_dead_letters(database: str, die: Publish, sql: Sql) -> None:
+    for queue in ("mail", "mail", "mail", "reports"):
+        die(queue)
+    assert [row["queue"] for row in read(database, "dead", "list", "--queue", "reports")] == [
+        "reports"
+    ]
+    first = run(database, "dead", "list", "--limit", "2", "--queue", "mail")
+    assert [int(cells(text)[0]) for text in first.stdout.splitlines()[1:]] == dead(sql)[2:0:-1]
+    assert first.stderr == "Note: there are more than these 2; --limit shows them.\n"
+    all_of_them = run(database, "dead", "list", "--limit", "3", "--queue", "mail")
+    assert (len(all_of_them.stdout.splitlines()), all_of_them.stderr) == (4, "")
+
+
+def test_no_dead_letters(database: str, die: Publish, sql: Sql) -> None:
+    assert run(database, "dead", "list").stdout == "There are no dead letters.\n"
+    assert run(database, "dead", "list", "--queue", "celery").stdout == (
+        "There are no dead letters of queue 'celery'.\n"
+    )
+    assert read(database, "dead", "list") == []
+    for command in ("list", "requeue", "drop"):
+        assert refused(run(database, "dead", command, "--queue", "celry"), 1) == (
+            "there is no queue 'celry'; did you mean 'celery'?"
+        )
+    die("gone")
+    sql("DELETE FROM kombu_queue WHERE name = 'gone'")
+    assert len(read(database, "dead", "list", "--queue", "gone")) == 1
+
+
+@pytest.mark.parametrize(
+    "payload", ["", "[]", "{}", '{"headers": null}', '{"headers": {"task": 5, "id": {}}}']
+)
+def test_a_dead_letter_that_is_none_of_celerys(database: str, sql: Sql, payload: str) -> None:
+    sql(
+        "INSERT INTO kombu_message_dead (id, queue, payload, priority, deliveries, reason) "
+        "VALUES (1, 'mail', %s, 0, 3, E'a\\n\\033[31mb')",
+        payload,
+    )
+    assert [row["task"] for row in read(database, "dead", "list")] == [None]
+    shown = run(database, "dead", "list").stdout.splitlines()[1]
+    assert cells(shown)[:5] == ["1", "mail", "unknown", "a \N{REPLACEMENT CHARACTER}[31mb", "3"]
+
+
+def test_in_a_narrow_terminal_lines_are_stacked(database: str, die: Publish, sql: Sql) -> None:
+    task_id = die("mail")
+    reason = "delivered 20 times, the last time to a consumer that died"
+    sql("UPDATE kombu_message_dead SET reason = %s", reason)
+    shown = in_terminal(80, database, "dead", "list")
+    assert cells(shown[0]) == ["id", "queue", "task, its id, and the reason", "deliveries", "died"]
+    assert cells(shown[1])[:4] == [str(dead(sql)[0]), "mail", "tests.add", "1"]
+    assert shown[2].strip() == task_id
+    assert " ".join(text.strip() for text in shown[3:]) == reason
+    assert len(in_terminal(170, database, "dead", "list")) == 2
+
+
+def test_in_a_narrow_terminal_only_a_queues_name_gives_way(database: str, sql: Sql) -> None:
+    name = "worker@some.host.example.com.celery.pidbox"
+    sql("INSERT INTO kombu_queue (name) VALUES (%s)", name)
+    header, _, *lines = in_terminal(80, database, "queues")
+    assert cells(header)[-2:] == ["oldest", "paused"]
+    assert "".join(text[: header.index("waiting")].strip() for text in lines) == name
+
+
+def in_terminal(columns: int, database: str, *arguments: str) -> list[str]:
+    """The lines that a command prints to a terminal of so many columns, without their colours."""
+    ours, its = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", "from pgbeat.cli import main; main()", *arguments],
+        stdin=subprocess.DEVNULL, stdout=its, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PGBEAT_URL": database, "COLUMNS": str(columns), "TERM": "xterm"},
+    ) as process:  # fmt: skip
+        os.close(its)
+        printed = b""
+        try:
+            while block := os.read(ours, 4096):
+                printed += block
+        except OSError:  # the other side is closed
+            pass
+        finally:
+            os.close(ours)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 0, said
+    lines = re.sub(r"\x1b\[[\d;]*m", "", printed.decode()).splitlines()
+    assert all(len(text) <= columns for text in lines)
+    return lines
+
+
+# -- requeue -----------------------------------------------------------------------------------
+
+
+def test_requeue(database: str, die: Publish, channel: Any, sql: Sql) -> None:
+    tasks = [die("mail") for _ in range(3)]
+    sql("UPDATE kombu_message_dead SET deliveries = 20")
+    one, two, three = dead(sql)
+    put_back = run(database, "dead", "requeue", str(two), str(one), str(two))
+    assert put_back.stdout == "Put back 2 dead letters (of 'mail').\n"
+    assert dead(sql) == [three]
+    assert sql("SELECT deliveries FROM kombu_message") == [(0,), (0,)]
+    got = [channel.basic_get("mail") for _ in range(2)]
+    assert [message.headers["id"] for message in got] == tasks[:2]
+    assert all(message.delivery_info["redelivered"] for message in got)
+
+
+def test_requeue_by_queue_and_all(database: str, die: Publish, sql: Sql) -> None:
+    for queue in ("mail", "mail", "reports", "reports", "reports"):
+        die(queue)
+    tried = run(database, "dead", "requeue", "--queue", "mail", "--dry-run")
+    assert tried.stdout == "Would put back 2 dead letters (of 'mail').\n"
+    assert (len(dead(sql)), waiting(sql)) == (5, {})
+    tried = run(database, "dead", "requeue", "--all", "--dry-run")
+    assert tried.stdout == "Would put back 5 dead letters (3 of 'reports', 2 of 'mail').\n"
+    assert (len(dead(sql)), waiting(sql)) == (5, {})
+    run(database, "dead", "requeue", "--queue", "mail")
+    assert (len(dead(sql)), waiting(sql)) == (3, {"mail": 2})
+    run(database, "dead", "requeue", "--all")
+    assert (dead(sql), waiting(sql)) == ([], {"mail": 2, "reports": 3})
+    again = run(database, "dead", "requeue", "--all")
+    assert (again.exit_code, again.stdout) == (0, "There are no dead letters.\n")
+    assert run(database, "dead", "requeue", "--queue", "mail").stdout == (
+        "There are no dead letters of queue 'mail'.\n"
+    )
+
+
+def test_requeue_makes_a_queue_that_was_deleted(database: str, die: Publish, sql: Sql) -> None:
+    die("mail")
+    sql("DELETE FROM kombu_queue WHERE name = 'mail'")
+    assert run(database, "dead", "requeue", "--queue", "mail").exit_code == 0
+    assert (dead(sql), waiting(sql)) == ([], {"mail": 1})
+
+
+def test_requeue_of_what_is_of_no_queue(database: str, die: Publish, sql: Sql) -> None:
+    die("mail")
+    die("mail")
+    one, two = dead(sql)
+    sql("UPDATE kombu_message_dead SET queue = '' WHERE id = %s", one)
+    note = "Note: 1 dead letter can't be put back: the queue was deleted before.\n"
+    put_back = run(database, "dead", "requeue", str(one), str(two))
+    assert (put_back.stdout, put_back.stderr) == ("Put back 1 dead letter (of 'mail').\n", note)
+    assert (dead(sql), waiting(sql)) == ([one], {"mail": 1})
+    again = run(database, "dead", "requeue", "--all")
+    assert (again.stdout, again.stderr) == ("", note)
+    assert sql("SELECT name FROM kombu_queue WHERE name = ''") == []
+
+
+@pytest.mark.parametrize("command", [["requeue"], ["drop", "--yes"]])
+def test_ids_that_are_not_there(database: str, die: Publish, sql: Sql, command: list[str]) -> None:
+    die("mail")
+    [one] = dead(sql)
+    hint = "nothing is changed, `pgbeat dead list` shows those there are"
+    assert refused(run(database, "dead", *command, str(one), "99"), 1) == (
+        f"there is no dead letter 99; {hint}"
+    )
+    assert refused(run(database, "dead", *command, "98", str(one), "99"), 1) == (
+        f"there are no dead letters 98, 99; {hint}"
+    )
+    many = [str(id) for id in range(90, 110)]
+    assert refused(run(database, "dead", *command, *many), 1).startswith(
+        "there are no dead letters 90, 91, 92, 93, 94, 95, 96, 97, 98, 99, …; "
+    )
+    assert refused(run(database, "dead", *command, str(one), "--queue", "celery"), 1) == (
+        f"there is no dead letter {one} of queue 'celery'; {hint}"
+    )
+    assert (dead(sql), waiting(sql)) == ([one], {})
+
+
+@pytest.mark.parametrize("command", ["requeue", "drop"])
+def test_which_dead_letters(database: str, die: Publish, sql: Sql, command: str) -> None:
+    die("mail")
+    options = "--queue" if command == "requeue" else "--queue, --older-than"
+    assert refused(run(database, "dead", command)) == (
+        f"which dead letters? Give their ids, {options} or --all"
+    )
+    assert refused(run(database, "dead", command, "1", "--all")) == (
+        "ids and --all exclude each other"
+    )
+    assert "'x' is not a valid integer" in refused(run(database, "dead", command, "x"))
+    assert refused(run(database, "dead", command, "0")).startswith("Invalid value for '[ID]...': 0")
+    assert (len(dead(sql)), waiting(sql)) == (1, {})
+
+
+# -- drop --------------------------------------------------------------------------------------
+
+
+def test_drop(database: str, die: Publish, sql: Sql) -> None:
+    for queue in ("mail", "mail", "mail", "reports"):
+        die(queue)
+    one, two, three, four = dead(sql)
+    tried = run(database, "dead", "drop", "--all", "--dry-run")
+    assert tried.stdout == "Would drop 4 dead letters (3 of 'mail', 1 of 'reports').\n"
+    asked = run(database, "dead", "drop", str(one), input="n\n")
+    assert asked.stdout == "Drop 1 dead letter (of 'mail')? [y/N]: n\nNothing is dropped.\n"
+    assert dead(sql) == [one, two, three, four]
+    asked = run(database, "dead", "drop", str(one), input="y\n")
+    assert asked.stdout.endswith("[y/N]: y\nDropped 1 dead letter.\n")
+    assert dead(sql) == [two, three, four]
+    assert run(database, "dead", "drop", "--queue", "mail", "--yes").stdout == (
+        "Dropped 2 dead letters.\n"
+    )
+    assert dead(sql) == [four]
+    assert run(database, "dead", "drop", "--all", "--yes").stdout == "Dropped 1 dead letter.\n"
+    assert (dead(sql), waiting(sql)) == ([], {})
+    again = run(database, "dead", "drop", "--all")
+    assert (again.exit_code, again.stdout) == (0, "There are no dead letters.\n")
+
+
+def test_drop_what_is_old(database: str, die: Publish, sql: Sql) -> None:
+    for queue in ("mail", "reports", "mail"):
+        die(queue)
+    one, two, three = dead(sql)
+    sql("UPDATE kombu_message_dead SET died_at = now() - interval '8 days' WHERE id <> %s", three)
+    old = ("--older-than", "7d")
+    assert run(database, "dead", "drop", "--older-than", "9 days").stdout == (
+        "There are no dead letters older than 9 d.\n"
+    )
+    assert refused(run(database, "dead", "drop", str(one), str(three), *old), 1).startswith(
+        f"there is no dead letter {three} older than 7 d; nothing is changed"
+    )
+    tried = run(database, "dead", "drop", *old, "--dry-run").stdout
+    assert tried == "Would drop 2 dead letters (1 of 'mail', 1 of 'reports').\n"
+    run(database, "dead", "drop", "--queue", "mail", *old, "--yes")
+    assert dead(sql) == [two, three]
+    run(database, "dead", "drop", *old, "--yes")
+    assert dead(sql) == [three]
+    assert "months and years have no fixed length" in refused(
+        run(database, "dead", "drop", "--older-than", "1 month")
+    )
+
+
+def test_drop_deletes_what_was_asked_about(
+    database: str, die: Publish, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    die("mail")
+
+    def confirm(question: str, **options: Any) -> bool:
+        assert question == "Drop 1 dead letter (of 'mail')?"
+        die("mail")
+        return True
+
+    monkeypatch.setattr("click.confirm", confirm)
+    assert run(database, "dead", "drop", "--all").stdout == "Dropped 1 dead letter.\n"
+    assert len(dead(sql)) == 1
+
+
+def test_as_a_command_of_celerys(app: Celery, die: Publish, sql: Sql) -> None:
+    die("mail")
+    assert len(run_with(app, "dead", "list").stdout.splitlines()) == 2
+    assert run_with(app, "dead", "requeue", "--all").stdout == (
+        "Put back 1 dead letter (of 'mail').\n"
+    )
+    assert waiting(sql) == {"mail": 1}

@@ -1,0 +1,359 @@
+"""`pgbeat trigger` and `history`: a schedule decided now, and what was decided before."""
+
+import getpass
+import json
+import os
+from collections.abc import Callable
+from datetime import datetime
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from celery import Celery
+
+from pgbeat import Context, Launcher, Skip, launcher
+from pgbeat.scheduler import Scheduler
+from tests.support.command_line import Sql, read, refused, run, run_with
+
+Beat = Callable[..., Scheduler]
+
+
+def add(sql: Sql, name: str = "s", /, **values: object) -> None:
+    """A schedule that is due in an hour, launching `tests.add` unless told otherwise."""
+    values = {"task": "tests.add", "every": "1 hour", **values}
+    marks = ", ".join(["%s"] * len(values))
+    sql(
+        f"INSERT INTO pgbeat.schedules (name, next_run, {', '.join(values)}) "
+        f"VALUES (%s, now() + interval '1 hour', {marks})",
+        name,
+        *values.values(),
+    )
+
+
+# -- trigger -----------------------------------------------------------------------------------
+
+
+def test_launched(app: Celery, sql: Sql) -> None:
+    add(sql, kwargs='{"x": 40}', retry_count=3)
+    before = sql("SELECT next_run, every FROM pgbeat.schedules")
+    shown = run_with(app, "trigger", "s")
+    [(job_id, source, creator, state)] = sql(
+        "SELECT id, job_source, created_by, state FROM pgbeat.jobs"
+    )
+    assert (shown.exit_code, shown.stdout) == (0, f"launched: job {job_id}\n")
+    assert (source, creator, state) == ("user_cli", f"user:{getpass.getuser()}", "pending")
+    assert sql("SELECT outcome, trigger, job_id FROM pgbeat.ticks") == [
+        ("launched", "manual", job_id)
+    ]
+    [(payload,)] = sql("SELECT payload FROM kombu_message")
+    assert json.loads(payload)["headers"]["id"] == str(job_id)
+    # The timetable goes on as before; a launch ends the failures.
+    assert sql("SELECT next_run, every FROM pgbeat.schedules") == before
+    assert sql("SELECT retry_count, last_success = last_run FROM pgbeat.schedules") == [(0, True)]
+
+
+def test_skipped(app: Celery, sql: Sql) -> None:
+    add(sql, condition_sql="SELECT false", retry_count=3)
+    shown = run_with(app, "trigger", "s")
+    assert (shown.exit_code, shown.stdout) == (3, "skipped: condition_sql is false\n")
+    assert sql("SELECT retry_count FROM pgbeat.schedules") == [(3,)]
+    assert sql("SELECT outcome, trigger FROM pgbeat.ticks") == [("skipped", "manual")]
+
+
+def test_failed(app: Celery, sql: Sql) -> None:
+    add(sql, condition_sql="SELECT 1/0", retry_count=4)
+    shown = run_with(app, "trigger", "s")
+    assert (shown.exit_code, shown.stdout) == (1, "failed: DivisionByZero: division by zero\n")
+    # A person's attempt is no failure in a row: the fifth would have disabled it.
+    assert sql("SELECT retry_count, enabled FROM pgbeat.schedules") == [(4, True)]
+
+
+def test_as_json(app: Celery, sql: Sql) -> None:
+    add(sql, condition_sql="SELECT false")
+    shown = run_with(app, "trigger", "s", "--json")
+    assert shown.exit_code == 3
+    tick = json.loads(shown.stdout)
+    assert datetime.fromisoformat(tick.pop("due_at")).tzinfo is not None
+    assert tick.pop("schedule_id") > 0
+    assert tick == {
+        "schedule": "s", "trigger": "manual", "outcome": "skipped", "error": None,
+        "reason": "condition_sql is false", "job_id": None, "missed": 0, "note": None,
+        "job_ids": [],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("state", [{"enabled": False}, {"paused_at": "2030-01-01Z"}])
+def test_out_of_service(app: Celery, sql: Sql, state: dict[str, object]) -> None:
+    add(sql, **state)
+    assert run_with(app, "trigger", "s").exit_code == 0
+    assert sql("SELECT enabled, paused_at IS NOT NULL FROM pgbeat.schedules") == [
+        (state.get("enabled", True), "paused_at" in state)
+    ]
+
+
+def test_not_there(database: str, app: Celery, sql: Sql) -> None:
+    add(sql)
+    said = refused(run_with(app, "trigger", "S"), 1)
+    assert said.startswith("there is no schedule 'S'")
+    said = refused(run(database, "trigger", "s"))
+    assert said == "a trigger needs the app, whose launchers and tasks it runs; give it with -A APP"
+
+
+def test_an_unknown_task(app: Celery, sql: Sql) -> None:
+    add(sql, task="tests.ad")
+    shown = run_with(app, "trigger", "s")
+    assert shown.exit_code == 1
+    assert shown.stdout.startswith(
+        "failed: task 'tests.ad' is not registered; did you mean 'tests.add'?"
+    )
+
+
+def test_what_stays_in_code(app: Celery, sql: Sql) -> None:
+    app.conf.beat_schedule = {
+        "c": {"task": "tests.add", "schedule": 60, "kwargs": {"x": 5, "y": frozenset({1})}},
+    }
+    app.conf.task_serializer = "pickle"
+    add(sql, "c", source="code", args=None)
+    assert run_with(app, "trigger", "c").exit_code == 0
+    [(payload,)] = sql("SELECT payload FROM kombu_message")
+    assert json.loads(payload)["content-type"] == "application/x-python-serialize"
+
+
+def test_a_broker_elsewhere(database: str, app: Celery, sql: Sql) -> None:
+    app.conf.broker_url = "memory://"
+    app.conf.pgbeat_url = database
+    add(sql, queue="elsewhere")
+    shown = run_with(app, "trigger", "s")
+    assert shown.exit_code == 0, shown.output
+    [(job_id,)] = sql("SELECT job_id FROM pgbeat.ticks")
+    with app.connection_for_read() as broker, broker.SimpleQueue("elsewhere") as queue:
+        message = queue.get(block=False)
+        assert message.headers["id"] == str(job_id)
+        message.ack()
+
+
+@pytest.mark.slow
+def test_a_broker_that_is_away(database: str, app: Celery, sql: Sql) -> None:
+    app.conf.broker_url = "amqp://127.0.0.1:1//"
+    app.conf.pgbeat_url = database
+    app.conf.task_publish_retry = False
+    add(sql)
+    shown = run_with(app, "trigger", "s")
+    assert (shown.exit_code, shown.stdout[:8]) == (1, "failed: ")
+    assert "Connection refused" in shown.stdout
+
+
+def test_a_launcher_that_hangs(app: Celery, sql: Sql) -> None:
+    reading, writing = os.pipe()
+
+    @launcher("hanging")
+    class Hanging(Launcher):
+        task = "tests.add"
+
+        def check_conditions(self, ctx: Context) -> bool:
+            return not os.read(reading, 1)
+
+    app.conf.pgbeat_condition_timeout = 0.1
+    add(sql, launcher="hanging")
+    shown = run_with(app, "trigger", "s")
+    os.write(writing, b"x")
+    assert (shown.exit_code, shown.stdout) == (
+        1, "failed: the condition took longer than 0.1 s (pgbeat_condition_timeout)\n",
+    )  # fmt: skip
+
+
+class Meddling(Launcher):
+    """Its condition is slow enough for somebody to change the row meanwhile, `times` times."""
+
+    task = "tests.add"
+    database: str
+    times: int
+    asked: int
+
+    def check_conditions(self, ctx: Context) -> bool | Skip:
+        type(self).asked += 1
+        if self.asked <= self.times:
+            with psycopg.connect(self.database) as other:
+                other.execute("UPDATE pgbeat.schedules SET kwargs = '{\"x\": 9}'")
+        return True
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_row_that_changes_meanwhile(
+    app: Celery, database: str, sql: Sql, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgbeat.launchers._registry", {"Meddling": Meddling})
+    Meddling.database, Meddling.times, Meddling.asked = database, times, 0
+    add(sql, launcher="Meddling")
+    shown = run_with(app, "trigger", "s")
+    assert Meddling.asked == 2
+    if times == 1:
+        assert shown.exit_code == 0
+        # It was decided anew, with what the row says now.
+        assert sql("SELECT kwargs FROM pgbeat.jobs") == [({"x": 9},)]
+    else:
+        said = refused(shown, 1)
+        assert said == "schedule 's' changed while it was being decided; try again"
+        assert sql("SELECT count(*) FROM pgbeat.ticks") == [(0,)]
+
+
+def test_the_beats_own_tick_is_not_lost(app: Celery, beat: Beat, sql: Sql) -> None:
+    add(sql)
+    sql("UPDATE pgbeat.schedules SET next_run = now() - interval '1 second'")
+    assert run_with(app, "trigger", "s").exit_code == 0
+    assert beat().run_due() == 1
+    assert sql("SELECT trigger FROM pgbeat.ticks ORDER BY id") == [("manual",), ("timetable",)]
+    assert sql("SELECT count(*) FROM kombu_message") == [(2,)]
+
+
+# -- history -----------------------------------------------------------------------------------
+
+JOB = UUID("a9f3548e-aea4-5160-b886-692061c99fec")
+
+
+@pytest.fixture
+def ticks(sql: Sql) -> None:
+    """A schedule with a launched, a skipped, a failed and a pending tick, oldest first."""
+    add(sql)
+    for minute, outcome, column, value in (
+        (1, "launched", "job_id", str(JOB)),
+        (2, "skipped", "reason", "no work"),
+        (3, "failed", "error", "E: too\nbad"),
+        (4, "launched", "job_id", str(JOB).replace("a9f3", "b9f3")),
+    ):
+        sql(
+            "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, decided_at, outcome, "
+            f"{column}) SELECT id, name, %s, %s, %s, %s FROM pgbeat.schedules",
+            f"2026-01-01 00:0{minute}Z", f"2026-01-01 00:0{minute}Z", outcome, value,
+        )  # fmt: skip
+    for job, state, error in ((str(JOB), "failed", "ValueError: x"), (None, "pending", None)):
+        sql(
+            "INSERT INTO pgbeat.jobs (id, task, state, error, finished_at, job_source, "
+            "created_by, is_system_job, schedule_id) SELECT %s, 't', %s, %s, "
+            "CASE WHEN %s = 'failed' THEN '2026-01-01Z'::timestamptz END, 'system', 'x', true, id "
+            "FROM pgbeat.schedules",
+            job or str(JOB).replace("a9f3", "b9f3"), state, error, state,
+        )  # fmt: skip
+
+
+@pytest.mark.usefixtures("ticks")
+def test_history(database: str) -> None:
+    shown = run(database, "history", "s")
+    lines = [" ".join(text.split()) for text in shown.stdout.splitlines()]
+    assert lines == [
+        "due (UTC) outcome trigger why job how it ended",
+        f"2026-01-01 00:04:00 launched timetable {str(JOB).replace('a9f3', 'b9f3')} pending",
+        "2026-01-01 00:03:00 failed timetable E: too bad",
+        "2026-01-01 00:02:00 skipped timetable no work",
+        f"2026-01-01 00:01:00 launched timetable {JOB} failed: ValueError: x",
+        "",
+        "4 ticks: 2 launched, 1 skipped, 1 failed; of its jobs 0 completed, 1 failed; "
+        "success rate 0% (skips aside)",
+    ]
+    assert shown.stderr == (
+        "Note: 1 of the jobs seem pending: no worker took them, or it doesn't track "
+        "(pgbeat_track; --results asks the result backend).\n"
+    )
+
+
+@pytest.mark.usefixtures("ticks")
+def test_history_tells_what_a_tick_accounts_for(database: str, sql: Sql) -> None:
+    note = "3 due times before it, since then, missed (catch_up latest)"
+    sql("UPDATE pgbeat.ticks SET missed = 3, note = %s, trigger = 'after'", note)
+    lines = [" ".join(text.split()) for text in run(database, "history", "s").stdout.splitlines()]
+    assert lines[2:5] == [
+        f"2026-01-01 00:03:00 failed after E: too bad; {note}",
+        f"2026-01-01 00:02:00 skipped after no work; {note}",
+        f"2026-01-01 00:01:00 launched after {note} {JOB} failed: ValueError: x",
+    ]
+    tick = read(database, "history", "s")["ticks"][0]
+    assert (tick["missed"], tick["note"]) == (3, note)
+
+
+@pytest.mark.usefixtures("ticks")
+def test_history_as_json(database: str) -> None:
+    found = read(database, "history", "s", "--limit", "2")
+    assert found["schedule"] == "s"
+    assert found["stats"] == {
+        "total": 4, "launched": 2, "skipped": 1, "failed": 1,
+        "jobs_completed": 0, "jobs_failed": 1, "success_rate": 0.0,
+    }  # fmt: skip
+    assert [tick["outcome"] for tick in found["ticks"]] == ["launched", "failed"]
+    assert set(found["ticks"][0]) == {
+        "id", "schedule", "trigger", "due_at", "decided_at", "outcome", "reason", "error",
+        "job_id", "missed", "note", "job_state", "job_error", "job_attempt",
+        "job_max_attempts", "job_run_at", "job_lane", "job_dispatched_at", "jobs",
+    }  # fmt: skip
+    assert found["ticks"][1]["due_at"] == "2026-01-01T00:03:00Z"
+
+
+@pytest.mark.usefixtures("ticks")
+def test_history_tells_of_the_last_attempt(database: str, sql: Sql) -> None:
+    again, third = (str(uuid4()) for _ in range(2))
+    for job, of, attempt in ((again, str(JOB), 2), (third, again, 3)):
+        sql(
+            "INSERT INTO pgbeat.jobs (id, retry_of, attempt, max_attempts, task, state, error, "
+            "finished_at, job_source, created_by, is_system_job) "
+            "VALUES (%s, %s, %s, 4, 't', 'failed', %s, now(), 'system', 'x', true)",
+            job, of, attempt, f"E{attempt}",
+        )  # fmt: skip
+        sql("UPDATE pgbeat.jobs SET retried_by = %s WHERE id = %s", job, of)
+
+    def shown() -> str:
+        lines = run(database, "history", "s").stdout.splitlines()
+        return " ".join(lines[4].split()).partition(f"{JOB} ")[2]
+
+    assert shown() == "failed (attempt 3 of 4): E3"
+    # An end is an end: what stands for one that is still to come is another row.
+    sql("DELETE FROM pgbeat.jobs WHERE id = %s", third)
+    sql(
+        "INSERT INTO pgbeat.jobs (id, retry_of, attempt, max_attempts, task, state, run_at, "
+        "job_source, created_by, is_system_job) VALUES (%s, %s, 3, 4, 't', 'scheduled', "
+        "now() + interval '1 hour 5 seconds', 'system', 'x', true)", third, again,
+    )  # fmt: skip
+    assert shown() == "scheduled (attempt 3 of 4, in 1 h): E2"
+    sql("UPDATE pgbeat.jobs SET lane = 'gpu' WHERE state <> 'pending'")
+    sql("UPDATE pgbeat.jobs SET state = 'pending' WHERE id = %s", third)
+    assert shown() == "pending (attempt 3 of 4, in the line of lane gpu): E2"
+    assert "1 of the jobs seem pending" in run(database, "history", "s").stderr  # the other one
+    sql("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() WHERE id = %s", third)
+    assert shown() == "completed (attempt 3 of 4)"
+    tick = read(database, "history", "s")["ticks"][3]
+    assert (tick["job_id"], tick["job_state"], tick["job_error"]) == (str(JOB), "completed", None)
+
+
+@pytest.mark.usefixtures("ticks")
+def test_history_asks_the_result_backend(database: str, app: Celery) -> None:
+    said = refused(run_with(app, "history", "s", "--results"))
+    assert said == "the app has no result backend; set result_backend"
+    app.conf.result_backend = "cache+memory://"
+    app._local.__dict__.pop("backend", None)
+    job = str(JOB).replace("a9f3", "b9f3")
+    app.backend.store_result(job, ValueError("gone"), "FAILURE")
+    shown = run_with(app, "history", "s", "--results", "--json")
+    newest = json.loads(shown.stdout)["ticks"][0]
+    assert (newest["job_state"], newest["job_error"]) == ("failed", "ValueError: gone")
+    assert refused(run(database, "history", "s", "--results")) == (
+        "the result backend is the app's; give it with -A APP"
+    )
+
+
+def test_no_history(database: str, sql: Sql) -> None:
+    add(sql)
+    assert run(database, "history", "s").stdout == (
+        "Schedule 's' has no ticks yet; `pgbeat explain` says why.\n"
+    )
+    assert read(database, "history", "s") == {
+        "schedule": "s",
+        "stats": {
+            "total": 0,
+            "launched": 0,
+            "skipped": 0,
+            "failed": 0,
+            "jobs_completed": 0,
+            "jobs_failed": 0,
+            "success_rate": None,
+        },
+        "ticks": [],
+    }
+    assert refused(run(database, "history", "t"), 1) == "there is no schedule 't'"

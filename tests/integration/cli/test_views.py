@@ -1,0 +1,472 @@
+"""`pgbeat list`, `status`, `next`, and the switches: what they show and do."""
+
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab, solar
+
+from pgbeat.cli.printing import line, span
+from tests.support.command_line import Sql, read, refused, run, run_with
+
+
+@pytest.fixture(autouse=True)
+def rows(sql: Sql) -> None:
+    """Four schedules: one that is due later, one due, one disabled, one paused."""
+    sql(
+        """
+        INSERT INTO pgbeat.schedules (name, task, cron, timezone, next_run, last_run, last_success)
+        VALUES ('later', 'tests.add', '0 2 * * *', 'Europe/Oslo', now() + interval '2 hours',
+                now() - interval '1 day', now() - interval '1 day');
+        """
+    )
+    sql(
+        """
+        INSERT INTO pgbeat.schedules (name, task, every, next_run, last_run, last_failure,
+                                      last_error, retry_count)
+        VALUES ('due', 'tests.add', '15 minutes', now() - interval '90 seconds',
+                now() - interval '3 minutes', now() - interval '3 minutes', 'no luck', 2);
+        """
+    )
+    sql(
+        """
+        INSERT INTO pgbeat.schedules (name, task, every, enabled, disabled_reason, last_run)
+        VALUES ('off', 'tests.add', '1 day', false, 'too noisy', now() - interval '5 seconds')
+        """
+    )
+    sql(
+        """
+        INSERT INTO pgbeat.schedules (name, launcher, every, paused_at)
+        VALUES ('held', 'SomeLauncher', '90 minutes', now() - interval '1 minute')
+        """
+    )
+
+
+def test_list(database: str) -> None:
+    shown = run(database, "list")
+    assert shown.exit_code == 0
+    header, *lines, blank, trouble = shown.stdout.splitlines()
+    assert header.split() == ["schedule", "timetable", "state", "health", "next", "last", "task"]
+    cells = [[cell.strip() for cell in text.split("  ") if cell.strip()] for text in lines]
+    assert cells == [
+        [
+            "due",
+            "every 15 min",
+            "retry 2/5",
+            "late",
+            "due for 1 min 30 s",
+            "failed 3 min ago",
+            "tests.add",
+        ],
+        ["held", "every 1 h 30 min", "paused", "-", "-", "never", "by SomeLauncher"],
+        [
+            "later",
+            "0 2 * * * (Europe/Oslo)",
+            "active",
+            "-",
+            cells[2][4],
+            "launched 1 d ago",
+            "tests.add",
+        ],
+        ["off", "every 1 d", "disabled", "never launched", "-", cells[3][5], "tests.add"],
+    ]
+    assert cells[2][4] in {"in 2 h", "in 1 h 59 min"}
+    assert cells[3][5].startswith("skipped ")
+    assert (blank, trouble[:8]) == ("", "due: has")
+    assert all(text == text.rstrip() for text in shown.stdout.splitlines())
+
+
+def test_list_some(database: str) -> None:
+    assert [row["name"] for row in read(database, "list", "--disabled")] == ["off"]
+    assert [row["name"] for row in read(database, "list", "--enabled")] == ["due", "held", "later"]
+
+
+def test_list_none(database: str, sql: Sql) -> None:
+    sql("DELETE FROM pgbeat.schedules")
+    assert run(database, "list").stdout == (
+        "There are no schedules; `pgbeat add --help` says how to add one.\n"
+    )
+    assert run(database, "list", "--disabled").stdout == "There are no disabled schedules.\n"
+    assert read(database, "list") == []
+
+
+def test_json_has_the_columns(database: str, sql: Sql) -> None:
+    columns = {
+        name
+        for (name,) in sql(
+            "SELECT column_name FROM information_schema.columns "
+            "WHERE table_schema = 'pgbeat' AND table_name = 'schedules'"
+        )
+    }
+    columns.remove("file_definition")  # what a file said is no part of what a schedule is
+    row = read(database, "list")[2]
+    assert set(row) == columns | {"health"}
+    assert row["name"] == "later"
+    assert row["next_run"].endswith("Z")
+    [(moment,)] = sql("SELECT next_run FROM pgbeat.schedules WHERE name = 'later'")
+    assert datetime.fromisoformat(row["next_run"]) == moment
+    assert (row["retry_base"], row["every"]) == (60, None)
+    assert set(read(database, "status", "later")) == columns | {"last_tick", "runs", "health"}
+
+
+def test_status(database: str) -> None:
+    shown = run(database, "status", "due").stdout
+    assert shown.startswith("due (retry 2/5)\n")
+    facts = dict(text.strip().split("  ", 1) for text in shown.splitlines()[1:])
+    assert facts["timetable"].strip() == "every 15 min"
+    assert facts["last error"].strip() == "no luck"
+    assert facts["retries"].strip() == ("2 of 5 used; 1 min doubled each time, 1 h at most")
+    assert "disabled" not in facts
+    assert "disabled   too noisy" in run(database, "status", "off").stdout
+    assert refused(run(database, "status", "dut"), 1) == (
+        "there is no schedule 'dut'; did you mean 'due'?"
+    )
+
+
+def facts(database: str, name: str) -> dict[str, str]:
+    """What `status` says, by its label."""
+    lines = run(database, "status", name).stdout.splitlines()[1:]
+    return {label: " ".join(said.split()) for label, said in (
+        (text[2:].partition("  ")[0].strip(), text[2:].partition("  ")[2]) for text in lines
+    )}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("columns", "said", "listed"),
+    [
+        ({"cron": "0 2 * * *"}, "0 2 * * * (UTC)", "0 2 * * *"),
+        ({"every": "90 minutes"}, "every 1 h 30 min", "every 1 h 30 min"),
+        ({"every": "2 days"}, "every 2 d (UTC)", "every 2 d"),
+        ({"every": "1 day", "timezone": "Europe/Oslo"}, "every 1 d (Europe/Oslo)", None),
+        ({"once_at": "2030-01-01Z"}, "once, 2030-01-01 00:00:00 UTC", None),
+        ({"solar": "dawn_civil 59.91 10.75"}, "dawn civil at 59.91, 10.75", None),
+        ({"rrule": "FREQ=WEEKLY;BYDAY=MO"}, "FREQ=WEEKLY;BYDAY=MO (UTC)", "FREQ=WEEKLY;BYDAY=MO"),
+        ({"after": "due"}, "after due", None),
+        ({"after": "due", "after_outcome": "failed"}, "after due (failed)", None),
+        ({"after": "due", "after_outcome": "finished"}, "after due (however it ends)", None),
+        ({"source": "code"}, "by the app's code", None),
+    ],
+)  # fmt: skip
+def test_timetables(
+    database: str, sql: Sql, columns: dict[str, str], said: str, listed: str | None
+) -> None:
+    sql(
+        f"INSERT INTO pgbeat.schedules (name, task, {', '.join(columns)}) "
+        f"VALUES ('s', 'tests.add', {', '.join(['%s'] * len(columns))})",
+        *columns.values(),
+    )
+    assert facts(database, "s")["timetable"] == said
+    assert f"  {listed or said}  " in run(database, "list").stdout
+
+
+#: What a schedule has no word about that is as they all are.
+USUAL = {"health", 
+    "timetable", "next run", "task", "launcher", "last run", "last failure", "last error",
+    "retries", "source", "created", "changed",
+}  # fmt: skip
+
+
+def test_status_tells_what_is_not_as_usual(database: str, sql: Sql) -> None:
+    assert set(facts(database, "due")) == USUAL
+    sql("INSERT INTO pgbeat.calendars (name, definition) VALUES ('office', '{}')")
+    sql(
+        """
+        UPDATE pgbeat.schedules SET starts_at = '2020-01-01Z', ends_at = '2099-01-01Z',
+               calendar = 'office', jitter = '5 minutes', max_runs = 9, run_count = 4,
+               catch_up = 'all', catch_up_limit = 7, grace = '10 minutes', overlap = 'queue_one',
+               min_interval = '1 hour', retry_factor = 3, probe_after = '6 hours'
+         WHERE name = 'due'
+        """
+    )
+    sql("UPDATE pgbeat.schedules SET next_run = '2090-01-01 00:02Z', due_at = '2090-01-01Z', "
+        "waiting_for = uid WHERE name = 'due'")  # fmt: skip
+    found = facts(database, "due")
+    [(uid,)] = sql("SELECT uid::text FROM pgbeat.schedules WHERE name = 'due'")
+    assert found["window"].startswith("from 2020-01-01 00:00:00 UTC, ")
+    assert " to 2099-01-01 00:00:00 UTC, in " in found["window"]
+    assert found["next run"].endswith("; by its timetable 2090-01-01 00:00:00 UTC")
+    assert {key: found[key] for key in set(found) - USUAL - {"window"}} == {
+        "calendar": "office", "jitter": "up to 5 min", "waits for": f"the end of job {uid}",
+        "launches": "4 of 9", "catch up": "all, 7 at most, 10 min late at most",
+        "overlap": "queue_one", "spacing": "1 h",
+    }  # fmt: skip
+    assert found["retries"] == (
+        "2 of 5 used; 1 min times 3 each time, 1 h at most; disabled, it is tried again after 6 h"
+    )
+    listed = next(text for text in run(database, "list").stdout.splitlines() if "due" in text)
+    assert "  waiting   not launched    after its job  " in listed
+
+
+def test_status_tells_how_its_jobs_are_made_and_fare(database: str, sql: Sql) -> None:
+    assert read(database, "status", "due")["runs"]["total"] == 0
+    sql("""UPDATE pgbeat.schedules SET job = '{"template": "x", "lane": "gpu", "priority": 3,
+           "max_attempts": 1, "retry_base": 90, "retry_cap": "2 hours", "tags": ["a", "b"],
+           "resources": {"gpu": 1, "gb": 0.5}, "unique": true, "unique_for": 60,
+           "requires_approval": true}' WHERE name = 'due'""")
+    assert facts(database, "due")["jobs"] == (
+        "template x, lane gpu, priority 3, no retry, retried after 1 min 30 s, doubled each time, "
+        "2 h at most, tag a, tag b, 0.5 gb, 1 gpu, unique, once in 1 min, with approval"
+    )
+    sql("""UPDATE pgbeat.schedules SET job = '{"unique_key": "k", "max_attempts": 5}'
+            WHERE name = 'due'""")
+    assert facts(database, "due")["jobs"] == "5 attempts, unique as k"
+    sql("""UPDATE pgbeat.schedules SET job = '{"priority": "high"}' WHERE name = 'due'""")
+    assert facts(database, "due")["jobs"] == '{"priority": "high"}'
+    assert read(database, "status", "due")["job"] == {"priority": "high"}
+    for number, (state, ms) in enumerate(
+        [("completed", 1000), ("completed", 3000), ("failed", 9), ("running", None)]
+    ):
+        sql(
+            "INSERT INTO pgbeat.executions (job_id, number, worker, schedule_id, state, "
+            "duration_ms, finished_at) SELECT gen_random_uuid(), %s, 'w', id, %s, %s, "
+            "CASE WHEN %s <> 'running' THEN now() END FROM pgbeat.schedules WHERE name = 'due'",
+            number, state, ms, state,
+        )  # fmt: skip
+    assert facts(database, "due")["runs"] == (
+        "4 runs; 1 running; 1 failed; success rate 67%; 2 s on average, 95% within 2.9 s"
+    )
+    assert read(database, "status", "due")["runs"]["success_rate"] == 2 / 3
+
+
+def test_list_names_the_lane_of_its_jobs(database: str, sql: Sql) -> None:
+    sql("""UPDATE pgbeat.schedules SET job = '{"lane": "gpu"}' WHERE name = 'due'""")
+    listed = next(text for text in run(database, "list").stdout.splitlines() if "due" in text)
+    assert listed.endswith(" in lane gpu")
+
+
+def test_completed_is_not_disabled(database: str, sql: Sql) -> None:
+    sql(
+        "UPDATE pgbeat.schedules SET enabled = false, run_count = 2, "
+        "disabled_reason = 'completed: launched 2 times (max_runs)' WHERE name = 'due'"
+    )
+    found = facts(database, "due")
+    assert found["completed"] == "launched 2 times (max_runs)"
+    assert found["launches"] == "2"
+    assert "disabled" not in found
+    assert run(database, "status", "due").stdout.startswith("due (completed)\n")
+    assert "  completed  " in run(database, "list").stdout
+
+
+def test_what_is_tried_again(database: str, sql: Sql) -> None:
+    sql("UPDATE pgbeat.schedules SET probe_at = now() + interval '60.5 minutes' WHERE name = 'off'")
+    assert facts(database, "off")["tried again"].endswith(" UTC, in 1 h")
+
+
+def test_what_comes_after_another_is_not_new(database: str, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.schedules (name, task, after) VALUES ('s', 'tests.add', 'due')")
+    [listed] = [text for text in run(database, "list").stdout.splitlines() if text.startswith("s ")]
+    assert listed.split() == ["s", "after", "due", "active", "-", "-", "never", "tests.add"]
+    shown = run(database, "next", "s")
+    assert (shown.stdout, shown.stderr) == ("", "Note: it comes after due, whenever that is.\n")
+    assert read(database, "next", "s")["times"] == []
+
+
+def test_another_namespace(database: str, sql: Sql) -> None:
+    sql("UPDATE pgbeat.schedules SET namespace = 'shop' WHERE name = 'due'")
+    assert "due" not in run(database, "list").stdout.split()
+    env = {"PGBEAT_NAMESPACE": "shop"}
+    assert "  namespace     shop\n" in run(database, "status", "due", env=env).stdout
+
+
+def test_what_a_row_says_can_not_move_the_cursor(database: str, sql: Sql) -> None:
+    sql("UPDATE pgbeat.schedules SET last_error = E'a\\nb \\033[31m[bold]c' WHERE name = 'due'")
+    assert "last error    a b \N{REPLACEMENT CHARACTER}[31m[bold]c\n" in (
+        run(database, "status", "due").stdout
+    )
+
+
+# -- next --------------------------------------------------------------------------------------
+
+
+def test_next_in_two_zones(database: str, sql: Sql) -> None:
+    sql("UPDATE pgbeat.schedules SET next_run = '2030-03-29 01:00Z' WHERE name = 'later'")
+    shown = run(database, "next", "later", "-n", "3").stdout.splitlines()
+    assert shown[0].split() == ["Europe/Oslo", "UTC"]
+    # Clocks go forward on the 31st: 02:00 is not there, and the zone's offset is another one.
+    assert [text.rpartition("  ")[0].strip() for text in shown[1:3]] == [
+        "Fri 2030-03-29 02:00:00 CET   Fri 2030-03-29 01:00:00 UTC",
+        "Sat 2030-03-30 02:00:00 CET   Sat 2030-03-30 01:00:00 UTC",
+    ]
+    assert "Sun 2030-03-31 03:00:00 CEST  Sun 2030-03-31 01:00:00 UTC" in shown[3]
+
+
+def test_next_as_json(database: str, sql: Sql) -> None:
+    sql("UPDATE pgbeat.schedules SET next_run = '2030-07-01 00:00Z' WHERE name = 'later'")
+    found = read(database, "next", "later", "-n", "2")
+    assert found == {
+        "schedule": "later",
+        "timezone": "Europe/Oslo",
+        "times": [
+            {
+                "utc": f"2030-07-0{day}T00:00:00Z",
+                "local": f"2030-07-0{day}T02:00:00+02:00",
+                "due_at": f"2030-07-0{day}T00:00:00Z",
+                "skip": None,
+            }
+            for day in (1, 2)
+        ],
+    }
+
+
+def test_next_of_an_interval(database: str) -> None:
+    times = [datetime.fromisoformat(time["utc"]) for time in read(database, "next", "due")["times"]]
+    assert len(times) == 10
+    assert {later - earlier for earlier, later in pairwise(times[1:])} == {timedelta(minutes=15)}
+
+
+def test_next_tells_what_is_skipped(database: str, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.calendars (name, definition) "
+        """VALUES ('office', '{"weekdays": ["sat", "sun"]}')""")  # fmt: skip
+    sql("UPDATE pgbeat.schedules SET calendar = 'office', next_run = '2030-03-29 01:00Z' "
+        "WHERE name = 'later'")  # fmt: skip
+    lines = run(database, "next", "later", "-n", "4").stdout.splitlines()
+    assert lines[0].split() == ["Europe/Oslo", "UTC", "skipped"]
+    assert [text.rpartition("  ")[2].strip() for text in lines[2:4]] == [
+        "calendar 'office': Saturday", "calendar 'office': Sunday",
+    ]  # fmt: skip
+    skips = [time["skip"] for time in read(database, "next", "later", "-n", "2")["times"]]
+    assert skips == [None, "calendar 'office': Saturday"]
+
+
+def test_next_follows_jitter_and_max_runs(database: str, sql: Sql) -> None:
+    sql(
+        "UPDATE pgbeat.schedules SET jitter = '10 minutes', max_runs = 5, run_count = 2, "
+        "retry_count = 0, starts_at = '2030-01-01Z', next_run = NULL WHERE name = 'due'"
+    )
+    times = read(database, "next", "due")["times"]
+    assert [time["due_at"] for time in times] == [
+        "2030-01-01T00:00:00Z", "2030-01-01T00:15:00Z", "2030-01-01T00:30:00Z",
+    ]  # fmt: skip
+    assert all(time["due_at"] < time["utc"] for time in times)
+
+
+def test_next_remarks(database: str, sql: Sql) -> None:
+    assert run(database, "next", "off").stderr == (
+        "Note: it is disabled (too noisy); none of this will come.\n"
+        "Note: it names no time zone and takes the app's; without -A APP, UTC is assumed.\n"
+    )
+    assert run(database, "next", "held").stderr == (
+        "Note: it is paused; none of this comes before it is resumed.\n"
+    )
+    assert run(database, "next", "due").stderr == "Note: the first is retry 2 of 5.\n"
+    sql("UPDATE pgbeat.schedules SET timezone = NULL, cron = '0 0 30 2 *' WHERE name = 'later'")
+    assert run(database, "next", "later").stderr == (
+        "Note: its timetable has no time left.\n"
+        "Note: it names no time zone and takes the app's; without -A APP, UTC is assumed.\n"
+    )
+
+
+def test_next_takes_the_apps_zone(database: str, app: Celery, sql: Sql) -> None:
+    app.conf.timezone = "Asia/Tokyo"
+    sql("UPDATE pgbeat.schedules SET timezone = NULL WHERE name = 'later'")
+    shown = run_with(app, "next", "later", "-n", "1")
+    assert shown.stdout.startswith("Asia/Tokyo")
+    assert " 02:00:00 JST " in shown.stdout
+    assert shown.stderr == ""
+
+
+def test_next_of_what_stays_in_code(database: str, app: Celery, sql: Sql) -> None:
+    app.conf.beat_schedule = {
+        "sun": {"task": "tests.add", "schedule": solar("sunset", 59.9, 10.7)},
+        "thirteenth": {"task": "tests.add", "schedule": crontab("0", "0", "fri", "13")},
+    }
+    for name in app.conf.beat_schedule:
+        sql(
+            "INSERT INTO pgbeat.schedules (name, task, source) VALUES (%s, 'tests.add', 'code')",
+            name,
+        )
+    said = refused(run(database, "next", "thirteenth"))
+    assert said == (
+        "schedule 'thirteenth' has its timetable in the app's code; give it with -A APP"
+    )
+    shown = run_with(app, "next", "thirteenth", "-n", "2").stdout.splitlines()[1:]
+    assert [text[:3] + text[11:14] for text in shown] == ["Fri-13", "Fri-13"]
+    assert len(run_with(app, "next", "sun").stdout.splitlines()) == 11
+
+
+# -- switches ----------------------------------------------------------------------------------
+
+
+def test_disable_and_enable(database: str, sql: Sql) -> None:
+    assert run(database, "disable", "due", "--reason", "broken").stdout == (
+        "Disabled schedule 'due': broken\n"
+    )
+    assert run(database, "disable", "later").stdout == (
+        "Disabled schedule 'later': disabled by hand\n"
+    )
+    enabled = run(database, "enable", "due").stdout
+    assert enabled.startswith("Enabled schedule 'due'. Next: ")
+    assert run(database, "enable", "due").stdout == "Schedule 'due' is enabled already.\n"
+    assert sql(
+        "SELECT enabled, disabled_reason, retry_count, next_run FROM pgbeat.schedules "
+        "WHERE name = 'due'"
+    ) == [(True, None, 0, None)]
+
+
+def test_pause_and_resume(database: str, sql: Sql) -> None:
+    assert run(database, "pause", "due").stdout == "Paused schedule 'due'.\n"
+    assert run(database, "pause", "due").stdout.startswith(
+        "Schedule 'due' is paused already, since"
+    )
+    assert run(database, "resume", "due").stdout.startswith("Resumed schedule 'due'. Next: ")
+    assert run(database, "resume", "due").stdout == "Schedule 'due' is not paused.\n"
+    assert sql("SELECT paused_at, next_run FROM pgbeat.schedules WHERE name = 'due'") == [
+        (None, None)
+    ]
+
+
+def test_paused_and_disabled(database: str) -> None:
+    assert run(database, "pause", "off").stderr == "Note: it is disabled, too.\n"
+    assert run(database, "enable", "off").stderr == (
+        "Note: it is paused; `pgbeat resume off` lets it go on.\n"
+    )
+    run(database, "disable", "off")
+    assert run(database, "resume", "off").stderr == (
+        "Note: it is disabled; `pgbeat enable off` puts it back in service.\n"
+    )
+
+
+def test_remove(database: str, sql: Sql) -> None:
+    assert run(database, "remove", "off", "--dry-run").stdout == "Would remove schedule 'off'.\n"
+    asked = run(database, "remove", "off", input="n\n")
+    assert asked.stdout == "Remove schedule 'off'? [y/N]: n\nNothing is removed.\n"
+    assert read(database, "status", "off")["name"] == "off"
+    assert run(database, "remove", "off", "--yes").stdout == "Removed schedule 'off'.\n"
+    assert refused(run(database, "remove", "off", "--yes"), 1) == "there is no schedule 'off'"
+
+
+def test_remove_what_code_made(database: str, sql: Sql) -> None:
+    sql("UPDATE pgbeat.schedules SET source = 'code' WHERE name = 'off'")
+    assert run(database, "remove", "off", "--yes").stderr == (
+        "Note: it is made by the app's code, and comes back when beat starts; "
+        "`pgbeat disable off` lasts.\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["enable", "disable", "pause", "resume", "remove"])
+def test_switching_what_is_not_there(database: str, command: str) -> None:
+    assert refused(run(database, command, "duE"), 1) == (
+        "there is no schedule 'duE'; did you mean 'due'?"
+    )
+
+
+# -- words -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("seconds", "short", "exact"),
+    [
+        (0, "0 s", "0 s"), (0.25, "0.2 s", "0.25 s"), (59.6, "1 min", "59.6 s"),
+        (60, "1 min", "1 min"), (61, "1 min 1 s", "1 min 1 s"), (3600, "1 h", "1 h"),
+        (3605, "1 h", "1 h 5 s"),
+        (93_784, "1 d 2 h", "1 d 2 h 3 min 4 s"), (-5, "5 s", "5 s"),
+    ],
+)  # fmt: skip
+def test_spans(seconds: float, short: str, exact: str) -> None:
+    assert span(timedelta(seconds=seconds)) == short
+    assert span(timedelta(seconds=seconds), units=4) == exact
+
+
+def test_lines() -> None:
+    assert line("a\r\n\tb\x00c") == "a b\N{REPLACEMENT CHARACTER}c"

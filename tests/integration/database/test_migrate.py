@@ -1,0 +1,417 @@
+"""Migrations: from empty to newest by whoever comes first, all or nothing, and as printed."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Connection, Engine, inspect, text
+
+from pgbeat import db, migrate
+from pgbeat.config import postgres_url
+from pgbeat.errors import SchemaError
+from pgbeat.tables import SCHEMA, metadata
+from tests.support import versions as releases
+from tests.support.processes import until
+
+#: All that a schema consists of, in words that are the same in every database.
+CONTENTS = """
+    SELECT 'column', table_name || '.' || column_name, concat_ws(' ', data_type, is_nullable,
+           column_default, is_identity)
+      FROM information_schema.columns WHERE table_schema = 'pgbeat'
+    UNION ALL
+    SELECT 'constraint', conrelid::regclass || '.' || conname, pg_get_constraintdef(oid)
+      FROM pg_constraint WHERE connamespace = 'pgbeat'::regnamespace
+    UNION ALL
+    SELECT 'index', indexname, indexdef FROM pg_indexes WHERE schemaname = 'pgbeat'
+    UNION ALL
+    SELECT 'trigger', tgname, pg_get_triggerdef(t.oid)
+      FROM pg_trigger t JOIN pg_class c ON c.oid = tgrelid
+     WHERE relnamespace = 'pgbeat'::regnamespace AND NOT tgisinternal
+    UNION ALL
+    SELECT 'function', proname, pg_get_functiondef(oid)
+      FROM pg_proc WHERE pronamespace = 'pgbeat'::regnamespace
+    UNION ALL
+    SELECT 'options', relname, array_to_string(reloptions, ',')
+      FROM pg_class WHERE relnamespace = 'pgbeat'::regnamespace AND relkind = 'r'
+    ORDER BY 1, 2, 3
+"""
+Statements = list[str]
+Release = Callable[..., str]
+
+
+@pytest.fixture
+def engine(empty_database: str) -> Iterator[Engine]:
+    """An engine on an empty database."""
+    engine = db.engine(postgres_url(empty_database), "tests")
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def release_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """What this pgbeat was when its newest migration was that one: a context."""
+
+    @contextmanager
+    def release(newest: str) -> Iterator[None]:
+        folder = releases.copy_migrations(tmp_path / "before", newest=newest)
+        with monkeypatch.context() as patched:
+            patched.setattr(migrate, "_FOLDER", folder)
+            yield
+
+    return release
+
+
+@pytest.fixture
+def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Release:
+    """Makes this pgbeat one whose newest migration runs the statements; its version."""
+
+    def release(*statements: str) -> str:
+        folder = releases.copy_migrations(tmp_path / "migrations")
+        revision = releases.add_migration(folder, *statements)
+        monkeypatch.setattr(migrate, "_FOLDER", folder)
+        return revision
+
+    return release
+
+
+def contents(connection: Connection) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in connection.execute(text(CONTENTS))]
+
+
+def schemas(connection: Connection) -> list[str]:
+    names = connection.scalars(
+        text("SELECT nspname FROM pg_namespace WHERE nspname !~ '^(pg_|information_schema)'")
+    )
+    return sorted(names)
+
+
+# -- upgrade -----------------------------------------------------------------------------------
+
+
+def test_an_empty_database_gets_the_newest_schema(engine: Engine) -> None:
+    assert migrate.upgrade(engine.url) == (None, migrate.newest())
+    with engine.connect() as connection:
+        assert migrate.current(connection) == migrate.newest()
+        migrate.check(connection)
+        tables = inspect(connection).get_table_names(SCHEMA)
+    assert sorted(tables) == [
+        "audit",
+        "calendars",
+        "consumers",
+        "counters",
+        "deliveries",
+        "executions",
+        "groups",
+        "jobs",
+        "lanes",
+        "message_ends",
+        "migrations",
+        "namespaces",
+        "reservations",
+        "schedules",
+        "skip_notices",
+        "tallies",
+        "templates",
+        "ticks",
+        "tokens",
+        "webhooks",
+        "workers",
+    ]
+
+
+def test_again_changes_nothing(engine: Engine) -> None:
+    migrate.upgrade(engine.url)
+    with engine.connect() as connection:
+        before = contents(connection)
+    assert migrate.upgrade(engine.url) == (migrate.newest(), migrate.newest())
+    with engine.connect() as connection:
+        assert contents(connection) == before
+
+
+def test_rows_survive_an_upgrade(engine: Engine, next_release: Release) -> None:
+    old = migrate.newest()
+    migrate.upgrade(engine.url)
+    with engine.begin() as connection:
+        connection.execute(
+            text("INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 't', '1 hour')")
+        )
+    new = next_release("ALTER TABLE pgbeat.schedules ADD COLUMN colour text")
+    assert migrate.upgrade(engine.url) == (old, new)
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT name, colour FROM pgbeat.schedules"))
+        assert [tuple(row) for row in rows] == [("s", None)]
+
+
+def test_ten_at_once_do_no_harm(engine: Engine) -> None:
+    with ThreadPoolExecutor(10) as pool:
+        results = list(pool.map(migrate.upgrade, [engine.url] * 10))
+    newest = migrate.newest()
+    assert sorted(results, key=str) == [(newest, newest)] * 9 + [(None, newest)]
+    with engine.connect() as connection:
+        migrate.check(connection)
+        assert connection.scalar(text("SELECT count(*) FROM pgbeat.migrations")) == 1
+
+
+@pytest.mark.slow
+def test_processes_at_once_do_no_harm(engine: Engine, empty_database: str) -> None:
+    program = (
+        "import sys; from pgbeat import config, migrate; "
+        "print(migrate.upgrade(config.postgres_url(sys.argv[1]))[0])"
+    )
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, empty_database],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    said = sorted(process.communicate()[0].strip() for process in started)
+    newest = migrate.newest()
+    assert said == [newest, newest, "None"]
+    with engine.connect() as connection:
+        migrate.check(connection)
+
+
+def test_a_failure_in_the_middle_leaves_nothing_behind(
+    engine: Engine, next_release: Release
+) -> None:
+    next_release("CREATE TABLE pgbeat.half (id int)", "SELECT 1/0")
+    with pytest.raises(Exception, match="division by zero"):
+        migrate.upgrade(engine.url)
+    with engine.connect() as connection:
+        assert schemas(connection) == ["public"]
+        assert migrate.current(connection) is None
+
+
+def test_a_failed_upgrade_leaves_the_old_schema(engine: Engine, next_release: Release) -> None:
+    old = migrate.newest()
+    migrate.upgrade(engine.url)
+    with engine.connect() as connection:
+        before = contents(connection)
+    next_release("DROP TABLE pgbeat.ticks", "SELECT 1/0")
+    with pytest.raises(Exception, match="division by zero"):
+        migrate.upgrade(engine.url)
+    with engine.connect() as connection:
+        assert contents(connection) == before
+        assert migrate.current(connection) == old
+
+
+def test_an_open_transaction_does_not_block_the_others_behind_it(
+    engine: Engine, next_release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock that is waited for blocks all that come later: it is waited for briefly, and again."""
+    migrate.upgrade(engine.url)
+    new = next_release("ALTER TABLE pgbeat.schedules ADD COLUMN colour text")
+    monkeypatch.setattr(migrate, "_LOCK_TIMEOUT", 1)
+    with engine.connect() as idle, engine.connect() as busy, ThreadPoolExecutor(1) as pool:
+        idle.execute(text("SELECT count(*) FROM pgbeat.schedules"))
+        upgrading = pool.submit(migrate.upgrade, engine.url)
+        until(lambda: is_waiting(busy))
+        assert busy.scalar(text("SELECT count(*) FROM pgbeat.schedules")) == 0
+        busy.rollback()
+        assert not upgrading.done()
+        idle.rollback()
+        assert upgrading.result()[1] == new
+
+
+def test_a_transaction_that_stays_open_is_named_in_the_end(
+    engine: Engine, next_release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrate.upgrade(engine.url)
+    next_release("ALTER TABLE pgbeat.schedules ADD COLUMN colour text")
+    monkeypatch.setattr(migrate, "_LOCK_TIMEOUT", 1)
+    monkeypatch.setattr(migrate, "_PATIENCE", 0.0)
+    with engine.connect() as idle:
+        idle.execute(text("SELECT count(*) FROM pgbeat.schedules"))
+        with pytest.raises(SchemaError, match="the tables are in use"):
+            migrate.upgrade(engine.url)
+
+
+def is_waiting(connection: Connection) -> bool:
+    """Whether a migration waits for a lock."""
+    found = connection.scalar(
+        text(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND application_name = 'pgbeat migrate' AND wait_event_type = 'Lock'"
+        )
+    )
+    connection.rollback()
+    return bool(found)
+
+
+# -- check -------------------------------------------------------------------------------------
+
+
+def complaint(engine: Engine) -> str:
+    with engine.connect() as connection, pytest.raises(SchemaError) as raised:
+        migrate.check(connection)
+    return str(raised.value)
+
+
+def test_a_missing_schema_is_told_how_to_get_one(engine: Engine) -> None:
+    assert complaint(engine) == "the database has no pgbeat schema; run `pgbeat migrate`"
+
+
+def test_a_schema_without_a_version_is_missing(engine: Engine) -> None:
+    migrate.upgrade(engine.url)
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM pgbeat.migrations"))
+    assert complaint(engine) == "the database has no pgbeat schema; run `pgbeat migrate`"
+
+
+def test_a_schema_too_old_is_told_to_be_migrated(
+    engine: Engine, next_release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = migrate.newest()
+    migrate.upgrade(engine.url)
+    new = next_release("SELECT 1")
+    monkeypatch.setattr(migrate, "OLDEST", new)
+    assert complaint(engine) == (
+        f"the database's pgbeat schema is {old}, this pgbeat needs {new} or newer; "
+        "run `pgbeat migrate`"
+    )
+    assert migrate.upgrade(engine.url) == (old, new)
+    with engine.connect() as connection:
+        assert migrate.check(connection).version == new
+
+
+@pytest.mark.parametrize(
+    ("version", "columns"), [("0001", ""), ("0003", ""), ("0006", ", '0006' AS minimum")]
+)
+def test_a_schema_of_a_build_before_the_baseline_is_refused(
+    engine: Engine, version: str, columns: str
+) -> None:
+    """Their versions are other schemas than those with the same numbers today."""
+    with engine.begin() as connection:
+        connection.execute(text("CREATE SCHEMA pgbeat"))
+        connection.execute(
+            text(f"CREATE TABLE pgbeat.migrations AS SELECT '{version}' AS version_num {columns}")
+        )
+        before = contents(connection)
+    sentence = (
+        f"the database's pgbeat schema ({version}) was made by a build before the first release "
+        "and can't be upgraded; drop the schema pgbeat and the broker's tables (kombu_…), then "
+        "run `pgbeat migrate`"
+    )
+    assert complaint(engine) == sentence
+    with pytest.raises(SchemaError) as raised:
+        migrate.upgrade(engine.url)
+    assert str(raised.value) == sentence
+    with engine.begin() as connection:
+        assert contents(connection) == before
+        connection.execute(text("DROP SCHEMA pgbeat CASCADE"))
+    assert migrate.upgrade(engine.url) == (None, migrate.newest())
+
+
+def test_a_program_may_use_the_schema_of_the_version_before(
+    engine: Engine, next_release: Release
+) -> None:
+    old = migrate.newest()
+    migrate.upgrade(engine.url)
+    new = next_release("SELECT 1")
+    with engine.connect() as connection:
+        assert migrate.check(connection).version == old < new
+
+
+def test_a_newer_schema_that_only_added_admits_the_program_and_is_left_alone(
+    engine: Engine, next_release: Release, release_before: Callable[[str], Any]
+) -> None:
+    old = migrate.newest()
+    new = next_release("ALTER TABLE pgbeat.schedules ADD COLUMN colour text")
+    migrate.upgrade(engine.url)
+    with release_before(old):
+        with engine.connect() as connection:
+            assert migrate.check(connection) == (new, old)
+        assert migrate.upgrade(engine.url) == (new, new)
+
+
+def test_a_newer_schema_that_took_something_away_refuses_the_program(
+    engine: Engine, next_release: Release, release_before: Callable[[str], Any]
+) -> None:
+    old = migrate.newest()
+    new = f"{int(old) + 1:04}"
+    next_release(
+        "ALTER TABLE pgbeat.audit DROP COLUMN origin",
+        f"UPDATE pgbeat.migrations SET oldest_program = '{new}'",
+    )
+    migrate.upgrade(engine.url)
+    sentence = (
+        f"the database's pgbeat schema is {new}, which admits programs from {new} on, and this "
+        f"pgbeat is {old}; upgrade pgbeat"
+    )
+    with release_before(old):
+        assert complaint(engine) == sentence
+        with pytest.raises(SchemaError, match=sentence):
+            migrate.upgrade(engine.url)
+        with engine.connect() as connection:
+            assert migrate.current(connection) == new
+
+
+def test_versions_are_those_of_the_migrations(next_release: Release) -> None:
+    from alembic.script import ScriptDirectory
+
+    new = next_release("SELECT 1")
+    scripts = ScriptDirectory.from_config(migrate._config())
+    revisions = [script.revision for script in scripts.walk_revisions()]
+    assert migrate.known() == revisions[::-1]
+    assert migrate.newest() == scripts.get_current_head() == new
+
+
+# -- what the schema is ------------------------------------------------------------------------
+
+
+def test_the_printed_script_makes_the_same_schema(engine: Engine, database: str) -> None:
+    with psycopg.connect(
+        engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+    ) as connection:
+        connection.execute(migrate.script().encode())
+    migrated = db.engine(postgres_url(database), "tests")
+    with engine.connect() as printed, migrated.connect() as upgraded:
+        migrate.check(printed)
+        assert contents(printed) == contents(upgraded)
+
+
+def test_the_tables_in_python_are_those_of_the_migrations(database: str) -> None:
+    with db.engine(postgres_url(database), "tests").connect() as connection:
+        context = MigrationContext.configure(
+            connection,
+            opts={
+                "include_schemas": True,
+                "include_name": lambda name, kind, parents: kind != "schema" or name == SCHEMA,
+                "compare_type": True,
+                "compare_server_default": True,
+                "version_table": "migrations",
+                "version_table_schema": SCHEMA,
+            },
+        )
+        assert compare_metadata(context, metadata) == []
+
+
+def test_the_tables_made_by_python_are_those_of_the_migrations(
+    engine: Engine, database: str
+) -> None:
+    """Columns, checks and indexes, word by word as Postgres prints them."""
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE SCHEMA {SCHEMA}"))
+        metadata.create_all(connection)
+        in_python = described(connection)
+    with db.engine(postgres_url(database), "tests").connect() as connection:
+        assert in_python == described(connection)
+
+
+def described(connection: Connection) -> list[tuple[Any, ...]]:
+    return [
+        (kind, name, definition)
+        for kind, name, definition in contents(connection)
+        if kind in {"column", "constraint", "index"} and "migrations" not in name
+    ]

@@ -1,0 +1,79 @@
+"""Prepared statements behind a pooler without support for them: never another statement's."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from kombu import Connection
+from sqlalchemy import text
+
+from pgbeat import db
+from pgbeat.config import postgres_url
+from pgbeat.prepared import Statement
+from tests.support.pgbouncer import needs_pgbouncer, pooler
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+def test_statements_of_different_sql_have_different_names() -> None:
+    one, other = Statement("put", "SELECT 1"), Statement("put", "SELECT 2")
+    assert one.name != other.name
+    assert one.name == Statement("put", "SELECT 1").name
+    assert len(one.name) < 64  # the server cuts what is longer
+
+
+@needs_pgbouncer
+def test_a_message_is_put_into_its_own_apps_table(database: str, sql: Sql, tmp_path: Path) -> None:
+    """Two apps with tables of their own, and the pooler gives the one the other's session."""
+    with pooler(database, tmp_path, default_pool_size=2) as pooled:
+        url = f"pgbeat+{pooled.url}"
+        tables = {"queue_tablename": "b_queue", "message_tablename": "b_message"}
+        with (
+            Connection(url) as one,
+            Connection(url, transport_options=tables) as other,
+            psycopg.connect(pooled.url) as blocker,
+        ):
+            ours, theirs = one.SimpleQueue("work"), other.SimpleQueue("work")
+            ours.put("a")  # prepares in the pooler's only session …
+            blocker.execute("SELECT 1")  # … which is taken now
+            theirs.put("b")
+            blocker.commit()
+            blocker.execute("SELECT 1")
+            for _ in range(3):
+                ours.put("a")
+                theirs.put("b")
+            blocker.commit()
+            ours.put("a")
+            theirs.put("b")
+    assert sql("SELECT DISTINCT payload::json ->> 'body', count(*) FROM kombu_message GROUP BY 1") \
+        == [("YQ==", 5)]  # fmt: skip
+    assert sql("SELECT DISTINCT payload::json ->> 'body', count(*) FROM b_message GROUP BY 1") == [
+        ("Yg==", 5)
+    ]
+
+
+@needs_pgbouncer
+@pytest.mark.parametrize("kind", ["engine", "kept"])
+def test_the_drivers_own_names_meet_nobody_elses(database: str, tmp_path: Path, kind: str) -> None:
+    """psycopg counts the statements that it prepares: its first has the same name everywhere."""
+    with pooler(database, tmp_path, default_pool_size=1) as pooled:
+        url = postgres_url(pooled.url)
+        for value in ("a", "b"):
+            statement = text(f"SELECT '{value}' || CAST(:x AS text)")
+            opened = db.engine(url, value).connect() if kind == "engine" else db.kept(url, value)
+            with opened as connection:
+                for _ in range(10):
+                    assert connection.scalar(statement, {"x": "x"}) == f"{value}x"
+                    if kind == "engine":
+                        connection.commit()
+
+
+def test_a_session_of_its_own_prepares(database: str) -> None:
+    """Without a pooler nothing is parsed again and again."""
+    with db.kept(postgres_url(database), "prepares") as connection:
+        for _ in range(10):
+            connection.execute(text("SELECT CAST(:x AS text)"), {"x": "x"})
+        names = connection.scalar(text("SELECT count(*) FROM pg_prepared_statements"))
+        assert names > 0

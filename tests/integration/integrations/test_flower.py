@@ -1,0 +1,201 @@
+"""Flower beside it: every page, and its API, on a worker of pgbeat's transport."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from pgbeat.config import Settings, postgres_url
+from tests.support.command_line import Sql
+from tests.conftest import sqlalchemy_url
+from tests.support.jobs import insert
+from tests.support.processes import Process, until
+
+WORKER = "flower@tests"
+CONSOLE = "https://console.example.com/a&b/"
+APP = """
+import os, time
+from celery import Celery
+app = Celery("flower", broker=os.environ["BROKER"], backend=os.environ["BACKEND"])
+app.conf.worker_send_task_events = app.conf.task_send_sent_event = True
+app.conf.worker_pool_restarts = True
+
+@app.task(name="flower.add")
+def add(x, y):
+    return x + y
+
+@app.task(name="flower.nap")
+def nap(seconds):
+    time.sleep(seconds)
+"""
+
+
+class Flower:
+    """A Flower process, and questions to it."""
+
+    def __init__(self, port: int, env: dict[str, str], folder: Path) -> None:
+        self._base, self._env, self._folder = f"http://127.0.0.1:{port}", env, folder
+
+    def submit(self, task: str, args: str) -> str:
+        """Makes a job of pgbeat's; its id."""
+        command = [sys.executable, "-m", "celery", "-A", "flower_app", "pgbeat", "jobs", "run",
+                   task, "--args", args, "--json"]  # fmt: skip
+        made = subprocess.run(
+            command, env=self._env, cwd=self._folder, capture_output=True, check=True, timeout=60
+        )
+        return str(json.loads(made.stdout)["id"])
+
+    def ask(self, path: str, data: dict[str, Any] | bytes | None = None) -> tuple[int, str]:
+        """Status and text; a mapping is posted as JSON, bytes as a form."""
+        body = json.dumps(data).encode() if isinstance(data, dict) else data
+        request = urllib.request.Request(self._base + path, body)  # noqa: S310
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def json(self, path: str, data: dict[str, Any] | bytes | None = None) -> Any:
+        """What it answers, which must be well."""
+        status, body = self.ask(path, data)
+        assert status == 200, f"{path}: {status} {body[:300]}"
+        return json.loads(body)
+
+
+@pytest.fixture
+def flower(database: str, tmp_path: Path) -> Any:
+    """Flower and one worker with events, both seen by each other."""
+    (tmp_path / "flower_app.py").write_text(APP)
+    (tmp_path / "flowerconfig.py").write_text("import pgbeat.flower\n")
+    env = {
+        **os.environ,
+        "BROKER": f"pgbeat+{database}",
+        "BACKEND": f"db+{sqlalchemy_url(database)}",
+        "FLOWER_UNAUTHENTICATED_API": "1",
+        "PGBEAT_WEB_URL": CONSOLE,
+        "PYTHONPATH": str(tmp_path),
+    }
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    def start(name: str, *arguments: str) -> Process:
+        command = [sys.executable, "-m", "celery", "-A", "flower_app", *arguments]
+        return Process(command, tmp_path / f"{name}.log", env, cwd=tmp_path)
+
+    worker = start("worker", "worker", "-c", "2", "-n", WORKER, "-l", "INFO")
+    pages = start("flower", "flower", f"--port={port}", "--address=127.0.0.1")
+    try:
+        worker.says("ready")
+        asked = Flower(port, env, tmp_path)
+
+        def is_up() -> bool:
+            try:
+                return asked.ask("/healthcheck")[0] == 200
+            except OSError:
+                assert pages.poll() is None, pages.output
+                return False
+
+        until(is_up)
+        until(lambda: WORKER in asked.json("/api/workers?refresh=1"))
+        yield asked
+    finally:
+        worker.kill_group()
+        pages.kill_group()
+        print(worker.output[-3000:], pages.output[-3000:])
+
+
+def test_every_page_and_the_api(flower: Flower) -> None:
+    state = flower.json("/api/workers?status=1")
+    assert state == {WORKER: True}
+    found = flower.json("/api/workers")[WORKER]
+    assert found["stats"]["broker"]["transport"] == "pgbeat"
+    assert "celery" in [queue["name"] for queue in found["active_queues"]]
+
+    # Tasks: sent, applied, found, with their results.
+    result = flower.json("/api/task/apply/flower.add", {"args": [1, 2]})
+    assert (result["state"], result["result"]) == ("SUCCESS", 3)
+    sent = flower.json("/api/task/async-apply/flower.add", {"args": [2, 3]})["task-id"]
+    by_name = flower.json("/api/task/send-task/flower.add", {"args": [3, 4]})["task-id"]
+    for task, value in ((sent, 5), (by_name, 7)):
+        until(lambda: flower.json(f"/api/task/result/{task}").get("result") == value)  # noqa: B023
+        info = until(lambda: _succeeded(flower, task))  # noqa: B023
+        assert info["name"] == "flower.add"
+    assert {sent, by_name} <= set(flower.json("/api/tasks?taskname=flower.add"))
+    assert flower.json("/api/task/types")["task-types"] == ["flower.add"]
+
+    # Control of the worker.
+    nap = flower.json("/api/task/async-apply/flower.nap", {"args": [300]})["task-id"]
+    until(lambda: flower.json(f"/api/task/info/{nap}").get("state") == "STARTED")
+    flower.json(f"/api/task/revoke/{nap}?terminate=true", b"")
+    until(lambda: flower.json(f"/api/task/info/{nap}").get("state") == "REVOKED")
+    for path, form in (
+        ("/api/worker/pool/grow/" + WORKER + "?n=1", b""),
+        ("/api/worker/pool/shrink/" + WORKER + "?n=1", b""),
+        ("/api/worker/queue/add-consumer/" + WORKER + "?queue=more", b""),
+        ("/api/worker/queue/cancel-consumer/" + WORKER + "?queue=more", b""),
+        ("/api/task/rate-limit/flower.add", f"workername={WORKER}&ratelimit=200/m".encode()),
+        ("/api/task/timeout/flower.add", f"workername={WORKER}&soft=10&hard=20".encode()),
+    ):
+        # Flower waits for the worker's answer for a second.
+        until(lambda: "message" in flower.ask(path, form)[1], what=path)  # noqa: B023
+
+    # The broker.
+    [queue] = flower.json("/api/queues/length")["active_queues"]
+    assert (queue["name"], queue["messages"], queue["consumers"]) == ("celery", 0, 1)
+    assert "password" not in flower.ask("/broker")[1]
+
+    for page, content in (
+        ("/", WORKER),
+        ("/workers", WORKER),
+        (f"/worker/{WORKER}", "pgbeat"),
+        ("/tasks", "Name"),
+        (f"/task/{sent}", "flower.add"),
+        ("/broker", "celery"),
+        ("/metrics", "flower_worker_online"),
+    ):
+        status, body = flower.ask(page)
+        assert status == 200 and content in body, f"{page}: {status}"
+
+    # Of a job, the task's page links to the console; of what is none, it doesn't.
+    assert "This job in pgbeat" not in flower.ask(f"/task/{sent}")[1]
+    job = flower.submit("flower.add", "[4, 5]")
+    until(lambda: _succeeded(flower, job))
+    page = flower.ask(f"/task/{job}")[1]
+    link = f"https://console.example.com/a&amp;b/console/jobs/{job}"
+    assert f'<a href="{link}">This job in pgbeat</a>' in page
+    assert page.index('id="taskid"') < page.index(link) < page.index("Arguments")
+    assert flower.ask("/task/nonsense")[0] == 404
+
+    flower.json(f"/api/worker/shutdown/{WORKER}", b"")
+    until(lambda: flower.json("/api/workers?status=1") == {WORKER: False})
+
+
+def test_only_jobs_have_a_page_in_the_console(database: str, sql: Sql) -> None:
+    from pgbeat.flower import Console
+
+    settings = Settings(postgres_url(database), web_url=CONSOLE)
+    console = Console(settings)
+    job = insert(sql)
+    assert console.page_of(job) == f"https://console.example.com/a&b/console/jobs/{job}"
+    assert console.page_of(str(uuid4())) is None
+    assert console.page_of("../audit") is None
+    assert console.page_of(insert(sql, namespace="other")) is None
+    # Where nobody can say, the console does.
+    away = postgres_url("postgresql://nobody@127.0.0.1:1/none")
+    page = Console(replace(settings, url=away)).page_of("a/b")
+    assert page is not None and page.endswith("/console/jobs/a%2Fb")
+
+
+def _succeeded(flower: Flower, task: str) -> Any:
+    info = flower.json(f"/api/task/info/{task}")
+    return info if info.get("state") == "SUCCESS" else None

@@ -1,0 +1,296 @@
+"""Tracing: a tick, its publication and the execution on a real worker are one trace."""
+
+import importlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from celery import Celery
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, TraceIdRatioBased
+
+from pgbeat import db, dispatch, publisher, tracing
+from pgbeat.config import postgres_url
+from pgbeat.message_templates import Launch
+from pgbeat.publisher import TransactionPublisher
+from tests.support.command_line import Sql
+from tests.support.transport_workers import Fleet
+from tests.support.processes import until
+
+#: An app whose workers write their spans to a file, a line each.
+APP = """
+import os
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+import pgbeat.tracing
+from celery import Celery
+from pgbeat import Skip
+
+provider = TracerProvider()
+out = open(os.environ["SPANS"], "a", buffering=1)
+provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(
+    out=out, formatter=lambda span: span.to_json(indent=None) + "\\n")))
+pgbeat.tracing.instrument(provider)
+app = Celery("traced", broker=os.environ["TESTS_BROKER"])
+app.conf.update(task_ignore_result=True, result_expires=None)
+
+@app.task(name="traced.add")
+def add(x=1, y=2):
+    with provider.get_tracer("app").start_as_current_span("inside"):
+        return x + y
+
+@app.task(name="traced.fail")
+def fail():
+    raise ValueError("no such thing")
+
+@app.task(name="traced.skip")
+def skip():
+    raise Skip("nothing to do")
+"""
+
+
+class Traced:
+    """Tracing turned on in this process, and the spans that came of it."""
+
+    def __init__(self, sampler: Sampler | None = None) -> None:
+        self._exporter = InMemorySpanExporter()
+        self.provider = TracerProvider(sampler=sampler) if sampler else TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        tracing.instrument(self.provider)
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        return list(self._exporter.get_finished_spans())
+
+    def named(self, name: str) -> ReadableSpan:
+        found = [span for span in self.spans if span.name == name]
+        assert len(found) == 1, [span.name for span in self.spans]
+        return found[0]
+
+
+@pytest.fixture
+def traced() -> Iterator[Traced]:
+    yield Traced()
+    tracing.uninstrument()
+
+
+@pytest.fixture(autouse=True)
+def off_again() -> Iterator[None]:
+    yield
+    tracing.uninstrument()
+
+
+def ids(span: ReadableSpan) -> tuple[int, int]:
+    made = span.get_span_context()
+    assert made is not None
+    return made.trace_id, made.span_id
+
+
+# -- beat
+
+
+def test_a_tick_and_what_it_publishes_are_one_trace(traced: Traced, beat: Any, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+        "VALUES ('s', 'tests.add', '1 hour', now())")  # fmt: skip
+    assert beat().run_due() == 1
+    [(job,)] = sql("SELECT id FROM pgbeat.jobs")
+    tick, publish = traced.named("tick s"), traced.named("publish tests.add")
+    assert ids(tick) == (tracing.trace_id(job), tracing.span_id(job, "tick"))
+    assert ids(publish) == (tracing.trace_id(job), tracing.span_id(job, "publish"))
+    assert tick.parent is None and publish.parent is not None
+    assert publish.parent.span_id == ids(tick)[1]
+    assert tick.attributes is not None and tick.attributes["pgbeat.outcome"] == "launched"
+    assert tick.start_time is not None and publish.start_time is not None
+    assert tick.start_time <= publish.start_time
+
+
+def test_a_failed_tick_has_a_span_and_a_skip_has_none(traced: Traced, beat: Any, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.schedules (name, task, every, next_run, condition_sql) VALUES "
+        "('no', 'tests.add', '1 hour', now(), 'SELECT false'), "
+        "('bad', 'tests.add', '1 hour', now(), 'SELECT 1 / 0')")  # fmt: skip
+    assert beat().run_due() == 2
+    assert [span.name for span in traced.spans] == ["tick bad"]
+    assert not traced.spans[0].status.is_ok
+
+
+def test_messages_are_cut_from_templates_all_the_same(
+    traced: Traced, app: Celery, database: str
+) -> None:
+    made = TransactionPublisher(app)
+    one, two = str(uuid4()), str(uuid4())
+    with db.engine(postgres_url(database), "tests").begin() as connection:
+        made.prepare(connection)
+        for job in (one, two):
+            made.publish(Launch(job, "tests.add", (1,)))
+        made.flush(connection, [one, two])
+    assert made._templates.message(Launch(str(uuid4()), "tests.add", (1,))) is not None
+    assert [ids(span)[0] for span in traced.spans] == [
+        tracing.trace_id(one), tracing.trace_id(two)
+    ]  # fmt: skip
+
+
+def test_who_publishes_within_a_trace_is_linked(traced: Traced, app: Celery, database: str) -> None:
+    made, job = TransactionPublisher(app), str(uuid4())
+    with db.engine(postgres_url(database), "tests").begin() as connection:
+        made.prepare(connection)
+        with traced.provider.get_tracer("app").start_as_current_span("request") as request:
+            made.publish(Launch(job, "tests.add"))
+    publish = traced.named("publish tests.add")
+    assert publish.parent is None  # no tick tells of it
+    assert [link.context for link in publish.links] == [request.get_span_context()]
+
+
+def test_what_a_commit_refused_has_no_tick(traced: Traced, beat: Any, sql: Sql) -> None:
+    sql("INSERT INTO pgbeat.schedules (name, task, every, next_run) "
+        "VALUES ('s', 'tests.nobody', '1 hour', now())")  # fmt: skip
+    assert beat().run_due() == 1
+    tick = traced.named("tick s")
+    assert not tick.status.is_ok and ids(tick)[0]
+
+
+# -- ids
+
+
+def test_samplers_by_ratio_see_ids_all_over() -> None:
+    sampler = TraceIdRatioBased(0.25)
+    jobs = [uuid4() for _ in range(2000)]
+
+    def taken(numbers: list[int]) -> int:
+        decisions = [sampler.should_sample(None, number, "x").decision for number in numbers]
+        return decisions.count(Decision.RECORD_AND_SAMPLE)
+
+    assert 350 < taken([tracing.trace_id(job) for job in jobs]) < 650
+    # As they are, UUIDs are never sampled so.
+    assert taken([job.int for job in jobs]) == 0
+
+
+@pytest.mark.parametrize("ratio", [0.0, 0.5, 1.0])
+def test_a_trace_is_sampled_whole_or_not_at_all(ratio: float) -> None:
+    Traced(ParentBased(TraceIdRatioBased(ratio)))
+    on = tracing._tracing
+    assert on is not None
+    seen = set()
+    for _ in range(100):
+        job = str(uuid4())
+        begins = on.start(job, "publish", "x").get_span_context().trace_flags.sampled
+        below = trace.get_current_span(on.below(job, "publish", "x")).get_span_context()
+        assert below.trace_flags.sampled == begins
+        seen.add(begins)
+    assert seen == {0.0: {False}, 0.5: {False, True}, 1.0: {True}}[ratio]
+
+
+def test_the_trace_of_any_id_is_valid() -> None:
+    for job in (UUID(int=0), UUID(int=1), uuid4()):
+        assert trace.SpanContext(
+            tracing.trace_id(job), tracing.span_id(job, "tick"), is_remote=True
+        ).is_valid
+
+
+# -- workers
+
+
+@pytest.fixture
+def fleet(database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fleet]:
+    (tmp_path / "traced_app.py").write_text(APP)
+    fleet = Fleet(database, tmp_path)
+    fleet.env |= {"PYTHONPATH": f"{tmp_path}", "SPANS": str(tmp_path / "spans")}
+    yield fleet
+    fleet.stop_all()
+
+
+def written(fleet: Fleet) -> list[dict[str, Any]]:
+    file = fleet.folder / "spans"
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def test_an_execution_is_in_its_jobs_trace(
+    fleet: Fleet, traced: Traced, database: str, sql: Sql
+) -> None:
+    app = Celery("traced", broker=fleet.env["TESTS_BROKER"], set_as_current=False)
+    made = TransactionPublisher(app)
+    jobs = {task: str(uuid4()) for task in ("add", "fail", "skip")}
+    with db.engine(postgres_url(database), "tests").begin() as connection:
+        made.prepare(connection)
+        for task, job in jobs.items():
+            made.publish(Launch(job, f"traced.{task}"))
+        made.flush(connection, list(jobs.values()))
+    # Of what is no job, no span.
+    app.send_task("traced.add")
+    app.close()
+    fleet.worker("-P", "prefork", "-c", "1", "--without-mingle", app="traced_app")
+    until(lambda: fleet.is_empty() and len(written(fleet)) >= 4, 90, "spans")
+    spans = {span["name"]: span for span in written(fleet)}
+    for task, job in jobs.items():
+        run = spans[f"run traced.{task}"]
+        assert int(run["context"]["trace_id"], 16) == tracing.trace_id(job)
+        assert int(run["parent_id"], 16) == tracing.span_id(job, "publish")
+        assert run["kind"] == "SpanKind.CONSUMER"
+    inside = [s for s in written(fleet) if s["name"] == "inside" and s["parent_id"]]
+    assert [s["parent_id"] for s in inside] == [spans["run traced.add"]["context"]["span_id"]]
+    outcomes = {t: spans[f"run traced.{t}"]["attributes"]["pgbeat.outcome"] for t in jobs}
+    assert outcomes == {"add": "completed", "fail": "failed", "skip": "skipped"}
+    [event] = spans["run traced.fail"]["events"]
+    assert event["attributes"]["exception.message"] == "no such thing"
+    assert spans["run traced.skip"]["status"]["status_code"] == "UNSET"
+
+
+class Request:
+    """A task's request, as receivers see it."""
+
+    is_eager, retries, hostname, pgbeat_job = False, 0, "w@tests", True
+    _pgbeat_span: Any = None
+
+
+class Task:
+    """A task, as receivers see it."""
+
+    name = "t"
+
+    def __init__(self) -> None:
+        self.request = Request()
+
+
+def test_a_traceparent_in_the_headers_is_followed(traced: Traced) -> None:
+    task = Task()
+    task.request.traceparent = (  # type: ignore[attr-defined]
+        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    )
+    tracing._begin(str(uuid4()), task)
+    tracing._end(task, None, "SUCCESS")
+    run = traced.named("run t")
+    assert run.parent is not None and run.parent.span_id == 0xB7AD6B7169203331
+    assert ids(run)[0] == 0x0AF7651916CD43DD8448EB211C80319C
+
+
+def test_what_goes_wrong_in_tracing_fails_no_task(traced: Traced) -> None:
+    tracing._begin("this is no UUID", Task())
+    assert not traced.spans
+
+
+# -- off
+
+
+def test_off_it_costs_nothing() -> None:
+    assert dispatch.observe is None and publisher.observe is None
+    code = (
+        "import sys, pgbeat.scheduler, pgbeat.worker; "
+        "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_it_is_turned_off_again(traced: Traced) -> None:
+    assert dispatch.observe is not None
+    tracing.instrument(traced.provider)  # twice is once
+    tracing.uninstrument()
+    assert dispatch.observe is None and publisher.observe is None
+    signals: Any = importlib.import_module("celery.signals")
+    assert not any("tracing" in str(key) for key, _ in signals.task_prerun.receivers)

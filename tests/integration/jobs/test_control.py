@@ -1,0 +1,915 @@
+"""Control: jobs made, cancelled, held and let go, retried, moved and deleted; no worker runs."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from celery import Celery, Signature
+from kombu import Exchange, Queue
+from sqlalchemy import create_engine, text
+from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+import pgbeat
+from pgbeat import control, db, executions, grouping, groups, jobs, lifecycle, queues, templates
+from pgbeat.config import postgres_url
+from pgbeat.errors import (
+    ConfigError,
+    InvalidJob,
+    InvalidSchedule,
+    InvalidTransition,
+    NotUnique,
+    UnknownTask,
+)
+from pgbeat.executions import Run
+from pgbeat.jobs import Job
+from tests.support.broker_sessions import TABLES
+from tests.support.command_line import Sql
+from tests.support.jobs import ADMIN, ALICE, Desk, desks, insert, lane, make_app, messages
+from tests.support.processes import until
+
+Desks = Callable[[], Desk]
+
+
+@pytest.fixture
+def app(database: str) -> Celery:
+    """An app on pgbeat's transport."""
+    return make_app(database)
+
+
+@pytest.fixture
+def make_desk(database: str, app: Celery) -> Iterator[Desks]:
+    """Makes what controls jobs of the app."""
+    with desks(database, app) as make:
+        yield make
+
+
+@pytest.fixture
+def desk(make_desk: Desks) -> Desk:
+    """Controls jobs of the app."""
+    return make_desk()
+
+
+def refused(desk: Desk, verb: Callable[..., control.Change], job: Job, **more: object) -> str:
+    """The sentence with which the verb is refused, which changes nothing."""
+    with pytest.raises(InvalidTransition) as error:
+        desk.do(verb, job, **more)
+    assert desk.job(job) == job
+    return str(error.value).removeprefix(f"job {job.id} is ")
+
+
+def fails(desk: Desk, job: Job, error: str = "oops") -> Job:
+    """The job as it is once a worker has told that it failed."""
+    run = Run(str(uuid4()), str(job.id), True, "failed", "failed", worker="w", error=error)
+    with db.transaction(desk.connection):
+        ended = executions.record(desk.connection, [run])
+        lifecycle.follow(desk.connection, desk.publisher, ended)
+    return desk.job(job)
+
+
+def runs(desk: Desk, job: Job) -> Job:
+    """The job as it is once a worker has told that it began."""
+    with db.transaction(desk.connection):
+        executions.record(desk.connection, [Run(str(uuid4()), str(job.id), True, worker="w")])
+    return desk.job(job)
+
+
+# -- made
+
+
+def test_a_job_and_its_message(desk: Desk, sql: Sql) -> None:
+    job = desk.make(
+        3, kwargs={"y": 4}, queue="extra", options={"expires": 60}, priority=7, tags=["a", "b"],
+        resources={"gpu": 0.5}, max_attempts=5, retry_base=10, retry_cap=100,
+    )  # fmt: skip
+    assert (job.state, job.task, job.args, job.kwargs) == ("pending", "jobs.add", [3], {"y": 4})
+    assert (job.queue, job.options, job.priority) == ("extra", {"expires": 60}, 7)
+    assert (job.tags, job.resources, job.max_attempts) == (["a", "b"], {"gpu": 0.5}, 5)
+    assert (job.retry_base, job.retry_cap) == (timedelta(seconds=10), timedelta(seconds=100))
+    assert (job.job_source, job.created_by, job.is_system_job) == ("user_cli", ALICE.name, False)
+    assert job.dispatched_at is not None
+    assert messages(sql) == [str(job.id)]
+    [(queue, priority, payload)] = sql(
+        "SELECT q.name, m.priority, m.payload::json FROM kombu_message m "
+        "JOIN kombu_queue q ON q.id = m.queue_id"
+    )
+    assert (queue, priority, payload["headers"]["id"]) == ("extra", 7, str(job.id))
+    assert payload["headers"]["pgbeat_job"] is True
+
+
+def test_the_settings_say_how_often_it_is_tried(desk: Desk, app: Celery) -> None:
+    assert desk.make().max_attempts == 3
+    app.conf.pgbeat_job_max_attempts = 1
+    desk.settings = type(desk.settings).load(app.conf)
+    job = fails(desk, desk.make())
+    assert (job.state, job.max_attempts, job.retried_by) == ("failed", 1, None)
+
+
+def test_put_off(desk: Desk, sql: Sql) -> None:
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    at, soon = desk.make(run_at=tomorrow), desk.make(countdown=timedelta(hours=1))
+    past = desk.make(run_at=tomorrow - timedelta(days=2))
+    assert (at.state, at.run_at) == ("scheduled", tomorrow)
+    assert soon.state == "scheduled"
+    assert (past.state, past.run_at) == ("pending", None)
+    rows = sql("SELECT job_id, visible, available_at FROM kombu_message ORDER BY id")
+    assert rows == [
+        (at.id, False, tomorrow), (soon.id, False, soon.run_at), (past.id, True, None),
+    ]  # fmt: skip
+
+
+def test_in_a_lane(desk: Desk, sql: Sql) -> None:
+    lane(sql, limit=1)
+    first, second = desk.make(lane="l"), desk.make(lane="l")
+    later = desk.make(lane="l", countdown=timedelta(hours=1))
+    assert first.dispatched_at is not None
+    assert (second.state, second.dispatched_at) == ("pending", None)
+    assert (later.state, later.dispatched_at) == ("scheduled", None)
+    assert messages(sql) == [str(first.id)]
+
+
+def test_awaiting_approval(desk: Desk, sql: Sql) -> None:
+    job = desk.make(requires_approval=True)
+    assert (job.state, job.awaits_approval, job.dispatched_at) == ("paused", True, None)
+    assert messages(sql) == []
+
+
+def test_from_a_template(desk: Desk, sql: Sql) -> None:
+    with db.transaction(desk.connection):
+        templates.put(
+            desk.connection, "t", namespace="default", task="jobs.add", args=[1], kwargs={"y": 5},
+            queue="extra", options={"expires": 60}, job={"max_attempts": 9, "tags": ["x"]},
+        )  # fmt: skip
+    change = desk.order(template="t")
+    job = change.job
+    assert (job.task, job.args, job.kwargs, job.queue) == ("jobs.add", [1], {"y": 5}, "extra")
+    assert (job.template, job.max_attempts, job.tags) == ("t", 9, ["x"])
+    own = desk.order(7, template="t", kwargs={"y": 6}, max_attempts=2, queue="other").job
+    assert (own.args, own.kwargs, own.queue) == ([7], {"y": 6}, "other")
+    assert (own.max_attempts, own.tags, own.options) == (2, ["x"], {"expires": 60})
+    # What the job was made of stays, whatever becomes of the template.
+    with db.transaction(desk.connection):
+        templates.put(desk.connection, "t", namespace="default", task="jobs.add", args=[2])
+    assert desk.job(job) == job
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "sentence"),
+    [
+        ({"task": "jobs.ad"}, UnknownTask, "task 'jobs.ad' is not registered; did you mean"),
+        ({"args": ()}, InvalidSchedule, "the arguments don't fit task 'jobs.add': "),
+        ({"options": {"routnig_key": 1}}, InvalidSchedule, "'routnig_key', which is no publish"),
+        ({"options": {"eta": "2030"}}, InvalidJob, "give run_at or countdown instead"),
+        ({"lane": "none"}, InvalidJob, "there is no lane 'none'; `pgbeat lanes set none"),
+        ({"template": "none"}, InvalidJob, "there is no template 'none'"),
+        ({"run_at": datetime(2030, 1, 1)}, InvalidJob, "without a time zone"),  # noqa: DTZ001
+        ({"task": None}, InvalidJob, "a job of which task?"),
+        ({"run_at": "2030-01-01"}, InvalidJob, "it is to be a datetime with a time zone"),
+        ({"countdown": "5"}, InvalidJob, "it is to be seconds or a timedelta"),
+        ({"kwargs": [1]}, InvalidJob, "it is to be a mapping"),
+        ({"queue": 5}, InvalidSchedule, "queue is 5; it is to be a queue's name"),
+        ({"queue": "q" * 201}, InvalidJob, "can't be published: ValueError: a queue's name has 1"),
+        ({"options": {"compression": "x"}}, InvalidJob, "task 'jobs.add' can't be published: "),
+        *(
+            (
+                {"options": {key: value}},
+                InvalidSchedule,
+                f"options: {key} is .*; it is to be {right}",
+            )
+            for key, value, right in [
+                ("expires", "x", "a number of seconds, or a time"),
+                ("expires", float("inf"), "a number of seconds, or a time"),
+                ("expires", timedelta(5), "a number of seconds, or a time"),
+                ("priority", "x", "a whole number from 0 to 255"),
+                ("priority", -5, "a whole number from 0 to 255"),
+                ("priority", True, "a whole number from 0 to 255"),
+                ("time_limit", "x", "a number of seconds"),
+                ("soft_time_limit", -1, "a number of seconds"),
+                ("expiration", "x", "a number of seconds"),
+                ("exchange", 5, "an exchange's name"),
+                ("retry_policy", "x", "an object"),
+                ("link", "x", "a signature"),
+                ("link_error", [{"task": "jobs.add"}], "a signature"),
+            ]
+        ),
+        ({"task": 5}, UnknownTask, "task is 5; it is to be a task, or the name of one"),
+        ({"task": ["jobs.add"]}, UnknownTask, "it is to be a task, or the name of one"),
+        ({"args": ({1},)}, InvalidJob, "can't be published: EncodeError: "),
+        ({"args": ("a\0",)}, InvalidJob, "a character that Postgres can't keep"),
+        ({"kwargs": {"y": "\ud800"}}, InvalidJob, "NUL, or half a one"),
+        ({"unique_key": "a\0"}, InvalidJob, "holds a character that Postgres can't keep"),
+        ({"tags": ["\ud800"]}, InvalidJob, "holds a character that Postgres can't keep"),
+    ],
+)
+def test_what_is_wrong_with_an_order(
+    desk: Desk, sql: Sql, given: dict[str, Any], error: type[Exception], sentence: str
+) -> None:
+    args = given.get("args", (1,))
+    with pytest.raises(error, match=sentence):
+        desk.order(*args, **{key: value for key, value in given.items() if key != "args"})
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
+    assert messages(sql) == []
+    pgbeat.submit("jobs.add", 1, app=desk.app)  # what comes after is not held up by it
+    assert len(messages(sql)) == 1
+
+
+def test_a_template_is_of_a_task_that_nobody_imported_yet(
+    database: str, sql: Sql, tmp_path: Path
+) -> None:
+    (tmp_path / "late").mkdir()
+    (tmp_path / "late/__init__.py").write_text(
+        "from celery import Celery\n"
+        f"app = Celery('late', broker='pgbeat+' + {database!r})\n"
+        "app.autodiscover_tasks(['late'])\n"
+    )
+    (tmp_path / "late/tasks.py").write_text(
+        "from late import app\n@app.task\ndef later(): return 5\n"
+    )
+    sql("INSERT INTO pgbeat.templates (name, task) VALUES ('t', 'late.tasks.later')")
+    program = "import pgbeat, late; pgbeat.submit(template='t')"
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=60)
+    assert sql("SELECT task FROM pgbeat.jobs") == [("late.tasks.later",)]
+
+
+def test_arguments_that_only_kombu_knows(desk: Desk, sql: Sql) -> None:
+    """They are kept so that a retry has them too."""
+    moment = datetime(2026, 1, 2, tzinfo=UTC)
+    job = desk.make(moment, max_attempts=2, retry_base=0)
+    assert job.args == [{"__type__": "datetime", "__value__": moment.isoformat()}]
+    assert fails(desk, job).retried_by is not None
+    bodies = [row[0]["body"] for row in sql("SELECT payload::json FROM kombu_message ORDER BY id")]
+    assert len(bodies) == 2 and bodies[0] == bodies[1]
+
+
+# -- one of a kind
+
+
+def test_unique_by_content_and_by_key(desk: Desk, sql: Sql) -> None:
+    first = desk.order(1, unique=True)
+    again = desk.order(1, unique=True)
+    other = desk.order(2, unique=True)
+    keyed = desk.order(3, unique_key="k")
+    same = desk.order(4, unique_key="k")
+    assert [c.is_new for c in (first, again, other, keyed, same)] == [
+        True, False, True, True, False,
+    ]  # fmt: skip
+    assert (again.job.id, same.job.id) == (first.job.id, keyed.job.id)
+    assert len(messages(sql)) == 3
+    desk.do(control.cancel, keyed.job)
+    assert desk.order(4, unique_key="k").is_new
+
+
+def test_unique_for_a_time(desk: Desk, sql: Sql) -> None:
+    first = desk.order(1, unique_for="1 hour").job
+    desk.do(control.cancel, first)
+    assert desk.order(1, unique_for="1 hour").job.id == first.id
+    sql("UPDATE pgbeat.jobs SET created_at = now() - interval '61 minutes'")
+    assert desk.order(1, unique_for="1 hour").is_new
+
+
+def test_unique_under_two_who_ask_at_once(make_desk: Desks, sql: Sql) -> None:
+    made: list[control.Change] = []
+    ready = threading.Barrier(4)
+
+    def ask(desk: Desk) -> None:
+        for number in range(20):
+            ready.wait(30)
+            made.append(desk.order(number, unique=True))
+
+    threads = [threading.Thread(target=ask, args=(make_desk(),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(made) == 80
+    assert sum(change.is_new for change in made) == 20
+    assert len({change.job.id for change in made}) == 20
+    assert len(messages(sql)) == 20
+
+
+# -- pgbeat.submit
+
+
+def test_submit(app: Celery, sql: Sql, desk: Desk) -> None:
+    job = pgbeat.submit(app.tasks["jobs.add"], 1, kwargs={"y": 3}, priority=2, created_by="user:x")
+    assert (job.args, job.kwargs, job.priority) == ([1], {"y": 3}, 2)
+    assert (job.created_by, job.job_source) == ("user:x", "user_api")
+    assert messages(sql) == [str(job.id)]
+    named = pgbeat.submit("jobs.add", 1, app=app, countdown=3600)
+    assert (named.state, named.created_by[:5]) == ("scheduled", "user:")
+    with pytest.raises(InvalidJob, match="'priorty' is no key of it; did you mean 'priority'"):
+        pgbeat.submit("jobs.add", 1, app=app, priorty=3)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"expires": 60.5}, {"expires": -1}, {"expires": "2030-01-01T09:00Z"}, {"expires": None},
+        {"expires": datetime(2030, 1, 1, tzinfo=UTC)}, {"priority": 0}, {"priority": 255},
+        {"time_limit": 5, "soft_time_limit": 2.5}, {"exchange": "x"}, {"exchange": Exchange("x")},
+        {"queue": Queue("extra")}, {"link": []}, {"link": Signature("jobs.add")},
+        {"link_error": [dict(Signature("jobs.add", (1,)))]},
+    ],
+)  # fmt: skip
+def test_options_that_celery_takes(app: Celery, sql: Sql, options: dict[str, Any]) -> None:
+    pgbeat.submit("jobs.add", 1, app=app, options=options)
+    assert len(messages(sql)) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "sentence"),
+    [
+        ({"connection": "postgresql://u:secret@h/d"}, TypeError, "connection, .* a builtins.str$"),
+        ({"connection": create_engine("postgresql+psycopg://")}, TypeError, "a .*base.Engine$"),
+        ({"job_source": "x"}, InvalidJob, "job_source 'x' is not one of user_cli, user_api, "),
+        ({"created_by": "a\0"}, InvalidJob, "created_by is .*; it is to be text that Postgres can"),
+        ({"created_by": 5}, InvalidJob, "created_by is 5; it is to be text"),
+        ({"countdown": 1e300}, InvalidJob, "countdown is 1e\\+300; there is no such time"),
+    ],
+)
+def test_what_is_wrong_with_a_submission(
+    app: Celery, sql: Sql, given: dict[str, Any], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        pgbeat.submit("jobs.add", 1, app=app, **given)
+    with pytest.raises(error, match=sentence):
+        member = {"task": "jobs.add", "args": [1], "countdown": given.pop("countdown", None)}
+        pgbeat.submit_group([member], app=app, **given)
+    for table in ("pgbeat.groups", "pgbeat.jobs", "kombu_message"):
+        assert sql(f"SELECT count(*) FROM {table}") == [(0,)]
+
+
+def test_a_signature_is_no_task(app: Celery, sql: Sql) -> None:
+    """Its arguments would be lost."""
+    with pytest.raises(UnknownTask, match=r"task is jobs.add\(1\); it is to be a task"):
+        pgbeat.submit(app.tasks["jobs.add"].s(1), 1)
+    assert messages(sql) == []
+
+
+def test_submit_to_a_lane_with_room(app: Celery, sql: Sql) -> None:
+    lane(sql, limit=1)
+    first, second = (pgbeat.submit("jobs.add", 1, app=app, lane="l") for _ in range(2))
+    assert first.dispatched_at is not None and second.dispatched_at is None
+
+
+@pytest.mark.parametrize("kind", ["session", "scoped session", "connection"])
+def test_submit_in_the_callers_transaction(app: Celery, sql: Sql, database: str, kind: str) -> None:
+    lane(sql, limit=1)
+    sql("CREATE TABLE orders (id int)")
+    engine = create_engine(postgres_url(database))
+    opened: Any = engine.connect() if kind == "connection" else Session(engine)
+    with opened:
+        session = opened
+        if kind == "scoped session":
+            session = scoped_session(sessionmaker())
+            session.registry.set(opened)
+        session.execute(text("INSERT INTO orders VALUES (1)"))
+        pgbeat.submit("jobs.add", 1, app=app, connection=session)
+        pgbeat.submit("jobs.add", 1, app=app, connection=session, lane="l")
+        session.rollback()
+        assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
+        assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
+        session.execute(text("INSERT INTO orders VALUES (2)"))
+        job = pgbeat.submit("jobs.add", 1, app=app, connection=session)
+        assert messages(sql) == []
+        session.commit()
+    assert sql("SELECT id FROM orders") == [(2,)]
+    assert sql("SELECT id, state FROM pgbeat.jobs") == [(job.id, "pending")]
+    assert messages(sql) == [str(job.id)]
+    engine.dispose()
+
+
+def test_the_beat_hears_of_what_waits_for_it(app: Celery, sql: Sql, database: str) -> None:
+    lane(sql, limit=1)
+    engine = create_engine(postgres_url(database))
+    with psycopg.connect(database, autocommit=True) as listener, engine.connect() as session:
+        listener.execute("LISTEN pgbeat_lanes; LISTEN pgbeat_schedules")
+        pgbeat.submit("jobs.add", 1, app=app, connection=session, lane="l")
+        pgbeat.submit("jobs.add", 1, app=app, connection=session, lane="l", countdown=60)
+        session.commit()
+        told = [(n.channel, n.payload) for n in listener.notifies(timeout=30, stop_after=2)]
+    assert sorted(told) == [("pgbeat_lanes", "default/l"), ("pgbeat_schedules", "jobs")]
+    engine.dispose()
+
+
+def test_no_transaction_to_be_in(app: Celery, database: str, empty_database: str) -> None:
+    engine = create_engine(postgres_url(database), isolation_level="AUTOCOMMIT")
+    with (
+        engine.connect() as connection,
+        pytest.raises(ValueError, match="the connection is in autocommit mode"),
+    ):
+        pgbeat.submit("jobs.add", 1, app=app, connection=connection)
+    engine.dispose()
+    elsewhere = create_engine(postgres_url(empty_database))
+    with (
+        elsewhere.connect() as connection,
+        pytest.raises(ConfigError, match="in another database"),
+    ):
+        pgbeat.submit("jobs.add", 1, app=app, connection=connection)
+    elsewhere.dispose()
+
+
+def test_submit_where_the_broker_is_elsewhere(database: str, sql: Sql) -> None:
+    """In the caller's transaction, the job waits for beat: nobody is told of what may not come."""
+    app = make_app(database, "memory://")
+    engine = create_engine(postgres_url(database))
+    with engine.connect() as connection:
+        job = pgbeat.submit("jobs.add", 1, app=app, connection=connection)
+        connection.commit()
+    assert (job.state, job.dispatched_at) == ("scheduled", None)
+    engine.dispose()
+    with app.connection_for_read() as broker:
+        assert broker.SimpleQueue("celery").qsize() == 0
+        own = pgbeat.submit("jobs.add", 2, app=app)
+        assert own.state == "pending" and own.dispatched_at is not None
+        message = broker.SimpleQueue("celery").get(timeout=5)
+        assert message.headers["id"] == str(own.id)
+        message.ack()
+    app.close()
+
+
+def test_submit_in_a_task_makes_its_child_and_nobody_elses(app: Celery, sql: Sql) -> None:
+    """What a process keeps for the next message knows nothing of whose the last one was."""
+
+    @app.task(name="jobs.parent")
+    def parent() -> None:
+        pgbeat.submit("jobs.add", 1, app=app)
+
+    pgbeat.submit("jobs.add", 1, app=app)
+    parent.apply(task_id="a-task")
+    pgbeat.submit("jobs.add", 1, app=app)
+    found = sql("SELECT payload::json -> 'headers' ->> 'parent_id' FROM kombu_message ORDER BY id")
+    assert found == [(None,), ("a-task",), (None,)]
+
+
+def test_submit_from_many_threads(app: Celery, sql: Sql) -> None:
+    def work(number: int) -> list[str]:
+        made = (pgbeat.submit("jobs.add", number * 100 + each, app=app) for each in range(10))
+        return [str(job.id) for job in made]
+
+    with ThreadPoolExecutor(8) as pool:
+        made = [each for ids in pool.map(work, range(8)) for each in ids]
+    assert sorted(messages(sql)) == sorted(made)
+    args = sql("SELECT args ->> 0 FROM pgbeat.jobs")
+    assert sorted(int(first) for (first,) in args) == [
+        n * 100 + m for n in range(8) for m in range(10)
+    ]
+
+
+def test_submit_in_a_child(app: Celery, sql: Sql) -> None:
+    """A forked process doesn't talk on its parent's connection, which goes on."""
+    pgbeat.submit("jobs.add", 1, app=app)
+    child = os.fork()
+    if child == 0:
+        try:
+            pgbeat.submit("jobs.add", 2, app=app)
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    pgbeat.submit("jobs.add", 3, app=app)
+    found = sql("SELECT args ->> 0 FROM pgbeat.jobs ORDER BY created_at")
+    assert found == [("1",), ("2",), ("3",)]
+
+
+def test_submit_after_the_server_cut_the_connection(app: Celery, sql: Sql) -> None:
+    pgbeat.submit("jobs.add", 1, app=app)
+    ended = sql(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND application_name = 'pgbeat submit'"
+    )
+    assert ended
+    pgbeat.submit("jobs.add", 2, app=app)
+    assert len(messages(sql)) == 2
+
+
+# -- cancelled
+
+
+def test_cancel_what_waits(desk: Desk, sql: Sql) -> None:
+    lane(sql, limit=1)
+    found = {
+        "pending": desk.make(),
+        "scheduled": desk.make(countdown=timedelta(hours=1)),
+        "paused": desk.do(control.pause, desk.make()),
+        "approval": desk.make(requires_approval=True),
+        "slot": desk.make(lane="l"),
+        "line": desk.make(lane="l"),
+    }
+    assert len(messages(sql)) == 3
+    for kind in ("pending", "scheduled", "paused", "approval", "line"):
+        job = desk.do(control.cancel, found[kind], actor=ALICE, reason="changed my mind")
+        assert (job.state, job.error) == ("cancelled", "cancelled by user:alice: changed my mind")
+        assert job.finished_at is not None
+    assert messages(sql) == [str(found["slot"].id)]
+    assert sql("SELECT count(*) FROM pgbeat.executions") == [(0,)]
+
+
+def test_cancel_frees_the_slot(desk: Desk, sql: Sql) -> None:
+    lane(sql, limit=1)
+    first, second = desk.make(lane="l"), desk.make(lane="l")
+    desk.do(control.cancel, first)
+    assert desk.job(second).dispatched_at is not None
+    assert messages(sql) == [str(second.id)]
+
+
+def test_cancel_what_runs(desk: Desk, sql: Sql) -> None:
+    """Its worker is asked; again, it is asked again."""
+    job = runs(desk, desk.make())
+    for reason in ("too slow", "far too slow"):
+        asked = desk.do(control.cancel, job, actor=ALICE, reason=reason)
+        assert (asked.state, asked.cancel_requested_by) == ("running", ALICE.name)
+        assert asked.cancel_reason == f"cancelled by user:alice: {reason}"
+    # Failing then is not a reason to try again.
+    run = sql("SELECT id FROM pgbeat.executions")[0][0]
+    with db.transaction(desk.connection):
+        executions.record(
+            desk.connection, [Run(str(run), str(job.id), False, "failed", "failed", error="x")]
+        )
+    ended = desk.job(job)
+    assert (ended.state, ended.retried_by) == ("cancelled", None)
+    assert ended.error == "cancelled by user:alice: far too slow (x)"
+
+
+@pytest.mark.parametrize("ends", ["COMMIT", "ROLLBACK"])
+def test_workers_hear_of_a_cancellation_with_its_commit(desk: Desk, sql: Sql, ends: str) -> None:
+    with db.transaction(desk.connection):
+        queues.declare_exchange(
+            desk.connection, TABLES, "celery.pidbox", "fanout", durable=False, auto_delete=False
+        )
+        TABLES.declare(desk.connection, ["a worker's"])
+        queues.bind(desk.connection, TABLES, "a worker's", "celery.pidbox", "", "fanout")
+    heard = (
+        "SELECT count(*) FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id "
+        "WHERE q.name = 'a worker''s'"
+    )
+    job = runs(desk, desk.make())
+    desk.connection.execute(text("BEGIN"))
+    control.cancel(desk.connection, desk.publisher, ADMIN, job.id)
+    assert sql(heard) == [(0,)]
+    desk.connection.execute(text(ends))
+    assert sql(heard) == [(1 if ends == "COMMIT" else 0,)]
+
+
+def test_what_is_about_to_run_when_it_is_cancelled(desk: Desk, database: str) -> None:
+    """Its worker's word is under way: neither waiting nor running is seen."""
+    job = desk.make()
+    with psycopg.connect(database) as worker, ThreadPoolExecutor() as threads:
+        worker.execute("UPDATE pgbeat.jobs SET state = 'running', started_at = now()")
+        with db.transaction(desk.connection):
+            made = threads.submit(
+                lifecycle.cancel, desk.connection, desk.publisher, [str(job.id)], by="me", reason=""
+            )
+            until(lambda: made.done() or is_awaited(database), 30, "the cancel waits")
+            worker.commit()
+            assert made.result(30) == []
+    assert desk.job(job).cancel_requested_by == "me"
+
+
+def is_awaited(database: str) -> bool:
+    """Whether somebody waits for another's transaction."""
+    query = (
+        "SELECT FROM pg_stat_activity WHERE datname = current_database() "
+        "AND wait_event_type = 'Lock'"
+    )
+    with psycopg.connect(database) as connection:
+        return bool(connection.execute(query).fetchall())
+
+
+def test_cancel_what_has_ended(desk: Desk, sql: Sql) -> None:
+    job = desk.do(control.cancel, desk.make())
+    assert refused(desk, control.cancel, job) == "cancelled and can't be cancelled; it has ended"
+    failed = fails(desk, desk.make())
+    assert refused(desk, control.cancel, failed) == (
+        f"failed and can't be cancelled; its retry, {failed.retried_by}, is scheduled"
+    )
+
+
+def test_two_cancel_at_once(make_desk: Desks, sql: Sql) -> None:
+    desk, other = make_desk(), make_desk()
+    for _ in range(10):
+        job = desk.make()
+        said: list[str] = []
+        ready = threading.Barrier(2)
+
+        def cancel(
+            desk: Desk, job: Job = job, ready: threading.Barrier = ready, said: list[str] = said
+        ) -> None:
+            ready.wait(30)
+            try:
+                said.append(f"it is {desk.do(control.cancel, job).state} now")
+            except InvalidTransition as error:
+                said.append(f"it is {error.state} already")
+
+        threads = [threading.Thread(target=cancel, args=(d,)) for d in (desk, other)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(said) == ["it is cancelled already", "it is cancelled now"]
+        assert desk.job(job).state == "cancelled"
+    assert messages(sql) == []
+
+
+# -- held, let go
+
+
+def test_pause_and_resume(desk: Desk, sql: Sql) -> None:
+    job = desk.make()
+    paused = desk.do(control.pause, job)
+    assert (paused.state, paused.dispatched_at, messages(sql)) == ("paused", None, [])
+    resumed = desk.do(control.resume, job)
+    assert resumed.state == "pending" and resumed.dispatched_at is not None
+    assert messages(sql) == [str(job.id)]
+
+
+def test_pause_what_is_put_off(desk: Desk, sql: Sql) -> None:
+    job = desk.make(countdown=timedelta(hours=1))
+    desk.do(control.pause, job)
+    assert messages(sql) == []
+    resumed = desk.do(control.resume, job)
+    assert (resumed.state, resumed.run_at) == ("scheduled", job.run_at)
+    assert sql("SELECT available_at FROM kombu_message") == [(job.run_at,)]
+    # Its time goes by while it is held.
+    desk.do(control.pause, job)
+    sql("UPDATE pgbeat.jobs SET run_at = now() - interval '1 s'")
+    assert desk.do(control.resume, job).state == "pending"
+    assert sql("SELECT visible FROM kombu_message") == [(True,)]
+
+
+def test_pause_in_a_lane(desk: Desk, sql: Sql) -> None:
+    lane(sql, limit=1)
+    first, second, third = (desk.make(lane="l") for _ in range(3))
+    desk.do(control.pause, second)
+    desk.do(control.pause, first)
+    assert desk.job(third).dispatched_at is not None, "its slot goes to the next that waits"
+    back = desk.do(control.resume, first)
+    assert (back.state, back.dispatched_at) == ("pending", None)
+    desk.do(control.resume, second)
+    desk.do(control.cancel, third)
+    assert desk.job(first).dispatched_at is not None, "its place has stayed"
+    assert messages(sql) == [str(first.id)]
+
+
+def test_pause_what_a_worker_holds(desk: Desk, sql: Sql) -> None:
+    job = desk.make()
+    sql("UPDATE kombu_message SET claimed_by = 1, visible = false")
+    assert refused(desk, control.pause, job) == (
+        "pending and can't be paused; a worker has its message already; cancel it"
+    )
+    sql("DELETE FROM kombu_message")
+    assert "it has no message any more that could be held" in refused(desk, control.pause, job)
+
+
+def test_pause_what_can_not_be(desk: Desk, sql: Sql) -> None:
+    job = runs(desk, desk.make())
+    assert refused(desk, control.pause, job) == (
+        "running and can't be paused; what runs can only be cancelled"
+    )
+    assert refused(desk, control.resume, job) == "running and can't be resumed"
+    sql("UPDATE pgbeat.jobs SET state = 'scheduled'")
+    assert "Celery's own retry of it is on its way" in refused(desk, control.pause, desk.job(job))
+    ended = fails(desk, desk.make(max_attempts=1))
+    assert refused(desk, control.pause, ended) == "failed and can't be paused"
+    paused = desk.do(control.pause, desk.make())
+    assert "it waits already until it is resumed" in refused(desk, control.pause, paused)
+
+
+def test_approve(desk: Desk, sql: Sql) -> None:
+    job = desk.make(requires_approval=True)
+    assert (
+        refused(desk, control.resume, job) == "paused and can't be resumed; it waits for approval"
+    )
+    approved = desk.do(control.approve, job)
+    assert (approved.state, approved.awaits_approval) == ("pending", False)
+    assert (approved.approved_by, approved.approved_at is None) == (ADMIN.name, False)
+    assert messages(sql) == [str(job.id)]
+    assert refused(desk, control.approve, approved) == (
+        "pending and can't be approved; user:root has approved it"
+    )
+    plain = desk.do(control.pause, desk.make())
+    assert refused(desk, control.approve, plain) == (
+        "paused and can't be approved; it waits for no approval"
+    )
+
+
+def test_approval_counts_for_retries_that_nobody_asks_for(desk: Desk, sql: Sql) -> None:
+    job = desk.do(control.approve, desk.make(requires_approval=True, max_attempts=3))
+    failed = fails(desk, job)
+    own = jobs.get(desk.connection, str(failed.retried_by))
+    assert (own.state, own.requires_approval, own.approved_by) == ("scheduled", True, ADMIN.name)
+    # One that a person asks for is another decision.
+    desk.do(control.cancel, own)
+    asked = desk.do(control.retry, desk.job(own), ALICE, job_source="user_cli")
+    assert (asked.state, asked.awaits_approval, asked.approved_by) == ("paused", True, None)
+
+
+def test_what_failed_unapproved_is_tried_again_only_once_approved(desk: Desk, sql: Sql) -> None:
+    job = desk.make(requires_approval=True, max_attempts=3)
+    with db.transaction(desk.connection):
+        ended = jobs.end(desk.connection, [job.id], "failed", "can't be published")
+        lifecycle.follow(desk.connection, desk.publisher, ended)
+    again = jobs.get(desk.connection, str(desk.job(job).retried_by))
+    assert (again.state, again.awaits_approval, again.dispatched_at) == ("paused", True, None)
+    assert messages(sql) == []
+
+
+def test_approve_into_a_lane_and_for_later(desk: Desk, sql: Sql) -> None:
+    lane(sql, limit=1)
+    first = desk.make(lane="l")
+    second = desk.do(control.approve, desk.make(lane="l", requires_approval=True))
+    assert (second.state, second.dispatched_at) == ("pending", None)
+    later = desk.make(countdown=timedelta(hours=1), requires_approval=True)
+    assert later.state == "paused"
+    assert desk.do(control.approve, later).state == "scheduled"
+    desk.do(control.cancel, first)
+    assert desk.job(second).dispatched_at is not None
+
+
+def test_a_broker_elsewhere_gives_nothing_back(database: str, sql: Sql) -> None:
+    app = make_app(database, "memory://")
+    lane(sql, limit=0)
+    with desks(database, app) as make:
+        desk = make()
+        assert "only a worker gets it out of there" in refused(desk, control.pause, desk.make())
+        waiting = desk.make(lane="l")
+        assert desk.do(control.pause, waiting).state == "paused"
+        assert desk.do(control.resume, waiting).state == "pending"
+        assert desk.do(control.cancel, desk.make()).state == "cancelled"
+    app.close()
+
+
+# -- once more
+
+
+def test_retry_by_hand(desk: Desk, sql: Sql) -> None:
+    job = fails(desk, desk.make(5, priority=3, tags=["t"], max_attempts=1))
+    sql("UPDATE pgbeat.jobs SET checkpoint = '{\"at\": 7}' WHERE id = %s", job.id)
+    new = desk.do(control.retry, job, job_source="user_api")
+    assert (new.retry_of, new.state, new.attempt, new.max_attempts) == (job.id, "pending", 1, 1)
+    assert (new.args, new.priority, new.tags, new.checkpoint) == ([5], 3, ["t"], {"at": 7})
+    assert (new.created_by, new.job_source) == (ALICE.name, "user_api")
+    assert desk.job(job).retried_by == new.id
+    assert messages(sql) == [str(job.id), str(new.id)]
+    # Always, and as often as somebody wants it.
+    fails(desk, new)
+    other = desk.do(control.retry, new, job_source="user_api", priority=9)
+    third = desk.do(control.retry, job, job_source="user_api")
+    assert (other.retry_of, other.priority, third.retry_of) == (new.id, 9, job.id)
+
+
+def test_retry_what_was_cancelled_or_skipped(desk: Desk, sql: Sql) -> None:
+    cancelled = desk.do(control.cancel, desk.make())
+    skipped = jobs.get(desk.connection, insert(sql, "skipped"))
+    for job in (cancelled, skipped):
+        assert desk.do(control.retry, job, job_source="user_cli").retry_of == job.id
+
+
+def test_retry_what_can_not_be(desk: Desk, sql: Sql) -> None:
+    def retry(job: Job) -> str:
+        return refused(desk, control.retry, job, job_source="user_cli")
+
+    job = desk.make()
+    assert retry(job) == "pending and can't be retried; it has not ended"
+    assert retry(runs(desk, job)) == "running and can't be retried; it has not ended"
+    done = jobs.get(desk.connection, insert(sql, "completed"))
+    assert retry(done) == "completed and can't be retried; make a new one of the same task"
+    unknown = jobs.get(desk.connection, insert(sql, "failed", args=None, kwargs=None))
+    with pytest.raises(InvalidJob, match="can't be retried: its arguments were not JSON"):
+        desk.do(control.retry, unknown, job_source="user_cli")
+
+
+def test_retry_while_a_retry_is_to_come(desk: Desk, sql: Sql) -> None:
+    """That one comes now: there are not two."""
+    job = fails(desk, desk.make(max_attempts=3, retry_base=3600))
+    [coming] = jobs.find(desk.connection, [str(job.retried_by)])
+    assert (coming.state, coming.attempt) == ("scheduled", 2)
+    now = desk.do(control.retry, job, job_source="user_cli")
+    assert (now.id, now.state, now.attempt, now.run_at) == (coming.id, "pending", 1, None)
+    assert sql("SELECT job_id, visible FROM kombu_message WHERE job_id = %s", now.id) == [
+        (now.id, True)
+    ]
+    assert refused(desk, control.retry, desk.job(job), job_source="user_cli") == (
+        f"failed and can't be retried; its retry, {now.id}, is pending"
+    )
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(2,)]
+
+
+def test_retry_of_one_of_a_kind(desk: Desk, sql: Sql) -> None:
+    job = fails(desk, desk.make(unique_key="k", max_attempts=1))
+    other = desk.make(unique_key="k")
+    with pytest.raises(NotUnique, match=f"job {other.id}, which has the same unique key, is pend"):
+        desk.do(control.retry, job, job_source="user_cli")
+    desk.do(control.cancel, other)
+    assert desk.do(control.retry, job, job_source="user_cli").unique_key == "k"
+
+
+def test_retry_of_a_member_whose_group_has_ended(desk: Desk, sql: Sql) -> None:
+    """The group stays as it was."""
+    made = grouping.run(
+        desk.connection, desk.app, desk.settings, desk.publisher,
+        [{"task": "jobs.add", "args": [x], "max_attempts": 1} for x in (1, 2)],
+        created_by=ALICE.name, job_source="user_cli",
+    )  # fmt: skip
+    first = fails(desk, made.jobs[0])
+    again = desk.do(control.retry, first, job_source="user_cli")
+    assert (again.group_id, desk.job(first).retried_by) == (None, again.id)
+    [progress] = groups.progress(desk.connection, [made.group.id]).values()
+    assert (progress.total, progress.counts) == (2, {"failed": 1, "cancelled": 1})
+
+
+def test_retry_in_a_lane(desk: Desk, sql: Sql) -> None:
+    lane(sql, limit=1)
+    job = desk.do(control.cancel, desk.make(lane="l"))
+    holds = desk.make(lane="l")
+    again = desk.do(control.retry, job, job_source="user_cli")
+    assert (again.lane, again.state, again.dispatched_at) == ("l", "pending", None)
+    desk.do(control.cancel, holds)
+    assert desk.job(again).dispatched_at is not None
+
+
+def test_the_retries_of_a_chain(desk: Desk, sql: Sql) -> None:
+    """Three attempts, each a job of its own, each later than the one before."""
+    job, waits = desk.make(retry_base=100, retry_cap=150), []
+    for attempt in (1, 2, 3):
+        assert job.attempt == attempt
+        job = fails(desk, job)
+        if job.retried_by is None:
+            break
+        [job] = jobs.find(desk.connection, [str(job.retried_by)])
+        assert job.run_at is not None
+        waits.append((job.run_at - job.created_at).total_seconds())
+    assert waits == [100, 150]
+    assert (job.attempt, job.state) == (3, "failed")
+
+
+# -- in line
+
+
+def test_move(desk: Desk, sql: Sql) -> None:
+    lane(sql, limit=0)
+    a, b, c = (desk.make(lane="l") for _ in range(3))
+    high = desk.make(lane="l", priority=5)
+
+    def line() -> list[Job]:
+        ids = sql("SELECT id FROM pgbeat.jobs ORDER BY priority DESC, position")
+        return [next(job for job in (a, b, c, high) if job.id == row[0]) for row in ids]
+
+    control.move(desk.connection, ALICE, c.id, "front")
+    assert line() == [high, c, a, b]
+    moved = control.move(desk.connection, ALICE, b.id, "before", high.id)
+    assert (line(), moved.priority) == ([b, high, c, a], 5)
+    control.move(desk.connection, ALICE, b.id, "back", priority=0)
+    assert line() == [high, c, a, b]
+
+
+def test_move_what_is_in_no_line(desk: Desk, sql: Sql) -> None:
+    lane(sql, limit=1)
+    lane(sql, "other", limit=0)
+    has_slot, waits = desk.make(lane="l"), desk.make(lane="l")
+    held = desk.do(control.pause, desk.make(lane="l"))
+    elsewhere, plain = desk.make(lane="other"), desk.make()
+
+    def said(job: Job, *where: object) -> str:
+        with pytest.raises((InvalidTransition, InvalidJob)) as error:
+            control.move(desk.connection, ALICE, job.id, *where)  # type: ignore[arg-type]
+        return str(error.value)
+
+    assert said(has_slot, "back").endswith("pending and can't be moved; it has its lane's slot")
+    assert said(held, "back").endswith("paused and can't be moved; it doesn't wait for its lane")
+    assert said(plain, "back").endswith("pending and can't be moved; it is in no lane")
+    for other in (has_slot, elsewhere, held, plain):
+        assert said(waits, "after", other.id) == f"job {other.id} doesn't wait in lane 'l'"
+    assert said(waits, "after", waits.id) == f"job {waits.id} can't be moved after itself"
+
+
+# -- gone
+
+
+def test_delete(desk: Desk, sql: Sql) -> None:
+    job, other = fails(desk, desk.make(max_attempts=1)), fails(desk, desk.make(max_attempts=1))
+    with db.transaction(desk.connection):
+        control.delete(desk.connection, ALICE, job.id)
+    assert sql("SELECT id FROM pgbeat.jobs") == [(other.id,)]
+    assert sql("SELECT job_id FROM pgbeat.executions") == [(other.id,)]
+    with pytest.raises(InvalidTransition, match="is pending and can't be deleted; cancel it first"):
+        control.delete(desk.connection, ALICE, desk.make().id)
+
+
+def test_delete_one_of_a_running_group(desk: Desk, sql: Sql) -> None:
+    [(group,)] = sql(
+        "INSERT INTO pgbeat.groups (job_source, created_by) VALUES ('user_cli', 'x') RETURNING id"
+    )
+    job = insert(sql, "failed", group_id=group)
+    with pytest.raises(InvalidTransition, match=r"its group, .* goes by it"):
+        control.delete(desk.connection, ADMIN, job)
+    sql("UPDATE pgbeat.groups SET state = 'failed', finished_at = now()")
+    control.delete(desk.connection, ADMIN, job)
+    assert until(lambda: sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)])

@@ -1,0 +1,340 @@
+"""Direct execution: a task here and now, in a lane's next slot."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery, current_task
+from celery.exceptions import Ignore
+
+import pgbeat
+from pgbeat import lanes
+from pgbeat.direct import run_direct
+from pgbeat.errors import InvalidJob, NoSlot, NotFound, UnknownTask
+from tests.support.processes import Process, Processes, until
+from tests.integration.jobs.test_lanes import Floor, connected
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def floor(database: str, app: Celery, sql: Sql) -> Iterator[Floor]:
+    with connected(database) as connection:
+        yield Floor(database, app, sql, connection)
+
+
+@pytest.fixture
+def background() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+def waiting(floor: Floor, count: int = 1) -> None:
+    """Waits until so many wait for a slot."""
+    query = "SELECT count(*) FROM pgbeat.reservations WHERE started_at IS NULL"
+    until(lambda: floor.sql(query) == [(count,)], 20, f"{count} wait")
+
+
+def nobody_reserves(floor: Floor) -> bool:
+    return floor.sql("SELECT count(*) FROM pgbeat.reservations") == [(0,)]
+
+
+def test_the_result_comes_back(floor: Floor, app: Celery) -> None:
+    floor.lane(max_running=1)
+    assert pgbeat.run_direct("tests.add", (1,), {"y": 5}, lane="l", app=app) == 6
+    assert pgbeat.run_direct(app.tasks["tests.add"], lane="l") == 3
+    assert nobody_reserves(floor)
+    assert floor.sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]  # it is none
+
+
+def test_an_error_comes_as_the_task_raised_it(floor: Floor, app: Celery) -> None:
+    @app.task(name="tests.divide", shared=False)
+    def divide() -> float:
+        return 1 / 0
+
+    class Own(Exception):
+        """One that can't be pickled."""
+
+    @app.task(name="tests.fail", shared=False)
+    def fail() -> None:
+        raise Own("really")
+
+    @app.task(name="tests.ignore", shared=False)
+    def ignore() -> None:
+        raise Ignore()
+
+    floor.lane(max_running=1)
+    with pytest.raises(Own, match="really"):
+        run_direct(fail, lane="l")
+    with pytest.raises(Ignore):
+        run_direct(ignore, lane="l")
+    [job] = floor.add()
+    with pytest.raises(ZeroDivisionError, match="division by zero"):
+        run_direct(divide, lane="l")
+    assert nobody_reserves(floor)
+    assert floor.seated() == {job}  # the slot went on to who waits
+
+
+def test_celerys_own_retries_come_at_once(floor: Floor, app: Celery) -> None:
+    @app.task(name="tests.again", bind=True, max_retries=2, shared=False)
+    def again(self: Any, enough: int) -> int:
+        if self.request.retries < enough:
+            raise self.retry(countdown=3600, exc=LookupError("not enough"))
+        return int(self.request.retries)
+
+    floor.lane(max_running=1)
+    assert run_direct(again, (2,), lane="l") == 2
+    with pytest.raises(LookupError, match="not enough"):
+        run_direct(again, (3,), lane="l")
+
+
+def test_a_task_can_run_another_directly(floor: Floor, app: Celery) -> None:
+    @app.task(name="tests.outer", shared=False)
+    def outer() -> list[Any]:
+        return [run_direct("tests.add", (2,), lane="other", app=app), current_task.name]
+
+    floor.lane(max_running=1)
+    floor.lane("other", max_running=1)
+    assert run_direct(outer, lane="l") == [4, "tests.outer"]
+
+
+def test_it_waits_for_what_runs_and_goes_before_what_waits(
+    floor: Floor, app: Celery, background: ThreadPoolExecutor
+) -> None:
+    gate = threading.Event()
+
+    @app.task(name="tests.hold", shared=False)
+    def hold() -> str:
+        assert gate.wait(60)
+        return "done"
+
+    floor.lane(max_running=1)
+    first, second = floor.add(2)
+    assert floor.allot() == [first]
+    result = background.submit(run_direct, hold, lane="l")
+    waiting(floor)
+    assert floor.allot() == []  # never preempted
+    floor.end(first)
+    assert floor.allot() == []  # its slot is for the direct execution
+    assert floor.seated() == set()
+    assert not result.done()
+    gate.set()
+    assert result.result(60) == "done"
+    assert floor.seated() == {second}
+
+
+def test_it_is_woken_by_whoever_allots(
+    floor: Floor, app: Celery, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgbeat.direct._POLL", 600.0)
+    floor.lane(max_running=1)
+    first, second = floor.add(2)
+    floor.allot()
+    result = background.submit(run_direct, "tests.add", lane="l", app=app, timeout=600)
+    waiting(floor)
+    floor.end(first)
+    floor.allot()
+    assert result.result(60) == 3
+    until(lambda: floor.seated() == {second}, 20)
+
+
+def test_it_is_woken_when_the_lane_changes(
+    floor: Floor, app: Celery, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgbeat.direct._POLL", 600.0)
+    floor.lane(max_running=0)
+    result = background.submit(run_direct, "tests.add", lane="l", app=app, timeout=600)
+    waiting(floor)
+    lanes.save(floor.connection, "default", "l", {"max_running": 1})
+    assert result.result(60) == 3
+
+
+def test_first_come_first_served(floor: Floor, app: Celery, background: ThreadPoolExecutor) -> None:
+    order: list[int] = []
+
+    @app.task(name="tests.order", shared=False)
+    def in_order(number: int) -> None:
+        order.append(number)
+
+    floor.lane(max_running=1)
+    [job] = floor.add()
+    floor.allot()
+    results: list[Future[Any]] = []
+    for number in range(4):
+        results.append(background.submit(run_direct, in_order, (number,), lane="l"))
+        waiting(floor, number + 1)
+    floor.end(job)
+    for result in results:
+        result.result(60)
+    assert order == [0, 1, 2, 3]
+
+
+def test_a_timeout_says_who_has_the_slots(
+    floor: Floor, app: Celery, background: ThreadPoolExecutor
+) -> None:
+    gate = threading.Event()
+
+    @app.task(name="tests.hold", shared=False)
+    def hold() -> None:
+        assert gate.wait(60)
+
+    floor.lane(max_running=2)
+    result = background.submit(run_direct, hold, lane="l", created_by="user:you")
+    until(lambda: floor.sql("SELECT 1 FROM pgbeat.reservations WHERE started_at IS NOT NULL"), 20)
+    first, second = floor.add(2)
+    assert floor.allot() == [first]
+    floor.sql(
+        "UPDATE pgbeat.jobs SET state = 'running', started_at = now(), worker = 'w@host' "
+        "WHERE id = %s", first,
+    )  # fmt: skip
+    with pytest.raises(NoSlot) as error:
+        run_direct("tests.add", lane="l", app=app, timeout=0.2)
+    said = str(error.value)
+    assert said.startswith(
+        "lane 'l' had no free slot within 0.2 s; the limit of 2 is reached; slots are had by "
+    )
+    assert "a direct execution of tests.hold by user:you, for " in said
+    assert f"job {first} (tests.add, running on w@host, for " in said
+    gate.set()
+    result.result(60)
+    assert nobody_reserves(floor)
+    assert floor.seated() == {first, second}
+
+
+def test_a_timeout_says_how_many_came_before(
+    floor: Floor, app: Celery, background: ThreadPoolExecutor
+) -> None:
+    floor.lane(max_running=0)
+    first = background.submit(run_direct, "tests.add", lane="l", app=app, timeout=60)
+    waiting(floor)
+    with pytest.raises(NoSlot, match="1 asked for direct execution before"):
+        run_direct("tests.add", lane="l", app=app, timeout=0.1)
+    lanes.save(floor.connection, "default", "l", {"max_running": 1})
+    assert first.result(60) == 3
+
+
+def test_one_that_gave_up_holds_nobody_up(floor: Floor, app: Celery) -> None:
+    floor.lane(policy="resources", options='{"gpu": 2}')
+    half, _ = floor.add(2, resources={"gpu": 1})
+    floor.allot()
+    floor.end(half)
+    with pytest.raises(NoSlot, match="resource 'gpu' has 1 of 2 in use"):
+        run_direct("tests.add", lane="l", app=app, timeout=0, resources={"gpu": 2})
+    [job] = floor.add(resources={"gpu": 1})
+    assert floor.allot() == [job]
+
+
+def test_a_paused_lane_says_so(floor: Floor, app: Celery) -> None:
+    floor.lane(max_running=1)
+    lanes.pause(floor.connection, "default", "l")
+    with pytest.raises(NoSlot, match="the lane is paused"):
+        run_direct("tests.add", lane="l", app=app, timeout=0.1)
+
+
+def test_a_reservation_that_somebody_deletes_is_an_error(
+    floor: Floor, app: Celery, background: ThreadPoolExecutor
+) -> None:
+    floor.lane(max_running=0)
+    result = background.submit(run_direct, "tests.add", lane="l", app=app)
+    waiting(floor)
+    floor.sql("DELETE FROM pgbeat.reservations")
+    with pytest.raises(NoSlot, match="was deleted by somebody"):
+        result.result(60)
+
+
+@pytest.mark.parametrize(
+    "given", [{"tags": "heavy"}, {"tags": ["\ud800"]}, {"resources": {"gpu": "one"}}]
+)
+def test_tags_and_resources_that_are_none(floor: Floor, app: Celery, given: dict[str, Any]) -> None:
+    floor.lane()
+    with pytest.raises(InvalidJob, match=r"job: (tags|resources): "):
+        run_direct("tests.add", (1, 2), lane="l", app=app, **given)
+    assert nobody_reserves(floor)
+
+
+def test_what_is_not_there_is_an_error(floor: Floor, app: Celery) -> None:
+    with pytest.raises(NotFound, match="there is no lane 'l'"):
+        run_direct("tests.add", lane="l", app=app)
+    with pytest.raises(UnknownTask, match=r"did you mean 'tests\.add'"):
+        run_direct("tests.ad", lane="l", app=app)
+
+
+def test_what_becomes_of_the_session_is_no_matter_of_the_tasks(floor: Floor, app: Celery) -> None:
+    @app.task(name="tests.cut", shared=False)
+    def cut() -> str:
+        floor.sql(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE application_name = 'pgbeat direct' AND datname = current_database()"
+        )
+        return "done"
+
+    floor.lane(max_running=1)
+    [job] = floor.add()
+    assert run_direct(cut, lane="l") == "done"
+    assert nobody_reserves(floor)
+    assert floor.seated() == {job}
+
+
+# -- a caller that dies
+
+_CALLER = """
+import sys, time
+from celery import Celery
+from pgbeat import run_direct
+app = Celery("caller", broker=sys.argv[1])
+
+@app.task(name="tests.sleep", shared=False)
+def sleep():
+    print("runs", flush=True)
+    time.sleep(600)
+
+print("asks", flush=True)
+run_direct(sleep, lane="l", timeout=600)
+"""
+
+
+def caller(floor: Floor, folder: Path, name: str) -> Process:
+    """A process that runs a task directly that doesn't end."""
+    command = [sys.executable, "-c", _CALLER, floor.app.conf.broker_url]
+    return Process(command, folder / f"{name}.log", dict(os.environ))
+
+
+def test_the_slot_of_a_caller_that_dies_comes_back(
+    floor: Floor, app: Celery, tmp_path: Path
+) -> None:
+    floor.lane(max_running=1)
+    has_it, waits = caller(floor, tmp_path, "one"), None
+    try:
+        has_it.says("runs")
+        waits = caller(floor, tmp_path, "two")
+        waiting(floor)
+        waits.kill_group()  # while it waits
+        has_it.kill_group()
+        assert run_direct("tests.add", lane="l", app=app, timeout=20) == 3
+    finally:
+        for process in (has_it, waits):
+            if process is not None:
+                process.kill_group()
+                process.wait()
+
+
+def test_beat_sees_to_the_slot_of_a_caller_that_died(
+    floor: Floor, processes: Processes, tmp_path: Path
+) -> None:
+    floor.lane(max_running=1)
+    processes.beat().says("This beat leads")
+    process = caller(floor, tmp_path, "one")
+    try:
+        process.says("runs")
+        [job] = floor.add()
+        floor.allot()
+        process.kill_group()
+        until(lambda: floor.seated() == {job}, 20, "beat gives the slot to the job")
+    finally:
+        process.kill_group()
+        process.wait()

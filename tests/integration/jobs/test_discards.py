@@ -1,0 +1,162 @@
+"""Jobs whose message was purged, was deleted with its queue, or expired: they do not come back."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from celery import Celery
+from kombu import Queue
+
+from pgbeat import db, discards, jobs, recovery
+from pgbeat.messages import BrokerTables
+from pgbeat.recovery import Sweeper
+from tests.support.recorded_workers import Crew
+from tests.support.transport_workers import transport_url
+from tests.support.processes import until
+from tests.support.simulated_workers import Ward
+
+TABLES = BrokerTables()
+
+
+@pytest.fixture
+def crew(database: str, tmp_path: Path) -> Iterator[Crew]:
+    """Workers on the test's database."""
+    crew = Crew(database, tmp_path)
+    yield crew
+    crew.close()
+
+
+@pytest.fixture
+def ward(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ward]:
+    """Workers that are nothing but rows."""
+    monkeypatch.setattr(recovery, "_LOOK", 0.0)
+    ward = Ward(database)
+    yield ward
+    ward.close()
+
+
+def end_of(ward: Ward, job_id: str) -> tuple[str, str | None, object]:
+    """A job's state, its error and its retry."""
+    job = jobs.get(ward.connection, job_id)
+    return job.state, job.error, job.retried_by
+
+
+def sweep(ward: Ward) -> None:
+    """One sweep of a process that has not looked before."""
+    Sweeper(ward.publisher, ward.settings).sweep(ward.connection)
+
+
+PURGED = ("cancelled", "its message was purged from queue 'celery'", None)
+
+
+def test_a_purge_cancels_jobs_in_its_transaction(ward: Ward) -> None:
+    waits, later = ward.job(max_attempts=3), ward.job(max_attempts=3, run_at=None)
+    ward.sql(
+        "UPDATE kombu_message SET visible = false, available_at = now() + interval '1 hour' "
+        "WHERE job_id = %s", later,
+    )  # fmt: skip
+    with pytest.raises(ZeroDivisionError), db.transaction(ward.connection):
+        assert discards.purge(ward.connection, TABLES, "celery") == 2
+        assert end_of(ward, waits) == PURGED
+        raise ZeroDivisionError
+    assert ward.state(waits) == "pending"
+    with db.transaction(ward.connection):
+        discards.purge(ward.connection, TABLES, "celery")
+    assert [end_of(ward, job_id) for job_id in (waits, later)] == [PURGED, PURGED]
+    sweep(ward)
+    assert ward.sql("SELECT count(*) FROM pgbeat.message_ends") == [(0,)]
+
+
+def test_a_claimed_message_is_not_purged(ward: Ward) -> None:
+    job_id = ward.job()
+    ward.sql("UPDATE kombu_message SET visible = false, claimed_by = 1")
+    with db.transaction(ward.connection):
+        assert discards.purge(ward.connection, TABLES, "celery") == 0
+    assert ward.state(job_id) == "pending"
+
+
+def test_celerys_own_purge(ward: Ward, database: str) -> None:
+    job_id = ward.job(max_attempts=3)
+    with Celery(broker=transport_url(database), set_as_current=False) as app:
+        assert app.control.purge() == 1
+    assert end_of(ward, job_id) == PURGED
+
+
+def test_what_follows_a_purge_comes_with_the_next_sweep(ward: Ward) -> None:
+    """The slot of a lane, and what another transaction has locked."""
+    ward.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('one', 1)")
+    in_lane, locked = ward.job(lane="one"), ward.job(max_attempts=3)
+    with psycopg.connect(ward.dsn) as other:
+        other.execute("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", [locked])
+        with db.transaction(ward.connection):
+            discards.purge(ward.connection, TABLES, "celery")
+        assert [ward.state(job_id) for job_id in (in_lane, locked)] == ["pending", "pending"]
+        sweeper = Sweeper(ward.publisher, ward.settings)
+        assert sweeper.sweep(ward.connection) == {("default", "one")}
+        assert end_of(ward, in_lane) == PURGED
+        assert ward.state(locked) == "pending"
+    sweep(ward)
+    assert end_of(ward, locked) == PURGED
+
+
+def test_an_expired_message_cancels_its_job(ward: Ward) -> None:
+    expired, kept = ward.job(max_attempts=3), ward.job()
+    ward.sql("UPDATE kombu_message SET expires_at = now() WHERE job_id = %s", expired)
+    with db.transaction(ward.connection):
+        discards.expire(ward.connection, TABLES)
+    what = "expired: no worker took its message from queue 'celery' in time"
+    assert end_of(ward, expired) == ("cancelled", what, None)
+    assert ward.state(kept) == "pending"
+
+
+def test_the_jobs_of_a_queue_that_is_deleted(ward: Ward) -> None:
+    job_id = ward.job(max_attempts=3)
+    with db.transaction(ward.connection):
+        assert discards.delete_queue(ward.connection, TABLES, "celery") == 1
+    what = "its message was deleted from queue 'celery' with the queue"
+    assert end_of(ward, job_id) == ("cancelled", what, None)
+
+
+def test_what_a_worker_lost_and_was_purged_then_is_not_tried_again(ward: Ward) -> None:
+    """Its message had come back, and its execution was not ended yet."""
+    ward.worker(1, missing=60)
+    job_id = ward.job(max_attempts=3)
+    ward.run(job_id, 1, began=30.0, acks=False)
+    with db.transaction(ward.connection):
+        discards.purge(ward.connection, TABLES, "celery")
+    assert ward.state(job_id) == "running"
+    sweep(ward)
+    state, _, again = end_of(ward, job_id)
+    assert (state, again) == ("cancelled", None)
+
+
+@pytest.mark.slow
+def test_a_worker_drops_a_job_that_has_expired(crew: Crew) -> None:
+    """By its task's `expires`, of which the job's options know nothing."""
+
+    @crew.app.task(name="tests.soon", shared=False, expires=1)
+    def soon() -> None: ...
+
+    def wait_until_expired(job_id: str) -> None:
+        old = "SELECT 1 FROM pgbeat.jobs WHERE created_at < now() - interval '1.5 s' AND id = %s"
+        until(lambda: crew.sql(old, job_id))
+
+    expired = crew.one("soon", max_attempts=3)
+    wait_until_expired(expired)
+    crew.start("-c", "1")
+    [seen] = crew.ended(expired, seconds=50)
+    assert (seen.job.state, seen.runs, seen.job.retried_by) == ("cancelled", [], None)
+    assert str(seen.job.error).startswith("expired")
+
+
+@pytest.mark.slow
+def test_a_queues_time_to_live(crew: Crew) -> None:
+    """A worker that consumes another queue sees to it."""
+    with crew.app.connection_for_write() as connection:
+        Queue("brief", message_ttl=1.0, channel=connection.default_channel).declare()
+    crew.start("-c", "1")
+    job_id = crew.one("add", queue="brief", max_attempts=3)
+    [seen] = crew.ended(job_id, seconds=20)
+    assert seen.job.state == "cancelled"
+    assert seen.job.error == "expired: no worker took its message from queue 'brief' in time"

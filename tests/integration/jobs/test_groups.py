@@ -1,0 +1,573 @@
+"""Groups: what a member's end means for the others, told as a worker tells it."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery, chain
+
+from pgbeat import allotment, control, db, executions, groups, jobs, lifecycle, turns
+from pgbeat.config import Settings
+from pgbeat.errors import Forbidden, InvalidJob, InvalidTransition, NotFound, NotUnique, UnknownTask
+from pgbeat.executions import Run
+from pgbeat.grouping import Submitted, cancel, submit_group
+from pgbeat.permissions import Actor
+from pgbeat.publisher import Publisher, publisher
+from pgbeat.scheduler import Scheduler
+from tests.conftest import sqlalchemy_url
+from tests.support.processes import until
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+ADD = {"task": "tests.add", "max_attempts": 1}
+AGAIN = {"task": "tests.add", "max_attempts": 2, "retry_base": 0}
+
+
+@pytest.fixture
+def app(app: Celery, database: str) -> Celery:
+    """The app, its broker pgbeat's transport."""
+    app.conf.broker_url = f"pgbeat+{sqlalchemy_url(database)}"
+    return app
+
+
+class Fleet:
+    """Workers, as far as the database sees of them."""
+
+    def __init__(self, app: Celery, sql: Sql) -> None:
+        self.settings = Settings.load(app.conf)
+        self.sql = sql
+        engine = db.engine(self.settings.url, "tests")
+        self.connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        self.publisher: Publisher = publisher(app, self.settings, lambda: None)
+
+    def tell(self, *runs: Run) -> None:
+        """What a worker writes."""
+        with db.transaction(self.connection):
+            ended = executions.record(self.connection, runs)
+            lanes = lifecycle.follow(self.connection, self.publisher, ended)
+        for namespace, lane in lanes:
+            allotment.allot(self.connection, self.publisher, namespace, lane)
+
+    def take(self) -> str:
+        """A worker takes the first message that is due; its job begins. The job's id."""
+        [(job_id,)] = self.sql(
+            "DELETE FROM kombu_message WHERE id = (SELECT min(id) FROM kombu_message "
+            "WHERE visible OR available_at <= now()) RETURNING job_id::text"
+        )
+        self.tell(Run(str(uuid4()), job_id, True, worker="w"))
+        return str(job_id)
+
+    def end(self, job_id: str, state: executions.State = "completed") -> None:
+        """The job's execution ends."""
+        [(run,)] = self.sql(
+            "SELECT id::text FROM pgbeat.executions WHERE job_id = %s AND state = 'running'", job_id
+        )
+        error = "oops" if state == "failed" else None
+        self.tell(Run(run, job_id, False, state=state, job_state=state, error=error))
+
+    def run(self, state: executions.State = "completed") -> str:
+        """A worker takes a message, and the task ends so."""
+        job_id = self.take()
+        self.end(job_id, state)
+        return job_id
+
+
+@pytest.fixture
+def fleet(app: Celery, sql: Sql) -> Iterator[Fleet]:
+    fleet = Fleet(app, sql)
+    yield fleet
+    fleet.connection.close()
+
+
+Submit = Callable[..., Submitted]
+
+
+@pytest.fixture
+def submit(app: Celery) -> Submit:
+    """Submits a group of this app's."""
+    return lambda members, **options: submit_group(members, app=app, **options)
+
+
+@pytest.fixture
+def states(sql: Sql) -> Callable[[], list[str]]:
+    """States of all members, by position and attempt, then the group's own."""
+
+    def read() -> list[str]:
+        rows = sql("SELECT state FROM pgbeat.jobs ORDER BY group_position, attempt, created_at")
+        return [state for (state,) in rows + sql("SELECT state FROM pgbeat.groups")]
+
+    return read
+
+
+States = Callable[[], list[str]]
+
+
+def messages(sql: Sql) -> list[str]:
+    """Jobs (ids) that have a message, in their order."""
+    return [job_id for (job_id,) in sql("SELECT job_id::text FROM kombu_message ORDER BY id")]
+
+
+def ids(submitted: Submitted) -> list[str]:
+    return [str(job.id) for job in submitted.jobs]
+
+
+# -- one after the other
+
+
+def test_each_of_a_sequence_goes_when_the_one_before_it_has_ended(
+    fleet: Fleet, submit: Submit, states: States, sql: Sql
+) -> None:
+    made = submit([ADD, ADD, ADD], mode="sequential", name="nightly")
+    assert made.group.name == "nightly"
+    assert [job.awaits_turn for job in made.jobs] == [False, True, True]
+    assert messages(sql) == ids(made)[:1]
+    first = fleet.take()
+    assert states() == ["running", "pending", "pending", "running"]
+    assert messages(sql) == []
+    fleet.end(first)
+    assert messages(sql) == ids(made)[1:2]
+    assert [fleet.run(), fleet.run("skipped")] == ids(made)[1:]
+    assert states() == ["completed", "completed", "skipped", "completed"]
+    assert sql("SELECT finished_at IS NOT NULL FROM pgbeat.groups") == [(True,)]
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "left"),
+    [
+        ("stop", ["failed", "cancelled", "cancelled", "failed"]),
+        ("skip_remaining", ["failed", "skipped", "skipped", "failed"]),
+    ],
+)
+def test_a_failure_ends_the_rest_of_a_sequence(
+    fleet: Fleet, submit: Submit, states: States, sql: Sql, on_failure: str, left: list[str]
+) -> None:
+    made = submit([ADD] * 3, mode="sequential", on_failure=on_failure)
+    fleet.run("failed")
+    assert states() == left
+    assert messages(sql) == []
+    reasons = sql("SELECT DISTINCT error FROM pgbeat.jobs WHERE group_position > 0")
+    said = f"{ids(made)[0]} of its group failed, and on_failure is {on_failure}"
+    assert reasons == [(said,)]
+
+
+def test_a_sequence_goes_on_after_a_failure_if_it_is_to(
+    fleet: Fleet, submit: Submit, states: States
+) -> None:
+    submit([ADD] * 3, mode="sequential", on_failure="continue")
+    fleet.run("failed")
+    fleet.run()
+    fleet.run()
+    assert states() == ["failed", "completed", "completed", "failed"]
+
+
+def test_a_failure_that_is_tried_again_is_no_end(
+    fleet: Fleet, submit: Submit, states: States, sql: Sql
+) -> None:
+    made = submit([AGAIN, ADD], mode="sequential")
+    fleet.run("failed")
+    assert states() == ["failed", "scheduled", "pending", "running"]
+    retry = until(lambda: fleet.take() if messages(sql) else None)
+    assert retry not in ids(made)
+    assert states() == ["failed", "running", "pending", "running"]
+    fleet.end(retry)
+    assert fleet.run() == ids(made)[1]
+    assert states() == ["failed", "completed", "completed", "completed"]
+    progress = groups.progress(fleet.connection, [made.group.id])[made.group.id]
+    assert progress == (2, 2, {"completed": 2})
+
+
+def test_a_retry_that_fails_too_is_the_end(fleet: Fleet, submit: Submit, states: States) -> None:
+    submit([AGAIN, ADD], mode="sequential")
+    fleet.run("failed")
+    fleet.run("failed")
+    assert states() == ["failed", "failed", "cancelled", "failed"]
+
+
+def test_what_comes_after_a_cancelled_one_of_a_sequence_is_ended_too(
+    fleet: Fleet, submit: Submit, states: States
+) -> None:
+    made = submit([ADD] * 3, mode="sequential", on_failure="skip_remaining")
+    withdraw(fleet, ids(made)[0])
+    assert states() == ["cancelled", "skipped", "skipped", "cancelled"]
+
+
+def withdraw(fleet: Fleet, *job_ids: str) -> None:
+    """Cancels jobs by themselves."""
+    with db.transaction(fleet.connection):
+        ended = lifecycle.cancel(
+            fleet.connection, fleet.publisher, job_ids, by="me", reason="no more"
+        )
+        lifecycle.follow(fleet.connection, fleet.publisher, ended)
+
+
+def test_a_later_one_may_be_cancelled_before_its_turn(
+    fleet: Fleet, submit: Submit, states: States
+) -> None:
+    made = submit([ADD] * 3, mode="sequential", on_failure="continue")
+    withdraw(fleet, ids(made)[1])
+    fleet.run()
+    assert fleet.run() == ids(made)[2]
+    assert states() == ["completed", "cancelled", "completed", "cancelled"]
+
+
+def test_one_that_can_not_be_published_has_failed(
+    app: Celery, fleet: Fleet, submit: Submit, states: States
+) -> None:
+    broken = {**ADD, "options": {"compression": "none"}}
+    submit([ADD, broken, ADD], mode="sequential", on_failure="continue")
+    fleet.run()
+    assert states() == ["completed", "failed", "pending", "running"]
+    fleet.run()
+    assert states() == ["completed", "failed", "completed", "failed"]
+
+
+def test_a_time_of_its_own_counts_from_its_turn_on(
+    fleet: Fleet, submit: Submit, states: States, sql: Sql
+) -> None:
+    made = submit([ADD, {**ADD, "countdown": 3600}, {**ADD, "countdown": 3600}], mode="sequential")
+    # The third's time comes while it waits for the second.
+    sql("UPDATE pgbeat.jobs SET run_at = now() WHERE group_position = 2")
+    assert jobs.take_due(fleet.connection, "default") == []
+    fleet.run()
+    assert states() == ["completed", "scheduled", "scheduled", "running"]
+    assert sql("SELECT job_id::text, available_at > now() FROM kombu_message") == [
+        (ids(made)[1], True)
+    ]
+    sql("UPDATE kombu_message SET available_at = now()")
+    fleet.run()
+    assert fleet.run() == ids(made)[2]
+
+
+def test_a_paused_one_holds_up_those_after_it(
+    fleet: Fleet, submit: Submit, states: States, sql: Sql
+) -> None:
+    made = submit([ADD, {**ADD, "requires_approval": True}, ADD], mode="sequential")
+    fleet.run()
+    assert states() == ["completed", "paused", "pending", "running"]
+    assert messages(sql) == []
+    [(is_its_turn, later)] = sql(
+        "SELECT NOT (SELECT awaits_turn FROM pgbeat.jobs WHERE id = %s), "
+        "(SELECT awaits_turn FROM pgbeat.jobs WHERE id = %s)", *ids(made)[1:],
+    )  # fmt: skip
+    assert is_its_turn
+    assert later
+    # Approved, it is the rest's turn after it.
+    admin = Actor("user:boss", is_admin=True)
+    control.act(
+        fleet.connection,
+        fleet.publisher,
+        lambda c: control.approve(c, fleet.publisher, admin, ids(made)[1]),
+    )
+    assert [fleet.run(), fleet.run()] == ids(made)[1:]
+
+
+def test_the_turn_of_one_in_a_lane_is_its_place_in_the_line(
+    fleet: Fleet, submit: Submit, states: States, sql: Sql
+) -> None:
+    sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('two', 2)")
+    laned = {**ADD, "lane": "two"}
+    made = submit([laned, laned], mode="sequential")
+    other = submit([laned])
+    # There was a slot for it, but its turn has not come.
+    assert messages(sql) == ids(made)[:1] + ids(other)
+    assert fleet.run() == ids(made)[0]
+    assert messages(sql) == ids(other) + ids(made)[1:]
+    fleet.run()
+    fleet.run()
+    assert sql("SELECT count(*) FROM pgbeat.groups WHERE state = 'completed'") == [(2,)]
+
+
+# -- all at once
+
+
+def test_parallel_ones_go_at_once_and_the_last_finishes_the_group(
+    fleet: Fleet, submit: Submit, states: States, sql: Sql
+) -> None:
+    made = submit([ADD] * 3)
+    assert messages(sql) == ids(made)
+    taken = [fleet.take() for _ in range(3)]
+    fleet.end(taken[2])
+    fleet.end(taken[0], "skipped")
+    assert states() == ["skipped", "running", "completed", "running"]
+    progress = groups.progress(fleet.connection, [made.group.id])[made.group.id]
+    assert progress == (3, 2, {"skipped": 1, "running": 1, "completed": 1})
+    assert progress.percent == pytest.approx(200 / 3)
+    fleet.end(taken[1])
+    assert states() == ["skipped", "completed", "completed", "completed"]
+
+
+@pytest.mark.parametrize(
+    ("on_failure", "to"), [("stop", "cancelled"), ("skip_remaining", "skipped")]
+)
+def test_a_failure_ends_the_parallel_ones_that_wait(
+    fleet: Fleet, submit: Submit, states: States, sql: Sql, on_failure: str, to: str
+) -> None:
+    sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('none', 0)")
+    submit([ADD, ADD, ADD, {**ADD, "lane": "none"}, {**ADD, "countdown": 99}],
+           on_failure=on_failure)  # fmt: skip
+    failing, going = fleet.take(), fleet.take()
+    fleet.end(failing, "failed")
+    # What runs goes on.
+    assert states() == ["failed", "running", to, to, to, "running"]
+    assert messages(sql) == []
+    fleet.end(going)
+    assert states() == ["failed", "completed", to, to, to, "failed"]
+
+
+def test_the_others_of_parallel_ones_go_on_if_they_are_to(
+    fleet: Fleet, submit: Submit, states: States
+) -> None:
+    submit([ADD] * 3, on_failure="continue")
+    for state in ("failed", "completed", "completed"):
+        fleet.run(state)
+    assert states() == ["failed", "completed", "completed", "failed"]
+
+
+def test_a_group_that_was_stopped_tries_nothing_again(
+    fleet: Fleet, submit: Submit, states: States
+) -> None:
+    submit([ADD, AGAIN])
+    failing, other = fleet.take(), fleet.take()
+    fleet.end(failing, "failed")
+    fleet.end(other, "failed")
+    assert states() == ["failed", "failed", "cancelled", "failed"]
+
+
+def test_one_of_parallel_ones_is_cancelled_by_itself(
+    fleet: Fleet, submit: Submit, states: States
+) -> None:
+    made = submit([ADD] * 2)
+    withdraw(fleet, ids(made)[0])
+    assert states() == ["cancelled", "pending", "running"]
+    fleet.run()
+    assert states() == ["cancelled", "completed", "cancelled"]
+
+
+# -- in the same moment
+
+
+@pytest.mark.parametrize("mode", ["parallel", "sequential"])
+def test_two_that_end_in_the_same_moment(
+    app: Celery, fleet: Fleet, submit: Submit, states: States, sql: Sql, mode: str
+) -> None:
+    """Neither sees the other's end in its transaction; the group's row has them go one by one."""
+    made = submit([ADD] * 4, on_failure="continue")
+    if mode == "sequential":  # two before the next, as if one had been made again by hand
+        sql("UPDATE pgbeat.groups SET mode = 'sequential'")
+        sql("DELETE FROM kombu_message WHERE job_id = ANY (%s::uuid[])", ids(made)[2:])
+        sql("UPDATE pgbeat.jobs SET awaits_turn = true, dispatched_at = NULL "
+            "WHERE group_position >= 2")  # fmt: skip
+    taken = [fleet.take() for _ in range(2 if mode == "sequential" else 4)]
+    for job_id in taken[2:]:
+        fleet.end(job_id)
+    other = Fleet(app, sql)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            with db.transaction(fleet.connection):
+                ended = executions.record(fleet.connection, [done(sql, taken[0])])
+                lifecycle.follow(fleet.connection, fleet.publisher, ended)
+                last = pool.submit(other.end, taken[1])
+                until(
+                    lambda: sql("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+                )
+            last.result(30)
+    finally:
+        other.connection.close()
+    if mode == "parallel":
+        assert states() == ["completed"] * 5
+    else:
+        assert messages(sql) == ids(made)[2:3]
+        assert states() == ["completed", "completed", "pending", "pending", "running"]
+
+
+def done(sql: Sql, job_id: str) -> Run:
+    """What a worker tells of a job's end."""
+    [(run,)] = sql("SELECT id::text FROM pgbeat.executions WHERE job_id = %s", job_id)
+    return Run(run, job_id, False, state="completed", job_state="completed")
+
+
+def test_a_turn_that_somebody_held_up_comes_all_the_same(
+    app: Celery, fleet: Fleet, submit: Submit, beat: Callable[..., Scheduler], sql: Sql
+) -> None:
+    """Nobody waits for a row of a job with the group's in hand: who holds it, or beat, goes on."""
+    made = submit([ADD] * 3, mode="sequential")
+    with db.engine(fleet.settings.url, "tests").begin() as held:
+        held.exec_driver_sql("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", (ids(made)[1],))
+        fleet.run()
+        # Not the one after it.
+        assert messages(sql) == []
+    assert turns.stuck(fleet.connection, "default") == [made.group.id]
+    assert turns.stuck(fleet.connection, "other") == []
+    with db.transaction(fleet.connection):
+        lifecycle.settle_groups(fleet.connection, fleet.publisher, "default")
+    assert messages(sql) == ids(made)[1:2]
+    assert turns.stuck(fleet.connection, "default") == []
+
+
+def test_beat_goes_on_with_what_was_changed_by_hand(
+    fleet: Fleet, submit: Submit, beat: Callable[..., Scheduler], states: States, sql: Sql
+) -> None:
+    submit([ADD] * 3, mode="sequential", on_failure="skip_remaining")
+    sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now() WHERE NOT awaits_turn")
+    beat().run_due()
+    assert states() == ["failed", "skipped", "skipped", "failed"]
+
+
+# -- cancelled
+
+
+def test_a_group_is_cancelled(
+    app: Celery, fleet: Fleet, submit: Submit, states: States, sql: Sql
+) -> None:
+    made = submit([ADD, {**ADD, "countdown": 9}, AGAIN])
+    running = fleet.take()
+    actor = Actor("user:boss", is_admin=True)
+    ended = cancel(fleet.connection, fleet.publisher, actor, made.group.id)
+    assert (ended.ended, ended.asked) == (2, 1)
+    assert states() == ["running", "cancelled", "cancelled", "running"]
+    assert (ended.group.state, ended.group.cancelled_by) == ("running", "user:boss")
+    # Its worker tells of it.
+    fleet.end(running, "failed")
+    assert states() == ["cancelled", "cancelled", "cancelled", "cancelled"]
+    with pytest.raises(InvalidTransition, match=r"group .* is cancelled and can't be cancelled"):
+        cancel(fleet.connection, fleet.publisher, actor, made.group.id)
+
+
+def test_a_sequence_is_cancelled_before_the_next_turn(
+    fleet: Fleet, submit: Submit, states: States, sql: Sql
+) -> None:
+    made = submit([ADD] * 3, mode="sequential", on_failure="continue")
+    running = fleet.take()
+    cancel(fleet.connection, fleet.publisher, Actor(made.group.created_by), made.group.id)
+    fleet.end(running)
+    # It had done its work before it heard of it.
+    assert states() == ["completed", "cancelled", "cancelled", "cancelled"]
+    assert messages(sql) == []
+
+
+def test_a_retry_does_not_outlive_a_cancelled_group(
+    fleet: Fleet, submit: Submit, states: States, sql: Sql
+) -> None:
+    made = submit([AGAIN, ADD], mode="sequential")
+    fleet.take()
+    # As if the worker had told of the failure between the two halves of a cancel.
+    with db.transaction(fleet.connection):
+        groups.mark_cancelled(fleet.connection, made.group.id, "me")
+    fleet.end(ids(made)[0], "failed")
+    assert states() == ["failed", "cancelled", "cancelled", "cancelled"]
+
+
+def test_only_who_made_a_group_cancels_it(fleet: Fleet, submit: Submit, states: States) -> None:
+    made = submit([ADD], created_by="user:alice")
+    with pytest.raises(Forbidden, match="it is a group of 'user:alice', and you are 'user:bob'"):
+        cancel(fleet.connection, fleet.publisher, Actor("user:bob"), made.group.id)
+    assert states() == ["pending", "running"]
+    cancel(fleet.connection, fleet.publisher, Actor("user:alice"), made.group.id)
+    assert states() == ["cancelled", "cancelled"]
+
+
+# -- made
+
+
+def test_what_members_may_be(app: Celery, submit: Submit, sql: Sql) -> None:
+    add = app.tasks["tests.add"]
+    sql("INSERT INTO pgbeat.templates (name, task, args, job) "
+        """VALUES ('t', 'tests.add', '[7, 8]', '{"priority": 4}')""")  # fmt: skip
+    made = submit([
+        add, "tests.add", add.s(1, y=3).set(queue="mail"), add.signature((2,), countdown=60),
+        {"task": add, "args": (5, 6), "priority": 3}, {"template": "t"},
+    ])  # fmt: skip
+    assert [(job.args, job.kwargs, job.priority) for job in made.jobs] == [
+        ([], {}, 0), ([], {}, 0), ([1], {"y": 3}, 0), ([2], {}, 0), ([5, 6], {}, 3), ([7, 8], {}, 4)
+    ]  # fmt: skip
+    assert made.jobs[2].queue == "mail"
+    assert made.jobs[3].state == "scheduled"
+    assert made.jobs[5].template == "t"
+    assert [job.group_position for job in made.jobs] == list(range(6))
+    assert {job.group_id for job in made.jobs} == {made.group.id}
+
+
+@pytest.mark.parametrize(
+    ("members", "options", "error", "message"),
+    [
+        ([], {}, InvalidJob, "1 to 10,000 members"),
+        ([ADD], {"mode": "serial"}, InvalidJob, "mode 'serial' is not one of 'parallel', "),
+        ([ADD], {"on_failure": "skip"}, InvalidJob, "'skip' is not one of stop, continue, skip_"),
+        ([ADD, {"task": "tests.ad"}], {}, UnknownTask, "member 1: .*tests.ad"),
+        ([{**ADD, "lane": "no"}], {}, InvalidJob, "member 0: there is no lane 'no'"),
+        ([{**ADD, "lan": "no"}], {}, InvalidJob, "member 0: .*did you mean 'lane'"),
+        ([{**ADD, "args": "12"}], {}, InvalidJob, "member 0: args is '12'; it is to be a list"),
+        ([{**ADD, "countdown": "1"}], {}, InvalidJob, "countdown is '1'; it is to be a number"),
+        ([{**ADD, "run_at": "soon"}], {}, InvalidJob, "run_at is 'soon', which is no time"),
+        ([ADD, {**ADD, "unique": True}, {**ADD, "unique": True}], {}, NotUnique, "member 2: job"),
+    ],
+)
+def test_a_group_is_made_whole_or_not_at_all(
+    submit: Submit, sql: Sql, members: Sequence[Any], options: dict[str, str],
+    error: type[Exception], message: str,
+) -> None:  # fmt: skip
+    with pytest.raises(error, match=message):
+        submit(members, **options)
+    for table in ("pgbeat.groups", "pgbeat.jobs", "kombu_message"):
+        assert sql(f"SELECT count(*) FROM {table}") == [(0,)]
+
+
+@pytest.mark.parametrize("name", ["", "a\0", "n" * 201, 5])
+def test_a_groups_name(submit: Submit, sql: Sql, name: Any) -> None:
+    with pytest.raises(InvalidJob, match="is no name of a group: 1 to 200 characters"):
+        submit([ADD], name=name)
+    assert sql("SELECT count(*) FROM pgbeat.groups") == [(0,)]
+
+
+@pytest.mark.parametrize("members", ["tests.add", b"ab", ADD, None, iter([ADD])])
+def test_members_are_a_list(submit: Submit, members: Any) -> None:
+    with pytest.raises(TypeError, match="submit_group wants a list of members, not "):
+        submit(members)
+
+
+def test_a_chain_is_no_member(app: Celery, submit: Submit) -> None:
+    add = app.tasks["tests.add"]
+    with pytest.raises(InvalidJob, match="member 1: a chain is no member of a group"):
+        submit([add.s(), chain(add.s(1), add.s(2), app=app)])
+
+
+def test_a_group_in_the_callers_transaction(
+    app: Celery, submit: Submit, fleet: Fleet, states: States, sql: Sql
+) -> None:
+    engine = db.engine(fleet.settings.url, "tests")
+    with engine.connect() as connection:
+        submit([ADD, ADD], mode="sequential", connection=connection)
+        connection.rollback()
+        assert states() == []
+        made = submit([ADD, ADD], mode="sequential", connection=connection)
+        connection.commit()
+    assert [fleet.run(), fleet.run()] == ids(made)
+
+
+def test_groups_are_found(fleet: Fleet, submit: Submit) -> None:
+    first = submit([ADD], created_by="user:alice").group
+    second = submit([ADD], created_by="user:bob").group
+    found = groups.listing(fleet.connection, "default")
+    assert found == [second, first]
+    assert groups.listing(fleet.connection, "default", limit=1) == [second]
+    before = (second.created_at, second.id)
+    assert groups.listing(fleet.connection, "default", before=before) == [first]
+    assert groups.listing(fleet.connection, "default", created_by="user:alice") == [first]
+    assert groups.listing(fleet.connection, "default", state="completed") == []
+    assert groups.listing(fleet.connection, "other") == []
+    assert groups.get(fleet.connection, str(first.id)) == first
+    for wrong in (uuid4(), "nightly"):
+        with pytest.raises(NotFound):
+            groups.get(fleet.connection, wrong)
+    with pytest.raises(NotFound):
+        groups.get(fleet.connection, first.id, namespace="other")
+
+
+def test_members_are_in_order_their_retries_behind_them(
+    fleet: Fleet, submit: Submit, states: States
+) -> None:
+    made = submit([AGAIN, ADD], on_failure="continue")
+    fleet.run("failed")
+    found = groups.members(fleet.connection, made.group.id)
+    assert [(job.group_position, job.attempt) for job in found] == [(0, 1), (0, 2), (1, 1)]

@@ -1,0 +1,176 @@
+"""A job that waits gets another priority, time, lane, or other retries."""
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from pgbeat import control, db, executions, job_changes, lifecycle
+from pgbeat.errors import Forbidden, InvalidJob, InvalidTransition
+from pgbeat.executions import Run
+from pgbeat.jobs import Job
+from tests.support.command_line import Sql, refused, run_with
+from tests.support.jobs import ADMIN, ALICE, BOB, Desk, desks, insert, lane, make_app, messages
+from tests.support.web import Web, done, problem
+
+HOUR = timedelta(hours=1)
+NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001
+
+
+@pytest.fixture
+def app(database: str) -> Iterator[Celery]:
+    app = make_app(database)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def desk(database: str, app: Celery) -> Iterator[Desk]:
+    with desks(database, app) as make:
+        yield make()
+
+
+def update(desk: Desk, job: Job, actor: Any = ADMIN, **values: Any) -> Job:
+    return desk.do(job_changes.update, job, actor, values=values)
+
+
+def priorities(sql: Sql) -> list[Any]:
+    """Of the messages, as their table and their properties have it."""
+    return [
+        (column, json.loads(payload)["properties"]["priority"])
+        for column, payload in sql("SELECT priority, payload FROM kombu_message ORDER BY id")
+    ]
+
+
+def test_a_new_priority_is_the_message_s_too(desk: Desk, sql: Sql) -> None:
+    job = desk.make(priority=2)
+    changed = update(desk, job, ALICE, priority=7)
+    assert (changed.state, changed.priority, changed.id) == ("pending", 7, job.id)
+    assert messages(sql) == [str(job.id)]
+    assert priorities(sql) == [(7, 7)]
+
+
+def test_a_job_goes_to_another_time_and_comes_back(desk: Desk, sql: Sql) -> None:
+    job = desk.make()
+    later = update(desk, job, countdown=HOUR)
+    assert later.state == "scheduled"
+    assert later.run_at is not None
+    assert later.run_at > datetime.now(UTC) + HOUR / 2
+    assert messages(sql) == [str(job.id)]
+    assert sql("SELECT available_at > now() + interval '30 minutes' FROM kombu_message") == [
+        (True,)
+    ]
+    now = update(desk, job, run_at=None)
+    assert (now.state, now.run_at, messages(sql)) == ("pending", None, [str(job.id)])
+    assert sql("SELECT coalesce(available_at > now(), false) FROM kombu_message") == [(False,)]
+
+
+def test_retries_change_without_touching_the_message(desk: Desk, sql: Sql) -> None:
+    job = desk.make()
+    before = sql("SELECT id FROM kombu_message")
+    changed = update(desk, job, max_attempts=9, retry_base=timedelta(seconds=5))
+    assert (changed.max_attempts, changed.retry_base) == (9, timedelta(seconds=5))
+    assert (changed.dispatched_at, sql("SELECT id FROM kombu_message")) == (
+        job.dispatched_at, before,
+    )  # fmt: skip
+
+
+def test_a_job_changes_lanes(desk: Desk, sql: Sql) -> None:
+    lane(sql, "a", limit=1)
+    lane(sql, "b", limit=1)
+    first, second = desk.make(lane="a"), desk.make(lane="a")
+    assert second.dispatched_at is None
+    moved = update(desk, first, lane="b")
+    assert (moved.lane, moved.dispatched_at is None) == ("b", False)
+    assert desk.job(second).dispatched_at is not None  # the slot that it left
+    out = update(desk, moved, lane=None)
+    assert (out.lane, out.dispatched_at is None) == (None, False)
+    assert sorted(messages(sql)) == sorted([str(first.id), str(second.id)])
+
+
+def test_what_is_held_stays_held(desk: Desk, sql: Sql) -> None:
+    paused = desk.do(control.pause, desk.make())
+    held = desk.make(requires_approval=True)
+    for job in (paused, held):
+        changed = update(desk, job, ALICE, priority=3, countdown=HOUR)
+        assert (changed.state, changed.priority) == ("paused", 3)
+        assert changed.awaits_approval is job.awaits_approval
+    assert messages(sql) == []
+
+
+def test_what_can_not_be_changed(desk: Desk, sql: Sql) -> None:
+    job = desk.make()
+    for values in (
+        {}, {"task": "x"}, {"priority": 256}, {"priority": None}, {"lane": "nosuch"},
+        {"run_at": NAIVE}, {"run_at": None, "countdown": HOUR},
+        {"retry_base": HOUR, "retry_cap": timedelta(0)}, {"requires_approval": False},
+    ):  # fmt: skip
+        with pytest.raises(InvalidJob):
+            update(desk, job, **values)
+    with pytest.raises(Forbidden, match="can't update job"):
+        update(desk, job, BOB, priority=1)
+    with pytest.raises(Forbidden, match="lane"):
+        update(desk, job, ALICE, lane=None)
+    with db.transaction(desk.connection):
+        ended = executions.record(
+            desk.connection, [Run(str(job.id), str(job.id), True, worker="w")]
+        )
+        lifecycle.follow(desk.connection, desk.publisher, ended)
+    for state in (desk.job(job), desk.job(desk.do(control.cancel, desk.make()))):
+        with pytest.raises(InvalidTransition, match="can't be updated"):
+            update(desk, state, priority=1)
+    taken = desk.make()
+    sql("UPDATE kombu_message SET claimed_by = 1 WHERE job_id = %s", taken.id)
+    with pytest.raises(InvalidTransition, match="a worker has its message"):
+        update(desk, taken, priority=1)
+    assert update(desk, taken, max_attempts=8).max_attempts == 8
+
+
+def test_by_the_api(web: Web, sql: Sql) -> None:
+    made = done(web.user.post("/jobs", json={"task": "jobs.add", "args": [1]}), 201)
+    path = f"/jobs/{made['id']}"
+    changed = done(web.user.patch(path, json={"priority": 5, "countdown": "1 hour"}))
+    assert (changed["priority"], changed["status"]) == (5, "scheduled")
+    assert changed["next_run_at"] is not None
+    problem(web.user.patch(path, json={"lane": None}), 403)
+    problem(web.user.patch(path, json={}), 422)
+    assert "priority" in problem(web.user.patch(path, json={"prioritie": 5}), 422)
+    problem(web.other.patch(path, json={"priority": 5}), 404)
+    audit = done(web.admin.get("/audit", params={"kind": "job", "verb": "update"}))["changes"]
+    assert [(each["actor"], each["after"]["priority"]) for each in audit] == [("user:alice", 5)]
+
+
+def test_on_the_command_line(app: Celery, desk: Desk) -> None:
+    job = desk.make(actor=BOB)
+    said = run_with(app, "jobs", "update", str(job.id), "--admin", "--priority", "4", "--in", "1 h")
+    assert said.stdout.startswith(f"Updated job {job.id}: ")
+    assert (desk.job(job).priority, desk.job(job).state) == (4, "scheduled")
+    run_with(app, "jobs", "update", str(job.id), "--admin", "--now", "--max-attempts", "2")
+    assert (desk.job(job).state, desk.job(job).max_attempts) == ("pending", 2)
+    assert "nothing to update" in refused(run_with(app, "jobs", "update", str(job.id)), 2)
+    assert "can't update job" in refused(
+        run_with(app, "jobs", "update", str(job.id), "--priority", "1"), 1
+    )
+
+
+def test_on_its_page(web: Web, sql: Sql) -> None:
+    lane(sql, "a", limit=0)
+    made = done(web.user.post("/jobs", json={"task": "jobs.add", "args": [1]}), 201)
+    path = f"/console/jobs/{made['id']}"
+    admin = web.browser(web.token("root", "admin"))
+    assert 'name="lane"' in admin.get(path).text
+    user = web.browser(web.token("alice"))
+    assert 'name="lane"' not in user.get(path).text
+    form = {"do": "update", "priority": "6", "run_at": "", "max_attempts": "3", "lane": "a"}
+    assert user.post(path, data=form).status_code == 303
+    assert sql("SELECT priority, lane FROM pgbeat.jobs") == [(6, None)]
+    assert admin.post(path, data=form).status_code == 303
+    assert sql("SELECT priority, lane FROM pgbeat.jobs") == [(6, "a")]
+    answer = user.post(path, data={**form, "priority": "999"})
+    assert answer.status_code == 422
+    assert 'id="e-priority"' in answer.text
+    ended = insert(sql, "completed")
+    assert 'name="max_attempts"' not in user.get(f"/console/jobs/{ended}").text

@@ -1,0 +1,384 @@
+"""Job policies: what may stand in one, and the jobs that schedules make by it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import Celery
+from sqlalchemy import Connection
+
+from pgbeat import db, job_policies, manual, schedules
+from pgbeat.backfill import backfill
+from pgbeat.config import Settings, postgres_url
+from pgbeat.errors import InvalidJob, InvalidSchedule
+from pgbeat.job_policies import JobPolicy, parse
+from pgbeat.scheduler import Scheduler
+from tests.support.command_line import Sql
+from tests.support.jobs import insert, lane
+
+Beat = Callable[..., Scheduler]
+
+DUE = "now() - interval '1 second'"
+
+
+def add(sql: Sql, name: str = "s", job: str = "{}", **values: Any) -> None:
+    """A schedule that is due since a second, launching `tests.add` unless told otherwise."""
+    values = {"task": "tests.add", "every": "1 hour", **values, "job": job}
+    marks = ", ".join(["%s"] * len(values))
+    sql(
+        f"INSERT INTO pgbeat.schedules (name, next_run, {', '.join(values)}) "
+        f"VALUES (%s, {DUE}, {marks})", name, *values.values(),
+    )  # fmt: skip
+
+
+def make_due(sql: Sql) -> None:
+    sql(f"UPDATE pgbeat.schedules SET next_run = {DUE}")
+
+
+def ticks(sql: Sql) -> dict[str, tuple[str, str | None]]:
+    """The last decision on each schedule, and why."""
+    rows = sql("SELECT schedule, outcome, coalesce(reason, error) FROM pgbeat.ticks ORDER BY id")
+    return {name: (outcome, why) for name, outcome, why in rows}
+
+
+def jobs(sql: Sql, columns: str, schedule: str = "s") -> list[tuple[Any, ...]]:
+    return sql(
+        f"SELECT {columns} FROM pgbeat.jobs WHERE schedule = %s ORDER BY created_at", schedule
+    )
+
+
+def messages(sql: Sql) -> int:
+    return int(sql("SELECT count(*) FROM kombu_message")[0][0])
+
+
+@pytest.fixture
+def connection(database: str) -> Iterator[Connection]:
+    """A session in autocommit mode; `db.transaction` opens one."""
+    engine = db.engine(postgres_url(database), "tests")
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as opened:
+        yield opened
+
+
+# -- policies -------------------------------------------------------------------------------------
+
+
+def test_everything_there_is() -> None:
+    given = {
+        "template": "x", "lane": "gpu", "priority": 5, "max_attempts": 4, "retry_base": "1 min",
+        "retry_cap": 90.5, "tags": ["a", "b", "a"], "resources": {"gpu": 1.0, "gb": 0.5},
+        "unique": True, "unique_key": "k", "unique_for": 3600, "requires_approval": False,
+    }  # fmt: skip
+    policy = parse(given)
+    assert policy == JobPolicy(
+        "x", "gpu", 5, 4, timedelta(minutes=1), timedelta(seconds=90.5), ("a", "b"),
+        {"gpu": 1, "gb": 0.5}, True, "k", timedelta(hours=1), False,
+    )  # fmt: skip
+    assert policy.as_json() == {
+        **given, "retry_base": 60, "tags": ["a", "b"], "resources": {"gpu": 1, "gb": 0.5},
+    }  # fmt: skip
+    assert parse(policy.as_json()) == policy
+    assert parse({}) == parse(dict.fromkeys(JobPolicy._fields)) == JobPolicy()
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"lan": 1}, "'lan' is no key of it; did you mean 'lane'?"),
+        ({"zzz": 1}, "'zzz' is no key of it; there are template, lane, priority"),
+        ({"lane": ""}, "lane: '' is not a name of 1 to 200 characters"),
+        ({"lane": 5}, "lane: 5 is not a name of 1 to 200 characters"),
+        ({"priority": 256}, "priority: 256 is out of range; it is 0 to 255"),
+        ({"priority": True}, "priority: True is not a whole number"),
+        ({"max_attempts": 0}, "max_attempts: 0 is out of range; it is 1 to 1000"),
+        ({"max_attempts": 2.0}, "max_attempts: 2.0 is not a whole number"),
+        ({"retry_base": "soon"}, "retry_base: 'soon': it is no length of time"),
+        ({"retry_base": -1}, "retry_base: -1 is out of range; it is 0 to 36500 days"),
+        ({"unique_for": timedelta(days=1_000_000)}, "unique_for: 1000000 days, 0:00:00 is out of"),
+        ({"retry_base": 1e300}, "retry_base: 1e+300 is out of range; it is 0 to 36500 days"),
+        ({"retry_cap": True}, "retry_cap: True is no length of time"),
+        ({"retry_base": 60, "retry_cap": 59}, "retry_cap: must not be below retry_base"),
+        ({"tags": "one"}, "tags: 'one' is no list of names"),
+        ({"tags": [1]}, "tags: 1 is not a name"),
+        ({"resources": ["gpu"]}, "resources: ['gpu'] is no object of amounts"),
+        ({"resources": {"gpu": 0}}, "resources: {'gpu': 0} is no object of amounts"),
+        ({"resources": {"gpu": True}}, "resources: {'gpu': True} is no object of amounts"),
+        ({"unique": 1}, "unique: 1 is neither true nor false"),
+    ],
+)
+def test_a_mistake_says_what_would_be_right(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidJob) as error:
+        parse(given)
+    assert str(error.value).startswith(f"job: {problem}")
+
+
+def test_every_mistake_is_listed() -> None:
+    policy, mistakes = job_policies.read({"lane": "gpu", "tags": 5, "lan": 1, "unique": "no"})
+    assert policy == JobPolicy(lane="gpu")
+    assert [key for key, _ in mistakes] == ["tags", "lan", "unique"]
+
+
+def test_what_is_open_is_as_the_other_says() -> None:
+    own = JobPolicy(lane="gpu", unique=False)
+    assert own.over(JobPolicy(lane="cpu", unique=True, priority=3)) == JobPolicy(
+        lane="gpu", unique=False, priority=3
+    )
+
+
+def test_keys_of_the_content() -> None:
+    """The same for the same task and arguments, in whatever order their names come."""
+    unique = JobPolicy(unique=True)
+    key = unique.key("t", [1], {"a": 1, "b": 2})
+    assert key == unique.key("t", (1,), {"b": 2, "a": 1})
+    others = [("u", [1], {"a": 1, "b": 2}), ("t", [2], {"a": 1, "b": 2}), ("t", [1], {"a": 1})]
+    assert len({key, *(unique.key(*other) for other in others)}) == 4
+    assert JobPolicy().key("t", [], {}) is None
+    assert JobPolicy(unique_key="k", unique=True).key("t", [], {}) == "k"
+    assert JobPolicy(unique_for=timedelta(1)).key("t", [1], {"a": 1, "b": 2}) == key
+
+
+# -- schedules ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def inside(connection: Connection) -> Iterator[Connection]:
+    """The session, in a transaction."""
+    with db.transaction(connection):
+        yield connection
+
+
+def test_a_policy_is_kept_as_everybody_reads_it(inside: Connection) -> None:
+    connection = inside
+    row = schedules.add(
+        connection, "s", source="sql", task="t", every=timedelta(1),
+        job={"lane": "gpu", "retry_base": "1 min", "tags": ("a",), "priority": None},
+    )  # fmt: skip
+    assert row.job == {"lane": "gpu", "retry_base": 60, "tags": ["a"]}
+    assert schedules.edit(connection, "s", owner="me").job == row.job
+    assert schedules.edit(connection, "s", job={"priority": 1}).job == {"priority": 1}
+    assert schedules.edit(connection, "s", job=None).job == {}
+    assert schedules.add(connection, "u", source="sql", task="t", every=timedelta(1)).job == {}
+
+
+@pytest.mark.parametrize(
+    ("job", "problem"),
+    [
+        ({"lan": 1, "priority": "x"}, "job: 'lan' is no key of it; did you mean 'lane'?; priority"),
+        ([1], 'schedule "s": job is a JSON array; it must be an object, for example'),
+        ({"template": "none"}, "schedule \"s\": there is no template 'none'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(inside: Connection, job: Any, problem: str) -> None:
+    connection = inside
+    with pytest.raises(InvalidSchedule) as error:
+        schedules.add(connection, "s", source="sql", every=timedelta(1), job=job)
+    assert str(error.value).startswith(problem)
+    schedules.add(connection, "s", source="sql", task="t", every=timedelta(1))
+    if "template" not in job:  # a row with a task of its own may wait for its template
+        with pytest.raises(InvalidSchedule):
+            schedules.edit(connection, "s", job=job)
+
+
+def test_a_schedule_without_a_task_gets_its_templates(inside: Connection, sql: Sql) -> None:
+    connection = inside
+    sql("INSERT INTO pgbeat.templates (name, task) VALUES ('x', 't.x'), ('y', 't.y')")
+    sql("INSERT INTO pgbeat.templates (namespace, name, task) VALUES ('shop', 'x', 't.shop')")
+    each: dict[str, Any] = {"source": "sql", "every": timedelta(1), "job": {"template": "x"}}
+    assert schedules.add(connection, "s", **each).task == "t.x"
+    assert schedules.add(connection, "s", namespace="shop", **each).task == "t.shop"
+    assert schedules.add(connection, "own", task="own", **each).task == "own"
+    # Another template has another task only where the row is said to have none.
+    assert schedules.edit(connection, "s", job={"template": "y"}).task == "t.x"
+    assert schedules.edit(connection, "s", job={"template": "y"}, task=None).task == "t.y"
+
+
+# -- launches -------------------------------------------------------------------------------------
+
+
+def test_a_job_is_as_its_policy_says(beat: Beat, sql: Sql) -> None:
+    add(
+        sql, job='{"priority": 3, "max_attempts": 5, "retry_base": 7, "retry_cap": 70, '
+        '"tags": ["a"], "resources": {"gpu": 1}, "unique_key": "k"}',
+    )  # fmt: skip
+    add(sql, "plain")
+    assert beat().run_due() == 2
+    [found] = jobs(
+        sql, "state, dispatched_at IS NOT NULL, priority, max_attempts, "
+        "extract(epoch FROM retry_base)::int, extract(epoch FROM retry_cap)::int, tags, resources, "
+        "unique_key, lane, awaits_approval, template, queue",
+    )  # fmt: skip
+    assert found == (
+        "pending", True, 3, 5, 7, 70, ["a"], {"gpu": 1}, "k", None, False, None, "celery",
+    )  # fmt: skip
+    [found] = jobs(sql, "priority, max_attempts, retry_base, retry_cap, unique_key", "plain")
+    assert found == (0, 3, timedelta(minutes=1), timedelta(hours=1), None)
+    priorities = sql("SELECT j.schedule, m.priority FROM kombu_message m JOIN pgbeat.jobs j "
+                     "ON j.id = m.job_id ORDER BY 1")  # fmt: skip
+    assert priorities == [("plain", 0), ("s", 3)]
+
+
+def test_the_settings_say_the_rest(beat: Beat, sql: Sql, app: Celery) -> None:
+    app.conf.update(
+        pgbeat_job_max_attempts=1, pgbeat_job_retry_base=5, pgbeat_job_retry_cap=50
+    )  # fmt: skip
+    add(sql)
+    add(sql, "longer", '{"retry_base": 100}')  # the cap gives way
+    beat().run_due()
+    columns = "max_attempts, extract(epoch FROM retry_base)::int, extract(epoch FROM retry_cap)"
+    assert jobs(sql, columns) == [(1, 5, 50)]
+    assert jobs(sql, columns, "longer") == [(1, 100, 100)]
+
+
+def test_a_template_adds_what_the_row_leaves_open(beat: Beat, sql: Sql) -> None:
+    sql(
+        "INSERT INTO pgbeat.templates (name, task, args, kwargs, options, queue, job) VALUES "
+        """('x', 'tests.add', '[1]', '{"y": 2}', '{"expires": 60}', 'slow', """
+        """'{"max_attempts": 7, "priority": 2}')"""
+    )
+    add(sql, "open", '{"template": "x"}', task=None)
+    add(
+        sql, "own", '{"template": "x", "priority": 4}', args="[5]", kwargs='{"y": 3}', queue="fast",
+        options='{"expires": 5}',
+    )  # fmt: skip
+    beat().run_due()
+    columns = "task, args, kwargs, queue, options - 'priority', priority, max_attempts, template"
+    assert jobs(sql, columns, "open") == [
+        ("tests.add", [1], {"y": 2}, "slow", {"expires": 60}, 2, 7, "x")
+    ]
+    assert jobs(sql, columns, "own") == [
+        ("tests.add", [5], {"y": 3}, "fast", {"expires": 5}, 4, 7, "x")
+    ]
+    # A job has a copy: what becomes of the template changes nothing.
+    sql("UPDATE pgbeat.templates SET args = '[9]'")
+    assert jobs(sql, "args", "open") == [([1],)]
+
+
+def test_what_waits_has_no_message(beat: Beat, sql: Sql) -> None:
+    lane(sql, "full", 0)
+    add(sql, "laned", '{"lane": "full"}')
+    add(sql, "asked", '{"requires_approval": true}')
+    assert beat().run_due() == 2
+    assert ticks(sql) == {"laned": ("launched", None), "asked": ("launched", None)}
+    columns = "state, awaits_approval, dispatched_at"
+    assert jobs(sql, columns, "laned") == [("pending", False, None)]
+    assert jobs(sql, columns, "asked") == [("paused", True, None)]
+    assert messages(sql) == 0
+
+
+def test_what_is_free_of_its_lane_is_handed_out_at_once(beat: Beat, sql: Sql) -> None:
+    lane(sql, "l", 2)
+    for name, priority in (("a", 0), ("b", 9), ("c", 5)):
+        add(sql, name, f'{{"lane": "l", "priority": {priority}}}')
+    scheduler = beat()
+    assert scheduler.run_due() == 3
+    handed = sql("SELECT schedule FROM pgbeat.jobs WHERE dispatched_at IS NOT NULL ORDER BY 1")
+    assert handed == [("b",), ("c",)]
+    carried = sql("SELECT j.schedule FROM kombu_message m JOIN pgbeat.jobs j ON j.id = m.job_id")
+    assert sorted(carried) == handed
+
+
+def test_a_paused_lane_skips(beat: Beat, sql: Sql) -> None:
+    lane(sql, "held", paused_at="now")
+    add(sql, job='{"lane": "held"}')
+    beat().run_due()
+    assert ticks(sql) == {"s": ("skipped", "lane 'held' is paused")}
+    assert jobs(sql, "id") == []
+
+
+def test_a_unique_key_skips(beat: Beat, sql: Sql) -> None:
+    other = insert(sql, unique_key="k")
+    add(sql, "one", '{"unique_key": "k"}')
+    add(sql, "content", '{"unique": true}')
+    scheduler = beat()
+    scheduler.run_due()
+    assert ticks(sql) == {
+        "one": ("skipped", f"job {other}, which has the same unique key, is pending"),
+        "content": ("launched", None),
+    }
+    make_due(sql)
+    sql("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now()")
+    scheduler.run_due()
+    assert ticks(sql)["one"] == ("launched", None)
+    # Within its time, an end doesn't matter.
+    sql("""UPDATE pgbeat.schedules SET job = '{"unique_for": "1 hour"}' WHERE name = 'content'""")
+    sql("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() WHERE state = 'pending'")
+    make_due(sql)
+    scheduler.run_due()
+    assert ticks(sql)["content"][0] == "skipped"
+    sql("UPDATE pgbeat.jobs SET created_at = created_at - interval '2 hours'")
+    make_due(sql)
+    scheduler.run_due()
+    assert ticks(sql)["content"] == ("launched", None)
+
+
+def test_of_two_with_one_key_at_once_one_is_launched(beat: Beat, sql: Sql) -> None:
+    for name in ("a", "b"):
+        add(sql, name, '{"unique_key": "k"}')
+    beat().run_due()
+    outcomes = sorted(ticks(sql).values())
+    assert outcomes == [
+        ("launched", None), ("skipped", "another job with its unique key is made just now"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("job", "error"),
+    [
+        ('{"lane": "none"}', "there is no lane 'none'; `pgbeat lanes set none --limit"),
+        (
+            '{"template": "none"}',
+            "there is no template 'none'; `pgbeat templates list`",
+        ),
+        ('{"priority": "high"}', "job: priority: 'high' is not a whole number"),
+        ('{"template": "bad"}', "job: 'lan' is no key of it; did you mean 'lane'?"),
+    ],
+)
+def test_what_is_wrong_fails_its_own_tick(beat: Beat, sql: Sql, job: str, error: str) -> None:
+    """Written by SQL, past the checks, or gone since."""
+    sql("""INSERT INTO pgbeat.templates (name, task, job) VALUES ('bad', 't', '{"lan": "gpu"}')""")
+    lane(sql, "gpu")
+    add(sql, "bad", job)
+    add(sql, "good", '{"lane": "gpu"}')
+    add(sql, "plain")
+    assert beat().run_due() == 3
+    found = ticks(sql)
+    assert found.pop("bad")[0] == "failed"
+    assert found == {"good": ("launched", None), "plain": ("launched", None)}
+    [(why,)] = sql("SELECT error FROM pgbeat.ticks WHERE schedule = 'bad'")
+    assert why.startswith(error)
+
+
+def test_a_trigger_by_hand_hands_out_the_lanes_slot(
+    connection: Connection, app: Celery, sql: Sql
+) -> None:
+    """No beat is needed for that."""
+    lane(sql, "l", 1)
+    add(sql, job='{"lane": "l"}')
+    settings = Settings.load(app.conf)
+    for _ in range(2):
+        decision = manual.trigger(
+            connection, app, settings, "s", job_source="user_cli", created_by="user:me"
+        )
+        assert decision.tick.outcome == "launched"
+    columns = "dispatched_at IS NOT NULL, job_source, created_by"
+    assert jobs(sql, columns) == [(True, "user_cli", "user:me"), (False, "user_cli", "user:me")]
+    assert messages(sql) == 1
+
+
+def test_a_backfills_jobs_go_through_their_lane(
+    connection: Connection, app: Celery, sql: Sql
+) -> None:
+    lane(sql, "l", 2)
+    add(sql, job='{"lane": "l", "priority": 1}')
+    times = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(5)]
+    decided = backfill(
+        connection, app, Settings.load(app.conf), "s", times,
+        job_source="user_cli", created_by="user:me",
+    )  # fmt: skip
+    with closing(decided):
+        assert [decision.tick.outcome for decision in decided] == ["launched"] * 5
+    assert jobs(sql, "due_at, dispatched_at IS NOT NULL") == [
+        (moment, number < 2) for number, moment in enumerate(times)
+    ]
+    assert messages(sql) == 2

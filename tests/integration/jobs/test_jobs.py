@@ -1,0 +1,201 @@
+"""Jobs: which state may follow which, whoever writes; lines and the beginnings of ids."""
+
+from collections.abc import Iterator
+from itertools import product
+from uuid import UUID
+
+import psycopg
+import pytest
+from sqlalchemy import Connection
+
+from pgbeat import db, jobs, lines, permissions, transitions
+from pgbeat.config import postgres_url
+from pgbeat.errors import Forbidden, InvalidTransition, NotFound
+from pgbeat.jobs import ENDED
+from pgbeat.tables import JOB_STATES
+from tests.support.command_line import Sql
+from tests.support.jobs import ADMIN, ALICE, BOB, insert, lane
+
+#: What may follow each state: `docs/reference/jobs.md` draws it.
+MAY_FOLLOW = {
+    "pending": {"scheduled", "running", "paused", *ENDED},
+    "scheduled": {"pending", "running", "paused", *ENDED},
+    "running": {"pending", "scheduled", *ENDED},
+    "paused": {"pending", "scheduled", "failed", "cancelled", "skipped"},
+    **{state: set[str]() for state in ENDED},
+}
+
+
+@pytest.fixture
+def connection(database: str) -> Iterator[Connection]:
+    """A session of the domain, in autocommit mode."""
+    engine = db.engine(postgres_url(database), "tests")
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as opened:
+        yield opened
+
+
+def test_every_transition(sql: Sql) -> None:
+    assert set(MAY_FOLLOW) == set(JOB_STATES)
+    for old, new in product(JOB_STATES, JOB_STATES):
+        job = insert(sql, old)
+        change = (
+            "UPDATE pgbeat.jobs SET state = %s, started_at = now(), finished_at = now() "
+            "WHERE id = %s"
+        )
+        if old == new or new in MAY_FOLLOW[old]:
+            sql(change, new, job)
+            expected = new
+        else:
+            with pytest.raises(psycopg.errors.CheckViolation) as refused:
+                sql(change, new, job)
+            assert str(refused.value).startswith(f"job {job} can't go from {old} to {new}")
+            expected = old
+        assert sql("SELECT state FROM pgbeat.jobs WHERE id = %s", job) == [(expected,)], (old, new)
+
+
+def test_no_state_without_what_goes_with_it(sql: Sql) -> None:
+    for values in (
+        {"state": "nonsense"},
+        {"state": "running", "started_at": None},
+        {"state": "failed", "finished_at": None},
+        {"state": "pending", "awaits_approval": True},
+    ):
+        with pytest.raises(psycopg.errors.CheckViolation):
+            insert(sql, **values)
+
+
+def test_refused_with_the_state_and_the_verb(sql: Sql, connection: Connection) -> None:
+    job = insert(sql, "completed")
+    with pytest.raises(InvalidTransition) as refused:
+        jobs.refuse(connection, job, "paused", "it has ended")
+    assert str(refused.value) == f"job {job} is completed and can't be paused; it has ended"
+
+
+# -- found by the beginning of an id
+
+
+def test_an_id_may_be_cut_down(sql: Sql, connection: Connection) -> None:
+    ids = [
+        "abcd0000-0000-4000-8000-000000000000",
+        "abcd1000-0000-4000-8000-000000000000",
+        "abcdffff-ffff-4fff-8fff-ffffffffffff",
+    ]
+    insert(sql, id=ids[0])
+    insert(sql, id=ids[1], created_by=BOB.name)
+    insert(sql, id=ids[2], created_by=BOB.name)
+    insert(sql, id="abce0000-0000-4000-8000-000000000000")
+    insert(sql, id="12340000-0000-4000-8000-000000000000", namespace="other")
+
+    def find(text: str, actor: permissions.Actor = ADMIN) -> str:
+        return str(permissions.find(connection, actor, text, namespace="default").id)
+
+    assert [find("abcd0"), find("ABCD1000"), find("abcd-f"), find(ids[1])] == [
+        ids[0], ids[1], ids[2], ids[1],
+    ]  # fmt: skip
+    assert find("abcd", ALICE) == ids[0], "her own is meant"
+    with pytest.raises(NotFound, match=f"several jobs: {ids[0]}, {ids[1]}, {ids[2]}; write more"):
+        find("abcd")
+    with pytest.raises(NotFound, match="there is no job 1234…"):
+        find("1234")
+    with pytest.raises(NotFound, match="'abc' is no job's id, nor the beginning of one"):
+        find("abc")
+    with pytest.raises(NotFound, match="'wxyz' is no job's id"):
+        find("wxyz")
+    with pytest.raises(Forbidden, match="can't show job abcd1000"):
+        find("abcd1", ALICE)
+
+
+# -- lines
+
+
+def order(connection: Connection, name: str = "l") -> list[str]:
+    """First letters of the ids of those that wait in the lane, as they get its slots."""
+    found = connection.exec_driver_sql(
+        "SELECT id FROM pgbeat.jobs WHERE lane = %s AND dispatched_at IS NULL "
+        "AND state = 'pending' ORDER BY priority DESC, position, created_at, id",
+        (name,),
+    )
+    return [str(job)[0] for (job,) in found]
+
+
+def waiting(sql: Sql, letters: str, **values: object) -> dict[str, str]:
+    """Jobs in the line of lane `l`, in this order."""
+    return {
+        letter: insert(sql, id=letter * 8 + "-0000-4000-8000-000000000000", lane="l", **values)
+        for letter in letters
+    }
+
+
+def test_places(sql: Sql, connection: Connection) -> None:
+    lane(sql)
+    ids = waiting(sql, "abc") | waiting(sql, "de", priority=5)
+    assert order(connection) == ["d", "e", "a", "b", "c"]
+    places = {key: lines.place(connection, jobs.get(connection, ids[key])) for key in "deabc"}
+    assert places == {"d": 0, "e": 1, "a": 2, "b": 3, "c": 4}
+    assert lines.length(connection, "default", "l") == 5
+    # Who has a slot, or waits for something else, stands in no line.
+    sql("UPDATE pgbeat.jobs SET dispatched_at = now() WHERE id = %s", ids["d"])
+    sql("UPDATE pgbeat.jobs SET state = 'paused' WHERE id = %s", ids["e"])
+    assert lines.place(connection, jobs.get(connection, ids["a"])) == 0
+    assert lines.length(connection, "default", "l") == 3
+
+
+@pytest.mark.parametrize(
+    ("moved", "where", "other", "expected"),
+    [
+        ("c", "front", None, "cabd"),
+        ("a", "back", None, "bcda"),
+        ("d", "before", "a", "dabc"),
+        ("d", "before", "b", "adbc"),
+        ("a", "after", "d", "bcda"),
+        ("a", "after", "c", "bcad"),
+        ("b", "after", "a", "abcd"),
+        ("b", "before", "c", "abcd"),
+        ("a", "front", None, "abcd"),
+        ("d", "back", None, "abcd"),
+    ],
+)
+@pytest.mark.parametrize("position", [None, 7])
+def test_moves(
+    sql: Sql, connection: Connection, moved: str, where: lines.Where, other: str | None,
+    expected: str, position: int | None,
+) -> None:  # fmt: skip
+    lane(sql)
+    ids = waiting(sql, "abcd", **({} if position is None else {"position": position}))
+    beside = None if other is None else jobs.get(connection, ids[other])
+    job = jobs.get(connection, ids[moved])
+    assert lines.move(connection, job, where, beside, priority=0) is not None
+    assert "".join(order(connection)) == expected
+
+
+def test_moved_to_the_same_place_again_and_again(sql: Sql, connection: Connection) -> None:
+    """There is always a middle between two."""
+    lane(sql)
+    ids = waiting(sql, "abc")
+    for _ in range(60):
+        for letter, other in (("c", "b"), ("b", "c")):
+            job, beside = jobs.get(connection, ids[letter]), jobs.get(connection, ids[other])
+            assert lines.move(connection, job, "before", beside, priority=0) is not None
+            assert order(connection) == ["a", letter, other]
+
+
+def test_who_left_the_line_is_not_moved(sql: Sql, connection: Connection) -> None:
+    lane(sql)
+    ids = waiting(sql, "ab")
+    job = jobs.get(connection, ids["b"])
+    sql("UPDATE pgbeat.jobs SET dispatched_at = now() WHERE id = %s", ids["b"])
+    assert lines.move(connection, job, "front", priority=0) is None
+
+
+# -- made again
+
+
+def test_a_chain_however_it_branches(sql: Sql, connection: Connection) -> None:
+    first = insert(sql, "failed")
+    second = insert(sql, "failed", retry_of=first)
+    third = insert(sql, "failed", retry_of=second)
+    by_hand = insert(sql, "pending", retry_of=first)
+    insert(sql, "failed")
+    for job in (first, second, third, by_hand):
+        found = transitions.chain(connection, UUID(job))
+        assert [str(each.id) for each in found] == [first, second, third, by_hand]

@@ -1,0 +1,722 @@
+"""Lanes: their rows, and who gets their slots."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from celery import Celery
+from sqlalchemy import Connection
+
+from pgbeat import db, jobs, lanes, lifecycle, occupancy, reservations, slots
+from pgbeat.allotment import allot
+from pgbeat.concurrency import ConcurrencyPolicy, Work, concurrency_policy
+from pgbeat.config import postgres_url
+from pgbeat.errors import InvalidJob, NotFound
+from pgbeat.jobs import NewJob
+from pgbeat.publisher import TransactionPublisher
+from tests.support.processes import until
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+@contextmanager
+def connected(database: str) -> Iterator[Connection]:
+    """A connection in autocommit mode."""
+    engine = db.engine(postgres_url(database), "tests")
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        yield connection
+
+
+class Floor:
+    """A database with lanes, and what happens there."""
+
+    def __init__(self, database: str, app: Celery, sql: Sql, connection: Connection) -> None:
+        self.database, self.app, self.sql, self.connection = database, app, sql, connection
+        self.publisher = TransactionPublisher(app)
+        with db.transaction(connection):
+            self.publisher.prepare(connection)
+
+    def lane(self, name: str = "l", **columns: Any) -> None:
+        """Makes a lane."""
+        named = {"name": name, **columns}
+        places = ", ".join(["%s"] * len(named))
+        self.sql(
+            f"INSERT INTO pgbeat.lanes ({', '.join(named)}) VALUES ({places})", *named.values()
+        )
+
+    def add(self, count: int = 1, lane: str = "l", **fields: Any) -> list[str]:
+        """Puts jobs in the lane's line; their ids."""
+        wanted = {
+            "namespace": "default", "task": "tests.add", "args": [], "kwargs": {},
+            "job_source": "user_cli", "created_by": "user:me", "is_system_job": False,
+            "is_dispatched": False, "lane": lane, **fields,
+        }  # fmt: skip
+        made = [NewJob(id=str(uuid4()), **wanted) for _ in range(count)]
+        for job in made:  # each with a position of its own
+            jobs.create(self.connection, [job])
+        return [job.id for job in made]
+
+    def allot(self, lane: str = "l") -> list[str]:
+        """Allots the lane; the jobs that got a slot, in the order of their messages."""
+        before = set(self.messages())
+        count = allot(self.connection, self.publisher, "default", lane).jobs
+        fresh = [job for job in self.messages() if job not in before]
+        assert len(fresh) == count
+        return fresh
+
+    def messages(self) -> list[str]:
+        """The jobs of all messages, in their order."""
+        return [str(row[0]) for row in self.sql("SELECT job_id FROM kombu_message ORDER BY id")]
+
+    def seated(self, lane: str = "l") -> set[str]:
+        """The jobs that have a slot."""
+        rows = self.sql(
+            "SELECT id FROM pgbeat.jobs WHERE lane = %s AND dispatched_at IS NOT NULL "
+            "AND state IN ('pending', 'scheduled', 'running')", lane,
+        )  # fmt: skip
+        return {str(row[0]) for row in rows}
+
+    def end(self, *ids: str, state: str = "completed") -> None:
+        """Ends jobs, as their workers would."""
+        self.sql(
+            "UPDATE pgbeat.jobs SET state = %s, finished_at = now() WHERE id = ANY (%s::uuid[])",
+            state, list(ids),
+        )  # fmt: skip
+
+
+@pytest.fixture
+def floor(database: str, app: Celery, sql: Sql) -> Iterator[Floor]:
+    with connected(database) as connection:
+        yield Floor(database, app, sql, connection)
+
+
+# -- the limit
+
+
+def test_a_lane_hands_out_as_many_jobs_as_it_has_slots(floor: Floor) -> None:
+    floor.lane(max_running=2)
+    first, second, third = floor.add(3)
+
+    assert floor.allot() == [first, second]
+    assert floor.allot() == []
+    floor.end(first)
+    assert floor.allot() == [third]
+    assert floor.seated() == {second, third}
+
+
+def test_a_lane_without_a_limit_hands_out_all(floor: Floor) -> None:
+    floor.lane()
+    assert set(floor.add(450)) == set(floor.allot())
+
+
+def test_a_limit_of_nothing_hands_out_nothing(floor: Floor) -> None:
+    floor.lane(max_running=0)
+    floor.add()
+    assert floor.allot() == []
+
+
+def test_a_job_has_its_slot_until_it_ends(floor: Floor) -> None:
+    floor.lane(max_running=1)
+    first, second = floor.add(2)
+    floor.allot()
+    for change in ("state = 'running', started_at = now()", "state = 'scheduled', run_at = now()"):
+        floor.sql(f"UPDATE pgbeat.jobs SET {change} WHERE id = %s", first)
+        assert floor.allot() == []
+    floor.end(first, state="failed")
+    assert floor.allot() == [second]
+
+
+def test_the_line_is_ordered_by_priority_position_and_age(floor: Floor) -> None:
+    floor.lane(max_running=10)
+    usual = floor.add(2)
+    urgent = floor.add(2, priority=9)
+    first, moved = floor.add(2)
+    floor.sql("UPDATE pgbeat.jobs SET position = 0 WHERE id = %s", moved)
+    assert floor.allot() == [*urgent, moved, *usual, first]
+
+
+def test_who_waits_for_its_turn_or_its_time_is_not_in_the_line(floor: Floor) -> None:
+    floor.lane(max_running=10)
+    floor.add(awaits_turn=True)
+    floor.add(state="scheduled", run_at="2100-01-01T00:00:00Z")
+    floor.add(state="paused")
+    ready = floor.add()
+    assert floor.allot() == ready
+
+
+def test_a_paused_lane_hands_out_nothing_until_it_is_resumed(floor: Floor) -> None:
+    floor.lane(max_running=1)
+    waiting = floor.add()
+    assert lanes.pause(floor.connection, "default", "l")
+    assert not lanes.pause(floor.connection, "default", "l")
+    assert floor.allot() == []
+    assert lanes.resume(floor.connection, "default", "l")
+    assert not lanes.resume(floor.connection, "default", "l")
+    assert floor.allot() == waiting
+
+
+def test_lanes_of_the_same_name_in_other_namespaces_have_slots_of_their_own(floor: Floor) -> None:
+    floor.lane(max_running=1)
+    floor.lane(max_running=1, namespace="other")
+    [own] = floor.add()
+    floor.add(2, namespace="other")
+    assert floor.allot() == [own]
+
+
+def test_what_is_left_in_a_lane_that_was_removed_is_handed_out(floor: Floor) -> None:
+    waiting = floor.add(3, lane="gone")
+    assert floor.allot("gone") == waiting
+
+
+def test_a_job_that_somebody_holds_locked_is_passed_over(floor: Floor) -> None:
+    floor.lane(max_running=1)
+    first, second = floor.add(2)
+    with connected(floor.database) as other, db.transaction(other):
+        jobs.get(other, first, for_update=True)
+        assert floor.allot() == [second]
+    floor.end(second)
+    assert floor.allot() == [first]
+
+
+def test_one_that_a_policy_let_through_and_somebody_holds_is_passed_over(floor: Floor) -> None:
+    floor.lane(max_running=1, policy="tasks", options='{"tests.add": 1}')
+    first, second = floor.add(2)
+    with connected(floor.database) as other, db.transaction(other):
+        jobs.get(other, first, for_update=True)
+        assert floor.allot() == [second]
+
+
+def test_a_job_that_cant_be_published_fails_and_the_next_has_its_slot(floor: Floor) -> None:
+    floor.lane(max_running=1)
+    [bad] = floor.add(options={"serializer": "nothing"})
+    [good] = floor.add()
+    assert floor.allot() == [good]
+    [(state, error)] = floor.sql("SELECT state, error FROM pgbeat.jobs WHERE id = %s", bad)
+    assert state == "failed" and "can't be published" in error
+
+
+def test_ends_are_followed_by_the_lane(floor: Floor) -> None:
+    floor.lane(max_running=1)
+    first, second = floor.add(2)
+    floor.allot()
+    with db.transaction(floor.connection):
+        ended = lifecycle.cancel(
+            floor.connection, floor.publisher, [first], by="user:me", reason="no"
+        )
+        assert lifecycle.follow(floor.connection, floor.publisher, ended) == {("default", "l")}
+    assert floor.allot() == [second]
+
+
+def test_eight_who_allot_at_once_never_exceed_the_limit(floor: Floor) -> None:
+    floor.lane(max_running=3)
+    everything = floor.add(120)
+    ended: list[str] = []
+    most = 0
+
+    def work(number: int) -> None:
+        """Allots, and ends what has a slot."""
+        nonlocal most
+        with connected(floor.database) as own:
+            publisher = TransactionPublisher(floor.app)
+            while len(ended) < len(everything):
+                allot(own, publisher, "default", "l")
+                with db.transaction(own):
+                    rows = own.exec_driver_sql(
+                        "SELECT id FROM pgbeat.jobs WHERE dispatched_at IS NOT NULL "
+                        "AND state = 'pending'"
+                    ).all()
+                    most = max(most, len(rows))
+                if rows:
+                    mine = jobs.end(own, [rows[number % len(rows)][0]], "skipped", None)
+                    ended.extend(str(job.id) for job in mine)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    assert sorted(ended) == sorted(everything)
+    assert most == 3
+    assert sorted(floor.messages()) == sorted(everything)
+
+
+# -- rates
+
+
+def moment(floor: Floor, seconds: float, *ids: str) -> None:
+    """Has jobs been handed out so long ago."""
+    floor.sql(
+        "UPDATE pgbeat.jobs SET dispatched_at = now() - %s * interval '1 second' "
+        "WHERE id = ANY (%s::uuid[])", seconds, list(ids),
+    )  # fmt: skip
+
+
+def test_a_rate_limits_what_is_handed_out_in_a_period(floor: Floor) -> None:
+    floor.lane(rate_limit=2, rate_period=timedelta(minutes=1))
+    first, second, third, fourth = floor.add(4)
+    assert floor.allot() == [first, second]
+    floor.end(first, second)
+    assert floor.allot() == []
+
+    moment(floor, 45, first)
+    again = allot(floor.connection, floor.publisher, "default", "l").again
+    assert again is not None and 10 < again <= 15
+    moment(floor, 61, first)
+    assert floor.allot() == [third]
+    again = allot(floor.connection, floor.publisher, "default", "l").again
+    assert again is not None and 50 < again <= 60
+    assert fourth not in floor.messages()
+
+
+def test_a_rate_asks_for_no_other_look_while_nobody_waits(floor: Floor) -> None:
+    floor.lane(rate_limit=2, rate_period=timedelta(minutes=1))
+    floor.add(2)
+    assert allot(floor.connection, floor.publisher, "default", "l").again is None
+
+
+def test_the_limit_counts_beside_the_rate(floor: Floor) -> None:
+    floor.lane(max_running=1, rate_limit=2, rate_period=timedelta(minutes=1))
+    first, second, third = floor.add(3)
+    assert floor.allot() == [first]
+    floor.end(first)
+    assert floor.allot() == [second]
+    floor.end(second)
+    assert floor.allot() == []
+    assert third in {str(row[0]) for row in floor.sql("SELECT id FROM pgbeat.jobs")}
+
+
+def test_a_rate_is_counted_by_the_values_of_its_key(floor: Floor) -> None:
+    floor.lane(rate_limit=1, rate_period=timedelta(minutes=1), rate_key="kwargs.text")
+    a, a2 = floor.add(2, task="tests.note", kwargs={"text": "a"})
+    b = floor.add(task="tests.note", kwargs={"text": "b"})
+    none, none2 = floor.add(2)
+    number, number2 = floor.add(2, task="tests.note", kwargs={"text": 1})
+    assert floor.allot() == [a, *b, none, number]
+    moment(floor, 40, a)
+    moment(floor, 50, *b)  # for whom nobody waits
+    again = allot(floor.connection, floor.publisher, "default", "l").again
+    assert again is not None and 15 < again <= 20
+    moment(floor, 61, a, none)
+    assert floor.allot() == [a2, none2]
+    assert number2 not in floor.messages()
+
+
+@pytest.mark.parametrize(
+    ("key", "fields"),
+    [
+        ("task", [{"task": "tests.add"}, {"task": "tests.note"}]),
+        ("created_by", [{"created_by": "user:me"}, {"created_by": "user:you"}]),
+        ("tag", [{"tags": ["x"]}, {"tags": ["y"]}]),
+    ],
+)
+def test_rates_by_other_keys(floor: Floor, key: str, fields: Sequence[dict[str, Any]]) -> None:
+    floor.lane(rate_limit=1, rate_period=timedelta(minutes=1), rate_key=key)
+    one, _ = floor.add(2, **fields[0])
+    other, _ = floor.add(2, **fields[1])
+    assert floor.allot() == [one, other]
+
+
+def test_a_job_counts_for_each_of_its_tags(floor: Floor) -> None:
+    floor.lane(rate_limit=1, rate_period=timedelta(minutes=1), rate_key="tag")
+    both = floor.add(tags=["x", "y"])
+    floor.add(tags=["y"])
+    other = floor.add(tags=["z"])
+    assert floor.allot() == [*both, *other]
+
+
+# -- policies
+
+
+def test_a_policy_lets_others_pass_who_waits(floor: Floor) -> None:
+    floor.lane(policy="tasks", options='{"tests.add": 1}')
+    first, second = floor.add(2)
+    notes = floor.add(2, task="tests.note")
+    assert floor.allot() == [first, *notes]
+    floor.end(first)
+    assert floor.allot() == [second]
+
+
+def test_the_limit_counts_beside_the_policy(floor: Floor) -> None:
+    floor.lane(max_running=2, policy="tags", options='{"heavy": 1}')
+    heavy, _ = floor.add(2, tags=["heavy"])
+    light, _ = floor.add(2)
+    assert floor.allot() == [heavy, light]
+
+
+def test_resources_are_summed(floor: Floor) -> None:
+    floor.lane(policy="resources", options='{"gpu": 2}')
+    one = floor.add(resources={"gpu": 0.5})
+    two = floor.add(resources={"gpu": 2})
+    three = floor.add(resources={"gpu": 1.5, "disk": 10})
+    assert floor.allot() == [*one, *three]
+    floor.end(*one, *three)
+    assert floor.allot() == two
+
+
+def test_a_job_far_down_the_line_is_found(floor: Floor) -> None:
+    floor.lane(policy="tags", options='{"heavy": 0}')
+    floor.add(230, tags=["heavy"])
+    light = floor.add()
+    assert floor.allot() == light
+
+
+class Told(ConcurrencyPolicy):
+    """Writes down what it is told. `odd` is what it does with jobs of that tag."""
+
+    log: list[tuple[str, str]]
+
+    def __init__(self, odd: str = "") -> None:
+        self._odd = odd
+
+    def can_dispatch(self, job: Work) -> bool | str:
+        self.log.append(("asked", job.id))
+        if "odd" in job.tags and self._odd == "raise":
+            raise LookupError("no such thing")
+        return "not today" if "odd" in job.tags else True
+
+    def on_job_started(self, job: Work) -> None:
+        self.log.append(("started", job.id))
+        if "odd" in job.tags and self._odd == "fail":
+            raise LookupError("no such thing")
+
+    def on_job_completed(self, job: Work) -> None:
+        self.log.append(("completed", job.id))
+        if self._odd == "raise":
+            raise LookupError("no such thing")
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    concurrency_policy("tests.told")(Told)
+    monkeypatch.setattr(Told, "log", [], raising=False)
+    return Told.log
+
+
+def test_a_policy_is_told_of_what_has_a_slot_before_it_is_asked(
+    floor: Floor, told: list[tuple[str, str]]
+) -> None:
+    floor.lane(policy="tests.told")
+    [first] = floor.add()
+    floor.allot()
+    [odd, second] = [*floor.add(tags=["odd"]), *floor.add()]
+    told.clear()
+    assert floor.allot() == [second]
+    assert told == [("started", first), ("asked", odd), ("asked", second), ("started", second)]
+
+
+def test_a_policy_that_raises_for_one_job_holds_that_one_back(
+    floor: Floor, told: list[tuple[str, str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    floor.lane(policy="tests.told", options='{"odd": "raise"}')
+    floor.add(tags=["odd"])
+    good = floor.add()
+    assert floor.allot() == good
+    assert floor.allot() == []
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert errors == [
+        "Jobs of lane 'l' wait: Told.can_dispatch raised LookupError: no such thing"
+    ]  # once
+
+
+@pytest.mark.parametrize(
+    ("policy", "options", "said"),
+    [
+        ("tests.told", '{"odd": "fail"}', "on_job_started raised LookupError"),
+        ("tests.told", '{"even": "fail"}', "has no option 'even'"),
+        ("tests.nowhere", "{}", "is not registered"),
+        ("tasks", '{"tests.add": "one"}', "limits are numbers"),
+    ],
+)
+def test_with_a_policy_that_is_broken_all_wait_and_other_lanes_go_on(
+    floor: Floor, told: list[tuple[str, str]], policy: str, options: str, said: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    floor.lane(max_running=5)
+    floor.lane("other", max_running=5)
+    floor.add(tags=["odd"])
+    floor.allot()
+    floor.sql("UPDATE pgbeat.lanes SET policy = %s, options = %s WHERE name = 'l'", policy, options)
+    floor.add(2)
+    assert floor.allot() == []
+    assert said in caplog.text
+    fine = floor.add(lane="other")
+    assert floor.allot("other") == fine
+
+
+def test_a_policy_is_told_of_ends(
+    floor: Floor, told: list[tuple[str, str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    floor.lane(max_running=1, policy="tests.told", options='{"odd": "raise"}')
+    first, second = floor.add(2)
+    floor.allot()
+    told.clear()
+    with db.transaction(floor.connection):
+        ended = lifecycle.cancel(
+            floor.connection, floor.publisher, [first, second], by="user:me", reason="no"
+        )
+        lifecycle.follow(floor.connection, floor.publisher, ended)
+    assert told == [("completed", first)]  # the other had no slot
+    assert "can't take in that job" in caplog.text
+
+
+# -- reservations
+
+
+def reserve(connection: Connection, lane: str = "l", **what: Any) -> int:
+    wanted = {"task": "tests.add", "tags": [], "resources": {}, "created_by": "user:me", **what}
+    return reservations.reserve(connection, "default", lane, **wanted)
+
+
+def test_a_reservation_gets_the_next_slot_before_jobs(floor: Floor) -> None:
+    floor.lane(max_running=1)
+    first, second = floor.add(2)
+    floor.allot()
+    with connected(floor.database) as caller:
+        reservation = reserve(caller)
+        assert floor.allot() == []
+        assert not reservations.has_started(caller, reservation)
+        floor.end(first)
+        assert floor.allot() == []
+        assert reservations.has_started(caller, reservation)
+        reservations.drop(caller, reservation)
+        assert floor.allot() == [second]
+
+
+def test_a_reservation_whose_session_ended_holds_nobody_up(floor: Floor) -> None:
+    floor.lane(max_running=2)
+    with connected(floor.database) as one, connected(floor.database) as two:
+        reserve(one), reserve(two)
+        floor.allot()
+        waiting = floor.add(2)
+        assert floor.allot() == []
+        assert lanes.wanted(floor.connection, "default") == ["l"]
+    until(lambda: not reservations.live(floor.connection, "default", "l"))
+    assert floor.allot() == waiting
+    assert floor.sql("SELECT count(*) FROM pgbeat.reservations") == [(0,)]
+    floor.end(*waiting)
+    assert lanes.wanted(floor.connection, "default") == []
+
+
+def test_what_a_reservation_waits_for_no_job_takes(floor: Floor) -> None:
+    floor.lane(policy="resources", options='{"gpu": 2, "disk": 1}')
+    half, other = floor.add(2, resources={"gpu": 1})
+    floor.allot()
+    floor.end(half)
+    with connected(floor.database) as caller:
+        reservation = reserve(caller, resources={"gpu": 2})
+        floor.add(resources={"gpu": 1})
+        disk = floor.add(resources={"disk": 1})
+        assert floor.allot() == disk
+        floor.end(other)
+        assert floor.allot() == []
+        assert reservations.has_started(caller, reservation)
+
+
+def test_a_reservation_takes_a_slot_of_a_lane_without_a_limit_at_once(floor: Floor) -> None:
+    floor.lane()
+    with connected(floor.database) as caller:
+        reservation = reserve(caller)
+        waiting = floor.add(2)
+        assert floor.allot() == waiting
+        assert reservations.has_started(caller, reservation)
+
+
+# -- rows
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("10/minute", (10, timedelta(minutes=1))),
+        ("3 per second", (3, timedelta(seconds=1))),
+        ("100/15 minutes", (100, timedelta(minutes=15))),
+        ("5 a day", (5, timedelta(days=1))),
+        ("1/1h30m", (1, timedelta(minutes=90))),
+    ],
+)
+def test_rates_as_people_write_them(written: str, read: tuple[int, timedelta]) -> None:
+    assert lanes.parse_rate(written) == read
+
+
+@pytest.mark.parametrize("written", ["", "10", "ten/minute", "10/month", "0/minute", "5/400 days"])
+def test_rates_that_are_none(written: str) -> None:
+    with pytest.raises(InvalidJob, match=r"rate|range"):
+        lanes.parse_rate(written)
+
+
+def test_save_makes_a_lane_and_changes_what_is_given(floor: Floor) -> None:
+    lane, is_new = lanes.save(floor.connection, "default", "gpu", {"max_running": 2})
+    assert is_new and lane.max_running == 2 and lane.rate is None
+    changes = {
+        "rate_limit": 10, "rate_period": timedelta(minutes=1), "rate_key": "task",
+        "policy": "resources", "options": {"gpu": 2},
+    }  # fmt: skip
+    lane, is_new = lanes.save(floor.connection, "default", "gpu", changes)
+    assert not is_new and lane.max_running == 2
+    assert lane.rate == "10/minute of each task"
+    assert lanes.get(floor.connection, "default", "gpu") == lane
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"max_running": -1}, "a limit of -1 is out of range"),
+        ({"rate_key": "task"}, "a rate's key, and no rate"),
+        (
+            {"rate_limit": 1, "rate_period": timedelta(1), "rate_key": "tags"},
+            "can't be counted by 'tags'; did you mean 'tag'?",
+        ),
+        ({"options": {"gpu": 1}}, "a policy's options, and no policy"),
+        ({"policy": "task"}, "did you mean 'tasks'?"),
+        ({"policy": "tags", "options": {"heavy": True}}, "limits are numbers"),
+        ({"policy": "tags"}, "no limits"),
+        ({"policy": "tests.told", "options": {"od": ""}}, "did you mean 'odd'?"),
+    ],
+)
+def test_save_refuses_what_is_wrong(
+    floor: Floor, told: object, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidJob) as error, db.transaction(floor.connection):
+        lanes.save(floor.connection, "default", "l", changes)
+    assert said in str(error.value)
+    assert floor.sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
+
+
+@pytest.mark.parametrize("name", ["", " x", "a/b", "x" * 201, "a\nb", "."])
+def test_save_refuses_names_that_are_none(floor: Floor, name: str) -> None:
+    with pytest.raises(InvalidJob, match="a name "):
+        lanes.save(floor.connection, "default", name, {})
+
+
+def test_get_names_the_nearest(floor: Floor) -> None:
+    floor.lane("crawler")
+    with pytest.raises(NotFound, match="did you mean 'crawler'"):
+        lanes.get(floor.connection, "default", "crawlers")
+    with pytest.raises(NotFound, match="pgbeat lanes set"):
+        lanes.get(floor.connection, "other", "crawler")
+
+
+def test_remove_is_refused_while_the_lane_is_in_use(floor: Floor) -> None:
+    floor.lane(max_running=1)
+    floor.add(2)
+    floor.add(state="paused")
+    floor.sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, job) "
+        """VALUES ('s', 'tests.add', '1h', '{"lane": "l"}')"""
+    )
+    [first] = floor.allot()
+    with pytest.raises(InvalidJob, match="2 jobs to come, schedule 's'"):
+        lanes.remove(floor.connection, "default", "l")
+    lanes.remove(floor.connection, "default", "l", force=True)
+    assert len(floor.allot()) == 1
+    with pytest.raises(NotFound):
+        lanes.remove(floor.connection, "default", "l")
+    assert first in floor.seated()
+
+
+def test_a_lane_that_nobody_uses_can_be_removed(floor: Floor) -> None:
+    floor.lane(max_running=1)
+    floor.add()
+    floor.allot()
+    lanes.remove(floor.connection, "default", "l")
+    assert floor.sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
+
+
+def test_listing_counts_who_runs_and_who_waits(floor: Floor) -> None:
+    floor.lane(max_running=2)
+    floor.lane("empty")
+    floor.add(5)
+    floor.allot()
+    with connected(floor.database) as caller:
+        reserve(caller)
+        empty, full = lanes.listing(floor.connection, "default")
+    assert (empty.running, empty.waiting, empty.waiting_since) == (0, 0, None)
+    assert (full.lane.name, full.running, full.waiting) == ("l", 2, 4)
+    assert full.waiting_since is not None
+
+
+def test_changes_are_told_of(floor: Floor) -> None:
+    with psycopg.connect(floor.database, autocommit=True) as listener:
+        listener.execute(f"LISTEN {lanes.CHANNEL}")
+        lanes.save(floor.connection, "default", "l", {"max_running": 1})
+        lanes.pause(floor.connection, "default", "l")
+        lanes.resume(floor.connection, "default", "l")
+        lanes.remove(floor.connection, "default", "l")
+        found = [each.payload for each in listener.notifies(timeout=10, stop_after=3)]
+    assert found == ["default/l"] * 3
+
+
+# -- why
+
+
+def test_occupancy_says_who_has_slots_and_why_the_others_wait(floor: Floor) -> None:
+    floor.lane(
+        max_running=3, policy="tasks", options='{"tests.note": 1}',
+        rate_limit=3, rate_period=timedelta(minutes=1), rate_key="task",
+    )  # fmt: skip
+    [note, note2] = floor.add(2, task="tests.note", priority=5)
+    [add] = floor.add()
+    floor.allot()
+    [third] = floor.add()
+    late = floor.add()
+    lane = lanes.get(floor.connection, "default", "l")
+    held = occupancy.holders(floor.connection, lane)
+    assert {(each.id, each.state) for each in held} == {(note, "pending"), (add, "pending")}
+    assert [(each.id, each.reason) for each in occupancy.line(floor.connection, lane)] == [
+        (note2, "task 'tests.note' has 1 of 1 in use"),
+        (third, None),
+        (late[0], "the limit of 3 is reached"),
+    ]
+    with connected(floor.database) as caller:
+        reservation = reserve(caller, task="tests.note")
+        first, *others = occupancy.line(floor.connection, lane)
+        assert (first.id, first.is_direct) == (f"direct/{reservation}", True)
+        assert first.reason == "task 'tests.note' has 1 of 1 in use"
+        assert others[1].reason == "the limit of 3 is reached"  # what it waits for is not free
+    lanes.pause(floor.connection, "default", "l")
+    lane = lanes.get(floor.connection, "default", "l")
+    reasons = {each.reason for each in occupancy.line(floor.connection, lane)}
+    assert reasons == {"the lane is paused"}
+
+
+# -- at scale
+
+
+def test_no_statement_of_an_allotment_reads_the_whole_table(floor: Floor) -> None:
+    floor.lane(max_running=2)
+    floor.lane("rated", rate_limit=5, rate_period=timedelta(hours=1))
+    floor.lane("policed", policy="tags", options='{"heavy": 1}')
+    floor.sql(
+        """
+        INSERT INTO pgbeat.jobs (id, task, args, kwargs, job_source, created_by, is_system_job,
+               lane, state, dispatched_at, started_at, finished_at, priority)
+        SELECT gen_random_uuid(), 'tests.add', '[]', '{}', 'user_cli', 'user:me', false,
+               (ARRAY['l', 'rated', 'policed'])[1 + n % 3],
+               CASE WHEN is_done THEN 'completed' ELSE 'pending' END,
+               CASE WHEN is_done THEN now() - interval '1 day' END,
+               CASE WHEN is_done THEN now() END, CASE WHEN is_done THEN now() END, n % 3
+          FROM (SELECT n, n <= 20000 AS is_done FROM generate_series(1, 24000) n) AS numbered
+        """
+    )
+    floor.sql("ANALYZE pgbeat.jobs")
+    reads = "SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'jobs'"
+    with connected(floor.database) as own, db.transaction(own):
+        for lane, count in (("l", 2), ("rated", 5), ("policed", 200)):
+            row = lanes.lock(own, "default", lane)
+            assert row is not None
+            assert lanes.needs_look(own, "default", lane)
+            if lane == "l":
+                taken = slots.take_first(own, "default", lane, slots=2, limit=200)
+            else:
+                slots.gate(own, row)
+                found = slots.line(own, row, limit=count)
+                taken = slots.take(own, [job.work.id for job in found])
+                if lane == "rated":
+                    slots.again(own, row, [None])
+            assert len(taken) == count
+        assert lanes.wanted(own, "default") == ["l", "policed", "rated"]
+        assert own.exec_driver_sql(reads).scalar_one() == 0
+        own.exec_driver_sql("SELECT count(*) FROM pgbeat.jobs WHERE error = 'none'")
+        assert own.exec_driver_sql(reads).scalar_one() > 0  # it would have been seen

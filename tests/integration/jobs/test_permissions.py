@@ -1,0 +1,134 @@
+"""Permissions: who may do what with which job."""
+
+from collections.abc import Callable, Iterator
+from typing import get_args
+
+import pytest
+from celery import Celery
+
+from pgbeat import control, job_changes, jobs, permissions
+from pgbeat.errors import Forbidden, InvalidTransition
+from pgbeat.jobs import Filter, Job
+from pgbeat.permissions import Actor, Verb, require, require_admin, visible
+from tests.support.command_line import Sql
+from tests.support.jobs import ADMIN, ALICE, BOB, Desk, desks, insert, make_app
+
+VERBS = get_args(Verb)
+#: What each may do with which job; an administrator everything.
+MATRIX = {
+    "alice's": {ALICE: {*VERBS} - {"approve"}, BOB: set[str]()},
+    "of a schedule that alice triggered": {ALICE: {"show", "cancel"}, BOB: set[str]()},
+    "the system's": {ALICE: set[str](), BOB: set[str]()},
+}
+
+
+@pytest.fixture
+def app(database: str) -> Celery:
+    """An app on pgbeat's transport."""
+    return make_app(database)
+
+
+@pytest.fixture
+def desk(database: str, app: Celery) -> Iterator[Desk]:
+    """Controls jobs of the app."""
+    with desks(database, app) as make:
+        yield make()
+
+
+@pytest.fixture
+def found(sql: Sql, desk: Desk) -> dict[str, Job]:
+    """A job of each kind."""
+    system = {"is_system_job": True, "job_source": "scheduled_task", "schedule": "nightly"}
+    ids = {
+        "alice's": insert(sql),
+        "of a schedule that alice triggered": insert(sql, **system),
+        "the system's": insert(sql, **system | {"created_by": "system:scheduler:X"}),
+    }
+    return {kind: jobs.get(desk.connection, job_id) for kind, job_id in ids.items()}
+
+
+def test_every_actor_verb_and_kind_of_job(found: dict[str, Job]) -> None:
+    for kind, job in found.items():
+        for actor in (ADMIN, ALICE, BOB):
+            allowed = set()
+            for verb in VERBS:
+                try:
+                    require(actor, verb, job)
+                except Forbidden as error:
+                    assert str(error).startswith(f"can't {verb} job {job.id}: it is ") or (
+                        "nobody approves their own jobs" in str(error)
+                    )
+                    assert str(error).endswith("; an administrator may (--admin)")
+                else:
+                    allowed.add(verb)
+            assert allowed == ({*VERBS} if actor.is_admin else MATRIX[kind][actor]), (kind, actor)
+
+
+def test_the_reason_is_given(found: dict[str, Job]) -> None:
+    said = []
+    for actor, verb, kind in (
+        (ALICE, "delete", "of a schedule that alice triggered"),
+        (BOB, "delete", "alice's"),
+        (ALICE, "approve", "alice's"),
+    ):
+        with pytest.raises(Forbidden) as refused:
+            require(actor, verb, found[kind])  # type: ignore[arg-type]
+        said.append(str(refused.value).split(": ", 1)[1].split("; ")[0])
+    assert said == [
+        "it is a system job (of schedule 'nightly')",
+        "it is a job of 'user:alice', and you are 'user:bob'",
+        "nobody approves their own jobs",
+    ]
+
+
+def test_every_verb_asks(sql: Sql, desk: Desk) -> None:
+    """Nothing is done for who may not, and the job is as it was."""
+    verbs: dict[str, Callable[[Actor, str], object]] = {
+        "cancel": lambda who, job: control.cancel(desk.connection, desk.publisher, who, job),
+        "pause": lambda who, job: control.pause(desk.connection, desk.publisher, who, job),
+        "resume": lambda who, job: control.resume(desk.connection, desk.publisher, who, job),
+        "approve": lambda who, job: control.approve(desk.connection, desk.publisher, who, job),
+        "retry": lambda who, job: control.retry(
+            desk.connection, desk.publisher, who, job, job_source="user_api"
+        ),
+        "update": lambda who, job: job_changes.update(
+            desk.connection, desk.publisher, who, job, values={"priority": 1}
+        ),
+        "move": lambda who, job: control.move(desk.connection, who, job, "front"),
+        "delete": lambda who, job: control.delete(desk.connection, who, job),
+    }
+    assert {*verbs, "show"} == {*VERBS}
+    for name, verb in verbs.items():
+        for state in ("pending", "failed", "paused"):
+            job = insert(sql, state, is_system_job=True, lane="l")
+            before = sql("SELECT * FROM pgbeat.jobs WHERE id = %s", job)
+            with pytest.raises(Forbidden, match=f"can't {name} job {job}: it is a system job"):
+                verb(BOB, job)
+            assert sql("SELECT * FROM pgbeat.jobs WHERE id = %s", job) == before
+    with pytest.raises(InvalidTransition):
+        verbs["approve"](ADMIN, insert(sql, "failed"))
+
+
+def test_who_sees_which(sql: Sql, desk: Desk, found: dict[str, Job]) -> None:
+    def seen(actor: Actor, which: Filter) -> set[str]:
+        return {str(j.id) for j in jobs.listing(desk.connection, visible(actor, which))}
+
+    everything, own = Filter(), {str(job.id) for job in found.values()}
+    assert seen(ADMIN, everything) == own
+    assert seen(ALICE, everything) == own - {str(found["the system's"].id)}
+    assert seen(BOB, everything) == set()
+    assert seen(ADMIN, Filter(created_by=ALICE.name)) == seen(ALICE, everything)
+    with pytest.raises(Forbidden, match="can't list jobs of 'user:alice': you are 'user:bob'"):
+        visible(BOB, Filter(created_by=ALICE.name))
+
+
+def test_what_is_the_administrators() -> None:
+    require_admin(ADMIN, "change lane 'gpu'")
+    with pytest.raises(Forbidden, match="can't change lane 'gpu': that is for administrators"):
+        require_admin(ALICE, "change lane 'gpu'")
+
+
+def test_who_runs_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "carol")
+    assert permissions.user() == Actor("user:carol")
+    assert permissions.user(is_admin=True).is_admin

@@ -1,0 +1,655 @@
+"""Whatever is killed, no job stays running, none waits for nobody, and all is done once."""
+
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+import pytest
+from celery import Celery
+
+from pgbeat import db, executions, jobs, lifecycle, migrate, recovery, vanished, workers
+from pgbeat.attempts import Attempt
+from pgbeat.config import Settings, postgres_url
+from pgbeat.executions import Run
+from pgbeat.publisher import publisher
+from pgbeat.pulse import WorkerPulse
+from pgbeat.recovery import Sweeper, Told
+from pgbeat.testing.databases import Server
+from pgbeat.tracking import Recorder
+from tests.support.recorded_workers import Crew
+from tests.support.transport_workers import transport_url
+from tests.support.tcp_proxy import Line
+from tests.support.pgbouncer import needs_pgbouncer, pooler
+from tests.support.processes import until
+from tests.support.simulated_workers import Ward
+
+
+@pytest.fixture
+def crew(database: str, tmp_path: Path) -> Iterator[Crew]:
+    """Workers on the test's database."""
+    crew = Crew(database, tmp_path)
+    yield crew
+    crew.close()
+
+
+# ----- without processes: the rows of a worker that is no more
+
+
+@pytest.fixture
+def ward(database: str) -> Iterator[Ward]:
+    """On the test's database."""
+    ward = Ward(database)
+    yield ward
+    ward.close()
+
+
+def test_what_a_dead_worker_ran_is_lost(ward: Ward) -> None:
+    """Its jobs fail, or wait for the message that comes again; those of one who lives go on."""
+    ward.worker(1, missing=workers.PATIENCE + 1)
+    ward.worker(2, lives=True)
+    acknowledged, late, living = ward.job(), ward.job(), ward.job()
+    ward.run(acknowledged, 1)
+    ward.run(late, 1, acks=False, acks_late=True)
+    ward.run(living, 2)
+    ward.sweep()
+    lost = [("failed", True, "lost: the worker w1 died")]
+    assert (ward.state(acknowledged), ward.of(acknowledged)) == ("failed", lost)
+    assert (ward.state(late), ward.of(late)) == ("pending", lost)
+    assert (ward.state(living), ward.of(living)) == ("running", [("running", False, None)])
+    assert ward.released() == 2
+    ward.sweep()
+    assert ward.released() == 2
+
+
+def test_a_worker_is_missed_for_a_while_first(ward: Ward) -> None:
+    ward.worker(1)
+    job_id = ward.job()
+    ward.run(job_id, 1)
+    ward.sweep()
+    [(missing,)] = ward.sql("SELECT missing_since IS NOT NULL FROM pgbeat.workers")
+    assert missing
+    assert ward.state(job_id) == "running"
+    ward.sql("SELECT pg_advisory_lock(%s, 1)", workers.LIFE)  # it is back
+    ward.sweep()
+    assert ward.sql("SELECT missing_since FROM pgbeat.workers") == [(None,)]
+    ward.sql("SELECT pg_advisory_unlock(%s, 1)", workers.LIFE)
+    ward.sweep()
+    ward.sql("UPDATE pgbeat.workers SET missing_since = now() - interval '6 s'")
+    ward.sweep()
+    assert ward.state(job_id) == "failed"
+
+
+def test_the_dead_are_looked_for_as_often_after_many_died(ward: Ward) -> None:
+    """Who lives takes turns with those who live, not with those who are kept for the record."""
+    for worker in range(2, 202):
+        ward.worker(worker, missing=60)
+    pulse = WorkerPulse(ward.settings, 1, "w1", "solo", 1)
+    pulse.connected(ward.connection)
+
+    def is_lost() -> bool:
+        pulse.beat(ward.connection, ward.publisher)
+        return ward.state(job_id) == "failed"
+
+    for worker in (2, 3):
+        job_id = ward.job()
+        ward.run(job_id, worker)
+        until(is_lost, 10)
+
+
+def test_what_a_worker_left_behind_is_lost(ward: Ward) -> None:
+    """It said that it ended, and did not say how this did. What began just now may be of a worker
+    that is not known yet."""
+    old, new = ward.job(), ward.job()
+    ward.run(old, 7, began=20.0)
+    ward.run(new, 8)
+    ward.sweep()
+    assert (ward.state(old), ward.state(new)) == ("failed", "running")
+
+
+def test_a_lost_job_is_tried_again_by_its_policy(ward: Ward) -> None:
+    ward.worker(1, missing=10)
+    job_id = ward.job(max_attempts=2, retry_base=60)
+    ward.run(job_id, 1)
+    ward.sweep()
+    again = jobs.get(ward.connection, job_id).retried_by
+    assert again is not None
+    job = jobs.get(ward.connection, again)
+    assert (job.state, job.attempt) == ("scheduled", 2)
+    assert ward.sql("SELECT count(*) FROM kombu_message WHERE job_id = %s", again) == [(1,)]
+
+
+def test_a_lost_job_that_was_to_be_cancelled_is(ward: Ward) -> None:
+    """And its message does not come again."""
+    ward.worker(1, missing=10)
+    job_id = ward.job(max_attempts=3)
+    ward.run(job_id, 1, acks=False, acks_late=True)
+    jobs.ask_to_end(ward.connection, [job_id], "me")
+    ward.sweep()
+    assert ward.state(job_id) == "cancelled"
+    assert ward.sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
+
+
+def test_a_cancelled_job_that_celery_was_to_retry_does_not_come_again(ward: Ward) -> None:
+    """Where it ran could not be ended, and it asked for a retry before it knew."""
+    job_id = ward.job()
+    run = ward.run(job_id, 1)
+    jobs.ask_to_end(ward.connection, [job_id], "me")
+    with db.transaction(ward.connection):  # what `self.retry` publishes
+        retry = jobs.find(ward.connection, [job_id])
+        lifecycle.hand_out(ward.connection, ward.publisher, retry)
+    end = Run(run, job_id, False, state="failed", job_state="scheduled", error="not yet")
+    with db.transaction(ward.connection):
+        ended = executions.record(ward.connection, [end])
+        lifecycle.follow(ward.connection, ward.publisher, ended)
+    assert ward.state(job_id) == "cancelled"
+    assert ward.sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
+
+
+def test_one_that_was_given_up_and_lived_says_how_it_ended(ward: Ward) -> None:
+    """Its job has gone on without it."""
+    ward.worker(1, missing=10)
+    job_id = ward.job()
+    run = ward.run(job_id, 1)
+    ward.sweep()
+    executions.record(
+        ward.connection, [Run(run, job_id, False, state="completed", job_state="completed")]
+    )
+    assert ward.of(job_id) == [("completed", False, None)]
+    assert ward.state(job_id) == "failed"
+
+
+def test_other_namespaces_are_left_alone(ward: Ward) -> None:
+    """Their jobs' messages are for an app that this one does not know."""
+    ward.worker(1, missing=10)
+    job_id = ward.job()
+    ward.run(job_id, 1)
+    ward.sql("UPDATE pgbeat.jobs SET namespace = 'other'")
+    ward.sweep()
+    assert ward.state(job_id) == "running"
+
+
+def test_two_sweepers_do_everything_once(ward: Ward, database: str) -> None:
+    ward.worker(1, missing=10)
+    made = [ward.job(max_attempts=2, retry_base=0) for _ in range(60)]
+    for job_id in made:
+        ward.run(job_id, 1)
+    wards = [Ward(database) for _ in range(3)]
+    start = threading.Barrier(3)
+
+    def sweep(ward: Ward) -> None:
+        start.wait()
+        for _ in range(5):
+            ward.sweep()
+
+    with ThreadPoolExecutor(3) as threads:
+        for done in [threads.submit(sweep, each) for each in wards]:
+            done.result()
+    for each in wards:
+        each.close()
+    assert ward.released() == 60
+    [(count,)] = ward.sql("SELECT count(*) FROM pgbeat.jobs WHERE retry_of IS NOT NULL")
+    assert count == 60
+    assert ward.sql("SELECT count(*), count(DISTINCT job_id) FROM kombu_message") == [(60, 60)]
+
+
+def test_the_job_of_a_dead_letter_fails(ward: Ward) -> None:
+    dead, runs = ward.job(), ward.job()
+    ward.run(runs, 1, acks=False)
+    ward.worker(1, lives=True)
+    ward.sql(
+        "WITH gone AS (DELETE FROM kombu_message WHERE job_id IS NOT NULL RETURNING *) "
+        "INSERT INTO kombu_message_dead (id, queue, payload, priority, deliveries, reason, "
+        "enqueued_at, job_id) SELECT id, 'celery', payload, priority, 3, 'delivered 3 times', "
+        "now(), job_id FROM gone"
+    )
+    ward.sweep()
+    job = jobs.get(ward.connection, dead)
+    assert (job.state, job.error) == ("failed", "its message is a dead letter: delivered 3 times")
+    assert ward.state(runs) == "running"
+
+
+def test_a_job_whose_message_is_gone_fails(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker took it and died before it told. Others wait for their message, their lane, their
+    time; and it may be that the worker is just about to tell."""
+    monkeypatch.setattr(recovery, "_LOOK", 0.0)
+    monkeypatch.setattr(vanished, "_GONE", 0.0)
+    ward.worker(1, lives=True)
+    waits, gone, expired = ward.job(), ward.job(), ward.job(options={"expires": 1})
+    parked = ward.job(with_message=False, is_dispatched=False)
+    fresh = ward.job()
+    for job_id in (gone, expired, fresh):
+        ward.sql("DELETE FROM kombu_message WHERE job_id = %s", job_id)
+    ward.sql(
+        "UPDATE pgbeat.jobs SET dispatched_at = dispatched_at - interval '11 s' WHERE id <> %s",
+        fresh,
+    )
+    sweeper = Sweeper(ward.publisher, ward.settings)
+    sweeper.sweep(ward.connection)
+    assert ward.state(gone) == "pending"  # seen once
+    sweeper.sweep(ward.connection)
+    job = jobs.get(ward.connection, gone)
+    assert job.state == "failed"
+    assert job.error == (
+        "lost: its message is gone, and no worker has recorded that it accepted it"
+    )
+    assert ward.state(expired) == "cancelled"
+    assert [ward.state(each) for each in (waits, parked, fresh)] == ["pending"] * 3
+    assert ward.released() == 1
+
+
+def test_a_job_whose_message_is_in_another_broker_is_not_lost(
+    ward: Ward, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The app moves to pgbeat's transport, and the old broker's workers are not done yet."""
+    monkeypatch.setattr(recovery, "_LOOK", 0.0)
+    monkeypatch.setattr(vanished, "_GONE", 0.0)
+    ward.worker(1, lives=True)
+    before = Celery("before", broker="memory://", set_as_current=False)
+    before.conf.pgbeat_url = database
+    settings = Settings.load(before.conf)
+    made = [ward.job(with_message=False), ward.job(with_message=False)]
+    with before.producer_or_acquire(None) as producer:
+        elsewhere = publisher(before, settings, lambda: producer)
+        for job_id in made:
+            with db.transaction(ward.connection):
+                found = jobs.find(ward.connection, [job_id])
+                assert lifecycle.hand_out(ward.connection, elsewhere, found) == []
+    waits, runs = made
+    ward.worker(2, missing=10)
+    ward.run(runs, 2, acks_late=True)  # what an old worker ran that died comes again, over there
+    ward.sql("UPDATE pgbeat.jobs SET dispatched_at = dispatched_at - interval '11 s'")
+    for _ in range(3):
+        Sweeper(ward.publisher, ward.settings).sweep(ward.connection)
+    sweeper = Sweeper(ward.publisher, ward.settings)
+    for _ in range(3):
+        sweeper.sweep(ward.connection)
+    assert (ward.state(waits), ward.state(runs)) == ("pending", "pending")
+    # Once it was given to this broker, it is looked for like any other.
+    ward.sql("UPDATE pgbeat.jobs SET dispatched_at = elsewhere_at + interval '1 us'")
+    ward.sql("UPDATE pgbeat.jobs SET elsewhere_at = elsewhere_at - interval '1 minute', "
+             "dispatched_at = dispatched_at - interval '59 s'")  # fmt: skip
+    for _ in range(3):
+        sweeper.sweep(ward.connection)
+    assert ward.state(waits) == "failed"
+    before.close()
+
+
+def test_many_pending_jobs_are_looked_at_in_turn(
+    ward: Ward, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "_LOOK", 0.0)
+    monkeypatch.setattr(vanished, "_GONE", 0.0)
+    monkeypatch.setattr(vanished, "_PAGE", 3)
+    ward.worker(1, lives=True)
+    made = [ward.job() for _ in range(10)]
+    ward.sql("DELETE FROM kombu_message WHERE job_id = ANY (%s::uuid[])", [made[0], made[9]])
+    ward.sql("UPDATE pgbeat.jobs SET dispatched_at = dispatched_at - interval '11 s'")
+    sweeper = Sweeper(ward.publisher, ward.settings)
+    for _ in range(6):
+        sweeper.sweep(ward.connection)
+    states = [ward.state(job_id) for job_id in made]
+    assert states == ["failed", *["pending"] * 8, "failed"]
+
+
+def test_a_retry_that_ran_before_its_attempt_was_told_ended(ward: Ward) -> None:
+    """The attempt is not lost by it, and ends when its process tells so."""
+    job_id = ward.job()
+    first = ward.run(job_id, 1, began=2.0)
+    second = ward.run(job_id, 2, began=1.0, retry_attempt=1)
+    assert sorted(ward.of(job_id)) == [("running", False, None)] * 2
+    late = Run(first, job_id, False, state="failed", job_state="scheduled", error="not yet")
+    executions.record(ward.connection, [late])
+    assert ward.state(job_id) == "running"
+    end = Run(second, job_id, False, state="completed", job_state="completed")
+    executions.record(ward.connection, [end])
+    assert ward.state(job_id) == "completed"
+    assert sorted(ward.of(job_id)) == [("completed", False, None), ("failed", False, "not yet")]
+    assert ward.released() == 0
+
+
+@pytest.mark.parametrize("lost", [True, False])
+@pytest.mark.parametrize("began", [True, False])
+def test_what_the_main_process_tells(ward: Ward, began: bool, lost: bool) -> None:
+    """Of a process that died, whether or not it had told that it began; once, though Celery says
+    it twice of one that took too long."""
+    job_id = ward.job()
+    if began:
+        ward.run(job_id, 1)
+    told = Told(job_id, "failed", "WorkerLostError: killed", "failed", lost=lost, worker="w1")
+    recovery.settle(ward.connection, 1, [told, told])
+    recovery.settle(ward.connection, 1, [told])
+    assert ward.of(job_id) == [("failed", lost, "WorkerLostError: killed")]
+    assert ward.state(job_id) == "failed"
+
+
+def test_what_a_thread_told_comes_before_what_celery_says(ward: Ward) -> None:
+    """In green pools both tell of a time limit: one attempt, though others are written just now."""
+    recorder = Recorder(ward.app, ward.settings, 1)
+    made = [ward.job() for _ in range(20)]
+    for job_id in made:
+        attempt = Attempt(job_id, "w1", 0, False, None)
+        recorder.tell(attempt)
+        attempt.end("failed")
+        recorder.tell(attempt)
+        recorder.tell_of(Told(job_id, "failed", "TimeLimitExceeded: 1", "failed", lost=False))
+        until(lambda j=job_id: ward.state(j) == "failed")  # type: ignore[misc]
+    recorder.close(10)
+    assert [len(ward.of(job_id)) for job_id in made] == [1] * 20
+
+
+def test_the_last_words_of_a_process_come_after_its_parents(ward: Ward) -> None:
+    """One attempt: that it ended was told before that it began."""
+    job_id = ward.job()
+    told = Told(job_id, "cancelled", "terminated", "cancelled", lost=False, worker="w1")
+    recovery.settle(ward.connection, 1, [told])
+    ward.run(job_id, 1)
+    assert ward.of(job_id) == [("cancelled", False, "terminated")]
+    assert ward.state(job_id) == "cancelled"
+
+
+def test_a_process_and_its_parent_tell_of_one_attempt_at_once(ward: Ward, database: str) -> None:
+    """The parent waits for a job's row, and looks only then: it sees what the process has told."""
+    first, second = sorted((ward.job(), ward.job()))  # they are locked in this order
+    ward.run(first, 1)
+    parent = Ward(database)
+    told = [
+        Told(job_id, "cancelled", "terminated", "cancelled", lost=False, worker="w1")
+        for job_id in (first, second)
+    ]
+
+    def tell() -> None:
+        with db.transaction(parent.connection):
+            recovery.settle(parent.connection, 1, told)
+
+    with ThreadPoolExecutor(1) as threads:
+        with db.transaction(ward.connection):
+            jobs.lock(ward.connection, [first])
+            telling = threads.submit(tell)
+            waits = "SELECT 1 FROM pg_locks WHERE NOT granted"
+            until(lambda: ward.sql(waits), what="it waits")
+            child = Ward(database)
+            child.run(second, 1)
+            child.close()
+        telling.result()
+    parent.close()
+    for job_id in (first, second):
+        assert ward.of(job_id) == [("cancelled", False, "terminated")]
+        assert ward.state(job_id) == "cancelled"
+
+
+def test_what_another_worker_runs_is_not_touched_by_that(ward: Ward) -> None:
+    job_id = ward.job()
+    ward.run(job_id, 2)
+    told = Told(job_id, "failed", "WorkerLostError: killed", "failed", lost=True, began=False)
+    recovery.settle(ward.connection, 1, [told])
+    assert ward.of(job_id) == [("running", False, None)]
+    assert ward.state(job_id) == "running"
+
+
+# ----- late words of an attempt that another followed
+
+
+def test_an_attempt_told_late_changes_nothing_of_the_next(ward: Ward) -> None:
+    """Celery's retry ran elsewhere before the attempt that asked for it was told of."""
+    job_id = ward.job()
+    second = ward.run(job_id, 2, began=1.0)
+    first = Run(
+        str(uuid4()), job_id, True, state="failed", job_state="scheduled", worker="w1",
+        worker_id=1, began=2.0, ended=1.5, error="not yet",
+    )  # fmt: skip
+    executions.record(ward.connection, [first])
+    assert ward.state(job_id) == "running"
+    end = Run(second, job_id, False, state="completed", job_state="completed")
+    executions.record(ward.connection, [end])
+    assert ward.state(job_id) == "completed"
+    assert sorted(ward.of(job_id)) == [("completed", False, None), ("failed", False, "not yet")]
+
+
+def test_a_beginning_told_again_after_the_end_changes_nothing(ward: Ward) -> None:
+    """The commit's answer was lost, and the worker tells both again."""
+    job_id = ward.job()
+    begin = Run(str(uuid4()), job_id, True, worker="w1", worker_id=1, began=2.0)
+    end = Run(begin.id, job_id, False, state="failed", job_state="scheduled", error="not yet")
+    for _ in range(2):
+        executions.record(ward.connection, [begin, end])
+        assert ward.state(job_id) == "scheduled"
+        assert ward.of(job_id) == [("failed", False, "not yet")]
+
+
+# ----- processes
+
+#: By those who look after others, or by the next who got the message.
+LOST = ("lost: the worker w0@tests died", "lost: the message was delivered again")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "state", "runs"),
+    [
+        ("die", "failed", [("failed", True)]),
+        ("die_once", "failed", [("failed", True)]),
+        ("die_once_rejected", "completed", [("failed", True), ("completed", False)]),
+    ],
+    ids=["acknowledged early", "late", "late and rejected"],
+)
+def test_a_killed_prefork_child(
+    crew: Crew, task: str, state: str, runs: list[tuple[str, bool]]
+) -> None:
+    crew.start("-c", "1")
+    job_id = crew.one(task, *(["died"] if task != "die" else []))
+    [seen] = crew.ended(job_id)
+    assert seen.job.state == state
+    assert [(run.state, run.lost) for run in seen.runs] == runs
+    assert crew.released() == 1
+
+
+@pytest.mark.slow
+def test_a_killed_child_whose_message_goes_back_at_once(crew: Crew) -> None:
+    """Celery tells nobody of it."""
+    worker = crew.start("-c", "1", settings={"worker_lost_wait": 1.0})
+    job_id = crew.one("die_once_rejected", "died")
+    crew.runs(job_id)
+    [seen] = crew.ended(job_id)
+    assert [run.lost for run in seen.runs] == [True, False]
+    assert worker.poll() is None
+
+
+@pytest.mark.parametrize(
+    "pool", ["prefork", *(pytest.param(p, marks=pytest.mark.slow) for p in ("solo", "threads"))]
+)
+def test_a_killed_worker(crew: Crew, pool: str) -> None:
+    """What it ran is lost: what was acknowledged is tried again by policy, the rest redelivered."""
+    victim = crew.start("-P", pool, "-c", "2")
+    early, late = crew.one("hold", "a", max_attempts=2, retry_base=0), crew.one("hold_late", "a")
+    running = [early] if pool == "solo" else [early, late]
+    for job_id in running:
+        crew.runs(job_id)
+    other = crew.start("-P", "threads", "-c", "3")
+    victim.kill_group()
+    for job_id in running:
+        until(lambda j=job_id: crew.see(j).runs[0].lost, 30)  # type: ignore[misc]
+    crew.open("a")
+    first, second = crew.ended(early, late)
+    assert first.runs[0].error in LOST
+    assert second.job.state == "completed"
+    if pool == "solo":  # it has no chance to acknowledge what it runs
+        assert first.job.state == "completed"
+        assert len(first.runs) == 2
+    else:
+        assert first.job.state == "failed"
+        [again] = crew.ended(str(first.job.retried_by))
+        assert again.job.state == "completed"
+    assert crew.released() == len(running)
+    assert other.poll() is None
+
+
+@pytest.mark.slow
+@needs_pgbouncer
+def test_a_killed_worker_behind_a_pooler(crew: Crew, database: str, tmp_path: Path) -> None:
+    """It lives by its lease, since the pooler would keep a lock for it; renewed while it lives."""
+    with pooler(database, tmp_path) as pooled:
+        victim = crew.start(
+            "-P",
+            "threads",
+            "-c",
+            "1",
+            TESTS_DATABASE=pooled.url,
+            TESTS_BROKER=f"pgbeat+{pooled.url}",
+        )
+        job_id = crew.one("hold", "a", max_attempts=1)
+        crew.runs(job_id)
+        [(lease,)] = crew.sql("SELECT alive_until FROM pgbeat.workers")
+        until(lambda: crew.sql("SELECT id FROM pgbeat.workers WHERE alive_until > %s", lease))
+        crew.start("-P", "solo")
+        victim.kill_group()
+        held = "SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND classid = %s"
+        until(lambda: len(crew.sql(held, workers.LIFE)) == 1)
+        crew.sql(
+            "UPDATE pgbeat.workers SET alive_until = now() - interval '1 s'"
+            " WHERE alive_until IS NOT NULL"
+        )
+        [seen] = crew.ended(job_id)
+    assert (seen.job.state, seen.runs[0].lost) == ("failed", True)
+
+
+@pytest.mark.slow
+def test_the_main_process_killed_alone(crew: Crew) -> None:
+    """Its children go on for a while; they hold nothing of its session."""
+    victim = crew.start("-c", "2", "--max-tasks-per-child", "1")
+    crew.ended(*crew.launch("add", count=4))  # children that were forked since
+    job_id = crew.one("hold_late", "a")
+    crew.runs(job_id)
+    crew.start("-P", "threads", "-c", "1")
+    children = psutil.Process(victim.pid).children(recursive=True)
+    os.kill(victim.pid, signal.SIGKILL)
+    victim.wait()
+    until(lambda: crew.see(job_id).runs[0].lost, 30)
+    crew.open("a")
+    [seen] = crew.ended(job_id)
+    assert seen.job.state == "completed"
+    for child in children:
+        if child.is_running():
+            child.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_worker_that_is_cut_off_and_comes_back(crew: Crew, pool: str) -> None:
+    """It counts as dead, and others do what it had. What it tells later changes nothing of that."""
+    line = Line(crew.database)
+    crew.start("-P", pool, "-c", "2", TESTS_BROKER=transport_url(line.dsn))
+    early, late = crew.one("hold", "a", max_attempts=2, retry_base=0), crew.one("hold_late", "a")
+    for job_id in (early, late):
+        crew.runs(job_id)
+    other = crew.start("-P", "threads", "-c", "3")
+    line.cut()
+    until(lambda: crew.see(early).runs[0].lost, 60, "it counts as dead")
+    again = str(crew.see(early).job.retried_by)
+    assert [run.worker for run in (crew.runs(again)[0], crew.runs(late, 2)[1])] == ["w1@tests"] * 2
+    crew.open("a")
+    ends = [seen.job for seen in crew.ended(early, late, again)]
+    assert [job.state for job in ends] == ["failed", "completed", "completed"]
+    line.mend()
+    for job_id in (early, late):  # it says how they really ended
+        until(lambda j=job_id: crew.see(j).runs[0].state == "completed", 60)  # type: ignore[misc]
+    other.terminate()
+    other.wait(30)
+    [last] = crew.ended(crew.one("add"))
+    assert last.runs[0].worker == "w0@tests"
+    assert [crew.see(job.id).job for job in ends] == ends
+    assert crew.sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
+    line.close()
+
+
+@pytest.mark.slow
+def test_a_worker_that_ends_leaves_nothing(crew: Crew) -> None:
+    """It finishes what it has, tells all of it, and is no more."""
+    worker = crew.start("-c", "2")
+    made = crew.launch("work", 0.2, count=6)
+    until(lambda: crew.states().get("running") == 2)
+    assert crew.sql("SELECT name, pool, concurrency, missing_since FROM pgbeat.workers") == [
+        ("w0@tests", "prefork", 2, None)
+    ]
+    worker.terminate()
+    worker.wait(30)
+    states = crew.states()
+    assert "running" not in states, states
+    assert states["completed"] >= 2
+    assert crew.sql("SELECT count(*) FROM pgbeat.workers") == [(0,)]
+    assert len(made) == sum(states.values())
+
+
+def settled(crew: Crew) -> bool:
+    """Whether nothing is under way any more."""
+    return not crew.sql(
+        "SELECT 1 FROM pgbeat.jobs WHERE state NOT IN ('completed', 'failed') LIMIT 1"
+    )
+
+
+def check_all(crew: Crew, made: list[str]) -> Counter[str]:
+    """Each job is completed, or failed and tried again until it was; the executions' ends."""
+    rows = crew.sql("SELECT id, state, retried_by FROM pgbeat.jobs")
+    known = {str(row[0]): (row[1], row[2]) for row in rows}
+    for job_id in made:
+        state, again = known[job_id]
+        while again is not None:
+            assert state == "failed"
+            state, again = known[str(again)]
+        assert state == "completed"
+    runs = crew.sql("SELECT state, lost, count(*) FROM pgbeat.executions GROUP BY 1, 2")
+    ends = Counter({f"{state}{' lost' * lost}": count for state, lost, count in runs})
+    print(f"{len(known)} jobs of {len(made)}; executions: {dict(ends)}; {crew.released()} released")
+    assert set(ends) <= {"completed", "failed lost"}
+    return ends
+
+
+@pytest.mark.slow
+def test_two_hundred_jobs_while_children_and_workers_are_killed(crew: Crew) -> None:
+    settings = {"worker_lost_wait": 2.0}
+    crew.start("-c", "3", settings=settings)
+    victim = crew.start("-c", "3", settings=settings)
+    made = crew.launch("work", 0.1, count=100, max_attempts=9, retry_base=0)
+    made += crew.launch("work_late", 0.1, count=100, max_attempts=9, retry_base=0)
+    until(lambda: crew.states().get("completed", 0) > 20)
+    for process in list(crew.started):
+        child = random.choice(psutil.Process(process.pid).children())  # noqa: S311
+        child.kill()
+    until(lambda: crew.states().get("completed", 0) > 80)
+    victim.kill_group()
+    crew.start("-c", "3", settings=settings)
+    until(lambda: settled(crew), 120, "all have ended")
+    check_all(crew, made)
+    assert crew.released() >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", [signal.SIGQUIT, signal.SIGKILL], ids=["immediate", "killed"])
+def test_two_hundred_jobs_while_the_database_restarts(
+    own_server: Server, tmp_path: Path, sign: signal.Signals
+) -> None:
+    migrate.upgrade(postgres_url(own_server.dsn))
+    crew = Crew(own_server.dsn, tmp_path)
+    try:
+        for pool in ("prefork", "threads"):
+            crew.start("-P", pool, "-c", "3")
+        made = crew.launch("work", 0.1, count=100, max_attempts=9, retry_base=0)
+        made += crew.launch("work_late", 0.1, count=100, max_attempts=9, retry_base=0)
+        until(lambda: crew.states().get("completed", 0) > 50)
+        own_server.stop(sign)
+        time.sleep(1)  # the outage
+        own_server.start()
+        until(lambda: settled(crew), 120, "all have ended")
+        check_all(crew, made)
+        # The workers are back under their ids.
+        missing = "SELECT count(*), count(missing_since) FROM pgbeat.workers"
+        until(lambda: crew.sql(missing) == [(2, 0)], what="both live")
+    finally:
+        crew.close()

@@ -1,0 +1,125 @@
+"""Templates: made, replaced, removed; what is wrong with one is all told."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Connection
+
+from pgbeat import db, templates
+from pgbeat.config import postgres_url
+from pgbeat.errors import InvalidJob, NotFound
+from pgbeat.templates import Template
+from tests.support.command_line import Sql
+from tests.support.jobs import lane
+
+
+@pytest.fixture
+def connection(database: str) -> Iterator[Connection]:
+    """A session of the domain, in autocommit mode."""
+    engine = db.engine(postgres_url(database), "tests")
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as opened:
+        yield opened
+
+
+def put(connection: Connection, name: str = "t", **values: object) -> Template:
+    """A template of `jobs.add`, unless told otherwise."""
+    given = {"namespace": "default", "task": "jobs.add", **values}
+    return templates.put(connection, name, **given)  # type: ignore[arg-type]
+
+
+def test_made_and_replaced(connection: Connection, sql: Sql) -> None:
+    lane(sql)
+    made = put(
+        connection, args=[1], kwargs={"y": 2}, queue="q", options={"expires": 60},
+        job={"lane": "l", "max_attempts": 5}, description="adds", created_by="user:alice",
+    )  # fmt: skip
+    assert (made.task, made.args, made.kwargs, made.options) == (
+        "jobs.add", [1], {"y": 2}, {"expires": 60},
+    )  # fmt: skip
+    assert (made.policy.lane, made.policy.max_attempts) == ("l", 5)
+    assert templates.get(connection, "t", namespace="default") == made
+    replaced = put(connection, created_by="user:bob")
+    assert (replaced.args, replaced.kwargs, replaced.job, replaced.description) == (
+        [], {}, {}, None,
+    )  # fmt: skip
+    assert (replaced.created_at, replaced.created_by) == (made.created_at, "user:alice")
+    assert replaced.updated_at > made.updated_at
+
+
+def test_each_namespace_has_its_own(connection: Connection) -> None:
+    put(connection, "b")
+    put(connection, "a")
+    put(connection, "c", namespace="other")
+    assert [row.name for row in templates.listing(connection, namespace="default")] == ["a", "b"]
+    assert set(templates.load(connection, ["a", "c"], namespace="default")) == {"a"}
+    with pytest.raises(NotFound, match="there is no template 'c'"):
+        templates.get(connection, "c", namespace="default")
+    with pytest.raises(NotFound, match="there is no template 'nightli'; did you mean 'nightly'"):
+        put(connection, "nightly")
+        templates.get(connection, "nightli", namespace="default")
+
+
+def test_every_mistake_is_told(connection: Connection, sql: Sql) -> None:
+    with pytest.raises(InvalidJob) as error:
+        put(
+            connection, "a/b", task="", args={"x": 1}, kwargs={"x": {1}}, options={"eta": "2030"},
+            job={"lane": "none", "priority": 1000, "lan": 1, "template": "t"},
+        )  # fmt: skip
+    assert str(error.value).startswith("template 'a/b': ")
+    assert str(error.value).removeprefix("template 'a/b': ").split("; ") == [
+        "a name has no slash, no control character and no space at its ends",
+        "task is ''",
+        "it must name a registered task",
+        "args is {'x': 1}",
+        "it must be a JSON array",
+        "kwargs is not JSON: Object of type set is not JSON serializable",
+        "options has 'eta'",
+        "who makes a job of it says when",
+        "job: priority: 1000 is out of range",
+        "it is 0 to 255",
+        "job: lan: is no key of it",
+        "did you mean 'lane'?",
+        "job names a template",
+        "a template is not made from another",
+        "there is no lane 'none'",
+        "`pgbeat lanes set none --limit 1` makes it",
+    ]
+    assert sql("SELECT count(*) FROM pgbeat.templates") == [(0,)]
+
+
+@pytest.mark.parametrize("task", [None, 7, "x" * 256, " x", "a\nb"])
+def test_what_is_no_task(connection: Connection, task: object) -> None:
+    with pytest.raises(InvalidJob, match="template 't': task "):
+        put(connection, task=task)
+
+
+def test_removed(connection: Connection, sql: Sql) -> None:
+    put(connection)
+    sql(
+        "INSERT INTO pgbeat.schedules (name, every, job) "
+        "SELECT 's' || n, '1 hour', '{\"template\": \"t\"}' FROM generate_series(1, 7) AS n"
+    )
+    assert templates.users(connection, namespace="default") == {"t": [f"s{n}" for n in range(1, 8)]}
+    with pytest.raises(InvalidJob) as error:
+        templates.remove(connection, "t", namespace="default")
+    assert str(error.value) == (
+        "template 't' is used by 's1', 's2', 's3', 's4', 's5' and 2 more; "
+        "give them another one, or none, first"
+    )
+    sql("DELETE FROM pgbeat.schedules")
+    templates.remove(connection, "t", namespace="default")
+    with pytest.raises(NotFound):
+        templates.remove(connection, "t", namespace="default")
+
+
+def test_schedules_go_on_with_another_task(connection: Connection, sql: Sql) -> None:
+    put(connection)
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, job) VALUES "
+        "('from', NULL, '1h', '{\"template\": \"t\"}'), "
+        "('own', 'jobs.own', '1h', '{\"template\": \"t\"}'), ('other', 'jobs.add', '1h', '{}')"
+    )
+    put(connection, task="jobs.sub")
+    assert sql("SELECT name, task FROM pgbeat.schedules ORDER BY name") == [
+        ("from", "jobs.sub"), ("other", "jobs.add"), ("own", "jobs.own"),
+    ]  # fmt: skip

@@ -1,0 +1,328 @@
+"""`pgbeat import redbeat`: what RedBeat itself wrote into a real Redis."""
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.schedules import crontab, schedule
+from dateutil.rrule import FR, MO
+
+from pgbeat.moving import redbeat as source
+from pgbeat.moving.redbeat import Contents, Definition
+from pgbeat.scheduler import Scheduler
+from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.support.processes import until
+
+redis = pytest.importorskip("redis")
+redbeat = pytest.importorskip("redbeat")
+from redbeat.schedules import rrule  # noqa: E402
+
+Beat = Callable[..., Scheduler]
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """URL of a Redis of the tests' own."""
+    if shutil.which("redis-server") is None:
+        pytest.skip("there is no redis-server in PATH")
+    folder = Path(tempfile.mkdtemp(prefix="pgb-redis-"))
+    socket = folder / "socket"
+    process = subprocess.Popen(
+        ["redis-server", "--port", "0", "--unixsocket", str(socket), "--dir", str(folder),
+         "--save", "", "--appendonly", "no"],
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        until(socket.exists, what="redis-server listens")
+        yield f"unix://{socket}?db=0"
+    finally:
+        process.terminate()
+        process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def url(server: str) -> str:
+    """URL of an empty Redis."""
+    with redis.Redis.from_url(server) as client:
+        client.flushall()
+    return server
+
+
+def redbeat_app(url: str, **settings: Any) -> Celery:
+    """An app whose beat is RedBeat."""
+    app = Celery("tests", broker="memory://", set_as_current=False)
+    app.conf.update(redbeat_redis_url=url, redbeat_redis_options={}, result_expires=None)
+    app.conf.update(settings)
+    return app
+
+
+def save(
+    app: Celery, name: str, timetable: Any, last_run: datetime | None = None, **fields: Any
+) -> Any:
+    """Saves an entry as RedBeat's users do; it ran then."""
+    entry = redbeat.RedBeatSchedulerEntry(
+        name, fields.pop("task", "tests.add"), timetable, app=app, **fields
+    )
+    entry.save()
+    if last_run is not None:
+        entry.next(last_run_at=last_run)
+    return entry
+
+
+def test_each_entry_becomes_a_row(database: str, url: str) -> None:
+    app = redbeat_app(url, timezone="Europe/Oslo")
+    ran = datetime.now(UTC) - timedelta(minutes=10)
+    save(app, "interval", schedule(HOUR), ran, args=[1], kwargs={"y": 2},
+         options={"queue": "slow", "priority": 3})  # fmt: skip
+    save(app, "nightly", crontab(minute=0, hour=2), ran)
+    save(app, "both", crontab(minute=0, hour=0, day_of_month="13", day_of_week="fri"), ran)
+    save(
+        app,
+        "rule",
+        rrule(
+            "WEEKLY",
+            dtstart=datetime(2026, 1, 5, 9, tzinfo=UTC),
+            byweekday=[MO, FR],
+            until=datetime(2030, 1, 1, tzinfo=UTC),
+        ),
+        ran,
+    )
+    save(app, "shop/off", schedule(HOUR), ran, enabled=False)
+    save(app, "time", schedule(HOUR), ran, args=[ran])
+
+    answer = read(database, "import", "redbeat", "--from", url, "--timezone", "Europe/Oslo")
+    assert {step["action"] for step in answer["schedules"]} == {"add"}, answer
+    noted = read(database, "audit", "--verb", "create", "--kind", "schedule")
+    assert {each["subject"] for each in noted} == {step["name"] for step in answer["schedules"]}
+    rows = {row["name"]: row for row in read(database, "list")}
+    row = rows["interval"]
+    assert (row["every"], row["args"], row["kwargs"]) == (3600, [1], {"y": 2})
+    assert (row["queue"], row["options"], row["run_count"]) == ("slow", {"priority": 3}, 1)
+    assert datetime.fromisoformat(row["last_run"]) == ran
+    assert datetime.fromisoformat(row["next_run"]) == ran + HOUR
+    assert (rows["nightly"]["cron"], rows["nightly"]["timezone"]) == ("0 2 * * *", "Europe/Oslo")
+    assert "BYMONTHDAY=13;BYDAY=FR" in rows["both"]["rrule"]
+    assert (rows["rule"]["rrule"], rows["rule"]["timezone"]) == (
+        "FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9;BYMINUTE=0;BYSECOND=0", "UTC",
+    )  # fmt: skip
+    assert (rows["rule"]["starts_at"], rows["rule"]["ends_at"]) == (
+        "2026-01-05T09:00:00Z", "2030-01-01T00:00:00Z",
+    )  # fmt: skip
+    off = rows["shop-off"]
+    assert (off["enabled"], off["disabled_reason"], off["next_run"]) == (
+        False, "disabled in RedBeat", None,
+    )  # fmt: skip
+    assert rows["time"]["args"][0]["__type__"] == "datetime"
+
+    again = run(database, "import", "redbeat", "--from", url, "--timezone", "Europe/Oslo")
+    assert again.stdout.splitlines()[1:] == ["Nothing to do: 6 schedules here already."]
+
+
+RULES: dict[str, dict[str, Any]] = {
+    "daily": {"freq": "DAILY"},
+    "every other": {"freq": "DAILY", "interval": 2},
+    "mondays": {"freq": "WEEKLY", "byweekday": MO},
+    "weeks from sunday": {"freq": "WEEKLY", "interval": 2, "wkst": 6, "byweekday": [1, 6]},
+    "last of the month": {"freq": "MONTHLY", "bymonthday": -1, "byhour": [9, 17]},
+    "last workday": {"freq": "MONTHLY", "byweekday": [0, 1, 2, 3, 4], "bysetpos": -1},
+    "minutes": {"freq": "HOURLY", "byminute": [5, 35], "bysecond": 30},
+    "yearly": {"freq": "YEARLY", "bymonth": [3, 9], "bymonthday": 21},
+    "weeks": {"freq": "YEARLY", "byweekno": 20, "byweekday": MO},
+    "three times": {"freq": "MONTHLY", "count": 3},
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_is_due_when_redbeat_says(database: str, url: str, name: str) -> None:
+    app = redbeat_app(url)
+    start = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)
+    made = rrule(dtstart=start, **RULES[name])
+    ran = start + timedelta(days=20)
+    save(app, "rule", made, ran)
+    assert run(database, "import", "redbeat", "--from", url).exit_code == 0
+    [row] = read(database, "list")
+    expected = made.rrule.after(ran)
+    assert row["next_run"] == f"{expected:%Y-%m-%dT%H:%M:%S}Z"
+
+
+def test_a_rule_that_a_row_can_not_say(database: str, url: str) -> None:
+    save(redbeat_app(url), "easter", rrule("YEARLY", byeaster=0))
+    result = run(database, "import", "redbeat", "--from", url)
+    assert "BYEASTER" in result.stdout
+    assert read(database, "list") == []
+
+
+def test_a_rule_keeps_the_offset_that_redbeat_kept(database: str, url: str) -> None:
+    app = redbeat_app(url, timezone="Europe/Oslo")
+    start = datetime(2026, 7, 1, 9, tzinfo=app.timezone)
+    save(app, "rule", rrule("DAILY", dtstart=start), datetime(2026, 7, 1, 12, tzinfo=UTC))
+    result = run(database, "import", "redbeat", "--from", url)
+    assert "RedBeat kept its start's offset +02:00 and no zone" in result.stdout
+    row = read(database, "status", "rule")
+    assert (row["timezone"], row["next_run"]) == ("Etc/GMT-2", "2026-07-02T07:00:00Z")
+
+
+def test_an_offset_that_no_zone_of_hours_has(database: str, url: str) -> None:
+    app = redbeat_app(url, timezone="Asia/Kolkata")
+    save(app, "rule", rrule("DAILY", dtstart=datetime(2026, 7, 1, 9, tzinfo=app.timezone)))
+    result = run(database, "import", "redbeat", "--from", url)
+    assert "offset +05:30 and no zone, and no zone of whole hours has it" in result.stdout
+    run(database, "import", "redbeat", "--from", url, "--timezone", "Asia/Kolkata")
+    assert read(database, "status", "rule")["timezone"] == "Asia/Kolkata"
+
+
+def test_crontabs_are_in_the_apps_zone(app: Celery, database: str, url: str) -> None:
+    app.conf.update(timezone="Asia/Tokyo", redbeat_redis_url=url, redbeat_redis_options={})
+    save(app, "nightly", crontab(minute=0, hour=2), datetime.now(UTC))
+    without = run(database, "import", "redbeat", "--from", url)
+    assert "its crontab is in the app's time zone; give -A APP or --timezone" in without.stdout
+    assert run_with(app, "import", "redbeat").exit_code == 0
+    assert read(database, "status", "nightly")["timezone"] == "Asia/Tokyo"
+
+
+def test_static_entries_come_with_the_app(
+    app: Celery, beat: Beat, database: str, url: str, sql: Sql
+) -> None:
+    app.conf.update(redbeat_redis_url=url, redbeat_redis_options={})
+    app.conf.beat_schedule = {
+        "static": {"task": "tests.add", "schedule": HOUR},
+        "gone": {"task": "tests.add", "schedule": HOUR},
+    }
+    redbeat.RedBeatScheduler(app)
+    ran = datetime.now(UTC) - timedelta(minutes=10)
+    for name in app.conf.beat_schedule:
+        redbeat.RedBeatSchedulerEntry.from_key(f"redbeat:{name}", app=app).next(last_run_at=ran)
+    save(app, "dynamic", schedule(HOUR), ran)
+    del app.conf.beat_schedule["gone"]
+
+    without = run(database, "import", "redbeat", "--from", url, "--dry-run")
+    assert without.stdout.count("with -A APP its last run is carried over") == 2
+    result = run_with(app, "import", "redbeat")
+    assert "the app's beat_schedule has it no longer" in result.stdout
+    assert sql("SELECT name, source, last_run FROM pgbeat.schedules ORDER BY name") == [
+        ("dynamic", "import", ran), ("static", "code", ran),
+    ]  # fmt: skip
+    beat().run_due()
+    assert sql("SELECT schedule FROM pgbeat.ticks") == []
+
+
+def test_another_prefix(app: Celery, database: str, url: str) -> None:
+    app.conf.update(
+        redbeat_redis_url=url, redbeat_redis_options={}, redbeat_key_prefix="shop:beat:"
+    )
+    save(app, "s", schedule(HOUR))
+    assert "0 schedules" in run(database, "import", "redbeat", "--from", url).stdout
+    named = ("--from", url, "--prefix", "shop:beat:")
+    found = run(database, "import", "redbeat", *named, "--dry-run")
+    assert "Would add 1 schedule:" in found.stdout
+    assert "Added 1 schedule:" in run_with(app, "import", "redbeat").stdout
+
+
+def test_a_redbeat_that_runs_is_remarked(database: str, url: str) -> None:
+    save(redbeat_app(url), "s", schedule(HOUR))
+    with redis.Redis.from_url(url) as client:
+        client.set("redbeat::lock", "x")
+    result = run(database, "import", "redbeat", "--from", url)
+    assert "Note: a RedBeat holds its lock now: stop it before pgbeat's beat starts." in (
+        result.stderr
+    )
+
+
+def test_many(database: str, url: str) -> None:
+    app = redbeat_app(url)
+    for number in range(1500):
+        save(app, f"s{number}", schedule(HOUR))
+    answer = read(database, "import", "redbeat", "--from", url)
+    assert len(answer["schedules"]) == 1500
+
+
+# -- what does not come -------------------------------------------------------------------------
+
+FINE = {
+    "name": "s", "task": "tests.add", "enabled": True,
+    "schedule": {"__type__": "interval", "every": 5, "relative": False},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("definition", "reason"),
+    [
+        (None, "its definition is gone; RedBeat drops it, too"),
+        ("{", "its definition is no JSON of RedBeat's: "),
+        ("[]", "its definition is no JSON object"),
+        ({**FINE, "task": None}, "it has no task"),
+        ({**FINE, "schedule": None}, "its schedule is None, which RedBeat itself"),
+        ({**FINE, "schedule": {"__type__": "moon"}}, "its schedule is 'moon', which RedBeat"),
+        ({**FINE, "schedule": {"__type__": "interval", "every": "x"}}, "its interval is 'x'"),
+        ({**FINE, "schedule": {"__type__": "interval", "every": 0}}, "longer than 0"),
+        ({**FINE, "schedule": {"__type__": "crontab", "minute": "61"}}, "can't read its crontab"),
+        ({**FINE, "schedule": {"__type__": "rrule", "freq": 9}}, "its rule can't be read"),
+        ({**FINE, "schedule": {"__type__": "rrule", "freq": 3, "byhour": "x"}}, "can't be read"),
+        ({**FINE, "args": {"a": 1}}, "its args is no JSON array"),
+        ({**FINE, "options": {"prio": 1}}, "its options has 'prio'"),
+    ],
+)
+def test_what_is_not_moved_and_why(definition: Any, reason: str) -> None:
+    text = json.dumps(definition) if isinstance(definition, dict) else definition
+    contents = Contents([Definition("redbeat:s", text, None)], set(), False)
+    found = source.inventory("x", contents, timezone="UTC")
+    [refusal] = found.refusals
+    assert reason in refusal.reason
+
+
+def test_what_never_ran_waits_for_its_first_time() -> None:
+    contents = Contents([Definition("redbeat:s", json.dumps(FINE), None)], set(), False)
+    [found] = source.inventory("x", contents).arrivals
+    assert (found.last_run, found.run_count) == (None, 0)
+
+
+@pytest.mark.parametrize("zone", ["Europe/Oslo", 7200.0, -12600.0, None])
+def test_times_in_any_zone(zone: Any) -> None:
+    moment = {"__type__": "datetime", "year": 2026, "month": 7, "day": 1, "hour": 12,
+              "minute": 0, "second": 0, "microsecond": 5}  # fmt: skip
+    if zone is not None:
+        moment["timezone"] = zone
+    meta = json.dumps({"last_run_at": moment})
+    contents = Contents([Definition("redbeat:s", json.dumps(FINE), meta)], set(), False)
+    [found] = source.inventory("x", contents).arrivals
+    hours = {None: 0, "Europe/Oslo": 2, 7200.0: 2, -12600.0: -3.5}[zone]
+    expected = datetime(2026, 7, 1, 12, 0, 0, 5, tzinfo=UTC) - timedelta(hours=hours)
+    assert found.last_run == expected
+
+
+# -- where it is --------------------------------------------------------------------------------
+
+
+def test_which_redis_has_to_be_said(database: str, app: Celery) -> None:
+    for result in (run(database, "import", "redbeat"), run_with(app, "import", "redbeat"),
+                   run(database, "import", "redbeat", "--from", "localhost:6379")):  # fmt: skip
+        assert refused(result).startswith("which Redis? Give it with --from")
+
+
+def test_a_redis_that_is_not_there(database: str) -> None:
+    where = "redis://:secret@127.0.0.1:1/0"
+    said = refused(run(database, "import", "redbeat", "--from", where), 1)
+    assert said.startswith("can't read redis://127.0.0.1:1/0: ")
+    assert "secret" not in said
+    said = refused(run(database, "import", "redbeat", "--from", "redis://h:port/0"))
+    assert said.startswith("the URL of Redis can't be read; expected one of redis://")
+
+
+def test_without_the_package_it_says_how_to_install_it(database: str, tmp_path: Path) -> None:
+    (tmp_path / "redis.py").write_text("raise ImportError('no redis')")
+    command = [sys.executable, "-c", "from pgbeat.cli import main; main()", "--url", database,
+               "import", "redbeat", "--from", "redis://127.0.0.1:1/0"]  # fmt: skip
+    result = subprocess.run(command, env={"PYTHONPATH": str(tmp_path)}, capture_output=True,
+                            text=True, check=False)  # fmt: skip
+    assert result.returncode == 1
+    assert "needs the package redis, which is not installed; `pip install redis`" in result.stderr

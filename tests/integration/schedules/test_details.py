@@ -1,0 +1,187 @@
+"""Descriptions, labels and metadata of schedules and jobs: from every way in, in every list."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from celery import Celery
+
+import pgbeat
+from pgbeat import details, transitions
+from pgbeat.errors import InvalidJob
+from pgbeat.scheduler import Scheduler
+from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.conftest import broker_url
+from tests.support.jobs import Desk, desks, insert, make_app
+from tests.support.web import Web, done, problem
+
+PATH = "/admin/scheduled-jobs"
+BILLING = {"team": "billing", "tier": "1"}
+
+
+@pytest.fixture
+def app(database: str) -> Celery:
+    """An app on pgbeat's transport."""
+    return make_app(database)
+
+
+@pytest.fixture
+def desk(database: str, app: Celery) -> Iterator[Desk]:
+    with desks(database, app) as make:
+        yield make()
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"description": " "}, "description"),
+        ({"description": "x" * 2001}, "description"),
+        ({"labels": {"team": 1}}, "labels"),
+        ({"labels": {"-team": "x"}}, "labels"),
+        ({"labels": {"team": "x" * 201}}, "labels"),
+        ({"labels": {"team": "a\nb"}}, "labels"),
+        ({"labels": {f"l{number}": "" for number in range(33)}}, "labels"),
+        ({"metadata": {"x": "y" * 16_384}}, "metadata"),
+    ],
+)
+def test_what_is_refused_and_by_the_database_too(
+    sql: Sql, given: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(InvalidJob, match=f"^{field} "):
+        details.Details(**given).check()
+    value = json.dumps(given[field]) if field != "description" else given[field]
+    cast = "::jsonb" if field != "description" else ""
+    for table, columns, values in (
+        ("schedules", "name, task, every", "'s', 't', '1 hour'"),
+        ("jobs", "id, task, job_source, created_by, is_system_job",
+         "gen_random_uuid(), 't', 'system', 'x', true"),
+    ):  # fmt: skip
+        with pytest.raises(psycopg.errors.CheckViolation) as caught:
+            sql(f"INSERT INTO pgbeat.{table} ({columns}, {field}) VALUES ({values}, %s{cast})",
+                value)  # fmt: skip
+        said = str(caught.value.diag.message_primary)
+        assert said.startswith(("schedule ", "job ")) and field.rstrip("s") in said
+
+
+def test_a_job_has_them_and_so_has_its_retry(desk: Desk, sql: Sql) -> None:
+    job = desk.make(description="By hand", labels=BILLING, metadata={"ticket": 17})
+    assert (job.description, job.labels, job.metadata) == ("By hand", BILLING, {"ticket": 17})
+    plain = desk.make(2)
+    assert (plain.description, plain.labels, plain.metadata) == (None, {}, {})
+    sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now() WHERE id = %s", job.id)
+    again = transitions.again(desk.connection, job.id, job_source="user_cli")
+    assert again is not None
+    assert (again.description, again.labels, again.metadata) == job[-3:]
+
+
+def test_submit_takes_them(app: Celery) -> None:
+    job = pgbeat.submit(
+        "jobs.add", 1, app=app, labels=BILLING, description="x", metadata={"a": [1]}
+    )
+    assert (job.labels, job.description, job.metadata) == (BILLING, "x", {"a": [1]})
+    with pytest.raises(InvalidJob, match="labels has 5 for 'team'; the value must be text"):
+        pgbeat.submit("jobs.add", 1, app=app, labels={"team": 5})  # type: ignore[dict-item]
+
+
+def test_a_schedules_jobs_have_its_labels(database: str, sql: Sql) -> None:
+    app = make_app(database)
+    app.conf.broker_url = broker_url(database)
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, args, every, next_run, labels, metadata) "
+        "VALUES ('s', 'jobs.add', '[1]', '1 hour', now(), %s, '{\"a\": 1}')",
+        json.dumps(BILLING),
+    )
+    scheduler = Scheduler(app)
+    try:
+        assert scheduler.run_due() == 1
+    finally:
+        scheduler.close()
+    assert sql("SELECT labels, metadata FROM pgbeat.jobs") == [(BILLING, {})]
+
+
+def test_the_command_line(database: str, app: Celery) -> None:
+    made = run(database, "add", "s", "--task", "t", "--every", "1h", "--label", "team=billing",
+               "--label", "tier=1", "--description", "Sends it", "--metadata", '{"run": "book"}',
+               "--pause-after-failures", "3")  # fmt: skip
+    assert made.exit_code == 0, made.output
+    run(database, "add", "other", "--task", "t", "--every", "1h")
+    [row] = read(database, "list", "--label", "team=billing")
+    assert (row["name"], row["labels"], row["description"]) == ("s", BILLING, "Sends it")
+    assert (row["metadata"], row["pause_after_failures"]) == ({"run": "book"}, 3)
+    assert read(database, "list", "--label", "team=billing", "--label", "tier=2") == []
+    shown = run(database, "status", "s").stdout
+    assert "team=billing, tier=1" in shown and "3 failed jobs in a row" in shown
+    run(database, "update", "s", "--label", "tier=2", "--no-description",
+        "--no-pause-after-failures")  # fmt: skip
+    [row] = read(database, "list", "--label", "tier=2")
+    assert (row["labels"], row["description"]) == ({"team": "billing", "tier": "2"}, None)
+    assert row["pause_after_failures"] is None
+    run(database, "update", "s", "--no-labels")
+    assert read(database, "status", "s")["labels"] == {}
+    said = refused(run(database, "update", "s", "--label", "team"))
+    assert said.endswith("'team' has no '='; write for example 'team=billing'")
+    done_ = run_with(app, "jobs", "run", "jobs.add", "--args", "[1]", "--label", "team=billing",
+                     "--description", "Once more")  # fmt: skip
+    assert done_.exit_code == 0, done_.output
+    [job] = read(database, "jobs", "list", "--label", "team=billing")
+    assert (job["labels"], job["description"]) == ({"team": "billing"}, "Once more")
+    assert "Once more" in run(database, "jobs", "show", job["id"]).stdout
+
+
+def test_the_api(web: Web, sql: Sql) -> None:
+    body = {"name": "s", "task": "jobs.add", "args": [1], "every": "1 hour", "labels": BILLING,
+            "description": "Sends it", "metadata": {"a": 1}, "pause_after_failures": 2}  # fmt: skip
+    made = done(web.admin.post(PATH, json=body), 201)
+    assert {key: made[key] for key in body} == body | {"every": 3600}
+    assert made["health"]["code"] == "new"
+    done(web.admin.patch(f"{PATH}/s", json={"labels": None, "pause_after_failures": None}))
+    found = done(web.admin.get(f"{PATH}/s"))
+    assert (found["labels"], found["pause_after_failures"]) == ({}, None)
+    done(web.admin.patch(f"{PATH}/s", json={"labels": {"team": "x"}}))
+    for label, names in (("team=x", ["s"]), ("team=y", [])):
+        page = done(web.admin.get(PATH, params={"label": label}))
+        assert [each["name"] for each in page["schedules"]] == names
+    problem(web.admin.get(PATH, params={"label": "team"}), 422)
+
+    order = {"task": "jobs.add", "args": [1], "labels": BILLING, "metadata": {"b": 2}}
+    job = done(web.user.post("/jobs", json=order), 201)
+    assert (job["labels"], job["metadata"], job["description"]) == (BILLING, {"b": 2}, None)
+    insert(sql)
+    page = done(web.user.get("/jobs", params={"label": ["team=billing", "tier=1"]}))
+    assert [each["id"] for each in page["jobs"]] == [job["id"]]
+    problem(web.user.post("/jobs", json=order | {"labels": {"a b": "c"}}), 422)
+
+
+def test_the_console(web: Web, sql: Sql) -> None:
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, every, labels, description, paused_at, "
+        "paused_reason) VALUES ('s', 't', '1 hour', '{\"team\": \"billing\"}', 'Sends it', now(), "
+        "'3 jobs in a row failed; last: no')"
+    )
+    [(key,)] = sql("SELECT id FROM pgbeat.schedules")
+    insert(sql, "failed", schedule_id=key, labels='{"team": "billing"}', error="KeyError: 'x'")
+    insert(sql, "completed", task="jobs.other")
+    page = web.admin.get("/console/schedules", params={"label": "team=billing"}).text
+    assert "team=billing" in page and "failing (1)" in page
+    page = web.admin.get("/console/schedules/s").text
+    assert "Sends it" in page and "3 jobs in a row failed" in page and "KeyError" in page
+    page = web.admin.get("/console/jobs", params={"label": "team=billing"}).text
+    assert "jobs.add" in page and "jobs.other" not in page
+
+
+def test_a_label_is_looked_up(sql: Sql) -> None:
+    """A rare label among many jobs is found by its index."""
+    sql(
+        "INSERT INTO pgbeat.jobs (id, task, state, job_source, created_by, is_system_job, labels) "
+        "SELECT gen_random_uuid(), 't', 'pending', 'system', 'x', true, "
+        "jsonb_build_object('n', (n / 5)::text) FROM generate_series(1, 5000) n"
+    )
+    sql("ANALYZE pgbeat.jobs")
+    [(plan,)] = sql(
+        "EXPLAIN (FORMAT JSON) SELECT id FROM pgbeat.jobs WHERE namespace = 'default' "
+        "AND labels @> '{\"n\": \"7\"}' AND labels <> '{}' "
+        "ORDER BY created_at DESC, id DESC LIMIT 50"
+    )
+    assert "jobs_labels" in json.dumps(plan)

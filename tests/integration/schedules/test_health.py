@@ -1,0 +1,344 @@
+"""The health of schedules, and pausing those whose jobs fail."""
+
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Connection
+
+from pgbeat import db, schedules
+from pgbeat.config import postgres_url
+from pgbeat.errors import InvalidSchedule
+from pgbeat.monitoring import schedule_health
+from pgbeat.monitoring.schedule_health import Health
+from tests.support import jobs as made
+from tests.support.processes import until
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+PATIENCE = timedelta(seconds=30)
+
+
+@pytest.fixture
+def connection(database: str) -> Iterator[Connection]:
+    engine = db.engine(postgres_url(database), "tests")
+    with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+        yield connection
+
+
+def add(sql: Sql, name: str = "s", **columns: Any) -> int:
+    """A schedule that is not due; its id."""
+    given = {"name": name, "task": "jobs.add", "every": "1 hour", **columns}
+    marks = ", ".join(["%s"] * len(given))
+    ((key,),) = sql(
+        f"INSERT INTO pgbeat.schedules ({', '.join(given)}) VALUES ({marks}) RETURNING id",
+        *given.values(),
+    )
+    return int(key)
+
+
+def job(sql: Sql, key: int, state: str = "completed", **columns: Any) -> str:
+    """A job of the schedule, which has been through its states as a worker leads it."""
+    made_id = made.insert(
+        sql, columns.pop("begin", "running"), schedule_id=key, dispatched_at="now", **columns
+    )
+    if state not in ("running", "pending", "scheduled"):
+        end(sql, made_id, state)
+    return made_id
+
+
+def end(sql: Sql, job_id: str, state: str, error: str = "ValueError: no") -> None:
+    sql(
+        "UPDATE pgbeat.jobs SET state = %s, finished_at = clock_timestamp(), "
+        "error = CASE %s WHEN 'failed' THEN %s END WHERE id = %s",
+        state, state, error, job_id,
+    )  # fmt: skip
+
+
+def launched(sql: Sql) -> None:
+    sql("UPDATE pgbeat.schedules SET last_run = now(), last_success = now()")
+
+
+def health(connection: Connection, name: str = "s") -> Health:
+    row = schedules.get(connection, name)
+    return schedule_health.of_schedule(connection, row, PATIENCE)
+
+
+# -- what it says
+
+
+def test_before_anything_was_decided(connection: Connection, sql: Sql) -> None:
+    add(sql)
+    found = health(connection)
+    assert (found.code, found.severity, found.failures) == ("new", "ok", 0)
+
+
+def test_every_job_fails(connection: Connection, sql: Sql) -> None:
+    key = add(sql)
+    launched(sql)
+    job(sql, key)
+    assert health(connection).code == "ok"
+    ids = [job(sql, key, "failed") for _ in range(6)]
+    ((since,),) = sql("SELECT finished_at FROM pgbeat.jobs WHERE id = %s", ids[0])
+    found = health(connection)
+    assert (found.code, found.severity, found.failures) == ("failing", "fail", 6)
+    assert (found.since, found.error) == (since, "ValueError: no")
+    assert str(found.job_id) == ids[-1]
+    assert found.summary == (
+        f"6 jobs in a row failed, since {since:%Y-%m-%d %H:%M:%S} UTC; last: ValueError: no"
+    )
+
+
+def test_one_that_completes_ends_it_and_skips_and_cancels_say_nothing(
+    connection: Connection, sql: Sql
+) -> None:
+    key = add(sql)
+    job(sql, key, "failed")
+    job(sql, key, "cancelled")
+    job(sql, key, "skipped")
+    assert health(connection).failures == 1
+    job(sql, key, "completed")
+    assert health(connection).code == "ok"
+
+
+def test_of_a_retried_job_the_last_attempt_counts(connection: Connection, sql: Sql) -> None:
+    key = add(sql)
+    first = job(sql, key, "running", max_attempts=2)
+    again = made.insert(sql, "scheduled", schedule_id=key, retry_of=first, attempt=2,
+                        max_attempts=2)  # fmt: skip
+    sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now(), retried_by = %s "
+        "WHERE id = %s", again, first)  # fmt: skip
+    found = health(connection)
+    assert (found.code, found.severity, str(found.job_id)) == ("retrying", "warn", again)
+    end(sql, again, "failed")
+    assert (health(connection).code, health(connection).failures) == ("failing", 1)
+
+
+def test_a_job_that_no_worker_takes(connection: Connection, sql: Sql) -> None:
+    key = add(sql)
+    launched(sql)
+    job(sql, key, "pending", begin="pending")
+    assert health(connection).code == "no_outcome"
+    sql("UPDATE pgbeat.jobs SET dispatched_at = now() - interval '6 minutes'")
+    found = health(connection)
+    assert (found.code, found.severity) == ("waiting", "warn")
+
+
+def test_decisions_that_fail_and_those_that_do_not_come(connection: Connection, sql: Sql) -> None:
+    add(sql, retry_count=2, last_error="DivisionByZero: division by zero")
+    found = health(connection)
+    assert (found.code, found.failures) == ("launch_failing", 2)
+    assert found.error == "DivisionByZero: division by zero"
+    sql("UPDATE pgbeat.schedules SET next_run = now() - interval '1 minute'")
+    assert health(connection).code == "late"
+    sql("UPDATE pgbeat.schedules SET paused_at = now()")
+    assert health(connection).code == "new"
+
+
+def test_never_launched(connection: Connection, sql: Sql) -> None:
+    add(sql)
+    sql("UPDATE pgbeat.schedules SET last_run = now()")
+    assert (health(connection).code, health(connection).severity) == ("never_launched", "warn")
+
+
+def test_those_that_fail_are_found_among_the_others(
+    connection: Connection, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, states in enumerate((
+        ("completed", "failed"), ("failed", "completed"), ("failed", "failed"), ("completed",), (),
+    )):  # fmt: skip
+        key = add(sql, f"s{number}")
+        for state in states:
+            job(sql, key, state)
+    other = add(sql, "elsewhere", namespace="other")
+    job(sql, other, "failed")
+    found = schedule_health.failing(connection, "default")
+    assert [(each.name, each.failures) for each in found] == [("s2", 2), ("s0", 1)]
+    monkeypatch.setattr(schedule_health, "MOST_FAILURES", 1)
+    assert [each.failures for each in schedule_health.failing(connection, "default")] == [1, 1]
+
+
+def test_it_is_looked_up_not_counted(connection: Connection, sql: Sql) -> None:
+    """Among many jobs, a schedule's health reads a few rows of an index."""
+    keys = [add(sql, f"s{number}") for number in range(20)]
+    sql(
+        "INSERT INTO pgbeat.jobs (id, schedule_id, task, state, job_source, created_by, "
+        "is_system_job, started_at, finished_at) SELECT gen_random_uuid(), k, 't', "
+        "CASE WHEN n %% 2 = 0 THEN 'completed' ELSE 'failed' END, 'system', 'x', true, now(), "
+        "now() - n * interval '1 second' FROM unnest(%s::bigint[]) k, generate_series(1, 1000) n",
+        keys,
+    )
+    sql("ANALYZE pgbeat.jobs")
+    plan = sql(
+        "EXPLAIN (ANALYZE, FORMAT JSON) "
+        + schedule_health._OUTCOMES.text.replace(":ids", "%s").replace(":most", "%s")
+        .replace(":unfinished", "%s"),
+        keys, 1000, 20,
+    )[0][0][0]["Plan"]  # fmt: skip
+    scanned: list[tuple[str, float]] = []
+
+    def walk(node: dict[str, Any]) -> None:
+        if node.get("Relation Name") == "jobs":
+            scanned.append((node["Node Type"], node["Actual Rows"] * node["Actual Loops"]))
+        for child in node.get("Plans", ()):
+            walk(child)
+
+    walk(plan)
+    assert scanned and all("Seq" not in kind for kind, _ in scanned)
+    assert sum(rows for _, rows in scanned) < 20 * 10
+
+
+# -- pausing those whose jobs fail
+
+
+def paused(sql: Sql) -> tuple[bool, str | None]:
+    [(at, reason)] = sql("SELECT paused_at, paused_reason FROM pgbeat.schedules WHERE name = 's'")
+    return at is not None, reason
+
+
+def test_failures_in_a_row_pause_it(connection: Connection, sql: Sql) -> None:
+    key = add(sql, pause_after_failures=3)
+    job(sql, key, "failed")
+    job(sql, key, "failed")
+    job(sql, key, "completed")
+    job(sql, key, "failed")
+    job(sql, key, "failed")
+    assert paused(sql) == (False, None)
+    job(sql, key, "failed")
+    assert paused(sql) == (True, "3 jobs in a row failed; last: ValueError: no")
+    assert health(connection).code == "failing"
+    # Somebody lets it go on: that many have to fail again.
+    schedules.resume(connection, "s")
+    assert paused(sql) == (False, None)
+    job(sql, key, "failed")
+    job(sql, key, "failed")
+    assert not paused(sql)[0]
+    job(sql, key, "failed")
+    assert paused(sql)[0]
+
+
+def test_by_default_nothing_pauses_it(sql: Sql) -> None:
+    key = add(sql)
+    for _ in range(5):
+        job(sql, key, "failed")
+    assert paused(sql) == (False, None)
+
+
+def test_a_failure_that_is_tried_again_does_not_count(sql: Sql) -> None:
+    key = add(sql, pause_after_failures=1)
+    first = job(sql, key, "running")
+    again = made.insert(sql, "scheduled", schedule_id=key, retry_of=first, attempt=2)
+    sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now(), retried_by = %s "
+        "WHERE id = %s", again, first)  # fmt: skip
+    assert paused(sql) == (False, None)
+    end(sql, again, "failed")
+    assert paused(sql)[0]
+
+
+def test_it_is_decided_in_the_transaction_that_ends_the_job(database: str, sql: Sql) -> None:
+    """Two jobs that fail at the same moment: the second sees the first, and what is rolled back
+    pauses nothing."""
+    key = add(sql, pause_after_failures=2)
+    ids = [job(sql, key, "running") for _ in range(2)]
+    failed = "UPDATE pgbeat.jobs SET state = 'failed', finished_at = now() WHERE id = %s"
+    with psycopg.connect(database) as one, psycopg.connect(database, autocommit=True) as two:
+        one.execute(failed, [ids[0]])
+        second = threading.Thread(target=lambda: two.execute(failed, [ids[1]]))
+        second.start()
+        until(lambda: sql("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' "
+                          "AND datname = current_database()"))  # fmt: skip
+        one.commit()
+        second.join(30)
+    assert paused(sql) == (True, "2 jobs in a row failed; last: no error was recorded")
+    sql("UPDATE pgbeat.schedules SET paused_at = NULL, pause_after_failures = 1")
+    last = job(sql, key, "running")
+    with psycopg.connect(database) as one:
+        one.execute(failed, [last])
+        one.rollback()
+    assert not paused(sql)[0]
+
+
+def test_a_disabled_one_stays_as_it_is(sql: Sql) -> None:
+    key = add(sql, pause_after_failures=1, enabled=False)
+    job(sql, key, "failed")
+    assert paused(sql) == (False, None)
+
+
+def test_out_of_range(connection: Connection) -> None:
+    said = 'schedule "x": pause_after_failures is 0; it must be 1 to 1000, or NULL for never'
+    with pytest.raises(InvalidSchedule, match=said), db.transaction(connection):
+        schedules.add(connection, "x", source="cli", task="t", every=timedelta(1),
+                      pause_after_failures=0)  # fmt: skip
+
+
+# -- events
+
+
+def hook(sql: Sql, *events: str) -> None:
+    sql(
+        "INSERT INTO pgbeat.webhooks (name, url, secret, events) "
+        "VALUES ('w', 'https://example.org', 's', %s)",
+        list(events),
+    )
+
+
+def told(sql: Sql) -> list[dict[str, Any]]:
+    rows = sql("SELECT payload -> 'data' FROM pgbeat.deliveries ORDER BY created_at, id")
+    return [row[0] for row in rows]
+
+
+def test_a_pause_is_an_event(connection: Connection, sql: Sql) -> None:
+    hook(sql, "schedule.paused")
+    key = add(sql, pause_after_failures=1)
+    last = job(sql, key, "failed")
+    [event] = told(sql)
+    assert (event["name"], event["task"], event["pause_after_failures"]) == ("s", "jobs.add", 1)
+    assert event["paused_reason"] == "1 job in a row failed; last: ValueError: no"
+    assert (event["last_job_id"], event["last_job_state"]) == (last, "failed")
+    assert event["last_job_error"] == "ValueError: no"
+    schedules.resume(connection, "s")
+    schedules.pause(connection, "s", "for the migration")
+    assert [each["paused_reason"] for each in told(sql)][1:] == ["for the migration"]
+
+
+def skip(sql: Sql, key: int, reason: str = "no") -> None:
+    sql(
+        "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, reason) "
+        "VALUES (%s, 's', clock_timestamp(), 'skipped', %s)",
+        key, reason,
+    )  # fmt: skip
+
+
+def test_skips_are_an_event_an_hour_at_most(sql: Sql) -> None:
+    key, other = add(sql), add(sql, "other")
+    skip(sql, key, "nobody listened")
+    hook(sql, "tick.skipped", "job.failed")
+    for _ in range(5):
+        skip(sql, key)
+    skip(sql, other)
+    first, second = told(sql)
+    assert (first["schedule_name"], first["reason"], first["skips"], first["since"]) == (
+        "s", "no", 1, None,
+    )  # fmt: skip
+    assert second["skips"] == 1
+    sql("UPDATE pgbeat.skip_notices SET told_at = told_at - interval '61 minutes'")
+    skip(sql, key, "still no")
+    assert (told(sql)[-1]["reason"], told(sql)[-1]["skips"]) == ("still no", 5)
+    sql("DELETE FROM pgbeat.schedules")
+    assert sql("SELECT count(*) FROM pgbeat.skip_notices") == [(0,)]
+
+
+def test_nobody_waits_to_tell_of_a_skip(database: str, sql: Sql) -> None:
+    hook(sql, "tick.skipped")
+    key = add(sql)
+    with psycopg.connect(database) as one:
+        one.execute(
+            "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, reason) "
+            "VALUES (%s, 's', now(), 'skipped', 'first')", [key]
+        )  # fmt: skip
+        sql("SET lock_timeout = '2s'")
+        skip(sql, key, "second")  # would wait for the row of the first
+        one.commit()
+    assert [each["reason"] for each in told(sql)] == ["first"]

@@ -1,0 +1,42 @@
+"""Names that no address can end with are refused, whoever gives them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.web import Web, problem
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+#: By the API: path and body.
+ASKED: list[tuple[str, dict[str, Any]]] = [
+    ("/admin/scheduled-jobs", {"task": "tests.add", "every": 5}),
+    ("/templates", {"task": "tests.add"}),
+    ("/webhooks", {"url": "https://a.test/", "events": ["job.failed"]}),
+]
+#: By SQL: table, and what else a row needs.
+TABLES = [
+    ("schedules", "task, every", "'tests.add', '5 s'"),
+    ("calendars", "definition", "'{}'"),
+    ("templates", "task", "'tests.add'"),
+    ("webhooks", "url, events, secret", "'https://a.test/', '{job.failed}', 'x'"),
+    ("lanes", "max_running", "1"),
+]
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+@pytest.mark.parametrize(("path", "body"), ASKED)
+def test_dots_are_no_name(web: Web, path: str, body: dict[str, Any], name: str) -> None:
+    said = problem(web.admin.post(path, json=body | {"name": name}), 422)
+    assert f"a name is not '{name}', which browsers take out of an address" in said
+
+
+@pytest.mark.parametrize("name", [".", ".."])
+@pytest.mark.parametrize(("table", "columns", "values"), TABLES)
+def test_dots_are_no_name_in_sql(
+    sql: Sql, table: str, columns: str, values: str, name: str
+) -> None:
+    with pytest.raises(psycopg.errors.CheckViolation, match="name"):
+        sql(f"INSERT INTO pgbeat.{table} (name, {columns}) VALUES (%s, {values})", name)

@@ -1,0 +1,94 @@
+"""What is sent all the time reads a bounded number of rows, however many jobs there are."""
+
+import json
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from pgbeat import executions, ledger
+from pgbeat.testing.databases import Databases
+from tests.support.query_plans import QUERIES, explained, fill, most
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("rows", [60_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_no_plan_goes_through_a_table(pgbeat_databases: Databases, rows: int) -> None:
+    """Each statement is explained with the very parameters that it was sent with, and without any,
+    should Postgres keep a plan like that; its statistics know nothing of what has not ended."""
+    with pgbeat_databases.lent() as dsn:
+        fill(dsn, rows)
+        problems = []
+        with explained(dsn, rows) as (world, plans):
+            for name, query in QUERIES.items():
+                found = plans.of(query.call, world)
+                assert found, name
+                for problem in query.problems(found):
+                    details = "\n".join(map(str, (each for plan in found for each in plan.scans)))
+                    problems.append(f"{name}: {problem}\n{details}\n{found[-1].statement}")
+        assert not problems, "\n\n".join(problems)
+
+
+#: What the planner knows of the tables.
+_STATISTICS = {
+    "none": (),
+    "of empty tables": ("VACUUM ANALYZE pgbeat.jobs, pgbeat.executions",),
+    "of full tables": (),
+}
+
+
+@pytest.mark.parametrize("known", _STATISTICS)
+def test_what_workers_tell_is_written_by_keys(pgbeat_databases: Databases, known: str) -> None:
+    """Whatever the planner knows of the tables, an attempt is as much work among many as among few:
+    a worker's plan is kept, and may have been made when there was nothing."""
+    batch, many = 100, 5_000
+    with pgbeat_databases.lent() as dsn, psycopg.connect(dsn, autocommit=True) as connection:
+        for table in ("jobs", "executions"):
+            connection.execute(
+                f"ALTER TABLE pgbeat.{table} SET (autovacuum_enabled = off)".encode()
+            )
+        for script in _STATISTICS[known]:
+            connection.execute(script.encode())
+        connection.execute(_MANY, {"many": many})
+        if known == "of full tables":
+            connection.execute("VACUUM ANALYZE pgbeat.jobs, pgbeat.executions")
+        for name, value in ledger.PLANS.items():
+            connection.execute("SELECT set_config(%s, %s, false)", (name, value))
+        for statement in (executions.BEGIN, executions.GO_ON):
+            connection.execute(f"PREPARE {statement.name}(json) AS {statement.sql}".encode())
+        ids = [str(uuid4()) for _ in range(2 * batch)]
+        jobs = [str(UUID(f"{number:032x}")) for number in range(1, 2 * batch + 1)]
+        told = [
+            {"id": id, "job_id": job, "state": "running", "job_state": "running", "began": 0.1}
+            for id, job in zip(ids, jobs, strict=True)
+        ]
+        ended = [{**each, "state": "completed", "job_state": "completed"} for each in told]
+        for statement, documents in (
+            (executions.BEGIN, told[:batch]),
+            (executions.GO_ON, ended[:batch]),
+            (executions.BEGIN, ended[batch:]),
+        ):
+            text = json.dumps(documents).replace("'", "''")
+            [(plan,)] = connection.execute(
+                f"EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE {statement.name}('{text}')".encode()
+            ).fetchall()
+            assert 0 < most(plan[0]["Plan"]) <= 10 * batch, json.dumps(plan, indent=1)
+        left = connection.execute(
+            "SELECT count(*) FROM pgbeat.executions e JOIN pgbeat.jobs j ON j.id = e.job_id "
+            "WHERE e.state = 'completed' AND j.state = 'completed' AND e.id = ANY (%s::uuid[])",
+            [ids],
+        ).fetchone()
+        assert left == (2 * batch,)
+
+
+_MANY = """
+    WITH made AS (
+        INSERT INTO pgbeat.jobs (id, task, args, kwargs, job_source, created_by, is_system_job,
+                                 state, started_at, finished_at, dispatched_at)
+        SELECT lpad(to_hex(i), 32, '0')::uuid, 'shop.task', '[]', '{}', 'system', 'test', true,
+               CASE WHEN i <= 500 THEN 'pending' ELSE 'completed' END, now(),
+               CASE WHEN i > 500 THEN now() END, now() FROM generate_series(1, %(many)s) AS i
+        RETURNING id, state)
+    INSERT INTO pgbeat.executions (job_id, number, state, worker, finished_at)
+    SELECT id, 1, 'completed', 'w', now() FROM made WHERE state = 'completed'
+"""

@@ -1,0 +1,130 @@
+"""What a recorder has to write, while other transactions hold locks."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from pgbeat import attempts, jobs
+from pgbeat.attempts import Attempt
+from pgbeat.recovery import Told
+from pgbeat.tracking import Recorder
+from tests.support.processes import until
+from tests.support.simulated_workers import Ward
+
+
+@pytest.fixture
+def ward(database: str) -> Iterator[Ward]:
+    """The test's database."""
+    ward = Ward(database)
+    yield ward
+    ward.close()
+
+
+@pytest.fixture
+def recorder(ward: Ward) -> Iterator[Recorder]:
+    """A worker's, which writes all it has at the end."""
+    recorder = Recorder(ward.app, ward.settings, 1)
+    yield recorder
+    recorder.close(10)
+
+
+@pytest.fixture
+def other(database: str) -> Iterator[psycopg.Connection]:
+    """A transaction that is left open."""
+    with psycopg.connect(database) as connection:
+        yield connection
+
+
+def run(recorder: Recorder, job_id: str, ends: str = "completed") -> Attempt:
+    """An attempt that ended."""
+    attempt = Attempt(job_id, "w1", 0, False, None)
+    recorder.tell(attempt)
+    attempt.end("completed" if ends == "completed" else "failed", ends)
+    recorder.tell(attempt)
+    return attempt
+
+
+def test_what_is_locked_is_written_later_and_delays_nothing_else(
+    ward: Ward, recorder: Recorder, other: psycopg.Connection
+) -> None:
+    locked, free = [ward.job() for _ in range(20)], [ward.job() for _ in range(40)]
+    other.execute("UPDATE pgbeat.jobs SET tags = '{held}' WHERE id = ANY (%s::uuid[])", [locked])
+    for index, job_id in enumerate(free):
+        if index % 2:
+            run(recorder, locked[index // 2])
+        run(recorder, job_id)
+    until(lambda: all(ward.state(job_id) == "completed" for job_id in free), 20)
+    assert {ward.state(job_id) for job_id in locked} == {"pending"}
+    other.rollback()
+    until(lambda: all(ward.state(job_id) == "completed" for job_id in locked), 20)
+    assert {len(ward.of(job_id)) for job_id in locked + free} == {1}
+
+
+def test_what_is_told_of_a_locked_job_is_written_in_order(
+    ward: Ward, recorder: Recorder, other: psycopg.Connection
+) -> None:
+    """Celery's own retry, and the attempt after it: the row is locked from the first on."""
+    job_id, free = ward.job(), ward.job()
+    other.execute("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", [job_id])
+    run(recorder, job_id, ends="scheduled")
+    run(recorder, free)
+    until(lambda: ward.state(free) == "completed")
+    run(recorder, job_id)
+    other.rollback()
+    until(lambda: ward.state(job_id) == "completed")
+    assert ward.sql(
+        "SELECT state FROM pgbeat.executions WHERE job_id = %s ORDER BY number", job_id
+    ) == [("failed",), ("completed",)]
+
+
+def test_the_schedule_that_waits_for_a_job_may_be_locked(
+    ward: Ward, recorder: Recorder, other: psycopg.Connection
+) -> None:
+    [(first,)] = ward.sql(
+        "INSERT INTO pgbeat.schedules (name, task, args, every) "
+        "VALUES ('first', 'x', '[]', '1 day') RETURNING id"
+    )
+    ward.sql(
+        "INSERT INTO pgbeat.schedules (name, task, args, after) VALUES ('then', 'x', '[]', 'first')"
+    )
+    job_id, free = ward.job(schedule_id=first), ward.job()
+    other.execute("UPDATE pgbeat.schedules SET updated_at = now() WHERE name = 'then'")
+    run(recorder, job_id)
+    run(recorder, free)
+    until(lambda: ward.state(free) == "completed", 10)
+    assert ward.state(job_id) in ("pending", "running")
+    other.rollback()
+    until(lambda: ward.state(job_id) == "completed", 10)
+
+
+def test_what_the_main_process_says_of_a_locked_job_is_not_lost(
+    ward: Ward, recorder: Recorder, other: psycopg.Connection
+) -> None:
+    """The job was revoked while somebody had its row."""
+    job_id, free = ward.job(), ward.job()
+    other.execute("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", [job_id])
+    for each in (job_id, free):
+        recorder.tell_of(Told(each, "cancelled", "revoked", "cancelled", lost=False, began=False))
+    until(lambda: ward.state(free) == "cancelled", 10)
+    assert ward.state(job_id) == "pending"
+    other.rollback()
+    until(lambda: ward.state(job_id) == "cancelled", 10)
+    assert jobs.get(ward.connection, job_id).error == "revoked"
+
+
+def test_what_no_database_takes_does_not_cost_the_rest(ward: Ward, recorder: Recorder) -> None:
+    """Text with NUL or half a surrogate pair, in what a task tells of itself."""
+    job_id = ward.job()
+    attempt = Attempt(job_id, "w1", 0, False, None)
+    odd = ["half \ud800 of it", "nul\0", "whole \U0001f600", {"\udfff": "\ud83d"}]
+    attempt.checkpoint, attempt.has_checkpoint = attempts.as_json(odd), True
+    attempt.metadata = {attempts.storable("\ud800"): attempts.as_json(odd)}
+    attempt.progress = (1.0, None, attempts.text("\ud800\0", 10))
+    recorder.tell(attempt)
+    assert recorder.write(attempt, 10)
+    kept = ["half \\ud800 of it", "nul\\0", "whole \U0001f600", {"\\udfff": "\\ud83d"}]
+    assert jobs.get(ward.connection, job_id).checkpoint == kept
+    assert ward.sql("SELECT metadata, progress_message FROM pgbeat.executions") == [
+        ({"\\ud800": kept}, "\\ud800\\0")
+    ]

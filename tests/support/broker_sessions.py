@@ -1,0 +1,286 @@
+"""What tests of the broker share: sessions on its tables, messages, claims, plans."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from psycopg import sql
+from sqlalchemy import Connection, event, text
+
+from pgbeat import consumers, db, queues
+from pgbeat.config import postgres_url
+from pgbeat.messages import BrokerTables, Message
+from pgbeat.prepared import PreparedConnection, Statement, array
+from pgbeat.transport.claims import Delivery, deliveries
+from tests.support.processes import until
+
+TABLES = BrokerTables()
+
+
+class Sessions:
+    """Opens sessions in a database, in autocommit mode."""
+
+    def __init__(self, dsn: str, stack: ExitStack) -> None:
+        self._engine, self._stack = db.engine(postgres_url(dsn), "tests"), stack
+
+    def open(self) -> Connection:
+        """A session, until the test ends."""
+        connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        self._stack.callback(db.close, connection)
+        return connection
+
+    def consumer(self, tables: BrokerTables = TABLES, lease: float | None = None) -> "Claimant":
+        """A session that is a consumer."""
+        return Claimant(self.open(), tables, lease)
+
+
+@contextmanager
+def sessions(dsn: str) -> Iterator[Sessions]:
+    """Sessions that are closed with the block."""
+    with ExitStack() as stack:
+        yield Sessions(dsn, stack)
+
+
+class Claimant:
+    """A consumer: it claims, takes and acknowledges as the transport does."""
+
+    def __init__(
+        self, connection: Connection, tables: BrokerTables = TABLES, lease: float | None = None
+    ) -> None:
+        self.connection, self.tables = connection, tables
+        self.prepared = PreparedConnection(db.driver(connection))
+        self.id = consumers.register(connection, tables, "tests", lease)
+        claims = (tables.claim, tables.claim_on, tables.claim_leased, tables.claim_leased_on)
+        self._claim, self._claim_on = claims[:2] if lease is None else claims[2:]
+
+    def claim(self, *queues: str, at_most: int = 1000, acked: Sequence[int] = ()) -> list[Delivery]:
+        """Claims from the queues, and acknowledges."""
+        return self._run(self._claim, queues, at_most, acked)
+
+    def begin_claim(self, queue: str) -> None:
+        """Sends a claim, whose answer `end_claim` waits for."""
+        ids = array([queue_id(self.connection, queue, self.tables)])
+        self.prepared.send(self._claim, ids, b"1", b"%d" % self.id, b"{}")
+        self.prepared.flush()
+
+    def end_claim(self) -> list[Delivery]:
+        """What was claimed."""
+        return deliveries(self.prepared.finish())
+
+    def take(self, *queues: str, at_most: int = 1000, acked: Sequence[int] = ()) -> list[Delivery]:
+        """Takes from the queues for good, and acknowledges."""
+        return self._run(self.tables.take, queues, at_most, acked)
+
+    def claim_on(self, *marks: tuple[str, int, int], at_most: int = 1000) -> list[Delivery]:
+        """Claims from marks on: queue, priority, lowest id."""
+        ids = array([queue_id(self.connection, queue, self.tables) for queue, *_ in marks])
+        priorities, lowest = array([m[1] for m in marks]), array([m[2] for m in marks])
+        number, mine = b"%d" % at_most, b"%d" % self.id
+        return deliveries(
+            self.prepared.run(self._claim_on, ids, number, mine, b"{}", priorities, lowest)
+        )
+
+    def ack(self, *messages: int) -> int:
+        """Acknowledges; how many messages that deleted."""
+        result = self.prepared.run(self.tables.ack, array(messages), b"%d" % self.id)
+        return result.command_tuples or 0
+
+    def _run(
+        self, statement: Statement, queues: Sequence[str], most: int, acked: Sequence[int]
+    ) -> list[Delivery]:
+        ids = array([queue_id(self.connection, queue, self.tables) for queue in queues])
+        mine = b"%d" % self.id
+        return deliveries(self.prepared.run(statement, ids, b"%d" % most, mine, array(acked)))
+
+    def listen(self, *queues: str) -> None:
+        """Listens to what is told of queues, or of everything."""
+        names = [consumers.queue_channel(queue_id(self.connection, q)) for q in queues]
+        for name in names or [consumers.CHANNEL]:
+            self.connection.execute(text(f"LISTEN {name}"))
+
+    def heard(self) -> list[str]:
+        """What it was told since it was last asked, by now."""
+        self.connection.execute(text("SELECT 1"))
+        return [payload for _, payload in self.prepared.notifications()]
+
+    def waits(self, *queues: str) -> set[str]:
+        """Waits for messages in the queues; those of which it will be told."""
+        ids = {queue_id(self.connection, queue): queue for queue in queues}
+        statement = text("SELECT pgbeat.await_queues(CAST(:ids AS bigint[]))")
+        return {ids[id] for id in self.connection.scalars(statement, {"ids": list(ids)})}
+
+    def leaves(self, *queues: str) -> None:
+        """Waits no more."""
+        ids = [queue_id(self.connection, queue) for queue in queues]
+        statement = text("SELECT pgbeat.leave_queues(CAST(:ids AS bigint[]))")
+        self.connection.execute(statement, {"ids": ids})
+
+    def die(self, watcher: Connection) -> None:
+        """Ends as a killed process does, and waits until the server has seen it."""
+        db.close(self.connection)
+        until(lambda: self.id in dead(watcher))
+
+
+def dead(connection: Connection) -> list[int]:
+    """The consumers that died and were not buried."""
+    return list(connection.scalars(text("SELECT pgbeat.dead_consumers()")))
+
+
+def queue_id(connection: Connection, name: str, tables: BrokerTables = TABLES) -> int:
+    """The queue's id."""
+    statement = tables.text("SELECT id FROM {queue} WHERE name = :name")
+    return int(connection.execute(statement, {"name": name}).scalar_one())
+
+
+def put(
+    connection: Connection, queue: str, *payloads: str, tables: BrokerTables = TABLES, **fields: Any
+) -> None:
+    """Puts messages; `fields` are those of `Message`."""
+    tables.put(connection, [Message(queue, payload, **fields) for payload in payloads])
+
+
+def payloads(found: Iterable[Delivery]) -> list[str]:
+    """What the deliveries carry."""
+    return [delivery.payload.decode() for delivery in found]
+
+
+def rows(connection: Connection, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+    """The statement's rows; `{message}`, `{queue}` and so on stand for the tables."""
+    return [tuple(row) for row in connection.execute(TABLES.text(statement), values)]
+
+
+def depths(connection: Connection) -> dict[str, int]:
+    """Messages waiting in each queue that a test has made."""
+    return {q: count for q, count in TABLES.depths(connection).items() if q != "celery"}
+
+
+def bindings(connection: Connection) -> list[tuple[str, str, str]]:
+    """The bindings that a test has made: queue, exchange, routing key."""
+    return [found for found in queues.bindings(connection, TABLES) if found[0] != "celery"]
+
+
+def later(connection: Connection, interval: str) -> str:
+    """The database's time plus an interval, as a message has it."""
+    statement = text("SELECT (now() + CAST(:i AS interval))::text")
+    return str(connection.scalar(statement, {"i": interval}))
+
+
+class Plans:
+    """The plans of the statements that ran in a block."""
+
+    def __init__(self) -> None:
+        self.statements: list[tuple[str, Any]] = []
+        self.nodes: list[dict[str, Any]] = []
+
+    def scanned(self) -> set[str]:
+        """The tables that are read from end to end."""
+        return {node["Relation Name"] for node in self.nodes if node["Node Type"] == "Seq Scan"}
+
+    def indexes(self) -> set[str]:
+        """The indexes that are used."""
+        return {node["Index Name"] for node in self.nodes if "Index Name" in node}
+
+    def sorts(self) -> list[str]:
+        """What is sorted rather than read in order."""
+        return [str(n["Sort Key"]) for n in self.nodes if n["Node Type"] == "Sort"]
+
+
+#: The ways to plan: for the parameters at hand, and once for all.
+PLANNING = ("force_custom_plan", "force_generic_plan")
+
+
+@contextmanager
+def plans(connection: Connection, but: str | None = None) -> Iterator[Plans]:
+    """How Postgres plans the statements that SQLAlchemy sends in the block, both ways.
+
+    `but` is in statements that are left out.
+    """
+    plans = Plans()
+
+    def note(_: Any, __: Any, statement: str, parameters: Any, *rest: Any) -> None:
+        plans.statements.append((statement, parameters))
+
+    event.listen(connection.engine, "before_cursor_execute", note)
+    try:
+        yield plans
+    finally:
+        event.remove(connection.engine, "before_cursor_execute", note)
+    for statement, parameters in plans.statements:
+        is_planned = statement.split()[0] in ("SELECT", "INSERT", "UPDATE", "DELETE", "WITH")
+        if is_planned and not (but and but in statement):
+            plans.nodes += planned(connection, statement, parameters)
+
+
+def planned(
+    connection: Connection,
+    statement: str,
+    parameters: Mapping[str, Any],
+    ways: Iterable[str] = PLANNING,
+) -> list[dict[str, Any]]:
+    """The nodes of the statement's plans."""
+    driver, found = db.driver(connection), []
+    for number, name in enumerate(parameters, 1):
+        statement = statement.replace(f"%({name})s", f"${number}")
+    driver.execute("PREPARE planned AS " + statement.replace("%%", "%"))
+    values = ", ".join(_literal(value) for value in parameters.values())
+    for way in ways:
+        driver.execute(f"SET plan_cache_mode = {way}")
+        execute = f"EXECUTE planned ({values})" if values else "EXECUTE planned"
+        found += nodes(driver.execute(f"EXPLAIN (FORMAT JSON) {execute}").fetchone())
+    driver.execute("RESET plan_cache_mode")
+    driver.execute("DEALLOCATE planned")
+    return found
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, list):
+        value = "{" + ",".join(json.dumps(str(v)) for v in value) + "}"
+    return "NULL" if value is None else str(sql.Literal(str(value)).as_string())
+
+
+def fill(connection: Connection) -> None:
+    """100 000 messages in five of thirty queues, of three priorities, some delayed or claimed."""
+    driver = db.driver(connection)
+    driver.execute("ALTER TABLE kombu_message SET (autovacuum_enabled = off)")
+    driver.execute("SET session_replication_role = replica")  # nobody is to be told
+    driver.execute("TRUNCATE kombu_queue")
+    driver.execute(
+        "INSERT INTO kombu_queue (id, name) SELECT n, 'q' || n FROM generate_series(1, 30) n"
+    )
+    driver.execute(
+        "INSERT INTO kombu_message (payload, queue_id, priority, visible, available_at,"
+        " claimed_by, expires_at)"
+        " SELECT 'payload ' || n, 1 + n % 5, n % 3, n % 20 > 1,"
+        " CASE n % 20 WHEN 0 THEN now() + interval '1 hour' + n * interval '1 second' END,"
+        " CASE n % 20 WHEN 1 THEN n % 7 END,"
+        " CASE n % 20 WHEN 2 THEN now() + interval '1 hour' + n * interval '1 second' END"
+        " FROM generate_series(1, 100000) AS n"
+    )
+    driver.execute("SET session_replication_role = origin")
+
+
+def filled(connection: Connection) -> Iterator[str]:
+    """100 000 messages, as often as the server may come to know the table otherwise: not at all,
+    while it was full, and while it was empty."""
+    driver = db.driver(connection)
+    fill(connection)
+    yield "never"
+    driver.execute("ANALYZE kombu_message, kombu_queue")
+    yield "full"
+    driver.execute("TRUNCATE kombu_message")
+    driver.execute("VACUUM ANALYZE kombu_message")
+    fill(connection)
+    yield "empty"
+
+
+def nodes(explained: Any) -> list[dict[str, Any]]:
+    """The nodes of an explained plan."""
+    (found,) = explained
+    tops = json.loads(found) if isinstance(found, str) else found
+    waiting, seen = [top["Plan"] for top in tops], []
+    while waiting:
+        node = waiting.pop()
+        seen.append(node)
+        waiting += node.get("Plans", [])
+    return seen

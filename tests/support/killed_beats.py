@@ -1,0 +1,86 @@
+"""Beats that kill themselves at a chosen step of a tick, one after another.
+
+`python -m tests.support.killed_beats STEP` imports everything once; for each line on its standard input it
+forks a beat, which dies by SIGKILL when its tick reaches the step, and then prints how it ended.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from celery.beat import Service
+
+from pgbeat import Context, JobRequest, Launcher, launcher
+from pgbeat.scheduler import Scheduler
+from tests.support.apps.basic import app
+
+STEPS = ("before claim", "after conditions", "after messages", "before commit", "after commit")
+
+
+@launcher
+class Three(Launcher):
+    """Asks for three jobs each time."""
+
+    def check_conditions(self, ctx: Context) -> bool:
+        return True
+
+    def prepare_job_data(self, ctx: Context) -> list[JobRequest]:
+        return [JobRequest(kwargs={"x": key}, run_key=key) for key in ("a", "b", "c")]
+
+
+class Mortal(Scheduler):
+    """Dies at the step named by `TESTS_DIE_AT`."""
+
+    step = os.environ.get("TESTS_DIE_AT")
+
+    def reached(self, step: str) -> None:
+        """The seam: SIGKILL, as sudden as it gets."""
+        if step == self.step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    """Forks a beat for each line read."""
+    Mortal.step = sys.argv[1]
+    app.finalize()
+    for _ in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            Service(app, scheduler_cls=Mortal).start()
+            os._exit(1)
+        _, status = os.waitpid(child, 0)
+        print("killed" if os.WTERMSIG(status) == signal.SIGKILL else f"status {status}", flush=True)
+
+
+@contextmanager
+def opened(env: dict[str, str], step: str) -> Iterator[Callable[[], None]]:
+    """The nursery as a process: what is returned has one beat start and die at the step."""
+    victims = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.killed_beats", step],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=env,
+        text=True,
+    )
+    asked, said = victims.stdin, victims.stdout
+    assert asked is not None
+    assert said is not None
+
+    def kill_one() -> None:
+        asked.write("\n")
+        asked.flush()
+        assert said.readline() == "killed\n"
+
+    try:
+        yield kill_one
+    finally:
+        victims.kill()
+        victims.communicate()
+
+
+if __name__ == "__main__":
+    main()

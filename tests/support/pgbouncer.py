@@ -1,0 +1,95 @@
+"""PgBouncer in transaction mode, before the test's database."""
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.support.processes import until
+
+needs_pgbouncer = pytest.mark.skipif(
+    shutil.which("pgbouncer") is None, reason="pgbouncer is not installed"
+)
+
+
+class Pooler:
+    """A pooler that gives each transaction another session."""
+
+    def __init__(self, database: str, folder: Path, **settings: object) -> None:
+        server = conninfo_to_dict(database)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        keys = ("host", "port", "user")
+        upstream = " ".join(f"{key}={server[key]}" for key in keys if key in server)
+        config = folder / "pgbouncer.ini"
+        lines = {"default_pool_size": 3, **settings}
+        more = "".join(f"{key} = {value}\n" for key, value in lines.items())
+        config.write_text(
+            f"[databases]\n* = {upstream}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
+            f"listen_port = {self.port}\nunix_socket_dir =\nauth_type = any\n"
+            f"admin_users = {server['user']}\n"
+            "pool_mode = transaction\nignore_startup_parameters = extra_float_digits\n" + more
+        )
+        self._config, self._log = config, folder / "pgbouncer.log"
+        self.start()
+        self._user = server["user"]
+        self.url = f"postgresql://{self._user}@127.0.0.1:{self.port}/{server['dbname']}"
+
+    def start(self) -> None:
+        """Starts it."""
+        # A server's folder may be closed to the pooler's user; root may not run it.
+        user = "nobody" if os.getuid() == 0 else None
+        for each in self._config.parents[:4]:
+            each.chmod(each.stat().st_mode | 0o755)
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                ["pgbouncer", str(self._config)], stdout=log, stderr=log, user=user, cwd="/"
+            )
+
+    def kill(self) -> None:
+        """Kills it, and starts another in its place."""
+        self.process.kill()
+        self.process.wait()
+        self.start()
+        self.await_up()
+
+    def await_up(self) -> None:
+        """Waits until it answers."""
+
+        def is_up() -> bool:
+            if self.process.poll() is not None:
+                raise AssertionError(self._log.read_text())
+            with socket.socket() as client:
+                return client.connect_ex(("127.0.0.1", self.port)) == 0
+
+        until(is_up)
+
+    def command(self, command: str) -> None:
+        """Runs a command of its console, such as PAUSE or RESUME."""
+        console = f"postgresql://{self._user}@127.0.0.1:{self.port}/pgbouncer"
+        with psycopg.connect(console, autocommit=True) as admin:
+            admin.execute(command)
+
+    def close(self) -> None:
+        """Ends it."""
+        self.process.terminate()
+        self.process.wait()
+
+
+@contextmanager
+def pooler(database: str, folder: Path, **settings: object) -> Iterator[Pooler]:
+    """A pooler that runs as long as the block; `settings` are more lines of its configuration."""
+    made = Pooler(database, folder, **settings)
+    try:
+        made.await_up()
+        yield made
+    finally:
+        made.close()

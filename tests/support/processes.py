@@ -1,0 +1,119 @@
+"""Real Celery processes under test, and waiting for what they do."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+ROOT = Path(__file__).parent.parent
+
+
+def until(condition: Callable[[], T | None], seconds: float = 60.0, what: str = "") -> T:
+    """Asks again and again until the condition is truthy; its value. Fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {seconds:g} s: {what or condition}; last: {value!r}")
+        time.sleep(0.01)
+
+
+class Process(subprocess.Popen[bytes]):
+    """A process whose output goes to a file, killed with its children."""
+
+    def __init__(
+        self, command: list[str], log: Path, env: dict[str, str], cwd: Path = ROOT
+    ) -> None:
+        self.log, self.command = log, " ".join(command)
+        with log.open("wb") as output:
+            super().__init__(
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=env,
+                cwd=cwd,
+                start_new_session=True,
+            )
+
+    @property
+    def output(self) -> str:
+        """All that it has printed so far."""
+        return self.log.read_text(errors="replace")
+
+    def says(self, text: str, seconds: float = 30.0) -> None:
+        """Waits until it has printed the text."""
+
+        def printed() -> bool:
+            if text in self.output:
+                return True
+            if self.poll() is not None and text not in self.output:
+                raise AssertionError(f"ended ({self.returncode}) without {text!r}:\n{self.output}")
+            return False
+
+        try:
+            until(printed, seconds, text)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.output}") from None
+
+    def kill_group(self) -> None:
+        """SIGKILL to it and to all its children."""
+        try:
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        finally:
+            self.wait()
+
+
+class Processes:
+    """Starts and stops the processes of one test."""
+
+    def __init__(self, database: str, folder: Path) -> None:
+        self.database, self.folder = database, folder
+        self.env = {
+            **{key: value for key, value in os.environ.items() if not key.startswith("PGBEAT_")},
+            "PYTHONUNBUFFERED": "1",
+            "TESTS_DATABASE": database,
+        }
+        self.started: list[Process] = []
+
+    def run(self, *command: str, **env: str) -> Process:
+        """Starts a command."""
+        log = self.folder / f"process-{len(self.started)}.log"
+        process = Process(list(command), log, {**self.env, **env})
+        self.started.append(process)
+        return process
+
+    def celery(self, *arguments: str, app: str = "tests.support.apps.basic", **env: str) -> Process:
+        """Starts `celery -A APP …`."""
+        return self.run(sys.executable, "-m", "celery", "-A", app, *arguments, **env)
+
+    def beat(
+        self,
+        *arguments: str,
+        scheduler: str = "pgbeat.Scheduler",
+        app: str = "tests.support.apps.basic",
+        **env: Any,
+    ) -> Process:
+        """Starts `celery beat` with our scheduler at INFO."""
+        return self.celery("beat", "-S", scheduler, "-l", "INFO", *arguments, app=app, **env)
+
+    def worker(self, *arguments: str, app: str = "tests.support.apps.basic", **env: str) -> Process:
+        """Starts a stock `celery worker`, solo unless told otherwise."""
+        pool = () if "-P" in arguments else ("-P", "solo")
+        name = f"w{len(self.started)}@tests"
+        return self.celery("worker", "-l", "INFO", "-n", name, *pool, *arguments, app=app, **env)
+
+    def stop_all(self) -> None:
+        """Kills what still runs, and prints what each said last: pytest shows it on a failure."""
+        for process in self.started:
+            process.kill_group()
+            print(f"--- {process.command[-100:]}\n{process.output[-3000:]}")

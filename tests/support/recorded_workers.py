@@ -1,0 +1,119 @@
+"""Workers of `tests.support.apps.recorded`, and jobs given to them."""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import UUID, uuid4
+
+import psycopg
+from celery import Celery
+
+from pgbeat import db, executions, jobs, lifecycle
+from pgbeat.config import Settings, postgres_url
+from pgbeat.executions import Execution
+from pgbeat.jobs import Job, NewJob
+from pgbeat.publisher import publisher
+from tests.support.transport_workers import transport_url
+from tests.support.processes import Process, Processes, until
+
+
+class Seen(NamedTuple):
+    """A job and its executions, oldest first."""
+
+    job: Job
+    runs: list[Execution]
+
+
+class Crew(Processes):
+    """Workers on a database by pgbeat's transport, and what becomes of jobs."""
+
+    def __init__(self, database: str, folder: Path) -> None:
+        super().__init__(database, folder)
+        self.env |= {"TESTS_BROKER": transport_url(database), "TESTS_FOLDER": str(folder)}
+        self.app = Celery("crew", broker=transport_url(database), set_as_current=False)
+        self.app.conf.update(task_ignore_result=True, result_expires=None)
+        self._engine = db.engine(postgres_url(database), "tests crew")
+        self._publisher = publisher(self.app, Settings.load(self.app.conf), lambda: None)
+
+    def start(self, *arguments: str, settings: dict[str, Any] | None = None, **env: str) -> Process:
+        """Starts a worker, prefork unless told otherwise, and waits until it consumes."""
+        if "-P" not in arguments:
+            arguments = ("-P", "prefork", *arguments)
+        env = {"TESTS_SETTINGS": json.dumps(settings or {}), **env}
+        process = self.worker(*arguments, "--without-mingle", app="tests.support.apps.recorded", **env)
+        process.says(" ready.", 60)
+        return process
+
+    def launch(self, task: str, *args: Any, count: int = 1, **fields: Any) -> list[str]:
+        """Makes jobs, with their messages unless `is_dispatched` is false; their ids."""
+        ids = [str(uuid4()) for _ in range(count)]
+        new = [
+            NewJob(i, "default", f"tests.{task}", args, {}, "user_cli", "me", False, **fields)
+            for i in ids
+        ]
+        with self._engine.begin() as connection:
+            self._publisher.prepare(connection)
+            jobs.create(connection, new)
+            given = [job for job in jobs.find(connection, ids) if job.dispatched_at is not None]
+            lifecycle.hand_out(connection, self._publisher, given)
+        return ids
+
+    def one(self, task: str, *args: Any, **fields: Any) -> str:
+        """One job."""
+        return self.launch(task, *args, **fields)[0]
+
+    def cancel(self, job_id: str) -> None:
+        """Asks for its end, as anybody does."""
+        with self._engine.begin() as connection:
+            ended = lifecycle.cancel(connection, self._publisher, [job_id], by="me", reason="no")
+            lifecycle.follow(connection, self._publisher, ended)
+
+    def ask_to_end(self, job_id: str) -> None:
+        """Notes that it is to end, where no worker can be told."""
+        with self._engine.begin() as connection:
+            jobs.ask_to_end(connection, [job_id], by="me")
+
+    def see(self, job_id: str | UUID) -> Seen:
+        """The job as it is now."""
+        with self._engine.begin() as connection:
+            job = jobs.get(connection, job_id)
+            return Seen(job, executions.of_job(connection, job_id)[::-1])
+
+    def ended(self, *job_ids: str, seconds: float = 60.0) -> list[Seen]:
+        """The jobs, once they have ended."""
+
+        def all_ended() -> list[Seen]:
+            seen = [self.see(job_id) for job_id in job_ids]
+            return seen if all(each.job.has_ended for each in seen) else []
+
+        return until(all_ended, seconds, f"{len(job_ids)} jobs end")
+
+    def runs(self, job_id: str, count: int = 1) -> list[Execution]:
+        """Its executions, once there are so many."""
+        return until(lambda: runs if len(runs := self.see(job_id).runs) >= count else [])
+
+    def open(self, *gates: str) -> None:
+        """Lets the tasks that hold at these gates end."""
+        for gate in gates:
+            (self.folder / f"gate-{gate}").touch()
+
+    def sql(self, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        """Runs a statement in a session of its own; its rows."""
+        with psycopg.connect(self.database, autocommit=True) as connection:
+            cursor = connection.execute(statement, parameters or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def states(self) -> dict[str, int]:
+        """How many jobs are in each state."""
+        return dict(self.sql("SELECT state, count(*) FROM pgbeat.jobs GROUP BY 1"))
+
+    def released(self) -> int:
+        """The counter of stale claims."""
+        rows = self.sql("SELECT value FROM pgbeat.counters WHERE name = 'stale_claims_released'")
+        return int(rows[0][0]) if rows else 0
+
+    def close(self) -> None:
+        """Ends it all."""
+        self.stop_all()
+        self._engine.dispose()
+        self.app.close()

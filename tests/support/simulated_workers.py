@@ -1,0 +1,104 @@
+"""A database with workers in it that are nothing but rows."""
+
+from typing import Any
+from uuid import uuid4
+
+from celery import Celery
+
+from pgbeat import db, executions, jobs, lifecycle, recovery, workers
+from pgbeat.config import Settings, postgres_url
+from pgbeat.executions import Run
+from pgbeat.jobs import NewJob
+from pgbeat.publisher import publisher
+from tests.support.transport_workers import transport_url
+
+
+class Ward:
+    """A database, and workers in it that are nothing but rows."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.engine = db.engine(postgres_url(dsn), "tests").execution_options(
+            isolation_level="AUTOCOMMIT"
+        )
+        self.app = Celery("ward", broker=transport_url(dsn), set_as_current=False)
+        self.settings = Settings.load(self.app.conf)
+        self.connection = self.engine.connect()
+        self.publisher = publisher(self.app, self.settings, lambda: None)
+        with db.transaction(self.connection):
+            self.publisher.prepare(self.connection)
+
+    def job(self, *, with_message: bool = True, **fields: Any) -> str:
+        """A job that waits for a worker."""
+        job_id = str(uuid4())
+        job = NewJob(job_id, "default", "tests.add", [], {}, "user_cli", "me", False, **fields)
+        with db.transaction(self.connection):
+            jobs.create(self.connection, [job])
+            if with_message:
+                lifecycle.hand_out(
+                    self.connection, self.publisher, jobs.find(self.connection, [job_id])
+                )
+        return job_id
+
+    def run(self, job_id: str, worker: int, *, acks: bool = True, **values: Any) -> str:
+        """An execution of it; the message is acknowledged."""
+        run_id = str(uuid4())
+        run = Run(run_id, job_id, True, worker=f"w{worker}", worker_id=worker, pid=1, **values)
+        executions.record(self.connection, [run])
+        if acks:
+            self.sql("DELETE FROM kombu_message WHERE job_id = %s", job_id)
+        return run_id
+
+    def worker(self, worker: int, *, lives: bool = False, missing: float | None = None) -> None:
+        """A worker's row, whose lock this session holds, or nobody."""
+        self.sql(
+            "INSERT INTO pgbeat.workers (id, name, pid, missing_since) "
+            "VALUES (%s, 'w', 1, now() - make_interval(secs => %s))",
+            worker, missing,
+        )  # fmt: skip
+        if lives:
+            self.sql("SELECT pg_advisory_lock(%s, %s)", workers.LIFE, worker)
+
+    def accept(self, job_id: str, worker: int | None, *, ago: float = 60) -> None:
+        """Some worker acknowledged its message, so many seconds ago."""
+        self.sql(
+            "WITH gone AS (DELETE FROM kombu_message WHERE job_id = %(job)s) "
+            "INSERT INTO pgbeat.message_ends (job_id, how, consumer_id, worker_id, ended_at) "
+            "VALUES (%(job)s, 'accepted', 2000000000, %(worker)s, "
+            "clock_timestamp() - make_interval(secs => %(ago)s))",
+            {"job": job_id, "worker": worker, "ago": ago},
+        )
+        self.sql(
+            "UPDATE pgbeat.jobs SET dispatched_at = now() - make_interval(secs => %s) "
+            "WHERE id = %s", ago + 1, job_id,
+        )  # fmt: skip
+
+    def sql(self, statement: str, *parameters: Any) -> list[Any]:
+        """Runs a statement."""
+        given: Any = parameters[0] if parameters and isinstance(parameters[0], dict) else parameters
+        cursor = db.driver(self.connection).execute(statement, given or None)
+        return cursor.fetchall() if cursor.description else []
+
+    def state(self, job_id: str) -> str:
+        """The job's."""
+        return jobs.get(self.connection, job_id).state
+
+    def of(self, job_id: str) -> list[tuple[str, bool, str | None]]:
+        """State, whether lost, and error of its executions."""
+        runs = executions.of_job(self.connection, job_id)
+        return [(run.state, run.lost, run.error) for run in runs]
+
+    def released(self) -> int:
+        """The counter."""
+        found = self.sql("SELECT value FROM pgbeat.counters WHERE name = %s", recovery.RELEASED)
+        return int(found[0][0]) if found else 0
+
+    def sweep(self) -> None:
+        """One sweep."""
+        recovery.sweep(self.connection, self.publisher, self.settings)
+
+    def close(self) -> None:
+        """Ends it."""
+        db.close(self.connection)
+        self.engine.dispose()
+        self.app.close()

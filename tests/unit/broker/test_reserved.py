@@ -1,0 +1,159 @@
+"""What publish options must not hold: what would make a message another job's."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery, chain, chord, group
+from celery.app.task import Context
+
+import pgbeat
+from pgbeat import reserved
+from pgbeat.errors import Forbidden, InvalidSchedule
+from pgbeat.publisher import check_options
+from tests.support.command_line import Sql
+from tests.support.jobs import Desk, desks, make_app, messages
+
+OTHER = "7f0c0000-0000-4000-8000-000000000001"
+
+
+@pytest.fixture
+def app(database: str) -> Iterator[Celery]:
+    app = make_app(database)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def desk(database: str, app: Celery) -> Iterator[Desk]:
+    with desks(database, app) as make:
+        yield make()
+
+
+def signature(**options: Any) -> dict[str, Any]:
+    return {"task": "jobs.add", "args": [1], "kwargs": {}, "options": options}
+
+
+def test_reserved_headers_are_those_of_celery() -> None:
+    app = Celery("plain", set_as_current=False, broker="memory://")
+    found = reserved.headers()
+    assert app.amqp.as_task_v2("id", "task").headers.keys() <= found
+    assert {name for name in vars(Context) if not name.startswith("_")} <= found
+    assert {"task", "id", "group", "stamps", "chord", "is_eager", "CC", "compression"} <= found
+    assert reserved.is_reserved_header("PGBEAT_job")
+    assert reserved.is_reserved_header("__class__")
+    for own in ("traceparent", "x-request-id", "sentry-trace", "tenant", "Task-Owner"):
+        assert not reserved.is_reserved_header(own), own
+    app.close()
+
+
+BAD: list[dict[str, Any]] = [
+    *({"headers": {name: OTHER}} for name in (
+        "id", "task", "root_id", "parent_id", "group", "retries", "timelimit", "stamps",
+        "stamped_headers", "reply_to", "correlation_id", "called_directly", "is_eager", "hostname",
+        "pgbeat_job", "pgbeat_own", "pgbeat_attempt", "BCC", "x-death", "_protected",
+    )),
+    {"link": signature(task_id=OTHER, headers={"pgbeat_job": True})},
+    {"link": signature(headers={"id": OTHER})},
+    {"link_error": [signature(), signature(task_id=OTHER)]},
+    *({"link": signature(**{name: OTHER})} for name in (
+        "task_id", "reply_to", "root_id", "parent_id", "group_id", "chord", "chain", "shadow",
+        "stamped_headers", "correlation_id", "delivery_tag", "producer", "connection",
+    )),
+    {"link": signature(link=signature(link_error=signature(task_id=OTHER)))},
+    {"link": {**signature(), "kwargs": {"later": signature(task_id=OTHER)}}},
+    {"reply_to": "celery"},
+    {"root_id": OTHER},
+    {"parent_id": OTHER},
+    {"group_id": OTHER},
+    {"task_id": OTHER},
+    *({key: name} for key in ("queue", "exchange", "routing_key") for name in (
+        "celery@host.celery.pidbox", "celery.pidbox", "reply.celery.pidbox", "celeryev",
+        "celeryev.1234", "amq.gen-1", "celery_delayed_27", "celeryresults",
+    )),
+    {"link": signature(queue="celery@host.celery.pidbox")},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", BAD, ids=repr)
+def test_options_that_reach_another_message_are_invalid(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidSchedule):
+        check_options(options)
+
+
+def test_nested_workflows_are_looked_into(app: Celery) -> None:
+    add = app.tasks["jobs.add"]
+    bad = add.s(1).set(task_id=OTHER)
+    for link in (
+        chain(add.s(1), bad), group(add.s(1), bad), chord([add.s(1)], bad), chord([bad], add.s(1)),
+        add.s(1) | group(add.s(1), chain(add.s(2), bad)),
+    ):  # fmt: skip
+        with pytest.raises(InvalidSchedule, match="task_id"):
+            check_options({"link": link})
+    for link in (add.s(1), add.s(1) | add.s(2), chord([add.s(1)], add.s(1)), [add.si(1, 2)]):
+        check_options({"link": link})
+
+
+def test_what_is_ones_own_is_valid() -> None:
+    check_options({
+        "headers": {"traceparent": "00-1-2-01", "tenant": "a"}, "queue": "mails", "expires": 60,
+        "link": signature(queue="mails", countdown=5, headers={"tenant": "a"}),
+    })  # fmt: skip
+
+
+def test_renamed_internals_are_found_by_the_configuration(app: Celery) -> None:
+    app.conf.update(event_exchange="ev", event_queue_prefix="evq", result_exchange="res")
+    for name in ("ev", "evq.1", "res"):
+        check_options({"queue": name})
+        with pytest.raises(InvalidSchedule, match="serves Celery"):
+            check_options({"queue": name}, app.conf)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"retry_policy": {"max_retries": None, "interval_start": 1e9}},
+        {"immediate": True},
+        {"shadow": "jobs.harmless"},
+        {"queue": OTHER},
+        {"link": signature(retry=True)},
+        {"link": {**signature(), "subtask_type": "chain"}},
+    ],
+    ids=repr,
+)
+def test_what_only_administrators_may_give(options: dict[str, Any]) -> None:
+    check_options({key: value for key, value in options.items() if key != "link"})
+    with pytest.raises(Forbidden):
+        reserved.check_for_user(options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"headers": {"id": OTHER}}, {"link": signature(task_id=OTHER, headers={"pgbeat_job": True})}],
+    ids=repr,
+)
+def test_a_job_with_such_options_is_not_made(
+    app: Celery, desk: Desk, sql: Sql, options: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidSchedule):
+        desk.make(options=options)
+    with pytest.raises(InvalidSchedule):
+        pgbeat.submit("jobs.add", 1, app=app, options=options)
+    with pytest.raises(InvalidSchedule, match="member 0"):
+        pgbeat.submit_group([{"task": "jobs.add", "args": [1], "options": options}], app=app)
+    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
+
+
+def test_a_row_that_got_such_options_fails_instead_of_going_out(desk: Desk, sql: Sql) -> None:
+    """Rows are data: SQL by hand, or a version before, may have written them."""
+    victim = desk.make()
+    held = desk.make(requires_approval=True)
+    sql(
+        "UPDATE pgbeat.jobs SET options = jsonb_build_object('headers', "
+        "jsonb_build_object('id', %s::text)) WHERE id = %s", str(victim.id), held.id,
+    )  # fmt: skip
+    from pgbeat import control
+
+    done = desk.do(control.approve, held)
+    assert (done.state, messages(sql)) == ("failed", [str(victim.id)])
+    assert "only Celery or pgbeat may set" in str(done.error)

@@ -1,0 +1,252 @@
+"""Cron expressions: their fields, and what is refused."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import islice, pairwise
+
+import pytest
+
+from pgbeat.errors import InvalidTimetable
+from pgbeat.timetables import Cron, cron, crons, parse_cron, zone
+from tests.unit.timetables.test_timetables import START, times
+
+
+def shown(expression: str, after: datetime = START, timezone: str = "UTC", n: int = 3) -> list[str]:
+    """The next times of a cron expression, as its zone's clock shows them."""
+    found = islice(times(cron(expression, timezone), after), n)
+    return [f"{moment.astimezone(zone(timezone)):%a %Y-%m-%d %H:%M}" for moment in found]
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ("* * * * *", ["Wed 2025-01-01 12:31", "Wed 2025-01-01 12:32", "Wed 2025-01-01 12:33"]),
+        ("*/20 * * * *", ["Wed 2025-01-01 12:40", "Wed 2025-01-01 13:00", "Wed 2025-01-01 13:20"]),
+        ("0 2 * * mon,1", ["Mon 2025-01-06 02:00", "Mon 2025-01-13 02:00", "Mon 2025-01-20 02:00"]),
+        ("0 22-1 * * *", ["Wed 2025-01-01 22:00", "Wed 2025-01-01 23:00", "Thu 2025-01-02 00:00"]),
+        ("0 0 29 2 *", ["Tue 2028-02-29 00:00", "Sun 2032-02-29 00:00", "Fri 2036-02-29 00:00"]),
+        ("0 0 L * *", ["Fri 2025-01-31 00:00", "Fri 2025-02-28 00:00", "Mon 2025-03-31 00:00"]),
+        ("0 9 * * tue#1", ["Tue 2025-01-07 09:00", "Tue 2025-02-04 09:00", "Tue 2025-03-04 09:00"]),
+        ("0 9 * * L5", ["Fri 2025-01-31 09:00", "Fri 2025-02-28 09:00", "Fri 2025-03-28 09:00"]),
+        ("0 0 * * 7", ["Sun 2025-01-05 00:00", "Sun 2025-01-12 00:00", "Sun 2025-01-19 00:00"]),
+        ("05 02 01 01 *", ["Thu 2026-01-01 02:05", "Fri 2027-01-01 02:05", "Sat 2028-01-01 02:05"]),
+        ("@hourly", ["Wed 2025-01-01 13:00", "Wed 2025-01-01 14:00", "Wed 2025-01-01 15:00"]),
+        (" @Daily ", ["Thu 2025-01-02 00:00", "Fri 2025-01-03 00:00", "Sat 2025-01-04 00:00"]),
+    ],
+)  # fmt: skip
+def test_cron(expression: str, expected: list[str]) -> None:
+    assert shown(expression) == expected
+
+
+@pytest.mark.parametrize(
+    ("expression", "times_"),
+    [
+        ("30 4 12 * * *", ["04:30:00", "04:30:01", "04:30:02"]),
+        ("0 9 * * * */20", ["09:00:00", "09:00:20", "09:00:40"]),
+        ("59 23 * * * 59", ["23:59:59"] * 3),
+        ("* * * * * 15", ["12:31:15", "12:32:15", "12:33:15"]),
+        ("* * * * * 15,16", ["12:30:16", "12:31:15", "12:31:16"]),
+        ("*/30 * * * * 0", ["13:00:00", "13:30:00", "14:00:00"]),
+    ],
+)
+def test_six_fields_have_the_seconds_last(expression: str, times_: list[str]) -> None:
+    found = islice(times(cron(expression, "UTC")), 3)
+    assert [f"{moment:%H:%M:%S}" for moment in found] == times_
+
+
+def test_day_and_weekday_match_when_either_does() -> None:
+    assert shown("0 0 3 * mon") == [
+        "Fri 2025-01-03 00:00", "Mon 2025-01-06 00:00", "Mon 2025-01-13 00:00",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("expression", ["0 0 1-31/2 * 1", "0 0 1 * mon#1", "0 0 L * L5"])
+def test_either_day_or_weekday_with_neither_a_star(expression: str) -> None:
+    day, weekday = expression.split()[2], expression.split()[4]
+    either = set(islice(times(cron(f"0 0 {day} * *", "UTC")), 40))
+    either |= set(islice(times(cron(f"0 0 * * {weekday}", "UTC")), 40))
+    found = list(islice(times(cron(expression, "UTC")), 30))
+    assert found == sorted(either)[:30]
+
+
+def test_a_day_or_weekday_that_begins_with_a_star_must_match_as_well() -> None:
+    assert shown("0 0 */2 * mon") == [
+        "Mon 2025-01-13 00:00", "Mon 2025-01-27 00:00", "Mon 2025-02-03 00:00",
+    ]  # fmt: skip
+    assert shown("0 0 1,2 * */6") == [
+        "Sat 2025-02-01 00:00", "Sun 2025-02-02 00:00", "Sat 2025-03-01 00:00",
+    ]  # fmt: skip
+    assert shown("0 0 ? * fri#2") == shown("0 0 * * fri#2")
+
+
+@pytest.mark.parametrize(
+    ("expression", "field", "numbers"),
+    [
+        ("43-7/7 * * * *", "minutes", (4, 43, 50, 57)),
+        ("* 22-2/2 * * *", "hours", (0, 2, 22)),
+        ("* 22-2/3 * * *", "hours", (1, 22)),
+        ("* * 28-3/2 * *", "days", (1, 3, 28, 30)),
+        ("* * * nov-mar/2 *", "months", (1, 3, 11)),
+        ("* * * * fri-mon/2", "weekdays", (0, 5)),
+        ("* * * * * 58-1", "seconds", (0, 1, 58, 59)),
+        ("* * * * 7-2", "weekdays", (0, 1, 2)),
+        ("* * * * 6-7", "weekdays", (0, 6)),
+        ("* * * * sat-sun", "weekdays", (0, 6)),
+        ("* * * * 0-7", "weekdays", (0, 1, 2, 3, 4, 5, 6)),
+        ("* * * * 0-7/7", "weekdays", (0,)),
+        ("50/4 * * * *", "minutes", (50, 54, 58)),
+        ("59/15 * * * *", "minutes", (59,)),
+        ("* * * oct/2 *", "months", (10, 12)),
+        ("* * * * 5/2", "weekdays", (0, 5)),
+        ("*/40 * * * *", "minutes", (0, 40)),
+        ("*/100 * * * *", "minutes", (0,)),
+        (f"*/{'9' * 5000} * * * *", "minutes", (0,)),
+        (f"{'0' * 5000}7 * * * *", "minutes", (7,)),
+        ("*/30,5-6 * * * *", "minutes", (0, 5, 6, 30)),
+        ("* * 15,L,31 * *", "days", (15, 31, 32)),
+        ("* * * * L5,sun#2", "nth_weekdays", ((0, 2), (5, 0))),
+        ("* * * * *", "seconds", (0,)),
+    ],
+)
+def test_a_field_means_these_numbers(expression: str, field: str, numbers: tuple[int, ...]) -> None:
+    assert getattr(parse_cron(expression), field) == numbers
+
+
+def test_most_days_and_the_last_are_not_every_day() -> None:
+    assert shown("0 0 3-1,L * *", START + timedelta(days=29)) == [
+        "Fri 2025-01-31 00:00", "Sat 2025-02-01 00:00", "Mon 2025-02-03 00:00",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("expression", "same"),
+    [
+        ("0 9-9 * * *", "0 9 * * *"),
+        ("0 09-9 * * *", "0 9 * * *"),
+        ("5-5/10 0-0 1-1 jan-jan *", "5 0 1 1 *"),
+        ("0 0 * * 7-7", "0 0 * * sun"),
+        ("1-11 10-10,1-10 * * *", "1-11 1-10 * * *"),
+    ],
+)
+def test_a_range_of_one_is_that_one(expression: str, same: str) -> None:
+    assert shown(expression, n=30) == shown(same, n=30)
+
+
+@pytest.mark.parametrize("expression", ["* * * * *", "59 23 * * *", "0 0 1 1 *", "@weekly"])
+def test_the_next_time_is_strictly_later(expression: str) -> None:
+    moments = list(islice(times(cron(expression, "America/New_York")), 40))
+    assert moments[0] > START
+    assert all(earlier < later for earlier, later in pairwise(moments))
+    assert {(moment.second, moment.microsecond, moment.tzinfo) for moment in moments} == {
+        (0, 0, UTC)
+    }
+
+
+@pytest.mark.parametrize("expression", ["0 0 30 2 *", "0 0 31 2,4,6,9,11 *", "0 0 31 feb *"])
+def test_what_never_matches_has_no_next_time(expression: str) -> None:
+    assert cron(expression, "UTC").next_after(START) is None
+
+
+def test_time_ends_with_the_calendar() -> None:
+    assert cron("0 0 1 1 *", "UTC").next_after(datetime(9999, 12, 31, tzinfo=UTC)) is None
+
+
+def test_a_zone_has_its_own_clock() -> None:
+    [moment] = islice(times(cron("0 2 * * *", "Asia/Kathmandu")), 1)
+    assert moment == datetime(2025, 1, 1, 20, 15, tzinfo=UTC)
+
+
+def test_the_same_zone_may_be_asked_from_another() -> None:
+    elsewhere = START.astimezone(zone("Pacific/Auckland"))
+    assert cron("0 2 * * *", "Europe/Oslo").next_after(elsewhere) == cron(
+        "0 2 * * *", "Europe/Oslo"
+    ).next_after(START)
+
+
+# -- what is refused ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expression", "problem"),
+    [
+        ("", "it has 0 fields, not 5 (or 6, with seconds last)"),
+        ("x", "it has 1 field, not 5"),
+        ("x y", "it has 2 fields, not 5"),
+        ("* * * * * * *", "it has 7 fields, not 5 (or 6, with seconds last)"),
+        ("* * * * * 60", "second '60' is not valid: numbers are 0-59,"),
+        ("@fortnightly", "no such name; there are @hourly, @daily,"),
+        ("60 * * * *", "minute '60' is not valid: numbers are 0-59,"),
+        ("1,,2 * * * *", "minute '' is not valid"),
+        ("*/0 * * * *", "minute '*/0' is not valid"),
+        ("r * * * *", "minute 'r' is not valid"),
+        ("* 24 * * *", "hour '24' is not valid: numbers are 0-23,"),
+        ("* * 0 * *", "day of month '0' is not valid: numbers are 1-31,"),
+        ("* * * 13 *", "month '13' is not valid: numbers are 1-12 or jan-dec,"),
+        ("* * * * funday", "weekday 'funday' is not valid: numbers are 0-7 or sun-sat,"),
+        ("* * * * mon#1,3", "weekday 'mon#1,3' mixes weeks of the month (mon#1, l5) with every"),
+    ],
+)
+def test_a_bad_cron_expression_is_told_what_is_wrong_and_what_is_right(
+    expression: str, problem: str
+) -> None:
+    with pytest.raises(InvalidTimetable) as raised:
+        parse_cron(expression)
+    assert str(raised.value).startswith(f"cron {expression!r}: {problem}")
+    assert str(raised.value).endswith('for example "*/15 * * * *" or "0 2 * * mon-fri"')
+    with pytest.raises(InvalidTimetable):
+        cron(expression, "UTC")
+
+
+@pytest.mark.parametrize(
+    ("expression", "problem"),
+    [
+        (
+            "0 5 2 * * mon-fri",
+            "second 'mon-fri' is not valid: numbers are 0-59, with lists, ranges and steps; "
+            "seconds come last: '5 2 * * mon-fri 0';",
+        ),
+        (
+            "0 45 23 ? * *",
+            "hour '45' is not valid: numbers are 0-23, with lists, ranges and steps; "
+            "seconds come last: '45 23 ? * * 0';",
+        ),
+    ],
+)
+def test_seconds_that_come_first_are_told_where_they_belong(expression: str, problem: str) -> None:
+    with pytest.raises(InvalidTimetable) as raised:
+        parse_cron(expression)
+    assert str(raised.value).startswith(f"cron {expression!r}: {problem}")
+
+
+def test_what_is_wrong_either_way_is_not_told_where_seconds_belong() -> None:
+    with pytest.raises(InvalidTimetable) as raised:
+        parse_cron("0 45 23 ? * funday")
+    assert "seconds come last" not in str(raised.value)
+
+
+# -- what it costs -------------------------------------------------------------------------------
+
+
+def test_the_same_question_is_answered_once() -> None:
+    """Ten thousand schedules of one expression, due together, are one question."""
+    crons._next.cache_clear()
+    answers = {Cron("*/7 * * * *", "UTC").next_after(START) for _ in range(10_000)}
+    assert len(answers) == 1
+    assert crons._next.cache_info().misses == 1
+    assert cron("*/7 * * * *", "UTC") is cron("*/7 * * * *", "UTC")
+
+
+def test_croniter_walks_through_a_month_of_each_kind_once() -> None:
+    """Whatever the time of day, month and zone: 28 kinds of month, by length and first weekday."""
+    crons._found.cache_clear()
+    for hour in range(24):
+        for zone_name in ("UTC", "Europe/Oslo", "Asia/Tokyo"):
+            list(islice(times(cron(f"0 {hour} * * mon-fri", zone_name)), 70))
+    assert crons._found.cache_info().misses <= 28
+
+
+def test_what_happens_in_a_year_is_counted_not_walked_through() -> None:
+    year = START + timedelta(days=365)
+    assert cron("* * * * * *", "Europe/Oslo").count(START, year) == 365 * 86_400
+    assert cron("*/5 * * * *", "Europe/Oslo").count(START, year) == 365 * 288
+    assert cron("0 9 * * mon-fri", "Europe/Oslo").count(START, year) == 261
+    assert cron("30 2 * * * *", "Europe/Oslo").count(START, year) == 364 * 60 + 1

@@ -1,0 +1,193 @@
+"""Solar timetables: against Celery's own, and what is refused."""
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from itertools import islice, pairwise
+from random import Random
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.schedules import solar
+
+from pgbeat.errors import InvalidTimetable
+from pgbeat.timetables import SOLAR_EVENTS, Solar, parse_solar
+from pgbeat.timetables import solar as module
+from tests.unit.timetables.test_timetables import times, utc
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+OSLO = (59.91, 10.75)
+SECOND = timedelta(seconds=1)
+PLACES = [OSLO, (0, 0), (-33.87, 151.21), (40.71, -74.01), (-77.85, 166.67), (21.3, -157.86)]
+
+
+@pytest.fixture(scope="module")
+def celery_app() -> Celery:
+    return Celery(set_as_current=False)
+
+
+def in_celery(app: Celery, event: str, place: tuple[float, float], now: datetime) -> datetime:
+    """When Celery's own schedule object is due next after `now`."""
+    schedule = solar(event, *place, app=app, nowfun=lambda: now)
+    remaining: timedelta = schedule.remaining_estimate(now)
+    return now + remaining
+
+
+@pytest.mark.parametrize("event", SOLAR_EVENTS)
+def test_an_event_is_when_celery_has_it(celery_app: Celery, event: str) -> None:
+    random = Random(event)  # noqa: S311
+    for place in PLACES:
+        now = datetime(2025, 1, 1, tzinfo=UTC) + random.random() * timedelta(days=3000)
+        found = Solar(event, *place).next_after(now)
+        assert found
+        assert abs(found - in_celery(celery_app, event, place, now)) <= SECOND, (place, now)
+
+
+def test_the_events_are_celerys() -> None:
+    for event, (horizon, of_centre, direction) in SOLAR_EVENTS.items():
+        assert horizon == solar._horizons[event]
+        assert of_centre == solar._use_center_l[event]
+        assert {-1: "next_rising", 0: "next_transit", 1: "next_setting"}[
+            direction
+        ] == solar._methods[event]
+    assert set(SOLAR_EVENTS) == solar._all_events
+
+
+@pytest.mark.slow
+def test_a_sunset_is_due_once_a_day_whatever_the_year() -> None:
+    for year in (1900, 2025, 2400):
+        found = list(islice(times(Solar("sunset", *OSLO), datetime(year, 1, 1, tzinfo=UTC)), 400))
+        steps = {later - earlier for earlier, later in pairwise(found)}
+        assert timedelta(hours=23, minutes=55) < min(steps)
+        assert max(steps) < timedelta(hours=24, minutes=5)
+        assert {moment.microsecond for moment in found} == {0}
+
+
+def test_asked_shortly_before_or_after_it_is_still_one_event() -> None:
+    sunrise = Solar("sunrise", *OSLO)
+    moment = sunrise.next_after(utc("2025-06-21 00:00"))
+    assert moment
+    for number in range(-30, 31):
+        now = moment + number * timedelta(milliseconds=100)
+        expected = moment if now < moment else sunrise.next_after(moment)
+        assert sunrise.next_after(now) == expected
+
+
+def test_the_polar_night_ends_with_the_next_sunrise() -> None:
+    sunrise = Solar("sunrise", 69.65, 18.96)  # Tromsø
+    first = sunrise.next_after(utc("2025-12-05 12:00"))
+    assert first and utc("2026-01-10 00:00") < first < utc("2026-01-20 00:00")
+    last = sunrise.previous(utc("2025-12-05 12:00"))
+    assert last and utc("2025-11-20 00:00") < last < utc("2025-11-30 00:00")
+    assert sunrise.previous(first) == last
+    assert sunrise.count(last, first) == 1
+
+
+def test_the_midnight_sun_ends_with_the_next_sunset() -> None:
+    sunset = Solar("sunset", 69.65, 18.96)
+    first = sunset.next_after(utc("2025-06-10 12:00"))
+    assert first and utc("2025-07-20 00:00") < first < utc("2025-08-01 00:00")
+
+
+def test_nights_that_are_not_dark_are_left_out() -> None:
+    dusk = Solar("dusk_astronomical", *OSLO)
+    first = dusk.next_after(utc("2025-06-10 12:00"))
+    assert first and utc("2025-08-10 00:00") < first < utc("2025-09-01 00:00")
+
+
+def test_where_there_is_no_such_event_there_is_no_next_time() -> None:
+    """At the pole the sun goes round; no day has a sunrise there."""
+    assert Solar("sunrise", 90, 0).next_after(utc("2025-04-01 00:00")) is None
+    assert Solar("sunrise", 90, 0).previous(utc("2025-04-01 00:00")) is None
+
+
+@pytest.mark.parametrize("place", [OSLO, (69.65, 18.96), (-77.85, 166.67), (10.0, -179.9)])
+@pytest.mark.parametrize("event", ["sunset", "dawn_astronomical", "solar_noon"])
+def test_a_count_is_as_many_as_there_are(event: str, place: tuple[float, float]) -> None:
+    timetable = Solar(event, *place)
+    random = Random(3)  # noqa: S311
+    for days in (0.4, 1, 2, 3.5, 9, 60):
+        after = utc("2025-02-20 00:00") + random.random() * timedelta(days=200)
+        until = after + timedelta(days=days)
+        found = 0
+        for moment in times(timetable, after):
+            if moment > until:
+                break
+            found += 1
+        assert timetable.count(after, until) == found
+
+
+# -- what people write ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("sunset 59.91 10.75", Solar("sunset", 59.91, 10.75)),
+        ("  Dawn_Civil\t-33.87  +151.21 ", Solar("dawn_civil", -33.87, 151.21)),
+        ("solar_noon 0 -180", Solar("solar_noon", 0, -180)),
+    ],
+)
+def test_an_event_and_a_place(text: str, expected: Solar) -> None:
+    assert parse_solar(text) == expected
+
+
+BAD = [
+    ("", "it has 0 parts, not 3"),
+    ("sunset", "it has 1 parts, not 3"),
+    ("sunset 59,91 10,75 0", "it has 4 parts, not 3"),
+    ("moonrise 59.91 10.75", "event 'moonrise' is not known; there are dawn_astronomical, "),
+    ("sunset 91 0", "latitude '91' is not a number of degrees from -90 to 90"),
+    ("sunset 59,91 0", "latitude '59,91' is not a number of degrees from -90 to 90"),
+    ("sunset 0 180.5", "longitude '180.5' is not a number of degrees from -180 to 180"),
+    ("sunset 0 nan", "longitude 'nan' is not a number of degrees from -180 to 180"),
+]
+
+
+@pytest.mark.parametrize(("text", "problem"), BAD)
+def test_what_is_no_event_or_no_place_is_told_an_example(text: str, problem: str) -> None:
+    with pytest.raises(InvalidTimetable) as raised:
+        parse_solar(text)
+    assert str(raised.value).startswith(f"solar {text!r}: {problem}")
+    assert str(raised.value).endswith('for example "sunset 59.91 10.75"')
+
+
+def test_the_database_says_the_same_of_a_solar_timetable(sql: Sql) -> None:
+    more = ["sunset .5 5", "sunset 5. 5", "sunset 1e1 5", "sunset 90.0001 0", "sunset --1 2",
+            "sunset 1.1234567890123456 2", "sunset\u00a01 2"]  # fmt: skip
+    for text in [text for text, _ in BAD] + more:
+        with pytest.raises(InvalidTimetable) as raised:
+            parse_solar(text)
+        [(in_database,)] = sql("SELECT pgbeat.solar_problem(%s)", text)
+        assert f"solar {text!r}: {in_database}" == str(raised.value)
+    for text in ("sunset 59.91 10.75", "  Dawn_Civil\t-33.87  +151.21 ", "solar_noon 90 -180"):
+        assert parse_solar(text)
+        assert sql("SELECT pgbeat.solar_problem(%s)", text) == [(None,)]
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        (("moonrise", 0, 0), "solar event 'moonrise' is not known; there are dawn_astronomical,"),
+        (("sunset", -90.1, 0), "latitude -90.1 is not one of -90 to 90 degrees"),
+        (("sunset", 0, float("nan")), "longitude nan is not one of -180 to 180 degrees"),
+    ],
+)
+def test_a_timetable_of_no_event_or_no_place_is_refused(
+    values: tuple[str, float, float], problem: str
+) -> None:
+    with pytest.raises(InvalidTimetable) as raised:
+        Solar(*values)
+    assert str(raised.value).startswith(problem)
+
+
+def test_without_ephem_it_says_which_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    module._event.cache_clear()
+    monkeypatch.setitem(sys.modules, "ephem", None)
+    timetable = parse_solar("sunset 59.91 10.75")  # which is still well formed
+    with pytest.raises(InvalidTimetable) as raised:
+        timetable.next_after(utc("2025-01-01 00:00"))
+    assert str(raised.value) == (
+        "solar timetables need ephem, which is not installed: pip install 'pgbeat[solar]'"
+    )

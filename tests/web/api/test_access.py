@@ -1,0 +1,198 @@
+"""What a token lets its bearer run: the allow-list of tasks, `/direct`, approval that stays."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from pgbeat import templates
+from tests.support.command_line import Sql
+from tests.support.jobs import lane, make_app, messages
+from tests.support.web import Web, done, opened, problem
+
+INTERNAL = ("celery.backend_cleanup", "celery.chain", "pgbeat.deliver", "pgbeat.anything")
+
+
+@pytest.fixture
+def app(database: str) -> Celery:
+    app = make_app(database)
+
+    @app.task(name="jobs.wipe", shared=False)
+    def wipe() -> None: ...
+
+    return app
+
+
+@pytest.fixture
+def closed(app: Celery) -> Iterator[Web]:
+    """A web side as it is without a setting about what users may run."""
+    with opened(app, web_tasks=[], web_direct=False) as web:
+        yield web
+
+
+@pytest.fixture
+def narrow(app: Celery) -> Iterator[Web]:
+    """A web side where users may run `jobs.a…`."""
+    with opened(app, web_tasks=["jobs.a*"], web_direct=True) as web:
+        yield web
+
+
+def template(web: Web, name: str = "t", **values: Any) -> None:
+    with web.app.state.pgbeat.transaction() as connection:
+        given = {"task": "jobs.add", "args": [1], **values}
+        templates.put(connection, name, namespace="default", **given)
+
+
+def count(sql: Sql) -> Any:
+    return sql("SELECT count(*) FROM pgbeat.jobs")[0][0]
+
+
+# -- which tasks ----------------------------------------------------------------------------------
+
+
+def test_by_default_users_run_templates_only(closed: Web, sql: Sql) -> None:
+    template(closed)
+    said = problem(closed.user.post("/jobs", json={"task": "jobs.add", "args": [1]}), 403)
+    assert "pgbeat_web_tasks" in said
+    made = done(closed.user.post("/jobs", json={"template": "t"}), 201)
+    assert made["task"] == "jobs.add"
+    assert done(closed.admin.post("/jobs", json={"task": "jobs.add", "args": [1]}), 201)
+
+
+def test_users_run_what_the_list_names(narrow: Web, sql: Sql) -> None:
+    assert done(narrow.user.post("/jobs", json={"task": "jobs.add", "args": [1]}), 201)
+    problem(narrow.user.post("/jobs", json={"task": "jobs.wipe"}), 403)
+    # Which tasks there are is not theirs to find out.
+    said = problem(narrow.user.post("/jobs", json={"task": "nosuch"}), 403)
+    assert "jobs.wipe" not in said
+    group = {"jobs": [{"task": "jobs.add", "args": [1]}, "jobs.wipe"]}
+    problem(narrow.user.post("/groups", json=group), 403)
+    link = {"task": "jobs.wipe", "args": [], "kwargs": {}, "options": {}}
+    for links in (
+        {"link": link},
+        {"link_error": [link]},
+        {"link": {"task": "jobs.add", "args": [], "kwargs": {}, "options": {"link": link}}},
+        {"link": {"task": "jobs.add", "args": [link], "kwargs": {}, "options": {}}},
+    ):
+        order = {"task": "jobs.add", "args": [1], "options": links}
+        assert "jobs.wipe" in problem(narrow.user.post("/jobs", json=order), 403)
+    assert count(sql) == 1
+
+
+@pytest.mark.parametrize("task", INTERNAL)
+def test_internal_tasks_are_for_nobody(narrow: Web, sql: Sql, task: str) -> None:
+    link = {"task": task, "args": [], "kwargs": {}, "options": {}}
+    for client in (narrow.user, narrow.admin):
+        assert "internal" in problem(client.post("/jobs", json={"task": task}), 403)
+        assert "internal" in problem(client.post("/groups", json={"jobs": [task]}), 403)
+        order = {"task": "jobs.add", "args": [1], "options": {"link": link}}
+        problem(client.post("/jobs", json=order), 403)
+        assert "internal" in problem(client.post(f"/direct/{task}", json={"lane": "l"}), 403)
+    admin = narrow.admin
+    schedule = {"name": "s", "every": 60}
+    problem(admin.post("/admin/scheduled-jobs", json={**schedule, "task": task}), 403)
+    options = {"task": "jobs.add", "args": [1], "options": {"link": link}}
+    problem(admin.post("/admin/scheduled-jobs", json={**schedule, **options}), 403)
+    done(
+        admin.post("/admin/scheduled-jobs", json={**schedule, "task": "jobs.add", "args": [1]}), 201
+    )
+    problem(admin.patch("/admin/scheduled-jobs/s", json={"task": task}), 403)
+    problem(admin.patch("/admin/scheduled-jobs/s", json={"options": options["options"]}), 403)
+    problem(admin.post("/templates", json={"name": "t", "task": task}), 403)
+    problem(admin.post("/templates", json={"name": "t", **options}), 403)
+    assert count(sql) == 0
+
+
+def test_a_retry_is_of_a_task_that_is_still_allowed(app: Celery, sql: Sql) -> None:
+    with opened(app, web_tasks=["jobs.*"]) as web:
+        made = done(web.user.post("/jobs", json={"task": "jobs.add", "args": [1]}), 201)
+        done(web.user.post(f"/jobs/{made['id']}/cancel"))
+    with opened(app, web_tasks=[]) as web:
+        problem(web.user.post(f"/jobs/{made['id']}/retry"), 403)
+        assert done(web.admin.post(f"/jobs/{made['id']}/retry"))["retry_of"] == made["id"]
+
+
+def test_options_that_only_administrators_give(narrow: Web, sql: Sql) -> None:
+    order = {"task": "jobs.add", "args": [1]}
+    for options in (
+        {"retry_policy": {"max_retries": None}},
+        {"shadow": "jobs.harmless"},
+        {"immediate": True},
+    ):
+        problem(narrow.user.post("/jobs", json={**order, "options": options}), 403)
+    problem(narrow.user.post("/jobs", json={**order, "queue": "a@b.celery.pidbox"}), 422)
+    assert count(sql) == 0
+    done(narrow.admin.post("/jobs", json={**order, "options": {"shadow": "jobs.sum"}}), 201)
+
+
+def test_the_form_offers_what_may_be_run(narrow: Web) -> None:
+    for client, offered in ((narrow.user, False), (narrow.admin, True)):
+        token = client.headers["Authorization"].removeprefix("Bearer ")
+        page = narrow.browser(token).get("/console/new/job").text
+        assert 'value="jobs.add"' in page
+        assert ('value="jobs.wipe"' in page) is offered
+
+
+def test_direct_is_for_administrators(closed: Web, narrow: Web, sql: Sql) -> None:
+    lane(sql, limit=2)
+    body = {"lane": "l", "args": [1]}
+    assert "administrators" in problem(closed.user.post("/direct/jobs.add", json=body), 403)
+    assert done(closed.admin.post("/direct/jobs.add", json=body))["result"] == 3
+    with opened(narrow.app.state.pgbeat.celery, web_tasks=["jobs.a*"], web_direct=True) as web:
+        assert done(web.user.post("/direct/jobs.add", json=body))["result"] == 3
+        problem(web.user.post("/direct/jobs.wipe", json={"lane": "l"}), 403)
+
+
+# -- approval -------------------------------------------------------------------------------------
+
+
+def test_a_retry_waits_for_approval_again(web: Web, sql: Sql) -> None:
+    order = {"task": "jobs.add", "args": [1], "requires_approval": True}
+    made = done(web.user.post("/jobs", json=order), 201)
+    # Rejected by an administrator, or cancelled by the owner: both end it.
+    for who in (web.user, web.admin):
+        done(who.post(f"/jobs/{made['id']}/cancel"))
+        made = done(web.user.post(f"/jobs/{made['id']}/retry"))
+        assert (made["status"], made["awaits_approval"], made["requires_approval"]) == (
+            "paused", True, True,
+        )  # fmt: skip
+        problem(web.user.post(f"/jobs/{made['id']}/resume"), 409)
+        problem(web.user.post(f"/jobs/{made['id']}/approve"), 403)
+    assert messages(sql) == []
+    done(web.admin.post(f"/jobs/{made['id']}/approve"))
+    assert messages(sql) == [made["id"]]
+
+
+def test_a_template_s_approval_is_waived_by_administrators_only(web: Web, sql: Sql) -> None:
+    template(web, job={"requires_approval": True})
+    order = {"template": "t", "requires_approval": False}
+    assert "administrator" in problem(web.user.post("/jobs", json=order), 403)
+    problem(web.user.post("/groups", json={"jobs": [order]}), 403)
+    assert count(sql) == 0
+    made = done(web.user.post("/jobs", json={"template": "t"}), 201)
+    assert made["awaits_approval"] is True
+    made = done(web.admin.post("/jobs", json=order), 201)
+    assert (made["status"], made["requires_approval"]) == ("pending", False)
+
+
+def test_a_program_waives_no_approval(app: Celery, web: Web) -> None:
+    import pgbeat
+    from pgbeat.errors import Forbidden
+
+    template(web, job={"requires_approval": True})
+    with pytest.raises(Forbidden):
+        pgbeat.submit(template="t", requires_approval=False, app=app)
+    with pytest.raises(Forbidden):
+        pgbeat.submit_group([{"template": "t", "requires_approval": False}], app=app)
+    assert pgbeat.submit(template="t", app=app).awaits_approval
+
+
+def test_the_database_keeps_what_is_not_approved_from_running(web: Web, sql: Sql) -> None:
+    order = {"task": "jobs.add", "args": [1], "requires_approval": True}
+    made = done(web.user.post("/jobs", json=order), 201)
+    with pytest.raises(Exception, match="jobs_approved"):
+        sql(
+            "UPDATE pgbeat.jobs SET awaits_approval = false, state = 'pending' WHERE id = %s",
+            made["id"],
+        )

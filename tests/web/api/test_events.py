@@ -1,0 +1,356 @@
+"""`/jobs/events`: what becomes of jobs, as server-sent events, of which many are open at once."""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from celery import Celery
+
+from pgbeat.web.api import events as api
+from pgbeat.web.watch import Watch
+from tests.support.command_line import Sql
+from tests.support.jobs import insert, make_app
+from tests.support.processes import until
+from tests.web.api.test_jobs import make, tell
+from tests.support.web import Web, problem
+
+#: Seconds until what is awaited has to be there; the machine may be busy.
+PATIENCE = 60.0
+
+
+@pytest.fixture
+def app(database: str) -> Celery:
+    """An app on pgbeat's transport."""
+    return make_app(database)
+
+
+class Event:
+    """A server-sent event."""
+
+    def __init__(self, written: str) -> None:
+        fields = dict(line.split(": ", 1) for line in written.splitlines() if ": " in line)
+        self.kind, self.id = fields.get("event"), fields.get("id")
+        self.data: Any = json.loads(fields["data"]) if "data" in fields else None
+
+
+async def parsed(answer: httpx.Response) -> AsyncIterator[Event]:
+    """The events of an answer; comments are left out."""
+    rest = ""
+    async for text in answer.aiter_text():
+        *whole, rest = (rest + text).split("\n\n")
+        for written in whole:
+            event = Event(written)
+            if event.kind is not None:
+                yield event
+
+
+@contextmanager
+def served(web: Web) -> Iterator[str]:
+    """The app on a server of its own; its URL."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        sock.listen(1000)
+        config = uvicorn.Config(web.app, log_config=None, timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([sock],), daemon=True)
+        thread.start()
+        try:
+            until(lambda: server.started, PATIENCE, "the server answers")
+            yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(PATIENCE)
+
+
+@asynccontextmanager
+async def asking(url: str, token: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A client with a token, of any number of connections."""
+    limits = httpx.Limits(max_connections=None)
+    headers = {"Authorization": f"Bearer {token}"}
+    async with httpx.AsyncClient(
+        base_url=url, headers=headers, limits=limits, timeout=PATIENCE
+    ) as client:
+        yield client
+
+
+def watch(web: Web) -> Watch:
+    """The app's watch, once somebody watches."""
+    found: Watch = until(lambda: getattr(web.app.state, "pgbeat_watch", None), PATIENCE)
+    return found
+
+
+def texts(answer: httpx.Response) -> list[Event]:
+    """The events of an answer that has ended."""
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["cache-control"] == "no-store"
+    found = [Event(written) for written in answer.text.split("\n\n")]
+    return [event for event in found if event.kind is not None]
+
+
+def test_of_one_that_has_ended_that_is_told(web: Web, sql: Sql) -> None:
+    job_id = insert(sql, state="failed", error="oops")
+    job, end = texts(web.user.get(f"/jobs/{job_id}/events"))
+    assert (job.kind, end.kind, end.id) == ("job", "end", "end")
+    wanted = {"id": job_id, "status": "failed", "error": "oops", "progress": None}
+    assert job.data == end.data
+    assert job.data.items() >= wanted.items()
+
+
+def test_who_was_told_of_the_end_is_told_to_stop(web: Web, sql: Sql) -> None:
+    job_id = insert(sql, state="completed")
+    answer = web.user.get(f"/jobs/{job_id}/events", headers={"Last-Event-ID": "end"})
+    assert (answer.status_code, answer.content) == (204, b"")
+
+
+def test_the_progress_of_a_job_until_it_ends(web: Web) -> None:
+    job_id = make(web.user)["id"]
+
+    async def follow(url: str, token: str) -> list[Event]:
+        found = []
+        async with (
+            asking(url, token) as client,
+            client.stream("GET", f"/jobs/{job_id}/events") as answer,
+        ):
+            assert answer.status_code == 200
+            steps = iter(STEPS)
+            run: str | None = None
+            async for event in parsed(answer):
+                found.append(event)
+                step = next(steps, None)
+                if step is not None:
+                    run = await asyncio.to_thread(
+                        tell, web, job_id, is_new=run is None, run=run, **step
+                    )
+        return found
+
+    STEPS: list[dict[str, Any]] = [
+        {},
+        {"progress_done": 1, "progress_total": 4},
+        {"progress_done": 4, "progress_total": 4, "progress_message": "<b>done</b>\n\nid: end"},
+        {"state": "completed", "job_state": "completed"},
+    ]
+    with served(web) as url:
+        events = asyncio.run(follow(url, web.token("alice")))
+        assert [event.kind for event in events] == 5 * ["job"] + ["end"]
+        assert [e.data["status"] for e in events] == [
+            "pending", "running", "running", "running", "completed", "completed",
+        ]  # fmt: skip
+        assert events[1].data["progress"] is None
+        assert events[2].data["progress"] == {
+            "done": 1, "total": 4, "percent": 25, "message": None,
+        }  # fmt: skip
+        assert events[3].data["progress"]["message"] == "<b>done</b>\n\nid: end"
+        assert events[3].id is None
+        until(lambda: watch(web).count == 0, PATIENCE, "the stream is closed")
+
+
+def test_of_one_that_is_deleted_the_end_is_told(web: Web, sql: Sql) -> None:
+    job_id = insert(sql)
+
+    async def follow(url: str, token: str) -> list[Event]:
+        found = []
+        async with (
+            asking(url, token) as client,
+            client.stream("GET", f"/jobs/{job_id}/events") as answer,
+        ):
+            async for event in parsed(answer):
+                found.append(event)
+                await asyncio.to_thread(sql, "DELETE FROM pgbeat.jobs")
+        return found
+
+    with served(web) as url:
+        events = asyncio.run(follow(url, web.token("alice")))
+    assert [(event.kind, event.data["status"]) for event in events] == [
+        ("job", "pending"), ("end", None),
+    ]  # fmt: skip
+
+
+def test_all_that_one_may_see(web: Web, sql: Sql) -> None:
+    """Of old jobs nothing until they change; of new ones at once; of others' nothing."""
+    old = insert(sql)
+    insert(sql, state="completed")
+
+    async def follow(url: str, token: str, count: int, ready: asyncio.Barrier) -> list[Event]:
+        found = []
+        async with asking(url, token) as client, client.stream("GET", "/jobs/events") as answer:
+            await ready.wait()
+            async for event in parsed(answer):
+                found.append(event)
+                if len(found) == count:
+                    break
+        return found
+
+    async def both(url: str) -> tuple[list[Event], list[Event]]:
+        ready = asyncio.Barrier(3)
+        users = asyncio.create_task(follow(url, web.token("alice"), 2, ready))
+        admins = asyncio.create_task(follow(url, web.token("root", "admin"), 3, ready))
+        await ready.wait()
+        looks = watch(web).looks
+        while watch(web).looks < looks + 2:
+            await asyncio.sleep(0.01)
+        made.append(await asyncio.to_thread(insert, sql))
+        await asyncio.to_thread(insert, sql, created_by="user:bob")
+        cancel = f"/jobs/{old}/cancel"
+        assert (await asyncio.to_thread(web.user.post, cancel)).status_code == 200
+        return await users, await admins
+
+    made: list[str] = []
+    with served(web) as url:
+        alices, roots = asyncio.run(asyncio.wait_for(both(url), 2 * PATIENCE))
+    assert sorted((e.data["id"], e.data["status"]) for e in alices) == sorted(
+        [(made[0], "pending"), (old, "cancelled")]
+    )
+    assert {e.data["created_by"] for e in roots} == {"user:alice", "user:bob"}
+
+
+@pytest.mark.slow
+def test_200_streams_are_served_by_one_thread(web: Web, sql: Sql) -> None:
+    """And one connection, each look being one statement; all hear of the job's end."""
+    count = 200
+    jobs = [insert(sql, state="running") for _ in range(20)]
+    engine = web.app.state.pgbeat._engine
+
+    async def follow(client: httpx.AsyncClient, job_id: str, opened: asyncio.Semaphore) -> str:
+        status = ""
+        async with client.stream("GET", f"/jobs/{job_id}/events") as answer:
+            assert answer.status_code == 200
+            async for event in parsed(answer):
+                if event.data["status"] == "running":
+                    opened.release()
+                status = str(event.data["status"])
+        return status
+
+    async def all_of_them(url: str, token: str) -> list[str]:
+        opened = asyncio.Semaphore(0)
+        async with asking(url, token) as client:
+            streams = [
+                asyncio.create_task(follow(client, jobs[number % 20], opened))
+                for number in range(count)
+            ]
+            for _ in range(count):
+                await opened.acquire()
+            assert watch(web).count == count
+            threads = [t.name for t in threading.enumerate() if t.name == "pgbeat watch"]
+            assert threads == ["pgbeat watch"]
+            looks = watch(web).looks
+            while watch(web).looks < looks + 3:
+                await asyncio.sleep(0.01)
+            assert engine.pool.checkedout() <= 1
+            await asyncio.to_thread(
+                sql, "UPDATE pgbeat.jobs SET state = 'completed', finished_at = now()"
+            )
+            return list(await asyncio.gather(*streams))
+
+    with served(web) as url:
+        ends = asyncio.run(asyncio.wait_for(all_of_them(url, web.token("alice")), 4 * PATIENCE))
+        assert ends == count * ["completed"]
+        until(lambda: watch(web).count == 0, PATIENCE, "the streams are closed")
+        named = "pgbeat watch"
+        until(lambda: all(t.name != named for t in threading.enumerate()), PATIENCE, "nobody looks")
+
+
+@pytest.mark.slow
+def test_a_client_that_goes_is_forgotten(web: Web, sql: Sql) -> None:
+    insert(sql)
+
+    async def look(url: str, token: str) -> None:
+        async with asking(url, token) as client, client.stream("GET", "/jobs/events") as answer:
+            assert answer.status_code == 200
+            await asyncio.to_thread(until, lambda: watch(web).count == 1, PATIENCE, "it is open")
+
+    with served(web) as url:
+        asyncio.run(look(url, web.token("alice")))
+        until(lambda: watch(web).count == 0, PATIENCE, "the stream is closed")
+
+
+def test_a_stream_shows_that_it_is_alive_and_ends(
+    web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client comes again, with a token that is still good."""
+    monkeypatch.setattr(api, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(api, "LONGEST", 0.5)
+    job_id = insert(sql)
+    written = web.user.get(f"/jobs/{job_id}/events").text
+    assert written.startswith("retry: 3000\n")
+    assert ": alive\n\n" in written
+    assert "event: end" not in written
+
+
+def test_streams_outlive_a_database_that_is_away(web: Web, sql: Sql) -> None:
+    job_id = insert(sql)
+    backend = web.app.state.pgbeat
+
+    async def follow(url: str, token: str) -> list[str]:
+        found = []
+        async with (
+            asking(url, token) as client,
+            client.stream("GET", f"/jobs/{job_id}/events") as answer,
+        ):
+            async for event in parsed(answer):
+                found.append(event.data["status"])
+                if len(found) == 1:
+                    await asyncio.to_thread(sql, KILL)
+                    await asyncio.to_thread(
+                        sql,
+                        "UPDATE pgbeat.jobs SET state = 'cancelled', finished_at = now()",
+                    )
+        return found
+
+    KILL = """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+               WHERE datname = current_database() AND application_name LIKE 'pgbeat web%'"""
+    assert backend is not None
+    with served(web) as url:
+        found = asyncio.run(asyncio.wait_for(follow(url, web.token("alice")), 2 * PATIENCE))
+    assert found == ["pending", "cancelled", "cancelled"]
+
+
+def test_too_many_of_one_user_are_refused(
+    web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pgbeat.web.watch.EACH", 1)
+    path = f"/jobs/{insert(sql)}/events"
+
+    async def look(url: str, token: str) -> None:
+        async with asking(url, token) as client, client.stream("GET", "/jobs/events"):
+            for asked in ("/jobs/events", path, "/console/changes?of=jobs"):
+                refused = await client.get(asked)
+                assert refused.status_code == 503
+                assert "user:alice has 1 streams open in this process" in refused.text
+            headers = {"Authorization": f"Bearer {web.token('root', 'admin')}"}
+            async with client.stream("GET", path, headers=headers) as answer:
+                assert answer.status_code == 200
+
+    with served(web) as url:
+        asyncio.run(asyncio.wait_for(look(url, web.token("alice")), PATIENCE))
+
+
+def test_a_client_that_takes_nothing_is_let_go(
+    web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stream would otherwise outlive its token."""
+    monkeypatch.setattr(api, "STALLED", 0.5)
+    monkeypatch.setattr(api, "HEARTBEAT", 0.001)
+    monkeypatch.setattr(api, "ALIVE", ": alive" + " " * 1_000_000 + "\n\n")
+    with served(web) as url, socket.socket() as sock:
+        host = httpx.URL(url)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect((host.host, host.port))
+        asked = f"GET /jobs/events HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {web.token('a')}"
+        sock.sendall(f"{asked}\r\n\r\n".encode())
+        until(lambda: watch(web).count == 1, PATIENCE, "the stream is open")
+        until(lambda: watch(web).count == 0, PATIENCE, "the stream is closed")
+
+
+def test_too_many_are_refused(web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pgbeat.web.watch.MOST", 0)
+    job_id = insert(sql)
+    for path in (f"/jobs/{job_id}/events", "/jobs/events"):
+        assert "streams are open in this process" in problem(web.user.get(path), 503)

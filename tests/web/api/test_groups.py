@@ -1,0 +1,192 @@
+"""`/groups` and `/templates`: jobs given together, and what jobs are made from."""
+
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from tests.support.command_line import Sql
+from tests.support.jobs import lane, make_app, messages
+from tests.web.api.test_jobs import NOBODY, audited, make, tell
+from tests.support.web import Web, done, problem
+
+
+@pytest.fixture
+def app(database: str) -> Celery:
+    """An app on pgbeat's transport."""
+    return make_app(database)
+
+
+@pytest.fixture
+def admin(web: Web) -> Any:
+    """An administrator."""
+    return web.admin
+
+
+ORDER = {"task": "jobs.add", "args": [1]}
+
+
+def group(client: Any, *jobs: Any, **values: Any) -> Any:
+    """A group of two jobs, unless told otherwise."""
+    body = {"jobs": list(jobs) or [ORDER, ORDER], **values}
+    return done(client.post("/groups", json=body), 201)
+
+
+def test_a_group_is_made_and_found(web: Web, admin: Any, sql: Sql) -> None:
+    alice = web.user
+    later = {"task": "jobs.add", "args": [1], "countdown": "1 hour", "retry_base": 5, "lane": None}
+    made = group(alice, ORDER, later, name="report", on_failure="continue")
+    wanted = {
+        "name": "report", "mode": "parallel", "on_failure": "continue", "status": "running",
+        "created_by": "user:alice",
+        "progress": {
+            "total": 2, "done": 0, "percent": 0, "counts": {"pending": 1, "scheduled": 1},
+        },
+    }  # fmt: skip
+    assert made.items() >= wanted.items()
+    assert [job["status"] for job in made["jobs"]] == ["pending", "scheduled"]
+    assert [job["retry_base"] for job in made["jobs"]] == [60, 5]
+    assert done(alice.get(f"/groups/{made['id']}")) == made
+    assert len(messages(sql)) == 2
+    listed = done(alice.get(f"/jobs?group={made['id']}"))["jobs"]
+    assert {job["id"] for job in listed} == {job["id"] for job in made["jobs"]}
+    assert audited(admin, "group") == [("create", "user:alice", made["id"])]
+
+
+def test_a_sequence_goes_on_and_ends(web: Web, sql: Sql) -> None:
+    alice = web.user
+    made = group(alice, ORDER, ORDER, mode="sequential")
+    first, second = (job["id"] for job in made["jobs"])
+    assert messages(sql) == [first]
+    tell(web, first, state="completed", job_state="completed")
+    found = done(alice.get(f"/groups/{made['id']}"))
+    assert (found["status"], found["progress"]["percent"]) == ("running", 50)
+    assert second in messages(sql)
+    tell(web, second, state="completed", job_state="completed")
+    found = done(alice.get(f"/groups/{made['id']}"))
+    assert (found["status"], found["progress"]["percent"]) == ("completed", 100)
+
+
+def test_a_group_is_cancelled(web: Web, admin: Any, sql: Sql) -> None:
+    alice = web.user
+    made = group(alice)
+    tell(web, made["jobs"][0]["id"])
+    done_with = done(alice.post(f"/groups/{made['id']}/cancel"))
+    assert (done_with["ended"], done_with["asked"]) == (1, 1)
+    assert done_with["cancelled_by"] == "user:alice"
+    verbs = audited(admin, "group")
+    assert verbs == [(verb, "user:alice", made["id"]) for verb in ("create", "cancel")]
+    tell(web, made["jobs"][0]["id"], state="cancelled", job_state="cancelled")
+    assert "it has ended" in problem(alice.post(f"/groups/{made['id']}/cancel"), 409)
+    assert audited(admin, "group") == verbs
+
+
+def test_a_group_with_a_lane_is_handed_out(web: Web, sql: Sql) -> None:
+    lane(sql, "l", 1)
+    made = group(web.user, ORDER | {"lane": "l"}, ORDER | {"lane": "l"})
+    assert messages(sql) == [made["jobs"][0]["id"]]
+
+
+def test_a_group_of_another_is_not_there(web: Web, admin: Any) -> None:
+    made = group(web.user)
+    bob = web.other
+    for group_id in (made["id"], NOBODY):
+        for method, path in (("GET", ""), ("POST", "/cancel")):
+            said = problem(bob.request(method, f"/groups/{group_id}{path}"), 404)
+            assert said == f"there is no group {group_id}"
+    assert done(bob.get("/groups"))["groups"] == []
+    assert [each["id"] for each in done(admin.get("/groups"))["groups"]] == [made["id"]]
+    assert "you are 'user:bob'" in problem(bob.get("/groups?created_by=user:alice"), 403)
+    problem(bob.get("/groups/x"), 422)
+
+
+def test_pages_of_groups(web: Web) -> None:
+    alice = web.user
+    ids = [group(alice, ORDER)["id"] for _ in range(3)][::-1]
+    first = done(alice.get("/groups?limit=2"))
+    second = done(alice.get("/groups", params={"limit": 2, "after": first["next"]}))
+    assert [each["id"] for each in first["groups"] + second["groups"]] == ids
+    assert second["next"] is None
+    assert done(alice.get("/groups?state=completed"))["groups"] == []
+    for query in ("state=odd", "after=x", "limit=0", "created_by=" + "x" * 256):
+        problem(alice.get(f"/groups?{query}"), 422)
+
+
+def test_a_bad_group_makes_nothing(web: Web, admin: Any, sql: Sql) -> None:
+    for body, status, refusal in (
+        ({}, 422, "body.jobs: Field required"),
+        ({"jobs": []}, 422, "at least 1 item"),
+        ({"jobs": ["jobs.ad"]}, 422, "member 0: task 'jobs.ad'"),
+        ({"jobs": [ORDER, {"task": "jobs.add"}]}, 422, "member 1: the arguments don't fit"),
+        ({"jobs": [ORDER, {"args": [1]}]}, 422, "member 1: a job of which task?"),
+        ({"jobs": [ORDER], "mode": "random"}, 422, "body.mode"),
+        ({"jobs": [ORDER], "on_failure": "cry"}, 422, "body.on_failure"),
+        ({"jobs": [ORDER], "nam": "x"}, 422, "did you mean 'name'?"),
+        ({"jobs": [ORDER], "name": "\0"}, 422, ""),
+        ({"jobs": [ORDER | {"subtask_type": None}]}, 422, ""),
+        ({"jobs": [5]}, 422, ""),
+        ({"jobs": [ORDER | {"unique_key": "k"}] * 2}, 409, "has the same unique key"),
+        ({"jobs": [ORDER | {"lane": "nope"}]}, 422, "lane 'nope'"),
+    ):
+        assert refusal in problem(web.user.post("/groups", json=body), status), body
+    assert sql("SELECT 1 FROM pgbeat.groups") == sql("SELECT 1 FROM pgbeat.jobs") == []
+    assert sql("SELECT 1 FROM kombu_message") == []
+    assert audited(admin, "group") == []
+
+
+# -- templates ------------------------------------------------------------------------------------
+
+
+def test_a_template_is_made_changed_and_deleted(web: Web, admin: Any, sql: Sql) -> None:
+    body = {"name": "t", "task": "jobs.add", "args": [1], "job": {"priority": 5}}
+    made = done(admin.post("/templates", json=body), 201)
+    assert made.items() >= (body | {"kwargs": {}, "created_by": "user:root"}).items()
+    assert done(web.user.get("/templates/t")) == made | {"schedules": []}
+    assert "there is a template 't' already" in problem(admin.post("/templates", json=body), 409)
+    changed = done(admin.put("/templates/t", json={"task": "jobs.add", "description": "sums"}))
+    assert (changed["args"], changed["job"], changed["description"]) == ([], {}, "sums")
+    done(admin.put("/templates/u", json={"task": "jobs.add"}), 201)
+    names = [each["name"] for each in done(web.user.get("/templates"))["templates"]]
+    assert names == ["t", "u"]
+    assert done(admin.delete("/templates/t"))["message"] == "Template 't' deleted"
+    said = problem(admin.get("/templates/t"), 404)
+    assert said.startswith("there is no template 't'")
+    verbs = [(verb, name) for verb, _, name in audited(admin, "template")]
+    assert verbs == [("create", "t"), ("update", "t"), ("create", "u"), ("delete", "t")]
+
+
+def test_a_template_in_use_stays(web: Web, admin: Any, sql: Sql) -> None:
+    done(admin.put("/templates/t", json={"task": "jobs.add", "args": [1]}), 201)
+    schedule = {"name": "s", "cron": "0 0 * * *", "job": {"template": "t"}}
+    done(admin.post("/admin/scheduled-jobs", json={"task": "jobs.add", **schedule}), 201)
+    assert done(admin.get("/templates/t"))["schedules"] == ["s"]
+    assert done(web.user.get("/templates/t"))["schedules"] == []
+    assert "is used by 's'" in problem(admin.delete("/templates/t"), 422)
+    assert make(web.user, template="t")["template"] == "t"
+
+
+BAD_TEMPLATES: list[tuple[Any, str]] = [
+    ({}, "body.task: Field required"),
+    ({"task": "jobs.ad"}, "did you mean 'jobs.add'?"),
+    ({"task": "jobs.add", "args": {}}, "body.args"),
+    ({"task": "jobs.add", "kwargs": []}, "body.kwargs"),
+    ({"task": "jobs.add", "options": {"prio": 1}}, "no publish option"),
+    ({"task": "jobs.add", "options": {"eta": 1}}, "says when"),
+    ({"task": "jobs.add", "job": {"lanes": "x"}}, "did you mean 'lane'?"),
+    ({"task": "jobs.add", "job": {"lane": "x"}}, "there is no lane 'x'"),
+    ({"task": "jobs.add", "job": {"template": "x"}}, "not made from another"),
+    ({"task": "jobs.add", "job": {"priority": "high"}}, "whole number"),
+    ({"task": "jobs.add", "tsk": 1}, "did you mean 'task'?"),
+    ({"task": "jobs.add", "description": "\0"}, ""),
+    ({"task": "jobs.add", "kwargs": {"x": "\0"}}, ""),
+]
+
+
+def test_a_bad_template_is_refused(admin: Any, sql: Sql) -> None:
+    for body, refusal in BAD_TEMPLATES:
+        assert refusal in problem(admin.put("/templates/t", json=body), 422), body
+        assert refusal in problem(admin.post("/templates", json={"name": "t", **body}), 422)
+    for name in ("a/b", " a", "", "x" * 201, "a\n"):
+        problem(admin.post("/templates", json={"name": name, "task": "jobs.add"}), 422)
+    assert sql("SELECT 1 FROM pgbeat.templates") == []
+    assert audited(admin, "template") == []

@@ -1,0 +1,573 @@
+"""`/jobs` and `/executions`: jobs made, watched and steered; who sees which; what is refused."""
+
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from celery import Celery
+
+from pgbeat import db, executions, lifecycle
+from pgbeat.executions import Run
+from tests.support.command_line import Sql
+from tests.support.jobs import insert, lane, make_app, messages
+from tests.support.web import Web, done, problem
+
+NOBODY = "00000000-0000-4000-8000-000000000000"
+
+
+@pytest.fixture
+def app(database: str) -> Celery:
+    """An app on pgbeat's transport."""
+    return make_app(database)
+
+
+@pytest.fixture
+def alice(web: Web) -> Any:
+    """A user."""
+    return web.user
+
+
+@pytest.fixture
+def admin(web: Web) -> Any:
+    """An administrator."""
+    return web.admin
+
+
+def make(client: Any, **order: Any) -> Any:
+    """A job of `jobs.add`, unless told otherwise."""
+    body = {"args": [1], **({} if "template" in order else {"task": "jobs.add"}), **order}
+    return done(client.post("/jobs", json=body), 201)
+
+
+def tell(web: Web, job_id: str, *, is_new: bool = True, run: str | None = None, **said: Any) -> str:
+    """Has a worker tell of a job's execution; the execution's id."""
+    run_id = run or str(uuid4())
+    said.setdefault("worker", "w@host")
+    with web.app.state.pgbeat.publishing() as publisher, web.app.state.pgbeat.session() as session:
+        with db.transaction(session):
+            ended = executions.record(session, [Run(run_id, job_id, is_new, **said)])
+            lifecycle.follow(session, publisher, ended)
+        publisher.clear()
+    return run_id
+
+
+def fails(web: Web, job_id: str, error: str = "oops") -> str:
+    """Has a worker tell that a job failed; the execution's id."""
+    return tell(web, job_id, state="failed", job_state="failed", error=error)
+
+
+def audited(admin: Any, kind: str = "job") -> list[tuple[str, str, str]]:
+    """Verb, actor and subject of the changes, the oldest first."""
+    found = done(admin.get("/audit", params={"kind": kind, "limit": 200}))["changes"]
+    return [(each["verb"], each["actor"], each["subject"]) for each in reversed(found)]
+
+
+# -- made -----------------------------------------------------------------------------------------
+
+
+def test_a_job_is_made_and_found(alice: Any, admin: Any, sql: Sql) -> None:
+    made = make(alice, args=[1], kwargs={"y": 3}, priority=7, tags=["a"], max_attempts=4,
+                retry_base="30 seconds", queue="slow")  # fmt: skip
+    wanted = {
+        "status": "pending", "task": "jobs.add", "args": [1], "kwargs": {"y": 3}, "priority": 7,
+        "tags": ["a"], "max_attempts": 4, "retry_base": 30, "queue": "slow", "attempt": 1,
+        "current_retry_count": 0, "is_paused": False, "created_by": "user:alice",
+        "job_source": "user_api", "is_system_job": False, "is_new": True, "error": None,
+    }  # fmt: skip
+    assert made.items() >= wanted.items()
+    found = done(alice.get(f"/jobs/{made['id']}"))
+    del made["is_new"]
+    assert found.items() >= made.items()
+    assert found["where"]["cause"] == "queue"
+    assert (found["executions"], found["progress"]) == ([], None)
+    assert [each["id"] for each in found["chain"]] == [made["id"]]
+    assert messages(sql) == [made["id"]]
+    assert audited(admin) == [("create", "user:alice", made["id"])]
+
+
+def test_a_job_of_a_template(alice: Any, admin: Any) -> None:
+    done(
+        admin.put("/templates/t", json={"task": "jobs.add", "args": [5], "job": {"priority": 9}}),
+        201,
+    )
+    made = done(alice.post("/jobs", json={"template": "t", "kwargs": {"y": 1}}), 201)
+    assert (made["task"], made["args"], made["kwargs"]) == ("jobs.add", [5], {"y": 1})
+    assert (made["priority"], made["template"]) == (9, "t")
+
+
+def test_a_job_for_later(alice: Any) -> None:
+    made = make(alice, countdown="10 minutes")
+    assert made["status"] == "scheduled"
+    due = datetime.fromisoformat(made["next_run_at"])
+    created = datetime.fromisoformat(made["created_at"])
+    assert timedelta(minutes=9) < due - created <= timedelta(minutes=10, seconds=1)
+
+
+def test_a_job_with_a_key_is_made_once(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
+    first = make(alice, unique_key="k")
+    order = {"task": "jobs.add", "args": [2], "unique_key": "k"}
+    again = done(alice.post("/jobs", json=order), 200)
+    assert (again["id"], again["is_new"]) == (first["id"], False)
+    assert done(admin.post("/jobs", json=order), 200)["id"] == first["id"]
+    said = problem(web.other.post("/jobs", json=order), 409)
+    assert first["id"] not in said
+    assert len(messages(sql)) == 1
+    assert audited(admin) == [("create", "user:alice", first["id"])]
+
+
+BAD_ORDERS: list[tuple[Any, str]] = [
+        ({}, "a job of which task? Name a task or a template"),
+        ({"task": "jobs.ad"}, "did you mean 'jobs.add'?"),
+        ({"template": "none"}, "template 'none'"),
+        ({"task": "jobs.add"}, "the arguments don't fit task 'jobs.add'"),
+        ({"task": "jobs.add", "args": [1, 2, 3]}, "the arguments don't fit"),
+        ({"task": "jobs.add", "args": {"x": 1}}, "body.args: Input should be a valid list"),
+        ({"task": "jobs.add", "kwargs": [1]}, "body.kwargs"),
+        ({"task": "jobs.add", "args": [1], "lane": "nope"}, "lane 'nope'"),
+        ({"task": "jobs.add", "args": [1], "priority": 256}, "less than or equal to 255"),
+        ({"task": "jobs.add", "args": [1], "priority": -1}, "greater than or equal to 0"),
+        ({"task": "jobs.add", "args": [1], "max_attempts": 0}, "greater than or equal to 1"),
+        ({"task": "jobs.add", "args": [1], "retry_base": 100, "retry_cap": 9}, "retry_cap"),
+        ({"task": "jobs.add", "args": [1], "retry_base": -1}, "retry_base"),
+        ({"task": "jobs.add", "args": [1], "tags": [""]}, "tags"),
+        ({"task": "jobs.add", "args": [1], "resources": {"gpu": -1}}, "resources"),
+        ({"task": "jobs.add", "args": [1], "unique_key": ""}, "unique_key"),
+        ({"task": "jobs.add", "args": [1], "options": {"prio": 1}}, "no publish option"),
+        ({"task": "jobs.add", "args": [1], "options": {"countdown": 1}}, "run_at or countdown"),
+        ({"task": "jobs.add", "args": [1], "options": {"serializer": "nope"}}, ""),
+        ({"task": "jobs.add", "args": [1], "run_at": "2026-12-24T09:00:00"}, "timezone info"),
+        (
+            {"task": "jobs.add", "args": [1], "run_at": "2999-01-01T00:00:00Z", "countdown": 5},
+            "run_at and countdown exclude each other",
+        ),
+        ({"task": "jobs.add", "args": [1], "countdown": "soon"}, "soon"),
+        ({"task": "jobs.add", "args": [1], "countdown": 1e300}, "longer than time itself"),
+        ({"task": "jobs.add", "args": [1], "countdown": 3e11}, "no such time"),
+        ({"task": "jobs.add", "args": ["\0"]}, ""),
+        ({"task": "jobs.add\0", "args": [1]}, ""),
+        ({"task": "jobs.add", "args": [1], "queue": "\0"}, ""),
+        ({"task": "jobs.add", "args": [1], "queue": "q" * 201}, "at most 200"),
+        ({"task": "jobs.add", "args": [1], "created_by": "user:root"}, "there is no field"),
+        ({"task": "jobs.add", "args": [1], "prioritty": 1}, "did you mean 'priority'?"),
+        ([], "valid dictionary"),
+        (None, "Field required"),
+]  # fmt: skip
+
+
+def test_a_bad_order_makes_nothing(alice: Any, admin: Any, sql: Sql) -> None:
+    for order, refusal in BAD_ORDERS:
+        answer = alice.post("/jobs", json=order)
+        assert answer.status_code == 422, (order, answer.text)
+        assert refusal in problem(answer, 422)
+    assert sql("SELECT 1 FROM pgbeat.jobs") == []
+    assert sql("SELECT 1 FROM kombu_message") == []
+    assert audited(admin) == []
+
+
+NO_JSON = [
+    b'{"task": "jobs.add", "args": [NaN]}',
+    b'{"task": "jobs.add", "args": [1e999]}',
+    b'{"task": "jobs.add", "args": ["\\ud800"]}',
+    b'{"task": "\\ud800", "args": [1]}',
+    b'{"task": "jobs.add", "args": [1], "resources": {"a": Infinity}}',
+    b'{"task": "jobs.add", "args": [' + b"[" * 900 + b"]" * 900 + b"]}",
+]
+
+
+def test_what_is_no_json_makes_nothing(alice: Any, sql: Sql) -> None:
+    headers = {"Content-Type": "application/json"}
+    for content in NO_JSON:
+        problem(alice.post("/jobs", content=content, headers=headers), 422)
+    assert sql("SELECT 1 FROM pgbeat.jobs") == []
+
+
+def test_what_is_nested_too_deeply_is_left_out(admin: Any, sql: Sql) -> None:
+    insert(sql, args="[" * 500 + "]" * 500)
+    [job] = done(admin.get("/jobs"))["jobs"]
+    assert job["args"] is None
+
+
+# -- looked at ------------------------------------------------------------------------------------
+
+
+def test_a_user_sees_their_own_and_an_admin_all(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
+    own = make(alice)["id"]
+    bobs = make(web.other)["id"]
+    system = insert(sql, is_system_job=True, created_by="system:beat", job_source="scheduled_task")
+
+    def seen(client: Any, **which: Any) -> list[str]:
+        return [each["id"] for each in done(client.get("/jobs", params=which))["jobs"]]
+
+    assert seen(alice) == [own]
+    assert seen(web.other) == [bobs]
+    assert sorted(seen(admin)) == sorted([own, bobs, system])
+    assert seen(admin, created_by="user:bob") == [bobs]
+    assert seen(admin, system=True) == [system]
+    assert "you are 'user:alice'" in problem(alice.get("/jobs?created_by=user:bob"), 403)
+    assert done(alice.get(f"/jobs/{own}"))["id"] == own
+    for job_id in (bobs, system, NOBODY):
+        assert problem(alice.get(f"/jobs/{job_id}"), 404) == f"there is no job {job_id}"
+    assert done(admin.get(f"/jobs/{bobs}"))["id"] == bobs
+
+
+ON_A_JOB: list[tuple[str, str, Any]] = [
+        ("GET", "", None), ("GET", "/executions", None), ("GET", "/stats", None),
+        ("GET", "/events", None), ("POST", "/cancel", None), ("POST", "/retry", None),
+        ("POST", "/pause", None), ("POST", "/resume", None), ("POST", "/approve", None),
+        ("POST", "/move", {"where": "front"}), ("DELETE", "", None),
+]  # fmt: skip
+
+
+def test_a_job_of_another_is_not_there(web: Web, alice: Any, sql: Sql) -> None:
+    made = make(alice)
+    bob, before = web.other, sql("SELECT * FROM pgbeat.jobs")
+    for method, path, body in ON_A_JOB:
+        for job_id in (made["id"], NOBODY):
+            said = problem(bob.request(method, f"/jobs/{job_id}{path}", json=body), 404)
+            assert said == f"there is no job {job_id}"
+        problem(bob.request(method, f"/jobs/nope{path}", json=body), 422)
+    assert sql("SELECT * FROM pgbeat.jobs") == before
+    assert audited(web.admin) == [("create", "user:alice", made["id"])]
+
+
+def test_pages_and_filters(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
+    ids = [insert(sql, created_at=f"2026-01-0{n}", task=f"jobs.t{n % 2}") for n in range(1, 6)]
+
+    def pages(limit: int, **which: Any) -> list[str]:
+        found: list[str] = []
+        after = None
+        while True:
+            params = {"limit": limit, **which} | ({"after": after} if after else {})
+            page = done(alice.get("/jobs", params=params))
+            assert len(page["jobs"]) <= limit
+            found += [each["id"] for each in page["jobs"]]
+            after = page["next"]
+            if after is None:
+                return found
+
+    assert pages(2) == pages(1) == pages(5) == pages(50) == ids[::-1]
+    assert pages(2, task="jobs.t1") == [ids[4], ids[2], ids[0]]
+    assert pages(2, state="running") == []
+    group = str(uuid4())
+    other = insert(sql, group_id=group, lane="l", template="t", state="failed")
+    for which in ({"group": group}, {"lane": "l"}, {"template": "t"}, {"state": "failed"}):
+        assert pages(2, **which) == [other]
+    sql(
+        "INSERT INTO pgbeat.schedules (name, task, cron) "
+        "VALUES ('nightly', 'jobs.add', '0 0 * * *')"
+    )
+    [(schedule_id,)] = sql("SELECT id FROM pgbeat.schedules")
+    of_schedule = insert(sql, schedule_id=schedule_id, schedule="nightly")
+    assert pages(2, schedule="nightly") == [of_schedule]
+    # Whether there is one is told to administrators alone.
+    assert done(web.other.get("/jobs?schedule=nightly")) == {"jobs": [], "next": None}
+    assert done(web.other.get("/jobs?schedule=nightl")) == {"jobs": [], "next": None}
+    assert "did you mean 'nightly'?" in problem(admin.get("/jobs?schedule=nightl"), 404)
+
+
+def test_a_bad_query_is_refused(admin: Any) -> None:
+    for query in (
+        "limit=0",
+        "limit=201",
+        "state=odd",
+        "after=x",
+        "group=x",
+        "job_source=me",
+        "system=perhaps",
+        "task=%00",
+        "created_by=user:alice%00",
+        "schedule=" + "x" * 201,
+    ):
+        assert problem(admin.get(f"/jobs?{query}"), 422)
+
+
+def test_a_list_takes_the_same_queries_however_long(web: Web, admin: Any, sql: Sql) -> None:
+    for _ in range(12):
+        job_id = insert(sql, state="running")
+        sql(
+            """INSERT INTO pgbeat.executions (job_id, number, worker, progress_done, progress_total)
+               VALUES (%s, 1, 'w', 1, 4)""",
+            job_id,
+        )
+    counts = []
+    done(admin.get("/jobs"))
+    for limit in (1, 10):
+        with web.counted() as statements:
+            found = done(admin.get(f"/jobs?limit={limit}"))["jobs"]
+        assert len(found) == limit
+        assert found[0]["progress"] == {"done": 1, "total": 4, "percent": 25, "message": None}
+        counts.append(len(statements))
+    assert counts[0] == counts[1] <= 4
+
+
+def test_executions_and_stats(web: Web, alice: Any, sql: Sql) -> None:
+    job_id = make(alice, max_attempts=1)["id"]
+    run = tell(web, job_id)
+    tell(web, job_id, is_new=False, run=run, progress_done=3, progress_total=4,
+         progress_message="page 3")  # fmt: skip
+    found = done(alice.get(f"/jobs/{job_id}"))
+    assert found["status"] == "running"
+    assert found["progress"] == {"done": 3, "total": 4, "percent": 75, "message": "page 3"}
+    tell(
+        web, job_id, is_new=False, run=run, state="completed", job_state="completed",
+        duration_ms=1500.4, cpu_time_ms=20, memory_peak_mb=256, result="3",
+        metadata={"items_crawled": 25, "items_indexed": 23, "source": "news"},
+    )  # fmt: skip
+    listed = done(alice.get(f"/jobs/{job_id}/executions"))
+    assert (listed["total"], listed["limit"], listed["next"]) == (1, 50, None)
+    [execution] = listed["executions"]
+    wanted = {
+        "id": run, "job_id": job_id, "execution_number": 1, "status": "completed",
+        "duration_ms": 1500, "cpu_time_ms": 20, "memory_peak_mb": 256, "items_crawled": 25,
+        "items_indexed": 23, "retry_attempt": 0, "error_message": None,
+        "metadata": {"items_crawled": 25, "items_indexed": 23, "source": "news"},
+    }  # fmt: skip
+    assert execution.items() >= wanted.items()
+    assert "result" not in execution
+    whole = done(alice.get(f"/executions/{run}"))
+    assert whole.items() >= execution.items()
+    assert (whole["result"], whole["traceback"]) == ("3", None)
+    stats = done(alice.get(f"/jobs/{job_id}/stats"))
+    expected = {
+        "total_executions": 1, "successful_runs": 1, "failed_runs": 0, "success_rate": 1,
+        "average_duration_ms": 1500, "next_scheduled_at": None,
+    }  # fmt: skip
+    assert stats.items() >= expected.items()
+    assert problem(web.other.get(f"/executions/{run}"), 404) == f"there is no execution {run}"
+    assert done(web.admin.get(f"/executions/{run}"))["id"] == run
+    assert problem(alice.get(f"/executions/{NOBODY}"), 404) == f"there is no execution {NOBODY}"
+
+
+def test_a_retry_that_is_told_of_before_what_it_retries(web: Web, alice: Any) -> None:
+    """By two workers: the newest execution is the one that began last."""
+    job_id = make(alice)["id"]
+    tell(web, job_id, retry_attempt=1, began=1, progress_done=3, progress_total=4)
+    tell(web, job_id, state="failed", job_state="scheduled", began=60, ended=59, error="not yet")
+    [job] = done(alice.get("/jobs"))["jobs"]
+    assert (job["status"], job["progress"]["percent"]) == ("running", 75)
+    shown = done(alice.get(f"/jobs/{job_id}"))
+    listed = done(alice.get(f"/jobs/{job_id}/executions"))
+    for runs in (shown["executions"], listed["executions"]):
+        assert [(run["execution_number"], run["retry_attempt"]) for run in runs] == [(1, 1), (2, 0)]
+    first = done(alice.get(f"/jobs/{job_id}/executions?limit=1"))
+    second = done(alice.get(f"/jobs/{job_id}/executions?limit=1&after={first['next']}"))
+    assert first["executions"] + second["executions"] == listed["executions"][::-1]
+    assert second["next"] is None
+
+
+def test_artifacts_are_those_of_all_executions(web: Web, alice: Any, sql: Sql) -> None:
+    job_id, other = make(alice)["id"], make(alice)["id"]
+    for number, made in enumerate((["a.pdf", "b.csv"], ["b.csv", "c.png"])):
+        state = "pending" if number == 0 else "completed"
+        tell(
+            web, job_id, state="failed" if number == 0 else "completed", job_state=state,
+            metadata={"artifacts": made, "rows": 3},
+        )  # fmt: skip
+    detail = done(alice.get(f"/jobs/{job_id}"))
+    assert detail["artifacts"] == ["a.pdf", "b.csv", "c.png"]
+    assert sorted(run["artifacts"] for run in detail["executions"]) == [
+        ["a.pdf", "b.csv"], ["b.csv", "c.png"],
+    ]  # fmt: skip
+    assert [run["metadata"] for run in detail["executions"]] == [{"rows": 3}] * 2
+    listed = {each["id"]: each["artifacts"] for each in done(alice.get("/jobs"))["jobs"]}
+    assert listed == {job_id: ["a.pdf", "b.csv", "c.png"], other: []}
+    run = done(alice.get(f"/executions/{detail['executions'][0]['id']}"))
+    assert run["artifacts"] == detail["executions"][0]["artifacts"]
+    page = web.browser(web.token("alice")).get(f"/console/jobs/{job_id}").text
+    assert "<code>c.png</code>" in page
+
+
+def test_executions_by_pages(alice: Any, sql: Sql) -> None:
+    job_id = insert(sql, state="completed")
+    sql(
+        """INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at)
+           SELECT %s, n, 'w', 'completed', now() FROM generate_series(1, 5) n""",
+        job_id,
+    )
+    path = f"/jobs/{job_id}/executions"
+    first = done(alice.get(path, params={"limit": 3}))
+    assert [each["execution_number"] for each in first["executions"]] == [5, 4, 3]
+    second = done(alice.get(path, params={"limit": 3, "after": first["next"]}))
+    assert [each["execution_number"] for each in second["executions"]] == [2, 1]
+    assert (second["next"], second["total"]) == (None, 5)
+    problem(alice.get(path, params={"after": "x"}), 422)
+
+
+# -- steered --------------------------------------------------------------------------------------
+
+
+def test_a_job_is_paused_and_resumed(alice: Any, admin: Any, sql: Sql) -> None:
+    job_id = make(alice)["id"]
+    paused = done(alice.post(f"/jobs/{job_id}/pause"))
+    assert (paused["id"], paused["status"], paused["is_paused"]) == (job_id, "paused", True)
+    assert messages(sql) == []
+    resumed = done(alice.post(f"/jobs/{job_id}/resume"))
+    assert (resumed["status"], resumed["is_paused"]) == ("pending", False)
+    assert messages(sql) == [job_id]
+    assert [verb for verb, _, _ in audited(admin)] == ["create", "pause", "resume"]
+    [resume, pause, _] = done(admin.get("/audit?kind=job"))["changes"]
+    assert pause["before"]["state"] == "pending"
+    assert pause["after"]["state"] == "paused"
+    assert resume["actor"] == "user:alice"
+
+
+def test_a_waiting_job_is_cancelled_and_tried_again(alice: Any, admin: Any, sql: Sql) -> None:
+    job_id = make(alice, max_attempts=3)["id"]
+    cancelled = done(alice.post(f"/jobs/{job_id}/cancel", json={"reason": "wrong input"}))
+    assert cancelled["status"] == "cancelled"
+    assert cancelled["cancelled_at"] == cancelled["completed_at"] is not None
+    assert cancelled["error"] == "cancelled by user:alice: wrong input"
+    assert messages(sql) == []
+    again = done(alice.post(f"/jobs/{job_id}/retry", json={"priority": 9}))
+    assert again["id"] != job_id
+    wanted = {"status": "pending", "current_retry_count": 0, "priority": 9, "retry_of": job_id}
+    assert again.items() >= wanted.items()
+    assert messages(sql) == [again["id"]]
+    chain = done(alice.get(f"/jobs/{job_id}"))["chain"]
+    assert [each["id"] for each in chain] == [job_id, again["id"]]
+    assert [verb for verb, _, _ in audited(admin)] == ["create", "cancel", "retry"]
+
+
+def test_a_running_job_is_asked_to_end(web: Web, alice: Any) -> None:
+    job_id = make(alice)["id"]
+    tell(web, job_id)
+    asked = done(alice.post(f"/jobs/{job_id}/cancel"))
+    assert (asked["status"], asked["cancelled_at"]) == ("running", None)
+    assert asked["cancel_requested_by"] == "user:alice"
+
+
+def test_a_retry_that_waits_comes_now(web: Web, alice: Any) -> None:
+    job_id = make(alice, max_attempts=3, retry_base="1 hour")["id"]
+    fails(web, job_id)
+    [_, waiting] = done(alice.get(f"/jobs/{job_id}"))["chain"]
+    assert waiting["status"] == "scheduled"
+    hastened = done(alice.post(f"/jobs/{job_id}/retry"))
+    assert (hastened["id"], hastened["status"]) == (waiting["id"], "pending")
+
+
+def test_approval_is_an_admins(alice: Any, admin: Any, sql: Sql) -> None:
+    made = make(alice, requires_approval=True)
+    assert (made["status"], made["awaits_approval"]) == ("paused", True)
+    said = problem(alice.post(f"/jobs/{made['id']}/approve"), 403)
+    assert "nobody approves their own jobs" in said
+    assert "--admin" not in said
+    assert "waits for approval" in problem(alice.post(f"/jobs/{made['id']}/resume"), 409)
+    approved = done(admin.post(f"/jobs/{made['id']}/approve"))
+    assert (approved["status"], approved["approved_by"]) == ("pending", "user:root")
+    assert messages(sql) == [made["id"]]
+    assert [verb for verb, _, _ in audited(admin)] == ["create", "approve"]
+
+
+def test_jobs_are_moved_in_their_lane(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
+    lane(sql, limit=0)
+    first, second, third = (make(alice, lane="l")["id"] for _ in range(3))
+    moved = done(alice.post(f"/jobs/{third}/move", json={"where": "front"}))
+    assert (moved["id"], moved["place"]) == (third, 1)
+    moved = done(alice.post(f"/jobs/{first}/move", json={"where": "after", "other": second}))
+    assert moved["place"] == 3
+    line = done(alice.get("/lanes/l"))["line"]
+    assert [each["id"] for each in line] == [third, second, first]
+    assert [verb for verb, _, _ in audited(admin)] == 3 * ["create"] + 2 * ["move"]
+    for body, refusal in (
+        ({"where": "before"}, "before which job?"),
+        ({"where": "front", "other": first}, "front takes none"),
+        ({"where": "before", "other": first, "priority": 1}, "takes on that one's"),
+        ({"where": "before", "other": third}, "can't be moved before itself"),
+        ({"where": "top"}, "Input should be"),
+        ({}, "body.where: Field required"),
+        ({"where": "front", "priority": 999}, "255"),
+    ):
+        assert refusal in problem(alice.post(f"/jobs/{third}/move", json=body), 422)
+    other = make(alice)["id"]
+    assert "it is in no lane" in problem(
+        alice.post(f"/jobs/{other}/move", json={"where": "front"}), 409
+    )
+    assert done(alice.get("/lanes/l"))["line"] == line
+
+
+def test_a_job_that_ended_is_deleted(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
+    job_id = make(alice, max_attempts=1)["id"]
+    assert "cancel it first" in problem(alice.delete(f"/jobs/{job_id}"), 409)
+    run = fails(web, job_id)
+    assert done(alice.delete(f"/jobs/{job_id}"))["message"] == f"Job {job_id} deleted"
+    problem(alice.get(f"/jobs/{job_id}"), 404)
+    problem(alice.get(f"/executions/{run}"), 404)
+    assert [verb for verb, _, _ in audited(admin)] == ["create", "delete"]
+
+
+def test_a_system_job_of_ones_own_is_seen_and_cancelled_and_no_more(
+    alice: Any, admin: Any, sql: Sql
+) -> None:
+    job_id = insert(sql, is_system_job=True, job_source="scheduled_task", schedule="nightly")
+    assert done(alice.get(f"/jobs/{job_id}"))["is_system_job"] is True
+    for verb in ("pause", "resume", "retry", "approve"):
+        said = problem(alice.post(f"/jobs/{job_id}/{verb}"), 403)
+        assert "it is a system job (of schedule 'nightly')" in said
+    assert audited(admin) == []
+    assert done(alice.post(f"/jobs/{job_id}/cancel"))["status"] == "cancelled"
+
+
+REFUSED = [
+    ("completed", "cancel", "is completed and can't be cancelled"),
+    ("completed", "retry", "make a new one of the same task"),
+    ("pending", "retry", "it has not ended"),
+    ("running", "pause", "what runs can only be cancelled"),
+    ("pending", "resume", "is pending and can't be resumed"),
+    ("pending", "approve", "it waits for no approval"),
+    ("skipped", "pause", "is skipped and can't be paused"),
+]
+
+
+def test_what_a_state_does_not_allow_is_refused(admin: Any, sql: Sql) -> None:
+    for state, verb, refusal in REFUSED:
+        job_id = insert(sql, state=state)
+        before = sql("SELECT * FROM pgbeat.jobs")
+        assert refusal in problem(admin.post(f"/jobs/{job_id}/{verb}"), 409)
+        assert sql("SELECT * FROM pgbeat.jobs") == before
+    assert audited(admin) == []
+
+
+BAD_BODIES: list[tuple[str, Any, str]] = [
+    ("cancel", {"reson": "x"}, "did you mean 'reason'?"),
+    ("cancel", {"reason": 5}, "valid string"),
+    ("cancel", {"reason": "x" * 1001}, "at most 1000"),
+    ("cancel", {"reason": "\0"}, ""),
+    ("retry", {"priority": 256}, "255"),
+    ("retry", [], "valid dictionary"),
+]
+
+
+def test_a_bad_body_changes_nothing(admin: Any, sql: Sql) -> None:
+    for verb, body, refusal in BAD_BODIES:
+        job_id = insert(sql, state="failed" if verb == "retry" else "pending")
+        before = sql("SELECT * FROM pgbeat.jobs")
+        assert refusal in problem(admin.post(f"/jobs/{job_id}/{verb}", json=body), 422)
+        assert sql("SELECT * FROM pgbeat.jobs") == before
+    assert audited(admin) == []
+
+
+def test_jobs_of_another_namespace_are_not_there(app: Celery, web: Web, sql: Sql) -> None:
+    from tests.support.web import opened
+
+    job_id = insert(sql)
+    with opened(app, namespace="other") as other:
+        root = other.admin
+        assert done(root.get("/jobs"))["jobs"] == []
+        problem(root.get(f"/jobs/{job_id}"), 404)
+        problem(root.post(f"/jobs/{job_id}/cancel"), 404)
+    assert sql("SELECT state FROM pgbeat.jobs") == [("pending",)]
+
+
+def test_a_broker_that_is_away_is_no_failure_of_ours(database: str, sql: Sql) -> None:
+    from tests.support.web import opened
+
+    elsewhere = make_app(database, "redis://127.0.0.1:1/0")
+    elsewhere.conf.broker_transport_options = {"max_retries": 0}
+    elsewhere.conf.task_publish_retry = False
+    elsewhere.conf.broker_connection_timeout = 1
+    with opened(elsewhere) as web:
+        said = problem(web.user.post("/jobs", json={"task": "jobs.add", "args": [1]}), 503)
+        assert said == "the broker can't be had just now"
+    assert sql("SELECT 1 FROM pgbeat.jobs") == []
+    assert sql("SELECT 1 FROM pgbeat.audit") == []

@@ -1,0 +1,259 @@
+"""`/lanes` and `/direct`: limits set, held, let go, deleted; tasks run here and now."""
+
+import threading
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from tests.support.command_line import Sql
+from tests.support.jobs import lane, make_app, messages
+from tests.support.processes import until
+from tests.web.api.test_jobs import audited, make
+from tests.support.web import Web, done, problem
+
+
+@pytest.fixture
+def app(database: str) -> Celery:
+    """An app on pgbeat's transport."""
+    app = make_app(database)
+
+    @app.task(name="jobs.fail", shared=False)
+    def fail(kind: str = "value") -> None:
+        if kind == "exit":
+            raise SystemExit(3)
+        from pgbeat.errors import NotFound
+
+        raise NotFound("oops")
+
+    @app.task(name="jobs.odd", shared=False)
+    def odd() -> object:
+        return {1, 2}
+
+    return app
+
+
+@pytest.fixture
+def admin(web: Web) -> Any:
+    """An administrator."""
+    return web.admin
+
+
+def test_a_lane_is_made_changed_and_deleted(web: Web, admin: Any, sql: Sql) -> None:
+    body = {"max_running": 2, "rate": "10/minute", "rate_key": "task"}
+    made = done(admin.put("/lanes/gpu", json=body), 201)
+    wanted = {
+        "name": "gpu", "max_running": 2, "rate": "10/minute of each task", "rate_limit": 10,
+        "rate_period": 60, "rate_key": "task", "policy": None, "options": {}, "is_paused": False,
+    }  # fmt: skip
+    assert made.items() >= wanted.items()
+    changed = done(admin.put("/lanes/gpu", json={"max_running": None}))
+    assert (changed["max_running"], changed["rate_limit"]) == (None, 10)
+    changed = done(admin.put("/lanes/gpu", json={"rate": None}))
+    assert (changed["rate"], changed["rate_key"]) == (None, None)
+    [listed] = done(web.user.get("/lanes"))["lanes"]
+    assert listed.items() >= {"name": "gpu", "running": 0, "waiting": 0}.items()
+    assert done(admin.delete("/lanes/gpu"))["message"] == "Lane 'gpu' deleted"
+    assert done(admin.get("/lanes"))["lanes"] == []
+    assert audited(admin, "lane") == [
+        (verb, "user:root", "gpu") for verb in ("create", "update", "update", "delete")
+    ]
+
+
+def test_a_new_limit_lets_jobs_go_at_once(web: Web, admin: Any, sql: Sql) -> None:
+    lane(sql, "l", 0)
+    ids = [make(web.user, lane="l")["id"] for _ in range(3)]
+    assert messages(sql) == []
+    done(admin.put("/lanes/l", json={"max_running": 2}))
+    assert messages(sql) == ids[:2]
+    done(admin.post("/lanes/l/pause"))
+    done(admin.put("/lanes/l", json={"max_running": 3}))
+    assert messages(sql) == ids[:2]
+    [found] = done(admin.get("/lanes"))["lanes"]
+    assert (found["running"], found["waiting"], found["is_paused"]) == (2, 1, True)
+    assert done(admin.post("/lanes/l/resume"))["message"] == "Lane 'l' resumed"
+    assert messages(sql) == ids
+    for _ in range(2):  # again is nothing
+        done(admin.post("/lanes/l/resume"))
+    verbs = [verb for verb, _, _ in audited(admin, "lane")]
+    assert verbs == ["update", "pause", "update", "resume"]
+
+
+def test_a_change_takes_one_connection(web: Web, admin: Any, sql: Sql) -> None:
+    """As many changes at once as there are connections don't wait for each other."""
+    lane(sql, "l", 0)
+    backend = web.app.state.pgbeat
+    with ExitStack() as stack:
+        for _ in range(19):
+            stack.enter_context(backend.session())
+        done(admin.put("/lanes/l", json={"max_running": 2}))
+        done(admin.post("/lanes/l/pause"))
+        done(admin.post("/lanes/l/resume"))
+        problem(admin.delete("/lanes/l/reservations/1"), 404)
+        done(admin.delete("/lanes/l"))
+
+
+def test_cancelling_one_hands_its_slot_on(web: Web, sql: Sql) -> None:
+    lane(sql, "l", 1)
+    alice = web.user
+    first, second = (make(alice, lane="l")["id"] for _ in range(2))
+    assert messages(sql) == [first]
+    done(alice.post(f"/jobs/{first}/cancel"))
+    assert messages(sql) == [second]
+
+
+def test_who_has_slots_and_who_waits(web: Web, admin: Any, sql: Sql) -> None:
+    lane(sql, "l", 1)
+    mine, bobs = make(web.user, lane="l")["id"], make(web.other, lane="l")["id"]
+    sql(
+        """INSERT INTO pgbeat.reservations (namespace, lane, task, created_by, started_at)
+           VALUES ('default', 'l', 'jobs.add', 'user:bob', now())"""
+    )
+    whole = done(admin.get("/lanes/l"))
+    assert {slot["id"] for slot in whole["slots"]} >= {mine}
+    assert any(slot["is_direct"] for slot in whole["slots"])
+    assert [(w["place"], w["id"]) for w in whole["line"]] == [(1, bobs)]
+    assert whole["line"][0]["reason"]
+    seen = done(web.user.get("/lanes/l"))
+    assert [slot["id"] for slot in seen["slots"] if not slot["is_direct"]] == [mine]
+    assert [slot["by"] for slot in seen["slots"] if slot["is_direct"]] == [None]
+    [waiter] = seen["line"]
+    assert (waiter["id"], waiter["task"], waiter["created_by"]) == (None, None, None)
+    assert "bob" not in str(seen)
+    [own] = done(web.other.get("/lanes/l"))["line"]
+    assert (own["id"], own["created_by"]) == (bobs, "user:bob")
+
+
+def test_a_lane_in_use_is_not_deleted(web: Web, admin: Any, sql: Sql) -> None:
+    lane(sql, "l", 0)
+    job_id = make(web.user, lane="l")["id"]
+    said = problem(admin.delete("/lanes/l"), 422)
+    assert "1 job to come" in said
+    assert "force=true" in said
+    assert messages(sql) == []
+    done(admin.delete("/lanes/l?force=true"))
+    assert messages(sql) == [job_id]
+    assert [verb for verb, _, _ in audited(admin, "lane")] == ["delete"]
+
+
+BAD_LANES: list[tuple[str, Any, str]] = [
+    ("l", {"max_running": -1}, "greater than or equal to 0"),
+    ("l", {"max_running": 2**40}, "less than or equal to"),
+    ("l", {"max_running": "many"}, "valid integer"),
+    ("l", {"rate": "often"}, "'often' is no rate"),
+    ("l", {"rate": "0/minute"}, "out of range"),
+    ("l", {"rate": "1/minute", "rate_key": "tsk"}, "did you mean 'task'?"),
+    ("l", {"rate_key": "task"}, "it has a rate's key, and no rate"),
+    ("l", {"policy": "none"}, "none"),
+    ("l", {"options": {"x": 1}}, "a policy's options, and no policy"),
+    ("l", {"limit": 1}, "there is no field 'limit'"),
+    ("l", [], "valid dictionary"),
+    (" l", {"max_running": 1}, "no space at its ends"),
+    ("%00", {"max_running": 1}, ""),
+    ("x" * 201, {"max_running": 1}, "at most 200"),
+]
+
+
+def test_a_bad_lane_is_refused(admin: Any, sql: Sql) -> None:
+    for name, body, refusal in BAD_LANES:
+        answer = admin.put(f"/lanes/{name}", json=body)
+        assert refusal in problem(answer, 422), (name, body)
+    assert sql("SELECT 1 FROM pgbeat.lanes") == []
+    lane(sql, "l", 3)
+    before = sql("SELECT * FROM pgbeat.lanes")
+    for name, body, refusal in BAD_LANES:
+        if name == "l":
+            assert refusal in problem(admin.put("/lanes/l", json=body), 422)
+    assert sql("SELECT * FROM pgbeat.lanes") == before
+    assert audited(admin, "lane") == []
+
+
+def test_a_lane_that_is_not_there_names_the_near_one(admin: Any, sql: Sql) -> None:
+    lane(sql, "gpu")
+    for method, path in (
+        ("GET", ""), ("DELETE", ""), ("POST", "/pause"), ("POST", "/resume"),
+    ):  # fmt: skip
+        said = problem(admin.request(method, f"/lanes/gpus{path}"), 404)
+        assert said == "there is no lane 'gpus'; did you mean 'gpu'?"
+
+
+# -- direct ---------------------------------------------------------------------------------------
+
+
+def run(client: Any, task: str = "jobs.add", status: int = 200, **body: Any) -> Any:
+    """Runs a task directly; the answer, or the sentence of a problem."""
+    answer = client.post(f"/direct/{task}", json={"lane": "l", **body})
+    return done(answer) if status == 200 else problem(answer, status)
+
+
+def test_a_task_is_run_here_and_now(web: Web, admin: Any, sql: Sql) -> None:
+    lane(sql, "l", 1)
+    found = run(web.user, args=[1], kwargs={"y": 4})
+    assert found == {"success": True, "result": 5, "error": None}
+    assert sql("SELECT 1 FROM pgbeat.jobs") == []
+    assert sql("SELECT 1 FROM pgbeat.reservations") == []
+    assert audited(admin, "direct") == [("run", "user:alice", "jobs.add")]
+
+
+def test_what_a_task_raises_is_told(web: Web, sql: Sql) -> None:
+    lane(sql, "l", 1)
+    found = run(web.user, "jobs.fail")
+    assert found == {"success": False, "result": None, "error": "NotFound: oops"}
+    assert run(web.user, "jobs.fail", args=["exit"])["error"] == "SystemExit: 3"
+    assert run(web.user, "jobs.odd")["success"] is True
+    assert sql("SELECT 1 FROM pgbeat.reservations") == []
+
+
+def test_without_a_slot_it_says_who_has_it(web: Web, sql: Sql) -> None:
+    lane(sql, "l", 1)
+    make(web.user, lane="l")
+    said = run(web.user, args=[1], timeout=0.2, status=503)
+    assert "lane 'l' had no free slot within 0.2 s" in said
+    assert sql("SELECT 1 FROM pgbeat.reservations") == []
+
+
+def test_it_gets_the_next_slot_before_those_who_wait(web: Web, sql: Sql) -> None:
+    lane(sql, "l", 1)
+    alice = web.user
+    first, second = (make(alice, lane="l")["id"] for _ in range(2))
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(run(web.other, args=[1], timeout=60)))
+    thread.start()
+    until(lambda: sql("SELECT 1 FROM pgbeat.reservations"), 30, "it is reserved")
+    line = done(web.admin.get("/lanes/l"))["line"]
+    assert [(each["is_direct"], each["created_by"]) for each in line] == [
+        (True, "user:bob"), (False, "user:alice"),
+    ]  # fmt: skip
+    done(alice.post(f"/jobs/{first}/cancel"))
+    thread.join(60)
+    assert found == [{"success": True, "result": 3, "error": None}]
+    assert messages(sql) == [second]
+
+
+def test_a_bad_direct_execution_runs_nothing(web: Web, admin: Any, sql: Sql) -> None:
+    lane(sql, "l", 1)
+    for task, body, status, refusal in (
+        ("jobs.ad", {}, 422, "did you mean 'jobs.add'?"),
+        ("jobs.add", {"args": []}, 422, "the arguments don't fit"),
+        ("jobs.add", {"args": [1], "lane": "m"}, 404, "there is no lane 'm'"),
+        ("jobs.add", {"args": [1], "lane": None}, 422, "valid string"),
+        ("jobs.add", {"args": [1], "timeout": -1}, 422, "0 seconds to 10 minutes"),
+        ("jobs.add", {"args": [1], "timeout": "1 hour"}, 422, "0 seconds to 10 minutes"),
+        ("jobs.add", {"args": [1], "tags": [""]}, 422, "tags"),
+        ("jobs.add", {"args": [1], "resources": {"g": 0}}, 422, "resources"),
+        ("jobs.add", {"args": [1], "prio": 0}, 422, "there is no field"),
+        ("jobs.add%00", {"args": [1]}, 422, ""),
+    ):
+        answer = web.user.post(f"/direct/{task}", json={"lane": "l", **body})
+        assert refusal in problem(answer, status), (task, body)
+    problem(web.user.post("/direct/jobs.add", json={"args": [1]}), 422)
+    assert audited(admin, "direct") == []
+    assert sql("SELECT 1 FROM pgbeat.reservations") == []
+
+
+def test_so_many_at_once_and_no_more(web: Web, sql: Sql) -> None:
+    web.app.state.pgbeat_direct = threading.BoundedSemaphore(1)
+    web.app.state.pgbeat_direct.acquire()
+    lane(sql, "l", 1)
+    assert "are under way in this process" in run(web.user, args=[1], status=503)

@@ -1,0 +1,390 @@
+"""Who may do what by the web: every route that the app has × nobody, a user, another, an admin.
+
+A route that is not in the table fails here, so that none is forgotten.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from tests.support.command_line import Sql
+from tests.support.jobs import insert, lane, make_app
+from tests.web.api.test_jobs import make
+from tests.support.web import Web, done
+
+#: The statuses for nobody, the user whose the thing is, another user, and an administrator. 2 is
+#: any good answer, 0 any but 401, 403 and 5xx.
+OPEN = (2, 2, 2, 2)
+ANY = (401, 2, 2, 2)
+OWN = (401, 2, 404, 2)
+ADMIN = (401, 403, 403, 2)
+ADMINS_OF_OWN = (401, 403, 404, 2)
+#: Pages lead those who are not signed in to the place where they can.
+PAGE, ADMIN_PAGE = (303, 0, 0, 0), (303, 403, 403, 0)
+
+Body = Any
+TABLE: dict[str, tuple[tuple[int, int, int, int], Body]] = {
+    "GET /openapi.json": (OPEN, None),
+    "GET /docs": (OPEN, None),
+    "GET /healthz": (OPEN, None),
+    "GET /readyz": ((503, 503, 503, 503), None),  # no beat runs
+    "GET /metrics": (ANY, None),
+    "POST /login": ((303, 303, 303, 303), None),
+    "POST /logout": ((303, 303, 303, 303), None),
+    "GET /login": (OPEN, None),
+    "GET /": ((303, 303, 303, 303), None),
+    "GET /console": ((303, 303, 303, 303), None),
+    "GET /console/": ((303, 303, 303, 303), None),
+    "GET /console/{name:path}": ((303, 404, 404, 404), None),
+    "GET /console/audit": (ADMIN_PAGE, None),
+    "GET /console/beats": (ADMIN_PAGE, None),
+    "GET /console/backfill/{name:path}": (ADMIN_PAGE, None),
+    "POST /console/backfill/{name:path}": (ADMIN_PAGE, None),
+    "GET /console/groups": (PAGE, None),
+    "GET /console/groups/{group_id}": ((303, 0, 404, 0), None),
+    "POST /console/groups/{group_id}": ((303, 0, 404, 0), None),
+    "GET /console/jobs": (PAGE, None),
+    "GET /console/jobs/{job_id}": ((303, 0, 404, 0), None),
+    "POST /console/jobs/{job_id}": ((303, 0, 404, 0), None),
+    "GET /console/changes": (PAGE, None),
+    "GET /console/new/lane": (ADMIN_PAGE, None),
+    "POST /console/new/lane": (ADMIN_PAGE, None),
+    "GET /console/lanes": (ADMIN_PAGE, None),
+    "GET /console/lanes/{name}": (ADMIN_PAGE, None),
+    "POST /console/lanes/{name}": (ADMIN_PAGE, None),
+    "GET /console/new/group": (PAGE, None),
+    "POST /console/new/group": (PAGE, None),
+    "GET /console/new/job": (PAGE, None),
+    "POST /console/new/job": (PAGE, None),
+    "GET /console/new/schedule": (ADMIN_PAGE, None),
+    "POST /console/new/schedule": (ADMIN_PAGE, None),
+    "GET /console/new/template": (ADMIN_PAGE, None),
+    "POST /console/new/template": (ADMIN_PAGE, None),
+    "GET /console/new/webhook": (ADMIN_PAGE, None),
+    "POST /console/new/webhook": (ADMIN_PAGE, None),
+    "GET /console/queues": (ADMIN_PAGE, None),
+    "POST /console/queues": (ADMIN_PAGE, None),
+    "POST /console/dead": (ADMIN_PAGE, None),
+    "GET /console/calendars": (ADMIN_PAGE, None),
+    "GET /console/calendars/{name}": (ADMIN_PAGE, None),
+    "POST /console/calendars/{name}": (ADMIN_PAGE, None),
+    "GET /console/new/calendar": (ADMIN_PAGE, None),
+    "POST /console/new/calendar": (ADMIN_PAGE, None),
+    "GET /console/schedules": (ADMIN_PAGE, None),
+    "POST /console/schedules": (ADMIN_PAGE, None),
+    "GET /console/schedules/{name:path}": (ADMIN_PAGE, None),
+    "POST /console/schedules/{name:path}": (ADMIN_PAGE, None),
+    "GET /console/templates": (PAGE, None),
+    "GET /console/templates/{name}": (PAGE, None),
+    "POST /console/templates/{name}": (ADMIN_PAGE, None),
+    "GET /console/webhooks": (ADMIN_PAGE, None),
+    "GET /console/webhooks/{name}": (ADMIN_PAGE, None),
+    "POST /console/webhooks/{name}": (ADMIN_PAGE, None),
+    "GET /admin/scheduled-jobs": (ADMIN, None),
+    "POST /admin/scheduled-jobs": (ADMIN, {"name": "s2", "task": "jobs.add", "args": [1],
+                                           "cron": "0 0 * * *"}),
+    "GET /admin/scheduled-jobs/{name}": (ADMIN, None),
+    "PATCH /admin/scheduled-jobs/{name}": (ADMIN, {"max_retries": 1}),
+    "DELETE /admin/scheduled-jobs/{name}": (ADMIN, None),
+    "POST /admin/scheduled-jobs/{name}/enable": (ADMIN, None),
+    "POST /admin/scheduled-jobs/{name}/disable": (ADMIN, None),
+    "POST /admin/scheduled-jobs/{name}/pause": (ADMIN, None),
+    "POST /admin/scheduled-jobs/{name}/resume": (ADMIN, None),
+    "POST /admin/scheduled-jobs/pause": (ADMIN, None),
+    "POST /admin/scheduled-jobs/resume": (ADMIN, None),
+    "GET /admin/scheduled-jobs/{name}/cursor": (ADMIN, None),
+    "PUT /admin/scheduled-jobs/{name}/cursor": (ADMIN, {"cursor": 1}),
+    "POST /admin/scheduled-jobs/{name}/trigger": (ADMIN, None),
+    "POST /admin/scheduled-jobs/{name}/check": (ADMIN, None),
+    "POST /admin/scheduled-jobs/{name}/backfill": (
+        ADMIN, {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z", "dry_run": True}
+    ),
+    "GET /admin/scheduled-jobs/{name}/history": (ADMIN, None),
+    "GET /admin/scheduled-jobs/{name}/forecast": (ADMIN, None),
+    "GET /calendars": (ANY, None),
+    "POST /calendars": (ADMIN, {"name": "c2", "definition": {"weekdays": ["sat"]}}),
+    "GET /calendars/{name}": (ANY, None),
+    "GET /calendars/{name}/check": (ANY, None),
+    "PUT /calendars/{name}": (ADMIN, {"definition": {"weekdays": ["sun"]}}),
+    "DELETE /calendars/{name}": (ADMIN, None),
+    "GET /scheduler/status": (ADMIN, None),
+    "GET /scheduler/metrics": (ANY, None),
+    "GET /audit": (ADMIN, None),
+    "GET /jobs": (ANY, None),
+    "POST /jobs": ((401, 2, 2, 2), {"task": "jobs.add", "args": [1]}),
+    "GET /jobs/events": (ANY, None),
+    "GET /jobs/{job_id}": (OWN, None),
+    "DELETE /jobs/{job_id}": (OWN, None),
+    "GET /jobs/{job_id}/events": (OWN, None),
+    "GET /jobs/{job_id}/executions": (OWN, None),
+    "GET /jobs/{job_id}/stats": (OWN, None),
+    "POST /jobs/{job_id}/cancel": (OWN, None),
+    "POST /jobs/{job_id}/retry": (OWN, None),
+    "POST /jobs/{job_id}/pause": (OWN, None),
+    "POST /jobs/{job_id}/resume": (OWN, None),
+    "PATCH /jobs/{job_id}": (OWN, {"priority": 3}),
+    "POST /jobs/{job_id}/approve": (ADMINS_OF_OWN, None),
+    "POST /jobs/{job_id}/move": (OWN, {"where": "front"}),
+    "GET /executions/{execution_id}": (OWN, None),
+    "GET /groups": (ANY, None),
+    "POST /groups": (ANY, {"jobs": [{"task": "jobs.add", "args": [1]}]}),
+    "GET /groups/{group_id}": (OWN, None),
+    "POST /groups/{group_id}/cancel": (OWN, None),
+    "GET /templates": (ANY, None),
+    "POST /templates": (ADMIN, {"name": "t2", "task": "jobs.add"}),
+    "GET /templates/{name}": (ANY, None),
+    "PUT /templates/{name}": (ADMIN, {"task": "jobs.add"}),
+    "DELETE /templates/{name}": (ADMIN, None),
+    "GET /lanes": (ANY, None),
+    "GET /lanes/{name}": (ANY, None),
+    "PUT /lanes/{name}": (ADMIN, {"max_running": 1}),
+    "DELETE /lanes/{name}": (ADMIN, None),
+    "DELETE /lanes/{name}/reservations/{number}": (ADMIN, None),
+    "POST /lanes/{name}/pause": (ADMIN, None),
+    "POST /lanes/{name}/resume": (ADMIN, None),
+    "POST /direct/{task}": (ANY, {"lane": "empty", "args": [1]}),
+    "GET /queues": (ADMIN, None),
+    "POST /queues/{name:path}/pause": (ADMIN, None),
+    "POST /queues/{name:path}/resume": (ADMIN, None),
+    "POST /queues/{name:path}/purge": (ADMIN, None),
+    "GET /dead": (ADMIN, None),
+    "GET /dead/{letter_id}": (ADMIN, None),
+    "POST /dead/requeue": (ADMIN, {"all": True}),
+    "POST /dead/drop": (ADMIN, {"all": True}),
+    "GET /webhooks": (ADMIN, None),
+    "POST /webhooks": (
+        ADMIN, {"name": "h2", "url": "https://example.com/x", "events": ["job.failed"]}
+    ),
+    "GET /webhooks/{name}": (ADMIN, None),
+    "PATCH /webhooks/{name}": (ADMIN, {"events": ["all"]}),
+    "DELETE /webhooks/{name}": (ADMIN, None),
+    "POST /webhooks/{name}/enable": (ADMIN, None),
+    "POST /webhooks/{name}/disable": (ADMIN, None),
+    "GET /webhooks/{name}/deliveries": (ADMIN, None),
+    "POST /webhooks/{name}/redeliver": (ADMIN, None),
+    "POST /webhooks/{name}/deliveries/{delivery_id}/redeliver": (ADMIN, None),
+    "POST /webhooks/{name}/test": (ADMIN, None),
+}  # fmt: skip
+#: What is the same as another, and what has no owner.
+_SAME = {"HEAD", "OPTIONS"}
+
+
+@pytest.fixture
+def app(database: str) -> Celery:
+    """An app on pgbeat's transport."""
+    return make_app(database)
+
+
+def walk(routes: Iterable[Any], prefix: str = "") -> Iterator[str]:
+    """All routes, as `METHOD /path`; those of routers that are included too."""
+    for route in routes:
+        inner = getattr(route, "original_router", None)
+        if inner is not None:
+            yield from walk(inner.routes, prefix)
+        elif getattr(route, "methods", None):
+            yield from (f"{method} {prefix}{route.path}" for method in route.methods - _SAME)
+        else:
+            assert route.path == "/static", route  # files
+
+
+class World:
+    """What the routes are asked about; made anew by an administrator before each question."""
+
+    def __init__(self, web: Web, sql: Sql) -> None:
+        self.sql, self.alice, self.admin = sql, web.user, web.admin
+        lane(sql, "empty", 1)
+
+    def reset(self) -> None:
+        """A schedule, a lane, a template and a webhook, each as if it were new."""
+        self.sql("DELETE FROM pgbeat.schedules")
+        self.sql("DELETE FROM pgbeat.calendars")
+        self.sql("DELETE FROM pgbeat.templates")
+        self.sql("DELETE FROM pgbeat.webhooks")
+        self.sql("DELETE FROM pgbeat.lanes WHERE name <> 'empty'")
+        schedule = {"name": "s", "task": "jobs.add", "args": [1], "cron": "0 0 * * *"}
+        done(self.admin.post("/admin/scheduled-jobs", json=schedule), 201)
+        done(self.admin.put("/templates/t", json={"task": "jobs.add", "args": [1]}), 201)
+        done(self.admin.put("/calendars/c", json={"definition": {"weekdays": ["sat"]}}), 201)
+        done(self.admin.put("/lanes/l", json={"max_running": 0}), 201)
+        hook = {"name": "h", "url": "https://127.0.0.1:1/x", "events": ["all"]}
+        self.sql(
+            """INSERT INTO pgbeat.webhooks (name, url, secret, events, slots)
+               VALUES (%s, %s, 'whsec_' || repeat('a', 40), '{job.failed}', 8)""",
+            hook["name"], hook["url"],
+        )  # fmt: skip
+
+    def path(self, route: str) -> str:
+        """The route's path, about a thing that is as the route wants it."""
+        path = route.split(" ")[1]
+        names = {
+            "/admin": "s", "/console/schedules": "s", "/templates": "t", "/lanes": "l",
+            "/console/lanes": "l", "/webhooks": "h", "/queues": "celery",
+            "/console/backfill": "s", "/console/templates": "t", "/console/webhooks": "h",
+            "/calendars": "c", "/console/calendars": "c", "/console/{": "nowhere",
+        }  # fmt: skip
+        for beginning, name in names.items():
+            if path.startswith(beginning):
+                path = re.sub(r"\{name(:path)?\}", name, path)
+        makers: dict[str, Callable[[], str]] = {
+            "{job_id}": lambda: self.job(path.rsplit("/", 1)[1], route),
+            "{execution_id}": self.execution,
+            "{group_id}": lambda: str(
+                done(
+                    self.alice.post("/groups", json={"jobs": [{"task": "jobs.add", "args": [1]}]}),
+                    201,
+                )["id"]
+            ),
+            "{letter_id}": self.letter,
+            "{delivery_id}": self.delivery,
+            "{task}": lambda: "jobs.add",
+            "{number}": self.reservation,
+        }
+        for place, maker in makers.items():
+            if place in path:
+                path = path.replace(place, maker())
+        if "/dead" in path:
+            self.letter()
+        assert "{" not in path, path
+        return path
+
+    def job(self, verb: str, route: str) -> str:
+        """A job of alice's, such that the verb can be done with it."""
+        if verb == "events" or route.startswith("DELETE"):
+            return insert(self.sql, state="completed")
+        if verb == "approve":
+            return str(make(self.alice, requires_approval=True)["id"])
+        job_id = str(make(self.alice, lane="l" if verb == "move" else None)["id"])
+        before = {"resume": "pause", "retry": "cancel"}.get(verb)
+        if before:
+            done(self.alice.post(f"/jobs/{job_id}/{before}"))
+        return job_id
+
+    def execution(self) -> str:
+        """An execution of a job of alice's."""
+        job_id = insert(self.sql, state="running")
+        [(run,)] = self.sql(
+            """INSERT INTO pgbeat.executions (job_id, number, worker) VALUES (%s, 1, 'w')
+               RETURNING id""",
+            job_id,
+        )
+        return str(run)
+
+    def reservation(self) -> str:
+        """A direct execution that waits in lane l, as long as the test's session lives."""
+        [(number, _)] = self.sql(
+            """WITH made AS (
+                   INSERT INTO pgbeat.reservations (lane, task, created_by)
+                   VALUES ('l', 'jobs.add', 'user:alice') RETURNING id)
+               SELECT id, pg_advisory_lock(1885823609, id) FROM made"""
+        )
+        return str(number)
+
+    def letter(self) -> str:
+        """A dead letter."""
+        [(letter,)] = self.sql(
+            """INSERT INTO kombu_message_dead (id, queue, payload, reason, deliveries, priority,
+                                               enqueued_at, died_at)
+               VALUES (nextval('message_id_sequence'), 'celery', '{}', 'rejected', 1, 0, now(),
+                       now())
+               RETURNING id"""
+        )
+        return str(letter)
+
+    def delivery(self) -> str:
+        """A delivery that failed."""
+        [(delivery,)] = self.sql(
+            """INSERT INTO pgbeat.deliveries (webhook_id, event, payload, state, finished_at,
+                                              next_at)
+               SELECT id, 'job.failed', '{}', 'failed', now(), NULL FROM pgbeat.webhooks
+               RETURNING id"""
+        )
+        return str(delivery)
+
+
+def test_every_route_is_in_the_table(web: Web) -> None:
+    found = set(walk(web.app.routes))
+    assert found - TABLE.keys() == set()
+    documented = {
+        f"{method.upper()} {path}"
+        for path, methods in web.app.openapi()["paths"].items()
+        for method in methods
+    }
+    assert documented <= {route.replace(":path", "") for route in found}
+    assert TABLE.keys() - found == set()
+
+
+@pytest.mark.parametrize(
+    "who",
+    ["user", *(pytest.param(who, marks=pytest.mark.slow) for who in ("nobody", "other", "admin"))],
+)
+def test_who_may_what(web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    """And what is refused writes nothing: no note, and no other state of jobs and lanes."""
+    from pgbeat.web.api import events
+
+    monkeypatch.setattr(events, "LONGEST", 0.1)
+    world = World(web, sql)
+    client = getattr(web, who)
+    number = ["nobody", "user", "other", "admin"].index(who)
+    wrong: list[tuple[Any, ...]] = []
+    notes = "SELECT count(*) FROM pgbeat.audit"
+    for route in sorted(set(walk(web.app.routes)) & TABLE.keys()):
+        statuses, body = TABLE[route]
+        world.reset()
+        path = world.path(route)
+        before = sql(notes)
+        method = route.split(" ")[0]
+        given: dict[str, Any] = {} if body is None else {"json": body}
+        if "console" in path:
+            given = {"headers": {"Accept": "text/html", "Sec-Fetch-Site": "same-origin"}}
+            given |= {"data": {"do": "nothing"}} if method == "POST" else {}
+        answer = client.request(method, path, **given)
+        expected = statuses[number]
+        is_right = (
+            answer.status_code not in {401, 403} and answer.status_code < 500
+            if expected == 0
+            else answer.status_code // 100 == 2
+            if expected == 2
+            else answer.status_code == expected
+        )
+        if not is_right:
+            wrong.append((route, expected, answer.status_code, answer.text[:200]))
+        if answer.status_code >= 400 and sql(notes) != before:
+            wrong.append((route, "a note of what was refused"))
+        if answer.status_code >= 400 and "html" not in answer.headers["content-type"]:
+            assert json.loads(answer.text)["status"] == answer.status_code
+    assert wrong == []
+
+
+def test_a_change_is_noted(web: Web, sql: Sql) -> None:
+    """Whatever an administrator changes by the API is in the audit."""
+    world = World(web, sql)
+    silent = {
+        "POST /admin/scheduled-jobs/{name}/check",
+        "POST /admin/scheduled-jobs/{name}/backfill",  # as it is asked here, a dry run
+        "POST /admin/scheduled-jobs/{name}/enable",  # it is enabled
+        "POST /admin/scheduled-jobs/{name}/resume",  # it isn't paused
+        "POST /admin/scheduled-jobs/resume",  # none is
+        "POST /webhooks/{name}/enable",
+        "POST /webhooks/{name}/redeliver",  # nothing failed
+        "POST /queues/{name:path}/resume",  # it isn't paused
+        "POST /lanes/{name}/resume",
+        "POST /login", "POST /logout",
+    }  # fmt: skip
+    unnoted = []
+    for route, (_, body) in TABLE.items():
+        if route.startswith("GET") or route in silent or "console" in route:
+            continue
+        world.reset()
+        path = world.path(route)
+        [(before,)] = sql("SELECT coalesce(max(id), 0) FROM pgbeat.audit")
+        method = route.split(" ")[0]
+        answer = world.admin.request(method, path, **({} if body is None else {"json": body}))
+        assert answer.status_code // 100 == 2, (route, answer.text)
+        found = sql("SELECT actor, origin FROM pgbeat.audit WHERE id > %s", before)
+        if found != [("user:root", "api")]:
+            unnoted.append((route, found))
+    assert unnoted == []

@@ -1,0 +1,178 @@
+"""`/queues` and `/dead`: messages looked at, held, purged, put back."""
+
+import json
+from itertools import count
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from tests.support.command_line import Sql
+from tests.support.jobs import make_app, messages
+from tests.web.api.test_jobs import audited, make
+from tests.support.web import Web, done, opened, problem
+
+
+@pytest.fixture
+def app(database: str) -> Celery:
+    """An app on pgbeat's transport."""
+    return make_app(database)
+
+
+@pytest.fixture
+def admin(web: Web) -> Any:
+    """An administrator."""
+    return web.admin
+
+
+_ids = count(1000)
+
+
+def letter(sql: Sql, queue: str = "celery", **values: Any) -> int:
+    """A dead letter; its id."""
+    headers = {"task": "jobs.add", "id": "abc"}
+    given = {
+        "id": next(_ids),
+        "queue": queue, "payload": json.dumps({"headers": headers, "secret": "s"}),
+        "reason": "rejected", "deliveries": 3, "priority": 0, "enqueued_at": "now",
+        "died_at": "now", **values,
+    }  # fmt: skip
+    marks = ", ".join(["%s"] * len(given))
+    [(made,)] = sql(
+        f"INSERT INTO kombu_message_dead ({', '.join(given)}) VALUES ({marks}) RETURNING id",
+        *given.values(),
+    )
+    return int(made)
+
+
+def test_a_queue_is_seen_held_and_let_go(web: Web, admin: Any) -> None:
+    make(web.user)
+    [queue] = done(admin.get("/queues"))["queues"]
+    wanted = {
+        "name": "celery", "waiting": 1, "delayed": 0, "claimed": 0, "dead": 0, "consumers": 0,
+        "is_paused": False, "paused_at": None, "is_internal": False,
+    }  # fmt: skip
+    assert queue.items() >= wanted.items()
+    assert queue["age"] >= 0
+    paused = done(admin.post("/queues/celery/pause"))
+    assert paused["message"] == "Queue 'celery' paused"
+    assert paused["queue"]["is_paused"] is True
+    done(admin.post("/queues/celery/pause"))  # again is nothing
+    assert done(admin.post("/queues/celery/resume"))["queue"]["is_paused"] is False
+    assert audited(admin, "queue") == [
+        ("pause", "user:root", "celery"), ("resume", "user:root", "celery"),
+    ]  # fmt: skip
+
+
+def test_a_queue_is_purged(web: Web, admin: Any, sql: Sql) -> None:
+    make(web.user)
+    make(web.user, countdown=600)
+    purged = done(admin.post("/queues/celery/purge"))
+    assert (purged["deleted"], purged["queue"]["waiting"]) == (2, 0)
+    assert purged["message"] == "Queue 'celery' purged: 2 messages deleted"
+    assert messages(sql) == []
+    [change] = done(admin.get("/audit?kind=queue"))["changes"]
+    assert (change["verb"], change["after"]) == ("purge", {"deleted": 2})
+
+
+def test_a_queue_with_a_slash(web: Web, admin: Any) -> None:
+    make(web.user, queue="a/b")
+    assert done(admin.post("/queues/a%2Fb/pause"))["queue"]["name"] == "a/b"
+
+
+def test_internal_queues_are_shown_when_asked_for(web: Web, admin: Any, sql: Sql) -> None:
+    make(web.user)
+    sql("INSERT INTO kombu_queue (name, auto_delete) VALUES ('reply', true)")
+    assert len(done(admin.get("/queues"))["queues"]) == 1
+    names = [each["name"] for each in done(admin.get("/queues?internal=true"))["queues"]]
+    assert names == ["celery", "reply"]
+
+
+def test_a_queue_that_is_not_there_names_the_near_one(web: Web, admin: Any) -> None:
+    make(web.user)
+    for verb in ("pause", "resume", "purge"):
+        said = problem(admin.post(f"/queues/celer/{verb}"), 404)
+        assert said == "there is no queue 'celer'; did you mean 'celery'?"
+        problem(admin.post(f"/queues/%00/{verb}"), 422)
+    assert audited(admin, "queue") == []
+
+
+def test_queues_of_another_broker_are_not_known(database: str) -> None:
+    with opened(make_app(database, "redis://127.0.0.1:1/0")) as web:
+        for path in ("/queues", "/dead"):
+            assert "its queues are not known here" in problem(web.admin.get(path), 404)
+
+
+# -- dead letters ---------------------------------------------------------------------------------
+
+
+def test_dead_letters_are_seen(web: Web, admin: Any, sql: Sql) -> None:
+    make(web.user)
+    ids = [letter(sql, died_at=f"2026-01-0{day}") for day in (1, 2, 3)][::-1]
+    first = done(admin.get("/dead?limit=2"))
+    second = done(admin.get("/dead", params={"limit": 2, "after": first["next"]}))
+    assert [each["id"] for each in first["dead"] + second["dead"]] == ids
+    assert second["next"] is None
+    wanted = {"queue": "celery", "task": "jobs.add", "task_id": "abc", "reason": "rejected",
+              "deliveries": 3}  # fmt: skip
+    assert first["dead"][0].items() >= wanted.items()
+    assert "payload" not in first["dead"][0]
+    assert json.loads(done(admin.get(f"/dead/{ids[0]}"))["payload"])["secret"] == "s"
+    assert done(admin.get("/dead?queue=celery"))["dead"] == [*first["dead"], *second["dead"]]
+    assert "there is no queue 'other'" in problem(admin.get("/dead?queue=other"), 404)
+    assert problem(admin.get("/dead/99999"), 404) == "there is no dead letter 99999"
+    for path in ("/dead/0", "/dead/x", f"/dead/{2**63}", "/dead?after=x", "/dead?queue=%00"):
+        problem(admin.get(path), 422)
+
+
+def test_dead_letters_are_put_back(web: Web, admin: Any, sql: Sql) -> None:
+    make(web.user)
+    one, two, homeless = letter(sql), letter(sql), letter(sql, queue="")
+    back = done(admin.post("/dead/requeue", json={"ids": [one]}))
+    assert (back["count"], back["message"]) == (1, "1 dead letter requeued")
+    assert sql("SELECT id FROM kombu_message_dead ORDER BY id") == [(two,), (homeless,)]
+    assert sql("SELECT count(*) FROM kombu_message") == [(2,)]
+    back = done(admin.post("/dead/requeue", json={"all": True}))
+    assert (back["count"], back["homeless"]) == (1, 1)
+    done(admin.post("/dead/requeue", json={"queue": "celery"}))  # there are none
+    changes = done(admin.get("/audit?kind=dead letter"))["changes"]
+    assert [change["after"]["count"] for change in changes] == [1, 1]
+
+
+def test_dead_letters_are_dropped(web: Web, admin: Any, sql: Sql) -> None:
+    make(web.user)
+    old, new = letter(sql, died_at="2026-01-01"), letter(sql)
+    gone = done(admin.post("/dead/drop", json={"older_than": "1 day"}))
+    assert (gone["count"], gone["message"]) == (1, "1 dead letter dropped")
+    assert sql("SELECT id FROM kombu_message_dead") == [(new,)]
+    assert done(admin.post("/dead/drop", json={"ids": [new]}))["count"] == 1
+    assert old not in [each["id"] for each in done(admin.get("/dead"))["dead"]]
+    assert [verb for verb, _, _ in audited(admin, "dead letter")] == ["drop", "drop"]
+
+
+def test_a_bad_choice_changes_nothing(web: Web, admin: Any, sql: Sql) -> None:
+    make(web.user)
+    one = letter(sql)
+    for body, status, refusal in (
+        ({}, 422, "which dead letters?"),
+        ({"all": False}, 422, "which dead letters?"),
+        ({"ids": [one], "all": True}, 422, "ids and all exclude each other"),
+        ({"ids": []}, 422, "at least 1 item"),
+        ({"ids": [one, 99999]}, 404, "there is no such dead letter: 99999; nothing is changed"),
+        ({"ids": [True]}, 422, "valid integer"),
+        ({"ids": ["1"]}, 422, "valid integer"),
+        ({"ids": [0]}, 422, "greater than or equal to 1"),
+        ({"ids": [2**63]}, 422, "less than or equal to"),
+        ({"queue": "celer"}, 404, "did you mean 'celery'?"),
+        ({"queue": "\0"}, 422, ""),
+        ({"al": True}, 422, "did you mean 'all'?"),
+        ([], 422, "valid dictionary"),
+        (None, 422, "Field required"),
+    ):
+        for verb in ("requeue", "drop"):
+            assert refusal in problem(admin.post(f"/dead/{verb}", json=body), status), body
+    for older_than in (-1, 1e300, "soon", True):
+        problem(admin.post("/dead/drop", json={"older_than": older_than}), 422)
+    problem(admin.post("/dead/requeue", json={"older_than": 1}), 422)
+    assert sql("SELECT id FROM kombu_message_dead") == [(one,)]
+    assert audited(admin, "dead letter") == []

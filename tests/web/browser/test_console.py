@@ -1,0 +1,388 @@
+"""The console in a real browser: Chromium, driven by Playwright."""
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import uvicorn
+
+from pgbeat.web import serving
+from tests.support.processes import until
+from tests.support.web import Web
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+if CHROMIUM is None:
+    pytest.skip("there is no Chromium", allow_module_level=True)
+AXE = Path(os.environ.get("AXE", "node_modules/axe-core/axe.min.js"))
+
+pytestmark = pytest.mark.timeout(300)
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def address(web: Web) -> Iterator[str]:
+    """Where the web side is served."""
+    sock = serving.listen("127.0.0.1", 0)
+    config = uvicorn.Config(web.app, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
+    thread.start()
+    try:
+        until(lambda: server.started)
+        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        sock.close()
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    """A browser."""
+    with sync_api.sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+class Window:
+    """A page of the browser, and what went wrong in it."""
+
+    def __init__(self, browser: Any, address: str, **options: Any) -> None:
+        context = browser.new_context(base_url=address, **options)
+        context.set_default_timeout(60_000)
+        self.page = context.new_page()
+        self.wrong: list[str] = []
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("console", self._heard)
+
+    def _heard(self, message: Any) -> None:
+        # A form that was wrong is answered by 422, which the browser remarks on.
+        if message.type == "error" and "422" not in message.text:
+            self.wrong.append(message.text)
+
+    def sign_in(self, token: str) -> Any:
+        """Signs in, by the keyboard alone."""
+        self.page.goto("/")
+        self.page.wait_for_selector("#token:focus")
+        self.page.keyboard.type(token)
+        self.page.keyboard.press("Enter")
+        self.page.wait_for_selector("h1:has-text('Schedules')")
+        return self.page
+
+
+@pytest.fixture
+def window(browser: Any, address: str) -> Iterator[Callable[..., Window]]:
+    """Opens windows; nothing went wrong in them."""
+    opened: list[Window] = []
+
+    def make(**options: Any) -> Window:
+        opened.append(Window(browser, address, **options))
+        return opened[-1]
+
+    yield make
+    assert [each.wrong for each in opened] == [[] for _ in opened]
+
+
+def fits(page: Any) -> bool:
+    """Whether nothing is wider than the window."""
+    width, room = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
+    return bool(width <= room)
+
+
+def make_schedule(sql: Sql, name: str = "nightly", **values: Any) -> int:
+    row = {"name": name, "task": "tests.add", "cron": "0 2 * * *", **values}
+    marks = ", ".join(["%s"] * len(row))
+    statement = f"INSERT INTO pgbeat.schedules ({', '.join(row)}) VALUES ({marks}) RETURNING id"
+    return int(sql(statement, *row.values())[0][0])
+
+
+def test_sign_in_trigger_and_a_wrong_cron_on_a_phone_in_the_dark(
+    window: Any, web: Web, sql: Sql
+) -> None:
+    make_schedule(sql)
+    phone = window(viewport={"width": 390, "height": 800}, color_scheme="dark")
+    page = phone.sign_in(web.token("root", "admin"))
+    assert fits(page)
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert paper == "rgb(17, 20, 24)"
+    page.click("text=nightly")
+    page.click("button:has-text('Run now')")
+    page.wait_for_selector("[role=status]:has-text('triggered manually')")
+    assert sql("SELECT outcome FROM pgbeat.ticks") == [("launched",)]
+    page.click("summary:has-text('Edit')")
+    page.fill("#f-timetable", "61 2 * * *")
+    page.click("button:has-text('Save')")
+    page.wait_for_selector("#e-timetable:has-text('minute')")
+    assert fits(page)
+    assert page.get_attribute("#f-timetable", "aria-describedby") == "h-timetable e-timetable"
+    page.fill("#f-timetable", "30 2 * * *")
+    page.click("button:has-text('Save')")
+    page.wait_for_selector("dd:has-text('every day at 02:30')")
+    assert sql("SELECT cron FROM pgbeat.schedules") == [("30 2 * * *",)]
+
+
+def make_running(sql: Sql) -> str:
+    """A job that runs, with 1 of 10 done; its id."""
+    job_id = str(uuid4())
+    sql(
+        "INSERT INTO pgbeat.jobs (id, task, state, created_by, job_source, is_system_job, args,"
+        " kwargs, started_at) VALUES (%s, 'tests.add', 'running', 'user:root', 'user_api', false,"
+        " '[]', '{}', now()) RETURNING id", job_id,
+    )  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.executions (job_id, number, worker, progress_done, progress_total)"
+        " VALUES (%s, 1, 'w', 1, 10) RETURNING id", job_id,
+    )  # fmt: skip
+    return job_id
+
+
+def streams(web: Web) -> int:
+    """How many streams are open."""
+    watch = getattr(web.app.state, "pgbeat_watch", None)
+    return 0 if watch is None else int(watch.count)
+
+
+def test_progress_moves_by_the_stream_without_a_reload(window: Any, web: Web, sql: Sql) -> None:
+    """The page is read anew when there is something new, and else not."""
+    page = window(viewport={"width": 1280, "height": 800}).sign_in(web.token("root", "admin"))
+    job_id = make_running(sql)
+    page.goto(f"/console/jobs/{job_id}")
+    page.wait_for_selector(".progress:has-text('1 of 10')")
+    page.evaluate("window.isSame = true")
+    until(lambda: streams(web) == 1)
+    read: list[str] = []
+    page.wait_for_timeout(2500)  # it is read when the stream is open, and then is quiet
+    page.on("request", lambda request: read.append(request.url))
+    page.wait_for_timeout(3000)
+    assert read == []
+    for done in (4, 7):
+        sql("UPDATE pgbeat.executions SET progress_done = %s RETURNING id", done)
+        page.wait_for_selector(f".progress:has-text('{done} of 10')")
+        bar = "[...document.querySelectorAll('progress')].map((each) => [each.value, each.max])"
+        assert page.evaluate(bar)[0] == [done, 10]
+    assert [url.endswith(job_id) for url in read] == [True, True]
+    sql("UPDATE pgbeat.executions SET state = 'completed', finished_at = now() RETURNING id")
+    sql("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() RETURNING id")
+    page.wait_for_selector("h1 .chip:has-text('completed')")
+    assert page.evaluate("window.isSame") is True
+    assert streams(web) == 1
+
+
+def test_long_words_fit_on_a_small_phone(window: Any, web: Web, sql: Sql) -> None:
+    """What has no blank is broken, and a job's id on the list is not."""
+    name, error = f"tenant.{'x' * 150}", f"ValueError: {'y' * 150}"
+    make_schedule(sql, name)
+    job_id = make_running(sql)
+    sql("UPDATE pgbeat.executions SET progress_message = %s RETURNING id", "/path" * 40)
+    sql("UPDATE pgbeat.jobs SET error = %s RETURNING id", error)
+    page = window(viewport={"width": 320, "height": 800}).sign_in(web.token("root", "admin"))
+    for path in ("schedules", f"schedules/{name}", f"backfill/{name}", "jobs", f"jobs/{job_id}",
+                 f"schedules?search={name}z"):  # fmt: skip
+        page.goto(f"/console/{path}")
+        assert fits(page), path
+    page.set_viewport_size({"width": 1280, "height": 800})
+    page.goto("/console/jobs")
+    assert page.locator("a.id").first.evaluate("each => each.getClientRects().length") == 1
+
+
+def test_escape_closes_the_question_and_print_has_the_whole_traceback(
+    window: Any, web: Web, sql: Sql
+) -> None:
+    page = window(viewport={"width": 1280, "height": 800}).sign_in(web.token("root", "admin"))
+    job_id = make_running(sql)
+    sql("UPDATE pgbeat.executions SET traceback = %s RETURNING id", "line\n" * 200)
+    page.goto(f"/console/jobs/{job_id}")
+    page.click("summary:has-text('Cancel')")
+    page.focus("#reason")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("summary:has-text('Cancel'):focus")
+    assert not page.is_visible("#reason")
+    page.click("summary:has-text('Traceback')")
+    trace = page.locator(".trace")
+    is_cut = "each => each.scrollHeight > each.offsetHeight"
+    assert trace.evaluate(is_cut)
+    page.emulate_media(media="print")
+    assert not trace.evaluate(is_cut)
+    assert not page.is_visible("nav")
+
+
+@pytest.mark.slow
+def test_a_page_that_nobody_sees_has_no_stream(window: Any, web: Web, sql: Sql) -> None:
+    page = window().sign_in(web.token("root", "admin"))
+    page.goto(f"/console/jobs/{make_running(sql)}")
+    until(lambda: streams(web) == 1)
+    hide = """(isHidden) => {
+        Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    page.evaluate(hide, True)
+    until(lambda: streams(web) == 0)
+    sql("UPDATE pgbeat.executions SET progress_done = 5 RETURNING id")
+    page.evaluate(hide, False)
+    page.wait_for_selector("text=5 of 10")
+    until(lambda: streams(web) == 1)
+    page.click("#live")
+    assert page.inner_text("#live") == "Not live"
+    until(lambda: streams(web) == 0)
+    page.click("#live")
+    until(lambda: streams(web) == 1)
+    page.goto("/console/jobs")
+    until(lambda: streams(web) == 1)
+    page.goto("/console/new/lane")
+    until(lambda: streams(web) == 0)
+
+
+@pytest.mark.slow
+def test_without_the_stream_the_page_asks(window: Any, web: Web, sql: Sql) -> None:
+    shown = window()
+    page = shown.sign_in(web.token("root", "admin"))
+    page.route("**/console/changes*", lambda route: route.fulfill(status=503))
+    page.goto(f"/console/jobs/{make_running(sql)}")
+    for done in (5, 6):
+        sql("UPDATE pgbeat.executions SET progress_done = %s RETURNING id", done)
+        page.wait_for_selector(f"text={done} of 10")
+    assert streams(web) == 0
+    assert all("503" in each for each in shown.wrong)
+    shown.wrong.clear()
+
+
+@pytest.mark.slow
+def test_who_is_signed_out_is_led_to_the_form(
+    window: Any, web: Web, sql: Sql, monkeypatch: Any
+) -> None:
+    from pgbeat.web import watch
+
+    monkeypatch.setattr(watch, "CHECKED", 0.2)
+    shown = window()
+    page = shown.sign_in(web.token("root", "admin"))
+    page.goto("/console/lanes")
+    until(lambda: streams(web) == 1)
+    sql("UPDATE pgbeat.tokens SET revoked_at = now() RETURNING id")
+    page.wait_for_url("**/login*")
+    until(lambda: streams(web) == 0)
+    shown.wrong.clear()  # that the stream was refused
+
+
+@pytest.mark.slow
+def test_what_is_used_stays(window: Any, web: Web, sql: Sql) -> None:
+    page = window(viewport={"width": 1280, "height": 800}).sign_in(web.token("root", "admin"))
+    page.goto(f"/console/jobs/{make_running(sql)}")
+    page.wait_for_selector("text=1 of 10")
+    page.click("summary:has-text('Cancel')")
+    for done in (7, 8):
+        with page.expect_response("**/console/jobs/*"):
+            sql("UPDATE pgbeat.executions SET progress_done = %s RETURNING id", done)
+    assert page.is_visible("#reason")
+    page.fill("#reason", "enough")
+    page.click("button:has-text('Cancel the job')")
+    page.wait_for_selector("text=asked to end it")
+    assert sql("SELECT cancel_requested_by FROM pgbeat.jobs") == [("user:root",)]
+
+
+@pytest.mark.slow
+def test_a_line_is_reordered_by_the_keyboard(window: Any, web: Web, sql: Sql) -> None:
+    page = window(viewport={"width": 390, "height": 800}).sign_in(web.token("root", "admin"))
+    page.goto("/console/lanes")
+    page.click("text=New lane")
+    page.fill("#f-name", "gpu")
+    page.fill("#f-max_running", "-1")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#e-max_running:has-text('greater than')")
+    assert fits(page)
+    page.fill("#f-max_running", "0")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[role=status]:has-text('was made')")
+    for number in range(3):
+        sql(
+            "INSERT INTO pgbeat.jobs (id, task, created_by, job_source, is_system_job, args,"
+            " kwargs, lane, position) VALUES (%s, %s, 'user:root', 'user_api', false, '[]', '{}',"
+            " 'gpu', %s) RETURNING id", str(uuid4()), f"task{number}", number,
+        )  # fmt: skip
+    page.wait_for_selector(".line li:nth-child(3)")  # told by the stream
+    assert fits(page)
+
+    def tasks() -> list[Any]:
+        return [row[0] for row in sql("SELECT task FROM pgbeat.jobs ORDER BY position")]
+
+    page.focus("button[aria-label^='Up: task2']")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("[role=status]:has-text('is number 2')")
+    assert tasks() == ["task0", "task2", "task1"]
+    page.keyboard.press("Tab")  # from where the job is now
+    said = page.evaluate("document.activeElement.getAttribute('aria-label')")
+    assert said.startswith("job ")
+    page.focus("button[aria-label^='To the end of its priority: task0']")
+    page.keyboard.press("Space")
+    page.wait_for_selector("[role=status]:has-text('is number 3')")
+    assert tasks() == ["task2", "task1", "task0"]
+
+
+@pytest.mark.slow
+def test_a_dead_letter_is_put_back_by_its_button(window: Any, web: Web, sql: Sql) -> None:
+    make_schedule(sql)
+    page = window(viewport={"width": 390, "height": 800}).sign_in(web.token("root", "admin"))
+    page.goto("/console/schedules/nightly")
+    page.click("button:has-text('Run now')")
+    page.wait_for_selector("[role=status]:has-text('triggered')")
+    sql(
+        "WITH gone AS (DELETE FROM kombu_message RETURNING *) "
+        "INSERT INTO kombu_message_dead (id, queue, payload, priority, reason, deliveries) "
+        "SELECT id, 'celery', payload, priority, 'rejected', 3 FROM gone RETURNING id"
+    )
+    page.goto("/console/queues")
+    assert fits(page)
+    page.click("button:has-text('Put back')")
+    page.wait_for_selector("[role=status]:has-text('back in queue')")
+    assert sql("SELECT count(*) FROM kombu_message") == [(1,)]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed (npm install axe-core)")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(window: Any, web: Web, sql: Sql, scheme: str) -> None:
+    make_schedule(sql, enabled=False, disabled_reason="failed 5 times")
+    schedule_id = make_schedule(sql, "hourly")
+    job_id = str(uuid4())
+    sql(
+        "INSERT INTO pgbeat.jobs (id, task, state, created_by, job_source, is_system_job, args,"
+        " kwargs, started_at, finished_at, error) VALUES (%s, 'tests.add', 'failed', 'user:root',"
+        " 'user_api', false, '[]', '{\"a\": 1}', now(), now(), 'no') RETURNING id", job_id,
+    )  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at, traceback)"
+        " VALUES (%s, 1, 'w', 'failed', now(), 'Traceback') RETURNING id", job_id,
+    )  # fmt: skip
+    sql(
+        "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, reason) VALUES"
+        " (%s, 'hourly', now(), 'skipped', 'no work') RETURNING id", schedule_id,
+    )  # fmt: skip
+    sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('gpu', 1) RETURNING name")
+    for position in range(2):
+        sql(
+            "INSERT INTO pgbeat.jobs (id, task, created_by, job_source, is_system_job, args,"
+            " kwargs, lane, position) VALUES (%s, 'tests.add', 'user:root', 'user_api', false,"
+            " '[]', '{}', 'gpu', %s) RETURNING id", str(uuid4()), position,
+        )  # fmt: skip
+    shown = window(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
+    page = shown.sign_in(web.token("root", "admin"))
+    found = {}
+    for path in ("schedules", "schedules/hourly", "jobs", f"jobs/{job_id}", "lanes", "lanes/gpu",
+                 "new/lane", "queues", "beats", "audit"):  # fmt: skip
+        page.goto(f"/console/{path}")
+        for summary in page.query_selector_all("details.edit summary"):
+            summary.click()
+        page.evaluate(AXE.read_text())
+        result = page.evaluate("axe.run()")
+        found[path] = [
+            (each["id"], [node["html"] for node in each["nodes"]][:3])
+            for each in result["violations"]
+            if each["impact"] in ("serious", "critical")
+        ]
+    assert found == {path: [] for path in found}

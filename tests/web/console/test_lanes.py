@@ -1,0 +1,366 @@
+"""The console's pages of lanes: made, changed, reordered, released, deleted; without scripts."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from pgbeat import direct
+from pgbeat.errors import NoSlot
+from tests.support.command_line import Sql
+from tests.support.jobs import insert, lane, make_app
+from tests.support.processes import until
+from tests.web.console.test_pages import EVIL, after, html, words_of
+from tests.support.web import Web, done, problem
+
+GPU = "/console/lanes/gpu"
+NEW = "/console/new/lane"
+#: The form as it is of a lane with a limit of 1.
+BEFORE = '{"max_running": "1", "rate": "", "rate_key": "", "policy": "", "options": ""}'
+
+
+@pytest.fixture
+def app(database: str) -> Celery:
+    """An app on pgbeat's transport."""
+    return make_app(database)
+
+
+@pytest.fixture
+def page(web: Web) -> Any:
+    """An administrator's browser."""
+    return web.browser(web.token("root", "admin"))
+
+
+@pytest.fixture
+def waiting(sql: Sql) -> Callable[..., str]:
+    """Writes a job that waits in lane gpu; its id."""
+
+    def make(position: int, **values: Any) -> str:
+        return insert(sql, lane="gpu", position=position, task=f"t{position}", **values)
+
+    return make
+
+
+def line(sql: Sql) -> list[str]:
+    """The tasks in the line of lane gpu, in its order."""
+    return [
+        row[0]
+        for row in sql(
+            """SELECT task FROM pgbeat.jobs WHERE lane = 'gpu' AND dispatched_at IS NULL
+                  AND state = 'pending'
+                ORDER BY priority DESC, position, created_at"""
+        )
+    ]
+
+
+def noted(sql: Sql) -> list[tuple[Any, ...]]:
+    return sql("SELECT verb, actor, origin FROM pgbeat.audit ORDER BY id")
+
+
+def saved(sql: Sql, name: str = "gpu") -> tuple[Any, ...]:
+    [row] = sql(
+        """SELECT max_running, rate_limit, extract(epoch FROM rate_period)::int, rate_key, policy,
+                  options FROM pgbeat.lanes WHERE name = %s""",
+        name,
+    )
+    return row
+
+
+# -- made
+
+
+def test_a_lane_is_made(page: Any, sql: Sql) -> None:
+    said = words_of(html(page.get("/console/lanes")))
+    assert "Make the first one" in said
+    form = html(page.get(NEW))
+    assert '<label for="f-max_running">Slots</label>' in form
+    assert '<option value="resources">' in form
+    answer = page.post(
+        NEW,
+        data={
+            "name": "gpu", "max_running": "2", "rate": "10/minute", "rate_key": "task",
+            "policy": "resources", "options": '{"gpu": 2}',
+        },
+    )  # fmt: skip
+    said = words_of(after(page, answer))
+    assert "Lane &#39;gpu&#39; was made." in said
+    assert "2 slots, 10/minute of each task, policy resources" in said
+    assert saved(sql) == (2, 10, 60, "task", "resources", {"gpu": 2})
+    assert noted(sql) == [("create", "user:root", "page")]
+
+
+def test_a_lane_may_have_no_limits(page: Any, sql: Sql) -> None:
+    assert "No limit" in words_of(after(page, page.post(NEW, data={"name": "any"})))
+    assert saved(sql, "any") == (None, None, None, None, None, {})
+
+
+@pytest.mark.parametrize(
+    ("written", "field", "said", "status"),
+    [
+        ({"name": ""}, "name", "it needs a name", 422),
+        ({"name": "a/b"}, "name", "no slash", 422),
+        ({"name": "there"}, "name", "there is a lane &#39;there&#39; already", 409),
+        ({"max_running": "many"}, "max_running", "it is no integer", 422),
+        ({"max_running": "-1"}, "max_running", "greater than or equal to 0", 422),
+        ({"rate": "often"}, "rate", "is no rate", 422),
+        ({"rate_key": "task"}, "rate_key", "no rate", 422),
+        ({"rate": "1/s", "rate_key": "tusk"}, "rate_key", "tusk", 422),
+        ({"policy": "resource"}, "policy", "is not registered", 422),
+        ({"policy": "resources", "options": "{"}, "options", "it is no JSON", 422),
+        ({"policy": "resources", "options": "[1]"}, "options", "dictionary", 422),
+        ({"options": '{"gpu": 1}'}, "options", "no policy", 422),
+        ({"policy": "resources", "options": '{"gpu": NaN}'}, "options", "JSON", 422),
+    ],
+)
+def test_what_is_wrong_is_said_beside_its_field(
+    page: Any, sql: Sql, written: dict[str, str], field: str, said: str, status: int
+) -> None:
+    lane(sql, "there", 1)
+    text = html(page.post(NEW, data={"name": "gpu"} | written), status)
+    wrong = text.partition(f'id="e-{field}">')[2].partition("</p>")[0]
+    assert said in wrong, words_of(text)[:1500]
+    for name, value in written.items():
+        if name != "options":
+            assert f'name="{name}" value="{value}"' in text
+    assert sql("SELECT name, max_running FROM pgbeat.lanes") == [("there", 1)]
+    assert noted(sql) == []
+
+
+# -- changed
+
+
+def test_limits_are_changed(page: Any, sql: Sql, waiting: Any) -> None:
+    """Who may go by the new ones does at once."""
+    done(page.put("/lanes/gpu", json={"max_running": 0}), 201)
+    jobs = [waiting(number) for number in (1, 2, 3)]
+    form = html(page.get(GPU))
+    assert 'name="max_running" value="0"' in form
+    before = BEFORE.replace('"1"', '"0"')
+    data = {"do": "edit", "before": before, "max_running": "2", "rate": "100/15 minutes"}
+    said = words_of(after(page, page.post(GPU, data=data)))
+    assert "Lane &#39;gpu&#39; was changed." in said
+    assert "2 slots, 100/15 min" in said
+    assert saved(sql)[:3] == (2, 100, 900)
+    assert line(sql) == ["t3"]
+    assert noted(sql)[1:] == [("update", "user:root", "page")]
+    assert jobs[0][:8] in words_of(html(page.get(GPU)))
+    # The rate that the form shows is one that it takes.
+    assert 'name="rate" value="100/15 min"' in html(page.get(GPU))
+    before = before.replace('"rate": ""', '"rate": "100/15 min"')
+    answer = page.post(GPU, data=data | {"before": before, "rate": ""})
+    assert "was changed" in words_of(after(page, answer))
+    assert saved(sql)[:3] == (2, None, None)
+
+
+def test_what_others_changed_meanwhile_stays(page: Any, sql: Sql) -> None:
+    done(page.put("/lanes/gpu", json={"max_running": 1, "rate": "5/second"}), 201)
+    data = {"do": "edit", "before": BEFORE, "max_running": "3"}
+    after(page, page.post(GPU, data=data))
+    assert saved(sql)[:3] == (3, 5, 1)
+    said = after(page, page.post(GPU, data={"do": "edit", "before": BEFORE, "max_running": "1"}))
+    assert "Nothing was changed." in said
+
+
+def test_a_wrong_change_changes_nothing(page: Any, sql: Sql) -> None:
+    lane(sql, "gpu", 1)
+    data = {"do": "edit", "before": BEFORE, "max_running": "2", "rate": "often"}
+    text = html(page.post(GPU, data=data), 422)
+    assert "is no rate" in text.partition('id="e-rate">')[2].partition("</p>")[0]
+    assert 'name="max_running" value="2"' in text
+    assert '<details class="edit" id="edit" open>' in text
+    assert saved(sql)[:2] == (1, None)
+    html(page.post(GPU, data={"do": "edit", "before": "{", "max_running": "2"}), 422)
+    # One that was deleted meanwhile isn't made again.
+    sql("DELETE FROM pgbeat.lanes")
+    html(page.post(GPU, data={"do": "edit", "before": BEFORE, "max_running": "2"}), 404)
+    assert sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
+    assert noted(sql) == []
+
+
+# -- its line
+
+
+def test_a_line_is_reordered(page: Any, sql: Sql, waiting: Any) -> None:
+    done(page.put("/lanes/gpu", json={"max_running": 0}), 201)
+    jobs = [waiting(number) for number in range(1, 5)]
+    assert "of user:alice" in words_of(html(page.get(GPU)))
+
+    def move(verb: str, number: int, **beside: str) -> str:
+        answer = page.post(GPU, data={"do": verb, "job": jobs[number - 1]} | beside)
+        assert answer.headers["location"] == f"{GPU}#job-{jobs[number - 1]}"
+        return words_of(after(page, answer))
+
+    assert "is number 1 of the line" in move("first", 4)
+    assert line(sql) == ["t4", "t1", "t2", "t3"]
+    assert "is number 2 of the line" in move("up", 2, ahead=jobs[0])
+    assert line(sql) == ["t4", "t2", "t1", "t3"]
+    move("down", 4, behind=jobs[1])
+    assert line(sql) == ["t2", "t4", "t1", "t3"]
+    move("last", 2)
+    assert line(sql) == ["t4", "t1", "t3", "t2"]
+    assert noted(sql)[1:] == 4 * [("move", "user:root", "page")]
+
+
+def test_buttons_of_a_line_are_named_and_off_at_its_ends(page: Any, sql: Sql, waiting: Any) -> None:
+    done(page.put("/lanes/gpu", json={"max_running": 0}), 201)
+    first, last = waiting(1), waiting(2)
+    text = html(page.get(GPU))
+    for job_id, off in ((first, ("first", "up")), (last, ("down", "last"))):
+        part = text.partition(f'id="job-{job_id}"')[2].partition("</li>")[0]
+        for verb in ("first", "up", "down", "last"):
+            button = part.partition(f'value="{verb}"')[2].partition("</button>")[0]
+            assert f' {job_id[:8]}"' in button
+            assert ("disabled" in button) == (verb in off)
+
+
+def test_moving_past_one_of_another_priority_takes_that_on(
+    page: Any, sql: Sql, waiting: Any
+) -> None:
+    done(page.put("/lanes/gpu", json={"max_running": 0}), 201)
+    ahead, job_id = waiting(1, priority=5), waiting(2)
+    after(page, page.post(GPU, data={"do": "up", "job": job_id, "ahead": ahead}))
+    assert line(sql) == ["t2", "t1"]
+    assert sql("SELECT priority FROM pgbeat.jobs WHERE task = 't2'") == [(5,)]
+
+
+@pytest.mark.parametrize(
+    ("data", "status", "said"),
+    [
+        ({"do": "up"}, 404, "is no job"),
+        ({"do": "up", "job": "{job}"}, 404, "is no job"),
+        ({"do": "up", "job": "{job}", "ahead": "{job}"}, 422, "itself"),
+        ({"do": "up", "job": "{job}", "ahead": "{gone}"}, 422, "doesn&#39;t wait in lane"),
+        ({"do": "first", "job": "{gone}"}, 409, "can&#39;t be moved"),
+        ({"do": "first", "job": "x; DROP"}, 404, "is no job"),
+        ({"do": "dance"}, 422, "nothing that can be done"),
+        ({"do": "release"}, 404, "is no direct execution"),
+        ({"do": "release", "direct": "direct/99"}, 404, "no direct execution 99"),
+        ({"do": "release", "direct": "direct/99999999999"}, 404, "is no direct execution"),
+    ],
+)
+def test_what_can_not_be_done_is_said(
+    page: Any, sql: Sql, waiting: Any, data: dict[str, str], status: int, said: str
+) -> None:
+    done(page.put("/lanes/gpu", json={"max_running": 0}), 201)
+    job_id, gone = waiting(1), insert(sql, state="completed", lane="gpu")
+    data = {key: value.format(job=job_id, gone=gone) for key, value in data.items()}
+    assert said in html(page.post(GPU, data=data), status)
+    assert line(sql) == ["t1"]
+    assert [verb for verb, *_ in noted(sql)] == ["create"]
+
+
+def test_a_long_line_is_shown_in_part(page: Any, sql: Sql, waiting: Any) -> None:
+    done(page.put("/lanes/gpu", json={"max_running": 0}), 201)
+    for number in range(1, 53):
+        job_id = waiting(number)
+    text = html(page.get(GPU))
+    assert text.count('class="moves"') == 50
+    assert "The first 50;" in text
+    # The last one shown can go down: behind the next, which isn't shown.
+    assert text.count('value="down"') == 50
+    assert text.count('name="behind"') == 50
+    assert job_id not in text
+
+
+# -- reservations
+
+
+@contextmanager
+def reserved(app: Celery, web: Web) -> Iterator[list[BaseException]]:
+    """A direct execution that waits for a slot; how it ended."""
+    ends: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            direct.run_direct("jobs.add", [1], lane="gpu", timeout=60, app=app,
+                              settings=web.settings, created_by="user:alice")  # fmt: skip
+        except BaseException as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield ends
+    finally:
+        thread.join(60)
+
+
+def test_a_reservation_is_shown_and_released(app: Celery, web: Web, page: Any, sql: Sql) -> None:
+    done(page.put("/lanes/gpu", json={"max_running": 0}), 201)
+    with reserved(app, web) as ends:
+        [(number,)] = until(lambda: sql("SELECT id FROM pgbeat.reservations"))
+        said = words_of(html(page.get(GPU)))
+        assert f"direct/{number} jobs.add reserved the next slot, by user:alice" in said
+        answer = page.post(GPU, data={"do": "release", "direct": f"direct/{number}"})
+        assert f"Direct execution {number} released" in words_of(after(page, answer))
+        until(lambda: ends)
+    assert isinstance(ends[0], NoSlot)
+    assert "was deleted by somebody" in str(ends[0])
+    assert sql("SELECT verb, kind, subject, actor, before->>'task' FROM pgbeat.audit"
+               " WHERE kind = 'direct'") == [
+        ("release", "direct", str(number), "user:root", "jobs.add")
+    ]  # fmt: skip
+
+
+def test_one_that_has_its_slot_is_not_released(web: Web, page: Any, sql: Sql) -> None:
+    lane(sql, "gpu", 1)
+    [(number, _)] = sql(
+        """WITH made AS (
+               INSERT INTO pgbeat.reservations (lane, task, created_by, started_at)
+               VALUES ('gpu', 'jobs.add', 'user:alice', now()) RETURNING id)
+           SELECT id, pg_advisory_lock(1885823609, id) FROM made"""
+    )
+    assert f"direct/{number} running jobs.add user:alice" in words_of(html(page.get(GPU)))
+    path = f"/lanes/gpu/reservations/{number}"
+    assert "its slot is free when its task" in problem(web.admin.delete(path), 409)
+    assert web.user.delete(path).status_code == 403
+    assert web.admin.delete("/lanes/cpu/reservations/1").status_code == 404
+    assert web.admin.delete("/lanes/gpu/reservations/0").status_code == 422
+    data = {"do": "release", "direct": f"direct/{number}"}
+    assert "is running and can&#39;t be released" in html(page.post(GPU, data=data), 409)
+    assert sql("SELECT count(*) FROM pgbeat.reservations") == [(1,)]
+    # One whose process is dead is gone.
+    sql("SELECT pg_advisory_unlock_all()")
+    assert "it is over" in problem(web.admin.delete(path), 404)
+
+
+# -- deleted
+
+
+def test_a_lane_is_deleted(page: Any, sql: Sql, waiting: Any) -> None:
+    """One that is in use only where that is wanted; who waits in it goes."""
+    done(page.put("/lanes/gpu", json={"max_running": 0}), 201)
+    waiting(1)
+    text = html(page.post(GPU, data={"do": "delete"}), 422)
+    assert "is in use: 1 job to come" in text
+    assert sql("SELECT count(*) FROM pgbeat.lanes") == [(1,)]
+    answer = page.post(GPU, data={"do": "delete", "force": "yes"})
+    assert answer.headers["location"] == "/console/lanes"
+    assert "Lane &#39;gpu&#39; deleted." in words_of(after(page, answer))
+    assert sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
+    assert line(sql) == []
+    assert [verb for verb, *_ in noted(sql)] == ["create", "delete"]
+    html(page.post(GPU, data={"do": "delete"}), 404)
+
+
+@pytest.mark.parametrize("path", [NEW, GPU])
+def test_they_are_for_administrators_on_their_own_pages(web: Web, sql: Sql, path: str) -> None:
+    lane(sql, "gpu", 1)
+    data = {"do": "pause", "name": "x"}
+    assert web.browser(web.token("alice")).post(path, data=data).status_code == 403
+    assert web.nobody.post(path, data=data).status_code == 303
+    elsewhere = web.browser(web.token("root", "admin"), **{"Sec-Fetch-Site": "cross-site"})
+    assert elsewhere.post(path, data=data).status_code == 403
+    assert sql("SELECT name, paused_at FROM pgbeat.lanes") == [("gpu", None)]
+
+
+def test_what_others_write_is_text(page: Any, sql: Sql) -> None:
+    name = EVIL.replace("/", "")
+    answer = page.post(NEW, data={"name": name, "rate": EVIL})
+    assert "<script>alert" not in html(answer, 422)
+    insert(sql, lane="gpu", task=EVIL[:100], created_by=EVIL)
+    lane(sql, "gpu", 0)
+    assert "<script>alert" not in html(page.get(GPU))

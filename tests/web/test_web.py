@@ -1,0 +1,458 @@
+"""The web side as a whole: answers, guards, health, OpenAPI, and `pgbeat web` as a process."""
+
+import contextlib
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from celery import Celery
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from pgbeat.config import Settings
+from pgbeat.scheduler import Scheduler
+from pgbeat.web import create_app
+from tests.support.command_line import refused, run, run_with
+from tests.conftest import broker_url
+from tests.support.processes import Process, Processes, until
+from tests.support.web import Web, done, make_token, opened, problem
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+Beat = Callable[..., Scheduler]
+
+PATH = "/admin/scheduled-jobs"
+SCHEDULE = {"name": "s", "task": "tests.add", "cron": "0 * * * *"}
+
+
+# -- answers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/nowhere", PATH, "/docs", "/login"])
+def test_every_answer_is_guarded(web: Web, path: str) -> None:
+    headers = web.nobody.get(path).headers
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["cache-control"] == "no-store"
+    policy = headers["content-security-policy"]
+    assert "default-src 'self'" in policy
+    assert "unsafe" not in policy
+
+
+def test_an_answer_to_a_mistake_of_ours_is_guarded(app: Celery, database: str) -> None:
+    broken = create_app(app, Settings.load({"pgbeat_url": database}, environ={}), demo=True)
+
+    @broken.get("/broken")
+    def fail() -> None:
+        raise ZeroDivisionError("a secret")
+
+    with TestClient(broken, raise_server_exceptions=False) as client:
+        answer = client.get("/broken")
+    assert problem(answer, 500) == "that went wrong; the log says why"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+
+
+def test_nothing_is_told_of_what_is_not_there(web: Web) -> None:
+    assert "there is nothing at this path" in problem(web.admin.get("/nowhere"), 404)
+    answer = web.admin.put(PATH, json={})
+    assert "PUT is not what this path takes" in problem(answer, 405)
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        (PATH, "HEAD, GET, POST"),
+        (f"{PATH}/s", "HEAD, GET, PATCH, DELETE"),
+        (f"{PATH}/s/pause", "POST"),
+        ("/console/queues", "HEAD, GET, POST"),
+        ("/static/console.css", "HEAD, GET"),
+    ],
+)
+def test_what_a_path_takes_is_said(web: Web, path: str, methods: str) -> None:
+    for method in ("PUT", "OPTIONS"):
+        answer = web.admin.request(method, path)
+        assert problem(answer, 405) == (f"{method} is not what this path takes; it takes {methods}")
+        assert answer.headers["allow"] == methods
+
+
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/jobs", "/jobs/events", "/nowhere", "/login", "/static/console.css"]
+)
+def test_head_is_get_without_the_body(web: Web, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pgbeat.web.api import events
+
+    monkeypatch.setattr(events, "LONGEST", 0.1)
+    asked, wanted = web.admin.head(path), web.admin.get(path)
+    assert (asked.status_code, asked.headers) == (wanted.status_code, wanted.headers)
+    assert asked.content == b""
+
+
+@pytest.mark.parametrize("path", ["/nowhere", f"{PATH}/s/pause", f"{PATH}/"])
+def test_what_is_asked_gets_into_no_header(web: Web, path: str) -> None:
+    for text in ("%0d%0aX-Evil:%201", "%0aSet-Cookie:%20a=b", "%3Cscript%3E"):
+        for answer in (web.admin.post(f"{path}{text}"), web.admin.get(f"{path}?after={text}")):
+            assert "x-evil" not in answer.headers
+            assert "set-cookie" not in answer.headers
+            assert "<script" not in str(answer.headers)
+            assert "html" not in answer.headers.get("content-type", "")
+
+
+def test_a_body_of_a_megabyte_is_too_large(web: Web, sql: Sql) -> None:
+    admin = web.admin
+    large = {**SCHEDULE, "kwargs": {"x": "y" * 1_000_000}}
+    assert problem(admin.post(PATH, json=large), 413) == "the request has more than 1 MB"
+
+    def pieces() -> Iterator[bytes]:  # sent without a length
+        yield b'{"name": "'
+        for _ in range(20):
+            yield b"x" * 100_000
+
+    kind = {"Content-Type": "application/json"}
+    assert problem(admin.post(PATH, content=pieces(), headers=kind), 413)
+    assert sql("SELECT 1 FROM pgbeat.schedules") == []
+    nearly = {
+        **SCHEDULE,
+        "kwargs": {"x": 1, "y": 2},
+        "condition_sql": f"SELECT 1 --{'x' * 900_000}",
+    }
+    done(admin.post(PATH, json=nearly), 201)
+
+
+def test_what_is_asked_of_a_database_that_is_away(app: Celery) -> None:
+    app.conf.pgbeat_url = "postgresql://127.0.0.1:1/none?connect_timeout=1"
+    with opened(app) as web:
+        asker = web.client("pgbeat_00000000_" + "x" * 43)
+        assert problem(asker.get(PATH), 503) == "the database can't be had just now"
+        assert done(asker.get("/healthz")) == {"status": "ok"}
+        ready = asker.get("/readyz")
+        assert problem(ready, 503) == "the database can't be had"
+        assert ready.json()["reasons"] == ["the database can't be had"]
+
+
+def test_a_schema_that_is_missing_says_what_to_do(app: Celery, empty_database: str) -> None:
+    app.conf.update(broker_url=broker_url(empty_database), pgbeat_url=None)
+    with opened(app) as web:
+        asker = web.client("pgbeat_00000000_" + "x" * 43)
+        assert "run `pgbeat migrate`" in problem(asker.get(PATH), 503)
+        assert "run `pgbeat migrate`" in problem(asker.get("/readyz"), 503)
+
+
+def test_no_credentials_in_what_goes_wrong(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
+    app.conf.pgbeat_url = "postgresql://u:s3cret@127.0.0.1:1/none?connect_timeout=1"
+    with opened(app) as web:
+        answers = [web.client("pgbeat_00000000_" + "x" * 43).get(PATH), web.nobody.get("/readyz")]
+    said = caplog.text + "".join(answer.text for answer in answers)
+    assert "can't be had" in said
+    assert "s3cret" not in said
+
+
+def test_a_session_that_was_cut_is_made_anew(web: Web, sql: Sql) -> None:
+    admin = web.admin
+    done(admin.get(PATH))
+    ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s"
+    assert sql(ended, "pgbeat web")
+    done(admin.get(PATH))
+
+
+# -- health, beats, figures -----------------------------------------------------------------------
+
+
+def test_it_is_ready_while_a_beat_leads(web: Web, beat: Beat) -> None:
+    nobody = web.nobody
+    assert "no beat leads" in problem(nobody.get("/readyz"), 503)
+    scheduler = beat()
+    scheduler.run_due()
+    assert done(nobody.get("/readyz")) == {"status": "ready"}
+    scheduler.close()
+    until(lambda: nobody.get("/readyz").status_code == 503)
+
+
+def test_a_wedged_beat_is_not_ready(web: Web, beat: Beat, sql: Sql) -> None:
+    done(web.admin.post(PATH, json=SCHEDULE), 201)
+    beat().run_due()
+    sql("UPDATE pgbeat.schedules SET next_run = now() - interval '30 s'")
+    assert done(web.nobody.get("/readyz")) == {"status": "ready"}
+    sql("UPDATE pgbeat.schedules SET next_run = now() - interval '1 hour'")
+    answer = web.nobody.get("/readyz")
+    assert "1 schedule is due for 3600 s" in problem(answer, 503)
+    found = done(web.admin.get("/scheduler/status"))
+    assert (found["due"], found["troubles"]) == (1, answer.json()["reasons"])
+    assert 3600 <= found["lag"] < 3700
+
+
+def test_a_lock_that_somebody_else_holds_is_not_ready(web: Web, database: str) -> None:
+    with psycopg.connect(database, application_name="psql") as other:
+        other.execute("SELECT pg_advisory_lock(1050)")
+        assert "which is no beat" in problem(web.nobody.get("/readyz"), 503)
+
+
+def test_the_leader_and_the_standbys(web: Web, beat: Beat, processes: Processes) -> None:
+    import os
+
+    leader = beat()
+    leader.run_due()
+    standby = processes.beat()
+    admin = web.admin
+
+    def has_standby() -> Any:
+        leader.run_due()  # who is silent for long, while the other starts, leads no more
+        found = done(admin.get("/scheduler/status"))
+        return found if found["standbys"] else None
+
+    found = until(has_standby)
+    assert (found["leader"]["host"], found["leader"]["process"]) == (
+        socket.gethostname(),
+        os.getpid(),
+    )
+    assert found["standbys"][0]["process"] == standby.pid
+    assert datetime.fromisoformat(found["leader"]["checked_at"]) <= datetime.now(UTC)
+    assert (found["due"], found["lag"], found["troubles"]) == (0, 0, [])
+
+
+def test_figures_of_all_jobs(web: Web, sql: Sql) -> None:
+    admin = web.admin
+    done(admin.post(PATH, json=SCHEDULE), 201)
+    for _ in range(4):
+        done(admin.post(f"{PATH}/s/trigger"))
+    sql("UPDATE pgbeat.jobs SET state = 'running', started_at = now()")
+    ids = [each[0] for each in sql("SELECT id FROM pgbeat.jobs")]
+    for number, job_id in enumerate(ids):
+        state = "failed" if number == 0 else "completed"
+        sql("UPDATE pgbeat.jobs SET state = %s, finished_at = now() WHERE id = %s", state, job_id)
+        sql(
+            """INSERT INTO pgbeat.executions
+                      (id, job_id, number, state, worker, started_at, finished_at, duration_ms)
+               VALUES (gen_random_uuid(), %s, 1, %s, 'w', now(), now(), 1500)""",
+            job_id, state,
+        )  # fmt: skip
+    sql("""INSERT INTO pgbeat.counters VALUES ('stale_claims_released', 5)
+           ON CONFLICT (name) DO UPDATE SET value = 5""")
+    found = done(web.user.get("/scheduler/metrics"))
+    assert found["jobs"].items() >= {"completed": 3, "failed": 1, "running": 0}.items()
+    assert found["executions"] == {
+        "total": 4, "average_duration_ms": 1500, "success_rate": 0.75, "is_whole": True,
+    }  # fmt: skip
+    assert found["stale_locks_cleared"] == 5
+    assert found["last_check_at"] is None
+    moment = datetime.fromisoformat(found["last_metrics_update"])
+    assert datetime.now(UTC) - moment < timedelta(minutes=1)
+
+
+# -- mounted --------------------------------------------------------------------------------------
+
+
+def test_it_can_be_mounted_into_another_app(app: Celery, database: str) -> None:
+    outer = FastAPI()
+    inner = create_app(app)
+    outer.mount("/ops/pgbeat", inner)
+    token = make_token(database, "root", "admin")
+    with TestClient(outer, base_url="http://team.test", follow_redirects=False) as client:
+        client.headers["Authorization"] = f"Bearer {token}"
+        done(client.get(f"/ops/pgbeat{PATH}"))
+        assert problem(client.get(f"/ops/pgbeat{PATH}/x"), 404)
+        document = done(client.get("/ops/pgbeat/openapi.json"))
+        assert document["servers"] == [{"url": "/ops/pgbeat"}]
+        assert PATH in document["paths"]
+        assert 'href="/ops/pgbeat/openapi.json"' in client.get("/ops/pgbeat/docs").text
+        answer = client.post("/ops/pgbeat/login", data={"token": token, "next": "/jobs"})
+        assert answer.headers["location"] == "/ops/pgbeat/jobs"
+        assert "path=/ops/pgbeat;" in answer.headers["set-cookie"].lower()
+    inner.state.pgbeat.dispose()
+
+
+# -- OpenAPI --------------------------------------------------------------------------------------
+
+
+def operations(web: Web) -> list[tuple[str, str, dict[str, Any]]]:
+    """Each endpoint as it is documented: method, path, and what is said of it."""
+    paths = done(web.nobody.get("/openapi.json"))["paths"]
+    return [(method, path, each) for path in paths for method, each in paths[path].items()]
+
+
+def test_every_endpoint_is_documented(web: Web) -> None:
+    found = operations(web)
+    ids = [each["operationId"] for _, _, each in found]
+    assert len(set(ids)) == len(ids)
+    known = {tag["name"] for tag in done(web.nobody.get("/openapi.json"))["tags"]}
+    for method, path, each in found:
+        where = f"{method} {path}"
+        assert each["summary"], where
+        assert each["description"], where
+        assert set(each["tags"]) <= known, where
+        assert len(each["tags"]) == 1, where
+
+
+#: What needs no token.
+OPEN = {"/healthz", "/readyz"}
+
+
+def test_every_endpoint_asks_who_it_is(web: Web) -> None:
+    nobody = web.nobody
+    for method, path, each in operations(web):
+        if path in OPEN:
+            assert "security" not in each
+            continue
+        [bearer, cookie] = each["security"]
+        assert (bearer.keys(), cookie.keys()) == ({"bearer"}, {"cookie"}), path
+        # Those for administrators say so.
+        assert bearer["bearer"] == cookie["cookie"]
+        assert bearer["bearer"] in ([], ["admin"])
+        problem(nobody.request(method, path.replace("{", "").replace("}", "")), 401)
+
+
+def test_errors_are_documented_as_problems(web: Web) -> None:
+    for _, path, each in operations(web):
+        errors = {status: said for status, said in each["responses"].items() if status >= "400"}
+        assert ("401" in errors) is (path not in OPEN)
+        for said in errors.values():
+            assert list(said["content"]) == ["application/problem+json"], path
+    document = done(web.nobody.get("/openapi.json"))
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+    assert not [name for name in document["components"]["schemas"] if "__" in name]
+
+
+def test_examples_are_good_requests(web: Web) -> None:
+    """Those of schedules, as they stand, but for the task and what else has to be there."""
+    schemas = done(web.nobody.get("/openapi.json"))["components"]["schemas"]
+    [example] = schemas["NewSchedule"]["examples"]
+    admin = web.admin
+    answer = admin.post(PATH, json={**example, "task": "tests.add", "kwargs": {}})
+    made = done(answer, 201)
+    [change] = schemas["ScheduleChanges"]["examples"]
+    done(admin.patch(f"{PATH}/{made['name']}", json=change))
+
+
+# -- the process ----------------------------------------------------------------------------------
+
+
+def served(process: Process) -> str:
+    """Where it is."""
+    process.says("Ctrl-C ends it.")
+    return process.output.partition("pgbeat is at ")[2].split()[0]
+
+
+def get(url: str) -> Any:
+    """The JSON at an address."""
+    answer = httpx.get(url, timeout=30)
+    assert answer.status_code == 200
+    return answer.json()
+
+
+def web_process(processes: Processes, *arguments: str) -> Process:
+    """`celery -A tests.support.apps.basic pgbeat web` on a free port."""
+    return processes.celery("pgbeat", "web", "--port", "0", *arguments)
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
+def test_it_serves_until_it_is_told_to_end(processes: Processes, number: signal.Signals) -> None:
+    process = web_process(processes)
+    link = served(process)
+    assert get(f"{link}healthz") == {"status": "ok"}
+    assert "there is no token, and nobody can come in" in process.output
+    token = make_token(processes.database, "root", "admin")
+    headers = {"Authorization": f"Bearer {token}"}
+    answer = httpx.get(f"{link}admin/scheduled-jobs", headers=headers, timeout=30)
+    assert answer.json() == {"schedules": [], "next": None}
+    assert "server" not in answer.headers
+    process.send_signal(number)
+    assert process.wait(20) == 0
+    assert process.output.endswith("Stopped.\n")
+    assert "Traceback" not in process.output
+
+
+@pytest.mark.slow
+def test_several_processes_share_the_port(processes: Processes) -> None:
+    process = web_process(processes, "--workers", "2", "--demo")
+    link = served(process)
+    until(lambda: _answers(link))
+    assert httpx.get(f"{link}scheduler/status", timeout=30).status_code == 200
+    [one, two] = _children(process.pid)
+    import os
+
+    os.kill(one, signal.SIGKILL)
+    until(lambda: len(_children(process.pid)) == 2 and one not in _children(process.pid))
+    until(lambda: _answers(link))
+    process.terminate()
+    assert process.wait(20) == 0
+    assert two not in _children(process.pid)
+    assert "ended by itself (-9); another takes its place" in process.output
+
+
+def _answers(link: str) -> bool:
+    with contextlib.suppress(OSError, httpx.HTTPError):
+        return httpx.get(f"{link}healthz").status_code == 200
+    return False
+
+
+def _children(process: int) -> list[int]:
+    import psutil
+
+    try:
+        return [each.pid for each in psutil.Process(process).children()]
+    except psutil.NoSuchProcess:
+        return []
+
+
+@pytest.mark.slow
+def test_it_is_a_command_of_its_own_too(processes: Processes) -> None:
+    process = processes.run(
+        sys.executable, "-c", "from pgbeat.cli import main; main()", "-A", "tests.support.apps.basic", "web",
+        "--port", "0", "--root-path", "/pgbeat/",
+    )  # fmt: skip
+    link = served(process)
+    assert link.endswith("/pgbeat/")
+    document = get(f"{link.removesuffix('/pgbeat/')}/openapi.json")
+    assert document["servers"] == [{"url": "/pgbeat"}]
+
+
+def test_a_port_that_is_taken(app: Celery) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        said = refused(run_with(app, "web", "--port", port), 1)
+    assert said == (
+        f"can't listen on 127.0.0.1 port {port}: Address already in use; another --port or "
+        "--host may do"
+    )
+
+
+def test_an_address_that_is_none(app: Celery) -> None:
+    said = refused(run_with(app, "web", "--host", "nowhere.invalid"), 1)
+    assert said.startswith("can't listen on nowhere.invalid port 8080: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refusal"),
+    [
+        (["--demo", "--host", "0.0.0.0"], "--demo lets in whoever comes: not on 0.0.0.0"),  # noqa: S104
+        (["--root-path", "pgbeat"], "'pgbeat' is no path"),
+        (["--root-path", "//evil.test"], "is no path"),
+    ],
+)
+def test_what_would_be_unsafe_is_refused(app: Celery, arguments: list[str], refusal: str) -> None:
+    assert refusal in refused(run_with(app, "web", *arguments))
+
+
+def test_it_needs_the_app(database: str) -> None:
+    assert "give it with -A APP" in refused(run(database, "web"))
+
+
+def test_settings_that_are_wrong_are_told_at_once(app: Celery) -> None:
+    app.conf.pgbeat_web_jwt_key = "short"
+    said = run_with(app, "web", "--port", "0")
+    assert said.exit_code == 2
+    assert "a secret of at least 32 bytes" in said.stderr
+
+
+def test_metrics(web: Web) -> None:
+    response = web.user.get("/metrics")
+    assert response.status_code == 200
+    assert response.headers["content-type"].startswith("text/plain")
+    assert "\npgbeat_" in response.text
