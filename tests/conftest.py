@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from celery import Celery
-from sqlalchemy.engine import URL
 
-from pgbeat.config import postgres_url
 from pgbeat.scheduler import Scheduler
 from pgbeat.testing.databases import Server, in_database
 from tests.support.broker_sessions import Sessions, sessions
 from tests.support.child_process import Child
 from tests.support.kombu_connections import Connect, connections
 from tests.support.processes import Processes
+from tests.support.urls import broker_url
 
 if TYPE_CHECKING:
     from tests.support.web import Web
@@ -41,11 +40,6 @@ def own_server() -> Iterator[Server]:
     own = Server()
     yield own
     own.remove()
-
-
-def _url(dsn: str) -> URL:
-    url = postgres_url(dsn)
-    return url if url.password else url._replace(password=None)
 
 
 @pytest.fixture
@@ -96,16 +90,6 @@ def app(database: str) -> Iterator[Celery]:
     app.close()
 
 
-def broker_url(dsn: str) -> str:
-    """The DSN as kombu's SQLAlchemy transport wants it."""
-    return f"sqla+{sqlalchemy_url(dsn)}"
-
-
-def sqlalchemy_url(dsn: str) -> str:
-    """The DSN with SQLAlchemy's name of the driver."""
-    return _url(dsn).render_as_string(hide_password=False)
-
-
 @pytest.fixture
 def web(app: Celery) -> Iterator["Web"]:
     """The web side of the app (`tests.support.web`)."""
@@ -132,7 +116,7 @@ def beat(app: Celery) -> Iterator[Callable[..., Scheduler]]:
 
 @pytest.fixture
 def processes(database: str, tmp_path: Path) -> Iterator[Processes]:
-    """Starts Celery commands for `tests.support.apps.basic`, on the test's database; none survives the test."""
+    """Starts Celery commands for the basic app, on the test's database; none survives the test."""
     running = Processes(database, tmp_path)
     yield running
     running.stop_all()

@@ -15,6 +15,8 @@ from pgbeat import migrate
 from tests.support import versions as releases
 from tests.support.recorded_workers import Crew
 from tests.support.processes import ROOT, Process, until
+from tests.support.recorded_workers import Crew
+from tests.support.versions import copy_migrations, next_version, version_of
 
 #: What a later version may add.
 ADDED = [
@@ -36,7 +38,7 @@ class Versions(Crew):
         folder.mkdir()
         here = self.folder / f"{name}-app"
         here.mkdir()
-        shutil.copy(ROOT / "tests" / "skew_app.py", here)
+        shutil.copy(ROOT / "tests/support/apps/any_version.py", here)
         return folder
 
     def run_in(self, version: Path, *command: str) -> Process:
@@ -52,14 +54,14 @@ class Versions(Crew):
         """Starts a worker of that version."""
         name = f"w{len(self.started)}@tests"
         return self.run_in(
-            version, "-m", "celery", "-A", "skew_app", "worker", "-l", "INFO", "-n", name,
+            version, "-m", "celery", "-A", "any_version", "worker", "-l", "INFO", "-n", name,
             "-P", "prefork", "-c", "2", "--without-mingle",
         )  # fmt: skip
 
     def beat_of(self, version: Path) -> Process:
         """Starts a beat of that version."""
         return self.run_in(
-            version, "-m", "celery", "-A", "skew_app", "beat", "-S", "pgbeat.Scheduler",
+            version, "-m", "celery", "-A", "any_version", "beat", "-S", "pgbeat.Scheduler",
             "-l", "INFO",
         )  # fmt: skip
 
@@ -125,7 +127,7 @@ def test_the_version_before_goes_on_when_the_schema_is_upgraded(versions: Versio
 @pytest.mark.slow
 def test_the_next_version_runs_before_the_schema_is_upgraded(versions: Versions) -> None:
     after = versions.version("next")
-    newer = releases.next_version(after, *ADDED)
+    newer = next_version(after, *ADDED)
     assert versions.schema() == migrate.newest() < newer
     versions.worker_of(after).says(" ready.", 60)
     decides(versions, versions.beat_of(after))

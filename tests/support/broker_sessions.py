@@ -1,4 +1,4 @@
-"""What tests of the broker share: sessions on its tables, messages, claims, plans."""
+"""Opens sessions on the broker's tables: puts messages, claims them, explains statements."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

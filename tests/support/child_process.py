@@ -1,4 +1,4 @@
-"""Another process with kombu in it, which does what a test tells it, line by line."""
+"""Runs another process with kombu in it, which does what a test says, line by line."""
 
 import atexit
 import json
@@ -13,6 +13,9 @@ from typing import Any, ClassVar
 from kombu.transport.sqlalchemy import Channel as Stock
 
 from tests.support.processes import ROOT
+
+#: What a test's lines can name.
+_NAMES = "from tests.support.kombu_connections import *\nimport time, signal, os, threading"
 
 
 class Child:
@@ -102,7 +105,7 @@ def main() -> None:
         while Stock._engines:
             Stock._engines.popitem()[1][0].dispose()
         names.clear()
-        exec("from tests.support.kombu_connections import *\nimport time, signal, os, threading", names)  # noqa: S102
+        exec(_NAMES, names)  # noqa: S102
         names["forget"] = forget
 
     forget()

@@ -1,4 +1,4 @@
-"""An app on pgbeat's transport, jobs of its tasks, and a session that controls them."""
+"""Makes apps on pgbeat's transport, jobs of their tasks, and sessions that control them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

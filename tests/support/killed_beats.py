@@ -1,7 +1,7 @@
-"""Beats that kill themselves at a chosen step of a tick, one after another.
+"""Runs beats that kill themselves at a chosen step of a tick, one after another.
 
-`python -m tests.support.killed_beats STEP` imports everything once; for each line on its standard input it
-forks a beat, which dies by SIGKILL when its tick reaches the step, and then prints how it ended.
+`python -m tests.support.killed_beats STEP` imports everything once; for each line on its standard
+input it forks a beat, which dies by SIGKILL at the step of its tick, and prints how it ended.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Connections of kombu's to the broker, inboxes, and what tests ask of them."""
+"""Opens kombu's connections to the broker, and collects messages from them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,8 +9,8 @@ import kombu
 from kombu.asynchronous import Hub
 
 import pgbeat as _pgbeat  # the transport's alias
-from tests.support.transport_workers import transport_url
 from tests.support.processes import until
+from tests.support.transport_workers import transport_url
 
 __all__ = ["Connect", "Inbox", "Loop", "_pgbeat", "connections", "kombu", "publish"]
 

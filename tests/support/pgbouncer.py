@@ -1,4 +1,4 @@
-"""PgBouncer in transaction mode, before the test's database."""
+"""Runs PgBouncer in transaction mode in front of the test's database."""
 
 import os
 import shutil

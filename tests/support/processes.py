@@ -1,4 +1,4 @@
-"""Real Celery processes under test, and waiting for what they do."""
+"""Starts real Celery processes, and waits for what they do."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def until(condition: Callable[[], T | None], seconds: float = 60.0, what: str = "") -> T:

@@ -1,4 +1,4 @@
-"""Plans of the statements that are sent all the time, on a database with very many rows.
+"""Explains the statements that are sent all the time, on a database with very many rows.
 
 `python -m tests.support.query_plans benchmarks/plans.md` measures them at a million jobs and writes the page.
 """

@@ -1,4 +1,4 @@
-"""Workers of `tests.support.apps.recorded`, and jobs given to them."""
+"""Starts workers that record executions, and gives them jobs."""
 
 import json
 from pathlib import Path
@@ -13,8 +13,8 @@ from pgbeat.config import Settings, postgres_url
 from pgbeat.executions import Execution
 from pgbeat.jobs import Job, NewJob
 from pgbeat.publisher import publisher
-from tests.support.transport_workers import transport_url
 from tests.support.processes import Process, Processes, until
+from tests.support.transport_workers import transport_url
 
 
 class Seen(NamedTuple):
@@ -40,7 +40,9 @@ class Crew(Processes):
         if "-P" not in arguments:
             arguments = ("-P", "prefork", *arguments)
         env = {"TESTS_SETTINGS": json.dumps(settings or {}), **env}
-        process = self.worker(*arguments, "--without-mingle", app="tests.support.apps.recorded", **env)
+        process = self.worker(
+            *arguments, "--without-mingle", app="tests.support.apps.recorded", **env
+        )
         process.says(" ready.", 60)
         return process
 

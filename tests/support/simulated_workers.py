@@ -1,4 +1,4 @@
-"""A database with workers in it that are nothing but rows."""
+"""Fills a database with workers that are nothing but rows."""
 
 from typing import Any
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""A line to the server that can be cut, of which the server hears, and who is on it does not."""
+"""Forwards connections to the server, and cuts them so that only the server hears of it."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""Workers on pgbeat's transport, an app that sends them tasks, and their journal."""
+"""Starts workers on pgbeat's transport, sends them tasks, and reads their journal."""
 
 import json
 from collections.abc import Sequence

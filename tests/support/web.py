@@ -1,4 +1,4 @@
-"""The web side under test: an app on the test's database, and those who ask it."""
+"""Serves the web side on the test's database to clients with different tokens."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""A real HTTP server that receives webhooks, and checks their signatures by the specification."""
+"""Receives webhooks by a real HTTP server, and checks signatures by the specification."""
 
 import base64
 import hashlib

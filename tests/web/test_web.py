@@ -19,8 +19,8 @@ from pgbeat.config import Settings
 from pgbeat.scheduler import Scheduler
 from pgbeat.web import create_app
 from tests.support.command_line import refused, run, run_with
-from tests.conftest import broker_url
 from tests.support.processes import Process, Processes, until
+from tests.support.urls import broker_url
 from tests.support.web import Web, done, make_token, opened, problem
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -404,8 +404,8 @@ def _children(process: int) -> list[int]:
 @pytest.mark.slow
 def test_it_is_a_command_of_its_own_too(processes: Processes) -> None:
     process = processes.run(
-        sys.executable, "-c", "from pgbeat.cli import main; main()", "-A", "tests.support.apps.basic", "web",
-        "--port", "0", "--root-path", "/pgbeat/",
+        sys.executable, "-c", "from pgbeat.cli import main; main()",
+        "-A", "tests.support.apps.basic", "web", "--port", "0", "--root-path", "/pgbeat/",
     )  # fmt: skip
     link = served(process)
     assert link.endswith("/pgbeat/")

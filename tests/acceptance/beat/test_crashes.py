@@ -14,7 +14,7 @@ from pgbeat import migrate
 from pgbeat.config import postgres_url
 from pgbeat.scheduler import Scheduler
 from pgbeat.testing.databases import Server
-from tests.support import killed_beats as nursery
+from tests.support import killed_beats
 from tests.support.processes import Process, Processes, until
 
 Beat = Callable[..., Scheduler]
@@ -39,7 +39,7 @@ def assert_launched_once(sql: Sql) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", nursery.STEPS)
+@pytest.mark.parametrize("step", killed_beats.STEPS)
 def test_killed_at_each_step(processes: Processes, beat: Beat, sql: Sql, step: str) -> None:
     """Twenty times each: the leader dies by SIGKILL at the step, another beat takes over."""
     sql(
@@ -47,7 +47,7 @@ def test_killed_at_each_step(processes: Processes, beat: Beat, sql: Sql, step: s
         "SELECT 's' || i, 'tests.add', '1 hour', now() + interval '1 hour', "
         "CASE WHEN i % 3 = 0 THEN 'SELECT true' END FROM generate_series(1, 9) i"
     )
-    with nursery.opened(processes.env, step) as kill_one:
+    with killed_beats.opened(processes.env, step) as kill_one:
         for n in range(1, 21):
             sql("UPDATE pgbeat.schedules SET next_run = now()")
             kill_one()
@@ -69,7 +69,7 @@ def test_several_jobs_killed_at_each_step(
         "SELECT 's' || i, 'tests.add', '1 hour', now() + interval '1 hour', 'Three' "
         "FROM generate_series(1, 3) i"
     )
-    with nursery.opened(processes.env, step) as kill_one:
+    with killed_beats.opened(processes.env, step) as kill_one:
         for n in range(1, 6):
             sql("UPDATE pgbeat.schedules SET next_run = now()")
             kill_one()

@@ -11,9 +11,9 @@ from celery import Celery
 from kombu import Connection, Exchange, Queue
 
 from pgbeat.scheduler import Scheduler
-from tests.support import killed_beats as nursery
-from tests.support.transport_workers import Fleet, transport_url
+from tests.support import killed_beats
 from tests.support.processes import Process, until
+from tests.support.transport_workers import Fleet, transport_url
 
 Beat = Callable[..., Scheduler]
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -76,7 +76,7 @@ def launched(sql: Sql) -> list[str]:
     "step",
     [
         step if step == "before commit" else pytest.param(step, marks=pytest.mark.slow)
-        for step in nursery.STEPS
+        for step in killed_beats.STEPS
     ],
 )
 def test_killed_at_each_step(fleet: Fleet, beat: Beat, sql: Sql, step: str) -> None:
@@ -85,7 +85,7 @@ def test_killed_at_each_step(fleet: Fleet, beat: Beat, sql: Sql, step: str) -> N
         options = '{"countdown": 3600}' if n % 2 else "{}"
         schedule(sql, f"s{n}", options, task="tests.add")
     sql("UPDATE pgbeat.schedules SET next_run = now() + interval '1 hour'")
-    with nursery.opened(fleet.env, step) as kill_one:
+    with killed_beats.opened(fleet.env, step) as kill_one:
         for n in range(1, 4):
             sql("UPDATE pgbeat.schedules SET next_run = now()")
             kill_one()

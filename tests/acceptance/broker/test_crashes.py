@@ -18,8 +18,8 @@ from kombu.exceptions import OperationalError
 from pgbeat import migrate
 from pgbeat.config import postgres_url
 from pgbeat.testing.databases import Server
-from tests.support.transport_workers import Entry, Fleet
 from tests.support.processes import Process, until
+from tests.support.transport_workers import Entry, Fleet
 
 #: Seconds from a consumer's death in which its claims must go back: two, and what a machine that
 #: does several things at once needs.

@@ -12,8 +12,8 @@ import pytest
 from celery import chain, chord, group
 from kombu import Queue
 
-from tests.support.transport_workers import OF_CELERY, POOLS, Entry, Fleet, backend_url
 from tests.support.processes import Process, until
+from tests.support.transport_workers import OF_CELERY, POOLS, Entry, Fleet, backend_url
 
 
 @pytest.fixture

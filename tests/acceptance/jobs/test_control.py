@@ -11,9 +11,9 @@ from pgbeat import control, executions, jobs
 from pgbeat.errors import InvalidTransition
 from pgbeat.jobs import Job
 from tests.support.command_line import run_with
-from tests.support.transport_workers import Fleet
 from tests.support.jobs import Desk, desks
 from tests.support.processes import until
+from tests.support.transport_workers import Fleet
 
 
 @pytest.fixture

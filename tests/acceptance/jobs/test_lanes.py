@@ -11,8 +11,8 @@ import pytest
 from celery import Celery
 
 from pgbeat import submit
-from tests.support.transport_workers import Entry, Fleet, transport_url
 from tests.support.processes import Process, until
+from tests.support.transport_workers import Entry, Fleet, transport_url
 
 
 @pytest.fixture

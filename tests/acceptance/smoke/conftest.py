@@ -31,9 +31,9 @@ from pytest_docker_tools import build, container, fxtr
 
 from pgbeat.testing import pytest_celery as vendor
 from pgbeat.testing.pytest_celery import *  # noqa: F403 - a plugin's fixtures, as pytest wants them
-from tests.support.processes import ROOT
 from tests.acceptance.smoke.local import LocalPostgres, LocalServer, LocalWorker
 from tests.acceptance.smoke.worker import SmokeSetup, SmokeWorkerContainer, current_app_kept
+from tests.support.processes import ROOT
 
 
 def engine_answers() -> bool:

@@ -17,8 +17,8 @@ from pytest_celery import CeleryTestContainer
 
 from pgbeat import embedded
 from pgbeat.testing.pytest_celery import PostgresContainer
-from tests.support.processes import Process, until
 from tests.acceptance.smoke.worker import SmokeWorkerContainer
+from tests.support.processes import Process, until
 
 
 class LocalContainer(CeleryTestContainer):

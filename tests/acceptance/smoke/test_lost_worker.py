@@ -8,8 +8,8 @@ from pytest_celery import (
     CeleryWorkerCluster,
 )
 
-from tests.support.processes import until
 from tests.acceptance.smoke.tasks import hold
+from tests.support.processes import until
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from celery import chord
 from celery.exceptions import TaskRevokedError
 from pytest_celery import RESULT_TIMEOUT, CeleryTestSetup
 
-from tests.support.processes import until
 from tests.acceptance.smoke.tasks import add, fail_twice, hold, total
+from tests.support.processes import until
 
 
 def test_task(celery_setup: CeleryTestSetup) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from pgbeat import db, jobs, recovery, whereabouts
 from pgbeat.recovery import Sweeper
-from tests.support.recorded_workers import Crew
 from tests.support.processes import until
+from tests.support.recorded_workers import Crew
 from tests.support.simulated_workers import Ward
 
 

@@ -10,8 +10,8 @@ import pytest
 from pgbeat import migrate
 from pgbeat.config import postgres_url
 from pgbeat.testing.databases import Server
-from tests.support.recorded_workers import Crew
 from tests.support.processes import until
+from tests.support.recorded_workers import Crew
 
 POOLS = ("prefork", "solo", "threads", "gevent")
 #: The pools in turn; one of them in the default run.

@@ -19,8 +19,8 @@ from pgbeat.recovery import Told
 from pgbeat.scheduler import Scheduler
 from tests.support import jobs
 from tests.support.command_line import read
-from tests.conftest import sqlalchemy_url
 from tests.support.processes import Processes, until
+from tests.support.urls import sqlalchemy_url
 
 Beat = Callable[..., Scheduler]
 Sql = Callable[..., list[tuple[Any, ...]]]

@@ -13,8 +13,8 @@ from sqlalchemy import create_engine, event
 
 import pgbeat
 from pgbeat.scheduler import Scheduler
-from tests.conftest import sqlalchemy_url
 from tests.support.processes import until
+from tests.support.urls import sqlalchemy_url
 
 Beat = Callable[..., Scheduler]
 Sql = Callable[..., list[tuple[Any, ...]]]

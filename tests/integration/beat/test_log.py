@@ -16,8 +16,8 @@ from pgbeat import decision_log, log
 from pgbeat import scheduler as real
 from pgbeat.testing import Scheduler
 from pgbeat.testing.fixtures import MakeScheduler
-from tests.support.processes import Processes, until
 from tests.integration.beat.test_policies import HOUR, START, add
+from tests.support.processes import Processes, until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 MINUTE = timedelta(minutes=1)

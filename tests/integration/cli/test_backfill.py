@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
+from tests.integration.cli.test_cli import PGBEAT
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.processes import ROOT, until
-from tests.integration.cli.test_cli import PGBEAT
 
 PERIOD = ("--from", "2026-01-01", "--to", "2026-01-01T05:00Z")
 

@@ -8,8 +8,8 @@ import click
 import pytest
 
 from pgbeat.cli import program
+from tests.support.processes import ROOT
 
-ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),

@@ -10,8 +10,8 @@ from celery import Celery
 
 from pgbeat import lanes
 from pgbeat.concurrency import ConcurrencyPolicy, Work, concurrency_policy
-from tests.support.command_line import read, refused, run, run_with
 from tests.integration.jobs.test_lanes import Floor, connected, reserve
+from tests.support.command_line import read, refused, run, run_with
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 

@@ -18,7 +18,7 @@ from pgbeat import db, migrate
 from pgbeat.config import postgres_url
 from pgbeat.errors import SchemaError
 from pgbeat.tables import SCHEMA, metadata
-from tests.support import versions as releases
+from tests.support import versions
 from tests.support.processes import until
 
 #: All that a schema consists of, in words that are the same in every database.
@@ -61,7 +61,7 @@ def release_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[
 
     @contextmanager
     def release(newest: str) -> Iterator[None]:
-        folder = releases.copy_migrations(tmp_path / "before", newest=newest)
+        folder = versions.copy_migrations(tmp_path / "before", newest=newest)
         with monkeypatch.context() as patched:
             patched.setattr(migrate, "_FOLDER", folder)
             yield
@@ -74,8 +74,8 @@ def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Release:
     """Makes this pgbeat one whose newest migration runs the statements; its version."""
 
     def release(*statements: str) -> str:
-        folder = releases.copy_migrations(tmp_path / "migrations")
-        revision = releases.add_migration(folder, *statements)
+        folder = versions.copy_migrations(tmp_path / "migrations")
+        revision = versions.add_migration(folder, *statements)
         monkeypatch.setattr(migrate, "_FOLDER", folder)
         return revision
 

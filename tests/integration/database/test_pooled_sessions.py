@@ -18,9 +18,9 @@ from pgbeat.config import Settings, postgres_url
 from pgbeat.errors import ConfigError
 from pgbeat.health import checks
 from pgbeat.scheduler import Scheduler
-from tests.support.recorded_workers import Crew
 from tests.support.pgbouncer import Pooler, needs_pgbouncer, pooler
 from tests.support.processes import Processes
+from tests.support.recorded_workers import Crew
 
 pytestmark = needs_pgbouncer
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.support.processes import Processes, until
+from tests.support.processes import ROOT, Processes, until
 
 pytest.importorskip("django")
 
@@ -77,7 +77,7 @@ def project(database: str, tmp_path: Path) -> Path:
         "PASSWORD": parts.get("password", ""), "PORT": parts.get("port", ""),
         "CONN_MAX_AGE": None, "OPTIONS": {"application_name": "orm"},
     }  # fmt: skip
-    from tests.conftest import sqlalchemy_url
+    from tests.support.urls import sqlalchemy_url
 
     broker = f"pgbeat+{sqlalchemy_url(database)}"
     settings = _SETTINGS.format(database={"default": orm}, broker=broker)
@@ -125,7 +125,7 @@ def test_commands_that_need_an_app_work_in_a_django_project(project: Path, sql: 
 def test_the_app_is_recognized_however_celery_finds_it(
     way: str, database: str, tmp_path: Path
 ) -> None:
-    from tests.conftest import broker_url
+    from tests.support.urls import broker_url
 
     module = f"from celery import Celery\napp = Celery('own', broker={broker_url(database)!r})\n"
     module += "@app.task(name='own.add')\ndef add(): ...\n"
@@ -183,7 +183,7 @@ def test_the_orm_in_a_launcher_survives_a_lost_connection(
     processes.celery(
         "--workdir", str(project), "beat", "-S", "pgbeat.Scheduler", "-l", "INFO",
         "-s", str(project / "unused"), app="proj",
-        PYTHONPATH=os.pathsep.join([str(project), str(Path(__file__).parent.parent)]),
+        PYTHONPATH=os.pathsep.join([str(project), str(ROOT)]),
     )  # fmt: skip
     until(lambda: len(sessions()) >= 2)
     before = set(sessions())

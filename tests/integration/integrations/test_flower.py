@@ -16,9 +16,9 @@ import pytest
 
 from pgbeat.config import Settings, postgres_url
 from tests.support.command_line import Sql
-from tests.conftest import sqlalchemy_url
 from tests.support.jobs import insert
 from tests.support.processes import Process, until
+from tests.support.urls import sqlalchemy_url
 
 WORKER = "flower@tests"
 CONSOLE = "https://console.example.com/a&b/"

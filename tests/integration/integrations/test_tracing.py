@@ -22,8 +22,8 @@ from pgbeat.config import postgres_url
 from pgbeat.message_templates import Launch
 from pgbeat.publisher import TransactionPublisher
 from tests.support.command_line import Sql
-from tests.support.transport_workers import Fleet
 from tests.support.processes import until
+from tests.support.transport_workers import Fleet
 
 #: An app whose workers write their spans to a file, a line each.
 APP = """

@@ -16,8 +16,8 @@ import pgbeat
 from pgbeat import lanes
 from pgbeat.direct import run_direct
 from pgbeat.errors import InvalidJob, NoSlot, NotFound, UnknownTask
-from tests.support.processes import Process, Processes, until
 from tests.integration.jobs.test_lanes import Floor, connected
+from tests.support.processes import Process, Processes, until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 

@@ -11,10 +11,10 @@ from kombu import Queue
 from pgbeat import db, discards, jobs, recovery
 from pgbeat.messages import BrokerTables
 from pgbeat.recovery import Sweeper
-from tests.support.recorded_workers import Crew
-from tests.support.transport_workers import transport_url
 from tests.support.processes import until
+from tests.support.recorded_workers import Crew
 from tests.support.simulated_workers import Ward
+from tests.support.transport_workers import transport_url
 
 TABLES = BrokerTables()
 

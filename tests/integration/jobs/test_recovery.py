@@ -24,12 +24,12 @@ from pgbeat.pulse import WorkerPulse
 from pgbeat.recovery import Sweeper, Told
 from pgbeat.testing.databases import Server
 from pgbeat.tracking import Recorder
-from tests.support.recorded_workers import Crew
-from tests.support.transport_workers import transport_url
-from tests.support.tcp_proxy import Line
 from tests.support.pgbouncer import needs_pgbouncer, pooler
 from tests.support.processes import until
+from tests.support.recorded_workers import Crew
 from tests.support.simulated_workers import Ward
+from tests.support.tcp_proxy import Line
+from tests.support.transport_workers import transport_url
 
 
 @pytest.fixture

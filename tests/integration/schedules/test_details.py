@@ -13,8 +13,8 @@ from pgbeat import details, transitions
 from pgbeat.errors import InvalidJob
 from pgbeat.scheduler import Scheduler
 from tests.support.command_line import Sql, read, refused, run, run_with
-from tests.conftest import broker_url
 from tests.support.jobs import Desk, desks, insert, make_app
+from tests.support.urls import broker_url
 from tests.support.web import Web, done, problem
 
 PATH = "/admin/scheduled-jobs"

@@ -23,8 +23,8 @@ from sqlalchemy.engine import make_url
 
 from pgbeat.testing.pytest_celery import *  # noqa: F403 - a plugin's fixtures, as pytest wants them
 from pgbeat.testing.pytest_celery import PostgresContainer, PostgresTestBackend, PostgresTestBroker
-from tests.support.processes import ROOT
 from tests.acceptance.smoke.worker import current_app_kept
+from tests.support.processes import ROOT
 
 
 class Port(ThreadingTCPServer):

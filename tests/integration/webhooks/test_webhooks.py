@@ -23,8 +23,8 @@ from pgbeat.web.api.schedule_models import FoundSchedule
 from pgbeat.webhook_delivery import Answer
 from pgbeat.webhook_outbox import Attempt, Outcome
 from pgbeat.webhook_signatures import new_secret
-from tests.conftest import sqlalchemy_url
 from tests.support.processes import Processes, until
+from tests.support.urls import sqlalchemy_url
 from tests.support.webhook_receiver import Receiver, Request, answering
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -882,7 +882,9 @@ def test_a_receiver_that_hangs_keeps_no_job_and_no_other_webhook_waiting(
     add("hanging", events=["tick.failed"])
     add(events=["tick.failed"])
     receiver.by_path["/hanging"] = receiver.hang
-    processes.beat(app="tests.support.apps.webhooks", PGBEAT_WEBHOOK_PRIVATE="1").says("This beat leads")
+    processes.beat(app="tests.support.apps.webhooks", PGBEAT_WEBHOOK_PRIVATE="1").says(
+        "This beat leads"
+    )
     worker = processes.worker("-P", "prefork", "-c", "2", app="tests.support.apps.webhooks")
     worker.says("ready.")
     happen(sql, 50)

@@ -1,4 +1,4 @@
-"""An app that any version of pgbeat runs; each of its processes executes one task.
+"""Defines an app that any version of pgbeat runs; each of its processes executes one task.
 
 `TESTS_BROKER` is the broker's URL. Its worker is started in a folder of its own, so that the
 version of pgbeat is the one that `PYTHONPATH` names.

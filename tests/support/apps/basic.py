@@ -1,4 +1,4 @@
-"""The Celery app of the processes under test. It uses `TESTS_DATABASE` as database and broker."""
+"""Defines the app of most processes under test; `TESTS_DATABASE` is its database and broker."""
 
 import os
 
@@ -7,7 +7,7 @@ from celery import Celery
 from psycopg.types.json import Jsonb
 
 from pgbeat import Context, Launcher, Skip, launcher
-from tests.conftest import broker_url
+from tests.support.urls import broker_url
 
 DATABASE = os.environ.get("TESTS_DATABASE", "postgresql://nowhere/none")
 

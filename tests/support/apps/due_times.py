@@ -1,4 +1,4 @@
-"""An app whose task tells which due time it is for, is retried by Celery once, and then fails."""
+"""Defines a task that writes down its due time, is retried by Celery once, and then fails."""
 
 import json
 import os

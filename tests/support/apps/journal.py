@@ -1,4 +1,4 @@
-"""The Celery app of workers on pgbeat's transport. What its tasks do, they write in a journal.
+"""Defines tasks that write what they do in a journal, for workers on pgbeat's transport.
 
 `TESTS_BROKER` is the broker's URL, `TESTS_FOLDER` where the journal is, `TESTS_SETTINGS` more of
 the app's settings, as JSON. The journal is a file and not a table: databases go away in tests.

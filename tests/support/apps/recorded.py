@@ -1,6 +1,6 @@
-"""The app of workers whose executions are told of: what its tasks do, they do to see it told.
+"""Defines tasks that end in every way, for workers that record their executions.
 
-`TESTS_BROKER` is the broker's URL (else that of `tests.support.apps.basic`), `TESTS_SETTINGS` more of the app's
+`TESTS_BROKER` is the broker's URL (else that of the basic app), `TESTS_SETTINGS` more of the app's
 settings, as JSON; gates are files in `TESTS_FOLDER`.
 """
 

@@ -1,4 +1,4 @@
-"""An app that makes its schedules in code, in every way that Celery has for it."""
+"""Makes schedules in code, in every way that Celery has for it."""
 
 import itertools
 import os
@@ -10,7 +10,7 @@ from celery.beat import BeatLazyFunc
 from celery.schedules import crontab, schedule, solar
 from celery.signals import beat_init
 
-from tests.conftest import broker_url, sqlalchemy_url
+from tests.support.urls import broker_url, sqlalchemy_url
 
 DATABASE = os.environ["TESTS_DATABASE"]
 _count = itertools.count(1)

@@ -1,8 +1,8 @@
-"""The app of the processes under test, on pgbeat's transport; its workers deliver webhooks."""
+"""Puts the app of recorded executions on pgbeat's transport; its workers deliver webhooks."""
 
 from tests.support.apps.basic import DATABASE
-from tests.conftest import sqlalchemy_url
 from tests.support.apps.recorded import app
+from tests.support.urls import sqlalchemy_url
 
 app.conf.broker_url = f"pgbeat+{sqlalchemy_url(DATABASE)}"
 __all__ = ["app"]

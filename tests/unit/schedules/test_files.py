@@ -4,7 +4,6 @@ import json
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from pgbeat.files.fields import FIELDS, TIMETABLES
 from pgbeat.files.kinds import Duration
 from pgbeat.files.schema import schema
 from pgbeat.schedules import EDITABLE
+from tests.support.processes import ROOT
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
@@ -766,7 +766,7 @@ def test_a_template_says_what_is_launched() -> None:
 
 
 def test_the_schema_in_the_docs_is_the_one_that_is_printed() -> None:
-    checked_in = Path(__file__).parent.parent / "docs" / "schedules.schema.json"
+    checked_in = ROOT / "docs" / "schedules.schema.json"
     assert checked_in.read_text() == schema(), "run `pgbeat sync --schema` into it"
 
 

@@ -18,8 +18,8 @@ from pgbeat.web.watch import Watch
 from tests.support.command_line import Sql
 from tests.support.jobs import insert, make_app
 from tests.support.processes import until
-from tests.web.api.test_jobs import make, tell
 from tests.support.web import Web, problem
+from tests.web.api.test_jobs import make, tell
 
 #: Seconds until what is awaited has to be there; the machine may be busy.
 PATIENCE = 60.0

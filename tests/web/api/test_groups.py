@@ -7,8 +7,8 @@ from celery import Celery
 
 from tests.support.command_line import Sql
 from tests.support.jobs import lane, make_app, messages
-from tests.web.api.test_jobs import NOBODY, audited, make, tell
 from tests.support.web import Web, done, problem
+from tests.web.api.test_jobs import NOBODY, audited, make, tell
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from celery import Celery
 from tests.support.command_line import Sql
 from tests.support.jobs import lane, make_app, messages
 from tests.support.processes import until
-from tests.web.api.test_jobs import audited, make
 from tests.support.web import Web, done, problem
+from tests.web.api.test_jobs import audited, make
 
 
 @pytest.fixture

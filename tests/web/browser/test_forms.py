@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tests.web.browser import test_console as driven
 from tests.support.command_line import Sql
-from tests.web.browser.test_console import AXE, fits
 from tests.support.web import Web, done
+from tests.web.browser import test_console as driven
+from tests.web.browser.test_console import AXE, fits
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -20,11 +20,11 @@ from pgbeat.web.pages import changes
 from tests.support.command_line import Sql
 from tests.support.jobs import insert, lane, make_app
 from tests.support.processes import Processes, until
-from tests.web.test_web import served as served_by
-from tests.web.test_web import web_process
+from tests.support.web import Web, make_token, opened
 from tests.web.api.test_events import PATIENCE, asking, parsed, served
 from tests.web.api.test_events import watch as watching
-from tests.support.web import Web, make_token, opened
+from tests.web.test_web import served as served_by
+from tests.web.test_web import web_process
 
 KEY = "k" * 32
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import Sql
-from tests.web.console.test_pages import EVIL, after, html, words_of
 from tests.support.web import Web, done
+from tests.web.console.test_pages import EVIL, after, html, words_of
 
 NEW = "/console/new/schedule"
 RUN = "/console/new/job"

@@ -10,10 +10,10 @@ import pytest
 from celery import Celery
 
 from tests.support.command_line import Sql
-from tests.support.webhook_receiver import Receiver
-from tests.web.console.test_pages import EVIL, after, html, words_of
-from tests.web.console.test_forms import edit_of, fields_of, noted, wrong_in
 from tests.support.web import Web, done, opened
+from tests.support.webhook_receiver import Receiver
+from tests.web.console.test_forms import edit_of, fields_of, noted, wrong_in
+from tests.web.console.test_pages import EVIL, after, html, words_of
 
 
 @pytest.fixture

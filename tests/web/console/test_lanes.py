@@ -13,8 +13,8 @@ from pgbeat.errors import NoSlot
 from tests.support.command_line import Sql
 from tests.support.jobs import insert, lane, make_app
 from tests.support.processes import until
-from tests.web.console.test_pages import EVIL, after, html, words_of
 from tests.support.web import Web, done, problem
+from tests.web.console.test_pages import EVIL, after, html, words_of
 
 GPU = "/console/lanes/gpu"
 NEW = "/console/new/lane"

@@ -29,10 +29,10 @@ from pgbeat.testing.databases import in_database
 from pgbeat.transport import elsewhere
 from pgbeat.transport.options import Options
 from tests.support.child_process import Child
-from tests.conftest import broker_url
-from tests.support.transport_workers import transport_url
 from tests.support.kombu_connections import OPTIONS, Connect, Inbox, connections, publish
 from tests.support.processes import until
+from tests.support.transport_workers import transport_url
+from tests.support.urls import broker_url
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 #: Where nobody listens.

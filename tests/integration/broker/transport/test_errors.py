@@ -11,10 +11,10 @@ import psycopg
 import pytest
 from kombu.exceptions import OperationalError
 
-from tests.support.transport_workers import Fleet
 from tests.support.kombu_connections import Connect, Inbox, Loop, kombu, publish
 from tests.support.pgbouncer import needs_pgbouncer, pooler
 from tests.support.processes import until
+from tests.support.transport_workers import Fleet
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 #: Errors that a statement may end with: cancelled, to be repeated, not allowed, the server's own.

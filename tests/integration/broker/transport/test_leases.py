@@ -10,10 +10,10 @@ from sqlalchemy import text
 
 from pgbeat import consumers
 from tests.support.broker_sessions import TABLES, Sessions, depths, payloads, put
-from tests.support.transport_workers import Fleet
 from tests.support.kombu_connections import Inbox, publish
 from tests.support.pgbouncer import Pooler, needs_pgbouncer, pooler
 from tests.support.processes import until
+from tests.support.transport_workers import Fleet
 
 pytestmark = needs_pgbouncer
 
