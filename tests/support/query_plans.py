@@ -1,6 +1,6 @@
 """Explains the statements that are sent all the time, on a database with very many rows.
 
-`python -m tests.support.query_plans benchmarks/plans.md` measures them at a million jobs and writes the page.
+`python -m tests.support.query_plans benchmarks/plans.md` measures a million jobs, and writes it.
 """
 
 import sys
@@ -475,8 +475,9 @@ def _page(found: Mapping[str, list[Plan]], rows: int, version: str) -> str:
         "",
         f"Measured on Postgres {version} with {rows:,} jobs of {max(100, rows // 1000):,} "
         f"schedules, as many executions and ticks, {rows // 4:,} deliveries and {rows // 200:,} "
-        "groups; the database lies in memory. `python -m tests.support.query_plans benchmarks/plans.md` writes "
-        "this page, and `tests/integration/test_plans.py` holds the plans to it: none goes through a table.",
+        "groups; the database lies in memory. "
+        "`python -m tests.support.query_plans benchmarks/plans.md` writes this page, and "
+        "`tests/integration/test_plans.py` holds the plans to it: none goes through a table.",
         "",
         "Time is that of all statements together, planning included. *Reads* are the rows that a "
         "plan meets in the tables that grow, and the index that leads there; those that it meets "

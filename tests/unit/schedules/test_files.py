@@ -623,7 +623,7 @@ def test_the_parser_without_libyaml_reads_the_same(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_examples_of_the_docs_are_files() -> None:
-    docs = (Path(__file__).parent.parent / "docs" / "reference" / "files.md").read_text()
+    docs = (ROOT / "docs" / "reference" / "files.md").read_text()
     examples = [part.partition("```")[0] for part in docs.split("```yaml\n")[1:]]
     first, functions, _ = examples
     assert list(loaded(first).definitions) == ["nightly", "prices", "report"]

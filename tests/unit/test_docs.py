@@ -3,7 +3,6 @@
 import importlib.util
 import re
 from dataclasses import fields
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,8 +13,9 @@ from sqlalchemy.engine import make_url
 import pgbeat
 from pgbeat.config import Settings
 from pgbeat.tables import metadata
+from tests.support.processes import ROOT
 
-DOCS = Path(__file__).parent.parent / "docs"
+DOCS = ROOT / "docs"
 REFERENCE = DOCS / "reference"
 
 
