@@ -13,10 +13,9 @@ import pytest
 
 from pgbeat import migrate
 from tests.support import versions as releases
-from tests.support.recorded_workers import Crew
 from tests.support.processes import ROOT, Process, until
 from tests.support.recorded_workers import Crew
-from tests.support.versions import copy_migrations, next_version, version_of
+from tests.support.versions import next_version
 
 #: What a later version may add.
 ADDED = [
