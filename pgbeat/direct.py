@@ -25,8 +25,8 @@ from pgbeat.errors import NoSlot
 from pgbeat.lanes import CHANNEL
 from pgbeat.occupancy import Holder
 from pgbeat.publisher import Publisher
-from pgbeat.registry import check_task
 from pgbeat.submissions import publishing
+from pgbeat.task_checks import check_task
 from pgbeat.timetables import span
 
 logger = logging.getLogger("pgbeat.lanes")

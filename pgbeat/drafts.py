@@ -21,8 +21,8 @@ from pgbeat.orders import Stock
 from pgbeat.permissions import Actor
 from pgbeat.placeholders import Facts
 from pgbeat.publisher import check_options
-from pgbeat.registry import check_arguments, check_task
 from pgbeat.tables import JOB_SOURCES
+from pgbeat.task_checks import check_arguments, check_task
 from pgbeat.templates import Template
 
 

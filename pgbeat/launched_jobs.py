@@ -16,8 +16,8 @@ from pgbeat.message_templates import Launch
 from pgbeat.orders import Stock
 from pgbeat.placeholders import Facts
 from pgbeat.publisher import check_options
-from pgbeat.registry import check_task
 from pgbeat.schedules import Schedule
+from pgbeat.task_checks import check_task
 
 #: As Celery's own beat marks what it sends.
 _OF_BEAT = {"celery_beat_task": True}

@@ -1,18 +1,15 @@
 """Whether a schedule can be launched by an app: launcher, task, arguments and publish options."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import psycopg
 from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat import db
-from pgbeat.errors import ConditionError, InvalidSchedule, UnknownTask
+from pgbeat.errors import ConditionError, InvalidSchedule
 from pgbeat.launchers import GenericLauncher, Skip, find, holds, read_only
 from pgbeat.publisher import check_options
 from pgbeat.schedules import Schedule
-from pgbeat.suggest import did_you_mean
+from pgbeat.task_checks import check_arguments, check_task
 from pgbeat.templates import Template
 
 
@@ -42,39 +39,6 @@ def completed(row: Schedule, template: Template) -> Schedule:
         queue=row.queue or template.queue,
         job={key: value for key, value in row.job.items() if key != "template"},
     )
-
-
-def check_task(app: Celery, name: str) -> None:
-    """Raises `UnknownTask`, with the nearest there is, unless the app has registered the task."""
-    if not isinstance(name, str):
-        raise UnknownTask(f"task is {name!r}; it is to be a task, or the name of one")
-    if name in app.tasks:
-        return
-    app.loader.import_default_modules()  # outside of workers and beats nobody has yet
-    if name in app.tasks:
-        return
-    own = sorted(task for task in app.tasks if not task.startswith("celery."))
-    hint = did_you_mean(name, own)
-    listed = ", ".join(own[:20]) + (f" and {len(own) - 20} more" if len(own) > 20 else "")
-    raise UnknownTask(
-        f"task {name!r} is not registered; {hint + ' ' if hint else ''}"
-        f"registered: {listed or 'none'}"
-    )
-
-
-def check_arguments(app: Celery, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises `InvalidSchedule` for arguments that the task's function doesn't take.
-
-    It is the check that Celery makes when it publishes (`Task.typing`).
-    """
-    registered = app.tasks[task]
-    fits = getattr(registered, "__header__", None)
-    if not registered.typing or fits is None:
-        return
-    try:
-        fits(*args, **kwargs)
-    except TypeError as error:
-        raise InvalidSchedule(f"the arguments don't fit task {task!r}: {error}") from None
 
 
 def check_condition(connection: Connection, condition_sql: str, timeout: float) -> bool | Skip:

@@ -42,7 +42,7 @@ def direct_command(
     """
     app = target.require_app("the task is the app's")
     from pgbeat.direct import run_direct
-    from pgbeat.registry import check_task
+    from pgbeat.task_checks import check_task
 
     check_task(app, task)
     with target.transaction() as connection:

@@ -133,7 +133,7 @@ def _content(row: Template) -> list[Any]:
 def _check(target: Target, values: dict[str, Any]) -> None:
     """Refuses what the app can't launch. The app is loaded before any row is locked."""
     from pgbeat.publisher import check_options
-    from pgbeat.registry import check_task
+    from pgbeat.task_checks import check_task
 
     where = {} if values.get("queue") is None else {"queue": values["queue"]}
     check_options({**where, **values.get("options", {})})

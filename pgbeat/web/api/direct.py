@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from pgbeat import direct, job_policies, lanes, permissions
 from pgbeat.errors import NoSlot
-from pgbeat.registry import check_arguments, check_task
+from pgbeat.task_checks import check_arguments, check_task
 from pgbeat.web.api.bodies import Body, Json, Length
 from pgbeat.web.api.steering import plain, set_fields
 from pgbeat.web.backend import Backend, TheBackend

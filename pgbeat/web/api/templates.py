@@ -10,7 +10,7 @@ from pgbeat import notes, templates
 from pgbeat.drafts import require_call
 from pgbeat.errors import AlreadyExists
 from pgbeat.publisher import check_options
-from pgbeat.registry import check_task
+from pgbeat.task_checks import check_task
 from pgbeat.templates import Template
 from pgbeat.web.api.bodies import Body, Json
 from pgbeat.web.api.steering import plain
