@@ -11,13 +11,6 @@ from pgbeat.messages import BrokerTables
 
 #: The first half of the advisory locks that consumers live by.
 LIFE = 1885823587
-#: What every consumer listens to: bindings that changed, messages that are due within seconds.
-CHANNEL = "pgbeat_broker"
-
-
-def queue_channel(queue: int) -> str:
-    """What consumers of that queue listen to."""
-    return f"pgbeat_queue_{queue}"
 
 
 def register(

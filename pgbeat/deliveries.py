@@ -11,9 +11,9 @@ from uuid import UUID
 
 from sqlalchemy import Connection, select, text, tuple_
 
-from pgbeat import webhooks
+from pgbeat import channels, webhooks
 from pgbeat.errors import InvalidJob, NotFound
-from pgbeat.schedules import CHANNEL, NAMESPACE
+from pgbeat.schedules import NAMESPACE
 from pgbeat.tables import deliveries
 
 
@@ -111,7 +111,7 @@ _FIND = text(
      WHERE d.id = ANY (CAST(:ids AS uuid[])) AND w.namespace = :namespace
     """
 )
-_TELL = text(f"SELECT pg_notify('{CHANNEL}', 'deliveries')")
+_TELL = text(f"SELECT pg_notify('{channels.SCHEDULES}', 'deliveries')")
 
 
 def redeliver(

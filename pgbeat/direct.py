@@ -18,11 +18,10 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import db, job_policies, lanes, leases, occupancy, own_sessions, reservations
+from pgbeat import channels, db, job_policies, lanes, leases, occupancy, own_sessions, reservations
 from pgbeat.allotment import allot
 from pgbeat.config import Settings, direct_url
 from pgbeat.errors import NoSlot
-from pgbeat.lanes import CHANNEL
 from pgbeat.occupancy import Holder
 from pgbeat.publisher import Publisher
 from pgbeat.submissions import publishing
@@ -111,7 +110,7 @@ class _Place:
             lanes.get(connection, self._settings.namespace, self._lane)
             with db.transaction(connection):
                 self._publisher.prepare(connection)
-            db.driver(connection).execute(f"LISTEN {CHANNEL}")
+            db.driver(connection).execute(f"LISTEN {channels.LANES}")
             reservation = reservations.reserve(
                 connection, self._settings.namespace, self._lane, **what
             )

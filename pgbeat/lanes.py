@@ -15,9 +15,6 @@ from pgbeat.suggest import did_you_mean
 from pgbeat.tables import lanes
 from pgbeat.timetables import parse_duration, span
 
-#: Channel on which is told, as `namespace/lane`, that a lane has something new.
-CHANNEL = "pgbeat_lanes"
-
 
 class Lane(NamedTuple):
     """A row of `pgbeat.lanes`."""

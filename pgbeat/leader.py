@@ -12,7 +12,15 @@ import psycopg
 from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL
 
-from pgbeat import db, lanes, leases, lock_waits, migrate, own_sessions, schedules, standing_by
+from pgbeat import (
+    channels,
+    db,
+    leases,
+    lock_waits,
+    migrate,
+    own_sessions,
+    standing_by,
+)
 from pgbeat.config import Settings
 from pgbeat.standing_by import StandingBy
 
@@ -85,8 +93,8 @@ class Leader:
         if self._acquire(connection, wait):
             connection.execute(text("SELECT set_config('pgbeat.leader', 'on', false)"))
             db.configure(connection, {"lock_timeout": f"{int(lock_waits.PATIENCE * 1000)}"})
-            connection.execute(text(f"LISTEN {schedules.CHANNEL}"))
-            connection.execute(text(f"LISTEN {lanes.CHANNEL}"))
+            connection.execute(text(f"LISTEN {channels.SCHEDULES}"))
+            connection.execute(text(f"LISTEN {channels.LANES}"))
             self._on_lead(connection)
             self._leads = True
             before = self._standing_by.leader
@@ -153,6 +161,6 @@ class Leader:
 
     def _note(self, channel: str, payload: str) -> None:
         self.changed = True
-        if channel == lanes.CHANNEL:
+        if channel == channels.LANES:
             namespace, _, name = payload.partition("/")
             self.lanes.add((namespace, name))

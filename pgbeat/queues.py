@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
-from pgbeat import message_ends
+from pgbeat import channels, message_ends
 from pgbeat.errors import NotFound, QueueLocked
 from pgbeat.messages import BrokerTables
 from pgbeat.suggest import did_you_mean
@@ -285,6 +285,7 @@ _PAUSE = """
     UPDATE {queue} SET paused_at = CASE WHEN :paused THEN now() END
      WHERE name = :name AND (paused_at IS NULL) = :paused RETURNING id
 """
+_AGAIN = text("SELECT pg_notify(:channel, 'again')")
 
 
 def _set_paused(connection: Connection, tables: BrokerTables, name: str, paused: bool) -> bool:
@@ -293,9 +294,7 @@ def _set_paused(connection: Connection, tables: BrokerTables, name: str, paused:
     if changed is None and find(connection, tables, name) is None:
         raise NotFound(_not_found(connection, tables, name))
     if changed is not None and not paused:
-        connection.execute(
-            tables.text("SELECT pg_notify('pgbeat_queue_' || :id, 'again')"), {"id": str(changed)}
-        )
+        connection.execute(_AGAIN, {"channel": channels.of_queue(changed)})
     return changed is not None
 
 

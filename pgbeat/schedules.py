@@ -43,8 +43,6 @@ from pgbeat.timetables import (
     zone,
 )
 
-#: Channel on which the database says that a schedule was changed.
-CHANNEL = "pgbeat_schedules"
 #: Where schedules are of an app that names no namespace.
 NAMESPACE = "default"
 #: Columns that say when: a schedule has one of them.

@@ -10,7 +10,7 @@ from kombu.exceptions import OperationalError
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import db, drafts, jobs, lines, orders, same_database
+from pgbeat import channels, db, drafts, jobs, lines, orders, same_database
 from pgbeat.config import Settings, is_own_broker
 from pgbeat.drafts import Draft, Order
 from pgbeat.errors import InvalidJob, NotUnique, PgbeatError
@@ -18,7 +18,6 @@ from pgbeat.jobs import Job
 from pgbeat.message_templates import Launch
 from pgbeat.permissions import Actor
 from pgbeat.publisher import Publisher, TransactionPublisher, publisher
-from pgbeat.schedules import CHANNEL
 from pgbeat.transaction import Opened, opened
 
 
@@ -89,14 +88,14 @@ def _publish(publisher: Publisher, launch: Launch) -> str | None:
 
 
 _ANNOUNCE_LANE = text("SELECT pgbeat.announce_lane(:namespace, :lane)")
-_WAKE = text("SELECT pg_notify(:channel, 'jobs')")
+_WAKE = text(f"SELECT pg_notify('{channels.SCHEDULES}', 'jobs')")
 
 
 def announce(connection: Connection, job: Job) -> None:
     """Tells the leading beat, once the transaction commits, of a job that waits for it: in a lane,
     or outside of the broker for its time."""
     if job.state == "scheduled" and job.dispatched_at is None:
-        connection.execute(_WAKE, {"channel": CHANNEL})
+        connection.execute(_WAKE)
     elif lines.is_waiting(job):
         connection.execute(_ANNOUNCE_LANE, {"namespace": job.namespace, "lane": job.lane})
 

@@ -20,7 +20,7 @@ from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import consumers, db, leases
+from pgbeat import channels, consumers, db, leases
 from pgbeat import queues as broker_queues
 from pgbeat.prepared import PreparedConnection, Statement, array
 from pgbeat.transport.acks import Acks
@@ -94,7 +94,7 @@ class Session:
         self.lease = lease or 0.0
         self._lease: Lease | None = None
         if lease is None:
-            connection.execute(text(f"LISTEN {consumers.CHANNEL}"))
+            connection.execute(text(f"LISTEN {channels.BROKER}"))
         else:
             self._lease = Lease(broker, self.id, lease, self._end)
         isolates = lease is not None and not db.isolate(connection)
@@ -150,7 +150,7 @@ class Session:
     def _listen(self, verb: str, queues: Sequence[int]) -> None:
         if self._listens:
             # One statement with many commands: a round trip, however many queues.
-            commands = [f"{verb} {consumers.queue_channel(queue)}" for queue in queues]
+            commands = [f"{verb} {channels.of_queue(queue)}" for queue in queues]
             db.driver(self._connection).execute("; ".join(commands).encode())
 
     def alone(self) -> "_Alone":
@@ -390,7 +390,7 @@ class Session:
         is held."""
         heard = self.prepared.notifications()
         for channel, payload in heard:
-            if channel == consumers.CHANNEL:
+            if channel == channels.BROKER:
                 if payload == "bindings":
                     self._broker.bindings_changed()
                 else:

@@ -8,7 +8,7 @@ from typing import Any
 from psycopg import sql
 from sqlalchemy import Connection, event, text
 
-from pgbeat import consumers, db, queues
+from pgbeat import channels, consumers, db, queues
 from pgbeat.config import postgres_url
 from pgbeat.messages import BrokerTables, Message
 from pgbeat.prepared import PreparedConnection, Statement, array
@@ -95,8 +95,8 @@ class Claimant:
 
     def listen(self, *queues: str) -> None:
         """Listens to what is told of queues, or of everything."""
-        names = [consumers.queue_channel(queue_id(self.connection, q)) for q in queues]
-        for name in names or [consumers.CHANNEL]:
+        names = [channels.of_queue(queue_id(self.connection, q)) for q in queues]
+        for name in names or [channels.BROKER]:
             self.connection.execute(text(f"LISTEN {name}"))
 
     def heard(self) -> list[str]:

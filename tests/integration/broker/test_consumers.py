@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from pgbeat import consumers, dead_letters, discards, queues
+from pgbeat import channels, consumers, dead_letters, discards, queues
 from pgbeat.messages import BrokerTables, Message
 from tests.support.broker_sessions import (
     TABLES,
@@ -477,7 +477,7 @@ def test_expired_messages_are_deleted(opened: Sessions, connection: Connection) 
 
 def told(consumer: Claimant, publisher: Connection) -> list[str]:
     """What it was told up to now: notifications come in the order of commits, this one last."""
-    publisher.execute(text(f"SELECT pg_notify('{consumers.CHANNEL}', 'the last')"))
+    publisher.execute(text(f"SELECT pg_notify('{channels.BROKER}', 'the last')"))
     heard: list[str] = []
 
     def all_of_it() -> bool:
@@ -635,7 +635,7 @@ def test_nobody_is_told_of_bindings_that_stay(opened: Sessions, connection: Conn
     consumers.leave(consumer.connection, TABLES, consumer.id)
     discards.expire(connection, TABLES)
     queues.delete(connection, TABLES, "q")
-    connection.execute(text(f"SELECT pg_notify('{consumers.CHANNEL}', 'the last')"))
+    connection.execute(text(f"SELECT pg_notify('{channels.BROKER}', 'the last')"))
     assert until(listener.heard) == ["the last"]
 
 

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from celery import Celery
 
-from pgbeat import lanes
+from pgbeat import channels
 from pgbeat.concurrency import ConcurrencyPolicy, Work, concurrency_policy
 from tests.integration.jobs.test_lanes import Floor, connected, reserve
 from tests.support.command_line import read, refused, run, run_with
@@ -110,7 +110,7 @@ def test_more_slots_are_given_at_once_where_there_is_an_app(floor: Floor) -> Non
 def test_without_an_app_beat_is_told(floor: Floor) -> None:
     floor.lane(max_running=0)
     with psycopg.connect(floor.database, autocommit=True) as listener:
-        listener.execute(f"LISTEN {lanes.CHANNEL}")
+        listener.execute(f"LISTEN {channels.LANES}")
         run(floor.database, "lanes", "set", "l", "--limit", "1")
         [told] = listener.notifies(timeout=20, stop_after=1)
     assert told.payload == "default/l"

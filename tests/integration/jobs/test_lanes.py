@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 from sqlalchemy import Connection
 
-from pgbeat import db, jobs, lanes, lifecycle, occupancy, reservations, slots
+from pgbeat import channels, db, jobs, lanes, lifecycle, occupancy, reservations, slots
 from pgbeat.allotment import allot
 from pgbeat.concurrency import ConcurrencyPolicy, Work, concurrency_policy
 from pgbeat.config import postgres_url
@@ -639,7 +639,7 @@ def test_listing_counts_who_runs_and_who_waits(floor: Floor) -> None:
 
 def test_changes_are_told_of(floor: Floor) -> None:
     with psycopg.connect(floor.database, autocommit=True) as listener:
-        listener.execute(f"LISTEN {lanes.CHANNEL}")
+        listener.execute(f"LISTEN {channels.LANES}")
         lanes.save(floor.connection, "default", "l", {"max_running": 1})
         lanes.pause(floor.connection, "default", "l")
         lanes.resume(floor.connection, "default", "l")

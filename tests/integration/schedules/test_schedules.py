@@ -10,7 +10,7 @@ import pytest
 from croniter import croniter
 from sqlalchemy import Connection, Engine, event, text
 
-from pgbeat import db, due, schedules
+from pgbeat import channels, db, due, schedules
 from pgbeat.config import postgres_url
 from pgbeat.errors import AlreadyExists, InvalidSchedule, InvalidTimetable, NotFound
 from pgbeat.testing.databases import Databases
@@ -443,11 +443,11 @@ def announcements(database: str, setting: str) -> dict[str, int]:
         psycopg.connect(database, autocommit=True) as listener,
         psycopg.connect(database, autocommit=True) as other,
     ):
-        listener.execute(f"LISTEN {schedules.CHANNEL}")
+        listener.execute(f"LISTEN {channels.SCHEDULES}")
         other.execute("SELECT set_config('pgbeat.leader', %s, false)", (setting,))
         for change in CHANGES:
             other.execute(change.encode())
-            other.execute(f"NOTIFY {schedules.CHANNEL}, 'the end'")
+            other.execute(f"NOTIFY {channels.SCHEDULES}, 'the end'")
             for notification in listener.notifies(timeout=30):
                 if notification.payload == "the end":
                     break

@@ -1,0 +1,15 @@
+"""NOTIFY channels: which there are, and what is sent on each."""
+
+#: To the leader: "" when schedules or calendars change, `jobs` and `deliveries` when there are new
+#: ones of those.
+SCHEDULES = "pgbeat_schedules"
+#: To the leader and to direct requests: `namespace/lane`, when a lane has a slot or a job more.
+LANES = "pgbeat_lanes"
+#: To every consumer: `bindings` when they change, `delayed` when a message is due within seconds.
+BROKER = "pgbeat_broker"
+
+
+def of_queue(queue: int) -> str:
+    """Returns the channel of a queue (its id), to its consumers while they wait: "" when messages
+    are put, `again` when earlier ones come back or the queue is resumed."""
+    return f"pgbeat_queue_{queue}"
