@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from pgbeat.launchers import GenericLauncher as GenericLauncher
     from pgbeat.launchers import JobRequest as JobRequest
     from pgbeat.launchers import Launcher as Launcher
-    from pgbeat.launchers import Skip as Skip
     from pgbeat.launchers import launcher as launcher
     from pgbeat.on_demand import submit as submit
-    from pgbeat.reporting import Cancelled as Cancelled
     from pgbeat.reporting import Current as Current
     from pgbeat.reporting import artifacts as artifacts
     from pgbeat.reporting import checkpoint as checkpoint
@@ -32,12 +30,14 @@ if TYPE_CHECKING:
     from pgbeat.reporting import progress as progress
     from pgbeat.reporting import report as report
     from pgbeat.scheduler import Scheduler as Scheduler
+    from pgbeat.task_exceptions import Cancelled as Cancelled
+    from pgbeat.task_exceptions import Skip as Skip
     from pgbeat.transaction import in_transaction as in_transaction
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Cancelled": "pgbeat.reporting",
+    "Cancelled": "pgbeat.task_exceptions",
     "ConcurrencyPolicy": "pgbeat.concurrency",
     "Context": "pgbeat.launchers",
     "Current": "pgbeat.reporting",
@@ -46,7 +46,7 @@ _HOME = {
     "Launcher": "pgbeat.launchers",
     "PgbeatError": "pgbeat.errors",
     "Scheduler": "pgbeat.scheduler",
-    "Skip": "pgbeat.launchers",
+    "Skip": "pgbeat.task_exceptions",
     "artifacts": "pgbeat.reporting",
     "checkpoint": "pgbeat.reporting",
     "concurrency_policy": "pgbeat.concurrency",

@@ -30,7 +30,6 @@ from pgbeat.launchers import (
     GenericLauncher,
     JobRequest,
     Launcher,
-    Skip,
     ask,
     check_run_keys,
     find,
@@ -38,6 +37,7 @@ from pgbeat.launchers import (
 )
 from pgbeat.placeholders import Facts
 from pgbeat.schedules import Schedule
+from pgbeat.task_exceptions import Skip
 from pgbeat.ticks import Trigger
 from pgbeat.timetables import Timetable
 from pgbeat.timetables.zones import TICK

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import psycopg
-from celery.exceptions import Ignore
 from sqlalchemy import Connection, text
 
 from pgbeat import placeholders
@@ -16,6 +15,7 @@ from pgbeat.errors import ConditionError, UnknownLauncher
 from pgbeat.job_policies import is_storable
 from pgbeat.placeholders import Facts
 from pgbeat.suggest import did_you_mean
+from pgbeat.task_exceptions import Skip
 
 if TYPE_CHECKING:
     from pgbeat.schedules import Schedule
@@ -28,21 +28,6 @@ __all__ = [
     "Skip",
     "launcher",
 ]
-
-
-class Skip(Ignore):  # type: ignore[misc,unused-ignore]
-    """Conditions are not met, and why. Returned or raised by a launcher; never a failure.
-
-    Raised in a task, it ends the job as `skipped`; Celery stores no result, as for its `Ignore`.
-    """
-
-    def __init__(
-        self, reason: str = "conditions not met", *, again: timedelta | datetime | None = None
-    ) -> None:
-        super().__init__(reason)
-        self.reason = str(reason) or "conditions not met"
-        #: When to be asked next, instead of at the timetable's next time.
-        self.again = again
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ from sqlalchemy import Connection
 
 from pgbeat import db
 from pgbeat.errors import ConditionError, InvalidSchedule
-from pgbeat.launchers import GenericLauncher, Skip, find, holds, read_only
+from pgbeat.launchers import GenericLauncher, find, holds, read_only
 from pgbeat.publisher import check_options
 from pgbeat.schedules import Schedule
 from pgbeat.task_checks import check_arguments, check_task
+from pgbeat.task_exceptions import Skip
 from pgbeat.templates import Template
 
 

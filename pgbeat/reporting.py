@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
 
 from celery._state import get_current_task, get_current_worker_task
-from celery.exceptions import Ignore
 from sqlalchemy import text
 
 from pgbeat import attempts
@@ -19,6 +18,7 @@ from pgbeat.executions import ARTIFACTS, artifacts_of
 from pgbeat.job_headers import ATTEMPT as ATTEMPT_HEADER
 from pgbeat.job_headers import DUE_AT, INTERVAL_START, SCHEDULE, TRIGGER
 from pgbeat.messages import JOB_HEADER
+from pgbeat.task_exceptions import Cancelled
 
 if TYPE_CHECKING:
     from pgbeat.attempts import Attempt
@@ -33,14 +33,6 @@ PATIENCE = 10.0
 #: Where a task's request has its attempt.
 ATTEMPT = "pgbeat_attempt"
 _LEFT = text("SELECT checkpoint FROM pgbeat.jobs WHERE id = CAST(:id AS uuid)")
-
-
-class Cancelled(Ignore):  # type: ignore[misc,unused-ignore]
-    """Somebody wants the task to end: raised in it by `progress` and `checkpoint`.
-
-    Clean up and let it pass, and the job is cancelled. As with Celery's `Ignore`, no result is
-    stored.
-    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,10 +33,9 @@ from opentelemetry.trace import (
 import pgbeat
 from pgbeat import dispatch, publisher
 from pgbeat.dispatch import Decision
-from pgbeat.launchers import Skip
 from pgbeat.message_templates import Launch
 from pgbeat.messages import JOB_HEADER
-from pgbeat.reporting import Cancelled
+from pgbeat.task_exceptions import Cancelled, Skip
 
 logger = logging.getLogger("pgbeat.tracing")
 

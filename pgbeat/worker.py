@@ -22,12 +22,12 @@ from pgbeat import attempts, builtin_tasks, follow_workers, message_ends, record
 from pgbeat.attempts import Attempt, Memory
 from pgbeat.config import Settings, check_broker_url, delays_in_table, direct_url
 from pgbeat.errors import ConfigError
-from pgbeat.launchers import Skip
 from pgbeat.messages import AWAITED_HEADER, JOB_HEADER
 from pgbeat.pulse import WorkerPulse
 from pgbeat.recovery import Told
-from pgbeat.reporting import ATTEMPT, Cancelled
+from pgbeat.reporting import ATTEMPT
 from pgbeat.suggest import nearest_task
+from pgbeat.task_exceptions import Cancelled, Skip
 from pgbeat.tracking import Recorder
 from pgbeat.transport.options import Options
 

@@ -12,9 +12,10 @@ from sqlalchemy import Connection, text
 import pgbeat
 from pgbeat import launchers
 from pgbeat.errors import ConditionError, UnknownLauncher
-from pgbeat.launchers import Context, GenericLauncher, JobRequest, Launcher, Skip, launcher
+from pgbeat.launchers import Context, GenericLauncher, JobRequest, Launcher, launcher
 from pgbeat.scheduler import Scheduler
 from pgbeat.schedules import Schedule
+from pgbeat.task_exceptions import Skip
 
 Beat = Callable[..., Scheduler]
 Sql = Callable[..., list[tuple[Any, ...]]]
