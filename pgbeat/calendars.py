@@ -13,8 +13,7 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 from pgbeat.calendar_definitions import parse
 from pgbeat.errors import AlreadyExists, InvalidCalendar, NotFound
 from pgbeat.exclusions import Rules
-from pgbeat.names import name_problem
-from pgbeat.schedules import NAMESPACE
+from pgbeat.names import NAMESPACE, name_problem
 from pgbeat.suggest import did_you_mean
 from pgbeat.tables import calendars, schedules
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, select, text, tuple_
 
 from pgbeat import channels, webhooks
 from pgbeat.errors import InvalidJob, NotFound
-from pgbeat.schedules import NAMESPACE
+from pgbeat.names import NAMESPACE
 from pgbeat.tables import deliveries
 
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 from sqlalchemy import Connection, bindparam, text
 
 from pgbeat.db import recordset
-from pgbeat.schedules import ACTIVE, NAMESPACE, SELECT, Schedule
+from pgbeat.names import NAMESPACE
+from pgbeat.schedules import ACTIVE, SELECT, Schedule
 from pgbeat.tables import schedules
 
 

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, func, select, text, tuple_
 
 from pgbeat.db import recordset
 from pgbeat.errors import InvalidTransition, NotFound
+from pgbeat.names import NAMESPACE
 from pgbeat.tables import jobs
 
 State = Literal[
@@ -221,7 +222,7 @@ def find(connection: Connection, job_ids: Collection[str | UUID]) -> list[Job]:
 class Filter(NamedTuple):
     """Which jobs: those of which all that is given is true."""
 
-    namespace: str = "default"
+    namespace: str = NAMESPACE
     state: str | None = None
     task: str | None = None
     schedule_id: int | None = None

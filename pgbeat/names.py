@@ -1,7 +1,9 @@
-"""Names of schedules, calendars, lanes, templates and webhooks: what they have to be like."""
+"""Rules for the names of schedules, calendars, lanes, templates and webhooks."""
 
 import re
 
+#: The namespace of an app that names none.
+NAMESPACE = "default"
 _UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f/]")
 
 

@@ -26,6 +26,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from pgbeat import job_policies, placeholders
 from pgbeat.errors import AlreadyExists, InvalidJob, InvalidSchedule, InvalidTimetable, NotFound
+from pgbeat.names import NAMESPACE
 from pgbeat.placeholders import in_use
 from pgbeat.suggest import did_you_mean
 from pgbeat.tables import schedules
@@ -43,8 +44,6 @@ from pgbeat.timetables import (
     zone,
 )
 
-#: Where schedules are of an app that names no namespace.
-NAMESPACE = "default"
 #: Columns that say when: a schedule has one of them.
 TIMETABLES = ("cron", "every", "once_at", "solar", "rrule", "after")
 #: How `disabled_reason` begins where nothing is left to do.

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
-from pgbeat.schedules import NAMESPACE
+from pgbeat.names import NAMESPACE
 from pgbeat.tables import schedules
 
 

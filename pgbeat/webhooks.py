@@ -11,8 +11,7 @@ from sqlalchemy import ColumnElement, Connection, delete, func, select, text, up
 from sqlalchemy.dialects.postgresql import insert
 
 from pgbeat.errors import AlreadyExists, InvalidJob, NotFound
-from pgbeat.names import name_problem
-from pgbeat.schedules import NAMESPACE
+from pgbeat.names import NAMESPACE, name_problem
 from pgbeat.suggest import did_you_mean
 from pgbeat.tables import EVENTS as EVENTS
 from pgbeat.tables import webhooks

@@ -20,6 +20,7 @@ from pgbeat.config import Settings
 from pgbeat.forecast import Expected, exclusion, upcoming
 from pgbeat.monitoring import schedule_health
 from pgbeat.monitoring.schedule_health import Health
+from pgbeat.names import NAMESPACE
 from pgbeat.schedules import Schedule
 from pgbeat.timetables import Timetable, zone
 
@@ -180,7 +181,7 @@ def _facts(
         ("labels", printing.labels(row.labels)),
         ("metadata", printing.compact(row.metadata)),
         ("source", f"{row.source} of app {row.app}" if row.app else row.source),
-        ("namespace", None if row.namespace == schedules.NAMESPACE else row.namespace),
+        ("namespace", None if row.namespace == NAMESPACE else row.namespace),
         ("created", when(row.created_at, now)),
         ("changed", when(row.updated_at, now)),
     ]

@@ -8,8 +8,8 @@ from pgbeat.calendars import Calendar
 from pgbeat.errors import InvalidSchedule
 from pgbeat.files.definitions import timetables
 from pgbeat.files.fields import FIELDS, plain
-from pgbeat.names import name_problem
-from pgbeat.schedules import NAMESPACE, Schedule
+from pgbeat.names import NAMESPACE, name_problem
+from pgbeat.schedules import Schedule
 
 
 def document(
