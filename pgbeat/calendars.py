@@ -45,6 +45,11 @@ class Calendar:
         """
         return self.rules.exclusion(moment, timezone)
 
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        """Returns what the audit log records of it."""
+        return "calendar", self.name, {"definition": self.definition}
+
 
 @lru_cache(maxsize=1024)
 def _rules(name: str, definition: str) -> Rules | str:

@@ -1,9 +1,10 @@
 """Dead letters: messages that nobody could handle, kept with the reason until a person decides."""
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -37,6 +38,25 @@ class DeadLetter(NamedTuple):
         except (ValueError, LookupError, TypeError, RecursionError):
             return None
         return found if isinstance(found, str) else None
+
+
+class Handled(NamedTuple):
+    """Dead letters that a person requeued or dropped."""
+
+    #: Their queues by their ids.
+    queues: Mapping[int, str]
+    number: int
+
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        """Returns what the audit log records of it: of one its id is the subject, of several their
+        queue, if it is the same."""
+        queues = Counter(self.queues.values())
+        subject = next(iter(queues)) if len(queues) == 1 else ""
+        if len(self.queues) == 1:
+            subject = str(next(iter(self.queues)))
+        ids = [*self.queues][:100]
+        return "dead letter", subject, {"count": self.number, "queues": dict(queues), "ids": ids}
 
 
 def _which(

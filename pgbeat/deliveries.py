@@ -38,6 +38,20 @@ class Delivery(NamedTuple):
     finished_at: datetime | None
 
 
+class Redelivered(NamedTuple):
+    """Deliveries of a webhook that are tried again."""
+
+    webhook: str
+    number: int
+    ids: Collection[UUID] = ()
+
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        """Returns what the audit log records of it."""
+        ids = [*map(str, self.ids)][:100] or None
+        return "webhook", self.webhook, {"count": self.number, "deliveries": ids}
+
+
 _COLUMNS = [deliveries.c[name] for name in Delivery._fields]
 
 

@@ -34,6 +34,13 @@ class Submitted(NamedTuple):
     group: Group
     jobs: list[Job]
 
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        """Returns what the audit log records of the new group."""
+        kind, subject, values = self.group.audited
+        tasks = sorted({job.task for job in self.jobs})[:20]
+        return kind, subject, {**values, "jobs": len(self.jobs), "tasks": tasks}
+
 
 def order(member: Any) -> Order:
     """What a member is to do: a task or its name, a signature of Celery's (`add.s(1, 2)`), or a

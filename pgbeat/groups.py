@@ -6,7 +6,7 @@ next is `pgbeat.turns`'.
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection, func, insert, select, text, tuple_
@@ -42,7 +42,13 @@ class Group(NamedTuple):
     cancelled_by: str | None
     cancelled_at: datetime | None
 
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        """Returns what the audit log records of it."""
+        return "group", str(self.id), {name: getattr(self, name) for name in _AUDITED}
 
+
+_AUDITED = ("name", "mode", "on_failure", "cancelled_by")
 _COLUMNS = [groups.c[name] for name in Group._fields]
 
 

@@ -178,7 +178,16 @@ class Job(NamedTuple):
         """Whether nothing more will come of it."""
         return self.state in ENDED
 
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        """Returns what the audit log records of it."""
+        return "job", str(self.id), {name: getattr(self, name) for name in _AUDITED}
 
+
+#: What the audit log leaves out may be large.
+_AUDITED = [name for name in Job._fields if name not in {
+    "id", "namespace", "schedule_id", "args", "kwargs", "options", "checkpoint",
+}]  # fmt: skip
 _COLUMNS = [jobs.c[name] for name in Job._fields]
 #: The same for statements in SQL, of a row `j`.
 COLUMNS = ", ".join(f"j.{name}" for name in Job._fields)

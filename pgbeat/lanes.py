@@ -43,6 +43,11 @@ class Lane(NamedTuple):
         each = "" if self.rate_key is None else f" of each {self.rate_key}"
         return f"{self.rate_limit}/{period}{each}"
 
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        """Returns what the audit log records of it."""
+        return "lane", self.name, {name: getattr(self, name) for name in _AUDITED}
+
 
 _PERIODS = {
     timedelta(seconds=1): "second",
@@ -50,6 +55,7 @@ _PERIODS = {
     timedelta(hours=1): "hour",
     timedelta(days=1): "day",
 }
+_AUDITED = ("max_running", "rate", "policy", "options", "paused_at")
 _COLUMNS = [lanes.c[name] for name in Lane._fields]
 
 

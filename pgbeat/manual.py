@@ -10,7 +10,8 @@ import kombu.exceptions
 from celery import Celery
 from sqlalchemy import Connection
 
-from pgbeat import allotment, db, entries, schedules
+from pgbeat import allotment, audit, db, entries, schedules
+from pgbeat.audit import Author
 from pgbeat.config import Settings
 from pgbeat.dispatch import Decision, Dispatcher
 from pgbeat.errors import Busy
@@ -25,6 +26,15 @@ _GRACE = 0.5
 
 def nothing(connection: Connection, decisions: Sequence[Decision]) -> None:
     """A `Note` of nothing."""
+
+
+def recorded(author: Author, verb: str) -> Note:
+    """Returns a `Note` that records decisions on schedules in the audit log."""
+
+    def write(connection: Connection, decisions: Sequence[Decision]) -> None:
+        audit.record_all(connection, author, [(verb, None, made.tick) for made in decisions])
+
+    return write
 
 
 def trigger(

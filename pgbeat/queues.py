@@ -443,6 +443,11 @@ class Queue(NamedTuple):
         """Whether it goes with those who use it: queues of remote control, events, replies."""
         return self.auto_delete or self.owner is not None
 
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        """Returns what the audit log records of it."""
+        return "queue", self.name, {"paused_at": self.paused_at}
+
 
 # Consumers that died are buried by one that lives; until then their rows are there.
 _QUEUES = """

@@ -235,6 +235,17 @@ class Schedule(NamedTuple):
         is_capped = self.retry_base > self.retry_cap / factor
         return self.retry_cap if is_capped else self.retry_base * factor
 
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        """Returns what the audit log records of it."""
+        return "schedule", self.name, {name: getattr(self, name) for name in _AUDITED}
+
+
+_AUDITED = [name for name in Schedule._fields if name not in {
+    "id", "uid", "namespace", "name", "probe_at", "due_at", "waiting_for", "ended", "cursor",
+    "created_at", "updated_at", "failures_from", "version",
+}]  # fmt: skip
+
 
 @lru_cache(maxsize=1024)
 def _iso(moment: datetime) -> bytes:

@@ -43,7 +43,13 @@ class Template(NamedTuple):
         """How its jobs are made. Raises `InvalidJob`."""
         return job_policies.parse(self.job)
 
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        """Returns what the audit log records of it."""
+        return "template", self.name, {name: getattr(self, name) for name in _AUDITED}
 
+
+_AUDITED = ("description", "task", "args", "kwargs", "options", "queue", "job", "created_by")
 _COLUMNS = [templates.c[name] for name in Template._fields]
 #: The template that a schedule names.
 _named = schedules.c.job["template"].astext

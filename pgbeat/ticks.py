@@ -39,6 +39,16 @@ class Tick(NamedTuple):
         """The ids of its jobs."""
         return [] if self.job_id is None else [self.job_id, *(self.more_job_ids or ())]
 
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        """Returns what the audit log records of a decision that a person asked for."""
+        values = {
+            "due_at": self.due_at, "outcome": self.outcome, "job_id": self.job_id,
+            "why": self.reason or self.error,
+            "job_ids": self.job_ids if self.more_job_ids else None,
+        }  # fmt: skip
+        return "schedule", self.schedule, values
+
 
 _RECORD = text(
     """

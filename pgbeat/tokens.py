@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from hashlib import sha256
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from sqlalchemy import Connection, func, insert, select, text, update
 
@@ -46,6 +46,11 @@ class Token(NamedTuple):
             return "revoked"
         is_over = self.expires_at is not None and self.expires_at <= now
         return "expired" if is_over else "active"
+
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        """Returns what the audit log records of it."""
+        return "token", self.id, {"actor": self.actor, "scope": self.scope, "note": self.note}
 
 
 _COLUMNS = [tokens.c[name] for name in Token._fields]

@@ -45,7 +45,15 @@ class Webhook(NamedTuple):
     #: Until when the secret before this one signs too.
     previous_until: datetime | None
 
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        """Returns what the audit log records of it."""
+        return "webhook", self.name, {name: getattr(self, name) for name in _AUDITED}
 
+
+_AUDITED = (
+    "url", "events", "enabled", "disabled_reason", "secret_hint", "previous_until", "created_by",
+)  # fmt: skip
 _HINT = func.left(webhooks.c.secret, 6).op("||")("…").op("||")(func.right(webhooks.c.secret, 4))
 _COLUMNS = [
     _HINT.label(name) if name == "secret_hint" else webhooks.c[name] for name in Webhook._fields

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from pgbeat import calendars, db, notes, schedules
+from pgbeat import calendars, db, schedules
 from pgbeat.backfill import Gaps, backfill, due_times, gaps
 from pgbeat.cli import printing
 from pgbeat.cli.asking import dry_run_option
@@ -22,6 +22,7 @@ from pgbeat.cli.options import in_zone, read_moment
 from pgbeat.cli.printing import counted, line, styled, utc
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
+from pgbeat.manual import recorded
 from pgbeat.schedules import Schedule
 from pgbeat.ticks import Tick
 from pgbeat.timetables import zone
@@ -134,7 +135,7 @@ def _launch(target: Target, name: str, found: Gaps, run: _Run, *, quiet: bool) -
         decisions = backfill(
             connection, app, target.settings, name, found.times,
             job_source="user_cli", created_by=target.author.name,
-            note=notes.decisions(target.author, "backfill"),
+            note=recorded(target.author, "backfill"),
         )  # fmt: skip
         shows = sys.stderr.isatty() and not quiet
         with closing(decisions):

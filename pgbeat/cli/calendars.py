@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from pgbeat import calendars, db, notes
+from pgbeat import audit, calendars, db
 from pgbeat.calendars import Calendar
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import asking, dry_run_option, sure
@@ -171,7 +171,7 @@ def add_command(
     try:
         with target.transaction(dry_run=dry_run) as connection:
             row = calendars.add(connection, name, definition, namespace=target.settings.namespace)
-            notes.change(connection, target.author, "create", None, row)
+            audit.record(connection, target.author, "create", None, row)
     except AlreadyExists:
         if not if_not_exists:
             raise
@@ -204,7 +204,7 @@ def update_command(
         row = before
         if definition != before.definition:
             row = calendars.edit(connection, name, definition, namespace=namespace)
-            notes.change(connection, target.author, "update", before, row)
+            audit.record(connection, target.author, "update", before, row)
     said = f"Calendar {name!r} is like that already."
     if definition != before.definition:
         said = f"{'Would change' if dry_run else 'Changed'} calendar {name!r}: {row.rules}."
@@ -234,7 +234,7 @@ def remove_command(target: Target, name: str, yes: bool, dry_run: bool, as_json:
         with target.transaction() as connection:
             row = calendars.get(connection, name, namespace=namespace, for_update=True)
             calendars.remove(connection, name, namespace=namespace)
-            notes.change(connection, target.author, "delete", row, None)
+            audit.record(connection, target.author, "delete", row, None)
     if is_removed or as_json:
         removed = {"name": name, "removed": is_removed}
         printing.result(removed, f"Removed calendar {name!r}.", as_json=as_json)

@@ -65,7 +65,7 @@ def _set(target: Target, name: str, value: Any, *, dry_run: bool, as_json: bool)
         made = schedule_controls.set_cursor(connection, name, value, namespace=namespace)
         old, new = {"cursor": made.before.cursor}, {"cursor": made.after.cursor}
         if old != new:
-            audit.note(connection, target.author, "update", "schedule", name, old, new)
+            audit.record_action(connection, target.author, "update", "schedule", name, old, new)
     verb = "Would set" if dry_run else "Set"
     said = f"{verb} the cursor of schedule {name!r} to {printing.json_line(value)}."
     if value is None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 from sqlalchemy import Connection
 
-from pgbeat import db, dead_letters, notes, queues
+from pgbeat import audit, db, dead_letters, queues
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import asking, dry_run_option, sure
 from pgbeat.cli.options import duration, newest_option
@@ -111,13 +111,16 @@ def requeue_command(
         tables = target.broker(connection)
         chosen = _choose(connection, tables, ids, queue)
         count = dead_letters.requeue(connection, tables, ids=list(chosen))
-        notes.dead(connection, target.author, "requeue", chosen, count)
-    homeless = sum(not name for name in chosen.values())
+        queues = {number: name for number, name in chosen.items() if name}
+        if count:
+            handled = dead_letters.Handled(queues, count)
+            audit.record(connection, target.author, "requeue", None, handled)
+    homeless = len(chosen) - len(queues)
     if as_json:
         printing.echo_json({"requeued": count, "homeless": homeless})
     elif count:
         verb = "Would put back" if dry_run else "Put back"
-        click.echo(f"{verb} {_what(filter(None, chosen.values()))}.")
+        click.echo(f"{verb} {_what(queues.values())}.")
     elif not homeless:
         click.echo(f"There are no dead letters{_scope(queue)}.")
     if homeless:
@@ -155,7 +158,9 @@ def drop_command(
     elif sure("drop", "dropped", what, yes=yes, dry_run=dry_run, as_json=as_json):
         with target.transaction() as connection:
             count = dead_letters.drop(connection, tables, ids=list(chosen))
-            notes.dead(connection, target.author, "drop", chosen, count)
+            if count:
+                handled = dead_letters.Handled(chosen, count)
+                audit.record(connection, target.author, "drop", None, handled)
         click.echo(f"Dropped {counted(count, 'dead letter')}.", err=as_json)
     if as_json:
         printing.echo_json({"dropped": count})

@@ -9,7 +9,7 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection
 
-from pgbeat import job_policies, lanes, notes, schedules, templates
+from pgbeat import audit, job_policies, lanes, schedules, templates
 from pgbeat.cli import printing
 from pgbeat.cli.asking import dry_run_option, json_option
 from pgbeat.cli.job_options import cleared_keys, given_policy, policy_clearing, policy_options
@@ -69,7 +69,7 @@ def add_command(
                 connection, name, source="cli", namespace=settings.namespace, **values
             )
             check(_whole(connection, row))
-            notes.change(connection, target.author, "create", None, row)
+            audit.record(connection, target.author, "create", None, row)
             missing = [*_missing(connection, row, "after"), *_missing_for_jobs(connection, row)]
     except AlreadyExists:
         if not if_not_exists:
@@ -133,7 +133,7 @@ def update_command(
             values["job"] = kept | job
         row = schedules.edit(connection, name, namespace=namespace, **values)
         check(_whole(connection, row))
-        notes.change(connection, target.author, "update", before, row)
+        audit.record(connection, target.author, "update", before, row)
         missing = [*_missing(connection, row, *values)]
         missing += _missing_for_jobs(connection, row) if job else []
     # A template may have given it a task.

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import click
 
-from pgbeat import db, deliveries, notes, webhooks
+from pgbeat import audit, db, deliveries, webhooks
 from pgbeat.cli import printing
 from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.options import newest_option
@@ -103,14 +103,17 @@ def redeliver_command(
             count = deliveries.redeliver_failed(
                 connection, failed_of, by=author.name, namespace=namespace
             )
-            notes.redelivered(connection, author, failed_of, count)
+            if count:
+                again = deliveries.Redelivered(failed_of, count)
+                audit.record(connection, author, "redeliver", None, again)
         else:
             count = deliveries.redeliver(
                 connection, [*map(str, ids)], by=author.name, namespace=namespace
             )
             whose = deliveries.webhooks_of(connection, ids, namespace=namespace)
             for name, own in whose.items():
-                notes.redelivered(connection, author, name, len(own), own)
+                again = deliveries.Redelivered(name, len(own), own)
+                audit.record(connection, author, "redeliver", None, again)
     what = "1 delivery is" if count == 1 else f"{count} deliveries are"
     said = f"No delivery of webhook {failed_of!r} failed."
     if count:

@@ -5,8 +5,7 @@ from typing import Any
 import click
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import db, lanes
-from pgbeat.audit import note
+from pgbeat import audit, db, lanes
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED
 from pgbeat.cli.job_options import amount
@@ -47,7 +46,9 @@ def direct_command(
     check_task(app, task)
     with target.transaction() as connection:
         lanes.get(connection, target.settings.namespace, given["lane"])
-        note(connection, target.author, "run", "direct", task, None, {"lane": given["lane"]})
+        audit.record_action(
+            connection, target.author, "run", "direct", task, None, {"lane": given["lane"]}
+        )
     given["timeout"] = given["timeout"].total_seconds()
     given["resources"] = dict(given["resources"])
     try:

@@ -10,7 +10,7 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection, text
 
-from pgbeat import calendars, notes, schedules
+from pgbeat import audit, calendars, schedules
 from pgbeat.calendars import Calendar
 from pgbeat.cli import printing
 from pgbeat.cli.failures import SKIPPED
@@ -142,8 +142,8 @@ def _apply(target: Target, file: File, plan: Plan, ways: dict[str, bool]) -> boo
             apply(connection, file, again)
             new_calendars, new_rows = _touched(connection, again)
             by = target.author._replace(namespace=plan.namespace)
-            notes.changes(connection, by, notes.compared(old_calendars, new_calendars))
-            notes.changes(connection, by, notes.compared(old_rows, new_rows))
+            audit.record_all(connection, by, audit.compared(old_calendars, new_calendars))
+            audit.record_all(connection, by, audit.compared(old_rows, new_rows))
     except Busy:
         return False
     return True

@@ -10,7 +10,7 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection
 
-from pgbeat import db, groups, notes, permissions
+from pgbeat import audit, db, groups, permissions
 from pgbeat.cli import Noun, job_tail, job_views, printing
 from pgbeat.cli.actors import as_admin
 from pgbeat.cli.asking import dry_run_option
@@ -216,9 +216,7 @@ def run_command(
             return
         made = grouping.run(
             connection, app, target.settings, publisher, members, **values,
-            note=lambda inside, made: notes.group_made(
-                inside, target.author, made.group, made.jobs
-            ),
+            note=lambda inside, made: audit.record(inside, target.author, "create", None, made),
         )  # fmt: skip
         group_id, number = made.group.id, counted(len(made.jobs), "job")
         if not as_json:
@@ -305,7 +303,9 @@ def cancel_command(
     with target.session() as connection, submissions.publishing(app, target.settings) as publisher:
         done = grouping.cancel(
             connection, publisher, actor, group.id,
-            note=lambda inside: notes.group_cancelled(inside, target.author, group),
+            note=lambda inside: audit.record(
+                inside, target.author, "cancel", group, group._replace(cancelled_by=actor.name)
+            ),
         )  # fmt: skip
     if as_json:
         printing.echo_json(_now(target, group.id))

@@ -8,7 +8,7 @@ from uuid import UUID
 import click
 from sqlalchemy import Connection
 
-from pgbeat import jobs, notes
+from pgbeat import audit, jobs
 from pgbeat.cli import job_views, printing
 from pgbeat.cli.actors import as_admin, find
 from pgbeat.cli.asking import dry_run_option, json_option, sure, yes_option
@@ -47,8 +47,7 @@ def _each(
         def change(job_id: UUID, connection: Connection) -> "Change":
             before = jobs.get(connection, job_id, for_update=True)
             made: Change = act(connection, publisher, actor, job_id, **given)
-            old = before if made.job.id == job_id else None
-            notes.job(connection, target.author, verb, job_id, old, made.job)
+            audit.record(connection, target.author, verb, before, made.job)
             return made
 
         for job_id in ids:
@@ -234,7 +233,7 @@ def move_command(
             anchor = find(connection, target, Actor(actor.name, is_admin=True), other).id
         moved = control.move(connection, actor, job.id, where, anchor, priority=priority)
         place = lines.place(connection, moved) + 1
-        notes.job(connection, target.author, "move", job.id, job, moved, place=place)
+        audit.record(connection, target.author, "move", job, moved, place=place)
     said = f"Moved job {moved.id}: place {place} in lane {moved.lane!r}."
     printing.result(job_views.as_json(moved) | {"place": place}, said, as_json=as_json)
 
@@ -262,7 +261,7 @@ def delete_command(
         with target.transaction() as connection:
             for job in found:
                 gone = control.delete(connection, actor, job.id)
-                notes.job(connection, target.author, "delete", job.id, gone, None)
+                audit.record(connection, target.author, "delete", gone, None)
     if is_deleted or as_json:
         deleted = [{"id": job.id, "deleted": is_deleted} for job in found]
         printing.result(deleted, f"Deleted {what}.", as_json=as_json)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from sqlalchemy import Connection
 
-from pgbeat import db, executions, jobs, notes, permissions, schedules, statistics
+from pgbeat import audit, db, executions, jobs, permissions, schedules, statistics
 from pgbeat.cli import Noun, job_tail, job_verbs, job_views, printing
 from pgbeat.cli.actors import as_admin, find
 from pgbeat.cli.failures import FAILED, SKIPPED
@@ -219,7 +219,7 @@ def run_command(
                 connection, app, target.settings, publisher, actor, order, job_source="user_cli"
             )
             if made.is_new:
-                notes.job(connection, target.author, "create", made.job.id, None, made.job)
+                audit.record(connection, target.author, "create", None, made.job)
             return made
 
         change = control.act(connection, publisher, make)

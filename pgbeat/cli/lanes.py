@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy import Connection
 
-from pgbeat import concurrency, db, lanes, notes, occupancy
+from pgbeat import audit, concurrency, db, lanes, occupancy
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.options import json_object
@@ -182,7 +182,7 @@ def set_command(target: Target, /, name: str, dry_run: bool, as_json: bool, **gi
             _complete(before, changes)
         lane, is_new = lanes.save(connection, namespace, name, changes)
         verb = "create" if is_new else "update"
-        notes.change(connection, target.author, verb, before, lane)
+        audit.record(connection, target.author, verb, before, lane)
     if not dry_run:
         _allot(target, name)
     if as_json:
@@ -263,7 +263,7 @@ def remove_command(
         with target.transaction() as connection:
             lane = lanes.get(connection, namespace, name)
             _remove(connection, namespace, name, force)
-            notes.change(connection, target.author, "delete", lane, None)
+            audit.record(connection, target.author, "delete", lane, None)
         _allot(target, name)
         said = f"Removed lane {name!r}."
     else:
@@ -294,7 +294,7 @@ def pause_command(target: Target, name: str, as_json: bool) -> None:
         before = lanes.lock(connection, namespace, name)
         is_new = lanes.pause(connection, namespace, name)
         lane = lanes.get(connection, namespace, name)
-        notes.change(connection, target.author, "pause", before, lane)
+        audit.record(connection, target.author, "pause", before, lane)
         now = db.now(connection)
     if as_json:
         printing.echo_json(lane._asdict() | {"rate": lane.rate})
@@ -315,7 +315,7 @@ def resume_command(target: Target, name: str, as_json: bool) -> None:
         before = lanes.lock(connection, namespace, name)
         was_paused = lanes.resume(connection, namespace, name)
         lane = lanes.get(connection, namespace, name)
-        notes.change(connection, target.author, "resume", before, lane)
+        audit.record(connection, target.author, "resume", before, lane)
     if was_paused:
         _allot(target, name)
     if as_json:

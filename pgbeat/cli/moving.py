@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from pgbeat import db, entries, notes, schedules, sync
+from pgbeat import audit, db, entries, schedules, sync
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.failures import BadInput
@@ -222,7 +222,7 @@ def _move_in(
         steps = plan.plan(found, circumstances)
         steps = rows.apply(connection, steps, namespace=place, **defaults)
         after = schedules.named(connection, touched, namespace=place)
-        notes.changes(connection, target.author, notes.compared(before, after))
+        audit.record_all(connection, target.author, audit.compared(before, after))
     if as_json:
         printing.echo_json(_json(name, found, steps, dry_run))
     else:

@@ -80,7 +80,9 @@ def _noting(target: Target, settings: Settings) -> Note:
         if numbers:
             audit.amend(connection, numbers[0], after)
         else:
-            number = audit.note(connection, target.author, "prune", "history", "", None, after)
+            number = audit.record_action(
+                connection, target.author, "prune", "history", "", None, after
+            )
             numbers.append(number)
 
     return write

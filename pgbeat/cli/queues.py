@@ -5,8 +5,7 @@ from datetime import datetime
 import click
 from rich.text import Text
 
-from pgbeat import db, discards, notes, queues
-from pgbeat.audit import note
+from pgbeat import audit, db, discards, queues
 from pgbeat.cli import Group, printing
 from pgbeat.cli.asking import asking, sure
 from pgbeat.cli.printing import counted, line, span
@@ -85,7 +84,7 @@ def pause_command(target: Target, name: str, as_json: bool) -> None:
         before = queues.get(connection, tables, name)
         is_new = queues.pause(connection, tables, name)
         row = queues.get(connection, tables, name)
-        notes.change(connection, target.author, "pause", before, row)
+        audit.record(connection, target.author, "pause", before, row)
         now = db.now(connection)
     said = f"Paused queue {name!r}."
     if not is_new:
@@ -109,7 +108,7 @@ def resume_command(target: Target, name: str, as_json: bool) -> None:
         was_paused = queues.resume(connection, tables, name)
         after = queues.get(connection, tables, name)
         if was_paused:
-            notes.change(connection, target.author, "resume", before, after)
+            audit.record(connection, target.author, "resume", before, after)
     said = f"Resumed queue {name!r}." if was_paused else f"Queue {name!r} is not paused."
     printing.result(after._asdict(), said, as_json=as_json)
 
@@ -130,7 +129,9 @@ def purge_command(target: Target, name: str, yes: bool, dry_run: bool, as_json: 
     elif sure("delete", "deleted", what, yes=yes, dry_run=dry_run, as_json=as_json):
         with target.transaction() as connection:
             count = discards.purge(connection, tables, name)
-            note(connection, target.author, "purge", "queue", name, None, {"deleted": count})
+            audit.record_action(
+                connection, target.author, "purge", "queue", name, None, {"deleted": count}
+            )
         click.echo(f"Deleted {counted(count, 'message')} from queue {name!r}.", err=as_json)
     else:
         is_refused = not dry_run

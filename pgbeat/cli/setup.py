@@ -42,7 +42,7 @@ def migrate_command(
 
     def write(connection: "Connection", before: str | None) -> None:
         versions = {"version": before}, {"version": newest}
-        audit.note(connection, target.author, "migrate", "schema", "pgbeat", *versions)
+        audit.record_action(connection, target.author, "migrate", "schema", "pgbeat", *versions)
 
     before, after = migrate.upgrade(target.settings.url, write)
     has_broker = False

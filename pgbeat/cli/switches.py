@@ -3,7 +3,7 @@
 import click
 from sqlalchemy import Connection
 
-from pgbeat import db, notes, schedule_controls, schedules
+from pgbeat import audit, db, schedule_controls, schedules
 from pgbeat.cli import printing
 from pgbeat.cli.asking import asking, json_option, sure
 from pgbeat.cli.target import Target, pass_target
@@ -23,7 +23,7 @@ def enable_command(target: Target, name: str, as_json: bool) -> None:
         row = before
         if not before.enabled:
             row = schedules.enable(connection, name, namespace=target.settings.namespace)
-            notes.change(connection, target.author, "enable", before, row)
+            audit.record(connection, target.author, "enable", before, row)
     said = f"Schedule {name!r} is enabled already."
     if not before.enabled:
         said = f"Enabled schedule {name!r}. {next_line(target, row)}"
@@ -42,7 +42,7 @@ def disable_command(target: Target, name: str, reason: str | None, as_json: bool
     with target.transaction() as connection:
         before = _locked(connection, target, name)
         row = schedules.disable(connection, name, reason, namespace=target.settings.namespace)
-        notes.change(connection, target.author, "disable", before, row)
+        audit.record(connection, target.author, "disable", before, row)
     said = f"Disabled schedule {name!r}: {printing.line(row.disabled_reason)}"
     printing.result(printing.row_json(row), said, as_json=as_json)
 
@@ -68,13 +68,13 @@ def pause_command(
         with target.transaction() as connection:
             namespace = target.settings.namespace
             made = schedule_controls.pause_all(connection, namespace=namespace, reason=reason)
-            notes.changes(connection, target.author, [("pause", *each) for each in made])
+            audit.record_all(connection, target.author, [("pause", *each) for each in made])
         _say_all("Paused", made, as_json)
         return
     with target.transaction() as connection:
         before = _locked(connection, target, name)
         row = schedules.pause(connection, name, reason, namespace=target.settings.namespace)
-        notes.change(connection, target.author, "pause", before, row)
+        audit.record(connection, target.author, "pause", before, row)
         now = db.now(connection)
     said = f"Paused schedule {name!r}."
     if before.paused_at is not None:
@@ -99,7 +99,7 @@ def resume_command(
         with target.transaction() as connection:
             namespace = target.settings.namespace
             made = schedule_controls.resume_all(connection, namespace=namespace, reason=reason)
-            notes.changes(connection, target.author, [("resume", *each) for each in made])
+            audit.record_all(connection, target.author, [("resume", *each) for each in made])
         _say_all("Resumed", made, as_json)
         return
     if reason is not None:
@@ -109,7 +109,7 @@ def resume_command(
         row = before
         if before.paused_at is not None:
             row = schedules.resume(connection, name, namespace=target.settings.namespace)
-            notes.change(connection, target.author, "resume", before, row)
+            audit.record(connection, target.author, "resume", before, row)
     said = f"Schedule {name!r} is not paused."
     if before.paused_at is not None:
         said = f"Resumed schedule {name!r}. {next_line(target, row)}"
@@ -132,7 +132,7 @@ def remove_command(target: Target, name: str, yes: bool, dry_run: bool, as_json:
         with target.transaction() as connection:
             row = _locked(connection, target, name)
             schedules.remove(connection, name, namespace=target.settings.namespace)
-            notes.change(connection, target.author, "delete", row, None)
+            audit.record(connection, target.author, "delete", row, None)
         is_removed = True
     if as_json:
         printing.echo_json({"name": name, "removed": is_removed})

@@ -6,7 +6,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from pgbeat import db, notes, templates
+from pgbeat import audit, db, templates
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import asking, dry_run_option, sure
 from pgbeat.cli.job_options import call_options, given_policy, in_words, policy_options
@@ -115,7 +115,7 @@ def set_command(target: Target, /, name: str, dry_run: bool, as_json: bool, **gi
             connection, name, namespace=namespace, created_by=target.author.name, **values
         )
         verb = "create" if before is None else "update"
-        notes.change(connection, target.author, verb, before, row)
+        audit.record(connection, target.author, verb, before, row)
         users = templates.users(connection, namespace=namespace)
     said = f"Template {name!r} is like that already."
     if before is None or _content(before) != _content(row):
@@ -158,7 +158,7 @@ def remove_command(target: Target, name: str, yes: bool, dry_run: bool, as_json:
         with target.transaction() as connection:
             row = templates.get(connection, name, namespace=namespace, for_update=True)
             templates.remove(connection, name, namespace=namespace)
-            notes.change(connection, target.author, "delete", row, None)
+            audit.record(connection, target.author, "delete", row, None)
     if is_removed or as_json:
         removed = {"name": name, "removed": is_removed}
         printing.result(removed, f"Removed template {name!r}.", as_json=as_json)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
-from pgbeat import db, notes, schedules, ticks
+from pgbeat import db, schedules, ticks
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED, SKIPPED, BadInput
 from pgbeat.cli.options import newest_option
@@ -40,14 +40,14 @@ def trigger_command(target: Target, ctx: click.Context, name: str, as_json: bool
     Its conditions are checked as ever. Exits with 0 if it launched, 3 if it was skipped, 1 if it
     failed. Needs the app.
     """
-    from pgbeat.manual import trigger
+    from pgbeat.manual import recorded, trigger
 
     app = target.require_app("a trigger needs the app, whose launchers and tasks it runs")
     with target.session() as connection:
         decision = trigger(
             connection, app, target.settings, name,
             job_source="user_cli", created_by=target.author.name,
-            note=notes.decisions(target.author, "trigger"),
+            note=recorded(target.author, "trigger"),
         )  # fmt: skip
     tick = decision.tick
     if as_json:

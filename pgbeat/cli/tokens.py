@@ -53,8 +53,7 @@ def create_command(
             connection, namespace=by.namespace, actor=actor, scope=scope,
             lifetime=None if expires == timedelta.max else expires, note=note, created_by=by.name,
         )  # fmt: skip
-        after = {"actor": row.actor, "scope": row.scope, "note": row.note}
-        audit.note(connection, by, "create", "token", row.id, None, after)
+        audit.record(connection, by, "create", None, row)
         now = db.now(connection)
     if as_json:
         printing.echo_json({**_json(row, now), "token": written})
@@ -110,8 +109,7 @@ def revoke_command(target: Target, token_id: str, dry_run: bool, as_json: bool) 
         row = tokens.revoke(connection, token_id, namespace=by.namespace)
         is_new = row.revoked_at == now
         if is_new:
-            before = {"actor": row.actor, "scope": row.scope}
-            audit.note(connection, by, "revoke", "token", row.id, before)
+            audit.record(connection, by, "revoke", row, None)
     said = f"Token {row.id} was revoked already, at {utc(row.revoked_at)} UTC."
     if is_new:
         verb = "Would revoke" if dry_run else "Revoked"

@@ -7,8 +7,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from pgbeat import db, deliveries, notes, webhook_outbox, webhook_signatures, webhooks
-from pgbeat.audit import note
+from pgbeat import audit, db, deliveries, webhook_outbox, webhook_signatures, webhooks
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import asking, dry_run_option, sure
 from pgbeat.cli.deliveries import deliveries_command, redeliver_command
@@ -171,7 +170,7 @@ def add_command(
             created_by=target.author.name,
             private=settings.webhook_private,
         )
-        notes.change(connection, target.author, "create", None, row)
+        audit.record(connection, target.author, "create", None, row)
     if dry_run:
         click.echo(f"Would add webhook {name!r}: {', '.join(row.events)}.")
         return
@@ -220,7 +219,7 @@ def update_command(
             secret=secret,
             private=settings.webhook_private,
         )
-        notes.change(connection, target.author, "update", before, row)
+        audit.record(connection, target.author, "update", before, row)
         count = deliveries.counts(connection, namespace=settings.namespace)[name]
     is_new = new_secret and not dry_run
     said = f"{'Would change' if dry_run else 'Changed'} webhook {name!r}."
@@ -255,7 +254,7 @@ def remove_command(target: Target, name: str, yes: bool, dry_run: bool, as_json:
         with target.transaction() as connection:
             row = webhooks.get(connection, name, namespace=namespace, for_update=True)
             webhooks.remove(connection, name, namespace=namespace)
-            notes.change(connection, target.author, "delete", row, None)
+            audit.record(connection, target.author, "delete", row, None)
     if is_removed or as_json:
         removed = {"name": name, "removed": is_removed}
         printing.result(removed, f"Removed {what}.", as_json=as_json)
@@ -278,7 +277,7 @@ def enable_command(target: Target, name: str, as_json: bool) -> None:
         row = before
         if not before.enabled:
             row = webhooks.enable(connection, name, namespace=namespace)
-            notes.change(connection, target.author, "enable", before, row)
+            audit.record(connection, target.author, "enable", before, row)
         count = deliveries.counts(connection, namespace=namespace)[name]
     failed = 0 if before.enabled else count["failed"]
     said = (
@@ -304,7 +303,7 @@ def disable_command(target: Target, name: str, reason: str | None, as_json: bool
         pending = deliveries.counts(connection, namespace=namespace)[name]["pending"]
         was_enabled = webhooks.disable(connection, row.id, why)
         after = webhooks.get(connection, name, namespace=namespace)
-        notes.change(connection, target.author, "disable", row, after)
+        audit.record(connection, target.author, "disable", row, after)
         count = deliveries.counts(connection, namespace=namespace)[name]
     said = f"Webhook {name!r} is disabled already."
     if was_enabled:
@@ -327,7 +326,9 @@ def test_command(target: Target, name: str, as_json: bool) -> None:
     with target.transaction() as connection:
         webhook = webhooks.get(connection, name, namespace=settings.namespace)
         signed_with = webhook_outbox.secrets(connection, webhook.id)
-        note(connection, target.author, "test", "webhook", name, None, {"url": webhook.url})
+        audit.record_action(
+            connection, target.author, "test", "webhook", name, None, {"url": webhook.url}
+        )
     key, answer = webhook_outbox.send_test(webhook, signed_with, settings)
     if as_json:
         printing.echo_json({"id": key, **answer._asdict(), "delivered": answer.is_delivered})

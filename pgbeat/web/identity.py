@@ -9,7 +9,7 @@ from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 
 from pgbeat import permissions, tokens
-from pgbeat.audit import Origin
+from pgbeat.audit import Author, Origin
 from pgbeat.errors import Forbidden, InvalidToken
 from pgbeat.permissions import Actor
 from pgbeat.web.backend import Backend, TheBackend
@@ -38,6 +38,11 @@ class Caller(Actor):
     #: The token's id; of a JWT the seconds that it is good for.
     token: str | None = None
     seconds: float | None = None
+
+
+def author(backend: Backend, caller: Caller) -> Author:
+    """Returns who makes a change, for the audit log."""
+    return Author(backend.namespace, caller.name, caller.origin)
 
 
 def identify(backend: Backend, written: str) -> Caller:

@@ -6,15 +6,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
-from pgbeat import calendars, db, notes
+from pgbeat import audit, calendars, db
 from pgbeat.calendars import Calendar
 from pgbeat.errors import AlreadyExists, InvalidCalendar
 from pgbeat.timetables import zone
 from pgbeat.web.api.bodies import Body, Json
 from pgbeat.web.api.steering import plain
 from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin, TheCaller
-from pgbeat.web.notes import author
+from pgbeat.web.identity import Caller, TheAdmin, TheCaller, author
 
 router = APIRouter(prefix="/calendars", tags=["calendars"])
 
@@ -191,7 +190,7 @@ def _put(
             before = calendars.get(connection, name, namespace=namespace, for_update=True)
             row = calendars.edit(connection, name, definition, namespace=namespace)
         verb = "create" if before is None else "update"
-        notes.change(connection, author(backend, caller), verb, before, row)
+        audit.record(connection, author(backend, caller), verb, before, row)
     return row, before is None
 
 
@@ -201,5 +200,5 @@ def delete_calendar(backend: TheBackend, caller: TheAdmin, name: CalendarName) -
     with backend.transaction() as connection:
         before = calendars.get(connection, name, namespace=backend.namespace, for_update=True)
         calendars.remove(connection, name, namespace=backend.namespace)
-        notes.change(connection, author(backend, caller), "delete", before, None)
+        audit.record(connection, author(backend, caller), "delete", before, None)
     return CalendarDone(message=f"Calendar '{name}' deleted")

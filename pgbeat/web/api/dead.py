@@ -7,15 +7,14 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from sqlalchemy import Connection
 
-from pgbeat import dead_letters, notes, queues
+from pgbeat import audit, dead_letters, queues
 from pgbeat.dead_letters import DeadLetter
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.messages import BrokerTables
 from pgbeat.web.api.bodies import Body, Json, Length
 from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read
 from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheAdmin
-from pgbeat.web.notes import author
+from pgbeat.web.identity import TheAdmin, author
 
 router = APIRouter(prefix="/dead", tags=["dead letters"])
 
@@ -156,8 +155,11 @@ def requeue_dead(backend: TheBackend, caller: TheAdmin, body: DeadChoice) -> Dea
         tables = backend.tables(connection)
         chosen = _choose(connection, tables, body)
         count = dead_letters.requeue(connection, tables, ids=list(chosen)) if chosen else 0
-        notes.dead(connection, author(backend, caller), "requeue", chosen, count)
-    homeless = sum(not name for name in chosen.values())
+        names = {number: name for number, name in chosen.items() if name}
+        if count:
+            handled = dead_letters.Handled(names, count)
+            audit.record(connection, author(backend, caller), "requeue", None, handled)
+    homeless = len(chosen) - len(names)
     return DeadDone(message=_said(count, "requeued"), count=count, homeless=homeless)
 
 
@@ -171,5 +173,7 @@ def drop_dead(backend: TheBackend, caller: TheAdmin, body: DeadDrop) -> DeadDone
         tables = backend.tables(connection)
         chosen = _choose(connection, tables, body, older_than)
         count = dead_letters.drop(connection, tables, ids=list(chosen)) if chosen else 0
-        notes.dead(connection, author(backend, caller), "drop", chosen, count)
+        if count:
+            handled = dead_letters.Handled(chosen, count)
+            audit.record(connection, author(backend, caller), "drop", None, handled)
     return DeadDone(message=_said(count, "dropped"), count=count)

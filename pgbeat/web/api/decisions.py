@@ -11,7 +11,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, Field
 
-from pgbeat import calendars, db, manual, notes, rehearsal, schedules, ticks
+from pgbeat import calendars, db, manual, rehearsal, schedules, ticks
 from pgbeat.backfill import backfill, due_times, gaps
 from pgbeat.errors import InvalidPlaceholder, InvalidSchedule
 from pgbeat.forecast import Expected, call, exclusion, upcoming
@@ -20,8 +20,7 @@ from pgbeat.web.api.bodies import Body
 from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read
 from pgbeat.web.api.schedule_models import Name
 from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin
-from pgbeat.web.notes import author
+from pgbeat.web.identity import Caller, TheAdmin, author
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
@@ -161,7 +160,7 @@ def trigger_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Trigg
     with backend.session() as connection:
         tick = manual.trigger(
             connection, backend.celery, backend.settings, name, job_source="user_api",
-            created_by=caller.name, note=notes.decisions(author(backend, caller), "trigger"),
+            created_by=caller.name, note=manual.recorded(author(backend, caller), "trigger"),
         ).tick  # fmt: skip
     said = {
         "launched": f"Schedule '{name}' triggered manually",
@@ -260,7 +259,7 @@ def _fill(
     with backend.session() as connection:
         decisions = backfill(
             connection, backend.celery, backend.settings, name, times, job_source="user_api",
-            created_by=caller.name, note=notes.decisions(author(backend, caller), "backfill"),
+            created_by=caller.name, note=manual.recorded(author(backend, caller), "backfill"),
         )  # fmt: skip
         with closing(decisions):
             for decision in decisions:

@@ -12,14 +12,13 @@ from fastapi import APIRouter, Path, Request
 from kombu.utils import json as kombu_json
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from pgbeat import direct, job_policies, lanes, permissions
+from pgbeat import audit, direct, job_policies, lanes, permissions
 from pgbeat.errors import NoSlot
 from pgbeat.task_checks import check_arguments, check_task
 from pgbeat.web.api.bodies import Body, Json, Length
 from pgbeat.web.api.steering import plain, set_fields
 from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheCaller
-from pgbeat.web.notes import note
+from pgbeat.web.identity import Caller, TheCaller, author
 
 router = APIRouter(prefix="/direct", tags=["direct execution"])
 
@@ -100,7 +99,9 @@ def _run(backend: Backend, caller: Caller, task: str, body: DirectRun) -> Direct
     policy = job_policies.parse(set_fields(body, "tags", "resources"))
     with backend.transaction() as connection:
         lanes.get(connection, backend.namespace, body.lane)
-        note(connection, backend, caller, "run", "direct", task, None, {"lane": body.lane})
+        audit.record_action(
+            connection, author(backend, caller), "run", "direct", task, None, {"lane": body.lane}
+        )
     try:
         result = direct.run_direct(
             task,

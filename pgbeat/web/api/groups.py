@@ -8,15 +8,14 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
-from pgbeat import grouping, groups, notes, permissions, submissions
+from pgbeat import audit, grouping, groups, permissions, submissions
 from pgbeat.groups import Group, Mode, OnFailure, Progress
 from pgbeat.web.api.bodies import Body, Json
 from pgbeat.web.api.job_models import FoundJob, JobOrder, found
 from pgbeat.web.api.paging import After, Limit, cursor, moment, read
 from pgbeat.web.api.steering import commit, hand_out, seen_group, steering
 from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheCaller
-from pgbeat.web.notes import author
+from pgbeat.web.identity import TheCaller, author
 
 router = APIRouter(prefix="/groups", tags=["groups"])
 
@@ -163,7 +162,7 @@ def create_group(backend: TheBackend, caller: TheCaller, body: NewGroup) -> Grou
             for job in made.jobs:
                 if job.state == "scheduled":
                     submissions.announce(connection, job)
-            notes.group_made(connection, author(backend, caller), made.group, made.jobs)
+            audit.record(connection, author(backend, caller), "create", None, made)
             return made
 
         made = commit(connection, publisher, make)
@@ -178,7 +177,8 @@ def cancel_group(backend: TheBackend, caller: TheCaller, group_id: GroupId) -> G
         group = seen_group(connection, backend, caller, group_id)
 
         def write(connection: Connection) -> None:
-            notes.group_cancelled(connection, author(backend, caller), group)
+            asked = group._replace(cancelled_by=caller.name)
+            audit.record(connection, author(backend, caller), "cancel", group, asked)
 
         done = grouping.cancel(
             connection, publisher, caller, group_id, namespace=backend.namespace, note=write

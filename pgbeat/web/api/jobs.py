@@ -9,13 +9,13 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
 from pgbeat import (
+    audit,
     control,
     db,
     executions,
     job_changes,
     jobs,
     lines,
-    notes,
     permissions,
     schedules,
     statistics,
@@ -49,8 +49,7 @@ from pgbeat.web.api.labels import LabelFilter, labels_of
 from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read
 from pgbeat.web.api.steering import commit, hand_out, seen_job, steering
 from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheCaller
-from pgbeat.web.notes import author
+from pgbeat.web.identity import Caller, TheCaller, author
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -248,8 +247,7 @@ def create_job(
                 job_source="user_api",
             )  # fmt: skip
             if change.is_new:
-                made = change.job
-                notes.job(connection, author(backend, caller), "create", made.id, None, made)
+                audit.record(connection, author(backend, caller), "create", None, change.job)
             elif not caller.is_admin and change.job.created_by != caller.name:
                 raise NotUnique("a job of somebody else has the same unique key")
             return change
@@ -275,8 +273,7 @@ def _steer(
         def change(connection: Connection) -> Change:
             before = seen_job(connection, backend, caller, job_id, for_update=True)
             made = act(connection, publisher, caller, job_id, **given)
-            verb, old = act.__name__, before if made.job.id == before.id else None
-            notes.job(connection, author(backend, caller), verb, job_id, old, made.job)
+            audit.record(connection, author(backend, caller), act.__name__, before, made.job)
             return made
 
         done = commit(connection, publisher, change)
@@ -353,7 +350,7 @@ def move_job(backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobMov
             connection, caller, job_id, body.where, body.other, priority=body.priority
         )
         place = lines.place(connection, moved) + 1
-        notes.job(connection, author(backend, caller), "move", job_id, before, moved, place=place)
+        audit.record(connection, author(backend, caller), "move", before, moved, place=place)
     return JobMoved.model_validate(shown(moved) | {"place": place})
 
 
@@ -363,5 +360,5 @@ def delete_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDele
     with backend.transaction() as connection:
         job = seen_job(connection, backend, caller, job_id, for_update=True)
         control.delete(connection, caller, job_id)
-        notes.job(connection, author(backend, caller), "delete", job_id, job, None)
+        audit.record(connection, author(backend, caller), "delete", job, None)
     return JobDeleted(message=f"Job {job_id} deleted")

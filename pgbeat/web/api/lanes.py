@@ -7,15 +7,14 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
-from pgbeat import db, jobs, lanes, notes, occupancy, reservations
+from pgbeat import audit, db, jobs, lanes, occupancy, reservations
 from pgbeat.errors import AlreadyExists, InvalidJob, InvalidTransition, NotFound
 from pgbeat.lanes import Figures, Lane
 from pgbeat.occupancy import Holder, InLine
 from pgbeat.web.api.bodies import Body, Json, Length
 from pgbeat.web.api.steering import hand_out, plain, steering
 from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin, TheCaller
-from pgbeat.web.notes import author, note
+from pgbeat.web.identity import Caller, TheAdmin, TheCaller, author
 
 router = APIRouter(prefix="/lanes", tags=["lanes"])
 
@@ -248,7 +247,7 @@ def save_lane(
             if only == "new" and not is_new:
                 raise AlreadyExists(f"there is a lane {name!r} already")
             verb = "create" if is_new else "update"
-            notes.change(inside, author(backend, caller), verb, before, lane)
+            audit.record(inside, author(backend, caller), verb, before, lane)
         hand_out(connection, publisher, {(backend.namespace, name)})
     return lane, is_new
 
@@ -265,7 +264,7 @@ def _switch(
     is_changed = getattr(lanes, verb)(connection, backend.namespace, name)
     lane = lanes.get(connection, backend.namespace, name)
     if is_changed:
-        notes.change(connection, author(backend, caller), verb, before, lane)
+        audit.record(connection, author(backend, caller), verb, before, lane)
     return lane
 
 
@@ -311,7 +310,9 @@ def release_reservation(
                     noun="direct execution",
                 )  # fmt: skip
             before = {"task": found.task, "created_by": found.created_by, "lane": name}
-            note(inside, backend, caller, "release", "direct", str(number), before)
+            audit.record_action(
+                inside, author(backend, caller), "release", "direct", str(number), before
+            )
             lanes.announce(inside, backend.namespace, name)
         hand_out(connection, publisher, {(backend.namespace, name)})
     return LaneDeleted(message=f"Direct execution {number} released from lane '{name}'")
@@ -337,6 +338,6 @@ def delete_lane(
                     f"{error}; with force=true it is deleted, and what waits is handed out "
                     "without a limit"
                 ) from None
-            notes.change(inside, author(backend, caller), "delete", before, None)
+            audit.record(inside, author(backend, caller), "delete", before, None)
         hand_out(connection, publisher, {(backend.namespace, name)})
     return LaneDeleted(message=f"Lane '{name}' deleted")

@@ -6,12 +6,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
-from pgbeat import discards, notes, queues
+from pgbeat import audit, discards, queues
 from pgbeat.queues import Queue
 from pgbeat.web.api.bodies import Length
 from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin
-from pgbeat.web.notes import author, note
+from pgbeat.web.identity import Caller, TheAdmin, author
 
 router = APIRouter(prefix="/queues", tags=["queues"])
 
@@ -79,7 +78,7 @@ def _switch(backend: Backend, caller: Caller, name: str, verb: str) -> Queue:
         before = queues.get(connection, tables, name)
         if getattr(queues, verb)(connection, tables, name):
             row = queues.get(connection, tables, name)
-            notes.change(connection, author(backend, caller), verb, before, row)
+            audit.record(connection, author(backend, caller), verb, before, row)
             return row
         return before
 
@@ -105,7 +104,9 @@ def purge_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> Queue
         tables = backend.tables(connection)
         queues.get(connection, tables, name)
         count = discards.purge(connection, tables, name)
-        note(connection, backend, caller, "purge", "queue", name, None, {"deleted": count})
+        audit.record_action(
+            connection, author(backend, caller), "purge", "queue", name, None, {"deleted": count}
+        )
         row = queues.get(connection, tables, name)
     return QueuePurged(
         message=f"Queue '{name}' purged: {count} message{'' if count == 1 else 's'} deleted",

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from sqlalchemy import Connection
 
-from pgbeat import audit, beats, db, jobs, notes, schedule_controls, schedules
+from pgbeat import audit, beats, db, jobs, schedule_controls, schedules
 from pgbeat.drafts import require_call
 from pgbeat.errors import ConditionError, InvalidSchedule
 from pgbeat.forecast import upcoming
@@ -33,8 +33,7 @@ from pgbeat.web.api.schedule_models import (
     shown,
 )
 from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin
-from pgbeat.web.notes import author
+from pgbeat.web.identity import Caller, TheAdmin, author
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
@@ -87,7 +86,7 @@ def create_schedule(backend: TheBackend, caller: TheAdmin, body: NewSchedule) ->
             **(backend.schedule_defaults | values),
         )  # fmt: skip
         check(backend.celery, row)
-        notes.change(connection, author(backend, caller), "create", None, row)
+        audit.record(connection, author(backend, caller), "create", None, row)
         health = healths(backend, connection, [row])[row.id]
     return _found(row, health)
 
@@ -125,7 +124,7 @@ def update_schedule(
         if enabled is not None and enabled != row.enabled:
             turn = schedules.enable if enabled else schedules.disable
             row = turn(connection, name, namespace=backend.namespace)
-        notes.change(connection, author(backend, caller), "update", before, row)
+        audit.record(connection, author(backend, caller), "update", before, row)
     note = _FROM_CODE if row.source == "code" and _CODE_OWNS & values.keys() else None
     return ScheduleDone(
         message=f"Schedule '{name}' updated", next_run=_next(backend, row), note=note
@@ -161,7 +160,7 @@ def delete_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Schedu
     with backend.transaction() as connection:
         before = schedules.get(connection, name, namespace=backend.namespace, for_update=True)
         schedules.remove(connection, name, namespace=backend.namespace)
-        notes.change(connection, author(backend, caller), "delete", before, None)
+        audit.record(connection, author(backend, caller), "delete", before, None)
     note = "it is made by the app's code, and comes back when beat starts; disable it instead"
     return ScheduleDone(
         message=f"Schedule '{name}' deleted", note=note if before.source == "code" else None
@@ -175,7 +174,7 @@ def _switch(
         before = schedules.get(connection, name, namespace=backend.namespace, for_update=True)
         turn = getattr(schedules, verb)
         row: Schedule = turn(connection, name, *given, namespace=backend.namespace)
-        notes.change(connection, author(backend, caller), verb, before, row)
+        audit.record(connection, author(backend, caller), verb, before, row)
     return ScheduleDone(message=f"Schedule '{name}' {past}", next_run=_next(backend, row))
 
 
@@ -215,7 +214,7 @@ def pause_schedules(
     with backend.transaction() as connection:
         made = schedule_controls.pause_all(connection, namespace=backend.namespace, reason=reason)
         by = author(backend, caller)
-        notes.changes(connection, by, [("pause", *each) for each in made])
+        audit.record_all(connection, by, [("pause", *each) for each in made])
     return SchedulesSwitched(schedules=[each.after.name for each in made])
 
 
@@ -228,7 +227,7 @@ def resume_schedules(
     with backend.transaction() as connection:
         made = schedule_controls.resume_all(connection, namespace=backend.namespace, reason=reason)
         by = author(backend, caller)
-        notes.changes(connection, by, [("resume", *each) for each in made])
+        audit.record_all(connection, by, [("resume", *each) for each in made])
     return SchedulesSwitched(schedules=[each.after.name for each in made])
 
 
@@ -252,7 +251,7 @@ def set_cursor(
         old, new = {"cursor": made.before.cursor}, {"cursor": made.after.cursor}
         if old != new:
             by = author(backend, caller)
-            audit.note(connection, by, "update", "schedule", name, old, new)
+            audit.record_action(connection, by, "update", "schedule", name, old, new)
     return ScheduleCursor(cursor=made.after.cursor)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from pgbeat import notes, templates
+from pgbeat import audit, templates
 from pgbeat.drafts import require_call
 from pgbeat.errors import AlreadyExists
 from pgbeat.publisher import check_options
@@ -15,8 +15,7 @@ from pgbeat.templates import Template
 from pgbeat.web.api.bodies import Body, Json
 from pgbeat.web.api.steering import plain
 from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin, TheCaller
-from pgbeat.web.notes import author
+from pgbeat.web.identity import Caller, TheAdmin, TheCaller, author
 
 router = APIRouter(prefix="/templates", tags=["templates"])
 
@@ -171,7 +170,7 @@ def _put(
             connection, name, namespace=backend.namespace, created_by=caller.name, **values
         )
         verb = "create" if before is None else "update"
-        notes.change(connection, author(backend, caller), verb, before, row)
+        audit.record(connection, author(backend, caller), verb, before, row)
     return row, before is None
 
 
@@ -181,5 +180,5 @@ def delete_template(backend: TheBackend, caller: TheAdmin, name: TemplateName) -
     with backend.transaction() as connection:
         before = templates.get(connection, name, namespace=backend.namespace, for_update=True)
         templates.remove(connection, name, namespace=backend.namespace)
-        notes.change(connection, author(backend, caller), "delete", before, None)
+        audit.record(connection, author(backend, caller), "delete", before, None)
     return TemplateDone(message=f"Template '{name}' deleted")

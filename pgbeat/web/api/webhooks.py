@@ -8,14 +8,13 @@ from uuid import UUID
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from pgbeat import deliveries, notes, webhook_outbox, webhooks
+from pgbeat import audit, deliveries, webhook_outbox, webhooks
 from pgbeat.deliveries import Delivery
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.web.api.bodies import Body, Json
 from pgbeat.web.api.paging import After, Limit, cursor, moment, read
 from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheAdmin
-from pgbeat.web.notes import author, note
+from pgbeat.web.identity import TheAdmin, author
 from pgbeat.webhook_signatures import new_secret
 from pgbeat.webhooks import EVENTS, Webhook
 
@@ -196,7 +195,7 @@ def create_webhook(backend: TheBackend, caller: TheAdmin, body: NewWebhook) -> W
             connection, body.name, body.url, _all(body.events), namespace=backend.namespace,
             secret=body.secret, created_by=caller.name, private=backend.settings.webhook_private,
         )  # fmt: skip
-        notes.change(connection, author(backend, caller), "create", None, row)
+        audit.record(connection, author(backend, caller), "create", None, row)
     return WebhookMade.model_validate(_shown(row) | {"secret": secret})
 
 
@@ -219,7 +218,7 @@ def update_webhook(
             connection, name, namespace=backend.namespace,
             private=backend.settings.webhook_private, **given,
         )  # fmt: skip
-        notes.change(connection, author(backend, caller), "update", before, row)
+        audit.record(connection, author(backend, caller), "update", before, row)
     return WebhookMade.model_validate(_shown(row) | {"secret": secret})
 
 
@@ -229,7 +228,7 @@ def delete_webhook(backend: TheBackend, caller: TheAdmin, name: WebhookName) -> 
     with backend.transaction() as connection:
         before = webhooks.get(connection, name, namespace=backend.namespace, for_update=True)
         webhooks.remove(connection, name, namespace=backend.namespace)
-        notes.change(connection, author(backend, caller), "delete", before, None)
+        audit.record(connection, author(backend, caller), "delete", before, None)
     return WebhookDone(message=f"Webhook '{name}' deleted")
 
 
@@ -240,7 +239,7 @@ def enable_webhook(backend: TheBackend, caller: TheAdmin, name: WebhookName) -> 
         before = webhooks.get(connection, name, namespace=backend.namespace, for_update=True)
         if not before.enabled:
             row = webhooks.enable(connection, name, namespace=backend.namespace)
-            notes.change(connection, author(backend, caller), "enable", before, row)
+            audit.record(connection, author(backend, caller), "enable", before, row)
     return WebhookDone(message=f"Webhook '{name}' enabled")
 
 
@@ -258,7 +257,7 @@ def disable_webhook(
         before = webhooks.get(connection, name, namespace=backend.namespace, for_update=True)
         if webhooks.disable(connection, before.id, why):
             row = webhooks.get(connection, name, namespace=backend.namespace)
-            notes.change(connection, author(backend, caller), "disable", before, row)
+            audit.record(connection, author(backend, caller), "disable", before, row)
     return WebhookDone(message=f"Webhook '{name}' disabled")
 
 
@@ -299,7 +298,9 @@ def redeliver_failed(backend: TheBackend, caller: TheAdmin, name: WebhookName) -
         count = deliveries.redeliver_failed(
             connection, name, by=caller.name, namespace=backend.namespace
         )
-        notes.redelivered(connection, author(backend, caller), name, count)
+        if count:
+            again = deliveries.Redelivered(name, count)
+            audit.record(connection, author(backend, caller), "redeliver", None, again)
     return _redelivered(count)
 
 
@@ -318,7 +319,9 @@ def redeliver_delivery(
         count = deliveries.redeliver(
             connection, [str(delivery_id)], by=caller.name, namespace=backend.namespace
         )
-        notes.redelivered(connection, author(backend, caller), name, count, [delivery_id])
+        if count:
+            again = deliveries.Redelivered(name, count, [delivery_id])
+            audit.record(connection, author(backend, caller), "redeliver", None, again)
     return _redelivered(count)
 
 
@@ -333,7 +336,9 @@ def send_test(backend: TheBackend, caller: TheAdmin, name: WebhookName) -> Webho
     with backend.transaction() as connection:
         webhook = webhooks.get(connection, name, namespace=backend.namespace)
         signed_with = webhook_outbox.secrets(connection, webhook.id)
-        note(connection, backend, caller, "test", "webhook", name, None, {"url": webhook.url})
+        audit.record_action(
+            connection, author(backend, caller), "test", "webhook", name, None, {"url": webhook.url}
+        )
     key, answer = webhook_outbox.send_test(webhook, signed_with, backend.settings)
     return WebhookTested(
         id=UUID(key),

@@ -2,12 +2,11 @@
 
 from fastapi import APIRouter, Request, Response
 
-from pgbeat import db, dead_letters, discards, notes, queues
+from pgbeat import audit, db, dead_letters, discards, queues
 from pgbeat.config import delays_in_table
 from pgbeat.errors import NotFound
 from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheAdmin
-from pgbeat.web.notes import author, note
+from pgbeat.web.identity import TheAdmin, author
 from pgbeat.web.pages.render import Fields, PageRoute, done, page, path, unknown
 from pgbeat.web.pages.words import counted
 
@@ -50,13 +49,15 @@ def change_queue(
         row = queues.get(connection, tables, name)
         if verb == "purge":
             count = discards.purge(connection, tables, name)
-            note(connection, backend, caller, verb, "queue", name, None, {"deleted": count})
+            audit.record_action(
+                connection, author(backend, caller), verb, "queue", name, None, {"deleted": count}
+            )
             said = f"Deleted {counted(count, 'message')} from queue '{name}'."
         elif verb in ("pause", "resume"):
             change = queues.pause if verb == "pause" else queues.resume
             if change(connection, tables, name):
                 after = queues.get(connection, tables, name)
-                notes.change(connection, author(backend, caller), verb, row, after)
+                audit.record(connection, author(backend, caller), verb, row, after)
             said = f"Queue '{name}' {'is paused' if verb == 'pause' else 'goes on'}."
         else:
             raise unknown(fields)
@@ -81,8 +82,9 @@ def change_dead(
         letter = found[0]
         change = dead_letters.requeue if verb == "requeue" else dead_letters.drop
         count = change(connection, tables, ids=[letter.id])
-        chosen = {letter.id: letter.queue}
-        notes.dead(connection, author(backend, caller), verb, chosen, count)
+        if count:
+            handled = dead_letters.Handled({letter.id: letter.queue}, count)
+            audit.record(connection, author(backend, caller), verb, None, handled)
     if not count:
         said = "It can't be put back: its queue was deleted before."
     elif verb == "drop":

@@ -23,11 +23,10 @@ def connection(database: str) -> Iterator[Connection]:
 
 def record(connection: Connection, **values: Any) -> None:
     """A change of schedule `s`, by alice, unless told otherwise."""
-    given = {
-        "namespace": "default", "actor": "user:alice", "origin": "api", "verb": "pause",
-        "kind": "schedule", "subject": "s",
-    }  # fmt: skip
-    audit.record(connection, **{**given, **values})
+    by = {"namespace": "default", "name": "user:alice", "origin": "api"}
+    author = audit.Author(**{name: values.pop(name, value) for name, value in by.items()})
+    given = {"verb": "pause", "kind": "schedule", "subject": "s", **values}
+    audit.record_action(connection, author, **given)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,7 @@ def test_changes_are_found_by_what_they_are_of(
 ) -> None:
     record(connection)
     record(connection, subject="t")
-    record(connection, actor="user:bob", verb="resume")
+    record(connection, name="user:bob", verb="resume")
     record(connection, kind="job")
     record(connection, namespace="other")
     rows = audit.listing(connection, namespace="default", **which)
