@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pgbeat.reporting import progress as progress
     from pgbeat.reporting import report as report
     from pgbeat.scheduler import Scheduler as Scheduler
+    from pgbeat.signals import condition_finished as condition_finished
+    from pgbeat.signals import condition_started as condition_started
     from pgbeat.task_exceptions import Cancelled as Cancelled
     from pgbeat.task_exceptions import Skip as Skip
     from pgbeat.transaction import in_transaction as in_transaction
@@ -50,6 +52,8 @@ _HOME = {
     "artifacts": "pgbeat.reporting",
     "checkpoint": "pgbeat.reporting",
     "concurrency_policy": "pgbeat.concurrency",
+    "condition_finished": "pgbeat.signals",
+    "condition_started": "pgbeat.signals",
     "current": "pgbeat.reporting",
     "in_transaction": "pgbeat.transaction",
     "is_cancelled": "pgbeat.reporting",
