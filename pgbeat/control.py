@@ -344,6 +344,6 @@ def _neighbour(connection: Connection, job: Job, where: str, other: UUID | str |
 def _why_not_in_line(job: Job) -> str:
     if job.lane is None:
         return "it is in no lane"
-    if job.awaits_turn:
+    if job.blocked_by_group:
         return "those before it in its group go first"
     return "it doesn't wait for its lane" if job.dispatched_at is None else "it has its lane's slot"

@@ -50,7 +50,7 @@ _OUTLOOK = """
            extract(epoch FROM least(
                (SELECT min(run_at) FROM pgbeat.jobs
                  WHERE namespace = %(namespace)s AND state = 'scheduled'
-                   AND dispatched_at IS NULL AND NOT awaits_turn),
+                   AND dispatched_at IS NULL AND NOT blocked_by_group),
                pgbeat.next_delivery(%(namespace)s)
                ) - statement_timestamp())::float8
 """

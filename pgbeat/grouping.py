@@ -117,7 +117,7 @@ def draft_members(
                 raise InvalidJob(
                     f"member {number}: its arguments are not JSON, and it can't wait without them"
                 )
-            job = job._replace(awaits_turn=True, is_dispatched=False)
+            job = job._replace(blocked_by_group=True, is_dispatched=False)
         made.append(draft._replace(job=job))
     return made
 

@@ -58,7 +58,7 @@ class NewJob(NamedTuple):
     group_id: str | None = None
     group_position: int | None = None
     #: Those before it in its group go first.
-    awaits_turn: bool | None = None
+    blocked_by_group: bool | None = None
     unique_key: str | None = None
     awaits_approval: bool | None = None
     checkpoint: Any = None
@@ -79,15 +79,15 @@ _CREATE_SQL = """
            (id, namespace, task, args, kwargs, job_source, created_by, is_system_job, dispatched_at,
             state, schedule_id, schedule, due_at, queue, options, template, run_at, lane, priority,
             tags, resources, max_attempts, retry_base, retry_cap, retry_of, group_id,
-            group_position, awaits_turn, unique_key, awaits_approval, requires_approval, checkpoint,
-            trigger, interval_start, description, labels, metadata, run_key)
+            group_position, blocked_by_group, unique_key, awaits_approval, requires_approval,
+            checkpoint, trigger, interval_start, description, labels, metadata, run_key)
     SELECT id, namespace, task, args, kwargs, job_source, created_by, is_system_job,
            CASE WHEN is_dispatched THEN now() END,
            state, schedule_id, schedule, due_at, queue, coalesce(options, '{}'), template, run_at,
            lane, coalesce(priority, 0), coalesce(tags, '{}'), coalesce(resources, '{}'),
            coalesce(max_attempts, 1), coalesce(retry_base, 60) * interval '1 second',
            coalesce(retry_cap, 3600) * interval '1 second', retry_of, group_id, group_position,
-           coalesce(awaits_turn, false), unique_key, coalesce(awaits_approval, false),
+           coalesce(blocked_by_group, false), unique_key, coalesce(awaits_approval, false),
            coalesce(awaits_approval, false), checkpoint, trigger, interval_start, description,
            coalesce(labels, '{}'), coalesce(metadata, '{}'), run_key
       FROM json_to_recordset(CAST(:batch AS json)) AS d (
@@ -96,7 +96,7 @@ _CREATE_SQL = """
                schedule_id bigint, schedule text, due_at timestamptz, queue text, options jsonb,
                template text, run_at timestamptz, lane text, priority smallint, tags text[],
                resources jsonb, max_attempts integer, retry_base float8, retry_cap float8,
-               retry_of uuid, group_id uuid, group_position integer, awaits_turn boolean,
+               retry_of uuid, group_id uuid, group_position integer, blocked_by_group boolean,
                unique_key text, awaits_approval boolean, checkpoint jsonb, trigger text,
                interval_start timestamptz, description text, labels jsonb, metadata jsonb,
                run_key text)
@@ -144,7 +144,7 @@ class Job(NamedTuple):
     group_id: UUID | None
     group_position: int | None
     #: Those before it in its group go first: it is not handed out.
-    awaits_turn: bool
+    blocked_by_group: bool
     unique_key: str | None
     awaits_approval: bool
     #: It runs only once an administrator has approved it; so do its retries.
@@ -474,7 +474,7 @@ _DUE = text(
     WITH due AS (
         SELECT id FROM pgbeat.jobs
          WHERE namespace = :namespace AND state = 'scheduled' AND dispatched_at IS NULL
-           AND NOT awaits_turn AND run_at <= now()
+           AND NOT blocked_by_group AND run_at <= now()
          ORDER BY run_at LIMIT :limit FOR UPDATE SKIP LOCKED)
     UPDATE pgbeat.jobs j SET state = 'pending',
            dispatched_at = CASE WHEN j.lane IS NULL THEN now() END
@@ -488,7 +488,7 @@ _DUE_IDS = text(
     """
     SELECT id FROM pgbeat.jobs
      WHERE namespace = :namespace AND state = 'scheduled' AND dispatched_at IS NULL
-       AND NOT awaits_turn AND run_at <= now()
+       AND NOT blocked_by_group AND run_at <= now()
      ORDER BY run_at LIMIT :limit
     """
 )
@@ -497,7 +497,7 @@ _TAKE_DUE = text(
     WITH due AS (
         SELECT id FROM pgbeat.jobs
          WHERE id = ANY (CAST(:ids AS uuid[])) AND state = 'scheduled' AND dispatched_at IS NULL
-           AND NOT awaits_turn AND run_at <= now() FOR UPDATE SKIP LOCKED)
+           AND NOT blocked_by_group AND run_at <= now() FOR UPDATE SKIP LOCKED)
     UPDATE pgbeat.jobs j SET state = 'pending',
            dispatched_at = CASE WHEN j.lane IS NULL THEN now() END
       FROM due WHERE j.id = due.id

@@ -117,7 +117,7 @@ _LISTING = text(
            CROSS JOIN LATERAL (
                SELECT count(*) AS jobs, min(created_at) AS oldest FROM pgbeat.jobs j
                 WHERE j.namespace = l.namespace AND j.lane = l.name AND j.dispatched_at IS NULL
-                  AND j.state = 'pending' AND NOT j.awaits_turn) AS w
+                  AND j.state = 'pending' AND NOT j.blocked_by_group) AS w
            CROSS JOIN LATERAL (
                SELECT count(*) FILTER (WHERE started_at IS NOT NULL) AS running,
                       count(*) FILTER (WHERE started_at IS NULL) AS waiting,
@@ -281,7 +281,7 @@ _NEEDS_LOOK = text(
     SELECT coalesce((
                SELECT true FROM pgbeat.jobs j
                 WHERE j.namespace = :namespace AND j.lane = :lane
-                  AND j.dispatched_at IS NULL AND j.state = 'pending' AND NOT j.awaits_turn
+                  AND j.dispatched_at IS NULL AND j.state = 'pending' AND NOT j.blocked_by_group
                 ORDER BY j.priority DESC, j.position LIMIT 1), false)
         OR EXISTS (SELECT FROM pgbeat.reservations WHERE namespace = :namespace AND lane = :lane)
     """
@@ -302,7 +302,7 @@ _WANTED = text(
                 SELECT true FROM pgbeat.jobs j
                  WHERE j.namespace = l.namespace AND j.lane = l.name
                    AND j.dispatched_at IS NULL AND j.state = 'pending'
-                   AND NOT j.awaits_turn
+                   AND NOT j.blocked_by_group
                  ORDER BY j.priority DESC, j.position LIMIT 1), false)
             OR EXISTS (SELECT FROM pgbeat.reservations r
                         WHERE r.namespace = l.namespace AND r.lane = l.name))

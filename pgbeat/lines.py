@@ -14,7 +14,7 @@ from pgbeat.jobs import COLUMNS, Job, of_known
 Where = Literal["front", "back", "before", "after"]
 
 _IN_LINE = """namespace = :namespace AND lane = :lane AND dispatched_at IS NULL
-       AND state = 'pending' AND NOT awaits_turn"""
+       AND state = 'pending' AND NOT blocked_by_group"""
 _BEFORE = "(position, created_at, id) < (:position, :created_at, :id)"
 # Up to so many are counted: nobody needs to know it to the last, further back.
 _PLACE = text(
@@ -74,7 +74,7 @@ MOST = 10_000
 
 def is_waiting(job: Job) -> bool:
     """Whether it stands in its lane's line."""
-    waits = job.state == "pending" and job.dispatched_at is None and not job.awaits_turn
+    waits = job.state == "pending" and job.dispatched_at is None and not job.blocked_by_group
     return job.lane is not None and waits
 
 

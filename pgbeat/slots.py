@@ -23,7 +23,7 @@ _SEATED = """
 """
 _WAITING = """
      WHERE j.namespace = :namespace AND j.lane = :lane AND j.dispatched_at IS NULL
-       AND j.state = 'pending' AND NOT j.awaits_turn
+       AND j.state = 'pending' AND NOT j.blocked_by_group
 """
 _IN_ORDER = "ORDER BY j.priority DESC, j.position, j.created_at, j.id"
 _WORK = """
@@ -72,7 +72,7 @@ _TAKE = text(
     f"""
     WITH mine AS (
         SELECT id FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[]))
-           AND dispatched_at IS NULL AND state = 'pending' AND NOT awaits_turn
+           AND dispatched_at IS NULL AND state = 'pending' AND NOT blocked_by_group
            FOR UPDATE SKIP LOCKED)
     UPDATE pgbeat.jobs j SET dispatched_at = statement_timestamp()
      WHERE j.id = ANY (ARRAY(SELECT id FROM mine))

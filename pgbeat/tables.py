@@ -341,7 +341,7 @@ jobs = Table(
     Column("retried_by", UUID),
     Column("group_id", UUID),
     Column("group_position", Integer),
-    Column("awaits_turn", Boolean, nullable=False, server_default=text("false")),
+    Column("blocked_by_group", Boolean, nullable=False, server_default=text("false")),
     Column("unique_key", Text),
     Column("awaits_approval", Boolean, nullable=False, server_default=text("false")),
     Column("approved_by", Text),
@@ -382,7 +382,7 @@ jobs = Table(
         "OR state NOT IN ('pending', 'scheduled', 'running', 'completed')",
         name="jobs_approved",
     ),
-    CheckConstraint("NOT awaits_turn OR dispatched_at IS NULL", name="jobs_turn"),
+    CheckConstraint("NOT blocked_by_group OR dispatched_at IS NULL", name="jobs_blocked_by_group"),
     CheckConstraint("attempt >= 1 AND max_attempts >= 1", name="jobs_attempts"),
     CheckConstraint(
         "retry_base >= interval '0' AND retry_cap >= retry_base "
@@ -407,14 +407,14 @@ Index(
     jobs.c.position,
     jobs.c.created_at,
     postgresql_where=text(
-        "lane IS NOT NULL AND dispatched_at IS NULL AND state = 'pending' AND NOT awaits_turn"
+        "lane IS NOT NULL AND dispatched_at IS NULL AND state = 'pending' AND NOT blocked_by_group"
     ),
 )
 Index(
     "jobs_to_come",
     jobs.c.namespace,
     jobs.c.run_at,
-    postgresql_where=text("dispatched_at IS NULL AND state = 'scheduled' AND NOT awaits_turn"),
+    postgresql_where=text("dispatched_at IS NULL AND state = 'scheduled' AND NOT blocked_by_group"),
 )
 Index(
     "jobs_in_lane",

@@ -22,7 +22,7 @@ _PAUSE = text(
 #: Back to where it was: a lane's line, the next of its group, the broker, or until its time.
 _BACK = """
            state = CASE WHEN run_at > now() THEN 'scheduled' ELSE 'pending' END,
-           dispatched_at = CASE WHEN lane IS NULL AND NOT awaits_turn THEN now() END
+           dispatched_at = CASE WHEN lane IS NULL AND NOT blocked_by_group THEN now() END
 """
 _RESUME = text(
     f"""
@@ -74,7 +74,7 @@ _HASTEN = text(
     f"""
     UPDATE pgbeat.jobs j
        SET state = 'pending', run_at = NULL, attempt = 1, priority = coalesce(:priority, priority),
-           dispatched_at = CASE WHEN lane IS NULL AND NOT awaits_turn THEN now() END
+           dispatched_at = CASE WHEN lane IS NULL AND NOT blocked_by_group THEN now() END
      WHERE id = :id AND {of_known("state = 'scheduled'")} AND started_at IS NULL
     RETURNING {COLUMNS}
     """  # noqa: S608

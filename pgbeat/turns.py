@@ -45,7 +45,7 @@ _LOOK = text(
              LIMIT 1) AS cancelled,
            EXISTS (SELECT FROM pgbeat.jobs WHERE group_id = :id AND {UNFINISHED}) AS unfinished,
            EXISTS (SELECT FROM pgbeat.jobs
-                    WHERE group_id = :id AND {UNFINISHED} AND NOT awaits_turn) AS moving
+                    WHERE group_id = :id AND {UNFINISHED} AND NOT blocked_by_group) AS moving
     """  # noqa: S608
 )
 _WAITING = text(
@@ -60,14 +60,14 @@ _NEXT = text(
     f"""
     WITH first AS MATERIALIZED (
         SELECT id FROM pgbeat.jobs
-         WHERE group_id = :id AND state IN ('pending', 'scheduled', 'paused') AND awaits_turn
+         WHERE group_id = :id AND state IN ('pending', 'scheduled', 'paused') AND blocked_by_group
          ORDER BY group_position, id LIMIT 1),
     mine AS (
         SELECT id FROM pgbeat.jobs
          WHERE id IN (SELECT id FROM first) AND state IN ('pending', 'scheduled', 'paused')
-           AND awaits_turn FOR UPDATE SKIP LOCKED)
+           AND blocked_by_group FOR UPDATE SKIP LOCKED)
     UPDATE pgbeat.jobs j
-       SET awaits_turn = false,
+       SET blocked_by_group = false,
            state = CASE WHEN state = 'scheduled' AND run_at <= now() THEN 'pending' ELSE state END,
            dispatched_at = CASE WHEN lane IS NULL AND state <> 'paused' THEN now() END
       FROM mine WHERE j.id = mine.id
@@ -87,11 +87,11 @@ def of(ended: Iterable[Ended]) -> set[UUID]:
 
 
 def advance(connection: Connection, group_ids: Collection[UUID]) -> Step:
-    """Goes on with groups after what became of their members, in the transaction that wrote it.
+    """Advances groups after their members changed, in the transaction that changed them.
 
-    The next of a sequential group has its turn (`awaits_turn` is off, and where nothing else holds
-    it back, `dispatched_at` is set: it is to be published); after a failure, the policy says what
-    is to be ended; with the last member's end, the group is finished.
+    Unblocks the next member of a sequential group (`blocked_by_group` is off, and unless something
+    else holds it back, `dispatched_at` is set: the caller must publish it). After a failure, the
+    group's policy says which members the caller must end. The last member's end finishes the group.
     """
     step = Step([], [])
     if not group_ids:
@@ -128,7 +128,8 @@ _STUCK = text(
     f"""
     SELECT g.id FROM pgbeat.groups g CROSS JOIN LATERAL (
            SELECT (SELECT true FROM pgbeat.jobs
-                    WHERE group_id = g.id AND {UNFINISHED} AND NOT awaits_turn LIMIT 1) AS moves,
+                    WHERE group_id = g.id AND {UNFINISHED} AND NOT blocked_by_group
+                    LIMIT 1) AS moves,
                   (SELECT true FROM pgbeat.jobs
                     WHERE group_id = g.id AND state IN ('pending', 'scheduled', 'paused')
                     LIMIT 1) AS waits,

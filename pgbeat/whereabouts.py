@@ -51,8 +51,8 @@ def of_job(connection: Connection, job: Job, now: datetime) -> Whereabouts:
         return Whereabouts("approval", "awaits a person's approval", advice)
     if job.state == "paused":
         return Whereabouts("paused", "is paused", f"`pgbeat jobs resume {job.id}` lets it go on.")
-    if job.awaits_turn:
-        return Whereabouts("turn", f"waits for those before it in group {job.group_id}")
+    if job.blocked_by_group:
+        return Whereabouts("group", f"waits for those before it in group {job.group_id}")
     if job.state == "scheduled":
         return _scheduled(job, now)
     if lines.is_waiting(job):

@@ -170,7 +170,7 @@ def _remark(job: Job) -> str | Text:
         return f"tried again: {line(job.error or '')}"
     if job.error is not None:
         return line(job.error)
-    return "when those before it have ended" if job.awaits_turn and not job.has_ended else ""
+    return "when those before it have ended" if job.blocked_by_group and not job.has_ended else ""
 
 
 # -- made

@@ -110,7 +110,7 @@ class FoundJob(BaseModel):
     requires_approval: bool = Field(
         description="It runs only once an administrator has approved it; so do its retries."
     )
-    awaits_turn: bool = Field(description="Those before it in its group go first.")
+    blocked_by_group: bool = Field(description="Those before it in its group go first.")
     approved_by: str | None
     approved_at: datetime | None
     next_run_at: datetime | None = Field(description="When it is to run, if it waits for a time.")

@@ -120,7 +120,7 @@ def test_each_of_a_sequence_goes_when_the_one_before_it_has_ended(
 ) -> None:
     made = submit([ADD, ADD, ADD], mode="sequential", name="nightly")
     assert made.group.name == "nightly"
-    assert [job.awaits_turn for job in made.jobs] == [False, True, True]
+    assert [job.blocked_by_group for job in made.jobs] == [False, True, True]
     assert messages(sql) == ids(made)[:1]
     first = fleet.take()
     assert states() == ["running", "pending", "pending", "running"]
@@ -247,8 +247,8 @@ def test_a_paused_one_holds_up_those_after_it(
     assert states() == ["completed", "paused", "pending", "running"]
     assert messages(sql) == []
     [(is_its_turn, later)] = sql(
-        "SELECT NOT (SELECT awaits_turn FROM pgbeat.jobs WHERE id = %s), "
-        "(SELECT awaits_turn FROM pgbeat.jobs WHERE id = %s)", *ids(made)[1:],
+        "SELECT NOT (SELECT blocked_by_group FROM pgbeat.jobs WHERE id = %s), "
+        "(SELECT blocked_by_group FROM pgbeat.jobs WHERE id = %s)", *ids(made)[1:],
     )  # fmt: skip
     assert is_its_turn
     assert later
@@ -356,7 +356,7 @@ def test_two_that_end_in_the_same_moment(
     if mode == "sequential":  # two before the next, as if one had been made again by hand
         sql("UPDATE pgbeat.groups SET mode = 'sequential'")
         sql("DELETE FROM kombu_message WHERE job_id = ANY (%s::uuid[])", ids(made)[2:])
-        sql("UPDATE pgbeat.jobs SET awaits_turn = true, dispatched_at = NULL "
+        sql("UPDATE pgbeat.jobs SET blocked_by_group = true, dispatched_at = NULL "
             "WHERE group_position >= 2")  # fmt: skip
     taken = [fleet.take() for _ in range(2 if mode == "sequential" else 4)]
     for job_id in taken[2:]:
@@ -409,7 +409,7 @@ def test_beat_goes_on_with_what_was_changed_by_hand(
     fleet: Fleet, submit: Submit, beat: Callable[..., Scheduler], states: States, sql: Sql
 ) -> None:
     submit([ADD] * 3, mode="sequential", on_failure="skip_remaining")
-    sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now() WHERE NOT awaits_turn")
+    sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now() WHERE NOT blocked_by_group")
     beat().run_due()
     assert states() == ["failed", "skipped", "skipped", "failed"]
 

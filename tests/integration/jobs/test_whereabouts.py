@@ -39,8 +39,8 @@ def put(sql: Sql, job: str, changes: str) -> None:
         ("pending", f"dispatched_at = {AGO}", "queue",
          "waits in the broker for a worker, for 2 h"),
         ("pending", "task = task", "outbox", "waits for the beat, which gives it to the broker"),
-        ("pending", "awaits_turn = true, group_id = '00000000-0000-0000-0000-000000000007'",
-         "turn", "waits for those before it in group 00000000-0000-0000-0000-000000000007"),
+        ("pending", "blocked_by_group = true, group_id = '00000000-0000-0000-0000-000000000007'",
+         "group", "waits for those before it in group 00000000-0000-0000-0000-000000000007"),
         ("scheduled", "run_at = now() + interval '2 hours 30 s'", "scheduled", "comes in 2 h"),
         ("scheduled", f"run_at = {AGO}", "scheduled", "has been due for 2 h"),
         ("scheduled", "run_at = now() + interval '2 hours 30 s', retry_of = id, attempt = 2, "

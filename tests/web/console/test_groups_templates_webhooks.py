@@ -62,7 +62,7 @@ def test_groups_are_listed_and_their_jobs_shown(web: Web, page: Any, user: Any, 
     said = words_of(html(user.get(f"/console/groups/{mine}")))
     assert "2 jobs, one after the other; once one has failed, the rest is skipped." in said
     assert "1. tests.add failed ValueError: no" in said
-    assert "2. tests.add pending awaits its turn" in said
+    assert "2. tests.add pending blocked by its group" in said
     jobs = html(page.get("/console/jobs", params={"group": mine}))
     assert len(re.findall('scope="row"', jobs)) == 2
     job_id = re.findall(r"/console/jobs/([0-9a-f-]{36})", jobs)[0]

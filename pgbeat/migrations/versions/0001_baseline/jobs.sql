@@ -35,7 +35,7 @@ CREATE TABLE pgbeat.jobs (
     resources        jsonb NOT NULL DEFAULT '{}',
     group_id         uuid,
     group_position   integer,
-    awaits_turn      boolean NOT NULL DEFAULT false,   -- those before it in its group go first
+    blocked_by_group boolean NOT NULL DEFAULT false,   -- those before it in its group go first
     unique_key       text,
     attempt          integer NOT NULL DEFAULT 1,
     max_attempts     integer NOT NULL DEFAULT 1,
@@ -74,7 +74,7 @@ CREATE TABLE pgbeat.jobs (
     CONSTRAINT jobs_approved CHECK (
         NOT requires_approval OR approved_by IS NOT NULL
         OR state NOT IN ('pending', 'scheduled', 'running', 'completed')),
-    CONSTRAINT jobs_turn CHECK (NOT awaits_turn OR dispatched_at IS NULL),
+    CONSTRAINT jobs_blocked_by_group CHECK (NOT blocked_by_group OR dispatched_at IS NULL),
     CONSTRAINT jobs_attempts CHECK (attempt >= 1 AND max_attempts >= 1),
     CONSTRAINT jobs_backoff CHECK (
         retry_base >= interval '0' AND retry_cap >= retry_base
@@ -98,9 +98,9 @@ CREATE INDEX jobs_launched_together ON pgbeat.jobs (schedule_id, due_at, trigger
     WHERE run_key IS NOT NULL;
 -- Those that wait: for their lane, or to be due.
 CREATE INDEX jobs_waiting ON pgbeat.jobs (namespace, lane, priority DESC, position, created_at)
-    WHERE lane IS NOT NULL AND dispatched_at IS NULL AND state = 'pending' AND NOT awaits_turn;
+    WHERE lane IS NOT NULL AND dispatched_at IS NULL AND state = 'pending' AND NOT blocked_by_group;
 CREATE INDEX jobs_to_come ON pgbeat.jobs (namespace, run_at)
-    WHERE dispatched_at IS NULL AND state = 'scheduled' AND NOT awaits_turn;
+    WHERE dispatched_at IS NULL AND state = 'scheduled' AND NOT blocked_by_group;
 -- Those that have a slot, and those that had one: rates are counted over them.
 CREATE INDEX jobs_in_lane ON pgbeat.jobs (namespace, lane)
     WHERE lane IS NOT NULL AND dispatched_at IS NOT NULL
