@@ -1,4 +1,4 @@
-"""What Flower lacks beside pgbeat: `import pgbeat.flower` in flowerconfig.py.
+"""Adds to Flower what it lacks beside pgbeat: `import pgbeat.flower` in flowerconfig.py.
 
 Its Broker page knows the queues of `pgbeat+postgresql://`, and a task's page links to its job in
 the console, where `pgbeat_web_url` says where that is. Everything else works as it is.

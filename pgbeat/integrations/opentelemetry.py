@@ -1,4 +1,4 @@
-"""Tracing by OpenTelemetry: a job's tick, its publication and its executions are one trace.
+"""Traces a job's tick, its publication and its executions as one trace, by OpenTelemetry.
 
 `pgbeat.tracing.instrument()` in the app's module turns it on, wherever the app is loaded.
 

@@ -181,7 +181,7 @@ def test_every_page_and_the_api(flower: Flower) -> None:
 
 
 def test_only_jobs_have_a_page_in_the_console(database: str, sql: Sql) -> None:
-    from pgbeat.flower import Console
+    from pgbeat.integrations.flower import Console
 
     settings = Settings(postgres_url(database), web_url=CONSOLE)
     console = Console(settings)

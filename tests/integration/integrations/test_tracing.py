@@ -17,8 +17,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, TraceIdRatioBased
 
-from pgbeat import db, dispatch, publisher, tracing
+from pgbeat import db, dispatch, publisher
 from pgbeat.config import postgres_url
+from pgbeat.integrations import opentelemetry as tracing
 from pgbeat.message_templates import Launch
 from pgbeat.publisher import TransactionPublisher
 from tests.support.command_line import Sql
