@@ -1,7 +1,8 @@
 """The audit: changes as they are noted, and how they are found again."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 import pytest
 from sqlalchemy import Connection
@@ -42,6 +43,36 @@ def record(connection: Connection, **values: Any) -> None:
 )
 def test_what_is_the_same_is_left_out(before: Any, after: Any, old: Any, new: Any) -> None:
     assert audit.differing(before, after) == (old, new)
+
+
+class Thing(NamedTuple):
+    """A row as others have it."""
+
+    name: str
+    at: timedelta | None = None
+
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        return "thing", self.name, {"at": self.at}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rows"),
+    [
+        (None, Thing("a", timedelta(seconds=1.5)), [("a", None, {"at": 1.5})]),
+        (Thing("a", timedelta(0)), None, [("a", {"at": 0}, None)]),
+        (Thing("a"), Thing("a", timedelta(1)), [("a", {"at": None}, {"at": 86400})]),
+        (Thing("a"), Thing("a"), []),
+        (Thing("a", timedelta(1)), Thing("b"), [("a", None, {"id": "b"})]),
+        (Thing("a"), None, [("a", None, None)]),
+    ],
+    ids=["new", "deleted", "changed", "unchanged", "become another", "deleted, without values"],
+)
+def test_what_became_of_a_row_is_recorded(
+    before: Thing | None, after: Thing | None, rows: list[Any], connection: Connection, sql: Sql
+) -> None:
+    audit.record(connection, audit.Author("default", "user:alice", "api"), "do", before, after)
+    assert sql("SELECT subject, before, after FROM pgbeat.audit") == rows
 
 
 def test_a_change_is_undone_with_its_transaction(database: str, sql: Sql) -> None:
