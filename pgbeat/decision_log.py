@@ -61,7 +61,8 @@ class DecisionLog:
                     "Schedule '%s' skipped: %s%s", row.name, tick.reason, note, extra=fields
                 )
             if decision.is_complete:
-                logger.info("Schedule '%s' is %s", row.name, decision.disabled_reason, extra=fields)
+                why = decision.disabled_reason
+                logger.info("Schedule '%s' is completed: %s", row.name, why, extra=fields)
         self.sum_up()
 
     def _is_new(self, decision: Decision) -> bool:

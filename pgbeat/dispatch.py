@@ -26,7 +26,7 @@ from pgbeat.drafts import Draft
 from pgbeat.errors import PgbeatError
 from pgbeat.judge import LONGEST, Judge, Verdict
 from pgbeat.publisher import Publisher
-from pgbeat.schedules import COMPLETED, Schedule
+from pgbeat.schedules import Schedule
 from pgbeat.ticks import Tick
 
 #: How long what waits for a job is left alone: the job's end wakes it, if workers tell of it.
@@ -43,11 +43,8 @@ class Decision(NamedTuple):
     retry_count: int
     next_run: datetime | None
     disabled_reason: str | None
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether it is disabled because it has nothing left to do."""
-        return (self.disabled_reason or "").startswith(COMPLETED)
+    #: Whether it is disabled because nothing is left to do.
+    is_complete: bool = False
 
 
 #: Told of decisions once they are committed, and when their writing began (nanoseconds since the
@@ -204,6 +201,7 @@ class Dispatcher:
             connection,
             {d.schedule.id: str(d.disabled_reason) for d in disabled},
             [d.schedule.id for d in disabled if d.tick.outcome == "failed"],
+            [d.schedule.id for d in disabled if d.is_complete],
             now,
         )
         return decisions
@@ -408,15 +406,17 @@ class Dispatcher:
             row.id, tick.outcome, after, 0, tick.error, verdict.cursor,
             None if then is None else then.due_at, runs=int(launched),
         )  # fmt: skip
-        return Decision(tick, row, 0, after, disabled), advance
+        is_complete = disabled is not None and then is None
+        return Decision(tick, row, 0, after, disabled, is_complete), advance
 
     def _then(
         self, verdict: Verdict, launched: bool, now: datetime
     ) -> tuple[due.Next | None, str | None]:
-        """When a schedule is due next, and why it is disabled if it is."""
+        """Returns when a schedule is due next, and why it is disabled, if so: with no next time,
+        because nothing is left to do."""
         row = verdict.schedule
         if row.max_runs is not None and row.run_count + launched >= row.max_runs:
-            return None, f"{COMPLETED}launched {row.max_runs} times (max_runs)"
+            return None, f"launched {row.max_runs} times (max_runs)"
         if verdict.again is not None:
             return due.Next(row, self._again(verdict.again, now)), None
         if row.after is not None:
@@ -426,7 +426,7 @@ class Dispatcher:
         except PgbeatError as error:
             return due.Next(row, row.next_run or now, row.due_at), str(error)
         if found is None:
-            return None, f"{COMPLETED}its timetable has no time left"
+            return None, "its timetable has no time left"
         return found, None
 
     def _again(self, wanted: timedelta | datetime, now: datetime) -> datetime:

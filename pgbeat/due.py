@@ -217,6 +217,7 @@ def set_next(connection: Connection, batch: Sequence[Next]) -> set[int]:
 _DISABLE = text(
     """
     UPDATE pgbeat.schedules s SET enabled = false, disabled_reason = d.reason,
+           completed_at = CASE WHEN d.id = ANY (CAST(:completed AS bigint[])) THEN :now END,
            probe_at = CASE WHEN d.id = ANY (CAST(:failed AS bigint[]))
                            THEN :now + s.probe_after END
       FROM unnest(CAST(:id AS bigint[]), CAST(:reason AS text[])) AS d (id, reason)
@@ -226,9 +227,14 @@ _DISABLE = text(
 
 
 def disable(
-    connection: Connection, reasons: Mapping[int, str], failed: Iterable[int], now: datetime
+    connection: Connection,
+    reasons: Mapping[int, str],
+    failed: Iterable[int],
+    completed: Iterable[int],
+    now: datetime,
 ) -> None:
-    """Takes schedules out of service, by id. Those that `failed` are tried again if they say so."""
+    """Takes schedules out of service, by id. Those that `failed` are tried again if they say so;
+    the `completed` have nothing left to do."""
     if reasons:
         connection.execute(
             _DISABLE,
@@ -236,6 +242,7 @@ def disable(
                 "id": list(reasons),
                 "reason": list(reasons.values()),
                 "failed": list(failed),
+                "completed": list(completed),
                 "now": now,
             },
         )

@@ -29,7 +29,7 @@ _SCHEDULES = text(
      UNION ALL
     SELECT k.state, count(d.state) FROM (VALUES ('disabled'), ('completed')) AS k (state)
       LEFT JOIN (
-           SELECT CASE WHEN disabled_reason LIKE 'completed: %' THEN 'completed'
+           SELECT CASE WHEN completed_at IS NOT NULL THEN 'completed'
                        ELSE 'disabled' END AS state
              FROM pgbeat.schedules WHERE namespace = :namespace AND NOT enabled LIMIT :most) AS d
         ON d.state = k.state

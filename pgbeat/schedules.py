@@ -46,8 +46,6 @@ from pgbeat.timetables import (
 
 #: Columns that say when: a schedule has one of them.
 TIMETABLES = ("cron", "every", "once_at", "solar", "rrule", "after")
-#: How `disabled_reason` begins where nothing is left to do.
-COMPLETED = "completed: "
 
 
 class Schedule(NamedTuple):
@@ -88,6 +86,8 @@ class Schedule(NamedTuple):
     min_interval: timedelta | None
     enabled: bool
     disabled_reason: str | None
+    #: When it was disabled because nothing was left to do.
+    completed_at: datetime | None
     paused_at: datetime | None
     max_retries: int
     retry_base: timedelta
@@ -132,17 +132,15 @@ class Schedule(NamedTuple):
 
     @property
     def completed(self) -> str | None:
-        """Why it is out of service for having nothing left to do; `None` where it is not."""
-        reason = self.disabled_reason or ""
-        is_complete = not self.enabled and reason.startswith(COMPLETED)
-        return reason.removeprefix(COMPLETED) if is_complete else None
+        """Why nothing is left to do, where it is disabled because of that; else `None`."""
+        return None if self.completed_at is None else self.disabled_reason or "no reason given"
 
     @property
     def state(self) -> str:
         """In one word, whether it is in service: `disabled`, `completed`, `paused`, `waiting` (for
         a job's end), `retrying` (after a failure) or `active`."""
         if not self.enabled:
-            return "disabled" if self.completed is None else "completed"
+            return "disabled" if self.completed_at is None else "completed"
         if self.paused_at is not None:
             return "paused"
         if self.waiting_for is not None:
@@ -464,7 +462,8 @@ def disable(
 ) -> Schedule:
     """Takes a schedule out of service, until it is enabled."""
     reason = reason or "disabled by hand"
-    return _set(connection, name, namespace, enabled=False, disabled_reason=reason, probe_at=None)
+    values = {"disabled_reason": reason, "completed_at": None, "probe_at": None}
+    return _set(connection, name, namespace, enabled=False, **values)
 
 
 def pause(

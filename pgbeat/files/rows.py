@@ -10,6 +10,7 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     Boolean,
+    ColumnElement,
     Connection,
     Row,
     Text,
@@ -131,6 +132,13 @@ _INSERTED = _SAME | {
     "paused_at": case((_BATCH.c.paused, func.now())),
 }
 _INSERT = insert(schedules).from_select([*_INSERTED], select(*_INSERTED.values()))
+
+
+def _unless_by_file(name: str) -> ColumnElement[Any]:
+    """Returns a column as it is, or NULL where the file disables the schedule."""
+    return case((_BATCH.c.disabled_reason == BY_FILE, null()), else_=schedules.c[name])
+
+
 _UPDATE = (
     update(schedules)
     .where(schedules.c.id == _BATCH.c.id)
@@ -138,9 +146,8 @@ _UPDATE = (
         _SAME
         | {
             "paused_at": case((_BATCH.c.paused, func.coalesce(schedules.c.paused_at, func.now()))),
-            "probe_at": case(
-                (_BATCH.c.disabled_reason == BY_FILE, null()), else_=schedules.c.probe_at
-            ),
+            "probe_at": _unless_by_file("probe_at"),
+            "completed_at": _unless_by_file("completed_at"),
         }
     )
 )
@@ -151,7 +158,8 @@ _NOTE = (
     .values(
         file_definition=_BATCH.c.file_definition,
         disabled_reason=_BATCH.c.disabled_reason,
-        probe_at=case((_BATCH.c.disabled_reason == BY_FILE, null()), else_=schedules.c.probe_at),
+        probe_at=_unless_by_file("probe_at"),
+        completed_at=_unless_by_file("completed_at"),
     )
 )
 _DELETE = delete(schedules).where(

@@ -37,6 +37,8 @@ class Arrival:
     since: datetime | None = None
     #: Why it is out of service; `None` for one that is not.
     disabled_reason: str | None = None
+    #: Whether that is because nothing is left to do.
+    is_done: bool = False
     #: Whether its scheduler launches nothing any more after `ends_at`, not even what was missed.
     is_over_at_end: bool = False
     #: Whether it came into its store from the code of an app.

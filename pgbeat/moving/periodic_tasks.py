@@ -172,6 +172,7 @@ def _arrival(beat: str, row: Mapping[str, Any]) -> Arrival:
         run_count=count,
         since=_since(row, once_at, start),
         disabled_reason=_disabled(beat, row, last_run, count),
+        is_done=bool(row["enabled"] and row.get("one_off") and count),
         is_over_at_end=True,
         from_code=row["task"] == CLEANUP,
         remarks=tuple(remarks),

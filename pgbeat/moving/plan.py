@@ -129,7 +129,7 @@ def _again(
     if row.enabled and ran_there:
         keys += ["last_run", "run_count", "next_run", "starts_at"]
     if goes_off and is_ours:
-        keys += ["enabled", "disabled_reason"]
+        keys += ["enabled", "disabled_reason", "completed_at"]
     if not keys:
         return replace(step, action=Action.NOTHING)
     changed = {key: values[key] for key in keys}
@@ -205,9 +205,9 @@ def _values(arrival: Arrival, row: Schedule | None, now: Circumstances) -> dict[
     values = {**_EMPTY, **arrival.what, **columns, "starts_at": starts_at}
     if row is not None:  # most stores have no descriptions: what was written here stays
         values["description"] = arrival.what.get("description") or row.description
-    reason, next_run = arrival.disabled_reason, None
+    reason, next_run, is_done = arrival.disabled_reason, None, arrival.is_done
     if reason is None and arrival.is_over_at_end and ends_at is not None and ends_at < now.now:
-        reason = _ended(values, now)
+        reason, is_done = _ended(values, now), True
     timetable = _timetable(values, now)
     if starts_at is not None and (base is None or base < starts_at):
         base = before(starts_at)
@@ -215,7 +215,7 @@ def _values(arrival: Arrival, row: Schedule | None, now: Circumstances) -> dict[
         next_run = timetable.next_after(base)
         max_runs = values["max_runs"]
         if next_run is None or (max_runs is not None and run_count >= max_runs):
-            reason, next_run = _ended(values, now), None
+            reason, next_run, is_done = _ended(values, now), None, True
     return {
         **values,
         "last_run": last_run,
@@ -223,6 +223,7 @@ def _values(arrival: Arrival, row: Schedule | None, now: Circumstances) -> dict[
         "next_run": next_run,
         "enabled": reason is None,
         "disabled_reason": reason,
+        "completed_at": now.now if is_done else None,
     }
 
 

@@ -156,6 +156,9 @@ class FoundSchedule(BaseModel):
     health: ScheduleHealth
     enabled: bool
     disabled_reason: str | None
+    completed_at: datetime | None = Field(
+        description="When it was disabled because nothing was left to do."
+    )
     paused_at: datetime | None
     paused_reason: str | None
     pause_after_failures: int | None

@@ -472,9 +472,10 @@ def test_it_is_due_within_its_window_and_then_complete(sql: Sql, at: At) -> None
     scheduler = at()
     scheduler.run_until(START + 24 * HOUR)
     assert hours(scheduler.ticks) == [3, 4, 5]
-    assert row(sql, "enabled, disabled_reason") == (
+    assert row(sql, "enabled, completed_at IS NOT NULL, disabled_reason") == (
         False,
-        "completed: its timetable has no time left",
+        True,
+        "its timetable has no time left",
     )
 
 
@@ -483,12 +484,14 @@ def test_it_is_complete_after_so_many_launches(sql: Sql, at: At) -> None:
     scheduler = at()
     scheduler.run_until(START + 24 * HOUR)
     assert hours(scheduler.ticks) == [1, 2, 3]
-    assert row(sql, "enabled, disabled_reason, run_count") == (
+    assert row(sql, "enabled, completed_at IS NOT NULL, disabled_reason, run_count") == (
         False,
-        "completed: launched 3 times (max_runs)",
+        True,
+        "launched 3 times (max_runs)",
         3,
     )
     sql("UPDATE pgbeat.schedules SET enabled = true")
+    assert row(sql, "completed_at, disabled_reason") == (None, None)
     scheduler.run_until(START + 48 * HOUR)
     assert hours(scheduler.ticks) == [1, 2, 3, 25, 26, 27]
 

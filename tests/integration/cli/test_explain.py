@@ -65,7 +65,8 @@ def test_disabled_for_a_while(database: str, sql: Sql) -> None:
 )  # fmt: skip
 def test_completed(database: str, sql: Sql, reason: str, advice: str) -> None:
     runs = 3 if "max_runs" in reason else 2
-    add(sql, enabled=False, disabled_reason=f"completed: {reason}", max_runs=3, run_count=runs)
+    add(sql, enabled=False, disabled_reason=reason, max_runs=3, run_count=runs)
+    sql("UPDATE pgbeat.schedules SET completed_at = now()")
     assert explained(database) == ("completed", f"s: it is done: {reason}.\n{advice}")
 
 

@@ -238,7 +238,7 @@ def test_list_names_the_lane_of_its_jobs(database: str, sql: Sql) -> None:
 def test_completed_is_not_disabled(database: str, sql: Sql) -> None:
     sql(
         "UPDATE pgbeat.schedules SET enabled = false, run_count = 2, "
-        "disabled_reason = 'completed: launched 2 times (max_runs)' WHERE name = 'due'"
+        "disabled_reason = 'launched 2 times (max_runs)', completed_at = now() WHERE name = 'due'"
     )
     found = facts(database, "due")
     assert found["completed"] == "launched 2 times (max_runs)"

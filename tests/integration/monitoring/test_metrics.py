@@ -307,7 +307,7 @@ def test_what_is_due_and_nobody_decides(
         sql("UPDATE pgbeat.schedules SET next_run = now() - interval '90 s' WHERE id = %s", key)
     schedule(sql, "paused", paused_at="now")
     schedule(sql, "off", enabled=False, disabled_reason="failed 5 times in a row; last: no")
-    schedule(sql, "over", enabled=False, disabled_reason="completed: once")
+    schedule(sql, "over", enabled=False, completed_at="now")
     found = scrape(connection, settings)
     assert value(found, "pgbeat_due_schedules") == 3
     assert value(found, "pgbeat_due_oldest_age_seconds") == pytest.approx(90, abs=20)

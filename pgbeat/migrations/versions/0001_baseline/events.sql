@@ -83,7 +83,7 @@ $$;
 
 CREATE TRIGGER tell_schedule AFTER UPDATE OF enabled ON pgbeat.schedules FOR EACH ROW
     WHEN (OLD.enabled AND NOT NEW.enabled
-        AND coalesce(NEW.disabled_reason, '') NOT LIKE 'completed: %')
+        AND NEW.completed_at IS NULL)
     EXECUTE FUNCTION pgbeat.tell_schedule();
 
 CREATE FUNCTION pgbeat.tell_pause() RETURNS trigger

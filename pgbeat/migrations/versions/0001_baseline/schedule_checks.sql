@@ -172,6 +172,7 @@ BEGIN
         NEW.updated_at := now();
         IF NEW.enabled AND NOT OLD.enabled THEN
             NEW.disabled_reason := NULL;
+            NEW.completed_at := NULL;
             NEW.probe_at := NULL;
             IF NEW.retry_count = OLD.retry_count THEN
                 NEW.retry_count := 0;

@@ -87,6 +87,7 @@ CREATE TABLE pgbeat.schedules (
     -- Its state.
     enabled         boolean NOT NULL DEFAULT true,
     disabled_reason text,
+    completed_at    timestamptz,             -- disabled then, because nothing is left to do
     paused_at       timestamptz,
     paused_reason   text,
     failures_from   timestamptz,             -- jobs that failed earlier don't count
@@ -128,6 +129,7 @@ CREATE TABLE pgbeat.schedules (
         AND retry_factor BETWEEN 1 AND 1000),
     CONSTRAINT schedules_every_range CHECK (
         every > interval '0' AND every <= interval '36500 days'),
+    CONSTRAINT schedules_completed CHECK (completed_at IS NULL OR NOT enabled),
     CONSTRAINT schedules_retries_positive CHECK (max_retries >= 0 AND retry_count >= 0),
     CONSTRAINT schedules_backoff CHECK (
         retry_base >= interval '0' AND retry_cap >= retry_base
