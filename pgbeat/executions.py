@@ -117,7 +117,7 @@ _BEGIN_SQL = f"""
         RETURNING {ENDING}),
     gone AS (
         UPDATE pgbeat.executions e
-           SET state = 'failed', lost = true, finished_at = now(), told_at = clock_timestamp(),
+           SET state = 'failed', lost = true, finished_at = now(), recorded_at = clock_timestamp(),
                error = 'lost: the message was delivered again'
          WHERE e.id = ANY (ARRAY(
                    SELECT n.id FROM r CROSS JOIN LATERAL (
@@ -148,7 +148,7 @@ _BEGIN_SQL = f"""
                (id, job_id, schedule_id, number, state, lost, retry_attempt, worker, worker_id,
                 pid, acks_late, started_at, finished_at, duration_ms, cpu_time_ms, memory_peak_mb,
                 progress_done, progress_total, progress_message, result, error, traceback,
-                metadata, told_at)
+                metadata, recorded_at)
         SELECT r.id, r.job_id, j.schedule_id,
                coalesce(r.number, 1 + coalesce((SELECT max(n.number) FROM pgbeat.executions n
                                                  WHERE n.job_id = r.job_id), 0)),
@@ -190,8 +190,8 @@ _GO_ON_SQL = f"""
     written AS (
         UPDATE pgbeat.executions e
            SET state = r.state, finished_at = {_ENDED},
-               told_at = CASE WHEN r.state <> 'running'
-                              THEN coalesce(e.told_at, clock_timestamp()) END,
+               recorded_at = CASE WHEN r.state <> 'running'
+                                  THEN coalesce(e.recorded_at, clock_timestamp()) END,
                lost = coalesce(r.lost, false) AND r.state IN ('failed', 'cancelled'),
                duration_ms = coalesce(r.duration_ms, e.duration_ms),
                cpu_time_ms = coalesce(r.cpu_time_ms, e.cpu_time_ms),

@@ -252,7 +252,7 @@ def holds(connection: Connection, condition_sql: str) -> Literal[True] | Skip:
 
 #: For anything else than one statement that reads.
 _NO_CURSOR = "42P11"
-_ASK = "SELECT first_row, code, problem FROM pgbeat.ask(%(conditions)s)"
+_ASK = "SELECT first_row, code, problem FROM pgbeat.query_conditions(%(conditions)s)"
 
 
 def ask(

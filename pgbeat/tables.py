@@ -528,7 +528,7 @@ executions = Table(
     Column("error", Text),
     Column("traceback", Text),
     _json("metadata"),
-    _time("told_at"),
+    _time("recorded_at"),
     UniqueConstraint("job_id", "number", name="executions_number"),
     CheckConstraint(
         "state IN ('running', 'completed', 'failed', 'cancelled', 'skipped')",
@@ -550,7 +550,11 @@ Index(
     postgresql_where=text("schedule_id IS NOT NULL"),
 )
 Index("executions_by_time", executions.c.started_at)
-Index("executions_told", executions.c.told_at, postgresql_where=text("told_at IS NOT NULL"))
+Index(
+    "executions_recorded",
+    executions.c.recorded_at,
+    postgresql_where=text("recorded_at IS NOT NULL"),
+)
 
 tallies = Table(
     "tallies",
@@ -803,8 +807,8 @@ skip_notices = Table(
     "skip_notices",
     metadata,
     Column("schedule_id", BigInteger, primary_key=True, autoincrement=False),
-    Column("told_at", DateTime(timezone=True), nullable=False),
-    Column("untold", BigInteger, nullable=False, server_default=text("0")),
+    Column("sent_at", DateTime(timezone=True), nullable=False),
+    Column("unsent", BigInteger, nullable=False, server_default=text("0")),
 )
 
 tokens = Table(

@@ -35,8 +35,8 @@ _BEGIN = text(
     SELECT '', 'mark', 'ticks', '', coalesce(max(id), 0) - :most FROM pgbeat.ticks
      UNION ALL
     SELECT '', 'mark', 'executions', '', coalesce(extract(epoch FROM (
-               SELECT told_at FROM pgbeat.executions WHERE told_at IS NOT NULL
-                ORDER BY told_at DESC OFFSET :most LIMIT 1)) * 1000000, 0)
+               SELECT recorded_at FROM pgbeat.executions WHERE recorded_at IS NOT NULL
+                ORDER BY recorded_at DESC OFFSET :most LIMIT 1)) * 1000000, 0)
     ON CONFLICT DO NOTHING
     """
 )
@@ -115,15 +115,15 @@ _EXECUTIONS = text(
     since AS MATERIALIZED (
         SELECT to_timestamp(value / 1000000) AS at FROM mark),
     fresh AS MATERIALIZED (
-        SELECT (extract(epoch FROM told_at) * 1000000)::float8 AS place, job_id,
+        SELECT (extract(epoch FROM recorded_at) * 1000000)::float8 AS place, job_id,
                CASE WHEN lost THEN 'lost' ELSE state END AS state,
                coalesce(duration_ms / 1000, extract(epoch FROM finished_at - started_at)) AS took
           FROM pgbeat.executions
-         WHERE told_at > (SELECT at FROM since)
-           AND told_at < now() - make_interval(secs => :lag)
-           AND told_at <= coalesce((
-               SELECT told_at FROM pgbeat.executions WHERE told_at > (SELECT at FROM since)
-                ORDER BY told_at OFFSET :most LIMIT 1), 'infinity')),
+         WHERE recorded_at > (SELECT at FROM since)
+           AND recorded_at < now() - make_interval(secs => :lag)
+           AND recorded_at <= coalesce((
+               SELECT recorded_at FROM pgbeat.executions WHERE recorded_at > (SELECT at FROM since)
+                ORDER BY recorded_at OFFSET :most LIMIT 1), 'infinity')),
     owned AS MATERIALIZED (
         SELECT j.namespace, j.task, j.job_source, f.state, greatest(f.took, 0)::float8 AS took
           FROM fresh f CROSS JOIN LATERAL (

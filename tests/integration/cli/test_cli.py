@@ -268,7 +268,8 @@ def test_interrupted(database: str, sql: Sql) -> None:
     env = {**os.environ, "TESTS_DATABASE": database}
     command = [*PGBEAT, "-A", "tests.support.apps.basic", "trigger", "s"]
     waiting = (
-        "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%%pgbeat.ask%%' AND state = 'active'"
+        "SELECT 1 FROM pg_stat_activity "
+        "WHERE query LIKE '%%pgbeat.query_conditions%%' AND state = 'active'"
     )
     with subprocess.Popen(
         command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE

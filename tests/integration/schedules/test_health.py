@@ -323,7 +323,7 @@ def test_skips_are_an_event_an_hour_at_most(sql: Sql) -> None:
         "s", "no", 1, None,
     )  # fmt: skip
     assert second["skips"] == 1
-    sql("UPDATE pgbeat.skip_notices SET told_at = told_at - interval '61 minutes'")
+    sql("UPDATE pgbeat.skip_notices SET sent_at = sent_at - interval '61 minutes'")
     skip(sql, key, "still no")
     assert (told(sql)[-1]["reason"], told(sql)[-1]["skips"]) == ("still no", 5)
     sql("DELETE FROM pgbeat.schedules")

@@ -1,15 +1,17 @@
 -- The events that webhooks are sent. Fields have the names that the API has for the same.
 
--- Writes an event's deliveries. The webhook is locked: one that is deleted at this moment must not
--- fail the change.
-CREATE FUNCTION pgbeat.tell(namespace text, event text, data jsonb) RETURNS void
+-- Inserts an event's deliveries. Locks the webhook, so that deleting it at this moment does not fail
+-- the change.
+CREATE FUNCTION pgbeat.record_event(namespace text, event text, data jsonb) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO pgbeat.deliveries (webhook_id, event, payload)
-    SELECT w.id, tell.event, jsonb_build_object('type', tell.event, 'timestamp', to_char(
-               clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-               'data', tell.data)
+    SELECT w.id, record_event.event, jsonb_build_object(
+               'type', record_event.event,
+               'timestamp', to_char(
+                   clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+               'data', record_event.data)
       FROM pgbeat.webhooks w
-     WHERE w.enabled AND w.namespace = tell.namespace AND tell.event = ANY (w.events)
+     WHERE w.enabled AND w.namespace = record_event.namespace AND record_event.event = ANY (w.events)
        FOR KEY SHARE OF w
 $$;
 
@@ -24,11 +26,11 @@ LANGUAGE sql STABLE AS $$
         'is_system_job', j.is_system_job, 'created_at', j.created_at, 'labels', j.labels)
 $$;
 
-CREATE FUNCTION pgbeat.tell_execution() RETURNS trigger
+CREATE FUNCTION pgbeat.record_execution_event() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT FROM pgbeat.webhooks WHERE enabled) THEN
-        PERFORM pgbeat.tell(j.namespace, 'job.run.' || NEW.state, jsonb_build_object(
+        PERFORM pgbeat.record_event(j.namespace, 'job.run.' || NEW.state, jsonb_build_object(
             'id', NEW.id, 'job_id', NEW.job_id, 'execution_number', NEW.number,
             'status', NEW.state, 'lost', NEW.lost, 'started_at', NEW.started_at,
             'completed_at', NEW.finished_at, 'duration_ms', round(NEW.duration_ms::numeric),
@@ -42,18 +44,18 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER tell_new_execution AFTER INSERT ON pgbeat.executions FOR EACH ROW
+CREATE TRIGGER record_new_execution_event AFTER INSERT ON pgbeat.executions FOR EACH ROW
     WHEN (NEW.state IN ('completed', 'failed', 'skipped'))
-    EXECUTE FUNCTION pgbeat.tell_execution();
-CREATE TRIGGER tell_execution AFTER UPDATE OF state ON pgbeat.executions FOR EACH ROW
+    EXECUTE FUNCTION pgbeat.record_execution_event();
+CREATE TRIGGER record_execution_event AFTER UPDATE OF state ON pgbeat.executions FOR EACH ROW
     WHEN (NEW.state IN ('completed', 'failed', 'skipped') AND OLD.state <> NEW.state)
-    EXECUTE FUNCTION pgbeat.tell_execution();
+    EXECUTE FUNCTION pgbeat.record_execution_event();
 
 -- A job that failed for good. (Not a delivery: its event would be delivered, and so on for ever.)
-CREATE FUNCTION pgbeat.tell_job() RETURNS trigger
+CREATE FUNCTION pgbeat.record_job_event() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM pgbeat.tell(NEW.namespace, 'job.failed',
+    PERFORM pgbeat.record_event(NEW.namespace, 'job.failed',
         pgbeat.job_facts(NEW) || jsonb_build_object(
             'status', NEW.state, 'started_at', NEW.started_at, 'completed_at', NEW.finished_at,
             'worker', NEW.worker, 'error', NEW.error));
@@ -61,19 +63,19 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER tell_job AFTER UPDATE OF state ON pgbeat.jobs FOR EACH ROW
+CREATE TRIGGER record_job_event AFTER UPDATE OF state ON pgbeat.jobs FOR EACH ROW
     WHEN (NEW.state = 'failed' AND OLD.state <> 'failed' AND NEW.retried_by IS NULL
         AND NEW.task <> 'pgbeat.deliver')
-    EXECUTE FUNCTION pgbeat.tell_job();
+    EXECUTE FUNCTION pgbeat.record_job_event();
 -- A task that was published without a job may be recorded when it has failed.
-CREATE TRIGGER tell_new_job AFTER INSERT ON pgbeat.jobs FOR EACH ROW
+CREATE TRIGGER record_new_job_event AFTER INSERT ON pgbeat.jobs FOR EACH ROW
     WHEN (NEW.state = 'failed' AND NEW.task <> 'pgbeat.deliver')
-    EXECUTE FUNCTION pgbeat.tell_job();
+    EXECUTE FUNCTION pgbeat.record_job_event();
 
-CREATE FUNCTION pgbeat.tell_schedule() RETURNS trigger
+CREATE FUNCTION pgbeat.record_schedule_event() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM pgbeat.tell(NEW.namespace, 'schedule.disabled', jsonb_build_object(
+    PERFORM pgbeat.record_event(NEW.namespace, 'schedule.disabled', jsonb_build_object(
         'id', NEW.id, 'name', NEW.name, 'task', NEW.task, 'owner', NEW.owner,
         'disabled_reason', NEW.disabled_reason, 'retry_count', NEW.retry_count,
         'last_failure', NEW.last_failure, 'last_error', NEW.last_error));
@@ -81,15 +83,15 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER tell_schedule AFTER UPDATE OF enabled ON pgbeat.schedules FOR EACH ROW
+CREATE TRIGGER record_schedule_event AFTER UPDATE OF enabled ON pgbeat.schedules FOR EACH ROW
     WHEN (OLD.enabled AND NOT NEW.enabled
         AND NEW.completed_at IS NULL)
-    EXECUTE FUNCTION pgbeat.tell_schedule();
+    EXECUTE FUNCTION pgbeat.record_schedule_event();
 
-CREATE FUNCTION pgbeat.tell_pause() RETURNS trigger
+CREATE FUNCTION pgbeat.record_pause_event() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM pgbeat.tell(NEW.namespace, 'schedule.paused', jsonb_build_object(
+    PERFORM pgbeat.record_event(NEW.namespace, 'schedule.paused', jsonb_build_object(
         'id', NEW.id, 'name', NEW.name, 'task', NEW.task, 'owner', NEW.owner,
         'labels', NEW.labels, 'paused_at', NEW.paused_at, 'paused_reason', NEW.paused_reason,
         'pause_after_failures', NEW.pause_after_failures,
@@ -107,14 +109,14 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER tell_pause AFTER UPDATE OF paused_at ON pgbeat.schedules FOR EACH ROW
+CREATE TRIGGER record_pause_event AFTER UPDATE OF paused_at ON pgbeat.schedules FOR EACH ROW
     WHEN (OLD.paused_at IS NULL AND NEW.paused_at IS NOT NULL)
-    EXECUTE FUNCTION pgbeat.tell_pause();
+    EXECUTE FUNCTION pgbeat.record_pause_event();
 
-CREATE FUNCTION pgbeat.tell_tick() RETURNS trigger
+CREATE FUNCTION pgbeat.record_tick_event() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM pgbeat.tell(s.namespace, 'tick.failed', jsonb_build_object(
+    PERFORM pgbeat.record_event(s.namespace, 'tick.failed', jsonb_build_object(
         'schedule_name', NEW.schedule, 'task', s.task, 'run_time', NEW.due_at,
         'decided_at', NEW.decided_at, 'outcome', NEW.outcome, 'trigger', NEW.trigger,
         'error', NEW.error))
@@ -123,19 +125,19 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER tell_tick AFTER INSERT ON pgbeat.ticks FOR EACH ROW
-    WHEN (NEW.outcome = 'failed') EXECUTE FUNCTION pgbeat.tell_tick();
+CREATE TRIGGER record_tick_event AFTER INSERT ON pgbeat.ticks FOR EACH ROW
+    WHEN (NEW.outcome = 'failed') EXECUTE FUNCTION pgbeat.record_tick_event();
 
--- Skips may come every few seconds: of each schedule's, one an hour is sent, with their number
--- since the one before. A transaction that finds another about to write the event leaves it to
--- that one: none waits.
+-- A schedule may be skipped every few seconds, so at most one event an hour is sent of its skips,
+-- with their number since the event before. If another transaction is about to record the event,
+-- this one leaves it to that: neither waits.
 CREATE TABLE pgbeat.skip_notices (
     schedule_id bigint PRIMARY KEY,
-    told_at     timestamptz NOT NULL,
-    untold      bigint NOT NULL DEFAULT 0             -- skips since then
+    sent_at     timestamptz NOT NULL,
+    unsent      bigint NOT NULL DEFAULT 0             -- skips since then
 );
 
-CREATE FUNCTION pgbeat.tell_skip() RETURNS trigger
+CREATE FUNCTION pgbeat.record_skip_event() RETURNS trigger
 LANGUAGE plpgsql AS $$
 DECLARE
     schedule record;
@@ -150,28 +152,28 @@ BEGIN
     THEN
         RETURN NULL;
     END IF;
-    SELECT n.told_at, n.untold INTO before FROM pgbeat.skip_notices n
+    SELECT n.sent_at, n.unsent INTO before FROM pgbeat.skip_notices n
      WHERE n.schedule_id = NEW.schedule_id;
-    IF before.told_at > clock_timestamp() - interval '1 hour' THEN
-        UPDATE pgbeat.skip_notices SET untold = untold + 1 WHERE schedule_id = NEW.schedule_id;
+    IF before.sent_at > clock_timestamp() - interval '1 hour' THEN
+        UPDATE pgbeat.skip_notices SET unsent = unsent + 1 WHERE schedule_id = NEW.schedule_id;
         RETURN NULL;
     END IF;
-    INSERT INTO pgbeat.skip_notices (schedule_id, told_at)
+    INSERT INTO pgbeat.skip_notices (schedule_id, sent_at)
     VALUES (NEW.schedule_id, clock_timestamp())
-    ON CONFLICT (schedule_id) DO UPDATE SET told_at = excluded.told_at, untold = 0;
-    PERFORM pgbeat.tell(schedule.namespace, 'tick.skipped', jsonb_build_object(
+    ON CONFLICT (schedule_id) DO UPDATE SET sent_at = excluded.sent_at, unsent = 0;
+    PERFORM pgbeat.record_event(schedule.namespace, 'tick.skipped', jsonb_build_object(
         'schedule_name', NEW.schedule, 'task', schedule.task, 'run_time', NEW.due_at,
         'decided_at', NEW.decided_at, 'outcome', NEW.outcome, 'trigger', NEW.trigger,
         'reason', NEW.reason,
-        'skips', 1 + coalesce(before.untold, 0), 'since', before.told_at));
+        'skips', 1 + coalesce(before.unsent, 0), 'since', before.sent_at));
     RETURN NULL;
 END
 $$;
 
-CREATE TRIGGER tell_skip AFTER INSERT ON pgbeat.ticks FOR EACH ROW
-    WHEN (NEW.outcome = 'skipped') EXECUTE FUNCTION pgbeat.tell_skip();
+CREATE TRIGGER record_skip_event AFTER INSERT ON pgbeat.ticks FOR EACH ROW
+    WHEN (NEW.outcome = 'skipped') EXECUTE FUNCTION pgbeat.record_skip_event();
 
-CREATE FUNCTION pgbeat.forget_skips() RETURNS trigger
+CREATE FUNCTION pgbeat.delete_skip_notices() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM pgbeat.skip_notices n USING gone WHERE n.schedule_id = gone.id;
@@ -179,5 +181,5 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER forget_skips AFTER DELETE ON pgbeat.schedules
-    REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION pgbeat.forget_skips();
+CREATE TRIGGER delete_skip_notices AFTER DELETE ON pgbeat.schedules
+    REFERENCING OLD TABLE AS gone FOR EACH STATEMENT EXECUTE FUNCTION pgbeat.delete_skip_notices();

@@ -133,7 +133,7 @@ CREATE TRIGGER pause_failing AFTER UPDATE OF state ON pgbeat.jobs FOR EACH ROW
     EXECUTE FUNCTION pgbeat.pause_failing();
 
 -- Failures count from the last time that a person resumed or enabled the schedule.
-CREATE FUNCTION pgbeat.count_failures_anew() RETURNS trigger
+CREATE FUNCTION pgbeat.reset_failure_count() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
     NEW.failures_from := clock_timestamp();
@@ -144,7 +144,7 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER count_failures_anew BEFORE UPDATE OF paused_at, enabled ON pgbeat.schedules
+CREATE TRIGGER reset_failure_count BEFORE UPDATE OF paused_at, enabled ON pgbeat.schedules
     FOR EACH ROW
     WHEN (OLD.paused_at IS NOT NULL AND NEW.paused_at IS NULL OR NEW.enabled AND NOT OLD.enabled)
-    EXECUTE FUNCTION pgbeat.count_failures_anew();
+    EXECUTE FUNCTION pgbeat.reset_failure_count();

@@ -156,7 +156,7 @@ CREATE TABLE pgbeat.executions (
     acks_late        boolean NOT NULL DEFAULT false,
     started_at       timestamptz NOT NULL DEFAULT now(),
     finished_at      timestamptz,
-    told_at          timestamptz,                     -- when its end was written
+    recorded_at      timestamptz,                     -- when its end was written
     duration_ms      double precision,
     cpu_time_ms      double precision,
     memory_peak_mb   double precision,
@@ -180,7 +180,7 @@ CREATE INDEX executions_running ON pgbeat.executions (worker_id)
 CREATE INDEX executions_of_schedule ON pgbeat.executions (schedule_id, started_at)
     WHERE schedule_id IS NOT NULL;
 CREATE INDEX executions_by_time ON pgbeat.executions (started_at);
-CREATE INDEX executions_told ON pgbeat.executions (told_at) WHERE told_at IS NOT NULL;
+CREATE INDEX executions_recorded ON pgbeat.executions (recorded_at) WHERE recorded_at IS NOT NULL;
 
 -- What became of the messages that started jobs. Rows are only ever inserted, so nothing that is
 -- locked elsewhere delays an acknowledgement.

@@ -298,7 +298,7 @@ $$;
 CREATE TRIGGER check_overlap BEFORE INSERT OR UPDATE OF overlap, after ON pgbeat.schedules
     FOR EACH ROW EXECUTE FUNCTION pgbeat.check_overlap();
 
-CREATE FUNCTION pgbeat.refuse_pause_after_failures() RETURNS trigger
+CREATE FUNCTION pgbeat.check_pause_after_failures() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'schedule "%": pause_after_failures is %; it must be 1 to 1000, or NULL '
@@ -311,7 +311,7 @@ $$;
 CREATE TRIGGER check_pause_after_failures
     BEFORE INSERT OR UPDATE OF pause_after_failures ON pgbeat.schedules FOR EACH ROW
     WHEN (NEW.pause_after_failures NOT BETWEEN 1 AND 1000)
-    EXECUTE FUNCTION pgbeat.refuse_pause_after_failures();
+    EXECUTE FUNCTION pgbeat.check_pause_after_failures();
 
 -- What people write on schedules and jobs to find them again; pgbeat itself goes by none of it.
 CREATE FUNCTION pgbeat.details_problem(description text, labels jsonb, metadata jsonb)

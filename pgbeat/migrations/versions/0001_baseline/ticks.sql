@@ -26,15 +26,15 @@ CREATE TABLE pgbeat.ticks (
     CONSTRAINT ticks_failed_error CHECK ((outcome = 'failed') = (error IS NOT NULL))
 );
 
--- Answers many conditions in one round trip. Each is undone once it has answered: what it sets is
--- not there for the next. One that fails is reported, and stops none of the others; when the
--- statement's time is up, the one that runs is reported, and those behind it are not asked.
-CREATE FUNCTION pgbeat.ask(conditions text[])
+-- Evaluates many conditions in one round trip. Each is rolled back once it has answered, so that what
+-- it sets does not reach the next. A condition that fails is reported and stops none of the others;
+-- when the statement times out, the running condition is reported and those behind it are not run.
+CREATE FUNCTION pgbeat.query_conditions(conditions text[])
 RETURNS TABLE (first_row text, code text, problem text)
 LANGUAGE plpgsql AS $$
 DECLARE
     condition   text;
-    asked       refcursor;
+    query       refcursor;
     answer      record;
     has_answered boolean;
 BEGIN
@@ -44,13 +44,13 @@ BEGIN
         problem := NULL;
         has_answered := false;
         BEGIN
-            asked := NULL;
-            OPEN asked NO SCROLL FOR EXECUTE condition;
-            FETCH asked INTO answer;
+            query := NULL;
+            OPEN query NO SCROLL FOR EXECUTE condition;
+            FETCH query INTO answer;
             IF FOUND THEN
                 first_row := row_to_json(answer)::text;
             END IF;
-            CLOSE asked;
+            CLOSE query;
             has_answered := true;
             RAISE EXCEPTION USING ERRCODE = 'PB001';
         EXCEPTION
