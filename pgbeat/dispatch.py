@@ -242,7 +242,7 @@ class Dispatcher:
                         row.retry_count,
                         due_at=row.due_at or row.next_run,
                         waiting_for=before[-1].id,
-                        ended=row.ended,
+                        upstream_ended=row.upstream_ended,
                     )
                 )
             else:
@@ -385,7 +385,8 @@ class Dispatcher:
             retry_count = 0 if launched else row.retry_count
             advance = due.Advance(
                 row.id, tick.outcome, row.next_run, retry_count, tick.error, verdict.cursor,
-                row.due_at, None if row.waiting_for is None else str(row.waiting_for), row.ended,
+                row.due_at, None if row.waiting_for is None else str(row.waiting_for),
+                row.upstream_ended,
             )  # fmt: skip
             return Decision(tick, row, retry_count, row.next_run, None), advance
         if tick.outcome == "failed":
@@ -397,7 +398,7 @@ class Dispatcher:
             # What was not launched after all is to be found again by the retry.
             advance = due.Advance(
                 row.id, "failed", next_run, retry_count, tick.error,
-                due_at=verdict.then, ended=row.ended,
+                due_at=verdict.then, upstream_ended=row.upstream_ended,
             )  # fmt: skip
             return Decision(tick, row, retry_count, next_run, disabled), advance
         then, disabled = self._then(verdict, launched, now)

@@ -146,7 +146,7 @@ class Advance(NamedTuple):
     #: The timetable's time of `next_run`, where it is another.
     due_at: datetime | None = None
     waiting_for: str | None = None
-    ended: int = 0
+    upstream_ended: int = 0
     #: Launches to count.
     runs: int = 0
 
@@ -155,7 +155,8 @@ _ADVANCE = text(
     """
     UPDATE pgbeat.schedules s
        SET next_run = d.next_run, due_at = d.due_at, waiting_for = d.waiting_for,
-           ended = d.ended, run_count = s.run_count + d.runs, retry_count = d.retry_count,
+           upstream_ended = d.upstream_ended, run_count = s.run_count + d.runs,
+           retry_count = d.retry_count,
            last_run = CASE WHEN d.outcome = 'waiting' THEN s.last_run ELSE :now END,
            last_success = CASE WHEN d.outcome = 'launched' THEN :now ELSE s.last_success END,
            last_failure = CASE WHEN d.outcome = 'failed' THEN :now ELSE s.last_failure END,
@@ -164,7 +165,8 @@ _ADVANCE = text(
                          ELSE nullif(CAST(d.cursor AS jsonb), 'null') END
       FROM json_to_recordset(CAST(:batch AS json)) AS d (
                id bigint, outcome text, next_run timestamptz, retry_count integer, error text,
-               cursor text, due_at timestamptz, waiting_for uuid, ended integer, runs integer)
+               cursor text, due_at timestamptz, waiting_for uuid, upstream_ended integer,
+               runs integer)
      WHERE s.id = d.id
     """
 )

@@ -35,7 +35,7 @@ def settle(row: Schedule, timetable: Timetable, now: datetime) -> Due:
     """
     next_run = row.next_run or now
     if row.after is not None:
-        return Due(next_run, now, max(row.ended - 1, 0), _ended(row))
+        return Due(next_run, now, max(row.upstream_ended - 1, 0), _ended(row))
     if row.retry_count:
         return _retry(row, timetable, next_run, now)
     nominal = row.due_at or next_run
@@ -123,5 +123,5 @@ def _missed(count: int, since: datetime, row: Schedule) -> str | None:
 
 
 def _ended(row: Schedule) -> str | None:
-    more = row.ended - 1
+    more = row.upstream_ended - 1
     return f"{more} more jobs of {row.after!r} ended meanwhile" if more > 0 else None

@@ -101,8 +101,8 @@ class Schedule(NamedTuple):
     due_at: datetime | None
     #: The unfinished job that a due time waits for.
     waiting_for: UUID | None
-    #: Jobs that ended, of the schedule that it is launched after, and are not decided on yet.
-    ended: int
+    #: Ended jobs of the schedule named in `after` that no tick has decided on yet.
+    upstream_ended: int
     last_run: datetime | None
     last_success: datetime | None
     last_failure: datetime | None
@@ -240,8 +240,8 @@ class Schedule(NamedTuple):
 
 
 _AUDITED = [name for name in Schedule._fields if name not in {
-    "id", "uid", "namespace", "name", "probe_at", "due_at", "waiting_for", "ended", "cursor",
-    "created_at", "updated_at", "failures_from", "version",
+    "id", "uid", "namespace", "name", "probe_at", "due_at", "waiting_for", "upstream_ended",
+    "cursor", "created_at", "updated_at", "failures_from", "version",
 }]  # fmt: skip
 
 

@@ -88,7 +88,7 @@ schedules = Table(
     _time("next_run"),
     _time("due_at"),
     Column("waiting_for", UUID),
-    Column("ended", Integer, nullable=False, server_default="0"),
+    Column("upstream_ended", Integer, nullable=False, server_default="0"),
     _time("last_run"),
     _time("last_success"),
     _time("last_failure"),

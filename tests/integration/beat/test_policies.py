@@ -413,7 +413,7 @@ def test_after_launches_when_a_job_of_the_other_has_completed(sql: Sql, at: At) 
     assert [(t.schedule, t.trigger, t.outcome) for t in scheduler.ticks[1:]] == [
         ("second", "after", "launched")
     ]
-    assert row(sql, "next_run, ended", "second") == (None, 0)
+    assert row(sql, "next_run, upstream_ended", "second") == (None, 0)
 
 
 def test_after_accounts_for_each_job_that_ended(sql: Sql, at: At) -> None:

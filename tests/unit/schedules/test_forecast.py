@@ -30,8 +30,8 @@ DEFAULTS: dict[str, Any] = {
     "kwargs": {}, "options": {}, "after_outcome": "completed", "run_count": 0,
     "jitter": timedelta(0), "catch_up": "latest", "catch_up_limit": 100, "overlap": "allow",
     "enabled": True, "max_retries": 5, "retry_base": MINUTE, "retry_factor": 2.0,
-    "retry_cap": HOUR, "retry_count": 0, "ended": 0, "source": "sql", "created_at": NOW - DAY,
-    "updated_at": NOW - DAY, "version": 1,
+    "retry_cap": HOUR, "retry_count": 0, "upstream_ended": 0, "source": "sql",
+    "created_at": NOW - DAY, "updated_at": NOW - DAY, "version": 1,
 }  # fmt: skip
 
 
@@ -214,7 +214,7 @@ def test_what_comes_after_another_has_no_time() -> None:
 
 
 def test_what_comes_after_another_is_due_when_that_has_ended() -> None:
-    [due] = expect(row(after="a", next_run=NOW - MINUTE, ended=3)).times
+    [due] = expect(row(after="a", next_run=NOW - MINUTE, upstream_ended=3)).times
     assert (due.at, due.note) == (NOW, "2 more jobs of 'a' ended meanwhile")
 
 

@@ -40,7 +40,8 @@ DECLARE
 BEGIN
     IF EXISTS (SELECT FROM pgbeat.schedules
                 WHERE id = NEW.schedule_id AND waiting_for IS NOT NULL) THEN
-        UPDATE pgbeat.schedules SET ended = ended + 1, next_run = clock_timestamp()
+        UPDATE pgbeat.schedules
+           SET upstream_ended = upstream_ended + 1, next_run = clock_timestamp()
          WHERE id = NEW.schedule_id AND waiting_for IS NOT NULL;
     END IF;
     IF EXISTS (SELECT FROM pgbeat.schedules d JOIN pgbeat.schedules s
@@ -53,7 +54,8 @@ BEGIN
             END IF;
         END IF;
         UPDATE pgbeat.schedules d
-           SET ended = d.ended + 1, next_run = coalesce(d.next_run, clock_timestamp())
+           SET upstream_ended = d.upstream_ended + 1,
+               next_run = coalesce(d.next_run, clock_timestamp())
           FROM pgbeat.schedules s
          WHERE s.id = NEW.schedule_id AND d.namespace = s.namespace AND d.after = s.name
            AND d.enabled AND d.paused_at IS NULL

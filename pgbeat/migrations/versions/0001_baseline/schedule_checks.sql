@@ -191,12 +191,12 @@ BEGIN
         THEN
             NEW.next_run := NULL;
         END IF;
-        IF NEW.next_run IS DISTINCT FROM OLD.next_run AND NEW.ended = OLD.ended
+        IF NEW.next_run IS DISTINCT FROM OLD.next_run AND NEW.upstream_ended = OLD.upstream_ended
             AND NEW.due_at IS NOT DISTINCT FROM OLD.due_at
         THEN
             NEW.due_at := NULL;
             NEW.waiting_for := NULL;
-            NEW.ended := 0;
+            NEW.upstream_ended := 0;
         END IF;
     END IF;
     RETURN NEW;
@@ -219,10 +219,10 @@ BEGIN
         RAISE EXCEPTION 'schedule "%": next_run is %; it must be a time of the years 1 to 9999, '
             'for example now(), or NULL to have it computed', NEW.name, NEW.next_run
             USING ERRCODE = 'check_violation', SCHEMA = 'pgbeat', TABLE = 'schedules';
-    ELSIF NEW.ended = OLD.ended AND NEW.due_at IS NOT DISTINCT FROM OLD.due_at THEN
+    ELSIF NEW.upstream_ended = OLD.upstream_ended AND NEW.due_at IS NOT DISTINCT FROM OLD.due_at THEN
         NEW.due_at := NULL;
         NEW.waiting_for := NULL;
-        NEW.ended := 0;
+        NEW.upstream_ended := 0;
     END IF;
     RETURN NEW;
 END

@@ -96,7 +96,7 @@ CREATE TABLE pgbeat.schedules (
     next_run        timestamptz,
     due_at          timestamptz,             -- the timetable's time, where next_run is another
     waiting_for     uuid,                    -- the job that a due time waits for
-    ended           integer NOT NULL DEFAULT 0,   -- jobs of `after`, not decided on yet
+    upstream_ended  integer NOT NULL DEFAULT 0,   -- jobs of `after`, not decided on yet
     last_run        timestamptz,
     last_success    timestamptz,
     last_failure    timestamptz,
