@@ -181,10 +181,9 @@ class Settings:
     #: The app whose code makes schedules, for its beats to tell them from another app's; empty: the
     #: name that Celery knows it by.
     app: str = ""
-    #: A launcher that says when to be asked next is asked no sooner …
-    again_min: float = 1.0
-    #: … and no later than this.
-    again_max: float = 86_400.0
+    #: Bounds of a launcher's `snooze`, in seconds.
+    snooze_min: float = 1.0
+    snooze_max: float = 86_400.0
     #: Functions that a file's `schedulers:` may name, and their tasks.
     allowed_functions: Mapping[str, str] = field(default_factory=dict, hash=False)
     #: Which tasks workers write executions of: of `launched` jobs, of `all` tasks, or `off`.
@@ -449,8 +448,8 @@ _READERS: dict[str, Any] = {
     "audit_days": _number(0, highest=36_500),
     "namespace": _namespace,
     "app": str,
-    "again_min": _number(0.01, highest=86_400 * 365),
-    "again_max": _number(0.01, highest=86_400 * 365),
+    "snooze_min": _number(0.01, highest=86_400 * 365),
+    "snooze_max": _number(0.01, highest=86_400 * 365),
     "allowed_functions": _functions,
     "track": _one_of("launched", "all", "off"),
     "job_max_attempts": _number(1, highest=1000, whole=True),

@@ -418,8 +418,8 @@ class Dispatcher:
         row = verdict.schedule
         if row.max_runs is not None and row.run_count + launched >= row.max_runs:
             return None, f"launched {row.max_runs} times (max_runs)"
-        if verdict.again is not None:
-            return due.Next(row, self._again(verdict.again, now)), None
+        if verdict.snooze is not None:
+            return due.Next(row, self._snoozed(verdict.snooze, now)), None
         if row.after is not None:
             return None, None
         try:
@@ -430,13 +430,13 @@ class Dispatcher:
             return None, "its timetable has no time left"
         return found, None
 
-    def _again(self, wanted: timedelta | datetime, now: datetime) -> datetime:
-        """When a launcher is asked again that says so itself, within bounds."""
-        least = timedelta(seconds=self._settings.again_min)
-        most = timedelta(seconds=self._settings.again_max)
-        if isinstance(wanted, datetime):
-            wanted -= now
-        return now + min(max(wanted, least), most)
+    def _snoozed(self, snooze: timedelta | datetime, now: datetime) -> datetime:
+        """Returns when a snoozed launcher is evaluated next, within the settings' bounds."""
+        least = timedelta(seconds=self._settings.snooze_min)
+        most = timedelta(seconds=self._settings.snooze_max)
+        if isinstance(snooze, datetime):
+            snooze -= now
+        return now + min(max(snooze, least), most)
 
 
 def _to_hold(verdict: Verdict, unfinished: Sequence[jobs.Unfinished]) -> list[str]:

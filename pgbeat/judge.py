@@ -71,8 +71,8 @@ class Verdict(NamedTuple):
     error: str | None = None
     #: The launcher's cursor as JSON text; `None` leaves it as it is.
     cursor: str | None = None
-    #: When the launcher wants to be asked next.
-    again: timedelta | datetime | None = None
+    #: When to evaluate the launcher next, if it set that itself.
+    snooze: timedelta | datetime | None = None
     #: Where the job comes from (`jobs.job_source`), and who asked, if not the scheduler.
     job_source: str = "scheduled_task"
     created_by: str | None = None
@@ -269,12 +269,12 @@ class Judge:
             with _signalled(type(launcher), row):
                 answer = launcher.launch(ctx)
             requests = _requests(answer, type(launcher).__name__)
-            again = _again(answer, requests)
+            snooze = _snooze(answer, requests)
             cursor = as_json(ctx.cursor, "the launcher's cursor")
         finally:
             for connection in opened:
                 connection.close()
-        verdict = verdict._replace(cursor=cursor, again=again, facts=facts)
+        verdict = verdict._replace(cursor=cursor, snooze=snooze, facts=facts)
         if isinstance(answer, Skip):
             return verdict._replace(skip=_storable(answer.reason))
         if row.args is None:
@@ -341,21 +341,23 @@ def _requests(
     return requests
 
 
-def _again(
+def _snooze(
     answer: JobRequest | Sequence[JobRequest] | Skip, requests: Sequence[JobRequest]
 ) -> timedelta | datetime | None:
-    """Returns when the launcher wants to be asked next. Raises `ConditionError` for what is no
-    time."""
-    given = [answer.again] if isinstance(answer, Skip) else [each.again for each in requests]
-    for again in given:
-        _check_again(again)
-    return next((again for again in given if again is not None), None)
+    """Returns when to evaluate the launcher next, if it set that. Raises `ConditionError` for an
+    invalid time."""
+    given = [answer.snooze] if isinstance(answer, Skip) else [each.snooze for each in requests]
+    for snooze in given:
+        _check_snooze(snooze)
+    return next((snooze for snooze in given if snooze is not None), None)
 
 
-def _check_again(again: Any) -> None:
-    is_time = isinstance(again, datetime) and again.tzinfo is not None
-    if again is not None and not is_time and not isinstance(again, timedelta):
-        raise ConditionError(f"again is {again!r}; it is a timedelta, or a datetime with a tzinfo")
+def _check_snooze(snooze: Any) -> None:
+    is_time = isinstance(snooze, datetime) and snooze.tzinfo is not None
+    if snooze is not None and not is_time and not isinstance(snooze, timedelta):
+        raise ConditionError(
+            f"snooze must be a timedelta, or a datetime with a tzinfo, got {snooze!r}"
+        )
 
 
 def as_json(value: Any, what: str) -> str:

@@ -34,17 +34,17 @@ __all__ = [
 class JobRequest:
     """What to launch: arguments of the task, and Celery's publish options (`queue`, `priority` …).
 
-    Options given here win over those of the schedule. `again` says when to be asked next, instead
-    of at the timetable's next time: a time, or how long from now, kept within
-    `pgbeat_again_min` and `pgbeat_again_max` seconds; of several requests the first counts that
-    has one. `run_key` tells the jobs of one decision apart (1 to 200 characters).
+    Options given here win over those of the schedule. `snooze` sets when the launcher is
+    evaluated next, instead of at the timetable's next time: a time, or a duration from now, kept
+    within `pgbeat_snooze_min` and `pgbeat_snooze_max` seconds. Of several requests, the first that
+    has a `snooze` counts. `run_key` tells the jobs of one decision apart (1 to 200 characters).
     """
 
     args: Sequence[Any] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     task: str = ""
-    again: timedelta | datetime | None = None
+    snooze: timedelta | datetime | None = None
     run_key: str | None = None
 
 

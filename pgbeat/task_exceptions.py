@@ -12,12 +12,12 @@ class Skip(Ignore):  # type: ignore[misc,unused-ignore]
     """
 
     def __init__(
-        self, reason: str = "conditions not met", *, again: timedelta | datetime | None = None
+        self, reason: str = "conditions not met", *, snooze: timedelta | datetime | None = None
     ) -> None:
         super().__init__(reason)
         self.reason = str(reason) or "conditions not met"
-        #: When to be asked next, instead of at the timetable's next time.
-        self.again = again
+        #: When to evaluate the launcher next, instead of at the timetable's next time.
+        self.snooze = snooze
 
 
 class Cancelled(Ignore):  # type: ignore[misc,unused-ignore]

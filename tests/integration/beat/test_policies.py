@@ -565,7 +565,7 @@ def test_what_a_calendar_excludes_is_skipped_with_its_reason(sql: Sql, at: At) -
 
 
 @pytest.mark.parametrize(
-    ("again", "next_run"),
+    ("snooze", "next_run"),
     [
         (timedelta(minutes=7), START + timedelta(hours=1, minutes=7)),
         (START + 3 * HOUR, START + 3 * HOUR),
@@ -575,18 +575,18 @@ def test_what_a_calendar_excludes_is_skipped_with_its_reason(sql: Sql, at: At) -
     ],
 )
 @pytest.mark.parametrize("launches", [True, False])
-def test_a_launcher_says_when_to_ask_it_next(
-    sql: Sql, at: At, again: Any, next_run: datetime, launches: bool
+def test_a_launcher_snoozes_its_schedule(
+    sql: Sql, at: At, snooze: Any, next_run: datetime, launches: bool
 ) -> None:
-    @launcher("tests.again")
-    class Again(Launcher):
+    @launcher("tests.snoozes")
+    class Snoozes(Launcher):
         def check_conditions(self, ctx: Any) -> bool | Skip:
-            return True if launches else Skip("not now", again=again)
+            return True if launches else Skip("not now", snooze=snooze)
 
         def prepare_job_data(self, ctx: Any) -> JobRequest:
-            return JobRequest(again=again)
+            return JobRequest(snooze=snooze)
 
-    add(sql, launcher="tests.again")
+    add(sql, launcher="tests.snoozes")
     at().run_until(START + HOUR)
     assert row(sql, "next_run") == (next_run,)
 

@@ -572,8 +572,8 @@ def test_a_request_that_can_not_be_launched_fails(
         (JobRequest(kwargs=cast(Any, [1])), "kwargs is [1]; it is to be a mapping"),
         (JobRequest(options={"priority": "x"}), "options: priority is 'x'; it is to be a whole"),
         (JobRequest(kwargs={"text": "q\0"}), "a character that Postgres can't keep: NUL"),
-        (JobRequest(again=cast(Any, "soon")), "again is 'soon'; it is a timedelta, or a datetime"),
-        (JobRequest(again=datetime(2030, 1, 1)), "with a tzinfo"),  # noqa: DTZ001
+        (JobRequest(snooze=cast(Any, "soon")), "with a tzinfo, got 'soon'"),
+        (JobRequest(snooze=datetime(2030, 1, 1)), "with a tzinfo"),  # noqa: DTZ001
         (Skip("q\0\ud800"), r"q\0\ud800"),
         (ValueError("q\0\ud800"), r"ValueError: q\0\ud800"),
     ],
