@@ -27,6 +27,11 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return _MARK.sub(lambda mark: PARTS[mark[1]](), markdown)
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """Leaves out click's mark for "no default", which mkdocs-click takes for a default."""
+    return html.replace("<code>Sentinel.UNSET</code>", "")
+
+
 # -- endpoints -------------------------------------------------------------------------------------
 
 
