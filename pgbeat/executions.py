@@ -129,9 +129,10 @@ _BEGIN_SQL = f"""
            AND {of_known("e.state = 'running'")}
         RETURNING e.id),
     counted AS (
-        INSERT INTO pgbeat.counters AS c (name, value)
-        SELECT 'stale_claims_released', count(*) FROM gone HAVING count(*) > 0
-        ON CONFLICT (name) DO UPDATE SET value = c.value + excluded.value),
+        INSERT INTO pgbeat.counters AS c (namespace, metric, label, kind, value)
+        SELECT '', 'stale_claims_released', '', '', count(*) FROM gone HAVING count(*) > 0
+        ON CONFLICT (namespace, metric, label, kind)
+        DO UPDATE SET value = c.value + excluded.value),
     began AS (
         UPDATE pgbeat.jobs j
            SET started_at = coalesce(j.started_at, r.began_at),

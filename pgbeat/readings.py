@@ -73,7 +73,7 @@ def jobs(connection: Connection, namespace: str) -> dict[tuple[str, str], int]:
 _LAUNCHES = text(
     """
     SELECT s.name, extract(epoch FROM s.last_success)::float8
-      FROM (SELECT DISTINCT label FROM pgbeat.tallies
+      FROM (SELECT DISTINCT label FROM pgbeat.counters
              WHERE namespace = :namespace AND metric = 'ticks') AS t
            JOIN pgbeat.schedules s ON s.namespace = :namespace AND s.name = t.label
      WHERE s.enabled AND s.paused_at IS NULL AND s.last_success IS NOT NULL
@@ -90,7 +90,10 @@ def last_launches(connection: Connection, namespace: str) -> dict[str, float]:
 
 
 _WORKERS = text("SELECT count(*) FROM pgbeat.workers WHERE missing_since IS NULL")
-_RELEASED = text("SELECT value FROM pgbeat.counters WHERE name = 'stale_claims_released'")
+_RELEASED = text(
+    "SELECT value FROM pgbeat.counters WHERE namespace = '' AND metric = 'stale_claims_released' "
+    "AND label = '' AND kind = ''"
+)
 
 
 def workers(connection: Connection) -> int:

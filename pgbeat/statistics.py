@@ -131,7 +131,7 @@ class Overview(NamedTuple):
     jobs: dict[str, int]
     #: Of the newest jobs' executions; `next_at` is when a schedule is due next.
     runs: Figures
-    #: Sums since the database was made, such as `stale_claims_released`.
+    #: Counters of the whole database since it was made, such as `stale_claims_released`.
     counters: dict[str, int]
 
 
@@ -167,7 +167,10 @@ _NEXT_OF_ALL = text(
      ORDER BY next_run LIMIT 1
     """
 )
-_COUNTERS = text("SELECT name, value FROM pgbeat.counters ORDER BY name")
+_COUNTERS = text(
+    "SELECT metric, value FROM pgbeat.counters "
+    "WHERE namespace = '' AND metric <> 'mark' ORDER BY metric"
+)
 
 
 def of_all(connection: Connection, namespace: str) -> Overview:

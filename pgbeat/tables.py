@@ -556,8 +556,8 @@ Index(
     postgresql_where=text("recorded_at IS NOT NULL"),
 )
 
-tallies = Table(
-    "tallies",
+counters = Table(
+    "counters",
     metadata,
     Column("namespace", Text, primary_key=True),
     Column("metric", Text, primary_key=True),
@@ -601,13 +601,6 @@ Index(
     "message_ends_unaccepted",
     message_ends.c.id,
     postgresql_where=text("how <> 'accepted'"),
-)
-
-counters = Table(
-    "counters",
-    metadata,
-    Column("name", Text, primary_key=True),
-    Column("value", BigInteger, nullable=False),
 )
 
 lanes = Table(

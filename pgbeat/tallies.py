@@ -1,7 +1,7 @@
-"""Tallies: sums that outlive what they are of, for counters that never go down.
+"""Keeps counters that outlive the rows that they count, so that they never go down.
 
-Ticks and executions are pruned, but each is a log: what is new in it since a mark is added up, at
-most so much at a time, by whoever has the mark's row. No tick and no worker waits for a sum.
+Ticks and executions are pruned, but each is a log: a scrape locks the log's mark, adds up what is
+new since then, up to a limit, and moves the mark. No tick and no worker waits for a counter.
 """
 
 import time
@@ -31,7 +31,7 @@ MOST, LAG = 20_000, 5.0
 
 _BEGIN = text(
     """
-    INSERT INTO pgbeat.tallies (namespace, metric, label, kind, value)
+    INSERT INTO pgbeat.counters (namespace, metric, label, kind, value)
     SELECT '', 'mark', 'ticks', '', coalesce(max(id), 0) - :most FROM pgbeat.ticks
      UNION ALL
     SELECT '', 'mark', 'executions', '', coalesce(extract(epoch FROM (
@@ -42,12 +42,12 @@ _BEGIN = text(
 )
 _STARTED = text(
     "SELECT current_setting('transaction_read_only') = 'on', "
-    "EXISTS (SELECT FROM pgbeat.tallies WHERE namespace = '' AND metric = 'mark')"
+    "EXISTS (SELECT FROM pgbeat.counters WHERE namespace = '' AND metric = 'mark')"
 )
 # Who first gets there has a name of its own for good: a sum that moved would be a jump.
 _ADD = """
     known AS (
-        SELECT DISTINCT namespace, label FROM pgbeat.tallies WHERE metric = :metric),
+        SELECT DISTINCT namespace, label FROM pgbeat.counters WHERE metric = :metric),
     admitted AS (
         SELECT namespace, label FROM known
          UNION ALL
@@ -60,7 +60,7 @@ _ADD = """
                        EXCEPT SELECT namespace, label FROM known) AS n) AS numbered
          WHERE number <= :named),
     added AS (
-        INSERT INTO pgbeat.tallies AS t (namespace, metric, label, kind, value)
+        INSERT INTO pgbeat.counters AS t (namespace, metric, label, kind, value)
         SELECT s.namespace, s.metric,
                CASE WHEN s.label = '' OR a.label IS NOT NULL THEN s.label ELSE :other END,
                s.kind, sum(s.value)
@@ -69,7 +69,7 @@ _ADD = """
         ON CONFLICT (namespace, metric, label, kind)
         DO UPDATE SET value = t.value + excluded.value),
     moved AS (
-        UPDATE pgbeat.tallies SET value = last.value
+        UPDATE pgbeat.counters SET value = last.value
           FROM (SELECT max(place) AS value FROM fresh) AS last
          WHERE namespace = '' AND metric = 'mark' AND label = :metric AND kind = ''
            AND last.value IS NOT NULL)
@@ -77,7 +77,7 @@ _ADD = """
 """
 _MARK = """
     WITH mark AS MATERIALIZED (
-        SELECT value FROM pgbeat.tallies
+        SELECT value FROM pgbeat.counters
          WHERE namespace = '' AND metric = 'mark' AND label = :metric AND kind = ''
            FOR UPDATE SKIP LOCKED),
 """
@@ -145,7 +145,7 @@ _EXECUTIONS = text(
 # The names of schedules that are gone are free for others.
 _FORGET = text(
     """
-    DELETE FROM pgbeat.tallies t
+    DELETE FROM pgbeat.counters t
      WHERE t.metric = 'ticks' AND t.label <> :other AND NOT EXISTS (
            SELECT FROM pgbeat.schedules s WHERE s.namespace = t.namespace AND s.name = t.label)
     """
@@ -194,7 +194,7 @@ class Sum(NamedTuple):
 
 
 _READ = text(
-    "SELECT metric, label, kind, value FROM pgbeat.tallies "
+    "SELECT metric, label, kind, value FROM pgbeat.counters "
     "WHERE namespace = :namespace ORDER BY 1, 2, 3"
 )
 
@@ -206,7 +206,7 @@ def read(connection: Connection, namespace: str) -> list[Sum]:
 
 _PLUS = text(
     """
-    INSERT INTO pgbeat.tallies AS t (namespace, metric, label, kind, value)
+    INSERT INTO pgbeat.counters AS t (namespace, metric, label, kind, value)
     SELECT :namespace, d.metric, coalesce(d.label, ''), d.kind, d.value
       FROM json_to_recordset(CAST(:batch AS json)) AS d (
                metric text, label text, kind text, value float8)

@@ -212,37 +212,43 @@ def take(connection: Connection, executions: Collection[UUID]) -> list[Lost]:
 
 
 _COUNT = text(
-    "INSERT INTO pgbeat.counters AS c (name, value) VALUES (:name, :more) "
-    "ON CONFLICT (name) DO UPDATE SET value = c.value + :more"
+    "INSERT INTO pgbeat.counters AS c (namespace, metric, label, kind, value) "
+    "VALUES ('', :metric, '', '', :more) "
+    "ON CONFLICT (namespace, metric, label, kind) DO UPDATE SET value = c.value + :more"
 )
 _TRY_COUNT = text(
     """
     WITH free AS MATERIALIZED (
-        SELECT name FROM pgbeat.counters WHERE name = :name FOR NO KEY UPDATE SKIP LOCKED),
+        SELECT metric FROM pgbeat.counters
+         WHERE namespace = '' AND metric = :metric AND label = '' AND kind = ''
+           FOR NO KEY UPDATE SKIP LOCKED),
     added AS (
         UPDATE pgbeat.counters SET value = value + :more
-         WHERE name IN (SELECT name FROM free) RETURNING name)
-    SELECT EXISTS (SELECT FROM added), EXISTS (SELECT FROM pgbeat.counters WHERE name = :name)
+         WHERE namespace = '' AND metric IN (SELECT metric FROM free) AND label = '' AND kind = ''
+        RETURNING metric)
+    SELECT EXISTS (SELECT FROM added), EXISTS (
+           SELECT FROM pgbeat.counters
+            WHERE namespace = '' AND metric = :metric AND label = '' AND kind = '')
     """
 )
 #: What this process has counted while another transaction had the counter's row.
 _to_count: Counter[str] = Counter()
 
 
-def count(connection: Connection, name: str, more: int) -> None:
-    """Adds to one of the counters that outlive what they count.
+def count(connection: Connection, metric: str, more: int) -> None:
+    """Adds to a counter of the whole database.
 
-    It waits for no other transaction: while one has the counter locked, the number is kept, and
-    added with the next.
+    Waits for no other transaction: while one has the counter locked, the number is kept, and added
+    with the next.
     """
     if not more:
         return
-    more += _to_count.pop(name, 0)
-    is_added, is_there = connection.execute(_TRY_COUNT, {"name": name, "more": more}).one()
+    more += _to_count.pop(metric, 0)
+    is_added, is_there = connection.execute(_TRY_COUNT, {"metric": metric, "more": more}).one()
     if is_there and not is_added:
-        _to_count[name] += more
+        _to_count[metric] += more
     elif not is_added:
-        connection.execute(_COUNT, {"name": name, "more": more})
+        connection.execute(_COUNT, {"metric": metric, "more": more})
 
 
 _NUMBER = text("SELECT count(*) FROM pgbeat.workers")

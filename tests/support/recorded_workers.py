@@ -111,7 +111,7 @@ class Crew(Processes):
 
     def released(self) -> int:
         """The counter of stale claims."""
-        rows = self.sql("SELECT value FROM pgbeat.counters WHERE name = 'stale_claims_released'")
+        rows = self.sql("SELECT value FROM pgbeat.counters WHERE metric = 'stale_claims_released'")
         return int(rows[0][0]) if rows else 0
 
     def close(self) -> None:

@@ -90,7 +90,7 @@ class Ward:
 
     def released(self) -> int:
         """The counter."""
-        found = self.sql("SELECT value FROM pgbeat.counters WHERE name = %s", recovery.RELEASED)
+        found = self.sql("SELECT value FROM pgbeat.counters WHERE metric = %s", recovery.RELEASED)
         return int(found[0][0]) if found else 0
 
     def sweep(self) -> None:

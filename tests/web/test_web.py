@@ -231,8 +231,8 @@ def test_figures_of_all_jobs(web: Web, sql: Sql) -> None:
                VALUES (gen_random_uuid(), %s, 1, %s, 'w', now(), now(), 1500)""",
             job_id, state,
         )  # fmt: skip
-    sql("""INSERT INTO pgbeat.counters VALUES ('stale_claims_released', 5)
-           ON CONFLICT (name) DO UPDATE SET value = 5""")
+    sql("""INSERT INTO pgbeat.counters VALUES ('', 'stale_claims_released', '', '', 5)
+           ON CONFLICT (namespace, metric, label, kind) DO UPDATE SET value = 5""")
     found = done(web.user.get("/scheduler/metrics"))
     assert found["jobs"].items() >= {"completed": 3, "failed": 1, "running": 0}.items()
     assert found["executions"] == {

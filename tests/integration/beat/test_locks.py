@@ -222,19 +222,19 @@ def test_locked_sums_and_counters_delay_nothing(
     monkeypatch.setattr("pgbeat.tallies.Meter.INTERVAL", 0.5)
     add_others(sql)
     sql(
-        "INSERT INTO pgbeat.tallies (namespace, metric, label, kind, value) "
+        "INSERT INTO pgbeat.counters (namespace, metric, label, kind, value) "
         "VALUES ('default', 'take_overs', '', '', 1)"
     )
     with opened(
         database,
-        "SELECT FROM pgbeat.tallies FOR UPDATE",
-        "INSERT INTO pgbeat.counters (name, value) VALUES ('stale_claims_released', 1)",
+        "SELECT FROM pgbeat.counters FOR UPDATE",
+        "INSERT INTO pgbeat.counters VALUES ('', 'stale_claims_released', '', '', 1)",
         "INSERT INTO pgbeat.namespaces (name, timezone) VALUES ('default', 'UTC')",
     ) as other:
         running()
         others_go_on(sql)
         other.rollback()
-    written = "SELECT value FROM pgbeat.tallies WHERE metric = 'take_overs'"
+    written = "SELECT value FROM pgbeat.counters WHERE metric = 'take_overs'"
     until(lambda: sql(written) == [(2,)], 30)
     until(lambda: sql("SELECT count(*) FROM pgbeat.namespaces") == [(1,)], 10)
 
@@ -309,7 +309,7 @@ def test_a_locked_counter_delays_no_rescue(
     sql: Sql, database: str, running: Running, beat: Beat
 ) -> None:
     """The end of a lost execution counts, later."""
-    sql("INSERT INTO pgbeat.counters (name, value) VALUES ('stale_claims_released', 1)")
+    sql("INSERT INTO pgbeat.counters VALUES ('', 'stale_claims_released', '', '', 1)")
     add(sql, "s")
     run_once(beat)
     lose = (
@@ -325,4 +325,4 @@ def test_a_locked_counter_delays_no_rescue(
         until(lambda: sql(lost) == [(1,)], 20)
     sql(lose)
     until(lambda: sql(lost) == [(2,)], 20)
-    assert sql("SELECT value FROM pgbeat.counters WHERE name LIKE 'stale%'") == [(3,)]
+    assert sql("SELECT value FROM pgbeat.counters WHERE metric LIKE 'stale%'") == [(3,)]

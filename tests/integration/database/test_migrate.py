@@ -118,7 +118,6 @@ def test_an_empty_database_gets_the_newest_schema(engine: Engine) -> None:
         "reservations",
         "schedules",
         "skip_notices",
-        "tallies",
         "templates",
         "ticks",
         "tokens",

@@ -152,7 +152,7 @@ def test_of_all(connection: Connection, sql: Sql) -> None:
     for state in ("completed", "completed", "failed", "running"):
         execution(sql, job(sql, state), state, ms=100)
     execution(sql, job(sql, namespace="other"), ms=9999)
-    sql("INSERT INTO pgbeat.counters VALUES ('stale_claims_released', 7)")
+    sql("INSERT INTO pgbeat.counters VALUES ('', 'stale_claims_released', '', '', 7)")
     found = statistics.of_all(connection, "default")
     assert found.jobs == {
         "pending": 2, "scheduled": 1, "running": 1, "paused": 1, "completed": 2, "failed": 1,

@@ -1,15 +1,9 @@
--- Sums that outlive the rows that they were counted from: metrics must not shrink when rows are
--- pruned.
+-- Counters outlive the rows that they count: metrics must not shrink when rows are pruned.
 
 CREATE TABLE pgbeat.counters (
-    name  text PRIMARY KEY,
-    value bigint NOT NULL
-) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 100);
-
-CREATE TABLE pgbeat.tallies (
-    namespace text NOT NULL,
-    metric    text NOT NULL,
-    label     text NOT NULL,          -- a schedule, a task; of marks: how far it is added up
+    namespace text NOT NULL,          -- '' for those of the whole database
+    metric    text NOT NULL,          -- 'mark' for how far a log has been counted
+    label     text NOT NULL,          -- a schedule, a task; of marks: the log
     kind      text NOT NULL,          -- an outcome, a state, a bucket of a histogram
     value     double precision NOT NULL,
     PRIMARY KEY (namespace, metric, label, kind)
