@@ -14,9 +14,14 @@ from pgbeat.scheduler import Scheduler
 from pgbeat.testing.databases import Server, in_database
 from tests.support.broker_sessions import Sessions, sessions
 from tests.support.child_process import Child
+from tests.support.databases import broker_url
+from tests.support.jobs import Desk, desks
 from tests.support.kombu_connections import Connect, connections
 from tests.support.processes import Processes
-from tests.support.urls import broker_url
+from tests.support.recorded_workers import Crew
+from tests.support.simulated_workers import Ward
+from tests.support.transport_workers import Fleet
+from tests.support.webhook_receiver import Receiver
 
 if TYPE_CHECKING:
     from tests.support.web import Web
@@ -141,3 +146,42 @@ def child() -> Iterator[Child]:
     """A second process that publishes and consumes."""
     with Child.lent() as child:
         yield child
+
+
+@pytest.fixture
+def fleet(database: str, tmp_path: Path) -> Iterator[Fleet]:
+    """Starts workers on pgbeat's transport, which write a journal."""
+    fleet = Fleet(database, tmp_path)
+    yield fleet
+    fleet.close()
+
+
+@pytest.fixture
+def crew(database: str, tmp_path: Path) -> Iterator[Crew]:
+    """Starts workers that record executions."""
+    crew = Crew(database, tmp_path)
+    yield crew
+    crew.close()
+
+
+@pytest.fixture
+def ward(database: str) -> Iterator[Ward]:
+    """Makes workers that are nothing but rows."""
+    ward = Ward(database)
+    yield ward
+    ward.close()
+
+
+@pytest.fixture
+def desk(database: str, app: Celery) -> Iterator[Desk]:
+    """Controls jobs of the app."""
+    with desks(database, app) as make:
+        yield make()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """Receives webhooks on 127.0.0.1."""
+    running = Receiver()
+    yield running
+    running.close()

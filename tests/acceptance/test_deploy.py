@@ -24,8 +24,8 @@ from pgbeat.cli import COMMANDS
 from pgbeat.config import Settings, postgres_url
 from pgbeat.messages import BrokerTables
 from pgbeat.tallies import Sum, add
-from tests.support import jobs as made
 from tests.support.processes import ROOT, until
+from tests.support.rows import make_job, make_lane
 
 DEPLOY = ROOT / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
@@ -293,9 +293,9 @@ def _one_of_everything(sql: Callable[..., list[tuple[Any, ...]]]) -> None:
         "INSERT INTO pgbeat.schedules (name, task, every, last_success) "
         "VALUES ('s', 't', '1 hour', now()) RETURNING id"
     )
-    made.lane(sql, "l", 1)
-    made.insert(sql)
-    made.insert(sql, "failed", schedule_id=key)
+    make_lane(sql, "l", 1)
+    make_job(sql)
+    make_job(sql, "failed", schedule_id=key)
     sql(
         "INSERT INTO pgbeat.webhooks (name, url, secret, events) "
         "VALUES ('w', 'https://example.org', 's', '{job.failed}')"

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from uuid import uuid4
 
 from celery import Celery
 from sqlalchemy import Connection
@@ -91,28 +90,6 @@ def desks(database: str, app: Celery) -> Iterator[Callable[[], Desk]]:
         connection.close()
 
 
-def insert(sql: Sql, state: Any = "pending", **values: Any) -> str:
-    """A row of `pgbeat.jobs` in that state; its id."""
-    given: dict[str, Any] = {
-        "id": str(uuid4()), "task": "jobs.add", "args": "[1]", "kwargs": "{}", "state": state,
-        "job_source": "user_cli", "created_by": ALICE.name, "is_system_job": False,
-    } | values  # fmt: skip
-    if state in ("running", "completed"):
-        given.setdefault("started_at", "now")
-    if state in ("completed", "failed", "cancelled", "skipped"):
-        given.setdefault("finished_at", "now")
-    marks = ", ".join(["%s"] * len(given))
-    sql(f"INSERT INTO pgbeat.jobs ({', '.join(given)}) VALUES ({marks})", *given.values())
-    return str(given["id"])
-
-
 def messages(sql: Sql) -> list[str]:
     """Ids of the jobs that have a message, in its order."""
     return [str(job) for (job,) in sql("SELECT job_id FROM kombu_message ORDER BY id") if job]
-
-
-def lane(sql: Sql, name: str = "l", limit: int | None = 1, **values: Any) -> None:
-    """A lane."""
-    given = {"name": name, "max_running": limit, **values}
-    marks = ", ".join(["%s"] * len(given))
-    sql(f"INSERT INTO pgbeat.lanes ({', '.join(given)}) VALUES ({marks})", *given.values())

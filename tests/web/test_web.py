@@ -19,8 +19,8 @@ from pgbeat.config import Settings
 from pgbeat.scheduler import Scheduler
 from pgbeat.web import create_app
 from tests.support.command_line import refused, run, run_with
+from tests.support.databases import broker_url
 from tests.support.processes import Process, Processes, until
-from tests.support.urls import broker_url
 from tests.support.web import Web, done, make_token, opened, problem
 
 Sql = Callable[..., list[tuple[Any, ...]]]

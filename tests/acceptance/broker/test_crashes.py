@@ -29,14 +29,6 @@ LIMIT = {"broker_transport_options": {"polling_interval": 600, "delivery_limit":
 
 
 @pytest.fixture
-def fleet(database: str, tmp_path: Path) -> Iterator[Fleet]:
-    """Workers on the test's database."""
-    fleet = Fleet(database, tmp_path)
-    yield fleet
-    fleet.close()
-
-
-@pytest.fixture
 def own_fleet(own_server: Server, tmp_path: Path) -> Iterator[Fleet]:
     """Workers on a server that the test may stop."""
     migrate.upgrade(postgres_url(own_server.dsn))

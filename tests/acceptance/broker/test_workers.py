@@ -2,9 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -14,15 +12,6 @@ from kombu import Queue
 
 from tests.support.processes import Process, until
 from tests.support.transport_workers import OF_CELERY, POOLS, Entry, Fleet, backend_url
-
-
-@pytest.fixture
-def fleet(database: str, tmp_path: Path) -> Iterator[Fleet]:
-    """Workers on the test's database."""
-    fleet = Fleet(database, tmp_path)
-    yield fleet
-    fleet.close()
-
 
 #: A worker takes seconds to start: the other pools are for the slow ones.
 MOST_POOLS = [

@@ -15,8 +15,8 @@ from sqlalchemy.pool import NullPool
 import tasks.schedules
 from pgbeat import Context, JobRequest, Skip, launchers, schedules
 from tasks import app, maintenance, prices, store, vocabulary
+from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Process, Processes, until
-from tests.support.urls import sqlalchemy_url
 
 app.loader.import_default_modules()
 

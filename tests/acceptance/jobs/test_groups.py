@@ -9,8 +9,8 @@ import pytest
 from celery import Celery
 
 from pgbeat.grouping import Submitted, submit_group
+from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Process, Processes, until
-from tests.support.urls import sqlalchemy_url
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 Start = Callable[..., Process]

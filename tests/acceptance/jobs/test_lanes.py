@@ -4,7 +4,6 @@ import os
 import signal
 from collections.abc import Iterator
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,14 +12,6 @@ from celery import Celery
 from pgbeat import submit
 from tests.support.processes import Process, until
 from tests.support.transport_workers import Entry, Fleet, transport_url
-
-
-@pytest.fixture
-def fleet(database: str, tmp_path: Path) -> Iterator[Fleet]:
-    """Workers and beats of `tests.support.apps.journal`."""
-    fleet = Fleet(database, tmp_path)
-    yield fleet
-    fleet.close()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """A job that a worker accepted is given up only when that worker is dead."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -11,14 +10,6 @@ from pgbeat.recovery import Sweeper
 from tests.support.processes import until
 from tests.support.recorded_workers import Crew
 from tests.support.simulated_workers import Ward
-
-
-@pytest.fixture
-def crew(database: str, tmp_path: Path) -> Iterator[Crew]:
-    """Workers on the test's database."""
-    crew = Crew(database, tmp_path)
-    yield crew
-    crew.close()
 
 
 @pytest.fixture

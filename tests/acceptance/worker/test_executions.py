@@ -1,7 +1,6 @@
 """Executions as workers tell of them: on each pool, for each way that a task can end."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,6 @@ pools = pytest.mark.parametrize(
     "pool",
     ["prefork", *(pytest.param(p, marks=pytest.mark.slow) for p in POOLS[1:])],
 )
-
-
-@pytest.fixture
-def crew(database: str, tmp_path: Path) -> Iterator[Crew]:
-    """Workers on the test's database."""
-    crew = Crew(database, tmp_path)
-    yield crew
-    crew.close()
 
 
 def start(crew: Crew, pool: str, **settings: Any) -> None:

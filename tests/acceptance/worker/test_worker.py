@@ -17,10 +17,10 @@ from pgbeat import db, recorders, recovery, worker
 from pgbeat.config import postgres_url
 from pgbeat.recovery import Told
 from pgbeat.scheduler import Scheduler
-from tests.support import jobs
 from tests.support.command_line import read
+from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Processes, until
-from tests.support.urls import sqlalchemy_url
+from tests.support.rows import make_job
 
 Beat = Callable[..., Scheduler]
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -97,7 +97,7 @@ def test_an_unknown_task_is_retried_where_another_worker_may_know_it(
         said = None if tasks == "unsaid" else tasks
         sql("INSERT INTO pgbeat.workers (name, pid, tasks) VALUES ('w2', 2, %s)", said)
     sql("INSERT INTO pgbeat.workers (name, pid, tasks) VALUES ('w1', 1, '{}')")
-    job = jobs.insert(sql, dispatched_at="now", max_attempts=2)
+    job = make_job(sql, dispatched_at="now", max_attempts=2)
     with db.engine(postgres_url(database), "tests").begin() as connection:
         told = Told(job, "failed", "NotRegistered", "failed", lost=False, began=False,
                     is_unknown=True)  # fmt: skip

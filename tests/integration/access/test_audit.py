@@ -1,6 +1,6 @@
 """The audit: changes as they are noted, and how they are found again."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -13,13 +13,6 @@ from tests.support.command_line import read, run
 from tests.support.web import Web, done, problem
 
 Sql = Callable[..., list[tuple[Any, ...]]]
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    """A connection in autocommit mode."""
-    with db.engine(postgres_url(database), "tests").connect() as connection:
-        yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
 
 def record(connection: Connection, **values: Any) -> None:

@@ -1,6 +1,6 @@
 """Tokens: made once, known by a hash, good until they expire or are revoked."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -8,19 +8,11 @@ import pytest
 from sqlalchemy import Connection
 
 from pgbeat import db, tokens
-from pgbeat.config import postgres_url
 from pgbeat.errors import InvalidJob, InvalidToken, NotFound
 from pgbeat.tokens import Token
 from tests.support.command_line import read, refused, run
 
 Sql = Callable[..., list[tuple[Any, ...]]]
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    """A connection in autocommit mode."""
-    with db.engine(postgres_url(database), "tests").connect() as connection:
-        yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
 
 def create(connection: Connection, **values: Any) -> tuple[Token, str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -9,12 +10,13 @@ import pytest
 from celery import Celery
 from sqlalchemy import Connection
 
-from pgbeat import Context, JobRequest, Launcher, Skip, calendars, db, launcher, schedules
+from pgbeat import Context, JobRequest, Launcher, Skip, calendars, launcher, schedules
 from pgbeat.backfill import Gaps, backfill, gaps
-from pgbeat.config import Settings, postgres_url
+from pgbeat.config import Settings
 from pgbeat.dispatch import Decision
 from pgbeat.errors import Busy, InvalidSchedule, NotFound
 from pgbeat.scheduler import Scheduler
+from tests.support.rows import make_schedule
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 Beat = Callable[..., Scheduler]
@@ -24,25 +26,8 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    """A connection in autocommit mode."""
-    engine = db.engine(postgres_url(database), "tests")
-    with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-        yield connection
-
-
-def add(sql: Sql, **values: Any) -> None:
-    """A schedule: each hour, on the hour, since `START`; due next in a while."""
-    values = {
-        "task": "tests.add", "every": "1 hour", "starts_at": START,
-        "next_run": "9999-01-01Z", **values,
-    }  # fmt: skip
-    marks = ", ".join(["%s"] * len(values))
-    sql(
-        f"INSERT INTO pgbeat.schedules (name, {', '.join(values)}) VALUES ('s', {marks})",
-        *values.values(),
-    )
+#: Adds a schedule of each hour since `START`, due next in a while.
+add = partial(make_schedule, starts_at=START, next_run="9999-01-01Z")
 
 
 def tick(sql: Sql, hour: float, outcome: str, trigger: str = "timetable") -> None:

@@ -4,6 +4,7 @@ import json
 from base64 import b64decode
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from pgbeat import Context, Launcher, launcher, launchers
 from pgbeat.scheduler import Scheduler
 from tests.support.command_line import read, refused, run, run_with
 from tests.support.processes import Processes, until
+from tests.support.rows import make_schedule
 
 Beat = Callable[..., Scheduler]
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -23,17 +25,11 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = {"day": "{{ due_at | date }}", "hour": "{{ due_at | time }}", "of": "{{ schedule }}"}
 
 
-def add(sql: Sql, name: str = "s", **values: Any) -> None:
-    """A schedule of the task `tests.call`: each hour since `START`, and next in a while."""
-    values = {
-        "task": "tests.call", "every": "1 hour", "starts_at": START, "timezone": "UTC",
-        "next_run": "9999-01-01Z", "kwargs": Jsonb(DAY), **values,
-    }  # fmt: skip
-    marks = ", ".join(["%s"] * len(values))
-    sql(
-        f"INSERT INTO pgbeat.schedules (name, {', '.join(values)}) VALUES (%s, {marks})",
-        name, *values.values(),
-    )  # fmt: skip
+#: Adds a schedule of the task `tests.call`: each hour since `START`, and next in a while.
+add = partial(
+    make_schedule, task="tests.call", starts_at=START, timezone="UTC", next_run="9999-01-01Z",
+    kwargs=DAY,
+)  # fmt: skip
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from sqlalchemy import create_engine, event
 
 import pgbeat
 from pgbeat.scheduler import Scheduler
+from tests.support.databases import sqlalchemy_url
 from tests.support.processes import until
-from tests.support.urls import sqlalchemy_url
+from tests.support.rows import make_schedule
 
 Beat = Callable[..., Scheduler]
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -50,15 +51,8 @@ def running(beat: Beat, app: Celery) -> Iterator[Callable[[], Any]]:
     assert failures == []
 
 
-def add(sql: Sql, name: str, job: str = "{}", **values: Any) -> None:
-    """A schedule that is due now, and then in an hour unless told otherwise."""
-    values = {"name": name, "task": "tests.add", "every": "1 hour", "job": job, **values}
-    marks = ", ".join(["%s"] * len(values))
-    columns = ", ".join(values)
-    sql(
-        f"INSERT INTO pgbeat.schedules ({columns}, next_run) VALUES ({marks}, now())",
-        *values.values(),
-    )
+def add(sql: Sql, name: str = "s", job: str = "{}", **values: Any) -> None:
+    make_schedule(sql, name, due="0 seconds", job=job, **values)
 
 
 def add_others(sql: Sql, count: int = 20) -> None:

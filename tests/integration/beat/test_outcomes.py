@@ -3,12 +3,14 @@
 import json
 from base64 import b64decode
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from pgbeat import Context, Launcher, launcher
 from pgbeat.scheduler import Scheduler
+from tests.support.rows import make_schedule
 
 Beat = Callable[..., Scheduler]
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -16,16 +18,8 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 DUE = "now() - interval '1 second'"
 
 
-def add(sql: Sql, name: str = "s", **values: Any) -> None:
-    """A schedule that is due since a second, launching `tests.add` unless told otherwise."""
-    values = {"task": "tests.add", "every": "1 hour", **values}
-    columns = ", ".join(values)
-    marks = ", ".join(["%s"] * len(values))
-    sql(
-        f"INSERT INTO pgbeat.schedules (name, next_run, {columns}) VALUES (%s, {DUE}, {marks})",
-        name,
-        *values.values(),
-    )
+#: Adds a schedule that is due since a second.
+add = partial(make_schedule, due="-1 second")
 
 
 def make_due(sql: Sql, name: str = "s") -> None:

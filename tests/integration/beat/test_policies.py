@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -18,6 +19,7 @@ from pgbeat.ticks import Tick
 from pgbeat.timetables import Timetable
 from tests.support.jobs import messages
 from tests.support.processes import until
+from tests.support.rows import make_schedule
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 At = Callable[..., Scheduler]
@@ -33,14 +35,8 @@ def at(app: Celery, pgbeat_scheduler: MakeScheduler) -> At:
     return lambda now=START: pgbeat_scheduler(app, now)
 
 
-def add(sql: Sql, name: str = "s", **values: Any) -> None:
-    """A schedule: each hour, on the hour, unless told otherwise."""
-    kinds = {"cron", "every", "once_at", "solar", "rrule", "after"}
-    if not kinds & set(values):
-        values["every"] = "1 hour"
-    values = {"name": name, "task": "tests.add", "starts_at": START - 24 * HOUR, **values}
-    marks = ", ".join(["%s"] * len(values))
-    sql(f"INSERT INTO pgbeat.schedules ({', '.join(values)}) VALUES ({marks})", *values.values())
+#: Adds a schedule of each hour, on the hour, unless told otherwise.
+add = partial(make_schedule, starts_at=START - 24 * HOUR)
 
 
 def row(sql: Sql, columns: str, name: str = "s") -> tuple[Any, ...]:

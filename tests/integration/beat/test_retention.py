@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from pgbeat.config import Settings, postgres_url
 from pgbeat.retention import Pruner
 from pgbeat.scheduler import Scheduler
 from tests.support.command_line import read, run
+from tests.support.rows import make_schedule
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
@@ -30,13 +32,8 @@ def connection(settings: Settings) -> Iterator[Connection]:
         yield connection
 
 
-def schedule(sql: Sql, name: str = "s", namespace: str = "default") -> int:
-    """A schedule; its id."""
-    ((key,),) = sql(
-        "INSERT INTO pgbeat.schedules (name, namespace, task, every, paused_at) "
-        "VALUES (%s, %s, 't', '1h', now()) RETURNING id", name, namespace,
-    )  # fmt: skip
-    return int(key)
+#: Adds a schedule that decides nothing.
+schedule = partial(make_schedule, paused_at="now")
 
 
 def jobs(sql: Sql, days: list[float], schedule_id: int | None = None, **columns: Any) -> list[str]:

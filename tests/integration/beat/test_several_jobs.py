@@ -17,6 +17,7 @@ from pgbeat.testing.fixtures import MakeScheduler
 from tests.acceptance.walk import checks
 from tests.support.command_line import run_with
 from tests.support.processes import until
+from tests.support.rows import make_schedule
 from tests.support.web import Web
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -66,9 +67,7 @@ def at(app: Celery, pgbeat_scheduler: MakeScheduler) -> At:
 def add(sql: Sql, name: str = "s", **values: Any) -> None:
     if "after" not in values:
         values = {"every": "1 hour", "next_run": START, **values}
-    values = {"name": name, "task": "tests.add", "starts_at": START - timedelta(days=1), **values}
-    marks = ", ".join(["%s"] * len(values))
-    sql(f"INSERT INTO pgbeat.schedules ({', '.join(values)}) VALUES ({marks})", *values.values())
+    make_schedule(sql, name, **{"starts_at": START - timedelta(days=1)} | values)
 
 
 def end(sql: Sql, key: str, state: str = "completed") -> None:

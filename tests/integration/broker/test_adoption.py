@@ -13,10 +13,10 @@ from pgbeat import migrate
 from pgbeat.config import postgres_url
 from pgbeat.errors import SchemaError
 from tests.support.child_process import Child
+from tests.support.databases import broker_url
 from tests.support.kombu_connections import Inbox, connections, publish
 from tests.support.processes import Processes, until
 from tests.support.transport_workers import transport_url
-from tests.support.urls import broker_url
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 

@@ -25,13 +25,8 @@ from tests.support.broker_sessions import (
     rows,
 )
 from tests.support.command_line import Sql
-from tests.support.jobs import insert
 from tests.support.processes import until
-
-
-@pytest.fixture
-def connection(opened: Sessions) -> Connection:
-    return opened.open()
+from tests.support.rows import make_job
 
 
 def state(connection: Connection) -> dict[str, tuple[Any, ...]]:
@@ -284,8 +279,8 @@ def test_what_starts_a_job_that_has_ended_does_not_come_back(
     one = opened.consumer()
     put(connection, "q", "none")
     for name in ("pending", "running", "failed", "completed", "cancelled", "skipped"):
-        put(connection, "q", name, job_id=insert(sql, name))
-    put(connection, "q", "retried", job_id=insert(sql, "failed", retried_by=str(uuid4())))
+        put(connection, "q", name, job_id=make_job(sql, name))
+    put(connection, "q", "retried", job_id=make_job(sql, "failed", retried_by=str(uuid4())))
     claimed = one.claim("q")
     if way == "die":
         one.die(connection)
@@ -422,9 +417,9 @@ def test_what_is_due_of_a_job_that_has_ended_is_dropped(
     """Celery's own retry, asked for by a task whose job was cancelled in that moment, or whose
     process died before it told."""
     for name in ("scheduled", "running", "failed", "completed", "cancelled", "skipped"):
-        job_id = insert(sql, name)
+        job_id = make_job(sql, name)
         put(connection, "q", name, available_at=later(connection, "1 hour"), job_id=job_id)
-    job_id = insert(sql, "failed", retried_by=str(uuid4()))
+    job_id = make_job(sql, "failed", retried_by=str(uuid4()))
     put(connection, "q", "retried", available_at=later(connection, "1 hour"), job_id=job_id)
     sql("UPDATE kombu_message SET available_at = now()")
     assert consumers.promote(connection, TABLES) == 7

@@ -10,11 +10,6 @@ from pgbeat import consumers, dead_letters, queues
 from tests.support.broker_sessions import TABLES, Sessions, depths, payloads, put, rows
 
 
-@pytest.fixture
-def connection(opened: Sessions) -> Connection:
-    return opened.open()
-
-
 def kill(opened: Sessions, queue: str, *names: str, priority: int = 0) -> None:
     """Makes dead letters, one after another."""
     consumer = opened.consumer()

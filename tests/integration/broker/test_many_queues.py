@@ -17,11 +17,6 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 SLOTS = 64
 
 
-@pytest.fixture
-def connection(opened: Sessions) -> Connection:
-    return opened.open()
-
-
 def declare(connection: Connection, count: int) -> list[str]:
     """So many queues."""
     names = [f"queue {n}" for n in range(count)]

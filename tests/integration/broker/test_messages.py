@@ -31,11 +31,6 @@ from tests.support.broker_sessions import (
 )
 
 
-@pytest.fixture
-def connection(opened: Sessions) -> Connection:
-    return opened.open()
-
-
 def published(
     headers: Mapping[str, Any] | None = None, **properties: Any
 ) -> dict[str, dict[str, Any] | str]:

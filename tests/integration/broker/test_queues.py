@@ -24,11 +24,6 @@ from tests.support.broker_sessions import (
 from tests.support.processes import until
 
 
-@pytest.fixture
-def connection(opened: Sessions) -> Connection:
-    return opened.open()
-
-
 def names(connection: Connection) -> list[str]:
     """The queues that a test has made."""
     return sorted(depths(connection))

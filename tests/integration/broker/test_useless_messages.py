@@ -2,19 +2,13 @@
 
 import json
 
-import pytest
 from sqlalchemy import Connection, text
 
 from pgbeat import useless_messages
 from pgbeat.messages import BrokerTables
 from tests.support.broker_sessions import TABLES, Sessions, depths, filled, later, plans, put, rows
 from tests.support.command_line import Sql
-from tests.support.jobs import insert
-
-
-@pytest.fixture
-def connection(opened: Sessions) -> Connection:
-    return opened.open()
+from tests.support.rows import make_job
 
 
 def delivered_by_stock(connection: Connection, *payloads: str) -> None:
@@ -43,7 +37,7 @@ def test_what_the_stock_transport_delivered(opened: Sessions, connection: Connec
 
 def test_messages_of_queues_that_are_gone(connection: Connection, sql: Sql) -> None:
     """Put while the queue was deleted; a job of theirs is known to have lost its message."""
-    job_id = insert(sql, "pending")
+    job_id = make_job(sql, "pending")
     for queue in ("gone", "kept", "also gone"):
         put(connection, queue, f"{queue} 1", f"{queue} 2")
     put(connection, "gone", "a job's", job_id=job_id)

@@ -17,7 +17,8 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.cli import program
 from pgbeat.migrate import newest
 from tests.support.command_line import Sql, read, run, run_with
-from tests.support.jobs import insert, lane, make_app
+from tests.support.jobs import make_app
+from tests.support.rows import make_job, make_lane
 from tests.support.webhook_receiver import Receiver
 
 ME = f"user:{getpass.getuser()}"
@@ -277,7 +278,7 @@ class Stage:
         return self._make_job(" --lane l")
 
     def _make_ended(self) -> str:
-        return insert(self.sql, "failed", created_by=ME)
+        return make_job(self.sql, "failed", created_by=ME)
 
     def _make_dead(self) -> str:
         payload = json.dumps({"headers": {"task": "jobs.add", "id": str(uuid4())}})
@@ -343,7 +344,7 @@ def stage(
     monkeypatch.delenv("PGBEAT_ADMIN", raising=False)
     made = Stage(sql, make_app(database), tmp_path, receiver.url())
     run_with(made.app, "migrate")
-    lane(sql, "l", 1)
+    make_lane(sql, "l", 1)
     return made
 
 
@@ -374,7 +375,7 @@ def test_each_change_is_noted(stage: Stage, sql: Sql, database: str, command: st
 
 def _prepare(stage: Stage, sql: Sql, command: str) -> None:
     if command == "prune":
-        insert(sql, "failed", created_at="2026-01-01", started_at="2026-01-01",
+        make_job(sql, "failed", created_at="2026-01-01", started_at="2026-01-01",
                finished_at="2026-01-01")  # fmt: skip
     elif command == "queues purge":
         assert stage["job"]

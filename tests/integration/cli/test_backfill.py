@@ -6,7 +6,7 @@ import os
 import pty
 import signal
 import subprocess
-from typing import Any
+from functools import partial
 
 import pytest
 from celery import Celery
@@ -14,21 +14,13 @@ from celery import Celery
 from tests.integration.cli.test_cli import PGBEAT
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.processes import ROOT, until
+from tests.support.rows import make_schedule
 
 PERIOD = ("--from", "2026-01-01", "--to", "2026-01-01T05:00Z")
 
 
-def add(sql: Sql, **values: Any) -> None:
-    """A schedule that was due each hour since the year began, and is not for a while."""
-    values = {
-        "task": "tests.add", "every": "1 hour", "starts_at": "2026-01-01Z",
-        "next_run": "9999-01-01Z", "timezone": "UTC", **values,
-    }  # fmt: skip
-    marks = ", ".join(["%s"] * len(values))
-    sql(
-        f"INSERT INTO pgbeat.schedules (name, {', '.join(values)}) VALUES ('s', {marks})",
-        *values.values(),
-    )
+#: Adds a schedule that was due each hour since the year began, and is not for a while.
+add = partial(make_schedule, starts_at="2026-01-01Z", next_run="9999-01-01Z", timezone="UTC")
 
 
 def test_launched_and_then_nothing_to_do(app: Celery, sql: Sql) -> None:

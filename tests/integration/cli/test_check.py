@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,18 +11,10 @@ from click.testing import Result
 
 from pgbeat import Context, JobRequest, Launcher, launcher
 from tests.support.command_line import Sql, refused, run, run_with
-from tests.support.jobs import insert, lane
+from tests.support.rows import make_job, make_lane, make_schedule
 
-
-def add(sql: Sql, **values: Any) -> None:
-    """A schedule that launches `tests.add` in an hour."""
-    values = {"task": "tests.add", "every": "1 hour", "timezone": "UTC", **values}
-    marks = ", ".join(["%s"] * len(values))
-    sql(
-        f"INSERT INTO pgbeat.schedules (name, next_run, {', '.join(values)}) "
-        f"VALUES ('s', now() + interval '1 hour', {marks})",
-        *values.values(),
-    )
+#: Adds a schedule that is due in an hour.
+add = partial(make_schedule, due="1 hour", timezone="UTC")
 
 
 def state(sql: Sql) -> Any:
@@ -238,17 +231,17 @@ def test_what_its_jobs_would_meet(checked: Check, sql: Sql) -> None:
     """As beat would tell it, in the same words."""
     add(sql, job='{"lane": "gpu"}')
     assert reason(checked) == ("there is no lane 'gpu'; `pgbeat lanes set gpu --limit 1` makes it")
-    lane(sql, "gpu", 1, paused_at="now")
+    make_lane(sql, "gpu", 1, paused_at="now")
     assert reason(checked, "lane") == "lane 'gpu' is paused"
     sql("UPDATE pgbeat.lanes SET paused_at = NULL")
     assert checked().stdout == "would be launched: tests.add\n"
-    insert(sql, lane="gpu", dispatched_at="now")
+    make_job(sql, lane="gpu", dispatched_at="now")
     assert checked().stdout == (
         "would be launched: tests.add\n"
         "Its job would wait for a slot of lane 'gpu', which is full.\n"
     )
-    insert(sql, lane="gpu")
-    insert(sql, lane="gpu")
+    make_job(sql, lane="gpu")
+    make_job(sql, lane="gpu")
     assert json.loads(checked("--json").stdout)["job"] == {
         "lane": "gpu", "priority": 0, "max_attempts": 3, "unique_key": None,
         "awaits_approval": False,
@@ -259,7 +252,7 @@ def test_what_its_jobs_would_meet(checked: Check, sql: Sql) -> None:
         'would be launched: tests.add, options {"priority": 3}\n'
         "Its job would wait for a person's approval.\n"
     )
-    other = insert(sql, "running", unique_key="k")
+    other = make_job(sql, "running", unique_key="k")
     sql("""UPDATE pgbeat.schedules SET job = '{"unique_key": "k"}'""")
     assert reason(checked, "unique") == (f"job {other}, which has the same unique key, is running")
     sql("""UPDATE pgbeat.schedules SET job = '{"priority": "high"}'""")

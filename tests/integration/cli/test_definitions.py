@@ -10,7 +10,7 @@ from celery import Celery
 from pgbeat.errors import InvalidTimetable
 from pgbeat.timetables import parse_duration
 from tests.support.command_line import Sql, read, refused, run, run_with
-from tests.support.jobs import lane
+from tests.support.rows import make_lane
 
 NOT_CHECKED = "Note: task and launcher are not checked; with -A APP they would be.\n"
 
@@ -470,7 +470,7 @@ POLICY: dict[str, Any] = {
 
 
 def test_a_policy_for_its_jobs(database: str, sql: Sql) -> None:
-    lane(sql, "gpu")
+    make_lane(sql, "gpu")
     add(database, "s", *JOBS)
     row = read(database, "status", "s")
     assert row["job"] == POLICY
@@ -480,7 +480,7 @@ def test_a_policy_for_its_jobs(database: str, sql: Sql) -> None:
 
 
 def test_update_changes_what_is_given_of_a_policy(database: str, sql: Sql) -> None:
-    lane(sql, "gpu")
+    make_lane(sql, "gpu")
     add(database, "s", *JOBS)
     changed = run(
         database, "update", "s", "--priority", "9", "--no-unique", "--no-unique-for", "--no-tag",
@@ -524,7 +524,7 @@ def test_a_policy_that_makes_no_sense(database: str, sql: Sql) -> None:
 
 
 def test_a_lane_that_is_not_there_yet(database: str, sql: Sql) -> None:
-    lane(sql, "gpu")
+    make_lane(sql, "gpu")
     base = ("--task", "tests.add", "--every", "5")
     missing = run(database, "add", "s", *base, "--lane", "gpo")
     assert (missing.exit_code, missing.stderr.splitlines()[0]) == (

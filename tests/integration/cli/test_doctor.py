@@ -17,7 +17,7 @@ from pgbeat.health import Check
 from pgbeat.scheduler import Scheduler
 from pgbeat.tables import metadata
 from tests.support.command_line import Sql, read, run, run_with
-from tests.support.jobs import insert
+from tests.support.rows import make_job
 
 Beat = Callable[..., Scheduler]
 
@@ -253,7 +253,7 @@ def test_schedules_that_achieve_nothing(database: str, sql: Sql) -> None:
         "('fails', 't', '1 hour', now() + interval '1 hour', 0, NULL)"
     )
     [(key,)] = sql("SELECT id FROM pgbeat.schedules WHERE name = 'fails'")
-    insert(sql, "failed", schedule_id=key, error="KeyError: 'x'\nmore")
+    make_job(sql, "failed", schedule_id=key, error="KeyError: 'x'\nmore")
     found = checked(database)
     assert (found["decisions"].result, found["jobs"].result) == ("warn", "warn")
     assert found["decisions"].detail == (

@@ -1,13 +1,14 @@
 """`pgbeat explain`: the first reason that applies, in a sentence, with what to do."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from celery import Celery
 
 from pgbeat.scheduler import Scheduler
 from tests.support.command_line import Sql, read, refused, run, run_with
-from tests.support.jobs import insert, lane
+from tests.support.rows import make_job, make_lane, make_schedule
 
 Beat = Callable[..., Scheduler]
 
@@ -20,16 +21,9 @@ def leader(beat: Beat) -> Scheduler:
     return scheduler
 
 
-def add(sql: Sql, next_run: str | None = "1 hour", **values: object) -> None:
-    """A schedule `s`, due in so long (an interval; negative: since so long)."""
-    values = {"task": "tests.add", "every": "1 hour", **values}
-    marks = ", ".join(["%s"] * len(values))
-    sql(
-        f"INSERT INTO pgbeat.schedules (name, next_run, {', '.join(values)}) "
-        f"VALUES ('s', now() + CAST(%s AS interval), {marks})",
-        next_run,
-        *values.values(),
-    )
+def add(sql: Sql, next_run: str | None = "1 hour", **values: Any) -> None:
+    """Adds a schedule that is due in so long (an interval)."""
+    make_schedule(sql, due=next_run, **values)
 
 
 def explained(database: str) -> tuple[str, str]:
@@ -143,7 +137,7 @@ def test_waiting_for_the_job_before_it(database: str, sql: Sql) -> None:
 
 def launch(sql: Sql, state: str = "pending", **values: object) -> str:
     """A job of `s`, and the tick that launched it; its id."""
-    job = insert(sql, state, schedule="s", **values)
+    job = make_job(sql, state, schedule="s", **values)
     sql("INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, job_id) "
         "SELECT id, name, now(), 'launched', %s FROM pgbeat.schedules", job)  # fmt: skip
     return job
@@ -152,9 +146,9 @@ def launch(sql: Sql, state: str = "pending", **values: object) -> str:
 @pytest.mark.usefixtures("leader")
 def test_its_job_waits_in_its_lane(database: str, sql: Sql) -> None:
     add(sql, next_run="1 hour 30 seconds")
-    lane(sql, "gpu", 1)
-    insert(sql, lane="gpu", dispatched_at="now")
-    insert(sql, lane="gpu", priority=5)
+    make_lane(sql, "gpu", 1)
+    make_job(sql, lane="gpu", dispatched_at="now")
+    make_job(sql, lane="gpu", priority=5)
     job = launch(sql, lane="gpu")
     start = "s: it is not due yet; next in 1 h. The job that it launched waits in lane 'gpu' at "
     assert explained(database) == ("not_due", f"{start}place 2; the limit of 1 is reached.")
@@ -185,7 +179,7 @@ def test_its_job_is_tried_again(database: str, sql: Sql) -> None:
     """What is told is how the last attempt stands."""
     add(sql, next_run="1 hour 30 seconds")
     job = launch(sql, "failed", error="oops")
-    again = insert(
+    again = make_job(
         sql, "scheduled", retry_of=job, attempt=2, max_attempts=3, run_at="9999-01-01Z",
         dispatched_at="now",
     )  # fmt: skip
@@ -208,7 +202,7 @@ def test_its_job_is_tried_again(database: str, sql: Sql) -> None:
 @pytest.mark.usefixtures("leader")
 def test_waiting_for_a_job_that_waits(database: str, sql: Sql) -> None:
     add(sql, next_run="1 minute", overlap="queue_one")
-    job = insert(sql, "paused")
+    job = make_job(sql, "paused")
     sql("UPDATE pgbeat.schedules SET next_run = now(), due_at = now() - interval '2 hours', "
         "waiting_for = %s", job)  # fmt: skip
     assert explained(database) == (
@@ -318,7 +312,7 @@ def test_on_time_is_not_enough(database: str, sql: Sql) -> None:
     add(sql, last_run="now", last_success="now")
     [(key,)] = sql("SELECT id FROM pgbeat.schedules")
     for number in range(2):
-        job = insert(sql, "failed", schedule_id=key, finished_at=f"2026-01-01 00:0{number}Z",
+        job = make_job(sql, "failed", schedule_id=key, finished_at=f"2026-01-01 00:0{number}Z",
                           error="KeyError: 'x'")  # fmt: skip
     cause, summary = explained(database)
     assert cause == "not_due"
@@ -335,7 +329,7 @@ def test_paused_for_its_failures(database: str, sql: Sql) -> None:
     """The failure is told once, and where to look."""
     add(sql, paused_at="now", paused_reason="3 jobs in a row failed; last: no")
     [(key,)] = sql("SELECT id FROM pgbeat.schedules")
-    job = insert(sql, "failed", schedule_id=key, error="no")
+    job = make_job(sql, "failed", schedule_id=key, error="no")
     assert "Its jobs" not in explained(database)[1]
     assert f"jobs show {job}" in explained(database)[1]
     assert " ago: 3 jobs in a row failed; last: no.\n" in explained(database)[1]

@@ -11,7 +11,7 @@ from celery import Celery
 from pgbeat.grouping import Submitted, submit_group
 from pgbeat.permissions import user
 from tests.support.command_line import Sql, read, refused, run, run_with
-from tests.support.urls import sqlalchemy_url
+from tests.support.databases import sqlalchemy_url
 
 ADD = {"task": "tests.add", "max_attempts": 1}
 

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -18,8 +18,9 @@ from pgbeat.executions import Run
 from pgbeat.jobs import Job
 from pgbeat.permissions import Actor
 from tests.support.command_line import Sql, read, refused, run, run_with
-from tests.support.jobs import BOB, Desk, desks, insert, lane, make_app, messages
+from tests.support.jobs import BOB, Desk, make_app, messages
 from tests.support.processes import Processes, until
+from tests.support.rows import make_job, make_lane
 
 ME = Actor(f"user:{getpass.getuser()}")
 Did = Callable[..., str]
@@ -35,13 +36,6 @@ def no_admin(monkeypatch: pytest.MonkeyPatch) -> None:
 def app(database: str) -> Celery:
     """An app on pgbeat's transport."""
     return make_app(database)
-
-
-@pytest.fixture
-def desk(database: str, app: Celery) -> Iterator[Desk]:
-    """Controls jobs of the app."""
-    with desks(database, app) as make:
-        yield make()
 
 
 @pytest.fixture
@@ -104,21 +98,21 @@ def test_an_administrator_by_the_environment(
 
 
 def test_filters(did: Did, desk: Desk, sql: Sql, app: Celery) -> None:
-    lane(sql)
+    make_lane(sql)
     [(schedule,)] = sql(
         "INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 'x', '1h') RETURNING id"
     )
     mine = {"created_by": ME.name}
     found = {
-        "--state failed": insert(sql, "failed", **mine),
-        "--task other.task": insert(sql, task="other.task", **mine),
-        "--schedule s": insert(sql, schedule_id=schedule, schedule="s", **mine),
-        "--lane l": insert(sql, lane="l", **mine),
-        "--template t": insert(sql, template="t", **mine),
-        "--system": insert(sql, is_system_job=True, **mine),
+        "--state failed": make_job(sql, "failed", **mine),
+        "--task other.task": make_job(sql, task="other.task", **mine),
+        "--schedule s": make_job(sql, schedule_id=schedule, schedule="s", **mine),
+        "--lane l": make_job(sql, lane="l", **mine),
+        "--template t": make_job(sql, template="t", **mine),
+        "--system": make_job(sql, is_system_job=True, **mine),
     }
     group = str(uuid4())
-    found[f"--group {group}"] = insert(sql, group_id=group, **mine)
+    found[f"--group {group}"] = make_job(sql, group_id=group, **mine)
     for options, job in found.items():
         assert ids(did("list", *options.split())) == [job], options
     assert len(ids(did("list"))) == 7
@@ -129,7 +123,7 @@ def test_filters(did: Did, desk: Desk, sql: Sql, app: Celery) -> None:
 
 
 def test_show(did: Did, desk: Desk, app: Celery, sql: Sql, database: str) -> None:
-    lane(sql)
+    make_lane(sql)
     job = desk.make(
         5, actor=ME, kwargs={"y": 6}, lane="l", tags=["night"], resources={"gpu": 1},
         retry_base=60, unique_key="k",
@@ -196,7 +190,7 @@ def test_stats(did: Did, desk: Desk, sql: Sql, database: str) -> None:
 
 
 def test_run(did: Did, sql: Sql, app: Celery, database: str) -> None:
-    lane(sql, limit=0)
+    make_lane(sql, limit=0)
     assert did("run", "jobs.add", "--args", "[1]", "--dry-run") == (
         "Would make a job of task 'jobs.add'.\n"
     )
@@ -319,7 +313,7 @@ def test_what_is_for_administrators(app: Celery, did: Did, desk: Desk) -> None:
 
 
 def test_move(app: Celery, did: Did, desk: Desk, sql: Sql) -> None:
-    lane(sql, limit=0)
+    make_lane(sql, limit=0)
     a, b = (desk.make(actor=ME, lane="l") for _ in range(2))
     theirs = desk.make(actor=BOB, lane="l", priority=3)
     assert did("move", str(b.id), "front") == f"Moved job {b.id}: place 2 in lane 'l'.\n"

@@ -1,25 +1,20 @@
 """`pgbeat lanes` and `pgbeat direct`."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
-from celery import Celery
 
 from pgbeat import channels
 from pgbeat.concurrency import ConcurrencyPolicy, Work, concurrency_policy
-from tests.integration.jobs.test_lanes import Floor, connected, reserve
+from tests.integration.jobs.test_lanes import reserve
 from tests.support.command_line import read, refused, run, run_with
+from tests.support.databases import connected
+from tests.support.lanes import Lanes
 
 Sql = Callable[..., list[tuple[Any, ...]]]
-
-
-@pytest.fixture
-def floor(database: str, app: Celery, sql: Sql) -> Iterator[Floor]:
-    with connected(database) as connection:
-        yield Floor(database, app, sql, connection)
 
 
 @concurrency_policy("tests.evenings")
@@ -95,7 +90,7 @@ def test_set_says_what_it_would_do(database: str, sql: Sql) -> None:
     assert sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
 
 
-def test_more_slots_are_given_at_once_where_there_is_an_app(floor: Floor) -> None:
+def test_more_slots_are_given_at_once_where_there_is_an_app(floor: Lanes) -> None:
     floor.lane(max_running=0)
     first, second, third = floor.add(3)
     result = run_with(floor.app, "lanes", "set", "l", "--limit", "1", "--dry-run")
@@ -107,7 +102,7 @@ def test_more_slots_are_given_at_once_where_there_is_an_app(floor: Floor) -> Non
     assert floor.messages() == [first, second, third]
 
 
-def test_without_an_app_beat_is_told(floor: Floor) -> None:
+def test_without_an_app_beat_is_told(floor: Lanes) -> None:
     floor.lane(max_running=0)
     with psycopg.connect(floor.database, autocommit=True) as listener:
         listener.execute(f"LISTEN {channels.LANES}")
@@ -119,7 +114,7 @@ def test_without_an_app_beat_is_told(floor: Floor) -> None:
 # -- pause, resume
 
 
-def test_pause_and_resume(floor: Floor) -> None:
+def test_pause_and_resume(floor: Lanes) -> None:
     floor.lane(max_running=1)
     waiting = floor.add()
     assert run(floor.database, "lanes", "pause", "l").stdout == "Paused lane 'l'.\n"
@@ -133,7 +128,7 @@ def test_pause_and_resume(floor: Floor) -> None:
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "show", "remove"])
-def test_a_lane_that_is_not_there_is_an_error(floor: Floor, command: str) -> None:
+def test_a_lane_that_is_not_there_is_an_error(floor: Lanes, command: str) -> None:
     floor.lane("crawl")
     error = refused(run(floor.database, "lanes", command, "crawls"), 1)
     assert error == "there is no lane 'crawls'; did you mean 'crawl'?"
@@ -142,7 +137,7 @@ def test_a_lane_that_is_not_there_is_an_error(floor: Floor, command: str) -> Non
 # -- remove
 
 
-def test_remove_asks(floor: Floor) -> None:
+def test_remove_asks(floor: Lanes) -> None:
     floor.lane()
     result = run(floor.database, "lanes", "remove", "l", input="n\n")
     assert result.stdout.endswith("Nothing is removed.\n")
@@ -155,7 +150,7 @@ def test_remove_asks(floor: Floor) -> None:
     assert floor.sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
 
 
-def test_remove_is_refused_while_something_waits(floor: Floor) -> None:
+def test_remove_is_refused_while_something_waits(floor: Lanes) -> None:
     floor.lane(max_running=1)
     waiting = floor.add(2)
     error = refused(run(floor.database, "lanes", "remove", "l", "--yes"))
@@ -171,7 +166,7 @@ def test_remove_is_refused_while_something_waits(floor: Floor) -> None:
 # -- list, show
 
 
-def test_list(floor: Floor) -> None:
+def test_list(floor: Lanes) -> None:
     assert "There are no lanes" in run(floor.database, "lanes", "list").stdout
     floor.lane(max_running=2)
     floor.lane("gpu", policy="resources", options='{"gpu": 2}')
@@ -192,7 +187,7 @@ def test_list(floor: Floor) -> None:
     assert rows[0]["paused_at"] is not None and rows[1]["waiting_since"] is not None
 
 
-def test_show(floor: Floor) -> None:
+def test_show(floor: Lanes) -> None:
     floor.lane(max_running=1)
     first, second = floor.add(2, priority=3)
     floor.allot()
@@ -214,7 +209,7 @@ def test_show(floor: Floor) -> None:
     assert (found["running"], found["waiting"], found["max_running"]) == (1, 2, 1)
 
 
-def test_show_asks_a_policy_of_the_app(floor: Floor) -> None:
+def test_show_asks_a_policy_of_the_app(floor: Lanes) -> None:
     floor.lane(policy="tests.evenings", options='{"hour": 22}')
     floor.add()
     result = run_with(floor.app, "lanes", "show", "l")
@@ -225,7 +220,7 @@ def test_show_asks_a_policy_of_the_app(floor: Floor) -> None:
     assert "give the app with -A" in result.stderr
 
 
-def test_show_changes_nothing(floor: Floor) -> None:
+def test_show_changes_nothing(floor: Lanes) -> None:
     floor.lane(max_running=1)
     floor.add()
     assert read(floor.database, "lanes", "show", "l")["line"][0]["reason"] is None
@@ -236,7 +231,7 @@ def test_show_changes_nothing(floor: Floor) -> None:
 # -- direct
 
 
-def test_direct_prints_the_result(floor: Floor) -> None:
+def test_direct_prints_the_result(floor: Lanes) -> None:
     floor.lane(max_running=1)
     result = run_with(floor.app, "direct", "tests.add", "--lane", "l", "--args", "[4]",
                       "--kwargs", '{"y": 1}')  # fmt: skip
@@ -245,14 +240,14 @@ def test_direct_prints_the_result(floor: Floor) -> None:
     assert json.loads(result.stdout) == "x"
 
 
-def test_direct_says_why_there_is_no_slot(floor: Floor) -> None:
+def test_direct_says_why_there_is_no_slot(floor: Lanes) -> None:
     floor.lane(max_running=0)
     result = run_with(floor.app, "direct", "tests.add", "--lane", "l", "--timeout", "0.1")
     error = refused(result, 1)
     assert error == "lane 'l' had no free slot within 0.1 s; the limit of 0 is reached"
 
 
-def test_direct_says_what_the_task_raised(floor: Floor) -> None:
+def test_direct_says_what_the_task_raised(floor: Lanes) -> None:
     floor.lane(max_running=1)
     result = run_with(floor.app, "direct", "tests.add", "--lane", "l", "--args", '["x"]')
     assert (result.exit_code, result.stdout) == (1, "")
@@ -260,14 +255,14 @@ def test_direct_says_what_the_task_raised(floor: Floor) -> None:
     assert floor.sql("SELECT count(*) FROM pgbeat.reservations") == [(0,)]
 
 
-def test_direct_takes_its_resources(floor: Floor) -> None:
+def test_direct_takes_its_resources(floor: Lanes) -> None:
     floor.lane(policy="resources", options='{"gpu": 1}')
     result = run_with(floor.app, "direct", "tests.add", "--lane", "l", "--resource", "gpu=2",
                       "--timeout", "0")  # fmt: skip
     assert "it takes 2 of resource 'gpu', which has 1 in all" in refused(result, 1)
 
 
-def test_direct_needs_the_app_and_the_task(floor: Floor) -> None:
+def test_direct_needs_the_app_and_the_task(floor: Lanes) -> None:
     floor.lane()
     assert "-A APP" in refused(run(floor.database, "direct", "tests.add", "--lane", "l"))
     result = run_with(floor.app, "direct", "tests.ad", "--lane", "l")

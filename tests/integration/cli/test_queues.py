@@ -17,7 +17,7 @@ from kombu import Exchange, Queue
 from pgbeat import migrate
 from pgbeat.config import postgres_url
 from tests.support.command_line import Sql, read, refused, run, run_with
-from tests.support.urls import sqlalchemy_url
+from tests.support.databases import sqlalchemy_url
 
 Publish = Callable[..., str]
 

@@ -6,7 +6,8 @@ import pytest
 from celery import Celery
 
 from tests.support.command_line import Sql, read, refused, run, run_with
-from tests.support.jobs import lane, make_app
+from tests.support.jobs import make_app
+from tests.support.rows import make_lane
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def did(app: Celery, *arguments: str) -> str:
 
 
 def test_set_shown_changed_and_removed(app: Celery, sql: Sql, database: str) -> None:
-    lane(sql, "gpu")
+    make_lane(sql, "gpu")
     assert did(app, "list") == (
         "There are no templates; `pgbeat templates set NAME --task TASK` makes one.\n"
     )

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from uuid import UUID, uuid4
 
 import psycopg
@@ -14,20 +15,13 @@ from celery import Celery
 from pgbeat import Context, Launcher, Skip, launcher
 from pgbeat.scheduler import Scheduler
 from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.support.rows import make_schedule
 
 Beat = Callable[..., Scheduler]
 
 
-def add(sql: Sql, name: str = "s", /, **values: object) -> None:
-    """A schedule that is due in an hour, launching `tests.add` unless told otherwise."""
-    values = {"task": "tests.add", "every": "1 hour", **values}
-    marks = ", ".join(["%s"] * len(values))
-    sql(
-        f"INSERT INTO pgbeat.schedules (name, next_run, {', '.join(values)}) "
-        f"VALUES (%s, now() + interval '1 hour', {marks})",
-        name,
-        *values.values(),
-    )
+#: Adds a schedule that is due in an hour.
+add = partial(make_schedule, due="1 hour")
 
 
 # -- trigger -----------------------------------------------------------------------------------
@@ -83,7 +77,7 @@ def test_as_json(app: Celery, sql: Sql) -> None:
 
 
 @pytest.mark.parametrize("state", [{"enabled": False}, {"paused_at": "2030-01-01Z"}])
-def test_out_of_service(app: Celery, sql: Sql, state: dict[str, object]) -> None:
+def test_out_of_service(app: Celery, sql: Sql, state: dict[str, Any]) -> None:
     add(sql, **state)
     assert run_with(app, "trigger", "s").exit_code == 0
     assert sql("SELECT enabled, paused_at IS NOT NULL FROM pgbeat.schedules") == [

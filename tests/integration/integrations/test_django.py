@@ -77,7 +77,7 @@ def project(database: str, tmp_path: Path) -> Path:
         "PASSWORD": parts.get("password", ""), "PORT": parts.get("port", ""),
         "CONN_MAX_AGE": None, "OPTIONS": {"application_name": "orm"},
     }  # fmt: skip
-    from tests.support.urls import sqlalchemy_url
+    from tests.support.databases import sqlalchemy_url
 
     broker = f"pgbeat+{sqlalchemy_url(database)}"
     settings = _SETTINGS.format(database={"default": orm}, broker=broker)
@@ -125,7 +125,7 @@ def test_commands_that_need_an_app_work_in_a_django_project(project: Path, sql: 
 def test_the_app_is_recognized_however_celery_finds_it(
     way: str, database: str, tmp_path: Path
 ) -> None:
-    from tests.support.urls import broker_url
+    from tests.support.databases import broker_url
 
     module = f"from celery import Celery\napp = Celery('own', broker={broker_url(database)!r})\n"
     module += "@app.task(name='own.add')\ndef add(): ...\n"

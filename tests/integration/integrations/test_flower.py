@@ -16,9 +16,9 @@ import pytest
 
 from pgbeat.config import Settings, postgres_url
 from tests.support.command_line import Sql
-from tests.support.jobs import insert
+from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Process, until
-from tests.support.urls import sqlalchemy_url
+from tests.support.rows import make_job
 
 WORKER = "flower@tests"
 CONSOLE = "https://console.example.com/a&b/"
@@ -185,11 +185,11 @@ def test_only_jobs_have_a_page_in_the_console(database: str, sql: Sql) -> None:
 
     settings = Settings(postgres_url(database), web_url=CONSOLE)
     console = Console(settings)
-    job = insert(sql)
+    job = make_job(sql)
     assert console.page_of(job) == f"https://console.example.com/a&b/console/jobs/{job}"
     assert console.page_of(str(uuid4())) is None
     assert console.page_of("../audit") is None
-    assert console.page_of(insert(sql, namespace="other")) is None
+    assert console.page_of(make_job(sql, namespace="other")) is None
     # Where nobody can say, the console does.
     away = postgres_url("postgresql://nobody@127.0.0.1:1/none")
     page = Console(replace(settings, url=away)).page_of("a/b")

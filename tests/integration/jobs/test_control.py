@@ -33,8 +33,9 @@ from pgbeat.executions import Run
 from pgbeat.jobs import Job
 from tests.support.broker_sessions import TABLES
 from tests.support.command_line import Sql
-from tests.support.jobs import ADMIN, ALICE, Desk, desks, insert, lane, make_app, messages
+from tests.support.jobs import ADMIN, ALICE, Desk, desks, make_app, messages
 from tests.support.processes import until
+from tests.support.rows import make_job, make_lane
 
 Desks = Callable[[], Desk]
 
@@ -127,7 +128,7 @@ def test_put_off(desk: Desk, sql: Sql) -> None:
 
 
 def test_in_a_lane(desk: Desk, sql: Sql) -> None:
-    lane(sql, limit=1)
+    make_lane(sql, limit=1)
     first, second = desk.make(lane="l"), desk.make(lane="l")
     later = desk.make(lane="l", countdown=timedelta(hours=1))
     assert first.dispatched_at is not None
@@ -355,14 +356,14 @@ def test_a_signature_is_no_task(app: Celery, sql: Sql) -> None:
 
 
 def test_submit_to_a_lane_with_room(app: Celery, sql: Sql) -> None:
-    lane(sql, limit=1)
+    make_lane(sql, limit=1)
     first, second = (pgbeat.submit("jobs.add", 1, app=app, lane="l") for _ in range(2))
     assert first.dispatched_at is not None and second.dispatched_at is None
 
 
 @pytest.mark.parametrize("kind", ["session", "scoped session", "connection"])
 def test_submit_in_the_callers_transaction(app: Celery, sql: Sql, database: str, kind: str) -> None:
-    lane(sql, limit=1)
+    make_lane(sql, limit=1)
     sql("CREATE TABLE orders (id int)")
     engine = create_engine(postgres_url(database))
     opened: Any = engine.connect() if kind == "connection" else Session(engine)
@@ -388,7 +389,7 @@ def test_submit_in_the_callers_transaction(app: Celery, sql: Sql, database: str,
 
 
 def test_the_beat_hears_of_what_waits_for_it(app: Celery, sql: Sql, database: str) -> None:
-    lane(sql, limit=1)
+    make_lane(sql, limit=1)
     engine = create_engine(postgres_url(database))
     with psycopg.connect(database, autocommit=True) as listener, engine.connect() as session:
         listener.execute("LISTEN pgbeat_lanes; LISTEN pgbeat_schedules")
@@ -494,7 +495,7 @@ def test_submit_after_the_server_cut_the_connection(app: Celery, sql: Sql) -> No
 
 
 def test_cancel_what_waits(desk: Desk, sql: Sql) -> None:
-    lane(sql, limit=1)
+    make_lane(sql, limit=1)
     found = {
         "pending": desk.make(),
         "scheduled": desk.make(countdown=timedelta(hours=1)),
@@ -513,7 +514,7 @@ def test_cancel_what_waits(desk: Desk, sql: Sql) -> None:
 
 
 def test_cancel_frees_the_slot(desk: Desk, sql: Sql) -> None:
-    lane(sql, limit=1)
+    make_lane(sql, limit=1)
     first, second = desk.make(lane="l"), desk.make(lane="l")
     desk.do(control.cancel, first)
     assert desk.job(second).dispatched_at is not None
@@ -645,7 +646,7 @@ def test_pause_what_is_put_off(desk: Desk, sql: Sql) -> None:
 
 
 def test_pause_in_a_lane(desk: Desk, sql: Sql) -> None:
-    lane(sql, limit=1)
+    make_lane(sql, limit=1)
     first, second, third = (desk.make(lane="l") for _ in range(3))
     desk.do(control.pause, second)
     desk.do(control.pause, first)
@@ -722,7 +723,7 @@ def test_what_failed_unapproved_is_tried_again_only_once_approved(desk: Desk, sq
 
 
 def test_approve_into_a_lane_and_for_later(desk: Desk, sql: Sql) -> None:
-    lane(sql, limit=1)
+    make_lane(sql, limit=1)
     first = desk.make(lane="l")
     second = desk.do(control.approve, desk.make(lane="l", requires_approval=True))
     assert (second.state, second.dispatched_at) == ("pending", None)
@@ -735,7 +736,7 @@ def test_approve_into_a_lane_and_for_later(desk: Desk, sql: Sql) -> None:
 
 def test_a_broker_elsewhere_gives_nothing_back(database: str, sql: Sql) -> None:
     app = make_app(database, "memory://")
-    lane(sql, limit=0)
+    make_lane(sql, limit=0)
     with desks(database, app) as make:
         desk = make()
         assert "only a worker gets it out of there" in refused(desk, control.pause, desk.make())
@@ -767,7 +768,7 @@ def test_retry_by_hand(desk: Desk, sql: Sql) -> None:
 
 def test_retry_what_was_cancelled_or_skipped(desk: Desk, sql: Sql) -> None:
     cancelled = desk.do(control.cancel, desk.make())
-    skipped = jobs.get(desk.connection, insert(sql, "skipped"))
+    skipped = jobs.get(desk.connection, make_job(sql, "skipped"))
     for job in (cancelled, skipped):
         assert desk.do(control.retry, job, job_source="user_cli").retry_of == job.id
 
@@ -779,9 +780,9 @@ def test_retry_what_can_not_be(desk: Desk, sql: Sql) -> None:
     job = desk.make()
     assert retry(job) == "pending and can't be retried; it has not ended"
     assert retry(runs(desk, job)) == "running and can't be retried; it has not ended"
-    done = jobs.get(desk.connection, insert(sql, "completed"))
+    done = jobs.get(desk.connection, make_job(sql, "completed"))
     assert retry(done) == "completed and can't be retried; make a new one of the same task"
-    unknown = jobs.get(desk.connection, insert(sql, "failed", args=None, kwargs=None))
+    unknown = jobs.get(desk.connection, make_job(sql, "failed", args=None, kwargs=None))
     with pytest.raises(InvalidJob, match="can't be retried: its arguments were not JSON"):
         desk.do(control.retry, unknown, job_source="user_cli")
 
@@ -826,7 +827,7 @@ def test_retry_of_a_member_whose_group_has_ended(desk: Desk, sql: Sql) -> None:
 
 
 def test_retry_in_a_lane(desk: Desk, sql: Sql) -> None:
-    lane(sql, limit=1)
+    make_lane(sql, limit=1)
     job = desk.do(control.cancel, desk.make(lane="l"))
     holds = desk.make(lane="l")
     again = desk.do(control.retry, job, job_source="user_cli")
@@ -854,7 +855,7 @@ def test_the_retries_of_a_chain(desk: Desk, sql: Sql) -> None:
 
 
 def test_move(desk: Desk, sql: Sql) -> None:
-    lane(sql, limit=0)
+    make_lane(sql, limit=0)
     a, b, c = (desk.make(lane="l") for _ in range(3))
     high = desk.make(lane="l", priority=5)
 
@@ -871,8 +872,8 @@ def test_move(desk: Desk, sql: Sql) -> None:
 
 
 def test_move_what_is_in_no_line(desk: Desk, sql: Sql) -> None:
-    lane(sql, limit=1)
-    lane(sql, "other", limit=0)
+    make_lane(sql, limit=1)
+    make_lane(sql, "other", limit=0)
     has_slot, waits = desk.make(lane="l"), desk.make(lane="l")
     held = desk.do(control.pause, desk.make(lane="l"))
     elsewhere, plain = desk.make(lane="other"), desk.make()
@@ -907,7 +908,7 @@ def test_delete_one_of_a_running_group(desk: Desk, sql: Sql) -> None:
     [(group,)] = sql(
         "INSERT INTO pgbeat.groups (job_source, created_by) VALUES ('user_cli', 'x') RETURNING id"
     )
-    job = insert(sql, "failed", group_id=group)
+    job = make_job(sql, "failed", group_id=group)
     with pytest.raises(InvalidTransition, match=r"its group, .* goes by it"):
         control.delete(desk.connection, ADMIN, job)
     sql("UPDATE pgbeat.groups SET state = 'failed', finished_at = now()")

@@ -16,16 +16,10 @@ import pgbeat
 from pgbeat import lanes
 from pgbeat.direct import run_direct
 from pgbeat.errors import InvalidJob, NoSlot, NotFound, UnknownTask
-from tests.integration.jobs.test_lanes import Floor, connected
+from tests.support.lanes import Lanes
 from tests.support.processes import Process, Processes, until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
-
-
-@pytest.fixture
-def floor(database: str, app: Celery, sql: Sql) -> Iterator[Floor]:
-    with connected(database) as connection:
-        yield Floor(database, app, sql, connection)
 
 
 @pytest.fixture
@@ -34,17 +28,17 @@ def background() -> Iterator[ThreadPoolExecutor]:
         yield pool
 
 
-def waiting(floor: Floor, count: int = 1) -> None:
+def waiting(floor: Lanes, count: int = 1) -> None:
     """Waits until so many wait for a slot."""
     query = "SELECT count(*) FROM pgbeat.reservations WHERE started_at IS NULL"
     until(lambda: floor.sql(query) == [(count,)], 20, f"{count} wait")
 
 
-def nobody_reserves(floor: Floor) -> bool:
+def nobody_reserves(floor: Lanes) -> bool:
     return floor.sql("SELECT count(*) FROM pgbeat.reservations") == [(0,)]
 
 
-def test_the_result_comes_back(floor: Floor, app: Celery) -> None:
+def test_the_result_comes_back(floor: Lanes, app: Celery) -> None:
     floor.lane(max_running=1)
     assert pgbeat.run_direct("tests.add", (1,), {"y": 5}, lane="l", app=app) == 6
     assert pgbeat.run_direct(app.tasks["tests.add"], lane="l") == 3
@@ -52,7 +46,7 @@ def test_the_result_comes_back(floor: Floor, app: Celery) -> None:
     assert floor.sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]  # it is none
 
 
-def test_an_error_comes_as_the_task_raised_it(floor: Floor, app: Celery) -> None:
+def test_an_error_comes_as_the_task_raised_it(floor: Lanes, app: Celery) -> None:
     @app.task(name="tests.divide", shared=False)
     def divide() -> float:
         return 1 / 0
@@ -80,7 +74,7 @@ def test_an_error_comes_as_the_task_raised_it(floor: Floor, app: Celery) -> None
     assert floor.seated() == {job}  # the slot went on to who waits
 
 
-def test_celerys_own_retries_come_at_once(floor: Floor, app: Celery) -> None:
+def test_celerys_own_retries_come_at_once(floor: Lanes, app: Celery) -> None:
     @app.task(name="tests.again", bind=True, max_retries=2, shared=False)
     def again(self: Any, enough: int) -> int:
         if self.request.retries < enough:
@@ -93,7 +87,7 @@ def test_celerys_own_retries_come_at_once(floor: Floor, app: Celery) -> None:
         run_direct(again, (3,), lane="l")
 
 
-def test_a_task_can_run_another_directly(floor: Floor, app: Celery) -> None:
+def test_a_task_can_run_another_directly(floor: Lanes, app: Celery) -> None:
     @app.task(name="tests.outer", shared=False)
     def outer() -> list[Any]:
         return [run_direct("tests.add", (2,), lane="other", app=app), current_task.name]
@@ -104,7 +98,7 @@ def test_a_task_can_run_another_directly(floor: Floor, app: Celery) -> None:
 
 
 def test_it_waits_for_what_runs_and_goes_before_what_waits(
-    floor: Floor, app: Celery, background: ThreadPoolExecutor
+    floor: Lanes, app: Celery, background: ThreadPoolExecutor
 ) -> None:
     gate = threading.Event()
 
@@ -129,7 +123,7 @@ def test_it_waits_for_what_runs_and_goes_before_what_waits(
 
 
 def test_it_is_woken_by_whoever_allots(
-    floor: Floor, app: Celery, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    floor: Lanes, app: Celery, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pgbeat.direct._POLL", 600.0)
     floor.lane(max_running=1)
@@ -144,7 +138,7 @@ def test_it_is_woken_by_whoever_allots(
 
 
 def test_it_is_woken_when_the_lane_changes(
-    floor: Floor, app: Celery, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    floor: Lanes, app: Celery, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pgbeat.direct._POLL", 600.0)
     floor.lane(max_running=0)
@@ -154,7 +148,7 @@ def test_it_is_woken_when_the_lane_changes(
     assert result.result(60) == 3
 
 
-def test_first_come_first_served(floor: Floor, app: Celery, background: ThreadPoolExecutor) -> None:
+def test_first_come_first_served(floor: Lanes, app: Celery, background: ThreadPoolExecutor) -> None:
     order: list[int] = []
 
     @app.task(name="tests.order", shared=False)
@@ -175,7 +169,7 @@ def test_first_come_first_served(floor: Floor, app: Celery, background: ThreadPo
 
 
 def test_a_timeout_says_who_has_the_slots(
-    floor: Floor, app: Celery, background: ThreadPoolExecutor
+    floor: Lanes, app: Celery, background: ThreadPoolExecutor
 ) -> None:
     gate = threading.Event()
 
@@ -207,7 +201,7 @@ def test_a_timeout_says_who_has_the_slots(
 
 
 def test_a_timeout_says_how_many_came_before(
-    floor: Floor, app: Celery, background: ThreadPoolExecutor
+    floor: Lanes, app: Celery, background: ThreadPoolExecutor
 ) -> None:
     floor.lane(max_running=0)
     first = background.submit(run_direct, "tests.add", lane="l", app=app, timeout=60)
@@ -218,7 +212,7 @@ def test_a_timeout_says_how_many_came_before(
     assert first.result(60) == 3
 
 
-def test_one_that_gave_up_holds_nobody_up(floor: Floor, app: Celery) -> None:
+def test_one_that_gave_up_holds_nobody_up(floor: Lanes, app: Celery) -> None:
     floor.lane(policy="resources", options='{"gpu": 2}')
     half, _ = floor.add(2, resources={"gpu": 1})
     floor.allot()
@@ -229,7 +223,7 @@ def test_one_that_gave_up_holds_nobody_up(floor: Floor, app: Celery) -> None:
     assert floor.allot() == [job]
 
 
-def test_a_paused_lane_says_so(floor: Floor, app: Celery) -> None:
+def test_a_paused_lane_says_so(floor: Lanes, app: Celery) -> None:
     floor.lane(max_running=1)
     lanes.pause(floor.connection, "default", "l")
     with pytest.raises(NoSlot, match="the lane is paused"):
@@ -237,7 +231,7 @@ def test_a_paused_lane_says_so(floor: Floor, app: Celery) -> None:
 
 
 def test_a_reservation_that_somebody_deletes_is_an_error(
-    floor: Floor, app: Celery, background: ThreadPoolExecutor
+    floor: Lanes, app: Celery, background: ThreadPoolExecutor
 ) -> None:
     floor.lane(max_running=0)
     result = background.submit(run_direct, "tests.add", lane="l", app=app)
@@ -250,21 +244,21 @@ def test_a_reservation_that_somebody_deletes_is_an_error(
 @pytest.mark.parametrize(
     "given", [{"tags": "heavy"}, {"tags": ["\ud800"]}, {"resources": {"gpu": "one"}}]
 )
-def test_tags_and_resources_that_are_none(floor: Floor, app: Celery, given: dict[str, Any]) -> None:
+def test_tags_and_resources_that_are_none(floor: Lanes, app: Celery, given: dict[str, Any]) -> None:
     floor.lane()
     with pytest.raises(InvalidJob, match=r"job: (tags|resources): "):
         run_direct("tests.add", (1, 2), lane="l", app=app, **given)
     assert nobody_reserves(floor)
 
 
-def test_what_is_not_there_is_an_error(floor: Floor, app: Celery) -> None:
+def test_what_is_not_there_is_an_error(floor: Lanes, app: Celery) -> None:
     with pytest.raises(NotFound, match="there is no lane 'l'"):
         run_direct("tests.add", lane="l", app=app)
     with pytest.raises(UnknownTask, match=r"did you mean 'tests\.add'"):
         run_direct("tests.ad", lane="l", app=app)
 
 
-def test_what_becomes_of_the_session_is_no_matter_of_the_tasks(floor: Floor, app: Celery) -> None:
+def test_what_becomes_of_the_session_is_no_matter_of_the_tasks(floor: Lanes, app: Celery) -> None:
     @app.task(name="tests.cut", shared=False)
     def cut() -> str:
         floor.sql(
@@ -298,14 +292,14 @@ run_direct(sleep, lane="l", timeout=600)
 """
 
 
-def caller(floor: Floor, folder: Path, name: str) -> Process:
+def caller(floor: Lanes, folder: Path, name: str) -> Process:
     """A process that runs a task directly that doesn't end."""
     command = [sys.executable, "-c", _CALLER, floor.app.conf.broker_url]
     return Process(command, folder / f"{name}.log", dict(os.environ))
 
 
 def test_the_slot_of_a_caller_that_dies_comes_back(
-    floor: Floor, app: Celery, tmp_path: Path
+    floor: Lanes, app: Celery, tmp_path: Path
 ) -> None:
     floor.lane(max_running=1)
     has_it, waits = caller(floor, tmp_path, "one"), None
@@ -324,7 +318,7 @@ def test_the_slot_of_a_caller_that_dies_comes_back(
 
 
 def test_beat_sees_to_the_slot_of_a_caller_that_died(
-    floor: Floor, processes: Processes, tmp_path: Path
+    floor: Lanes, processes: Processes, tmp_path: Path
 ) -> None:
     floor.lane(max_running=1)
     processes.beat().says("This beat leads")

@@ -1,7 +1,6 @@
 """Jobs whose message was purged, was deleted with its queue, or expired: they do not come back."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -17,14 +16,6 @@ from tests.support.simulated_workers import Ward
 from tests.support.transport_workers import transport_url
 
 TABLES = BrokerTables()
-
-
-@pytest.fixture
-def crew(database: str, tmp_path: Path) -> Iterator[Crew]:
-    """Workers on the test's database."""
-    crew = Crew(database, tmp_path)
-    yield crew
-    crew.close()
 
 
 @pytest.fixture

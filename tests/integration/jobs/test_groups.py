@@ -16,8 +16,8 @@ from pgbeat.grouping import Submitted, cancel, submit_group
 from pgbeat.permissions import Actor
 from pgbeat.publisher import Publisher, publisher
 from pgbeat.scheduler import Scheduler
+from tests.support.databases import sqlalchemy_url
 from tests.support.processes import until
-from tests.support.urls import sqlalchemy_url
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 ADD = {"task": "tests.add", "max_attempts": 1}

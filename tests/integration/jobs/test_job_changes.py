@@ -13,7 +13,8 @@ from pgbeat.errors import Forbidden, InvalidJob, InvalidTransition
 from pgbeat.executions import Run
 from pgbeat.jobs import Job
 from tests.support.command_line import Sql, refused, run_with
-from tests.support.jobs import ADMIN, ALICE, BOB, Desk, desks, insert, lane, make_app, messages
+from tests.support.jobs import ADMIN, ALICE, BOB, Desk, make_app, messages
+from tests.support.rows import make_job, make_lane
 from tests.support.web import Web, done, problem
 
 HOUR = timedelta(hours=1)
@@ -25,12 +26,6 @@ def app(database: str) -> Iterator[Celery]:
     app = make_app(database)
     yield app
     app.close()
-
-
-@pytest.fixture
-def desk(database: str, app: Celery) -> Iterator[Desk]:
-    with desks(database, app) as make:
-        yield make()
 
 
 def update(desk: Desk, job: Job, actor: Any = ADMIN, **values: Any) -> Job:
@@ -79,8 +74,8 @@ def test_retries_change_without_touching_the_message(desk: Desk, sql: Sql) -> No
 
 
 def test_a_job_changes_lanes(desk: Desk, sql: Sql) -> None:
-    lane(sql, "a", limit=1)
-    lane(sql, "b", limit=1)
+    make_lane(sql, "a", limit=1)
+    make_lane(sql, "b", limit=1)
     first, second = desk.make(lane="a"), desk.make(lane="a")
     assert second.dispatched_at is None
     moved = update(desk, first, lane="b")
@@ -157,7 +152,7 @@ def test_on_the_command_line(app: Celery, desk: Desk) -> None:
 
 
 def test_on_its_page(web: Web, sql: Sql) -> None:
-    lane(sql, "a", limit=0)
+    make_lane(sql, "a", limit=0)
     made = done(web.user.post("/jobs", json={"task": "jobs.add", "args": [1]}), 201)
     path = f"/console/jobs/{made['id']}"
     admin = web.browser(web.token("root", "admin"))
@@ -172,5 +167,5 @@ def test_on_its_page(web: Web, sql: Sql) -> None:
     answer = user.post(path, data={**form, "priority": "999"})
     assert answer.status_code == 422
     assert 'id="e-priority"' in answer.text
-    ended = insert(sql, "completed")
+    ended = make_job(sql, "completed")
     assert 'name="max_attempts"' not in user.get(f"/console/jobs/{ended}").text

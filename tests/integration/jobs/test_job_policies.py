@@ -11,12 +11,12 @@ from sqlalchemy import Connection
 
 from pgbeat import db, job_policies, manual, schedules
 from pgbeat.backfill import backfill
-from pgbeat.config import Settings, postgres_url
+from pgbeat.config import Settings
 from pgbeat.errors import InvalidJob, InvalidSchedule
 from pgbeat.job_policies import JobPolicy, parse
 from pgbeat.scheduler import Scheduler
 from tests.support.command_line import Sql
-from tests.support.jobs import insert, lane
+from tests.support.rows import make_job, make_lane, make_schedule
 
 Beat = Callable[..., Scheduler]
 
@@ -24,13 +24,7 @@ DUE = "now() - interval '1 second'"
 
 
 def add(sql: Sql, name: str = "s", job: str = "{}", **values: Any) -> None:
-    """A schedule that is due since a second, launching `tests.add` unless told otherwise."""
-    values = {"task": "tests.add", "every": "1 hour", **values, "job": job}
-    marks = ", ".join(["%s"] * len(values))
-    sql(
-        f"INSERT INTO pgbeat.schedules (name, next_run, {', '.join(values)}) "
-        f"VALUES (%s, {DUE}, {marks})", name, *values.values(),
-    )  # fmt: skip
+    make_schedule(sql, name, due="-1 second", job=job, **values)
 
 
 def make_due(sql: Sql) -> None:
@@ -51,14 +45,6 @@ def jobs(sql: Sql, columns: str, schedule: str = "s") -> list[tuple[Any, ...]]:
 
 def messages(sql: Sql) -> int:
     return int(sql("SELECT count(*) FROM kombu_message")[0][0])
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    """A session in autocommit mode; `db.transaction` opens one."""
-    engine = db.engine(postgres_url(database), "tests")
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as opened:
-        yield opened
 
 
 # -- policies -------------------------------------------------------------------------------------
@@ -255,7 +241,7 @@ def test_a_template_adds_what_the_row_leaves_open(beat: Beat, sql: Sql) -> None:
 
 
 def test_what_waits_has_no_message(beat: Beat, sql: Sql) -> None:
-    lane(sql, "full", 0)
+    make_lane(sql, "full", 0)
     add(sql, "laned", '{"lane": "full"}')
     add(sql, "asked", '{"requires_approval": true}')
     assert beat().run_due() == 2
@@ -267,7 +253,7 @@ def test_what_waits_has_no_message(beat: Beat, sql: Sql) -> None:
 
 
 def test_what_is_free_of_its_lane_is_handed_out_at_once(beat: Beat, sql: Sql) -> None:
-    lane(sql, "l", 2)
+    make_lane(sql, "l", 2)
     for name, priority in (("a", 0), ("b", 9), ("c", 5)):
         add(sql, name, f'{{"lane": "l", "priority": {priority}}}')
     scheduler = beat()
@@ -279,7 +265,7 @@ def test_what_is_free_of_its_lane_is_handed_out_at_once(beat: Beat, sql: Sql) ->
 
 
 def test_a_paused_lane_skips(beat: Beat, sql: Sql) -> None:
-    lane(sql, "held", paused_at="now")
+    make_lane(sql, "held", paused_at="now")
     add(sql, job='{"lane": "held"}')
     beat().run_due()
     assert ticks(sql) == {"s": ("skipped", "lane 'held' is paused")}
@@ -287,7 +273,7 @@ def test_a_paused_lane_skips(beat: Beat, sql: Sql) -> None:
 
 
 def test_a_unique_key_skips(beat: Beat, sql: Sql) -> None:
-    other = insert(sql, unique_key="k")
+    other = make_job(sql, unique_key="k")
     add(sql, "one", '{"unique_key": "k"}')
     add(sql, "content", '{"unique": true}')
     scheduler = beat()
@@ -337,7 +323,7 @@ def test_of_two_with_one_key_at_once_one_is_launched(beat: Beat, sql: Sql) -> No
 def test_what_is_wrong_fails_its_own_tick(beat: Beat, sql: Sql, job: str, error: str) -> None:
     """Written by SQL, past the checks, or gone since."""
     sql("""INSERT INTO pgbeat.templates (name, task, job) VALUES ('bad', 't', '{"lan": "gpu"}')""")
-    lane(sql, "gpu")
+    make_lane(sql, "gpu")
     add(sql, "bad", job)
     add(sql, "good", '{"lane": "gpu"}')
     add(sql, "plain")
@@ -353,7 +339,7 @@ def test_a_trigger_by_hand_hands_out_the_lanes_slot(
     connection: Connection, app: Celery, sql: Sql
 ) -> None:
     """No beat is needed for that."""
-    lane(sql, "l", 1)
+    make_lane(sql, "l", 1)
     add(sql, job='{"lane": "l"}')
     settings = Settings.load(app.conf)
     for _ in range(2):
@@ -369,7 +355,7 @@ def test_a_trigger_by_hand_hands_out_the_lanes_slot(
 def test_a_backfills_jobs_go_through_their_lane(
     connection: Connection, app: Celery, sql: Sql
 ) -> None:
-    lane(sql, "l", 2)
+    make_lane(sql, "l", 2)
     add(sql, job='{"lane": "l", "priority": 1}')
     times = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(5)]
     decided = backfill(

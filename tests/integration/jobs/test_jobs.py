@@ -1,6 +1,5 @@
 """Jobs: which state may follow which, whoever writes; lines and the beginnings of ids."""
 
-from collections.abc import Iterator
 from itertools import product
 from uuid import UUID
 
@@ -8,13 +7,13 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from pgbeat import db, jobs, lines, permissions, transitions
-from pgbeat.config import postgres_url
+from pgbeat import jobs, lines, permissions, transitions
 from pgbeat.errors import Forbidden, InvalidTransition, NotFound
 from pgbeat.jobs import ENDED
 from pgbeat.tables import JOB_STATES
 from tests.support.command_line import Sql
-from tests.support.jobs import ADMIN, ALICE, BOB, insert, lane
+from tests.support.jobs import ADMIN, ALICE, BOB
+from tests.support.rows import make_job, make_lane
 
 #: What may follow each state: `docs/reference/jobs.md` draws it.
 MAY_FOLLOW = {
@@ -26,18 +25,10 @@ MAY_FOLLOW = {
 }
 
 
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    """A session of the domain, in autocommit mode."""
-    engine = db.engine(postgres_url(database), "tests")
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as opened:
-        yield opened
-
-
 def test_every_transition(sql: Sql) -> None:
     assert set(MAY_FOLLOW) == set(JOB_STATES)
     for old, new in product(JOB_STATES, JOB_STATES):
-        job = insert(sql, old)
+        job = make_job(sql, old)
         change = (
             "UPDATE pgbeat.jobs SET state = %s, started_at = now(), finished_at = now() "
             "WHERE id = %s"
@@ -61,11 +52,11 @@ def test_no_state_without_what_goes_with_it(sql: Sql) -> None:
         {"state": "pending", "awaits_approval": True},
     ):
         with pytest.raises(psycopg.errors.CheckViolation):
-            insert(sql, **values)
+            make_job(sql, **values)
 
 
 def test_refused_with_the_state_and_the_verb(sql: Sql, connection: Connection) -> None:
-    job = insert(sql, "completed")
+    job = make_job(sql, "completed")
     with pytest.raises(InvalidTransition) as refused:
         jobs.refuse(connection, job, "paused", "it has ended")
     assert str(refused.value) == f"job {job} is completed and can't be paused; it has ended"
@@ -80,11 +71,11 @@ def test_an_id_may_be_cut_down(sql: Sql, connection: Connection) -> None:
         "abcd1000-0000-4000-8000-000000000000",
         "abcdffff-ffff-4fff-8fff-ffffffffffff",
     ]
-    insert(sql, id=ids[0])
-    insert(sql, id=ids[1], created_by=BOB.name)
-    insert(sql, id=ids[2], created_by=BOB.name)
-    insert(sql, id="abce0000-0000-4000-8000-000000000000")
-    insert(sql, id="12340000-0000-4000-8000-000000000000", namespace="other")
+    make_job(sql, id=ids[0])
+    make_job(sql, id=ids[1], created_by=BOB.name)
+    make_job(sql, id=ids[2], created_by=BOB.name)
+    make_job(sql, id="abce0000-0000-4000-8000-000000000000")
+    make_job(sql, id="12340000-0000-4000-8000-000000000000", namespace="other")
 
     def find(text: str, actor: permissions.Actor = ADMIN) -> str:
         return str(permissions.find(connection, actor, text, namespace="default").id)
@@ -121,13 +112,13 @@ def order(connection: Connection, name: str = "l") -> list[str]:
 def waiting(sql: Sql, letters: str, **values: object) -> dict[str, str]:
     """Jobs in the line of lane `l`, in this order."""
     return {
-        letter: insert(sql, id=letter * 8 + "-0000-4000-8000-000000000000", lane="l", **values)
+        letter: make_job(sql, id=letter * 8 + "-0000-4000-8000-000000000000", lane="l", **values)
         for letter in letters
     }
 
 
 def test_places(sql: Sql, connection: Connection) -> None:
-    lane(sql)
+    make_lane(sql)
     ids = waiting(sql, "abc") | waiting(sql, "de", priority=5)
     assert order(connection) == ["d", "e", "a", "b", "c"]
     places = {key: lines.place(connection, jobs.get(connection, ids[key])) for key in "deabc"}
@@ -160,7 +151,7 @@ def test_moves(
     sql: Sql, connection: Connection, moved: str, where: lines.Where, other: str | None,
     expected: str, position: int | None,
 ) -> None:  # fmt: skip
-    lane(sql)
+    make_lane(sql)
     ids = waiting(sql, "abcd", **({} if position is None else {"position": position}))
     beside = None if other is None else jobs.get(connection, ids[other])
     job = jobs.get(connection, ids[moved])
@@ -170,7 +161,7 @@ def test_moves(
 
 def test_moved_to_the_same_place_again_and_again(sql: Sql, connection: Connection) -> None:
     """There is always a middle between two."""
-    lane(sql)
+    make_lane(sql)
     ids = waiting(sql, "abc")
     for _ in range(60):
         for letter, other in (("c", "b"), ("b", "c")):
@@ -180,7 +171,7 @@ def test_moved_to_the_same_place_again_and_again(sql: Sql, connection: Connectio
 
 
 def test_who_left_the_line_is_not_moved(sql: Sql, connection: Connection) -> None:
-    lane(sql)
+    make_lane(sql)
     ids = waiting(sql, "ab")
     job = jobs.get(connection, ids["b"])
     sql("UPDATE pgbeat.jobs SET dispatched_at = now() WHERE id = %s", ids["b"])
@@ -191,11 +182,11 @@ def test_who_left_the_line_is_not_moved(sql: Sql, connection: Connection) -> Non
 
 
 def test_a_chain_however_it_branches(sql: Sql, connection: Connection) -> None:
-    first = insert(sql, "failed")
-    second = insert(sql, "failed", retry_of=first)
-    third = insert(sql, "failed", retry_of=second)
-    by_hand = insert(sql, "pending", retry_of=first)
-    insert(sql, "failed")
+    first = make_job(sql, "failed")
+    second = make_job(sql, "failed", retry_of=first)
+    third = make_job(sql, "failed", retry_of=second)
+    by_hand = make_job(sql, "pending", retry_of=first)
+    make_job(sql, "failed")
     for job in (first, second, third, by_hand):
         found = transitions.chain(connection, UUID(job))
         assert [str(each.id) for each in found] == [first, second, third, by_hand]

@@ -1,104 +1,30 @@
 """Lanes: their rows, and who gets their slots."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
-from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat import channels, db, jobs, lanes, lifecycle, occupancy, reservations, slots
 from pgbeat.allotment import allot
 from pgbeat.concurrency import ConcurrencyPolicy, Work, concurrency_policy
-from pgbeat.config import postgres_url
 from pgbeat.errors import InvalidJob, NotFound
-from pgbeat.jobs import NewJob
 from pgbeat.publisher import TransactionPublisher
+from tests.support.databases import connected
+from tests.support.lanes import Lanes
 from tests.support.processes import until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
 
-@contextmanager
-def connected(database: str) -> Iterator[Connection]:
-    """A connection in autocommit mode."""
-    engine = db.engine(postgres_url(database), "tests")
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        yield connection
-
-
-class Floor:
-    """A database with lanes, and what happens there."""
-
-    def __init__(self, database: str, app: Celery, sql: Sql, connection: Connection) -> None:
-        self.database, self.app, self.sql, self.connection = database, app, sql, connection
-        self.publisher = TransactionPublisher(app)
-        with db.transaction(connection):
-            self.publisher.prepare(connection)
-
-    def lane(self, name: str = "l", **columns: Any) -> None:
-        """Makes a lane."""
-        named = {"name": name, **columns}
-        places = ", ".join(["%s"] * len(named))
-        self.sql(
-            f"INSERT INTO pgbeat.lanes ({', '.join(named)}) VALUES ({places})", *named.values()
-        )
-
-    def add(self, count: int = 1, lane: str = "l", **fields: Any) -> list[str]:
-        """Puts jobs in the lane's line; their ids."""
-        wanted = {
-            "namespace": "default", "task": "tests.add", "args": [], "kwargs": {},
-            "job_source": "user_cli", "created_by": "user:me", "is_system_job": False,
-            "is_dispatched": False, "lane": lane, **fields,
-        }  # fmt: skip
-        made = [NewJob(id=str(uuid4()), **wanted) for _ in range(count)]
-        for job in made:  # each with a position of its own
-            jobs.create(self.connection, [job])
-        return [job.id for job in made]
-
-    def allot(self, lane: str = "l") -> list[str]:
-        """Allots the lane; the jobs that got a slot, in the order of their messages."""
-        before = set(self.messages())
-        count = allot(self.connection, self.publisher, "default", lane).jobs
-        fresh = [job for job in self.messages() if job not in before]
-        assert len(fresh) == count
-        return fresh
-
-    def messages(self) -> list[str]:
-        """The jobs of all messages, in their order."""
-        return [str(row[0]) for row in self.sql("SELECT job_id FROM kombu_message ORDER BY id")]
-
-    def seated(self, lane: str = "l") -> set[str]:
-        """The jobs that have a slot."""
-        rows = self.sql(
-            "SELECT id FROM pgbeat.jobs WHERE lane = %s AND dispatched_at IS NOT NULL "
-            "AND state IN ('pending', 'scheduled', 'running')", lane,
-        )  # fmt: skip
-        return {str(row[0]) for row in rows}
-
-    def end(self, *ids: str, state: str = "completed") -> None:
-        """Ends jobs, as their workers would."""
-        self.sql(
-            "UPDATE pgbeat.jobs SET state = %s, finished_at = now() WHERE id = ANY (%s::uuid[])",
-            state, list(ids),
-        )  # fmt: skip
-
-
-@pytest.fixture
-def floor(database: str, app: Celery, sql: Sql) -> Iterator[Floor]:
-    with connected(database) as connection:
-        yield Floor(database, app, sql, connection)
-
-
 # -- the limit
 
 
-def test_a_lane_hands_out_as_many_jobs_as_it_has_slots(floor: Floor) -> None:
+def test_a_lane_hands_out_as_many_jobs_as_it_has_slots(floor: Lanes) -> None:
     floor.lane(max_running=2)
     first, second, third = floor.add(3)
 
@@ -109,18 +35,18 @@ def test_a_lane_hands_out_as_many_jobs_as_it_has_slots(floor: Floor) -> None:
     assert floor.seated() == {second, third}
 
 
-def test_a_lane_without_a_limit_hands_out_all(floor: Floor) -> None:
+def test_a_lane_without_a_limit_hands_out_all(floor: Lanes) -> None:
     floor.lane()
     assert set(floor.add(450)) == set(floor.allot())
 
 
-def test_a_limit_of_nothing_hands_out_nothing(floor: Floor) -> None:
+def test_a_limit_of_nothing_hands_out_nothing(floor: Lanes) -> None:
     floor.lane(max_running=0)
     floor.add()
     assert floor.allot() == []
 
 
-def test_a_job_has_its_slot_until_it_ends(floor: Floor) -> None:
+def test_a_job_has_its_slot_until_it_ends(floor: Lanes) -> None:
     floor.lane(max_running=1)
     first, second = floor.add(2)
     floor.allot()
@@ -131,7 +57,7 @@ def test_a_job_has_its_slot_until_it_ends(floor: Floor) -> None:
     assert floor.allot() == [second]
 
 
-def test_the_line_is_ordered_by_priority_position_and_age(floor: Floor) -> None:
+def test_the_line_is_ordered_by_priority_position_and_age(floor: Lanes) -> None:
     floor.lane(max_running=10)
     usual = floor.add(2)
     urgent = floor.add(2, priority=9)
@@ -140,7 +66,7 @@ def test_the_line_is_ordered_by_priority_position_and_age(floor: Floor) -> None:
     assert floor.allot() == [*urgent, moved, *usual, first]
 
 
-def test_who_waits_for_its_turn_or_its_time_is_not_in_the_line(floor: Floor) -> None:
+def test_who_waits_for_its_turn_or_its_time_is_not_in_the_line(floor: Lanes) -> None:
     floor.lane(max_running=10)
     floor.add(blocked_by_group=True)
     floor.add(state="scheduled", run_at="2100-01-01T00:00:00Z")
@@ -149,7 +75,7 @@ def test_who_waits_for_its_turn_or_its_time_is_not_in_the_line(floor: Floor) -> 
     assert floor.allot() == ready
 
 
-def test_a_paused_lane_hands_out_nothing_until_it_is_resumed(floor: Floor) -> None:
+def test_a_paused_lane_hands_out_nothing_until_it_is_resumed(floor: Lanes) -> None:
     floor.lane(max_running=1)
     waiting = floor.add()
     assert lanes.pause(floor.connection, "default", "l")
@@ -160,7 +86,7 @@ def test_a_paused_lane_hands_out_nothing_until_it_is_resumed(floor: Floor) -> No
     assert floor.allot() == waiting
 
 
-def test_lanes_of_the_same_name_in_other_namespaces_have_slots_of_their_own(floor: Floor) -> None:
+def test_lanes_of_the_same_name_in_other_namespaces_have_slots_of_their_own(floor: Lanes) -> None:
     floor.lane(max_running=1)
     floor.lane(max_running=1, namespace="other")
     [own] = floor.add()
@@ -168,12 +94,12 @@ def test_lanes_of_the_same_name_in_other_namespaces_have_slots_of_their_own(floo
     assert floor.allot() == [own]
 
 
-def test_what_is_left_in_a_lane_that_was_removed_is_handed_out(floor: Floor) -> None:
+def test_what_is_left_in_a_lane_that_was_removed_is_handed_out(floor: Lanes) -> None:
     waiting = floor.add(3, lane="gone")
     assert floor.allot("gone") == waiting
 
 
-def test_a_job_that_somebody_holds_locked_is_passed_over(floor: Floor) -> None:
+def test_a_job_that_somebody_holds_locked_is_passed_over(floor: Lanes) -> None:
     floor.lane(max_running=1)
     first, second = floor.add(2)
     with connected(floor.database) as other, db.transaction(other):
@@ -183,7 +109,7 @@ def test_a_job_that_somebody_holds_locked_is_passed_over(floor: Floor) -> None:
     assert floor.allot() == [first]
 
 
-def test_one_that_a_policy_let_through_and_somebody_holds_is_passed_over(floor: Floor) -> None:
+def test_one_that_a_policy_let_through_and_somebody_holds_is_passed_over(floor: Lanes) -> None:
     floor.lane(max_running=1, policy="tasks", options='{"tests.add": 1}')
     first, second = floor.add(2)
     with connected(floor.database) as other, db.transaction(other):
@@ -191,7 +117,7 @@ def test_one_that_a_policy_let_through_and_somebody_holds_is_passed_over(floor: 
         assert floor.allot() == [second]
 
 
-def test_a_job_that_cant_be_published_fails_and_the_next_has_its_slot(floor: Floor) -> None:
+def test_a_job_that_cant_be_published_fails_and_the_next_has_its_slot(floor: Lanes) -> None:
     floor.lane(max_running=1)
     [bad] = floor.add(options={"serializer": "nothing"})
     [good] = floor.add()
@@ -200,7 +126,7 @@ def test_a_job_that_cant_be_published_fails_and_the_next_has_its_slot(floor: Flo
     assert state == "failed" and "can't be published" in error
 
 
-def test_ends_are_followed_by_the_lane(floor: Floor) -> None:
+def test_ends_are_followed_by_the_lane(floor: Lanes) -> None:
     floor.lane(max_running=1)
     first, second = floor.add(2)
     floor.allot()
@@ -212,7 +138,7 @@ def test_ends_are_followed_by_the_lane(floor: Floor) -> None:
     assert floor.allot() == [second]
 
 
-def test_eight_who_allot_at_once_never_exceed_the_limit(floor: Floor) -> None:
+def test_eight_who_allot_at_once_never_exceed_the_limit(floor: Lanes) -> None:
     floor.lane(max_running=3)
     everything = floor.add(120)
     ended: list[str] = []
@@ -245,7 +171,7 @@ def test_eight_who_allot_at_once_never_exceed_the_limit(floor: Floor) -> None:
 # -- rates
 
 
-def moment(floor: Floor, seconds: float, *ids: str) -> None:
+def moment(floor: Lanes, seconds: float, *ids: str) -> None:
     """Has jobs been handed out so long ago."""
     floor.sql(
         "UPDATE pgbeat.jobs SET dispatched_at = now() - %s * interval '1 second' "
@@ -253,7 +179,7 @@ def moment(floor: Floor, seconds: float, *ids: str) -> None:
     )  # fmt: skip
 
 
-def test_a_rate_limits_what_is_handed_out_in_a_period(floor: Floor) -> None:
+def test_a_rate_limits_what_is_handed_out_in_a_period(floor: Lanes) -> None:
     floor.lane(rate_limit=2, rate_period=timedelta(minutes=1))
     first, second, third, fourth = floor.add(4)
     assert floor.allot() == [first, second]
@@ -270,13 +196,13 @@ def test_a_rate_limits_what_is_handed_out_in_a_period(floor: Floor) -> None:
     assert fourth not in floor.messages()
 
 
-def test_a_rate_asks_for_no_other_look_while_nobody_waits(floor: Floor) -> None:
+def test_a_rate_asks_for_no_other_look_while_nobody_waits(floor: Lanes) -> None:
     floor.lane(rate_limit=2, rate_period=timedelta(minutes=1))
     floor.add(2)
     assert allot(floor.connection, floor.publisher, "default", "l").again is None
 
 
-def test_the_limit_counts_beside_the_rate(floor: Floor) -> None:
+def test_the_limit_counts_beside_the_rate(floor: Lanes) -> None:
     floor.lane(max_running=1, rate_limit=2, rate_period=timedelta(minutes=1))
     first, second, third = floor.add(3)
     assert floor.allot() == [first]
@@ -287,7 +213,7 @@ def test_the_limit_counts_beside_the_rate(floor: Floor) -> None:
     assert third in {str(row[0]) for row in floor.sql("SELECT id FROM pgbeat.jobs")}
 
 
-def test_a_rate_is_counted_by_the_values_of_its_key(floor: Floor) -> None:
+def test_a_rate_is_counted_by_the_values_of_its_key(floor: Lanes) -> None:
     floor.lane(rate_limit=1, rate_period=timedelta(minutes=1), rate_key="kwargs.text")
     a, a2 = floor.add(2, task="tests.note", kwargs={"text": "a"})
     b = floor.add(task="tests.note", kwargs={"text": "b"})
@@ -311,14 +237,14 @@ def test_a_rate_is_counted_by_the_values_of_its_key(floor: Floor) -> None:
         ("tag", [{"tags": ["x"]}, {"tags": ["y"]}]),
     ],
 )
-def test_rates_by_other_keys(floor: Floor, key: str, fields: Sequence[dict[str, Any]]) -> None:
+def test_rates_by_other_keys(floor: Lanes, key: str, fields: Sequence[dict[str, Any]]) -> None:
     floor.lane(rate_limit=1, rate_period=timedelta(minutes=1), rate_key=key)
     one, _ = floor.add(2, **fields[0])
     other, _ = floor.add(2, **fields[1])
     assert floor.allot() == [one, other]
 
 
-def test_a_job_counts_for_each_of_its_tags(floor: Floor) -> None:
+def test_a_job_counts_for_each_of_its_tags(floor: Lanes) -> None:
     floor.lane(rate_limit=1, rate_period=timedelta(minutes=1), rate_key="tag")
     both = floor.add(tags=["x", "y"])
     floor.add(tags=["y"])
@@ -329,7 +255,7 @@ def test_a_job_counts_for_each_of_its_tags(floor: Floor) -> None:
 # -- policies
 
 
-def test_a_policy_lets_others_pass_who_waits(floor: Floor) -> None:
+def test_a_policy_lets_others_pass_who_waits(floor: Lanes) -> None:
     floor.lane(policy="tasks", options='{"tests.add": 1}')
     first, second = floor.add(2)
     notes = floor.add(2, task="tests.note")
@@ -338,14 +264,14 @@ def test_a_policy_lets_others_pass_who_waits(floor: Floor) -> None:
     assert floor.allot() == [second]
 
 
-def test_the_limit_counts_beside_the_policy(floor: Floor) -> None:
+def test_the_limit_counts_beside_the_policy(floor: Lanes) -> None:
     floor.lane(max_running=2, policy="tags", options='{"heavy": 1}')
     heavy, _ = floor.add(2, tags=["heavy"])
     light, _ = floor.add(2)
     assert floor.allot() == [heavy, light]
 
 
-def test_resources_are_summed(floor: Floor) -> None:
+def test_resources_are_summed(floor: Lanes) -> None:
     floor.lane(policy="resources", options='{"gpu": 2}')
     one = floor.add(resources={"gpu": 0.5})
     two = floor.add(resources={"gpu": 2})
@@ -355,7 +281,7 @@ def test_resources_are_summed(floor: Floor) -> None:
     assert floor.allot() == two
 
 
-def test_a_job_far_down_the_line_is_found(floor: Floor) -> None:
+def test_a_job_far_down_the_line_is_found(floor: Lanes) -> None:
     floor.lane(policy="tags", options='{"heavy": 0}')
     floor.add(230, tags=["heavy"])
     light = floor.add()
@@ -395,7 +321,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 
 def test_a_policy_is_told_of_what_has_a_slot_before_it_is_asked(
-    floor: Floor, told: list[tuple[str, str]]
+    floor: Lanes, told: list[tuple[str, str]]
 ) -> None:
     floor.lane(policy="tests.told")
     [first] = floor.add()
@@ -407,7 +333,7 @@ def test_a_policy_is_told_of_what_has_a_slot_before_it_is_asked(
 
 
 def test_a_policy_that_raises_for_one_job_holds_that_one_back(
-    floor: Floor, told: list[tuple[str, str]], caplog: pytest.LogCaptureFixture
+    floor: Lanes, told: list[tuple[str, str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     floor.lane(policy="tests.told", options='{"odd": "raise"}')
     floor.add(tags=["odd"])
@@ -430,7 +356,7 @@ def test_a_policy_that_raises_for_one_job_holds_that_one_back(
     ],
 )
 def test_with_a_policy_that_is_broken_all_wait_and_other_lanes_go_on(
-    floor: Floor, told: list[tuple[str, str]], policy: str, options: str, said: str,
+    floor: Lanes, told: list[tuple[str, str]], policy: str, options: str, said: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     floor.lane(max_running=5)
@@ -446,7 +372,7 @@ def test_with_a_policy_that_is_broken_all_wait_and_other_lanes_go_on(
 
 
 def test_a_policy_is_told_of_ends(
-    floor: Floor, told: list[tuple[str, str]], caplog: pytest.LogCaptureFixture
+    floor: Lanes, told: list[tuple[str, str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     floor.lane(max_running=1, policy="tests.told", options='{"odd": "raise"}')
     first, second = floor.add(2)
@@ -469,7 +395,7 @@ def reserve(connection: Connection, lane: str = "l", **what: Any) -> int:
     return reservations.reserve(connection, "default", lane, **wanted)
 
 
-def test_a_reservation_gets_the_next_slot_before_jobs(floor: Floor) -> None:
+def test_a_reservation_gets_the_next_slot_before_jobs(floor: Lanes) -> None:
     floor.lane(max_running=1)
     first, second = floor.add(2)
     floor.allot()
@@ -484,7 +410,7 @@ def test_a_reservation_gets_the_next_slot_before_jobs(floor: Floor) -> None:
         assert floor.allot() == [second]
 
 
-def test_a_reservation_whose_session_ended_holds_nobody_up(floor: Floor) -> None:
+def test_a_reservation_whose_session_ended_holds_nobody_up(floor: Lanes) -> None:
     floor.lane(max_running=2)
     with connected(floor.database) as one, connected(floor.database) as two:
         reserve(one), reserve(two)
@@ -499,7 +425,7 @@ def test_a_reservation_whose_session_ended_holds_nobody_up(floor: Floor) -> None
     assert lanes.wanted(floor.connection, "default") == []
 
 
-def test_what_a_reservation_waits_for_no_job_takes(floor: Floor) -> None:
+def test_what_a_reservation_waits_for_no_job_takes(floor: Lanes) -> None:
     floor.lane(policy="resources", options='{"gpu": 2, "disk": 1}')
     half, other = floor.add(2, resources={"gpu": 1})
     floor.allot()
@@ -514,7 +440,7 @@ def test_what_a_reservation_waits_for_no_job_takes(floor: Floor) -> None:
         assert reservations.has_started(caller, reservation)
 
 
-def test_a_reservation_takes_a_slot_of_a_lane_without_a_limit_at_once(floor: Floor) -> None:
+def test_a_reservation_takes_a_slot_of_a_lane_without_a_limit_at_once(floor: Lanes) -> None:
     floor.lane()
     with connected(floor.database) as caller:
         reservation = reserve(caller)
@@ -546,7 +472,7 @@ def test_rates_that_are_none(written: str) -> None:
         lanes.parse_rate(written)
 
 
-def test_save_makes_a_lane_and_changes_what_is_given(floor: Floor) -> None:
+def test_save_makes_a_lane_and_changes_what_is_given(floor: Lanes) -> None:
     lane, is_new = lanes.save(floor.connection, "default", "gpu", {"max_running": 2})
     assert is_new and lane.max_running == 2 and lane.rate is None
     changes = {
@@ -576,7 +502,7 @@ def test_save_makes_a_lane_and_changes_what_is_given(floor: Floor) -> None:
     ],
 )
 def test_save_refuses_what_is_wrong(
-    floor: Floor, told: object, changes: dict[str, Any], said: str
+    floor: Lanes, told: object, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(InvalidJob) as error, db.transaction(floor.connection):
         lanes.save(floor.connection, "default", "l", changes)
@@ -585,12 +511,12 @@ def test_save_refuses_what_is_wrong(
 
 
 @pytest.mark.parametrize("name", ["", " x", "a/b", "x" * 201, "a\nb", "."])
-def test_save_refuses_names_that_are_none(floor: Floor, name: str) -> None:
+def test_save_refuses_names_that_are_none(floor: Lanes, name: str) -> None:
     with pytest.raises(InvalidJob, match="a name "):
         lanes.save(floor.connection, "default", name, {})
 
 
-def test_get_names_the_nearest(floor: Floor) -> None:
+def test_get_names_the_nearest(floor: Lanes) -> None:
     floor.lane("crawler")
     with pytest.raises(NotFound, match="did you mean 'crawler'"):
         lanes.get(floor.connection, "default", "crawlers")
@@ -598,7 +524,7 @@ def test_get_names_the_nearest(floor: Floor) -> None:
         lanes.get(floor.connection, "other", "crawler")
 
 
-def test_remove_is_refused_while_the_lane_is_in_use(floor: Floor) -> None:
+def test_remove_is_refused_while_the_lane_is_in_use(floor: Lanes) -> None:
     floor.lane(max_running=1)
     floor.add(2)
     floor.add(state="paused")
@@ -616,7 +542,7 @@ def test_remove_is_refused_while_the_lane_is_in_use(floor: Floor) -> None:
     assert first in floor.seated()
 
 
-def test_a_lane_that_nobody_uses_can_be_removed(floor: Floor) -> None:
+def test_a_lane_that_nobody_uses_can_be_removed(floor: Lanes) -> None:
     floor.lane(max_running=1)
     floor.add()
     floor.allot()
@@ -624,7 +550,7 @@ def test_a_lane_that_nobody_uses_can_be_removed(floor: Floor) -> None:
     assert floor.sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
 
 
-def test_listing_counts_who_runs_and_who_waits(floor: Floor) -> None:
+def test_listing_counts_who_runs_and_who_waits(floor: Lanes) -> None:
     floor.lane(max_running=2)
     floor.lane("empty")
     floor.add(5)
@@ -637,7 +563,7 @@ def test_listing_counts_who_runs_and_who_waits(floor: Floor) -> None:
     assert full.waiting_since is not None
 
 
-def test_changes_are_told_of(floor: Floor) -> None:
+def test_changes_are_told_of(floor: Lanes) -> None:
     with psycopg.connect(floor.database, autocommit=True) as listener:
         listener.execute(f"LISTEN {channels.LANES}")
         lanes.save(floor.connection, "default", "l", {"max_running": 1})
@@ -651,7 +577,7 @@ def test_changes_are_told_of(floor: Floor) -> None:
 # -- why
 
 
-def test_occupancy_says_who_has_slots_and_why_the_others_wait(floor: Floor) -> None:
+def test_occupancy_says_who_has_slots_and_why_the_others_wait(floor: Lanes) -> None:
     floor.lane(
         max_running=3, policy="tasks", options='{"tests.note": 1}',
         rate_limit=3, rate_period=timedelta(minutes=1), rate_key="task",
@@ -684,7 +610,7 @@ def test_occupancy_says_who_has_slots_and_why_the_others_wait(floor: Floor) -> N
 # -- at scale
 
 
-def test_no_statement_of_an_allotment_reads_the_whole_table(floor: Floor) -> None:
+def test_no_statement_of_an_allotment_reads_the_whole_table(floor: Lanes) -> None:
     floor.lane(max_running=2)
     floor.lane("rated", rate_limit=5, rate_period=timedelta(hours=1))
     floor.lane("policed", policy="tags", options='{"heavy": 1}')

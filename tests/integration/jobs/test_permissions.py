@@ -1,6 +1,6 @@
 """Permissions: who may do what with which job."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import get_args
 
 import pytest
@@ -11,7 +11,8 @@ from pgbeat.errors import Forbidden, InvalidTransition
 from pgbeat.jobs import Filter, Job
 from pgbeat.permissions import Actor, Verb, require, require_admin, visible
 from tests.support.command_line import Sql
-from tests.support.jobs import ADMIN, ALICE, BOB, Desk, desks, insert, make_app
+from tests.support.jobs import ADMIN, ALICE, BOB, Desk, make_app
+from tests.support.rows import make_job
 
 VERBS = get_args(Verb)
 #: What each may do with which job; an administrator everything.
@@ -29,20 +30,13 @@ def app(database: str) -> Celery:
 
 
 @pytest.fixture
-def desk(database: str, app: Celery) -> Iterator[Desk]:
-    """Controls jobs of the app."""
-    with desks(database, app) as make:
-        yield make()
-
-
-@pytest.fixture
 def found(sql: Sql, desk: Desk) -> dict[str, Job]:
     """A job of each kind."""
     system = {"is_system_job": True, "job_source": "scheduled_task", "schedule": "nightly"}
     ids = {
-        "alice's": insert(sql),
-        "of a schedule that alice triggered": insert(sql, **system),
-        "the system's": insert(sql, **system | {"created_by": "system:scheduler:X"}),
+        "alice's": make_job(sql),
+        "of a schedule that alice triggered": make_job(sql, **system),
+        "the system's": make_job(sql, **system | {"created_by": "system:scheduler:X"}),
     }
     return {kind: jobs.get(desk.connection, job_id) for kind, job_id in ids.items()}
 
@@ -100,13 +94,13 @@ def test_every_verb_asks(sql: Sql, desk: Desk) -> None:
     assert {*verbs, "show"} == {*VERBS}
     for name, verb in verbs.items():
         for state in ("pending", "failed", "paused"):
-            job = insert(sql, state, is_system_job=True, lane="l")
+            job = make_job(sql, state, is_system_job=True, lane="l")
             before = sql("SELECT * FROM pgbeat.jobs WHERE id = %s", job)
             with pytest.raises(Forbidden, match=f"can't {name} job {job}: it is a system job"):
                 verb(BOB, job)
             assert sql("SELECT * FROM pgbeat.jobs WHERE id = %s", job) == before
     with pytest.raises(InvalidTransition):
-        verbs["approve"](ADMIN, insert(sql, "failed"))
+        verbs["approve"](ADMIN, make_job(sql, "failed"))
 
 
 def test_who_sees_which(sql: Sql, desk: Desk, found: dict[str, Job]) -> None:

@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import uuid4
@@ -31,24 +30,7 @@ from tests.support.simulated_workers import Ward
 from tests.support.tcp_proxy import Line
 from tests.support.transport_workers import transport_url
 
-
-@pytest.fixture
-def crew(database: str, tmp_path: Path) -> Iterator[Crew]:
-    """Workers on the test's database."""
-    crew = Crew(database, tmp_path)
-    yield crew
-    crew.close()
-
-
 # ----- without processes: the rows of a worker that is no more
-
-
-@pytest.fixture
-def ward(database: str) -> Iterator[Ward]:
-    """On the test's database."""
-    ward = Ward(database)
-    yield ward
-    ward.close()
 
 
 def test_what_a_dead_worker_ran_is_lost(ward: Ward) -> None:

@@ -1,24 +1,13 @@
 """Templates: made, replaced, removed; what is wrong with one is all told."""
 
-from collections.abc import Iterator
-
 import pytest
 from sqlalchemy import Connection
 
-from pgbeat import db, templates
-from pgbeat.config import postgres_url
+from pgbeat import templates
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.templates import Template
 from tests.support.command_line import Sql
-from tests.support.jobs import lane
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    """A session of the domain, in autocommit mode."""
-    engine = db.engine(postgres_url(database), "tests")
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as opened:
-        yield opened
+from tests.support.rows import make_lane
 
 
 def put(connection: Connection, name: str = "t", **values: object) -> Template:
@@ -28,7 +17,7 @@ def put(connection: Connection, name: str = "t", **values: object) -> Template:
 
 
 def test_made_and_replaced(connection: Connection, sql: Sql) -> None:
-    lane(sql)
+    make_lane(sql)
     made = put(
         connection, args=[1], kwargs={"y": 2}, queue="q", options={"expires": 60},
         job={"lane": "l", "max_attempts": 5}, description="adds", created_by="user:alice",

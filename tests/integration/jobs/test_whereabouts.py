@@ -8,7 +8,7 @@ from sqlalchemy import Connection, text
 from pgbeat import db, jobs, whereabouts
 from pgbeat.config import postgres_url
 from tests.support.command_line import Sql
-from tests.support.jobs import insert, lane
+from tests.support.rows import make_job, make_lane
 
 AGO = "now() - interval '2 hours 30 s'"
 
@@ -59,15 +59,15 @@ def put(sql: Sql, job: str, changes: str) -> None:
 def test_where_it_is(
     connection: Connection, sql: Sql, state: str, changes: str, cause: str, sentence: str
 ) -> None:
-    job = insert(sql, state)
+    job = make_job(sql, state)
     put(sql, job, changes)
     assert where(connection, job) == (cause, sentence)
 
 
 def test_in_the_line_of_a_lane(connection: Connection, sql: Sql) -> None:
-    lane(sql, "l", 1)
-    insert(sql, "running", lane="l", dispatched_at="now")
-    first, second = insert(sql, lane="l"), insert(sql, lane="l")
+    make_lane(sql, "l", 1)
+    make_job(sql, "running", lane="l", dispatched_at="now")
+    first, second = make_job(sql, lane="l"), make_job(sql, lane="l")
     full = "the limit of 1 is reached"
     assert where(connection, first) == ("lane", f"waits in lane 'l' at place 1; {full}")
     assert where(connection, second) == ("lane", f"waits in lane 'l' at place 2; {full}")
@@ -84,28 +84,28 @@ def test_in_the_line_of_a_lane(connection: Connection, sql: Sql) -> None:
 
 
 def test_its_own_reason_goes_before_that_of_the_first(connection: Connection, sql: Sql) -> None:
-    lane(sql, "l", None, policy="tags", options='{"a": 1, "b": 0}')
-    insert(sql, "running", lane="l", tags=["a"], dispatched_at="now")
-    first, second = insert(sql, lane="l", tags=["b"]), insert(sql, lane="l", tags=["a"])
+    make_lane(sql, "l", None, policy="tags", options='{"a": 1, "b": 0}')
+    make_job(sql, "running", lane="l", tags=["a"], dispatched_at="now")
+    first, second = make_job(sql, lane="l", tags=["b"]), make_job(sql, lane="l", tags=["a"])
     said = where(connection, first)[1], where(connection, second)[1]
     assert "'b'" in said[0] and "'a'" not in said[0]
     assert "'a'" in said[1] and "'b'" not in said[1]
 
 
 def test_a_policy_of_the_apps_code_is_not_asked(connection: Connection, sql: Sql) -> None:
-    lane(sql, "l", None, policy="TheirOwn")
-    assert where(connection, insert(sql, lane="l")) == (
+    make_lane(sql, "l", None, policy="TheirOwn")
+    assert where(connection, make_job(sql, lane="l")) == (
         "lane",
         "waits in lane 'l' at place 1; its policy 'TheirOwn' is the app's code, which is not asked",
     )
 
 
 def test_the_last_attempt(connection: Connection, sql: Sql) -> None:
-    first = insert(sql, "failed")
+    first = make_job(sql, "failed")
     assert str(getattr(whereabouts.last_attempt(connection, first), "id", None)) == first
     chain = [first]
     for attempt in range(2, 5):
-        chain.append(insert(sql, "failed", retry_of=chain[-1], attempt=attempt))
+        chain.append(make_job(sql, "failed", retry_of=chain[-1], attempt=attempt))
         sql("UPDATE pgbeat.jobs SET retried_by = %s WHERE id = %s", chain[-1], chain[-2])
     connection.execute(text("COMMIT AND CHAIN"))
     for job in chain:

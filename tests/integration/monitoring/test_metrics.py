@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -16,17 +17,11 @@ from pgbeat.config import Settings, postgres_url
 from pgbeat.executions import Run
 from pgbeat.messages import BrokerTables
 from pgbeat.tallies import Sum
-from tests.support import jobs as made
 from tests.support.command_line import run, run_with
+from tests.support.rows import make_job, make_lane, make_schedule
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 Sample = dict[tuple[str, tuple[tuple[str, str], ...]], float]
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    with db.engine(postgres_url(database), "tests").connect() as connection:
-        yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
 
 @pytest.fixture
@@ -60,14 +55,7 @@ def value(found: Sample, name: str, **labels: str) -> float | None:
     return found.get((name, tuple(sorted(labels.items()))))
 
 
-def schedule(sql: Sql, name: str = "s", **columns: Any) -> int:
-    given = {"name": name, "task": "t", "every": "1 hour", **columns}
-    marks = ", ".join(["%s"] * len(given))
-    ((key,),) = sql(
-        f"INSERT INTO pgbeat.schedules ({', '.join(given)}) VALUES ({marks}) RETURNING id",
-        *given.values(),
-    )
-    return int(key)
+schedule = partial(make_schedule, task="t")
 
 
 def tick(sql: Sql, key: int, name: str = "s", outcome: str = "skipped", late: float = 0,
@@ -239,7 +227,7 @@ def test_lateness_is_that_of_timetables(
 def test_executions_are_counted_when_their_end_is_told(
     connection: Connection, settings: Settings, sql: Sql
 ) -> None:
-    ids = [made.insert(sql, dispatched_at="now") for _ in range(4)]
+    ids = [make_job(sql, dispatched_at="now") for _ in range(4)]
     runs = [Run(_run(n), job, True, worker="w", began=60) for n, job in enumerate(ids)]
     executions.record(connection, runs)
     assert not _executions(scrape(connection, settings))
@@ -333,11 +321,11 @@ def test_queues_jobs_lanes_and_webhooks(
         "INSERT INTO kombu_message_dead (id, queue, payload, priority, deliveries, reason) "
         "VALUES (1, 'q', '{}', 0, 1, 'rejected')"
     )
-    made.lane(sql, "gpu", 2, paused_at="now")
-    made.lane(sql, "free", None)
-    made.insert(sql, "running", lane="gpu", dispatched_at="now")
+    make_lane(sql, "gpu", 2, paused_at="now")
+    make_lane(sql, "free", None)
+    make_job(sql, "running", lane="gpu", dispatched_at="now")
     for _ in range(3):
-        made.insert(sql, lane="gpu")
+        make_job(sql, lane="gpu")
     sql(
         "INSERT INTO pgbeat.webhooks (name, url, secret, events) "
         "VALUES ('w', 'https://example.org', 's', '{job.failed}')"
@@ -376,9 +364,9 @@ def test_what_made_a_job_is_told_beside_its_state(
     connection: Connection, settings: Settings, sql: Sql
 ) -> None:
     """Those of schedules apart from those that people make."""
-    ids = [made.insert(sql, dispatched_at="now", job_source=source)
+    ids = [make_job(sql, dispatched_at="now", job_source=source)
            for source in ("scheduled_task", "scheduled_task", "user_api")]  # fmt: skip
-    made.insert(sql, job_source="system")
+    make_job(sql, job_source="system")
     found = scrape(connection, settings)
     assert value(found, "pgbeat_jobs", state="pending", job_source="scheduled_task") == 2
     assert value(found, "pgbeat_jobs", state="pending", job_source="system") == 1
@@ -401,10 +389,10 @@ def test_schedules_whose_jobs_fail_and_when_they_launched(
     key, off = schedule(sql, "bad"), schedule(sql, "off", enabled=False)
     good = schedule(sql, "good")
     for number in range(3):
-        made.insert(sql, "failed", schedule_id=key, finished_at=f"2026-01-01 00:0{number}Z")
-    made.insert(sql, "completed", schedule_id=key, finished_at="2026-01-01 00:00:30Z")
-    made.insert(sql, "failed", schedule_id=off)
-    made.insert(sql, "completed", schedule_id=good)
+        make_job(sql, "failed", schedule_id=key, finished_at=f"2026-01-01 00:0{number}Z")
+    make_job(sql, "completed", schedule_id=key, finished_at="2026-01-01 00:00:30Z")
+    make_job(sql, "failed", schedule_id=off)
+    make_job(sql, "completed", schedule_id=good)
     sql("UPDATE pgbeat.schedules SET last_success = '1970-01-01 01:00Z'")
     for each, name in ((key, "bad"), (good, "good"), (off, "off")):
         tick(sql, each, name)
@@ -422,8 +410,8 @@ def test_counts_have_an_end(
     monkeypatch.setattr(readings, "MOST", 3)
     monkeypatch.setattr(readings, "OVER", 2)
     for _ in range(4):
-        made.insert(sql, "completed")
-        made.insert(sql)
+        make_job(sql, "completed")
+        make_job(sql)
     found = readings.jobs(connection, "default")
     counts = [found[state, "user_cli"] for state in ("completed", "pending", "failed")]
     assert counts == [2, 3, 0]

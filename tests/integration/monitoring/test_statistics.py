@@ -1,33 +1,21 @@
 """How executions came out: of a job with its chain, of a schedule, of all."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection
 
-from pgbeat import db, statistics
-from pgbeat.config import postgres_url
+from pgbeat import statistics
 from pgbeat.errors import NotFound
+from tests.support.rows import make_schedule
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
 
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    with db.engine(postgres_url(database), "tests").connect() as connection:
-        yield connection.execution_options(isolation_level="AUTOCOMMIT")
-
-
-def schedule(sql: Sql, name: str = "s", **columns: Any) -> int:
-    values = {"namespace": "default", "next_run": None, "paused_at": None, **columns}
-    ((key,),) = sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, namespace, next_run, paused_at) "
-        "VALUES (%s, 't', '1h', %s, %s, %s) RETURNING id",
-        name, values["namespace"], values["next_run"], values["paused_at"],
-    )  # fmt: skip
-    return int(key)
+schedule = partial(make_schedule, task="t")
 
 
 def job(sql: Sql, state: str = "completed", **columns: Any) -> str:

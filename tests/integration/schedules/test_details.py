@@ -1,7 +1,6 @@
 """Descriptions, labels and metadata of schedules and jobs: from every way in, in every list."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -13,8 +12,9 @@ from pgbeat import details, transitions
 from pgbeat.errors import InvalidJob
 from pgbeat.scheduler import Scheduler
 from tests.support.command_line import Sql, read, refused, run, run_with
-from tests.support.jobs import Desk, desks, insert, make_app
-from tests.support.urls import broker_url
+from tests.support.databases import broker_url
+from tests.support.jobs import Desk, make_app
+from tests.support.rows import make_job
 from tests.support.web import Web, done, problem
 
 PATH = "/admin/scheduled-jobs"
@@ -25,12 +25,6 @@ BILLING = {"team": "billing", "tier": "1"}
 def app(database: str) -> Celery:
     """An app on pgbeat's transport."""
     return make_app(database)
-
-
-@pytest.fixture
-def desk(database: str, app: Celery) -> Iterator[Desk]:
-    with desks(database, app) as make:
-        yield make()
 
 
 @pytest.mark.parametrize(
@@ -148,7 +142,7 @@ def test_the_api(web: Web, sql: Sql) -> None:
     order = {"task": "jobs.add", "args": [1], "labels": BILLING, "metadata": {"b": 2}}
     job = done(web.user.post("/jobs", json=order), 201)
     assert (job["labels"], job["metadata"], job["description"]) == (BILLING, {"b": 2}, None)
-    insert(sql)
+    make_job(sql)
     page = done(web.user.get("/jobs", params={"label": ["team=billing", "tier=1"]}))
     assert [each["id"] for each in page["jobs"]] == [job["id"]]
     problem(web.user.post("/jobs", json=order | {"labels": {"a b": "c"}}), 422)
@@ -161,8 +155,8 @@ def test_the_console(web: Web, sql: Sql) -> None:
         "'3 jobs in a row failed; last: no')"
     )
     [(key,)] = sql("SELECT id FROM pgbeat.schedules")
-    insert(sql, "failed", schedule_id=key, labels='{"team": "billing"}', error="KeyError: 'x'")
-    insert(sql, "completed", task="jobs.other")
+    make_job(sql, "failed", schedule_id=key, labels='{"team": "billing"}', error="KeyError: 'x'")
+    make_job(sql, "completed", task="jobs.other")
     page = web.admin.get("/console/schedules", params={"label": "team=billing"}).text
     assert "team=billing" in page and "failing (1)" in page
     page = web.admin.get("/console/schedules/s").text

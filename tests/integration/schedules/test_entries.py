@@ -1,6 +1,6 @@
 """Entries: what Celery's own schedules become in a row, and what stays in the code."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 from typing import Any
@@ -11,8 +11,7 @@ from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab, schedule, solar
 from sqlalchemy import Connection
 
-from pgbeat import db, entries, schedules, sync
-from pgbeat.config import postgres_url
+from pgbeat import entries, schedules, sync
 from pgbeat.errors import ConfigError, InvalidSchedule
 from pgbeat.scheduler import Scheduler
 from pgbeat.sync import CodeEntry
@@ -29,13 +28,6 @@ TASK = "tests.add"
 def plain() -> Celery:
     """An app that is never connected."""
     return Celery("tests", broker="memory://", set_as_current=False)
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    """A connection in autocommit mode."""
-    with db.engine(postgres_url(database), "tests").connect() as connection:
-        yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
 
 def made(app: Celery, timetable: Any, **fields: Any) -> CodeEntry:

@@ -1,7 +1,7 @@
 """Exports: files that make just the rows that they were made from."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,20 +9,12 @@ import pytest
 from sqlalchemy import Connection
 
 from pgbeat import calendars, db, schedules
-from pgbeat.config import postgres_url
 from pgbeat.errors import InvalidSchedule
 from pgbeat.files import exports, plans, read, rows, yaml_documents
 from pgbeat.files.fields import FIELDS
 from pgbeat.schedules import Schedule
 
 Sql = Callable[..., list[tuple[Any, ...]]]
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    """A connection in autocommit mode."""
-    with db.engine(postgres_url(database), "tests").connect() as connection:
-        yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
 
 # -- export ----------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Plans of files: what they find, and the rows that they make."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -9,7 +9,6 @@ import pytest
 from sqlalchemy import Connection
 
 from pgbeat import db, schedules
-from pgbeat.config import postgres_url
 from pgbeat.files import File, InvalidFile, plans, read, rows
 from pgbeat.files.fields import FIELDS, plain
 from tests.unit.schedules.test_files import EVERYTHING
@@ -22,13 +21,6 @@ def loaded(text: str) -> File:
 
 
 # -- the plan --------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    """A connection in autocommit mode."""
-    with db.engine(postgres_url(database), "tests").connect() as connection:
-        yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
 
 def planned(connection: Connection, text: str, **ways: bool) -> plans.Plan:

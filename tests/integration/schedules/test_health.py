@@ -1,8 +1,9 @@
 """The health of schedules, and pausing those whose jobs fail."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -10,38 +11,23 @@ import pytest
 from sqlalchemy import Connection
 
 from pgbeat import db, schedules
-from pgbeat.config import postgres_url
 from pgbeat.errors import InvalidSchedule
 from pgbeat.monitoring import schedule_health
 from pgbeat.monitoring.schedule_health import Health
-from tests.support import jobs as made
 from tests.support.processes import until
+from tests.support.rows import make_job, make_schedule
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 PATIENCE = timedelta(seconds=30)
 
 
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    engine = db.engine(postgres_url(database), "tests")
-    with engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
-        yield connection
-
-
-def add(sql: Sql, name: str = "s", **columns: Any) -> int:
-    """A schedule that is not due; its id."""
-    given = {"name": name, "task": "jobs.add", "every": "1 hour", **columns}
-    marks = ", ".join(["%s"] * len(given))
-    ((key,),) = sql(
-        f"INSERT INTO pgbeat.schedules ({', '.join(given)}) VALUES ({marks}) RETURNING id",
-        *given.values(),
-    )
-    return int(key)
+#: Adds a schedule that is not due.
+add = partial(make_schedule, task="jobs.add")
 
 
 def job(sql: Sql, key: int, state: str = "completed", **columns: Any) -> str:
     """A job of the schedule, which has been through its states as a worker leads it."""
-    made_id = made.insert(
+    made_id = make_job(
         sql, columns.pop("begin", "running"), schedule_id=key, dispatched_at="now", **columns
     )
     if state not in ("running", "pending", "scheduled"):
@@ -106,7 +92,7 @@ def test_one_that_completes_ends_it_and_skips_and_cancels_say_nothing(
 def test_of_a_retried_job_the_last_attempt_counts(connection: Connection, sql: Sql) -> None:
     key = add(sql)
     first = job(sql, key, "running", max_attempts=2)
-    again = made.insert(sql, "scheduled", schedule_id=key, retry_of=first, attempt=2,
+    again = make_job(sql, "scheduled", schedule_id=key, retry_of=first, attempt=2,
                         max_attempts=2)  # fmt: skip
     sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now(), retried_by = %s "
         "WHERE id = %s", again, first)  # fmt: skip
@@ -229,7 +215,7 @@ def test_by_default_nothing_pauses_it(sql: Sql) -> None:
 def test_a_failure_that_is_tried_again_does_not_count(sql: Sql) -> None:
     key = add(sql, pause_after_failures=1)
     first = job(sql, key, "running")
-    again = made.insert(sql, "scheduled", schedule_id=key, retry_of=first, attempt=2)
+    again = make_job(sql, "scheduled", schedule_id=key, retry_of=first, attempt=2)
     sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now(), retried_by = %s "
         "WHERE id = %s", again, first)  # fmt: skip
     assert paused(sql) == (False, None)

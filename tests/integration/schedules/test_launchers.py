@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -16,6 +17,7 @@ from pgbeat.launchers import Context, GenericLauncher, JobRequest, Launcher, lau
 from pgbeat.scheduler import Scheduler
 from pgbeat.schedules import Schedule
 from pgbeat.task_exceptions import Skip
+from tests.support.rows import make_schedule
 
 Beat = Callable[..., Scheduler]
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -274,16 +276,8 @@ def test_the_connection_is_opened_once_and_only_when_it_is_used() -> None:
 DUE = "now() - interval '1 second'"
 
 
-def add(sql: Sql, name: str = "s", **values: Any) -> None:
-    """A schedule of the launcher `Mine`, due since a second."""
-    values = {"launcher": "Mine", "every": "1 hour", **values}
-    columns = ", ".join(values)
-    marks = ", ".join(["%s"] * len(values))
-    sql(
-        f"INSERT INTO pgbeat.schedules (name, next_run, {columns}) VALUES (%s, {DUE}, {marks})",
-        name,
-        *values.values(),
-    )
+#: Adds a schedule of the launcher `Mine`, due since a second.
+add = partial(make_schedule, due="-1 second", launcher="Mine", task=None)
 
 
 def make_due(sql: Sql) -> None:

@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -15,6 +16,7 @@ from pgbeat.config import postgres_url
 from pgbeat.errors import AlreadyExists, InvalidSchedule, InvalidTimetable, NotFound
 from pgbeat.testing.databases import Databases
 from pgbeat.timetables import CRON_EXAMPLE, _plain, parse_cron
+from tests.support.rows import make_schedule
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
@@ -55,11 +57,8 @@ def engine(database: str) -> Engine:
     return db.engine(postgres_url(database), "tests")
 
 
-def insert(sql: Sql, name: str = "s", **values: Any) -> None:
-    """A schedule as a person would type it, every hour unless told otherwise."""
-    values = {"name": name, "task": "tests.add", "every": "1 hour", **values}
-    marks = ", ".join(["%s"] * len(values))
-    sql(f"INSERT INTO pgbeat.schedules ({', '.join(values)}) VALUES ({marks})", *values.values())
+#: Adds a schedule as a person would type it.
+insert = partial(make_schedule, every="1 hour")
 
 
 def insert_many(dsn: str, count: int) -> None:

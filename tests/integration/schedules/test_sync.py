@@ -1,7 +1,7 @@
 """Sync: the rows made by code are just the code's entries, and nobody else's are touched."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 from enum import IntEnum, StrEnum
@@ -13,7 +13,6 @@ from celery import Celery
 from sqlalchemy import Connection, event
 
 from pgbeat import db, schedules, sync
-from pgbeat.config import postgres_url
 from pgbeat.scheduler import Scheduler
 from pgbeat.sync import Changes, CodeEntry, faithful
 
@@ -22,13 +21,6 @@ Beat = Callable[..., Scheduler]
 Sql = Callable[..., list[tuple[Any, ...]]]
 
 HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    """A connection in autocommit mode."""
-    with db.engine(postgres_url(database), "tests").connect() as connection:
-        yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
 
 def entry(name: str = "s", **changes: Any) -> CodeEntry:

@@ -2,7 +2,7 @@
 
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +12,7 @@ from celery import Celery
 from sqlalchemy import Connection, text
 
 from pgbeat import db, deliveries, executions, webhook_outbox, webhooks
-from pgbeat.config import Settings, postgres_url
+from pgbeat.config import Settings
 from pgbeat.errors import AlreadyExists, InvalidJob, NotFound
 from pgbeat.executions import Run
 from pgbeat.scheduler import Scheduler
@@ -23,8 +23,8 @@ from pgbeat.web.api.schedule_models import FoundSchedule
 from pgbeat.webhook_delivery import Answer
 from pgbeat.webhook_outbox import Attempt, Outcome
 from pgbeat.webhook_signatures import new_secret
+from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Processes, until
-from tests.support.urls import sqlalchemy_url
 from tests.support.webhook_receiver import Receiver, Request, answering
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -34,27 +34,11 @@ OK, DOWN = Answer(200, None, 3.0), Answer(503, "it answered 503", 3.0)
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    """A receiver on 127.0.0.1."""
-    running = Receiver()
-    yield running
-    running.close()
-
-
-@pytest.fixture
 def app(app: Celery, database: str) -> Celery:
     """The app, on pgbeat's transport; its webhooks may go to 127.0.0.1."""
     app.conf.broker_url = f"pgbeat+{sqlalchemy_url(database)}"
     app.conf.pgbeat_webhook_private = True
     return app
-
-
-@pytest.fixture
-def connection(database: str) -> Iterator[Connection]:
-    """A connection in autocommit mode."""
-    engine = db.engine(postgres_url(database), "tests", isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        yield connection
 
 
 @pytest.fixture

@@ -14,14 +14,6 @@ from tests.support.simulated_workers import Ward
 
 
 @pytest.fixture
-def ward(database: str) -> Iterator[Ward]:
-    """The test's database."""
-    ward = Ward(database)
-    yield ward
-    ward.close()
-
-
-@pytest.fixture
 def recorder(ward: Ward) -> Iterator[Recorder]:
     """A worker's, which writes all it has at the end."""
     recorder = Recorder(ward.app, ward.settings, 1)

@@ -7,7 +7,7 @@ from celery import Celery
 from psycopg.types.json import Jsonb
 
 from pgbeat import Context, Launcher, Skip, launcher
-from tests.support.urls import broker_url
+from tests.support.databases import broker_url
 
 DATABASE = os.environ.get("TESTS_DATABASE", "postgresql://nowhere/none")
 

@@ -10,7 +10,7 @@ from celery.beat import BeatLazyFunc
 from celery.schedules import crontab, schedule, solar
 from celery.signals import beat_init
 
-from tests.support.urls import broker_url, sqlalchemy_url
+from tests.support.databases import broker_url, sqlalchemy_url
 
 DATABASE = os.environ["TESTS_DATABASE"]
 _count = itertools.count(1)

@@ -2,7 +2,7 @@
 
 from tests.support.apps.basic import DATABASE
 from tests.support.apps.recorded import app
-from tests.support.urls import sqlalchemy_url
+from tests.support.databases import sqlalchemy_url
 
 app.conf.broker_url = f"pgbeat+{sqlalchemy_url(DATABASE)}"
 __all__ = ["app"]

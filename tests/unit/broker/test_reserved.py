@@ -12,7 +12,7 @@ from pgbeat import reserved
 from pgbeat.errors import Forbidden, InvalidSchedule
 from pgbeat.publisher import check_options
 from tests.support.command_line import Sql
-from tests.support.jobs import Desk, desks, make_app, messages
+from tests.support.jobs import Desk, make_app, messages
 
 OTHER = "7f0c0000-0000-4000-8000-000000000001"
 
@@ -22,12 +22,6 @@ def app(database: str) -> Iterator[Celery]:
     app = make_app(database)
     yield app
     app.close()
-
-
-@pytest.fixture
-def desk(database: str, app: Celery) -> Iterator[Desk]:
-    with desks(database, app) as make:
-        yield make()
 
 
 def signature(**options: Any) -> dict[str, Any]:

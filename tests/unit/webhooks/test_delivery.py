@@ -27,14 +27,6 @@ Send = Callable[..., Answer]
 
 
 @pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    """A receiver on 127.0.0.1."""
-    running = Receiver()
-    yield running
-    running.close()
-
-
-@pytest.fixture
 def send(receiver: Receiver) -> Send:
     """Posts to the receiver, which is on a private network, and that is allowed."""
 

@@ -8,7 +8,8 @@ from celery import Celery
 
 from pgbeat import templates
 from tests.support.command_line import Sql
-from tests.support.jobs import lane, make_app, messages
+from tests.support.jobs import make_app, messages
+from tests.support.rows import make_lane
 from tests.support.web import Web, done, opened, problem
 
 INTERNAL = ("celery.backend_cleanup", "celery.chain", "pgbeat.deliver", "pgbeat.anything")
@@ -135,7 +136,7 @@ def test_the_form_offers_what_may_be_run(narrow: Web) -> None:
 
 
 def test_direct_is_for_administrators(closed: Web, narrow: Web, sql: Sql) -> None:
-    lane(sql, limit=2)
+    make_lane(sql, limit=2)
     body = {"lane": "l", "args": [1]}
     assert "administrators" in problem(closed.user.post("/direct/jobs.add", json=body), 403)
     assert done(closed.admin.post("/direct/jobs.add", json=body))["result"] == 3

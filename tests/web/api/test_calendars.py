@@ -3,17 +3,10 @@
 import re
 from typing import Any
 
-import pytest
-
 from tests.support.command_line import Sql
 from tests.support.web import Web, done, problem
 
 WEEKEND = {"weekdays": ["sat", "sun"], "timezone": "Europe/Oslo"}
-
-
-@pytest.fixture
-def admin(web: Web) -> Any:
-    return web.admin
 
 
 def make(admin: Any, name: str = "office", **definition: Any) -> Any:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from tests.support.jobs import insert, lane, make_app
+from tests.support.jobs import make_app
+from tests.support.rows import make_job, make_lane
 from tests.support.web import Web, done
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
@@ -50,9 +51,9 @@ def fill(web: Web, sql: Sql) -> dict[str, str]:
     web.admin.post("/admin/scheduled-jobs", json=schedule)
     web.admin.put("/templates/s", json={"task": "jobs.add", "args": [1]})
     if not sql("SELECT 1 FROM pgbeat.lanes WHERE name = 's'"):
-        lane(sql, "s", 1)
+        make_lane(sql, "s", 1)
     group = done(web.user.post("/groups", json={"jobs": [{"task": "jobs.add", "args": [1]}]}), 201)
-    job_id = insert(sql, state="completed")
+    job_id = make_job(sql, state="completed")
     [(run,)] = sql(
         "INSERT INTO pgbeat.executions (job_id, number, worker) VALUES (%s, 1, 'w') RETURNING id",
         job_id,

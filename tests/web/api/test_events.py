@@ -16,8 +16,9 @@ from celery import Celery
 from pgbeat.web.api import events as api
 from pgbeat.web.watch import Watch
 from tests.support.command_line import Sql
-from tests.support.jobs import insert, make_app
+from tests.support.jobs import make_app
 from tests.support.processes import until
+from tests.support.rows import make_job
 from tests.support.web import Web, problem
 from tests.web.api.test_jobs import make, tell
 
@@ -96,7 +97,7 @@ def texts(answer: httpx.Response) -> list[Event]:
 
 
 def test_of_one_that_has_ended_that_is_told(web: Web, sql: Sql) -> None:
-    job_id = insert(sql, state="failed", error="oops")
+    job_id = make_job(sql, state="failed", error="oops")
     job, end = texts(web.user.get(f"/jobs/{job_id}/events"))
     assert (job.kind, end.kind, end.id) == ("job", "end", "end")
     wanted = {"id": job_id, "status": "failed", "error": "oops", "progress": None}
@@ -105,7 +106,7 @@ def test_of_one_that_has_ended_that_is_told(web: Web, sql: Sql) -> None:
 
 
 def test_who_was_told_of_the_end_is_told_to_stop(web: Web, sql: Sql) -> None:
-    job_id = insert(sql, state="completed")
+    job_id = make_job(sql, state="completed")
     answer = web.user.get(f"/jobs/{job_id}/events", headers={"Last-Event-ID": "end"})
     assert (answer.status_code, answer.content) == (204, b"")
 
@@ -153,7 +154,7 @@ def test_the_progress_of_a_job_until_it_ends(web: Web) -> None:
 
 
 def test_of_one_that_is_deleted_the_end_is_told(web: Web, sql: Sql) -> None:
-    job_id = insert(sql)
+    job_id = make_job(sql)
 
     async def follow(url: str, token: str) -> list[Event]:
         found = []
@@ -175,8 +176,8 @@ def test_of_one_that_is_deleted_the_end_is_told(web: Web, sql: Sql) -> None:
 
 def test_all_that_one_may_see(web: Web, sql: Sql) -> None:
     """Of old jobs nothing until they change; of new ones at once; of others' nothing."""
-    old = insert(sql)
-    insert(sql, state="completed")
+    old = make_job(sql)
+    make_job(sql, state="completed")
 
     async def follow(url: str, token: str, count: int, ready: asyncio.Barrier) -> list[Event]:
         found = []
@@ -196,8 +197,8 @@ def test_all_that_one_may_see(web: Web, sql: Sql) -> None:
         looks = watch(web).looks
         while watch(web).looks < looks + 2:
             await asyncio.sleep(0.01)
-        made.append(await asyncio.to_thread(insert, sql))
-        await asyncio.to_thread(insert, sql, created_by="user:bob")
+        made.append(await asyncio.to_thread(make_job, sql))
+        await asyncio.to_thread(make_job, sql, created_by="user:bob")
         cancel = f"/jobs/{old}/cancel"
         assert (await asyncio.to_thread(web.user.post, cancel)).status_code == 200
         return await users, await admins
@@ -215,7 +216,7 @@ def test_all_that_one_may_see(web: Web, sql: Sql) -> None:
 def test_200_streams_are_served_by_one_thread(web: Web, sql: Sql) -> None:
     """And one connection, each look being one statement; all hear of the job's end."""
     count = 200
-    jobs = [insert(sql, state="running") for _ in range(20)]
+    jobs = [make_job(sql, state="running") for _ in range(20)]
     engine = web.app.state.pgbeat._engine
 
     async def follow(client: httpx.AsyncClient, job_id: str, opened: asyncio.Semaphore) -> str:
@@ -259,7 +260,7 @@ def test_200_streams_are_served_by_one_thread(web: Web, sql: Sql) -> None:
 
 @pytest.mark.slow
 def test_a_client_that_goes_is_forgotten(web: Web, sql: Sql) -> None:
-    insert(sql)
+    make_job(sql)
 
     async def look(url: str, token: str) -> None:
         async with asking(url, token) as client, client.stream("GET", "/jobs/events") as answer:
@@ -277,7 +278,7 @@ def test_a_stream_shows_that_it_is_alive_and_ends(
     """Its client comes again, with a token that is still good."""
     monkeypatch.setattr(api, "HEARTBEAT", 0.05)
     monkeypatch.setattr(api, "LONGEST", 0.5)
-    job_id = insert(sql)
+    job_id = make_job(sql)
     written = web.user.get(f"/jobs/{job_id}/events").text
     assert written.startswith("retry: 3000\n")
     assert ": alive\n\n" in written
@@ -285,7 +286,7 @@ def test_a_stream_shows_that_it_is_alive_and_ends(
 
 
 def test_streams_outlive_a_database_that_is_away(web: Web, sql: Sql) -> None:
-    job_id = insert(sql)
+    job_id = make_job(sql)
     backend = web.app.state.pgbeat
 
     async def follow(url: str, token: str) -> list[str]:
@@ -316,7 +317,7 @@ def test_too_many_of_one_user_are_refused(
     web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pgbeat.web.watch.EACH", 1)
-    path = f"/jobs/{insert(sql)}/events"
+    path = f"/jobs/{make_job(sql)}/events"
 
     async def look(url: str, token: str) -> None:
         async with asking(url, token) as client, client.stream("GET", "/jobs/events"):
@@ -351,6 +352,6 @@ def test_a_client_that_takes_nothing_is_let_go(
 
 def test_too_many_are_refused(web: Web, sql: Sql, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pgbeat.web.watch.MOST", 0)
-    job_id = insert(sql)
+    job_id = make_job(sql)
     for path in (f"/jobs/{job_id}/events", "/jobs/events"):
         assert "streams are open in this process" in problem(web.user.get(path), 503)

@@ -6,7 +6,8 @@ import pytest
 from celery import Celery
 
 from tests.support.command_line import Sql
-from tests.support.jobs import lane, make_app, messages
+from tests.support.jobs import make_app, messages
+from tests.support.rows import make_lane
 from tests.support.web import Web, done, problem
 from tests.web.api.test_jobs import NOBODY, audited, make, tell
 
@@ -15,12 +16,6 @@ from tests.web.api.test_jobs import NOBODY, audited, make, tell
 def app(database: str) -> Celery:
     """An app on pgbeat's transport."""
     return make_app(database)
-
-
-@pytest.fixture
-def admin(web: Web) -> Any:
-    """An administrator."""
-    return web.admin
 
 
 ORDER = {"task": "jobs.add", "args": [1]}
@@ -82,7 +77,7 @@ def test_a_group_is_cancelled(web: Web, admin: Any, sql: Sql) -> None:
 
 
 def test_a_group_with_a_lane_is_handed_out(web: Web, sql: Sql) -> None:
-    lane(sql, "l", 1)
+    make_lane(sql, "l", 1)
     made = group(web.user, ORDER | {"lane": "l"}, ORDER | {"lane": "l"})
     assert messages(sql) == [made["jobs"][0]["id"]]
 

@@ -10,7 +10,8 @@ from celery import Celery
 from pgbeat import db, executions, lifecycle
 from pgbeat.executions import Run
 from tests.support.command_line import Sql
-from tests.support.jobs import insert, lane, make_app, messages
+from tests.support.jobs import make_app, messages
+from tests.support.rows import make_job, make_lane
 from tests.support.web import Web, done, problem
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
@@ -26,12 +27,6 @@ def app(database: str) -> Celery:
 def alice(web: Web) -> Any:
     """A user."""
     return web.user
-
-
-@pytest.fixture
-def admin(web: Web) -> Any:
-    """An administrator."""
-    return web.admin
 
 
 def make(client: Any, **order: Any) -> Any:
@@ -183,7 +178,7 @@ def test_what_is_no_json_makes_nothing(alice: Any, sql: Sql) -> None:
 
 
 def test_what_is_nested_too_deeply_is_left_out(admin: Any, sql: Sql) -> None:
-    insert(sql, args="[" * 500 + "]" * 500)
+    make_job(sql, args="[" * 500 + "]" * 500)
     [job] = done(admin.get("/jobs"))["jobs"]
     assert job["args"] is None
 
@@ -194,7 +189,9 @@ def test_what_is_nested_too_deeply_is_left_out(admin: Any, sql: Sql) -> None:
 def test_a_user_sees_their_own_and_an_admin_all(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
     own = make(alice)["id"]
     bobs = make(web.other)["id"]
-    system = insert(sql, is_system_job=True, created_by="system:beat", job_source="scheduled_task")
+    system = make_job(
+        sql, is_system_job=True, created_by="system:beat", job_source="scheduled_task"
+    )
 
     def seen(client: Any, **which: Any) -> list[str]:
         return [each["id"] for each in done(client.get("/jobs", params=which))["jobs"]]
@@ -232,7 +229,7 @@ def test_a_job_of_another_is_not_there(web: Web, alice: Any, sql: Sql) -> None:
 
 
 def test_pages_and_filters(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
-    ids = [insert(sql, created_at=f"2026-01-0{n}", task=f"jobs.t{n % 2}") for n in range(1, 6)]
+    ids = [make_job(sql, created_at=f"2026-01-0{n}", task=f"jobs.t{n % 2}") for n in range(1, 6)]
 
     def pages(limit: int, **which: Any) -> list[str]:
         found: list[str] = []
@@ -250,7 +247,7 @@ def test_pages_and_filters(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
     assert pages(2, task="jobs.t1") == [ids[4], ids[2], ids[0]]
     assert pages(2, state="running") == []
     group = str(uuid4())
-    other = insert(sql, group_id=group, lane="l", template="t", state="failed")
+    other = make_job(sql, group_id=group, lane="l", template="t", state="failed")
     for which in ({"group": group}, {"lane": "l"}, {"template": "t"}, {"state": "failed"}):
         assert pages(2, **which) == [other]
     sql(
@@ -258,7 +255,7 @@ def test_pages_and_filters(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
         "VALUES ('nightly', 'jobs.add', '0 0 * * *')"
     )
     [(schedule_id,)] = sql("SELECT id FROM pgbeat.schedules")
-    of_schedule = insert(sql, schedule_id=schedule_id, schedule="nightly")
+    of_schedule = make_job(sql, schedule_id=schedule_id, schedule="nightly")
     assert pages(2, schedule="nightly") == [of_schedule]
     # Whether there is one is told to administrators alone.
     assert done(web.other.get("/jobs?schedule=nightly")) == {"jobs": [], "next": None}
@@ -284,7 +281,7 @@ def test_a_bad_query_is_refused(admin: Any) -> None:
 
 def test_a_list_takes_the_same_queries_however_long(web: Web, admin: Any, sql: Sql) -> None:
     for _ in range(12):
-        job_id = insert(sql, state="running")
+        job_id = make_job(sql, state="running")
         sql(
             """INSERT INTO pgbeat.executions (job_id, number, worker, progress_done, progress_total)
                VALUES (%s, 1, 'w', 1, 4)""",
@@ -379,7 +376,7 @@ def test_artifacts_are_those_of_all_executions(web: Web, alice: Any, sql: Sql) -
 
 
 def test_executions_by_pages(alice: Any, sql: Sql) -> None:
-    job_id = insert(sql, state="completed")
+    job_id = make_job(sql, state="completed")
     sql(
         """INSERT INTO pgbeat.executions (job_id, number, worker, state, finished_at)
            SELECT %s, n, 'w', 'completed', now() FROM generate_series(1, 5) n""",
@@ -460,7 +457,7 @@ def test_approval_is_an_admins(alice: Any, admin: Any, sql: Sql) -> None:
 
 
 def test_jobs_are_moved_in_their_lane(web: Web, alice: Any, admin: Any, sql: Sql) -> None:
-    lane(sql, limit=0)
+    make_lane(sql, limit=0)
     first, second, third = (make(alice, lane="l")["id"] for _ in range(3))
     moved = done(alice.post(f"/jobs/{third}/move", json={"where": "front"}))
     assert (moved["id"], moved["place"]) == (third, 1)
@@ -499,7 +496,7 @@ def test_a_job_that_ended_is_deleted(web: Web, alice: Any, admin: Any, sql: Sql)
 def test_a_system_job_of_ones_own_is_seen_and_cancelled_and_no_more(
     alice: Any, admin: Any, sql: Sql
 ) -> None:
-    job_id = insert(sql, is_system_job=True, job_source="scheduled_task", schedule="nightly")
+    job_id = make_job(sql, is_system_job=True, job_source="scheduled_task", schedule="nightly")
     assert done(alice.get(f"/jobs/{job_id}"))["is_system_job"] is True
     for verb in ("pause", "resume", "retry", "approve"):
         said = problem(alice.post(f"/jobs/{job_id}/{verb}"), 403)
@@ -521,7 +518,7 @@ REFUSED = [
 
 def test_what_a_state_does_not_allow_is_refused(admin: Any, sql: Sql) -> None:
     for state, verb, refusal in REFUSED:
-        job_id = insert(sql, state=state)
+        job_id = make_job(sql, state=state)
         before = sql("SELECT * FROM pgbeat.jobs")
         assert refusal in problem(admin.post(f"/jobs/{job_id}/{verb}"), 409)
         assert sql("SELECT * FROM pgbeat.jobs") == before
@@ -540,7 +537,7 @@ BAD_BODIES: list[tuple[str, Any, str]] = [
 
 def test_a_bad_body_changes_nothing(admin: Any, sql: Sql) -> None:
     for verb, body, refusal in BAD_BODIES:
-        job_id = insert(sql, state="failed" if verb == "retry" else "pending")
+        job_id = make_job(sql, state="failed" if verb == "retry" else "pending")
         before = sql("SELECT * FROM pgbeat.jobs")
         assert refusal in problem(admin.post(f"/jobs/{job_id}/{verb}", json=body), 422)
         assert sql("SELECT * FROM pgbeat.jobs") == before
@@ -550,7 +547,7 @@ def test_a_bad_body_changes_nothing(admin: Any, sql: Sql) -> None:
 def test_jobs_of_another_namespace_are_not_there(app: Celery, web: Web, sql: Sql) -> None:
     from tests.support.web import opened
 
-    job_id = insert(sql)
+    job_id = make_job(sql)
     with opened(app, namespace="other") as other:
         root = other.admin
         assert done(root.get("/jobs"))["jobs"] == []

@@ -8,8 +8,9 @@ import pytest
 from celery import Celery
 
 from tests.support.command_line import Sql
-from tests.support.jobs import lane, make_app, messages
+from tests.support.jobs import make_app, messages
 from tests.support.processes import until
+from tests.support.rows import make_lane
 from tests.support.web import Web, done, problem
 from tests.web.api.test_jobs import audited, make
 
@@ -34,12 +35,6 @@ def app(database: str) -> Celery:
     return app
 
 
-@pytest.fixture
-def admin(web: Web) -> Any:
-    """An administrator."""
-    return web.admin
-
-
 def test_a_lane_is_made_changed_and_deleted(web: Web, admin: Any, sql: Sql) -> None:
     body = {"max_running": 2, "rate": "10/minute", "rate_key": "task"}
     made = done(admin.put("/lanes/gpu", json=body), 201)
@@ -62,7 +57,7 @@ def test_a_lane_is_made_changed_and_deleted(web: Web, admin: Any, sql: Sql) -> N
 
 
 def test_a_new_limit_lets_jobs_go_at_once(web: Web, admin: Any, sql: Sql) -> None:
-    lane(sql, "l", 0)
+    make_lane(sql, "l", 0)
     ids = [make(web.user, lane="l")["id"] for _ in range(3)]
     assert messages(sql) == []
     done(admin.put("/lanes/l", json={"max_running": 2}))
@@ -82,7 +77,7 @@ def test_a_new_limit_lets_jobs_go_at_once(web: Web, admin: Any, sql: Sql) -> Non
 
 def test_a_change_takes_one_connection(web: Web, admin: Any, sql: Sql) -> None:
     """As many changes at once as there are connections don't wait for each other."""
-    lane(sql, "l", 0)
+    make_lane(sql, "l", 0)
     backend = web.app.state.pgbeat
     with ExitStack() as stack:
         for _ in range(19):
@@ -95,7 +90,7 @@ def test_a_change_takes_one_connection(web: Web, admin: Any, sql: Sql) -> None:
 
 
 def test_cancelling_one_hands_its_slot_on(web: Web, sql: Sql) -> None:
-    lane(sql, "l", 1)
+    make_lane(sql, "l", 1)
     alice = web.user
     first, second = (make(alice, lane="l")["id"] for _ in range(2))
     assert messages(sql) == [first]
@@ -104,7 +99,7 @@ def test_cancelling_one_hands_its_slot_on(web: Web, sql: Sql) -> None:
 
 
 def test_who_has_slots_and_who_waits(web: Web, admin: Any, sql: Sql) -> None:
-    lane(sql, "l", 1)
+    make_lane(sql, "l", 1)
     mine, bobs = make(web.user, lane="l")["id"], make(web.other, lane="l")["id"]
     sql(
         """INSERT INTO pgbeat.reservations (namespace, lane, task, created_by, started_at)
@@ -126,7 +121,7 @@ def test_who_has_slots_and_who_waits(web: Web, admin: Any, sql: Sql) -> None:
 
 
 def test_a_lane_in_use_is_not_deleted(web: Web, admin: Any, sql: Sql) -> None:
-    lane(sql, "l", 0)
+    make_lane(sql, "l", 0)
     job_id = make(web.user, lane="l")["id"]
     said = problem(admin.delete("/lanes/l"), 422)
     assert "1 job to come" in said
@@ -160,7 +155,7 @@ def test_a_bad_lane_is_refused(admin: Any, sql: Sql) -> None:
         answer = admin.put(f"/lanes/{name}", json=body)
         assert refusal in problem(answer, 422), (name, body)
     assert sql("SELECT 1 FROM pgbeat.lanes") == []
-    lane(sql, "l", 3)
+    make_lane(sql, "l", 3)
     before = sql("SELECT * FROM pgbeat.lanes")
     for name, body, refusal in BAD_LANES:
         if name == "l":
@@ -170,7 +165,7 @@ def test_a_bad_lane_is_refused(admin: Any, sql: Sql) -> None:
 
 
 def test_a_lane_that_is_not_there_names_the_near_one(admin: Any, sql: Sql) -> None:
-    lane(sql, "gpu")
+    make_lane(sql, "gpu")
     for method, path in (
         ("GET", ""), ("DELETE", ""), ("POST", "/pause"), ("POST", "/resume"),
     ):  # fmt: skip
@@ -188,7 +183,7 @@ def run(client: Any, task: str = "jobs.add", status: int = 200, **body: Any) -> 
 
 
 def test_a_task_is_run_here_and_now(web: Web, admin: Any, sql: Sql) -> None:
-    lane(sql, "l", 1)
+    make_lane(sql, "l", 1)
     found = run(web.user, args=[1], kwargs={"y": 4})
     assert found == {"success": True, "result": 5, "error": None}
     assert sql("SELECT 1 FROM pgbeat.jobs") == []
@@ -197,7 +192,7 @@ def test_a_task_is_run_here_and_now(web: Web, admin: Any, sql: Sql) -> None:
 
 
 def test_what_a_task_raises_is_told(web: Web, sql: Sql) -> None:
-    lane(sql, "l", 1)
+    make_lane(sql, "l", 1)
     found = run(web.user, "jobs.fail")
     assert found == {"success": False, "result": None, "error": "NotFound: oops"}
     assert run(web.user, "jobs.fail", args=["exit"])["error"] == "SystemExit: 3"
@@ -206,7 +201,7 @@ def test_what_a_task_raises_is_told(web: Web, sql: Sql) -> None:
 
 
 def test_without_a_slot_it_says_who_has_it(web: Web, sql: Sql) -> None:
-    lane(sql, "l", 1)
+    make_lane(sql, "l", 1)
     make(web.user, lane="l")
     said = run(web.user, args=[1], timeout=0.2, status=503)
     assert "lane 'l' had no free slot within 0.2 s" in said
@@ -214,7 +209,7 @@ def test_without_a_slot_it_says_who_has_it(web: Web, sql: Sql) -> None:
 
 
 def test_it_gets_the_next_slot_before_those_who_wait(web: Web, sql: Sql) -> None:
-    lane(sql, "l", 1)
+    make_lane(sql, "l", 1)
     alice = web.user
     first, second = (make(alice, lane="l")["id"] for _ in range(2))
     found: list[Any] = []
@@ -232,7 +227,7 @@ def test_it_gets_the_next_slot_before_those_who_wait(web: Web, sql: Sql) -> None
 
 
 def test_a_bad_direct_execution_runs_nothing(web: Web, admin: Any, sql: Sql) -> None:
-    lane(sql, "l", 1)
+    make_lane(sql, "l", 1)
     for task, body, status, refusal in (
         ("jobs.ad", {}, 422, "did you mean 'jobs.add'?"),
         ("jobs.add", {"args": []}, 422, "the arguments don't fit"),
@@ -255,5 +250,5 @@ def test_a_bad_direct_execution_runs_nothing(web: Web, admin: Any, sql: Sql) -> 
 def test_so_many_at_once_and_no_more(web: Web, sql: Sql) -> None:
     web.app.state.pgbeat_direct = threading.BoundedSemaphore(1)
     web.app.state.pgbeat_direct.acquire()
-    lane(sql, "l", 1)
+    make_lane(sql, "l", 1)
     assert "are under way in this process" in run(web.user, args=[1], status=503)

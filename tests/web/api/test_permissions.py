@@ -12,7 +12,8 @@ import pytest
 from celery import Celery
 
 from tests.support.command_line import Sql
-from tests.support.jobs import insert, lane, make_app
+from tests.support.jobs import make_app
+from tests.support.rows import make_job, make_lane
 from tests.support.web import Web, done
 from tests.web.api.test_jobs import make
 
@@ -196,7 +197,7 @@ class World:
 
     def __init__(self, web: Web, sql: Sql) -> None:
         self.sql, self.alice, self.admin = sql, web.user, web.admin
-        lane(sql, "empty", 1)
+        make_lane(sql, "empty", 1)
 
     def reset(self) -> None:
         """A schedule, a lane, a template and a webhook, each as if it were new."""
@@ -254,7 +255,7 @@ class World:
     def job(self, verb: str, route: str) -> str:
         """A job of alice's, such that the verb can be done with it."""
         if verb == "events" or route.startswith("DELETE"):
-            return insert(self.sql, state="completed")
+            return make_job(self.sql, state="completed")
         if verb == "approve":
             return str(make(self.alice, requires_approval=True)["id"])
         job_id = str(make(self.alice, lane="l" if verb == "move" else None)["id"])
@@ -265,7 +266,7 @@ class World:
 
     def execution(self) -> str:
         """An execution of a job of alice's."""
-        job_id = insert(self.sql, state="running")
+        job_id = make_job(self.sql, state="running")
         [(run,)] = self.sql(
             """INSERT INTO pgbeat.executions (job_id, number, worker) VALUES (%s, 1, 'w')
                RETURNING id""",

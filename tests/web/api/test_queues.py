@@ -19,12 +19,6 @@ def app(database: str) -> Celery:
     return make_app(database)
 
 
-@pytest.fixture
-def admin(web: Web) -> Any:
-    """An administrator."""
-    return web.admin
-
-
 _ids = count(1000)
 
 

@@ -19,12 +19,6 @@ PATH = "/admin/scheduled-jobs"
 CRON = {"task": "tests.add", "cron": "0 */6 * * *"}
 
 
-@pytest.fixture
-def admin(web: Web) -> Any:
-    """An administrator."""
-    return web.admin
-
-
 def make(admin: Any, name: str = "s", **values: Any) -> Any:
     """A schedule of every six hours, unless told otherwise."""
     return done(admin.post(PATH, json={"name": name, **CRON, **values}), 201)

@@ -31,12 +31,6 @@ def web(app: Celery) -> Iterator[Web]:
         yield found
 
 
-@pytest.fixture
-def admin(web: Web) -> Any:
-    """An administrator."""
-    return web.admin
-
-
 def make(admin: Any, name: str = "ops", **values: Any) -> Any:
     """A webhook of all events, unless told otherwise."""
     body = {"name": name, "url": URL, "events": ["all"], **values}

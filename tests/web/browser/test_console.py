@@ -4,6 +4,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -13,6 +14,7 @@ import uvicorn
 
 from pgbeat.web import serving
 from tests.support.processes import until
+from tests.support.rows import make_schedule
 from tests.support.web import Web
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -96,17 +98,13 @@ def fits(page: Any) -> bool:
     return bool(width <= room)
 
 
-def make_schedule(sql: Sql, name: str = "nightly", **values: Any) -> int:
-    row = {"name": name, "task": "tests.add", "cron": "0 2 * * *", **values}
-    marks = ", ".join(["%s"] * len(row))
-    statement = f"INSERT INTO pgbeat.schedules ({', '.join(row)}) VALUES ({marks}) RETURNING id"
-    return int(sql(statement, *row.values())[0][0])
+make_nightly = partial(make_schedule, cron="0 2 * * *")
 
 
 def test_sign_in_trigger_and_a_wrong_cron_on_a_phone_in_the_dark(
     window: Any, web: Web, sql: Sql
 ) -> None:
-    make_schedule(sql)
+    make_nightly(sql, "nightly")
     phone = window(viewport={"width": 390, "height": 800}, color_scheme="dark")
     page = phone.sign_in(web.token("root", "admin"))
     assert fits(page)
@@ -178,7 +176,7 @@ def test_progress_moves_by_the_stream_without_a_reload(window: Any, web: Web, sq
 def test_long_words_fit_on_a_small_phone(window: Any, web: Web, sql: Sql) -> None:
     """What has no blank is broken, and a job's id on the list is not."""
     name, error = f"tenant.{'x' * 150}", f"ValueError: {'y' * 150}"
-    make_schedule(sql, name)
+    make_nightly(sql, name)
     job_id = make_running(sql)
     sql("UPDATE pgbeat.executions SET progress_message = %s RETURNING id", "/path" * 40)
     sql("UPDATE pgbeat.jobs SET error = %s RETURNING id", error)
@@ -326,7 +324,7 @@ def test_a_line_is_reordered_by_the_keyboard(window: Any, web: Web, sql: Sql) ->
 
 @pytest.mark.slow
 def test_a_dead_letter_is_put_back_by_its_button(window: Any, web: Web, sql: Sql) -> None:
-    make_schedule(sql)
+    make_nightly(sql, "nightly")
     page = window(viewport={"width": 390, "height": 800}).sign_in(web.token("root", "admin"))
     page.goto("/console/schedules/nightly")
     page.click("button:has-text('Run now')")
@@ -347,8 +345,8 @@ def test_a_dead_letter_is_put_back_by_its_button(window: Any, web: Web, sql: Sql
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed (npm install axe-core)")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(window: Any, web: Web, sql: Sql, scheme: str) -> None:
-    make_schedule(sql, enabled=False, disabled_reason="failed 5 times")
-    schedule_id = make_schedule(sql, "hourly")
+    make_nightly(sql, "nightly", enabled=False, disabled_reason="failed 5 times")
+    schedule_id = make_nightly(sql, "hourly")
     job_id = str(uuid4())
     sql(
         "INSERT INTO pgbeat.jobs (id, task, state, created_by, job_source, is_system_job, args,"

@@ -108,7 +108,7 @@ def test_a_group_is_cancelled(window: Any, web: Web, sql: Sql) -> None:
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed (npm install axe-core)")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(window: Any, web: Web, sql: Sql, scheme: str) -> None:
-    driven.make_schedule(sql)
+    driven.make_nightly(sql, "nightly")
     admin = web.admin
     done(admin.put("/templates/t", json={"task": "tests.add", "job": {"tags": ["a"]}}), 201)
     group = done(admin.post("/groups", json={"name": "g", "jobs": ["tests.add"]}), 201)["id"]

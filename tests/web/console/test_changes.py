@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
@@ -18,8 +19,9 @@ from pgbeat.web import issuer, looks, watch
 from pgbeat.web.api import events as api
 from pgbeat.web.pages import changes
 from tests.support.command_line import Sql
-from tests.support.jobs import insert, lane, make_app
+from tests.support.jobs import make_app
 from tests.support.processes import Processes, until
+from tests.support.rows import make_job, make_lane, make_schedule
 from tests.support.web import Web, make_token, opened
 from tests.web.api.test_events import PATIENCE, asking, parsed, served
 from tests.web.api.test_events import watch as watching
@@ -83,11 +85,7 @@ async def page(url: str, token: str, of: str) -> AsyncIterator[Page]:
             found.reading.cancel()
 
 
-def make_schedule(sql: Sql, name: str = "s", **values: Any) -> int:
-    row = {"name": name, "task": "jobs.add", "cron": "0 0 1 1 *", **values}
-    marks = ", ".join(["%s"] * len(row))
-    statement = f"INSERT INTO pgbeat.schedules ({', '.join(row)}) VALUES ({marks}) RETURNING id"
-    return int(sql(statement, *row.values())[0][0])
+make_yearly = partial(make_schedule, task="jobs.add", cron="0 0 1 1 *")
 
 
 def tick(sql: Sql, schedule_id: int) -> None:
@@ -117,10 +115,10 @@ def deliver(sql: Sql) -> None:
 
 #: What is watched, what is done, and what of it is to be told.
 CASES: dict[str, Callable[[Web, Sql], Any]] = {
-    "schedules": lambda web, sql: tick(sql, make_schedule(sql, "new")),
+    "schedules": lambda web, sql: tick(sql, make_yearly(sql, "new")),
     "schedule:s": lambda web, sql: sql("UPDATE pgbeat.schedules SET paused_at = now()"),
-    "jobs": lambda web, sql: insert(sql),
-    "groups": lambda web, sql: insert(sql),
+    "jobs": lambda web, sql: make_job(sql),
+    "groups": lambda web, sql: make_job(sql),
     "lanes": lambda web, sql: reserve(sql),
     "queues": lambda web, sql: web.admin.post("/jobs", json={"task": "jobs.add", "args": [1]}),
     "beats": lambda web, sql: sql(
@@ -135,8 +133,8 @@ CASES: dict[str, Callable[[Web, Sql], Any]] = {
 
 def test_each_page_is_told_of_what_it_shows(web: Web, sql: Sql) -> None:
     """And of nothing when nothing happens."""
-    lane(sql, "l", 1)
-    make_schedule(sql)
+    make_lane(sql, "l", 1)
+    make_yearly(sql)
     assert CASES.keys() == {"jobs", "groups", "templates", "schedule:s", *changes._MARKS}
     root = web.token("root", "admin")
 
@@ -156,8 +154,8 @@ def test_each_page_is_told_of_what_it_shows(web: Web, sql: Sql) -> None:
 
 def test_a_schedule_is_told_of_by_its_name(web: Web, sql: Sql) -> None:
     """With what became of its jobs; not of others."""
-    own, other = make_schedule(sql, "b: c%"), make_schedule(sql, "other")
-    job_id = insert(sql, schedule_id=own, state="running")
+    own, other = make_yearly(sql, "b: c%"), make_yearly(sql, "other")
+    job_id = make_job(sql, schedule_id=own, state="running")
 
     async def look(url: str) -> None:
         async with page(url, web.token("root", "admin"), "schedule:b: c%") as open_page:
@@ -176,7 +174,7 @@ def test_a_schedule_is_told_of_by_its_name(web: Web, sql: Sql) -> None:
 
 def test_a_job_is_told_of_until_it_is_gone(web: Web, sql: Sql) -> None:
     """Also after it has ended: it may be tried again."""
-    job_id = insert(sql, state="running", started_at="2026-01-01T00:00:00Z")
+    job_id = make_job(sql, state="running", started_at="2026-01-01T00:00:00Z")
     sql("INSERT INTO pgbeat.executions (job_id, number, worker) VALUES (%s, 1, 'w')", job_id)
 
     async def look(url: str) -> None:
@@ -196,13 +194,13 @@ def test_a_job_is_told_of_until_it_is_gone(web: Web, sql: Sql) -> None:
 
 
 def test_a_user_is_told_of_their_own_jobs(web: Web, sql: Sql) -> None:
-    insert(sql)
+    make_job(sql)
 
     async def look(url: str) -> None:
         async with page(url, web.token("alice"), "jobs") as open_page:
-            insert(sql, created_by="user:bob")
+            make_job(sql, created_by="user:bob")
             assert await open_page.is_quiet()
-            insert(sql)
+            make_job(sql)
             await open_page.changed()
 
     with served(web) as url:
@@ -227,7 +225,7 @@ def test_what_nothing_is_told_of(web: Web, of: str | None, status: int) -> None:
 
 
 def test_anothers_job_is_not_there(web: Web, sql: Sql) -> None:
-    of = {"of": f"job:{insert(sql)}"}
+    of = {"of": f"job:{make_job(sql)}"}
     assert web.other.get("/console/changes", params=of).status_code == 404
 
 
@@ -246,8 +244,8 @@ def test_too_many_are_refused(web: Web, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_one_look_is_for_all(web: Web, sql: Sql) -> None:
     """Two statements, however many pages are open, and as many threads as without them."""
-    topics = ["jobs", f"job:{insert(sql)}", "schedules", "schedule:s", "lanes", "queues", "audit"]
-    make_schedule(sql)
+    topics = ["jobs", f"job:{make_job(sql)}", "schedules", "schedule:s", "lanes", "queues", "audit"]
+    make_yearly(sql)
     root = web.token("root", "admin")
     engine = web.app.state.pgbeat._engine
 
@@ -294,7 +292,7 @@ def test_a_stream_ends_with_its_token(
 ) -> None:
     """And those of others go on."""
     monkeypatch.setattr(watch, "CHECKED", 0.1)
-    job_id = insert(sql)
+    job_id = make_job(sql)
 
     async def look(url: str) -> None:
         token, other = web.token("alice"), web.token("root", "admin")
@@ -346,8 +344,8 @@ def test_closing_ends_streams_and_those_that_come(web: Web, sql: Sql) -> None:
 
 
 def test_pages_say_what_they_are_told_of(web: Web, sql: Sql) -> None:
-    make_schedule(sql, "b: c%")
-    job_id = insert(sql)
+    make_yearly(sql, "b: c%")
+    job_id = make_job(sql)
     root = web.browser(web.token("root", "admin"))
     for path, of in {
         "schedules": "schedules", "schedules/b%3A%20c%25": "schedule%3Ab%3A+c%25", "jobs": "jobs",

@@ -13,12 +13,6 @@ NEW = "/console/new/schedule"
 RUN = "/console/new/job"
 
 
-@pytest.fixture
-def page(web: Web) -> Any:
-    """An administrator's browser."""
-    return web.browser(web.token("root", "admin"))
-
-
 def fields_of(text: str) -> dict[str, str]:
     """The page's last form that has buttons of its own, filled in as it is."""
     from html import unescape

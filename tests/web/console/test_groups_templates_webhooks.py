@@ -23,18 +23,6 @@ def web(app: Celery) -> Iterator[Web]:
         yield found
 
 
-@pytest.fixture
-def page(web: Web) -> Any:
-    """An administrator's browser."""
-    return web.browser(web.token("root", "admin"))
-
-
-@pytest.fixture
-def user(web: Web) -> Any:
-    """The browser of alice."""
-    return web.browser(web.token("alice"))
-
-
 # -- groups --------------------------------------------------------------------------------------
 
 

@@ -11,8 +11,9 @@ from celery import Celery
 from pgbeat import direct
 from pgbeat.errors import NoSlot
 from tests.support.command_line import Sql
-from tests.support.jobs import insert, lane, make_app
+from tests.support.jobs import make_app
 from tests.support.processes import until
+from tests.support.rows import make_job, make_lane
 from tests.support.web import Web, done, problem
 from tests.web.console.test_pages import EVIL, after, html, words_of
 
@@ -29,17 +30,11 @@ def app(database: str) -> Celery:
 
 
 @pytest.fixture
-def page(web: Web) -> Any:
-    """An administrator's browser."""
-    return web.browser(web.token("root", "admin"))
-
-
-@pytest.fixture
 def waiting(sql: Sql) -> Callable[..., str]:
     """Writes a job that waits in lane gpu; its id."""
 
     def make(position: int, **values: Any) -> str:
-        return insert(sql, lane="gpu", position=position, task=f"t{position}", **values)
+        return make_job(sql, lane="gpu", position=position, task=f"t{position}", **values)
 
     return make
 
@@ -118,7 +113,7 @@ def test_a_lane_may_have_no_limits(page: Any, sql: Sql) -> None:
 def test_what_is_wrong_is_said_beside_its_field(
     page: Any, sql: Sql, written: dict[str, str], field: str, said: str, status: int
 ) -> None:
-    lane(sql, "there", 1)
+    make_lane(sql, "there", 1)
     text = html(page.post(NEW, data={"name": "gpu"} | written), status)
     wrong = text.partition(f'id="e-{field}">')[2].partition("</p>")[0]
     assert said in wrong, words_of(text)[:1500]
@@ -165,7 +160,7 @@ def test_what_others_changed_meanwhile_stays(page: Any, sql: Sql) -> None:
 
 
 def test_a_wrong_change_changes_nothing(page: Any, sql: Sql) -> None:
-    lane(sql, "gpu", 1)
+    make_lane(sql, "gpu", 1)
     data = {"do": "edit", "before": BEFORE, "max_running": "2", "rate": "often"}
     text = html(page.post(GPU, data=data), 422)
     assert "is no rate" in text.partition('id="e-rate">')[2].partition("</p>")[0]
@@ -245,7 +240,7 @@ def test_what_can_not_be_done_is_said(
     page: Any, sql: Sql, waiting: Any, data: dict[str, str], status: int, said: str
 ) -> None:
     done(page.put("/lanes/gpu", json={"max_running": 0}), 201)
-    job_id, gone = waiting(1), insert(sql, state="completed", lane="gpu")
+    job_id, gone = waiting(1), make_job(sql, state="completed", lane="gpu")
     data = {key: value.format(job=job_id, gone=gone) for key, value in data.items()}
     assert said in html(page.post(GPU, data=data), status)
     assert line(sql) == ["t1"]
@@ -306,7 +301,7 @@ def test_a_reservation_is_shown_and_released(app: Celery, web: Web, page: Any, s
 
 
 def test_one_that_has_its_slot_is_not_released(web: Web, page: Any, sql: Sql) -> None:
-    lane(sql, "gpu", 1)
+    make_lane(sql, "gpu", 1)
     [(number, _)] = sql(
         """WITH made AS (
                INSERT INTO pgbeat.reservations (lane, task, created_by, started_at)
@@ -348,7 +343,7 @@ def test_a_lane_is_deleted(page: Any, sql: Sql, waiting: Any) -> None:
 
 @pytest.mark.parametrize("path", [NEW, GPU])
 def test_they_are_for_administrators_on_their_own_pages(web: Web, sql: Sql, path: str) -> None:
-    lane(sql, "gpu", 1)
+    make_lane(sql, "gpu", 1)
     data = {"do": "pause", "name": "x"}
     assert web.browser(web.token("alice")).post(path, data=data).status_code == 403
     assert web.nobody.post(path, data=data).status_code == 303
@@ -361,6 +356,6 @@ def test_what_others_write_is_text(page: Any, sql: Sql) -> None:
     name = EVIL.replace("/", "")
     answer = page.post(NEW, data={"name": name, "rate": EVIL})
     assert "<script>alert" not in html(answer, 422)
-    insert(sql, lane="gpu", task=EVIL[:100], created_by=EVIL)
-    lane(sql, "gpu", 0)
+    make_job(sql, lane="gpu", task=EVIL[:100], created_by=EVIL)
+    make_lane(sql, "gpu", 0)
     assert "<script>alert" not in html(page.get(GPU))

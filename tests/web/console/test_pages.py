@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -11,6 +12,7 @@ from httpx import Response
 
 from pgbeat.scheduler import Scheduler
 from pgbeat.web.pages import words
+from tests.support.rows import make_job, make_schedule
 from tests.support.web import Web, opened
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -22,43 +24,19 @@ SAFE = "&lt;script&gt;alert(&#39;x&#39;)&lt;/script&gt;"
 
 
 @pytest.fixture
-def page(web: Web) -> Any:
-    """An administrator's browser."""
-    return web.browser(web.token("root", "admin"))
-
-
-@pytest.fixture
 def schedule(sql: Sql) -> Callable[..., int]:
-    """Writes a schedule of every six hours, unless told otherwise; its id."""
-
-    def make(name: str = "s", **values: Any) -> int:
-        row = {"name": name, "task": "tests.add", "cron": "0 */6 * * *", **values}
-        row = {key: value for key, value in row.items() if value is not None}
-        names = ", ".join(row)
-        marks = ", ".join(["%s"] * len(row))
-        statement = f"INSERT INTO pgbeat.schedules ({names}) VALUES ({marks}) RETURNING id"
-        return int(sql(statement, *row.values())[0][0])
-
-    return make
+    """Adds a schedule of every six hours, unless told otherwise."""
+    return partial(make_schedule, sql, cron="0 */6 * * *")
 
 
 @pytest.fixture
 def job(sql: Sql) -> Callable[..., str]:
-    """Writes a job that is completed, unless told otherwise; its id."""
-
-    def make(**values: Any) -> str:
-        row: dict[str, Any] = {
-            "id": str(uuid4()), "task": "tests.add", "state": "completed",
-            "created_by": "user:root", "job_source": "user_api", "is_system_job": False,
-            "args": "[1]", "kwargs": "{}",
-            "started_at": "2026-01-01T00:00:00Z", "finished_at": "2026-01-01T00:00:01Z", **values,
-        }  # fmt: skip
-        marks = ", ".join(["%s"] * len(row))
-        statement = f"INSERT INTO pgbeat.jobs ({', '.join(row)}) VALUES ({marks})"
-        sql(statement + " RETURNING id", *row.values())
-        return str(row["id"])
-
-    return make
+    """Makes a job that is completed, unless told otherwise."""
+    return partial(
+        make_job, sql, state="completed", task="tests.add", created_by="user:root",
+        job_source="user_api", started_at="2026-01-01T00:00:00Z",
+        finished_at="2026-01-01T00:00:01Z",
+    )  # fmt: skip
 
 
 def html(response: Response, status: int = 200) -> str:

@@ -17,10 +17,10 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 import pgbeat
+from tests.support.databases import broker_url, sqlalchemy_url
 from tests.support.kombu_connections import Connect, Inbox
 from tests.support.processes import until
 from tests.support.transport_workers import transport_url
-from tests.support.urls import broker_url, sqlalchemy_url
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 

@@ -19,10 +19,10 @@ from sqlalchemy.pool import NullPool
 import pgbeat
 from pgbeat.errors import ConfigError
 from tests.integration.broker.publishing.test_transaction import add, make_app
+from tests.support.databases import broker_url, sqlalchemy_url
 from tests.support.pgbouncer import needs_pgbouncer, pooler
 from tests.support.processes import ROOT, until
 from tests.support.transport_workers import transport_url
-from tests.support.urls import broker_url, sqlalchemy_url
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 

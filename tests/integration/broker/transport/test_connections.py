@@ -29,19 +29,14 @@ from pgbeat.testing.databases import in_database
 from pgbeat.transport import elsewhere
 from pgbeat.transport.options import Options
 from tests.support.child_process import Child
+from tests.support.databases import broker_url
 from tests.support.kombu_connections import OPTIONS, Connect, Inbox, connections, publish
 from tests.support.processes import until
 from tests.support.transport_workers import transport_url
-from tests.support.urls import broker_url
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 #: Where nobody listens.
 NOWHERE = "pgbeat+postgresql://me:secret@127.0.0.1:1/nowhere"
-
-
-@pytest.fixture
-def connection(connect: Connect) -> Any:
-    return connect()
 
 
 def socket_url(dsn: str, scheme: str = "pgbeat+postgresql") -> str:

@@ -3,7 +3,7 @@
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,6 @@ _FAILS = """
     END $$;
     CREATE TRIGGER fail AFTER {what} ON kombu_message FOR EACH STATEMENT EXECUTE FUNCTION fail();
 """
-
-
-@pytest.fixture
-def fleet(database: str, tmp_path: Path) -> Iterator[Fleet]:
-    """Workers on the test's database."""
-    fleet = Fleet(database, tmp_path)
-    yield fleet
-    fleet.close()
 
 
 def fail(sql: Sql, state: str, what: str) -> None:

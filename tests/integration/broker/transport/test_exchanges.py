@@ -18,11 +18,6 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 @pytest.fixture
-def connection(connect: Connect) -> Any:
-    return connect()
-
-
-@pytest.fixture
 def child(connection: Any) -> Iterator[Child]:
     """Another process, connected."""
     with Child.lent() as child:

@@ -16,11 +16,6 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 @pytest.fixture
-def connection(connect: Connect) -> Any:
-    return connect()
-
-
-@pytest.fixture
 def loop(connection: Any) -> Iterator[Loop]:
     """Drives the connection."""
     loop = Loop(connection)

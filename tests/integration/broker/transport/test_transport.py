@@ -20,11 +20,6 @@ from tests.support.processes import until
 Sql = Callable[..., list[tuple[Any, ...]]]
 
 
-@pytest.fixture
-def connection(connect: Connect) -> Any:
-    return connect()
-
-
 def count(sql: Sql, condition: str = "true") -> int:
     """Messages in the table."""
     return int(sql(f"SELECT count(*) FROM kombu_message WHERE {condition}")[0][0])

@@ -16,7 +16,7 @@ from celery.schedules import crontab
 from pgbeat.config import postgres_url
 from pgbeat.scheduler import Scheduler
 from tests.support.command_line import Sql, read, refused, run, run_with
-from tests.support.urls import sqlalchemy_url
+from tests.support.databases import sqlalchemy_url
 
 pytest.importorskip("django_celery_beat")
 pytest.importorskip("sqlalchemy_celery_beat")

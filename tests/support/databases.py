@@ -1,7 +1,12 @@
-"""Writes a database's DSN as the URLs that Celery and SQLAlchemy want."""
+"""Connects to a database, and writes its DSN as the URLs that Celery and SQLAlchemy want."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 
+from pgbeat import db
 from pgbeat.config import postgres_url
 
 
@@ -18,3 +23,11 @@ def broker_url(dsn: str) -> str:
 def sqlalchemy_url(dsn: str) -> str:
     """Returns the DSN with SQLAlchemy's name of the driver."""
     return _url(dsn).render_as_string(hide_password=False)
+
+
+@contextmanager
+def connected(dsn: str) -> Iterator[Connection]:
+    """Opens a connection in autocommit mode."""
+    engine = db.engine(postgres_url(dsn), "tests", isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        yield connection

@@ -1,0 +1,67 @@
+"""Fills lanes with jobs, and hands out their slots."""
+
+from typing import Any
+from uuid import uuid4
+
+from celery import Celery
+from sqlalchemy import Connection
+
+from pgbeat import db, jobs
+from pgbeat.allotment import allot
+from pgbeat.jobs import NewJob
+from pgbeat.publisher import TransactionPublisher
+from tests.support.jobs import messages
+from tests.support.rows import Sql, make_lane
+
+
+class Lanes:
+    """Makes lanes and jobs that wait in them, dispatches those, and reads who has a slot."""
+
+    def __init__(self, database: str, app: Celery, sql: Sql, connection: Connection) -> None:
+        self.database, self.app, self.sql, self.connection = database, app, sql, connection
+        self.publisher = TransactionPublisher(app)
+        with db.transaction(connection):
+            self.publisher.prepare(connection)
+
+    def lane(self, name: str = "l", **columns: Any) -> None:
+        """Makes a lane."""
+        make_lane(self.sql, name, **{"limit": None} | columns)
+
+    def add(self, count: int = 1, lane: str = "l", **fields: Any) -> list[str]:
+        """Puts jobs in the lane's line; their ids."""
+        wanted = {
+            "namespace": "default", "task": "tests.add", "args": [], "kwargs": {},
+            "job_source": "user_cli", "created_by": "user:me", "is_system_job": False,
+            "is_dispatched": False, "lane": lane, **fields,
+        }  # fmt: skip
+        made = [NewJob(id=str(uuid4()), **wanted) for _ in range(count)]
+        for job in made:  # each with a position of its own
+            jobs.create(self.connection, [job])
+        return [job.id for job in made]
+
+    def allot(self, lane: str = "l") -> list[str]:
+        """Allots the lane; the jobs that got a slot, in the order of their messages."""
+        before = set(self.messages())
+        count = allot(self.connection, self.publisher, "default", lane).jobs
+        fresh = [job for job in self.messages() if job not in before]
+        assert len(fresh) == count
+        return fresh
+
+    def messages(self) -> list[str]:
+        """The jobs of all messages, in their order."""
+        return messages(self.sql)
+
+    def seated(self, lane: str = "l") -> set[str]:
+        """The jobs that have a slot."""
+        rows = self.sql(
+            "SELECT id FROM pgbeat.jobs WHERE lane = %s AND dispatched_at IS NOT NULL "
+            "AND state IN ('pending', 'scheduled', 'running')", lane,
+        )  # fmt: skip
+        return {str(row[0]) for row in rows}
+
+    def end(self, *ids: str, state: str = "completed") -> None:
+        """Ends jobs, as their workers would."""
+        self.sql(
+            "UPDATE pgbeat.jobs SET state = %s, finished_at = now() WHERE id = ANY (%s::uuid[])",
+            state, list(ids),
+        )  # fmt: skip

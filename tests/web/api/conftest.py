@@ -1,0 +1,13 @@
+"""Fixtures of the API's tests: clients."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.web import Web
+
+
+@pytest.fixture
+def admin(web: Web) -> Any:
+    """Asks as an administrator."""
+    return web.admin
