@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
