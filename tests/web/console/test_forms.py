@@ -6,45 +6,11 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import Sql
+from tests.support.pages import EVIL, after, html
 from tests.support.web import Web, done
-from tests.web.console.test_pages import EVIL, after, html, words_of
 
 NEW = "/console/new/schedule"
 RUN = "/console/new/job"
-
-
-def fields_of(text: str) -> dict[str, str]:
-    """The page's last form that has buttons of its own, filled in as it is."""
-    from html import unescape
-
-    form = re.findall(r"(?s)<form[^>]*>(.*?)</form>", text.partition("<main")[2])[-1]
-    inputs = [dict(re.findall(r'([\w-]+)="([^"]*)"', each)) for each in
-              re.findall(r"<input([^>]*)>", form)]  # fmt: skip
-    found = {each["name"]: each.get("value", "") for each in inputs
-             if each.get("type") != "checkbox"}  # fmt: skip
-    found |= {
-        dict(re.findall(r'([\w-]+)="([^"]*)"', each))["name"]: "yes"
-        for each in re.findall(r"<input([^>]*)>", form)
-        if each.endswith("checked")
-    }
-    found |= dict(re.findall(r'(?s)<textarea[^>]* name="([^"]+)"[^>]*>\n(.*?)</textarea>', form))
-    for name, options in re.findall(r'(?s)<select[^>]* name="([^"]+)">(.*?)</select>', form):
-        found[name] = "".join(re.findall(r"<option selected>(.*?)</option>", options))
-    return {key: unescape(value) for key, value in found.items()}
-
-
-def edit_of(text: str) -> dict[str, str]:
-    """The form that changes a thing, filled in as it is."""
-    [form] = re.findall(r'(?s)<details class="edit".*?(<form.*?</form>)', text)
-    return fields_of(f"<main>{form}") | {"do": "edit"}
-
-
-def wrong_in(text: str) -> dict[str, str]:
-    """What is said beside fields: each is tied to its field for who can't see it."""
-    found = dict(re.findall(r'(?s)class="wrong" id="e-([\w-]+)">(.*?)</p>', text))
-    for field in found:
-        assert re.search(rf'aria-describedby="[^"]*e-{field}[" ]', text), field
-    return found
 
 
 def noted(sql: Sql) -> list[tuple[Any, ...]]:
@@ -56,7 +22,7 @@ def noted(sql: Sql) -> list[tuple[Any, ...]]:
 
 
 def test_a_schedule_is_made(page: Any, sql: Sql) -> None:
-    form = fields_of(html(page.get(NEW)))
+    form = html(page.get(NEW)).fields
     assert form["kind"] == "cron"
     form |= {
         "name": "nightly", "timetable": "30 2 * * *", "timezone": "Europe/Oslo",
@@ -65,8 +31,8 @@ def test_a_schedule_is_made(page: Any, sql: Sql) -> None:
         "job.max_attempts": "4", "job.retry_base": "90 s", "job.tags": "a, b",
         "job.requires_approval": "yes", "do": "make",
     }  # fmt: skip
-    said = words_of(after(page, page.post(NEW, data=form)))
-    assert "Schedule &#39;nightly&#39; was made." in said
+    said = after(page, page.post(NEW, data=form)).words
+    assert "Schedule 'nightly' was made." in said
     assert "every day at 02:30 (Europe/Oslo)" in said
     assert "the console," in said
     [found] = sql(
@@ -99,7 +65,7 @@ def test_a_schedule_of_each_timetable(
     assert sql(f"SELECT {kind}::text FROM pgbeat.schedules") == [(column,)]
     # And its form is as it was made.
     shown = html(page.get("/console/schedules/s"))
-    edit = edit_of(shown)
+    edit = shown.edit
     assert edit["kind"] == kind
     assert "Nothing was changed" in after(
         page, page.post("/console/schedules/s", data=edit | {"do": "edit"})
@@ -113,15 +79,15 @@ WRONG_SCHEDULES: list[tuple[str, str, str]] = [
     ("timetable", "", "when?"),
     ("timetable", "61 * * * *", "minute"),
     ("timezone", "Mars/Olympus", "Mars/Olympus"),
-    ("task", "tests.ad", "did you mean &#39;tests.add&#39;"),
+    ("task", "tests.ad", "did you mean 'tests.add'"),
     ("task", "", "task"),
     ("args", "{", "no JSON"),
     ("args", '{"a": 1}', "list"),
     ("args", "[NaN]", "NaN"),
     ("args", "[" * 500 + "]" * 500, "100 deep"),
-    ("args", "[1, 2, 3]", "don&#39;t fit"),
+    ("args", "[1, 2, 3]", "don't fit"),
     ("kwargs", "[]", "dictionary"),
-    ("condition_sql", "SELEC 1", "condition_sql can&#39;t run"),
+    ("condition_sql", "SELEC 1", "condition_sql can't run"),
     ("grace", "soon", "length of time"),
     ("starts_at", "tomorrow", "no time"),
     ("max_runs", "many", "integer"),
@@ -146,10 +112,10 @@ def test_a_schedule_that_is_wrong_is_not_made(page: Any, sql: Sql) -> None:
         text = answer.text
         assert "Nothing was made" in text or 'role="alert"' in text
         if said:
-            wrong = wrong_in(text)
+            wrong = text.wrong
             assert said in wrong[field.replace(".", "-")]
         # What was written is still there.
-        written = fields_of(text)
+        written = text.fields
         assert {written["name"], written["timetable"]} >= {form["name"], form["timetable"]}
         assert sql("SELECT name FROM pgbeat.schedules") == [("taken",)]
         assert noted(sql) == []
@@ -159,9 +125,7 @@ def test_what_is_wrong_is_in_a_part_that_is_open(page: Any) -> None:
     form = {"name": "s", "kind": "cron", "timetable": "@daily", "task": "tests.add",
             "job.priority": "x"}  # fmt: skip
     text = html(page.post(NEW, data=form), 422)
-    [part] = [each for each in re.findall(r'(?s)<details class="part".*?</details>', text)
-              if "e-job-priority" in each]  # fmt: skip
-    assert part.startswith('<details class="part" open>')
+    assert text.one("details.part[open] #e-job-priority") is not None
 
 
 def test_a_policy_is_changed_as_far_as_it_was_written(page: Any, sql: Sql) -> None:
@@ -170,7 +134,7 @@ def test_a_policy_is_changed_as_far_as_it_was_written(page: Any, sql: Sql) -> No
         ' \'{"max_attempts": 4, "tags": ["x"], "retry_base": 90}\')'
     )
     shown = html(page.get("/console/schedules/s"))
-    form = edit_of(shown)
+    form = shown.edit
     assert (form["job.max_attempts"], form["job.retry_base"]) == ("4", "1 min 30 s")
     form |= {"job.max_attempts": "", "job.priority": "9"}
     after(page, page.post("/console/schedules/s", data=form))
@@ -193,10 +157,10 @@ def test_a_new_schedule_is_an_administrators(web: Web, sql: Sql) -> None:
 
 def test_a_job_is_run(web: Web, sql: Sql) -> None:
     user = web.browser(web.token("alice"))
-    form = fields_of(html(user.get(RUN, params={"task": "tests.add"})))
+    form = html(user.get(RUN, params={"task": "tests.add"})).fields
     assert form["task"] == "tests.add"
     form |= {"args": "[1]", "kwargs": '{"y": 5}', "max_attempts": "2", "tags": "a,b"}
-    said = words_of(after(user, user.post(RUN, data=form)))
+    said = after(user, user.post(RUN, data=form)).words
     assert "The job was made." in said
     found = sql("SELECT task, args, kwargs, max_attempts, tags, created_by, state FROM pgbeat.jobs")
     assert found == [("tests.add", [1], {"y": 5}, 2, ["a", "b"], "user:alice", "pending")]
@@ -216,8 +180,8 @@ def test_a_job_is_run_from_a_template(web: Web, page: Any, sql: Sql) -> None:
     body = {"task": "tests.add", "args": [7], "description": "adds"}
     done(web.admin.put("/templates/t", json=body), 201)
     text = html(page.get(RUN, params={"template": "t"}))
-    assert "It runs tests.add with [7]" in words_of(text)
-    after(page, page.post(RUN, data=fields_of(text)))
+    assert "It runs tests.add with [7]" in text.words
+    after(page, page.post(RUN, data=text.fields))
     assert sql("SELECT task, args, template FROM pgbeat.jobs") == [("tests.add", [7], "t")]
     assert 'href="/console/templates/t"' in html(page.get("/console/new/job?template=t"))
 
@@ -237,7 +201,7 @@ WRONG_JOBS: list[tuple[dict[str, str], str, str]] = [
     ({"task": "tests.add", "args": "1"}, "args", "list"),
     ({"task": "tests.add", "args": "[NaN]"}, "args", "NaN"),
     ({"task": "tests.add", "args": "[" * 5000}, "args", "JSON"),
-    ({"task": "tests.add", "kwargs": '{"z": 1}'}, "args", "don&#39;t fit"),
+    ({"task": "tests.add", "kwargs": '{"z": 1}'}, "args", "don't fit"),
     ({"task": "tests.add", "lane": "nowhere"}, "lane", "nowhere"),
     ({"task": "tests.add", "priority": "high"}, "priority", "integer"),
     ({"task": "tests.add", "countdown": "soon"}, "countdown", "length of time"),
@@ -250,7 +214,7 @@ WRONG_JOBS: list[tuple[dict[str, str], str, str]] = [
 def test_a_job_that_is_wrong_is_not_run(page: Any, sql: Sql) -> None:
     for form, field, said in WRONG_JOBS:
         text = html(page.post(RUN, data=form), 422)
-        assert said in wrong_in(text)[field]
+        assert said in text.wrong[field]
         assert "<script>alert" not in text
         assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
         assert noted(sql) == []
@@ -284,31 +248,31 @@ def test_what_was_missed_is_shown_and_then_launched(page: Any, sql: Sql, missed:
     assert "Its condition" not in text
     sql("UPDATE pgbeat.schedules SET condition_sql = 'SELECT true'")
     assert "Its condition is asked as things are now." in html(page.get(missed))
-    form = fields_of(text)
+    form = text.fields
     assert form["limit"] == "100"
     assert form["start"]
     text = html(page.post(missed, data=form | SPAN | {"do": "look"}))
-    said = words_of(text)
+    said = text.words
     assert "4 due times missed" in said
     assert "2026-01-01 03:00:00 UTC" in said
     assert sql("SELECT count(*) FROM pgbeat.ticks") == [(0,)]
     assert noted(sql) == []
-    sure = fields_of(text)
+    sure = text.fields
     assert sure["end"].startswith("2026-01-01T03:30")
-    said = words_of(after(page, page.post(missed, data=sure | {"do": "launch"})))
-    assert "Schedule &#39;s&#39; backfilled: 4 launched." in said
+    said = after(page, page.post(missed, data=sure | {"do": "launch"})).words
+    assert "Schedule 's' backfilled: 4 launched." in said
     assert sql("SELECT count(*) FROM pgbeat.ticks WHERE outcome = 'launched'") == [(4,)]
     assert [each[:4] for each in noted(sql)] == [("user:root", "page", "backfill", "schedule")] * 4
-    said = words_of(html(page.post(missed, data=SPAN | {"do": "look"})))
+    said = html(page.post(missed, data=SPAN | {"do": "look"})).words
     assert "0 due times missed Beside 4 times launched before. There is nothing to launch" in said
 
 
 def test_what_is_launched_is_what_was_looked_at(page: Any, sql: Sql, missed: str) -> None:
     text = html(page.post(missed, data={"start": "2026-01-01", "limit": "1", "do": "look"}), 422)
-    assert "more than the limit 1" in words_of(text)
+    assert "more than the limit 1" in text.words
     start = sql("SELECT (now() at time zone 'utc' - interval '90 minutes')::text")[0][0]
     text = html(page.post(missed, data={"start": start, "do": "look"}))
-    sure = fields_of(text)
+    sure = text.fields
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT.*\+00:00", sure["end"])
 
 
@@ -328,7 +292,7 @@ def test_a_span_that_is_wrong_launches_nothing(page: Any, sql: Sql, missed: str)
     for form, field, said in WRONG_SPANS:
         for verb in ("look", "launch"):
             text = html(page.post(missed, data=SPAN | form | {"do": verb}), 422)
-            assert said in wrong_in(text)[field]
+            assert said in text.wrong[field]
         assert sql("SELECT count(*) FROM pgbeat.ticks") == [(0,)]
 
 
@@ -343,7 +307,7 @@ def test_what_has_no_times_is_not_backfilled(page: Any, sql: Sql, missed: str) -
 
 def test_failures_of_a_backfill_are_said(page: Any, sql: Sql, missed: str) -> None:
     sql("UPDATE pgbeat.schedules SET condition_sql = 'SELECT * FROM nowhere', max_retries = 1")
-    said = words_of(after(page, page.post(missed, data=SPAN | {"do": "launch"})))
+    said = after(page, page.post(missed, data=SPAN | {"do": "launch"})).words
     assert "backfilled: 1 failed. 3 due times are left" in said
 
 
@@ -357,7 +321,8 @@ def test_names_are_offered_as_far_as_the_form_has_fields_for_them(
         " VALUES ('holidays', '{\"dates\": [\"2026-12-25\"]}')"
     )
     text = html(page.get(NEW))
-    assert set(re.findall(r'<datalist id="l-(\w+)"', text)) >= {"tasks", "lanes", "calendars"}
+    lists = {each.get("id") for each in text.all("datalist")}
+    assert lists >= {"l-tasks", "l-lanes", "l-calendars"}
     for name in ("tests.add", "gpu", "holidays"):
         assert f'<option value="{name}">' in text
     assert "elsewhere" not in text

@@ -1,0 +1,108 @@
+"""Reads the console's pages as a browser does: their words, forms, errors, links and tables."""
+
+from functools import cached_property
+from typing import Any
+
+from httpx import Response
+from lxml import html as parser
+
+#: What somebody might write where others read it.
+EVIL = "<script>alert('x')</script>\"'&{{7*7}}"
+
+
+class Page(str):
+    """The source of a page, with what is found in it."""
+
+    @cached_property
+    def tree(self) -> Any:
+        """The page as a tree of elements."""
+        return parser.document_fromstring(self)
+
+    def all(self, selector: str) -> list[Any]:
+        """Finds elements by a CSS selector."""
+        return list(self.tree.cssselect(selector))
+
+    def one(self, selector: str) -> Any:
+        """Finds the only element of a CSS selector."""
+        [found] = self.all(selector)
+        return found
+
+    @property
+    def words(self) -> str:
+        """What one reads of the page, blanks as one."""
+        return words_of(self.tree)
+
+    @property
+    def rows(self) -> list[str]:
+        """The heads of the rows of its lists."""
+        return [words_of(each) for each in self.all("[scope=row]")]
+
+    @property
+    def next(self) -> str:
+        """Where its link to the next page leads."""
+        return str(self.one("[rel=next]").get("href"))
+
+    @property
+    def alert(self) -> str:
+        """What its alert says."""
+        return words_of(self.one("[role=alert]"))
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The last form of its main part, filled in as it is."""
+        return _fields(self.all("main form")[-1])
+
+    @property
+    def edit(self) -> dict[str, str]:
+        """The form that changes a thing, filled in as it is."""
+        return _fields(self.one("details.edit form")) | {"do": "edit"}
+
+    @property
+    def wrong(self) -> dict[str, str]:
+        """What is said beside fields; each is tied to its field for who can't see it."""
+        found = {each.get("id")[2:]: words_of(each) for each in self.all(".wrong[id^=e-]")}
+        for field in found:
+            assert self.all(f"[aria-describedby~='e-{field}']"), field
+        return found
+
+    def has_no_script_inside(self) -> bool:
+        """Whether all scripts and styles are files, one script at the most."""
+        return not self.all("script:not([src]), style, [style]") and not self.tree.xpath(
+            "//@*[starts-with(name(), 'on')]"
+        )
+
+
+def words_of(element: Any) -> str:
+    """What one reads of an element, blanks as one."""
+    texts = element.xpath(".//text()[not(ancestor::script or ancestor::style or ancestor::svg)]")
+    return " ".join(" ".join(texts).split())
+
+
+def _fields(form: Any) -> dict[str, str]:
+    found = {}
+    for field in form.cssselect("input[name], textarea[name], select[name]"):
+        if field.tag == "select":
+            value = "".join(words_of(each) for each in field.cssselect("option[selected]"))
+        elif field.tag == "textarea":
+            value = (field.text or "").removeprefix("\n")
+        elif field.get("type") == "checkbox":
+            if field.get("checked") is None:
+                continue
+            value = "yes"
+        else:
+            value = field.get("value", "")
+        found[field.get("name")] = value
+    return found
+
+
+def html(response: Response, status: int = 200) -> Page:
+    """Returns the page that an answer holds."""
+    assert response.status_code == status, response.text[-2000:]
+    assert response.headers["content-type"] == "text/html; charset=utf-8"
+    return Page(response.text)
+
+
+def after(page: Any, response: Response) -> Page:
+    """Returns the page that a form leads to."""
+    assert response.status_code == 303, response.text[-2000:]
+    return html(page.get(response.headers["location"]))
