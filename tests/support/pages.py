@@ -79,20 +79,8 @@ def words_of(element: Any) -> str:
 
 
 def _fields(form: Any) -> dict[str, str]:
-    found = {}
-    for field in form.cssselect("input[name], textarea[name], select[name]"):
-        if field.tag == "select":
-            value = "".join(words_of(each) for each in field.cssselect("option[selected]"))
-        elif field.tag == "textarea":
-            value = (field.text or "").removeprefix("\n")
-        elif field.get("type") == "checkbox":
-            if field.get("checked") is None:
-                continue
-            value = "yes"
-        else:
-            value = field.get("value", "")
-        found[field.get("name")] = value
-    return found
+    # The line break after a <textarea> is none of its text.
+    return {name: value.removeprefix("\n") for name, value in form.form_values()}
 
 
 def html(response: Response, status: int = 200) -> Page:

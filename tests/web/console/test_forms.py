@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.command_line import Sql
-from tests.support.pages import EVIL, after, html
+from tests.support.pages import EVIL, Page, after, html
 from tests.support.web import Web, done
 
 NEW = "/console/new/schedule"
@@ -109,7 +109,7 @@ def test_a_schedule_that_is_wrong_is_not_made(page: Any, sql: Sql) -> None:
                 "overlap": "allow", "catch_up": "latest", field: value}  # fmt: skip
         answer = page.post(NEW, data=form)
         assert 400 <= answer.status_code < 500, answer.text
-        text = answer.text
+        text = Page(answer.text)
         assert "Nothing was made" in text or 'role="alert"' in text
         if said:
             wrong = text.wrong

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 
 from tests.support.command_line import Sql
-from tests.support.pages import EVIL, after, html, words_of
+from tests.support.pages import EVIL, Page, after, html, words_of
 from tests.support.web import Web, done, opened
 from tests.support.webhook_receiver import Receiver
 from tests.web.console.test_forms import noted
@@ -184,7 +184,7 @@ def test_a_template_that_is_wrong_is_not_made(web: Web, page: Any, sql: Sql) -> 
         form = {"name": "t", "task": "tests.add", field: value}
         answer = page.post("/console/new/template", data=form)
         assert answer.status_code == (409 if value == "taken" else 422)
-        assert said in answer.text.wrong[field.replace(".", "-")]
+        assert said in Page(answer.text).wrong[field.replace(".", "-")]
         if field != "name":
             edit = html(page.get("/console/templates/taken")).edit | {field: value}
             text = html(page.post("/console/templates/taken", data=edit), 422)
@@ -266,13 +266,13 @@ def test_a_webhook_that_is_wrong_is_not_made(page: Any, sql: Sql) -> None:
     for given, field, said in WRONG_WEBHOOKS:
         answer = page.post("/console/new/webhook", data=HOOK | given)
         assert answer.status_code in (409, 422)
-        assert said in answer.text.wrong[field]
+        assert said in Page(answer.text).wrong[field]
         if field != "name":
             path = "/console/webhooks/taken"
             edit = html(page.get(path)).edit | given
             answer = page.post(path, data=edit)
             assert answer.status_code == 422
-            assert answer.text.wrong[field]
+            assert Page(answer.text).wrong[field]
         assert (sql("SELECT * FROM pgbeat.webhooks"), noted(sql)) == before
 
 

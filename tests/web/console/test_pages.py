@@ -385,7 +385,7 @@ def test_a_job_shows_executions_chain_and_checkpoint(page: Any, job: Any, sql: S
     assert '<progress max="50.0" value="17.0"' in text
     said = text.words
     assert "17 of 50, rows" in said
-    assert "&#34;row&#34;: 17" in said
+    assert '"row": 17' in said
     assert f"before: {first[:8]} failed" in said
     said = html(page.get(f"/console/jobs/{first}")).words
     assert "Traceback (most recent call last)" in said
