@@ -123,26 +123,6 @@ def test_a_publisher_to_many_queues_takes_few_locks(
     publisher.execute(text("ROLLBACK"))
 
 
-def test_one_that_began_to_wait_before_the_locks_were_shared(
-    opened: Sessions, connection: Connection
-) -> None:
-    """A worker of the version before holds its queue's own lock."""
-    names = declare(connection, 70)
-    worker = opened.consumer()
-    worker.listen(names[-1])
-    worker.connection.execute(
-        text(
-            "SELECT pg_advisory_lock_shared(1885823593, id::integer) FROM kombu_queue "
-            "WHERE name = :name"
-        ),
-        {"name": names[-1]},
-    )
-    put(connection, names[0], "m")
-    assert worker.heard() == []
-    put(connection, names[-1], "m")
-    assert until(worker.heard) == [""]
-
-
 def test_queues_that_share_a_lock_are_left_one_by_one(
     opened: Sessions, connection: Connection
 ) -> None:

@@ -2,7 +2,7 @@
 -- type of a column breaks statements that other sessions have prepared: those of kombu's stock
 -- transport poll every second, so they are caught waiting for the lock, and ended. They connect
 -- again, as after any lost connection.
-CREATE FUNCTION pgbeat.adopt_broker_tables(
+CREATE FUNCTION pgbeat.adopt_broker(
     queue_table text DEFAULT 'kombu_queue', message_table text DEFAULT 'kombu_message'
 ) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -93,7 +93,8 @@ BEGIN
         ADD enqueued_at  timestamptz DEFAULT now(),
         ADD claimed_by   integer,
         ADD deliveries   smallint NOT NULL DEFAULT 0,
-        ADD redelivered  boolean NOT NULL DEFAULT false', m);
+        ADD redelivered  boolean NOT NULL DEFAULT false,
+        ADD job_id       uuid', m);
 
     -- Every index of a queue's table is written at every message. The stock transport's consumers
     -- read visible rows by time; with NULL times in the order of their ids. In the index of the
@@ -113,6 +114,14 @@ BEGIN
         message_table || '_claimed', m);
     EXECUTE format('CREATE INDEX %I ON %s (expires_at) WHERE expires_at IS NOT NULL',
         message_table || '_expiring', m);
+    -- A job's message is found by the job, to be withdrawn. Most messages have none, and cost
+    -- nothing.
+    EXECUTE format('CREATE INDEX %I ON %s (job_id) WHERE job_id IS NOT NULL',
+        message_table || '_job', m);
+    -- What the stock transport has delivered and never deletes: no other row is in this index.
+    EXECUTE format('CREATE INDEX %I ON %s (id)
+        WHERE NOT visible AND claimed_by IS NULL AND available_at IS NULL',
+        message_table || '_useless', m);
     -- Rows live for seconds: vacuum by their number, not by the table's size, and without naps.
     EXECUTE format('ALTER TABLE %s SET (fillfactor = 70,
         autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000,
@@ -137,9 +146,11 @@ BEGIN
         id bigint PRIMARY KEY, queue text NOT NULL, payload text NOT NULL,
         priority smallint NOT NULL, deliveries smallint NOT NULL, reason text NOT NULL,
         enqueued_at timestamptz,
-        died_at timestamptz NOT NULL DEFAULT now())', message_table || '_dead');
+        died_at timestamptz NOT NULL DEFAULT now(), job_id uuid)', message_table || '_dead');
     EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON %I (died_at)',
         message_table || '_dead_time', message_table || '_dead');
+    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON %I (job_id) WHERE job_id IS NOT NULL',
+        message_table || '_dead_job', message_table || '_dead');
 
     EXECUTE format('CREATE TRIGGER pgbeat_announce AFTER INSERT ON %s
         REFERENCING NEW TABLE AS fresh FOR EACH STATEMENT
@@ -150,41 +161,5 @@ BEGIN
     EXECUTE format('CREATE OR REPLACE TRIGGER pgbeat_unbound AFTER DELETE ON %I
         REFERENCING OLD TABLE AS changed FOR EACH STATEMENT
         EXECUTE FUNCTION pgbeat.announce_bindings()', queue_table || '_binding');
-END
-$$;
-
--- A job's message is found by the job, to be withdrawn. Most messages have none, and cost nothing.
-CREATE FUNCTION pgbeat.add_job_ids(message_table regclass, dead_table regclass) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    EXECUTE format('ALTER TABLE %s ADD COLUMN IF NOT EXISTS job_id uuid', message_table);
-    EXECUTE format('ALTER TABLE %s ADD COLUMN IF NOT EXISTS job_id uuid', dead_table);
-    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON %s (job_id) WHERE job_id IS NOT NULL',
-        (SELECT relname FROM pg_class WHERE oid = message_table) || '_job', message_table);
-    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON %s (job_id) WHERE job_id IS NOT NULL',
-        (SELECT relname FROM pg_class WHERE oid = dead_table) || '_job', dead_table);
-END
-$$;
-
--- What the stock transport has delivered and never deletes: no other row is in this index, which
--- therefore costs nothing.
-CREATE FUNCTION pgbeat.index_useless(message_table regclass) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    EXECUTE format('CREATE INDEX IF NOT EXISTS %I ON %s (id)
-        WHERE NOT visible AND claimed_by IS NULL AND available_at IS NULL',
-        (SELECT relname FROM pg_class WHERE oid = message_table) || '_useless', message_table);
-END
-$$;
-
-CREATE FUNCTION pgbeat.adopt_broker(
-    queue_table text DEFAULT 'kombu_queue', message_table text DEFAULT 'kombu_message'
-) RETURNS void
-LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM pgbeat.adopt_broker_tables(queue_table, message_table);
-    PERFORM pgbeat.add_job_ids(quote_ident(message_table)::regclass,
-        quote_ident(message_table || '_dead')::regclass);
-    PERFORM pgbeat.index_useless(quote_ident(message_table)::regclass);
 END
 $$;

@@ -36,17 +36,13 @@ RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
     slot CONSTANT integer := (queue % 64)::integer;
-    own  CONSTANT integer := (queue % 2147483647)::integer;
 BEGIN
     PERFORM pg_advisory_xact_lock_shared(1885823601, slot);
     IF pg_try_advisory_lock(1885823594, slot) THEN
         PERFORM pg_advisory_unlock(1885823594, slot);
-        IF pg_try_advisory_lock(1885823593, own) THEN
-            PERFORM pg_advisory_unlock(1885823593, own);
-            RETURN;
-        END IF;
+    ELSE
+        PERFORM pg_notify('pgbeat_queue_' || queue, payload);
     END IF;
-    PERFORM pg_notify('pgbeat_queue_' || queue, payload);
 END
 $$;
 

@@ -20,7 +20,6 @@ DECLARE
         CASE WHEN NEW.rrule IS NOT NULL THEN 'rrule' END,
         CASE WHEN NEW.after IS NOT NULL THEN 'after' END], NULL);
     zones   text;
-    way     text;
 BEGIN
     IF NEW.name IS NULL OR btrim(NEW.name) = '' THEN
         problem := 'a schedule needs a name';
@@ -103,9 +102,6 @@ BEGIN
         problem := format('catch_up_limit is %s; it must be 1 to 10000', NEW.catch_up_limit);
     ELSIF NOT (NEW.grace BETWEEN interval '0' AND longest) THEN
         problem := format('grace is %s; it must be 0 to 36500 days', NEW.grace);
-    ELSIF false THEN
-        problem := format('overlap is %L; it must be allow, skip, queue_one or cancel_previous',
-            NEW.overlap);
     ELSIF NOT (NEW.min_interval BETWEEN interval '0' AND longest) THEN
         problem := format('min_interval is %s; it must be 0 to 36500 days', NEW.min_interval);
     ELSIF NEW.after_outcome NOT IN ('completed', 'failed', 'finished') THEN
