@@ -225,8 +225,9 @@ def prepare(contender: Pgbeat) -> tuple[str, list[str]]:
     """Jobs that run, and a token of an administrator."""
     from datetime import timedelta
 
-    from pgbeat import db, tokens
+    from pgbeat.access import tokens
     from pgbeat.config import postgres_url
+    from pgbeat.database import connections
 
     jobs = [str(uuid4()) for _ in range(JOBS)]
     with contender.connect() as connection:
@@ -248,7 +249,7 @@ def prepare(contender: Pgbeat) -> tuple[str, list[str]]:
                 """,
                 (job,),
             )
-    with db.engine(postgres_url(contender.url), "bench").begin() as sessions:
+    with connections.engine(postgres_url(contender.url), "bench").begin() as sessions:
         _, token = tokens.create(
             sessions, namespace="default", actor="bench", scope="admin",
             lifetime=timedelta(days=1), created_by="user:bench",

@@ -6,14 +6,15 @@ A beat that froze or lost the database has no session any more.
 import socket
 import sys
 
-from pgbeat import beats, db
 from pgbeat.config import Settings
+from pgbeat.database import connections
+from pgbeat.monitoring import beats
 
 
 def main() -> int:
     """The exit status."""
     settings = Settings.load()
-    with db.engine(settings.url, "pgbeat health").connect() as connection:
+    with connections.engine(settings.url, "pgbeat health").connect() as connection:
         status = beats.status(connection, settings)
     alive = [beat for beat in (status.leader, *status.standbys) if beat is not None]
     return 0 if any(beat.host == socket.gethostname() for beat in alive) else 1

@@ -11,58 +11,58 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from pgbeat.concurrency import ConcurrencyPolicy as ConcurrencyPolicy
-    from pgbeat.concurrency import concurrency_policy as concurrency_policy
-    from pgbeat.direct import run_direct as run_direct
+    from pgbeat.beat.scheduler import Scheduler as Scheduler
+    from pgbeat.beat.signals import condition_finished as condition_finished
+    from pgbeat.beat.signals import condition_started as condition_started
+    from pgbeat.broker.publishing.transaction import in_transaction as in_transaction
     from pgbeat.errors import PgbeatError as PgbeatError
-    from pgbeat.grouping import submit_group as submit_group
-    from pgbeat.launchers import Context as Context
-    from pgbeat.launchers import GenericLauncher as GenericLauncher
-    from pgbeat.launchers import JobRequest as JobRequest
-    from pgbeat.launchers import Launcher as Launcher
-    from pgbeat.launchers import launcher as launcher
-    from pgbeat.on_demand import submit as submit
-    from pgbeat.reporting import Current as Current
-    from pgbeat.reporting import artifacts as artifacts
-    from pgbeat.reporting import checkpoint as checkpoint
-    from pgbeat.reporting import current as current
-    from pgbeat.reporting import is_cancelled as is_cancelled
-    from pgbeat.reporting import progress as progress
-    from pgbeat.reporting import report as report
-    from pgbeat.scheduler import Scheduler as Scheduler
-    from pgbeat.signals import condition_finished as condition_finished
-    from pgbeat.signals import condition_started as condition_started
-    from pgbeat.task_exceptions import Cancelled as Cancelled
-    from pgbeat.task_exceptions import Skip as Skip
-    from pgbeat.transaction import in_transaction as in_transaction
+    from pgbeat.jobs.direct import run_direct as run_direct
+    from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy as ConcurrencyPolicy
+    from pgbeat.jobs.lanes.concurrency import concurrency_policy as concurrency_policy
+    from pgbeat.jobs.submit import submit as submit
+    from pgbeat.jobs.submit_group import submit_group as submit_group
+    from pgbeat.jobs.task_exceptions import Cancelled as Cancelled
+    from pgbeat.jobs.task_exceptions import Skip as Skip
+    from pgbeat.schedules.launchers import Context as Context
+    from pgbeat.schedules.launchers import GenericLauncher as GenericLauncher
+    from pgbeat.schedules.launchers import JobRequest as JobRequest
+    from pgbeat.schedules.launchers import Launcher as Launcher
+    from pgbeat.schedules.launchers import launcher as launcher
+    from pgbeat.worker.reporting import Current as Current
+    from pgbeat.worker.reporting import artifacts as artifacts
+    from pgbeat.worker.reporting import checkpoint as checkpoint
+    from pgbeat.worker.reporting import current as current
+    from pgbeat.worker.reporting import is_cancelled as is_cancelled
+    from pgbeat.worker.reporting import progress as progress
+    from pgbeat.worker.reporting import report as report
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "Cancelled": "pgbeat.task_exceptions",
-    "ConcurrencyPolicy": "pgbeat.concurrency",
-    "Context": "pgbeat.launchers",
-    "Current": "pgbeat.reporting",
-    "GenericLauncher": "pgbeat.launchers",
-    "JobRequest": "pgbeat.launchers",
-    "Launcher": "pgbeat.launchers",
+    "Cancelled": "pgbeat.jobs.task_exceptions",
+    "ConcurrencyPolicy": "pgbeat.jobs.lanes.concurrency",
+    "Context": "pgbeat.schedules.launchers",
+    "Current": "pgbeat.worker.reporting",
+    "GenericLauncher": "pgbeat.schedules.launchers",
+    "JobRequest": "pgbeat.schedules.launchers",
+    "Launcher": "pgbeat.schedules.launchers",
     "PgbeatError": "pgbeat.errors",
-    "Scheduler": "pgbeat.scheduler",
-    "Skip": "pgbeat.task_exceptions",
-    "artifacts": "pgbeat.reporting",
-    "checkpoint": "pgbeat.reporting",
-    "concurrency_policy": "pgbeat.concurrency",
-    "condition_finished": "pgbeat.signals",
-    "condition_started": "pgbeat.signals",
-    "current": "pgbeat.reporting",
-    "in_transaction": "pgbeat.transaction",
-    "is_cancelled": "pgbeat.reporting",
-    "launcher": "pgbeat.launchers",
-    "progress": "pgbeat.reporting",
-    "report": "pgbeat.reporting",
-    "run_direct": "pgbeat.direct",
-    "submit": "pgbeat.on_demand",
-    "submit_group": "pgbeat.grouping",
+    "Scheduler": "pgbeat.beat.scheduler",
+    "Skip": "pgbeat.jobs.task_exceptions",
+    "artifacts": "pgbeat.worker.reporting",
+    "checkpoint": "pgbeat.worker.reporting",
+    "concurrency_policy": "pgbeat.jobs.lanes.concurrency",
+    "condition_finished": "pgbeat.beat.signals",
+    "condition_started": "pgbeat.beat.signals",
+    "current": "pgbeat.worker.reporting",
+    "in_transaction": "pgbeat.broker.publishing.transaction",
+    "is_cancelled": "pgbeat.worker.reporting",
+    "launcher": "pgbeat.schedules.launchers",
+    "progress": "pgbeat.worker.reporting",
+    "report": "pgbeat.worker.reporting",
+    "run_direct": "pgbeat.jobs.direct",
+    "submit": "pgbeat.jobs.submit",
+    "submit_group": "pgbeat.jobs.submit_group",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]
@@ -84,7 +84,7 @@ def _register_transport() -> None:
 
     # kombu takes the part before the plus, but after a failover the whole scheme.
     for scheme in ("", "+postgresql", "+postgres", "+postgresql+psycopg"):
-        TRANSPORT_ALIASES[f"pgbeat{scheme}"] = "pgbeat.transport:Transport"
+        TRANSPORT_ALIASES[f"pgbeat{scheme}"] = "pgbeat.broker.transport:Transport"
 
 
 def follow_workers() -> None:
@@ -116,16 +116,16 @@ def settle_discarded(connection: "Connection") -> None:
 
     It is here for the broker, which knows nothing of jobs.
     """
-    import_module("pgbeat.discarded").settle_own(connection)
+    import_module("pgbeat.jobs.discarded").settle_own(connection)
 
 
 def _on_celeryd_init(instance: Any, **kwargs: Any) -> None:
-    import_module("pgbeat.worker").require_broker(instance.app)
+    import_module("pgbeat.worker.signals").require_broker(instance.app)
 
 
 def _on_worker_init(sender: Any, **kwargs: Any) -> None:
     try:
-        import_module("pgbeat.worker").set_up(sender)
+        import_module("pgbeat.worker.signals").set_up(sender)
     except Exception:  # Celery would drop it without a word
         import logging
 

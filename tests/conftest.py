@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from celery import Celery
 
-from pgbeat.scheduler import Scheduler
+from pgbeat.beat.scheduler import Scheduler
 from pgbeat.testing.databases import Server, in_database
 from tests.support.broker_sessions import Sessions, sessions
 from tests.support.child_process import Child

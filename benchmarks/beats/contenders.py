@@ -78,7 +78,7 @@ class Pgbeat(Contender):
     """pgbeat, with the stock SQLAlchemy broker in the same database."""
 
     name = "pgbeat"
-    module = "pgbeat.scheduler"
+    module = "pgbeat.beat.scheduler"
     package = "pgbeat"
     scheduler = "pgbeat.Scheduler"
     uses_redis = False
@@ -91,7 +91,7 @@ class Pgbeat(Contender):
 
     def migrate(self) -> None:
         from pgbeat.config import postgres_url
-        from pgbeat.migrate import upgrade
+        from pgbeat.database.migrate import upgrade
 
         upgrade(postgres_url(self.spec.database))
 

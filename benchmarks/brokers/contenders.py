@@ -160,8 +160,8 @@ class Pgbeat(PostgresBroker):
     """pgbeat's transport."""
 
     name = "pgbeat"
-    modules = ("pgbeat.transport",)
-    transport = "pgbeat.transport"
+    modules = ("pgbeat.broker.transport",)
+    transport = "pgbeat.broker.transport"
     scheme = "pgbeat"
     stored: ClassVar[Options | None] = {}
     unforced: ClassVar[Options | None] = {"synchronous_commit": "off"}
@@ -170,7 +170,7 @@ class Pgbeat(PostgresBroker):
     def reset(self) -> None:
         super().reset()
         from pgbeat.config import postgres_url
-        from pgbeat.migrate import upgrade
+        from pgbeat.database.migrate import upgrade
 
         upgrade(postgres_url(self.url))
 

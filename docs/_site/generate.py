@@ -13,7 +13,7 @@ from celery import Celery
 from sqlalchemy import CheckConstraint, Column, Table
 from sqlalchemy.dialects import postgresql
 
-from pgbeat import tables
+from pgbeat.database import tables
 from pgbeat.web import create_app
 from pgbeat.web.reference import Answer, Field, Model, Operation, Reference, Words
 

@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 import click
 from sqlalchemy import Connection
 
-from pgbeat import permissions
 from pgbeat.cli.target import Target
-from pgbeat.jobs import Job
-from pgbeat.permissions import Actor, Verb
+from pgbeat.jobs import permissions
+from pgbeat.jobs.model import Job
+from pgbeat.jobs.permissions import Actor, Verb
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from pgbeat import audit
+from pgbeat.access import audit
 from pgbeat.cli import printing
 from pgbeat.cli.printing import line, utc
 from pgbeat.cli.target import Target, pass_target

@@ -13,8 +13,8 @@ from typing import Any
 
 import click
 
-from pgbeat import calendars, db, schedules
-from pgbeat.backfill import Gaps, backfill, due_times, gaps
+from pgbeat.beat.backfill import Gaps, backfill, due_times, gaps
+from pgbeat.beat.manual import recorded
 from pgbeat.cli import printing
 from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.failures import FAILED, SKIPPED, BadInput
@@ -22,9 +22,11 @@ from pgbeat.cli.options import in_zone, read_moment
 from pgbeat.cli.printing import counted, line, styled, utc
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
-from pgbeat.manual import recorded
-from pgbeat.schedules import Schedule
-from pgbeat.ticks import Tick
+from pgbeat.database import connections
+from pgbeat.schedules import calendars
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules.model import Schedule
+from pgbeat.schedules.ticks import Tick
 from pgbeat.timetables import zone
 
 #: Exit status of what was interrupted.
@@ -85,7 +87,7 @@ def backfill_command(
     it is called again. Needs the app.
     """
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         row = schedules.get(connection, name, namespace=target.settings.namespace)
         local = zone(row.timezone or target.timezone)
         first = in_zone(start, local, "--from")

@@ -8,8 +8,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from pgbeat import audit, calendars, db
-from pgbeat.calendars import Calendar
+from pgbeat.access import audit
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import asking, dry_run_option, sure
 from pgbeat.cli.calendar_options import clearing, given_definition, rules
@@ -17,7 +16,10 @@ from pgbeat.cli.failures import SKIPPED
 from pgbeat.cli.printing import line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
+from pgbeat.database import connections
 from pgbeat.errors import AlreadyExists, InvalidCalendar
+from pgbeat.schedules import calendars
+from pgbeat.schedules.calendars import Calendar
 from pgbeat.timetables import zone
 
 
@@ -66,7 +68,7 @@ def show_command(target: Target, name: str, as_json: bool) -> None:
     """Show all about a calendar."""
     namespace = target.settings.namespace
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         row = calendars.get(connection, name, namespace=namespace)
         users = calendars.users(connection, namespace=namespace)
     if as_json:
@@ -122,7 +124,7 @@ def check_command(
 ) -> None:
     """Ask whether a calendar excludes a time, and why. If it does, the exit status is 3."""
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         row = calendars.get(connection, name, namespace=target.settings.namespace)
     local = row.rules.zone or zone(timezone or target.timezone)
     moment = now.astimezone(local) if at is None else _moment(at, local)

@@ -6,17 +6,17 @@ from typing import Any
 import click
 from rich.text import Text
 
-from pgbeat import schedules
+from pgbeat.beat.evaluation import Verdict
+from pgbeat.beat.rehearsal import Rehearsal, rehearse
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED, SKIPPED
 from pgbeat.cli.printing import line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
-from pgbeat.drafts import Draft
-from pgbeat.judge import Verdict
-from pgbeat.launchers import JobRequest
-from pgbeat.rehearsal import Rehearsal, rehearse
-from pgbeat.schedules import Schedule
+from pgbeat.jobs.drafts import Draft
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules.launchers import JobRequest
+from pgbeat.schedules.model import Schedule
 
 _VERBS = {
     "launched": "would be launched",

@@ -5,10 +5,12 @@ from typing import Any
 
 import click
 
-from pgbeat import audit, schedule_controls, schedules
+from pgbeat.access import audit
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import dry_run_option, json_option
 from pgbeat.cli.target import Target, pass_target
+from pgbeat.schedules import controls as schedule_controls
+from pgbeat.schedules import model as schedules
 
 
 @click.group("cursor", cls=Noun)

@@ -8,16 +8,18 @@ from typing import Any, TypeVar
 import click
 from sqlalchemy import Connection
 
-from pgbeat import audit, db, dead_letters, queues
+from pgbeat.access import audit
+from pgbeat.broker import dead_letters, queues
+from pgbeat.broker.dead_letters import DeadLetter
+from pgbeat.broker.messages import BrokerTables
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import asking, dry_run_option, sure
 from pgbeat.cli.options import duration, newest_option
 from pgbeat.cli.printing import counted, line, span
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
-from pgbeat.dead_letters import DeadLetter
+from pgbeat.database import connections
 from pgbeat.errors import NotFound
-from pgbeat.messages import BrokerTables
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,7 +43,7 @@ _queue = click.option("--queue", metavar="QUEUE", help="Only those of this queue
 def list_command(target: Target, queue: str | None, limit: int, as_json: bool) -> None:
     """List dead letters, the newest first."""
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         tables = target.broker(connection)
         found = dead_letters.find(connection, tables, queue=queue, limit=limit + 1)
         if not found:

@@ -9,7 +9,7 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection
 
-from pgbeat import audit, job_policies, lanes, schedules, templates
+from pgbeat.access import audit
 from pgbeat.cli import printing
 from pgbeat.cli.asking import dry_run_option, json_option
 from pgbeat.cli.job_options import cleared_keys, given_policy, policy_clearing, policy_options
@@ -25,7 +25,11 @@ from pgbeat.cli.options import (
 from pgbeat.cli.switches import next_line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.errors import AlreadyExists, ConditionError, NotFound
-from pgbeat.schedules import TIMETABLES, Schedule
+from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs import templates
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules.model import TIMETABLES, Schedule
 from pgbeat.timetables import zone
 
 #: What can only be checked with the app.
@@ -197,7 +201,7 @@ def _missing_for_jobs(connection: Connection, row: Schedule) -> Iterator[str]:
 
 def _whole(connection: Connection, row: Schedule) -> Schedule:
     """The row with what its template adds; as it is where there is none."""
-    from pgbeat.registry import completed
+    from pgbeat.schedules.registry import completed
 
     named = row.job.get("template")
     found = templates.load(connection, [named] if named else [], namespace=row.namespace)
@@ -232,8 +236,8 @@ def _value(value: Any) -> str:
 
 def _checker(target: Target, asked: set[str]) -> Callable[[Schedule], None]:
     """Refuses a row that the app can't launch. The app is loaded here, before any row is locked."""
-    from pgbeat.publisher import check_options
-    from pgbeat.registry import check
+    from pgbeat.broker.publishing.publisher import check_options
+    from pgbeat.schedules.registry import check
 
     app = target.registry if asked else None
     return lambda row: check_options(row.options) if app is None else check(app, row)
@@ -241,7 +245,7 @@ def _checker(target: Target, asked: set[str]) -> Callable[[Schedule], None]:
 
 def _try_condition(target: Target, values: dict[str, Any]) -> str:
     """How the condition, if there is a new one, stands. Refuses one that can never hold."""
-    from pgbeat.registry import check_condition
+    from pgbeat.schedules.registry import check_condition
 
     condition = values.get("condition_sql")
     if condition is None or not condition.strip():

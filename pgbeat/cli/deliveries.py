@@ -6,14 +6,17 @@ from uuid import UUID
 
 import click
 
-from pgbeat import audit, db, deliveries, webhooks
+from pgbeat.access import audit
 from pgbeat.cli import printing
 from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.options import newest_option
 from pgbeat.cli.printing import line, styled
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
-from pgbeat.deliveries import Delivery
+from pgbeat.database import connections
+from pgbeat.webhooks import deliveries
+from pgbeat.webhooks import model as webhooks
+from pgbeat.webhooks.deliveries import Delivery
 
 _STATES = ("pending", "delivered", "failed")
 
@@ -29,7 +32,7 @@ def deliveries_command(
 ) -> None:
     """Show a webhook's deliveries, newest first: each with its attempts."""
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         webhook = webhooks.get(connection, name, namespace=target.settings.namespace)
         found = deliveries.listing(connection, webhook.id, state=state, limit=limit + 1)
     rows = found[:limit]

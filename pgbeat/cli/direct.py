@@ -5,14 +5,16 @@ from typing import Any
 import click
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import audit, db, lanes
+from pgbeat.access import audit
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED
 from pgbeat.cli.job_options import amount
 from pgbeat.cli.options import duration, json_array, json_object
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
+from pgbeat.database import connections
 from pgbeat.errors import PgbeatError
+from pgbeat.jobs.lanes import model as lanes
 
 
 @click.command("direct")
@@ -40,8 +42,8 @@ def direct_command(
     was no slot in time, or the task failed. Needs the app.
     """
     app = target.require_app("the task is the app's")
-    from pgbeat.direct import run_direct
-    from pgbeat.task_checks import check_task
+    from pgbeat.jobs.direct import run_direct
+    from pgbeat.jobs.task_checks import check_task
 
     check_task(app, task)
     with target.transaction() as connection:
@@ -59,7 +61,7 @@ def direct_command(
     except (PgbeatError, click.ClickException):
         raise
     except Exception as error:
-        if isinstance(error, DBAPIError) and db.is_lost(error):
+        if isinstance(error, DBAPIError) and connections.is_lost(error):
             raise
         click.echo(f"Error: {task} raised {type(error).__name__}: {error}", err=True)
         ctx.exit(FAILED)

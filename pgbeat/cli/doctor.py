@@ -4,12 +4,12 @@ import click
 from rich.text import Text
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import db
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED, unreachable
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
-from pgbeat.health import Check, checks
+from pgbeat.database import connections
+from pgbeat.monitoring.doctor import Check, checks
 
 
 @click.command("doctor")
@@ -25,7 +25,7 @@ def doctor_command(target: Target, ctx: click.Context, as_json: bool) -> None:
     try:
         found.extend(checks(target.settings, target.app))
     except DBAPIError as error:
-        if not db.is_lost(error):
+        if not connections.is_lost(error):
             raise
         found.append(
             Check(

@@ -8,19 +8,22 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection
 
-from pgbeat import beats, db, leases, schedules, ticks, whereabouts
 from pgbeat.cli import printing
 from pgbeat.cli.printing import line, relative, span, when
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option, window
+from pgbeat.database import connections, leases
+from pgbeat.database.leases import Holder
 from pgbeat.errors import NotFound
-from pgbeat.jobs import Job
-from pgbeat.leases import Holder
-from pgbeat.monitoring import schedule_health
+from pgbeat.jobs import explain as whereabouts
+from pgbeat.jobs.explain import Whereabouts
+from pgbeat.jobs.model import Job
+from pgbeat.monitoring import beats, schedule_health
 from pgbeat.monitoring.schedule_health import Health
-from pgbeat.schedules import Schedule
-from pgbeat.ticks import Entry, LaunchedJob
-from pgbeat.whereabouts import Whereabouts
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules import ticks
+from pgbeat.schedules.model import Schedule
+from pgbeat.schedules.ticks import Entry, LaunchedJob
 
 #: A beat that is alive decides sooner than this, conditions aside.
 _PROMPT = timedelta(seconds=2)
@@ -98,7 +101,7 @@ def explain_command(target: Target, name: str, as_json: bool) -> None:
     """Say why a schedule did or didn't run, and what to do about it."""
     settings = target.settings
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         row = schedules.get(connection, name, namespace=settings.namespace)
         history = ticks.history(connection, row.id, limit=1)
         holders = leases.holders(connection, settings.leader_key)

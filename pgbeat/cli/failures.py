@@ -6,8 +6,8 @@ import click
 import psycopg
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import db
 from pgbeat.config import place
+from pgbeat.database import connections
 from pgbeat.errors import ConfigError, InvalidJob, InvalidSchedule, PgbeatError
 
 #: Exit statuses: it failed, or there is no such thing; it was not understood; conditions say no.
@@ -30,20 +30,22 @@ def refusal(error: Exception, target: Any) -> click.ClickException | None:
     if isinstance(error, ConfigError | InvalidSchedule | InvalidJob):
         return BadInput(str(error))
     if isinstance(error, OperationalError):
-        return click.ClickException(f"the broker can't be had, or refused: {db.first_line(error)}")
+        return click.ClickException(
+            f"the broker can't be had, or refused: {connections.first_line(error)}"
+        )
     if isinstance(error, UnicodeEncodeError):
         return BadInput("an argument is not valid UTF-8")
     if isinstance(error, PgbeatError | OSError):
         return click.ClickException(str(error))
     if isinstance(getattr(error, "orig", None), psycopg.ProgrammingError) and _state(error) is None:
-        return BadInput(f"the database URL is not right: {db.first_line(error)}")
+        return BadInput(f"the database URL is not right: {connections.first_line(error)}")
     if isinstance(error, DBAPIError | psycopg.Error):
         return click.ClickException(_of_database(error, target))
     return None
 
 
 def _of_database(error: DBAPIError | psycopg.Error, target: Any) -> str:
-    if db.is_lost(error):
+    if connections.is_lost(error):
         return unreachable(error, target)
     state = _state(error)
     if state in _OTHER_SCHEMA:
@@ -53,7 +55,7 @@ def _of_database(error: DBAPIError | psycopg.Error, target: Any) -> str:
     if state == "55P03":
         what = "that schedule" if '"schedules' in _context(error) else "that"
         return f"somebody else is changing {what} and isn't done yet; try again"
-    return f"the database refused: {db.first_line(error)}" + (
+    return f"the database refused: {connections.first_line(error)}" + (
         "; `pgbeat doctor` lists the missing permissions" if state == "42501" else ""
     )
 
@@ -70,7 +72,7 @@ def _context(error: Exception) -> str:
 
 def unreachable(error: BaseException, target: Any) -> str:
     """Which database can't be reached, and why."""
-    line = db.first_line(error)
+    line = connections.first_line(error)
     for noise in ("connection failed: ", "connection to server "):
         line = line.removeprefix(noise)
     reason = line.rpartition(" failed: ")[2].removeprefix("FATAL:").strip()
@@ -78,8 +80,8 @@ def unreachable(error: BaseException, target: Any) -> str:
 
 
 def _schema_problem(target: Any) -> str | None:
-    """Whether the schema is missing or another one, in the words of `pgbeat.migrate`."""
-    from pgbeat import migrate
+    """Whether the schema is missing or another one, in the words of `pgbeat.database.migrate`."""
+    from pgbeat.database import migrate
 
     try:
         with target.engine.connect() as connection:

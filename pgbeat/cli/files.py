@@ -10,19 +10,21 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection, text
 
-from pgbeat import audit, calendars, schedules
-from pgbeat.calendars import Calendar
+from pgbeat.access import audit
 from pgbeat.cli import printing
 from pgbeat.cli.failures import SKIPPED
 from pgbeat.cli.printing import counted, line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.errors import Busy, ConfigError
-from pgbeat.files import File, InvalidFile, exports, read
-from pgbeat.files.definitions import timetables
-from pgbeat.files.plans import Change, Plan, make
-from pgbeat.files.rows import apply, lock
-from pgbeat.schedules import Schedule
+from pgbeat.schedules import calendars
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules.files import File, InvalidFile, exports, read
+from pgbeat.schedules.files.definitions import timetables
+from pgbeat.schedules.files.plans import Change, Plan, make
+from pgbeat.schedules.files.rows import apply, lock
+from pgbeat.schedules.model import Schedule
 
 #: Exit status of `sync --plan` where there is something to do.
 PENDING = SKIPPED
@@ -61,7 +63,7 @@ def sync_command(
     registered.
     """
     if schema:
-        from pgbeat.files.schema import schema as written
+        from pgbeat.schedules.files.schema import schema as written
 
         click.echo(written(), nl=False)
         return
@@ -91,7 +93,7 @@ def sync_command(
 
 
 def _file(target: Target, path: str) -> File:
-    from pgbeat.file_checks import launchable
+    from pgbeat.schedules.files.checks import launchable
 
     label = "<stdin>" if path == "-" else path
     written = sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
@@ -116,7 +118,7 @@ def _is_json(content: str) -> bool:
 
 def _check_conditions(target: Target, file: File, plan: Plan) -> None:
     """Refuses new conditions that could never run."""
-    from pgbeat.file_checks import conditions
+    from pgbeat.schedules.files.checks import conditions
 
     names = [name for name, definition in plan.added.items() if "condition_sql" in definition]
     names += [n for n, c in plan.changed.items() if any(i.field == "condition_sql" for i in c)]
@@ -311,7 +313,7 @@ def _written(document: dict[str, Any], form: str) -> str:
     if form == "json":
         return exports.as_json(document)
     try:
-        from pgbeat.files import yaml_documents
+        from pgbeat.schedules.files import yaml_documents
     except ImportError:
         raise ConfigError(
             "YAML needs PyYAML, which is not installed; `pip install 'pgbeat[yaml]'`, or use "

@@ -7,16 +7,18 @@ from typing import Any
 import click
 from rich.text import Text
 
-from pgbeat import calendars, db, entries, schedules
 from pgbeat.cli import printing
 from pgbeat.cli.failures import BadInput
 from pgbeat.cli.options import in_zone, read_moment
 from pgbeat.cli.printing import counted, line, span, utc
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
+from pgbeat.database import connections
 from pgbeat.errors import InvalidPlaceholder, InvalidSchedule
-from pgbeat.forecast import Call, Expected, Forecast, Load, call, forecast, is_certain
-from pgbeat.schedules import Schedule
+from pgbeat.schedules import calendars, entries
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules.forecast import Call, Expected, Forecast, Load, call, forecast, is_certain
+from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Timetable, zone
 
 
@@ -65,7 +67,7 @@ def forecast_command(
     """
     namespace = target.settings.namespace
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         if names:
             rows = [schedules.get(connection, n, namespace=namespace) for n in dict.fromkeys(names)]
         else:

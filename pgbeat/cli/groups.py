@@ -10,7 +10,7 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection
 
-from pgbeat import audit, db, groups, permissions
+from pgbeat.access import audit
 from pgbeat.cli import Noun, job_tail, job_views, printing
 from pgbeat.cli.actors import as_admin
 from pgbeat.cli.asking import dry_run_option
@@ -19,9 +19,12 @@ from pgbeat.cli.options import newest_option
 from pgbeat.cli.printing import counted, line, styled, when
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
-from pgbeat.groups import MODES, ON_FAILURE, Group, Progress
-from pgbeat.jobs import Job
-from pgbeat.permissions import Actor
+from pgbeat.database import connections
+from pgbeat.jobs import permissions
+from pgbeat.jobs.groups import model as groups
+from pgbeat.jobs.groups.model import MODES, ON_FAILURE, Group, Progress
+from pgbeat.jobs.model import Job
+from pgbeat.jobs.permissions import Actor
 
 #: Members that a table shows, at most.
 _SHOWN = 50
@@ -67,7 +70,7 @@ def list_command(
     """List groups, the newest first: your own, or with --admin all."""
     whose = permissions.whose_groups(actor, created_by)
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         rows = groups.listing(
             connection, target.settings.namespace, state=state, created_by=whose, limit=limit
         )
@@ -106,7 +109,7 @@ def list_command(
 def show_command(target: Target, group_id: str, actor: Actor, as_json: bool) -> None:
     """Show all about a group: how far it is, and its jobs in their order."""
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         group = _find(connection, target, actor, group_id)
         members = groups.members(connection, group.id)
         progress = groups.progress(connection, [group.id])[group.id]
@@ -201,7 +204,7 @@ def run_command(
     values = _read(file) | {key: value for key, value in given.items() if value is not None}
     members = values.pop("jobs")
     app = target.require_app("which tasks there are, and their queues, the app knows")
-    from pgbeat import grouping, submissions
+    from pgbeat.jobs import submissions, submit_group
 
     mode, on_failure = values.get("mode", "parallel"), values.get("on_failure", "stop")
     groups.check(mode, on_failure, values.get("name"))
@@ -209,12 +212,12 @@ def run_command(
     with target.session() as connection, submissions.publishing(app, target.settings) as publisher:
         if dry_run:
             makers = {key: values[key] for key in ("created_by", "job_source", "actor")}
-            drafts = grouping.draft_members(
+            drafts = submit_group.draft_members(
                 connection, app, target.settings, members, mode=mode, **makers
             )
             click.echo(f"Would make a {mode} group of {counted(len(drafts), 'job')}.")
             return
-        made = grouping.run(
+        made = submit_group.run(
             connection, app, target.settings, publisher, members, **values,
             note=lambda inside, made: audit.record(inside, target.author, "create", None, made),
         )  # fmt: skip
@@ -298,10 +301,10 @@ def cancel_command(
             printing.echo_json(_now(target, group.id))
         return
     app = target.require_app("the messages of jobs are the app's broker's")
-    from pgbeat import grouping, submissions
+    from pgbeat.jobs import submissions, submit_group
 
     with target.session() as connection, submissions.publishing(app, target.settings) as publisher:
-        done = grouping.cancel(
+        done = submit_group.cancel(
             connection, publisher, actor, group.id,
             note=lambda inside: audit.record(
                 inside, target.author, "cancel", group, group._replace(cancelled_by=actor.name)

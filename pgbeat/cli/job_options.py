@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 
 import click
 
-from pgbeat import job_policies
 from pgbeat.cli import printing
 from pgbeat.cli.options import CLEAR, Option, duration, json_array, json_object
-from pgbeat.job_policies import JobPolicy
+from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs.policies import JobPolicy
 
 F = TypeVar("F", bound=Callable[..., Any])
 

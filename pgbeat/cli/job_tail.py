@@ -10,10 +10,12 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection
 
-from pgbeat import db, executions, jobs
 from pgbeat.cli import job_views, printing
 from pgbeat.cli.printing import line, styled
-from pgbeat.jobs import Filter, Job
+from pgbeat.database import connections
+from pgbeat.jobs import executions
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.model import Filter, Job
 
 #: Seconds between two looks.
 INTERVAL = 0.5
@@ -60,7 +62,7 @@ def _changing(
     connection: Connection, which: Filter, limit: int, told: dict[UUID, _Seen]
 ) -> Iterator[Job]:
     """Jobs that may have changed: the new ones, those that run, those that had not ended."""
-    since = db.now(connection) - _LATE
+    since = connections.now(connection) - _LATE
     newest = jobs.listing(connection, which, limit=job_views.MANY)
     old = {job.id for job in newest if job.created_at > since}
     told.update(
@@ -69,7 +71,7 @@ def _changing(
     yield from reversed(newest[:limit])
     while True:
         time.sleep(INTERVAL)
-        now = db.now(connection)
+        now = connections.now(connection)
         fresh = [
             job for job in jobs.listing(connection, which, limit=job_views.MANY)
             if job.created_at > since and job.id not in old
@@ -95,7 +97,7 @@ def _tell(connection: Connection, job: Job, told: _Seen | None, *, as_json: bool
         return seen
     if as_json:
         change = {
-            "at": db.now(connection), "id": job.id, "task": job.task, "state": job.state,
+            "at": connections.now(connection), "id": job.id, "task": job.task, "state": job.state,
             "attempt": job.attempt, "execution": seen.number, "worker": job.worker,
             "progress": progress or None, "error": job.error, "retried_by": job.retried_by,
         }  # fmt: skip
@@ -105,9 +107,10 @@ def _tell(connection: Connection, job: Job, told: _Seen | None, *, as_json: bool
     if job.state == "running" and job.worker:
         parts.insert(0, f"on {job.worker}")
     if job.state == "scheduled" and job.run_at is not None:
-        parts.append(f"{printing.relative(job.run_at, db.now(connection))}")
+        parts.append(f"{printing.relative(job.run_at, connections.now(connection))}")
     said = "; ".join(line(part) for part in parts if part)
     attempt = f", attempt {job.attempt}" if job.attempt > 1 else ""
-    head = f"{printing.utc(db.now(connection))[11:]} {str(job.id)[:8]} {line(job.task)}{attempt}: "
+    at = printing.utc(connections.now(connection))[11:]
+    head = f"{at} {str(job.id)[:8]} {line(job.task)}{attempt}: "
     printing.show(Text.assemble(head, styled(seen.state), f": {said}" if said else ""))
     return seen

@@ -8,7 +8,7 @@ from uuid import UUID
 import click
 from sqlalchemy import Connection
 
-from pgbeat import audit, jobs
+from pgbeat.access import audit
 from pgbeat.cli import job_views, printing
 from pgbeat.cli.actors import as_admin, find
 from pgbeat.cli.asking import dry_run_option, json_option, sure, yes_option
@@ -16,12 +16,13 @@ from pgbeat.cli.failures import FAILED
 from pgbeat.cli.options import Command, duration, in_zone, read_moment
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.errors import PgbeatError
-from pgbeat.jobs import Job
-from pgbeat.permissions import Actor
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.model import Job
+from pgbeat.jobs.permissions import Actor
 from pgbeat.timetables import zone
 
 if TYPE_CHECKING:
-    from pgbeat.control import Change
+    from pgbeat.jobs.control import Change
 
 
 def _each(
@@ -38,7 +39,8 @@ def _each(
     is said at the end of its turn, and doesn't keep from the others. Prints a sentence each, or the
     jobs as one array of JSON."""
     app = target.require_app("the messages of jobs are the app's broker's")
-    from pgbeat import control, job_changes, submissions
+    from pgbeat.jobs import changes as job_changes
+    from pgbeat.jobs import control, submissions
 
     act = job_changes.update if verb == "update" else getattr(control, verb)
     failed, rows = False, []
@@ -223,7 +225,8 @@ def move_command(
         raise click.UsageError(f"{where} which job?" if beside else f"{where} takes no other job")
     if beside and priority is not None:
         raise click.UsageError("next to another job, it takes on that one's priority")
-    from pgbeat import control, lines
+    from pgbeat.jobs import control
+    from pgbeat.jobs.lanes import waiting
 
     with target.transaction() as connection:
         job = find(connection, target, actor, job_id, "move")
@@ -232,7 +235,7 @@ def move_command(
             # Whose the others in the line are is no secret to who stands in it.
             anchor = find(connection, target, Actor(actor.name, is_admin=True), other).id
         moved = control.move(connection, actor, job.id, where, anchor, priority=priority)
-        place = lines.place(connection, moved) + 1
+        place = waiting.place(connection, moved) + 1
         audit.record(connection, target.author, "move", job, moved, place=place)
     said = f"Moved job {moved.id}: place {place} in lane {moved.lane!r}."
     printing.result(job_views.as_json(moved) | {"place": place}, said, as_json=as_json)
@@ -249,7 +252,7 @@ def delete_command(
     target: Target, ids: tuple[str, ...], yes: bool, actor: Actor, dry_run: bool, as_json: bool
 ) -> None:
     """Delete jobs that have ended, with their executions: all, or none."""
-    from pgbeat import control
+    from pgbeat.jobs import control
 
     with target.transaction(dry_run=True) as connection:
         found = [find(connection, target, actor, job_id, "delete") for job_id in ids]

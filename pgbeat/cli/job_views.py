@@ -8,13 +8,15 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection
 
-from pgbeat import db, executions, transitions, whereabouts
 from pgbeat.cli import printing
 from pgbeat.cli.printing import compact, line, styled, when
-from pgbeat.executions import Execution
-from pgbeat.jobs import Job
-from pgbeat.permissions import Actor
-from pgbeat.statistics import Figures, Overview
+from pgbeat.database import connections
+from pgbeat.jobs import executions, transitions
+from pgbeat.jobs import explain as whereabouts
+from pgbeat.jobs.executions import Execution
+from pgbeat.jobs.model import Job
+from pgbeat.jobs.permissions import Actor
+from pgbeat.monitoring.statistics import Figures, Overview
 
 #: Jobs of others are counted up to here.
 MANY = 1000
@@ -96,7 +98,7 @@ def nothing(*, is_filtered: bool, others: int, actor: Actor) -> str:
 
 def whole(connection: Connection, job: Job) -> dict[str, Any]:
     """All about a job, for JSON."""
-    found = whereabouts.of_job(connection, job, db.now(connection))
+    found = whereabouts.of_job(connection, job, connections.now(connection))
     return as_json(job) | {
         "where": {"cause": found.cause, "sentence": found.sentence, "advice": found.advice},
         "artifacts": executions.artifacts(connection, [job.id]).get(job.id, []),
@@ -113,7 +115,7 @@ def whole(connection: Connection, job: Job) -> dict[str, Any]:
 
 def show_one(connection: Connection, job: Job) -> None:
     """All about a job."""
-    now = db.now(connection)
+    now = connections.now(connection)
     where = whereabouts.of_job(connection, job, now)
     runs = executions.of_job(connection, job.id)
     made = executions.artifacts(connection, [job.id]).get(job.id, [])

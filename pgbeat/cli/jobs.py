@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from sqlalchemy import Connection
 
-from pgbeat import audit, db, executions, jobs, permissions, schedules, statistics
+from pgbeat.access import audit
 from pgbeat.cli import Noun, job_tail, job_verbs, job_views, printing
 from pgbeat.cli.actors import as_admin, find
 from pgbeat.cli.failures import FAILED, SKIPPED
@@ -21,13 +21,18 @@ from pgbeat.cli.options import (
 )
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
-from pgbeat.jobs import Filter
-from pgbeat.permissions import Actor
-from pgbeat.tables import JOB_STATES
+from pgbeat.database import connections
+from pgbeat.database.tables import JOB_STATES
+from pgbeat.jobs import executions, permissions
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.model import Filter
+from pgbeat.jobs.permissions import Actor
+from pgbeat.monitoring import statistics
+from pgbeat.schedules import model as schedules
 from pgbeat.timetables import zone
 
 if TYPE_CHECKING:
-    from pgbeat.control import Change
+    from pgbeat.jobs.control import Change
 
 #: The exit status by how a job ended.
 ENDS = {"completed": 0, "failed": FAILED, "cancelled": FAILED, "skipped": SKIPPED}
@@ -68,7 +73,7 @@ def list_command(
     if given["group_id"] is not None:
         given["group_id"] = str(given["group_id"])
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         if schedule is not None:
             row = schedules.get(connection, schedule, namespace=namespace)
             given["schedule_id"] = row.id
@@ -122,7 +127,7 @@ def stats_command(
         raise click.UsageError("ID and --schedule exclude each other")
     namespace = target.settings.namespace
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         overview = None
         if job_id is not None:
             job = find(connection, target, actor, job_id)
@@ -195,7 +200,7 @@ def run_command(
     """
     policy = as_policy(given)
     app = target.require_app("which tasks there are, and their queues, the app knows")
-    from pgbeat import control, drafts, submissions
+    from pgbeat.jobs import control, drafts, submissions
 
     if given["run_at"] is not None:
         given["run_at"] = in_zone(given["run_at"], zone(target.timezone), "--at")

@@ -8,16 +8,19 @@ from rich.table import Table
 from rich.text import Text
 from sqlalchemy import Connection
 
-from pgbeat import audit, concurrency, db, lanes, occupancy
+from pgbeat.access import audit
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.options import json_object
 from pgbeat.cli.printing import line, span
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
+from pgbeat.database import connections
 from pgbeat.errors import InvalidJob
-from pgbeat.lanes import Figures, Lane
-from pgbeat.occupancy import Holder, InLine
+from pgbeat.jobs.lanes import concurrency, occupancy
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.lanes.model import Figures, Lane
+from pgbeat.jobs.lanes.occupancy import Holder, InLine
 
 
 @click.group("lanes", cls=Noun)
@@ -38,7 +41,7 @@ def lanes_command() -> None:
 def list_command(target: Target, as_json: bool) -> None:
     """List the lanes: their limits, how many run in each, and how many wait."""
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         rows = lanes.listing(connection, target.settings.namespace)
     printing.listing(
         rows, as_json=as_json, json_of=_json, table_of=lambda: _table(rows, now),
@@ -74,7 +77,7 @@ def show_command(target: Target, name: str, limit: int, as_json: bool) -> None:
     """
     _import_policies(target)
     with target.transaction(dry_run=True) as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         lane = lanes.get(connection, target.settings.namespace, name)
         [row] = [r for r in lanes.listing(connection, lane.namespace) if r.lane.name == name]
         holders = occupancy.holders(connection, lane)
@@ -295,7 +298,7 @@ def pause_command(target: Target, name: str, as_json: bool) -> None:
         is_new = lanes.pause(connection, namespace, name)
         lane = lanes.get(connection, namespace, name)
         audit.record(connection, target.author, "pause", before, lane)
-        now = db.now(connection)
+        now = connections.now(connection)
     if as_json:
         printing.echo_json(lane._asdict() | {"rate": lane.rate})
     elif is_new:
@@ -334,10 +337,10 @@ def _allot(target: Target, name: str) -> None:
     """Hands out what may go now, where there is an app; beat was told of it too."""
     if target.registry is None:
         return
-    from pgbeat.allotment import allot
-    from pgbeat.submissions import publishing
+    from pgbeat.jobs.dispatch import allot
+    from pgbeat.jobs.submissions import publishing
 
     with target.session() as connection, publishing(target.registry, target.settings) as publisher:
-        with db.transaction(connection):
+        with connections.transaction(connection):
             publisher.prepare(connection)
         allot(connection, publisher, target.settings.namespace, name)

@@ -2,10 +2,10 @@
 
 import click
 
+from pgbeat.broker.messages import BrokerTables
 from pgbeat.cli.failures import BadInput
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.config import is_own_broker
-from pgbeat.messages import BrokerTables
 
 
 @click.command("metrics")
@@ -16,7 +16,7 @@ def metrics_command(target: Target) -> None:
     The web side serves the same at /metrics. Counters are brought up to date by it.
     """
     try:
-        from pgbeat import metrics
+        from pgbeat.monitoring import prometheus
     except ImportError as error:
         raise BadInput(f"{error}; `pip install 'pgbeat[metrics]'`") from None
     app, settings = target.app, target.settings
@@ -25,5 +25,5 @@ def metrics_command(target: Target) -> None:
         is_here = is_own_broker(app.conf, settings.url)
         tables = BrokerTables.named(app.conf.broker_transport_options or {}) if is_here else None
     with target.session() as connection:
-        text, _ = metrics.render(connection, settings, tables)
+        text, _ = prometheus.render(connection, settings, tables)
     click.echo(text.decode(), nl=False)

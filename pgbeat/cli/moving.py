@@ -7,15 +7,18 @@ from typing import Any, TypeVar
 
 import click
 
-from pgbeat import audit, db, entries, schedules, sync
+from pgbeat.access import audit
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.failures import BadInput
 from pgbeat.cli.printing import counted, line, when
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
+from pgbeat.database import connections
 from pgbeat.errors import InvalidTimetable
-from pgbeat.moving import (
+from pgbeat.schedules import entries, sync
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules.importers import (
     celery_file,
     django_celery_beat,
     periodic_tasks,
@@ -24,9 +27,9 @@ from pgbeat.moving import (
     rows,
     sqlalchemy_celery_beat,
 )
-from pgbeat.moving.arrivals import Inventory
-from pgbeat.moving.plan import Action, Circumstances, Step
-from pgbeat.schedules import Schedule
+from pgbeat.schedules.importers.imported import Inventory
+from pgbeat.schedules.importers.plan import Action, Circumstances, Step
+from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import zone
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -208,7 +211,7 @@ def _move_in(
             name_of_app = None if app is None else entries.app_name(app, settings)
             fresh = sync.apply(connection, wanted, place, app=name_of_app, **defaults).added
         circumstances = Circumstances(
-            now=db.now(connection),
+            now=connections.now(connection),
             timezone=target.timezone,
             rows=schedules.named(connection, candidates, namespace=place, for_update=True),
             code=None if app is None else code,

@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from pgbeat import details
 from pgbeat.errors import InvalidTimetable
+from pgbeat.jobs import details
 from pgbeat.timetables import parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -16,8 +16,8 @@ from rich.text import Text
 
 from pgbeat.cli import TARGET
 from pgbeat.monitoring.schedule_health import Health
-from pgbeat.schedules import Schedule
-from pgbeat.ticks import Entry, Tick
+from pgbeat.schedules.model import Schedule
+from pgbeat.schedules.ticks import Entry, Tick
 from pgbeat.timetables import span as span
 
 Row = TypeVar("Row")

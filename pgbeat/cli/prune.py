@@ -7,14 +7,14 @@ from dataclasses import replace
 import click
 from sqlalchemy import Connection
 
-from pgbeat import audit
+from pgbeat.access import audit
+from pgbeat.beat.pruner import TABLES, Note, Pruner
 from pgbeat.cli import printing
 from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.printing import counted
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.config import Settings
-from pgbeat.retention import TABLES, Note, Pruner
 
 #: A row of each table, in words.
 _NOUNS = {

@@ -5,14 +5,16 @@ from datetime import datetime
 import click
 from rich.text import Text
 
-from pgbeat import audit, db, discards, queues
+from pgbeat.access import audit
+from pgbeat.broker import discards, queues
+from pgbeat.broker.queues import Queue
 from pgbeat.cli import Group, printing
 from pgbeat.cli.asking import asking, sure
 from pgbeat.cli.printing import counted, line, span
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.config import delays_in_table
-from pgbeat.queues import Queue
+from pgbeat.database import connections
 
 
 @click.group("queues", cls=Group, invoke_without_command=True)
@@ -32,7 +34,7 @@ def queues_command(target: Target, ctx: click.Context, with_internal: bool, as_j
             raise click.UsageError(f"--all and --json don't go with {ctx.invoked_subcommand!r}")
         return
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         everything = queues.all_queues(connection, target.broker(connection))
     rows = [row for row in everything if with_internal or not row.is_internal]
     if as_json:
@@ -85,7 +87,7 @@ def pause_command(target: Target, name: str, as_json: bool) -> None:
         is_new = queues.pause(connection, tables, name)
         row = queues.get(connection, tables, name)
         audit.record(connection, target.author, "pause", before, row)
-        now = db.now(connection)
+        now = connections.now(connection)
     said = f"Paused queue {name!r}."
     if not is_new:
         said = f"Queue {name!r} is paused already, since {printing.when(row.paused_at, now)}."

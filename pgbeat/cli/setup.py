@@ -29,7 +29,8 @@ def migrate_command(
     With the app, whose broker is the same database, the broker's tables and queues are made too:
     kombu's transport doesn't expect two first users.
     """
-    from pgbeat import audit, migrate
+    from pgbeat.access import audit
+    from pgbeat.database import migrate
 
     if sql:
         click.echo(migrate.script().strip())
@@ -47,7 +48,7 @@ def migrate_command(
     before, after = migrate.upgrade(target.settings.url, write)
     has_broker = False
     if target.registry is not None:
-        from pgbeat.publisher import prepare_broker
+        from pgbeat.broker.publishing.publisher import prepare_broker
 
         has_broker = prepare_broker(target.registry, target.settings)
     if as_json:
@@ -65,7 +66,7 @@ def migrate_command(
 def _check(ctx: click.Context, connection: "Connection", *, as_json: bool) -> None:
     """Says whether the schema is the newest or a newer one that admits this program; else exits
     with 1."""
-    from pgbeat import migrate
+    from pgbeat.database import migrate
     from pgbeat.errors import SchemaError
 
     newest = migrate.newest()
@@ -93,7 +94,7 @@ def _check(ctx: click.Context, connection: "Connection", *, as_json: bool) -> No
 
 
 def _place(version: str) -> str:
-    from pgbeat import migrate
+    from pgbeat.database import migrate
 
     newest = migrate.newest()
     if version == newest:

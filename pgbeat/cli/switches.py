@@ -3,13 +3,16 @@
 import click
 from sqlalchemy import Connection
 
-from pgbeat import audit, db, schedule_controls, schedules
+from pgbeat.access import audit
 from pgbeat.cli import printing
 from pgbeat.cli.asking import asking, json_option, sure
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.forecast import upcoming
-from pgbeat.schedule_controls import Switched
-from pgbeat.schedules import Schedule
+from pgbeat.database import connections
+from pgbeat.schedules import controls as schedule_controls
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules.controls import Switched
+from pgbeat.schedules.forecast import upcoming
+from pgbeat.schedules.model import Schedule
 
 
 @click.command("enable")
@@ -75,7 +78,7 @@ def pause_command(
         before = _locked(connection, target, name)
         row = schedules.pause(connection, name, reason, namespace=target.settings.namespace)
         audit.record(connection, target.author, "pause", before, row)
-        now = db.now(connection)
+        now = connections.now(connection)
     said = f"Paused schedule {name!r}."
     if before.paused_at is not None:
         said = f"Schedule {name!r} is paused already, since {printing.when(row.paused_at, now)}."
@@ -164,7 +167,7 @@ def next_line(target: Target, row: Schedule) -> str:
     if not row.enabled or row.paused_at is not None:
         return ""
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
     if row.after is not None:
         return f"It comes {printing.timetable(row)}."
     timetable = row.timetable(target.timezone)

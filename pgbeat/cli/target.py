@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from sqlalchemy import Connection, Engine, text
 
-from pgbeat import db, permissions
-from pgbeat.audit import Author
+from pgbeat.access.audit import Author
+from pgbeat.broker.messages import BrokerTables
 from pgbeat.cli import TARGET
 from pgbeat.cli.failures import BadInput
 from pgbeat.config import Settings, is_own_broker, place, postgres_url
+from pgbeat.database import connections
 from pgbeat.errors import NotFound
-from pgbeat.messages import BrokerTables
+from pgbeat.jobs import permissions
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -160,7 +161,7 @@ class Target:
     @property
     def engine(self) -> Engine:
         """How to connect. Each connection is a session of its own."""
-        return db.engine(self.settings.url, "pgbeat cli")
+        return connections.engine(self.settings.url, "pgbeat cli")
 
     @contextmanager
     def transaction(self, *, dry_run: bool = False) -> Iterator[Connection]:
@@ -179,7 +180,7 @@ class Target:
         only `db.transaction` limits them: the setting would reach other clients."""
         engine = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
-            db.configure(connection, {"lock_timeout": _PATIENCE})
+            connections.configure(connection, {"lock_timeout": _PATIENCE})
             yield connection
 
 

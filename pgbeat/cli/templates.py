@@ -6,7 +6,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from pgbeat import audit, db, templates
+from pgbeat.access import audit
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import asking, dry_run_option, sure
 from pgbeat.cli.job_options import call_options, given_policy, in_words, policy_options
@@ -14,7 +14,9 @@ from pgbeat.cli.options import Command
 from pgbeat.cli.printing import compact, line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
-from pgbeat.templates import Template
+from pgbeat.database import connections
+from pgbeat.jobs import templates
+from pgbeat.jobs.templates import Template
 
 
 @click.group("templates", cls=Noun)
@@ -61,7 +63,7 @@ def show_command(target: Target, name: str, as_json: bool) -> None:
     """Show all about a template."""
     namespace = target.settings.namespace
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         row = templates.get(connection, name, namespace=namespace)
         users = templates.users(connection, namespace=namespace)
     if as_json:
@@ -132,8 +134,8 @@ def _content(row: Template) -> list[Any]:
 
 def _check(target: Target, values: dict[str, Any]) -> None:
     """Refuses what the app can't launch. The app is loaded before any row is locked."""
-    from pgbeat.publisher import check_options
-    from pgbeat.task_checks import check_task
+    from pgbeat.broker.publishing.publisher import check_options
+    from pgbeat.jobs.task_checks import check_task
 
     where = {} if values.get("queue") is None else {"queue": values["queue"]}
     check_options({**where, **values.get("options", {})})

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
-from pgbeat import db, schedules, ticks
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED, SKIPPED, BadInput
 from pgbeat.cli.options import newest_option
 from pgbeat.cli.printing import line, styled, utc
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
-from pgbeat.ticks import Entry, LaunchedJob
+from pgbeat.database import connections
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules import ticks
+from pgbeat.schedules.ticks import Entry, LaunchedJob
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -40,7 +42,7 @@ def trigger_command(target: Target, ctx: click.Context, name: str, as_json: bool
     Its conditions are checked as ever. Exits with 0 if it launched, 3 if it was skipped, 1 if it
     failed. Needs the app.
     """
-    from pgbeat.manual import recorded, trigger
+    from pgbeat.beat.manual import recorded, trigger
 
     app = target.require_app("a trigger needs the app, whose launchers and tasks it runs")
     with target.session() as connection:
@@ -76,7 +78,7 @@ def history_command(target: Target, name: str, limit: int, results: bool, as_jso
     backend instead.
     """
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         row = schedules.get(connection, name, namespace=target.settings.namespace)
         entries = ticks.history(connection, row.id, limit=limit)
         stats = ticks.stats(connection, row.id)
@@ -200,7 +202,8 @@ def _asked(app: "Celery", job: LaunchedJob) -> LaunchedJob:
         meta = app.backend.get_task_meta(str(job.id))
     except Exception as error:  # any backend's
         raise click.ClickException(
-            f"the result backend can't be asked: {type(error).__name__}: {db.first_line(error)}"
+            f"the result backend can't be asked: {type(error).__name__}: "
+            f"{connections.first_line(error)}"
         ) from None
     state = _STATES.get(meta["status"], job.state)
     failed = state == "failed" and meta["result"] is not None

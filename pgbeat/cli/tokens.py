@@ -5,14 +5,15 @@ from typing import Any
 
 import click
 
-from pgbeat import audit, db, tokens
+from pgbeat.access import audit, tokens
+from pgbeat.access.tokens import LIFETIME, Scope, Token
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.options import duration
 from pgbeat.cli.printing import line, styled, utc
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
-from pgbeat.tokens import LIFETIME, Scope, Token
+from pgbeat.database import connections
 
 
 def _lifetime(text: str) -> timedelta:
@@ -54,7 +55,7 @@ def create_command(
             lifetime=None if expires == timedelta.max else expires, note=note, created_by=by.name,
         )  # fmt: skip
         audit.record(connection, by, "create", None, row)
-        now = db.now(connection)
+        now = connections.now(connection)
     if as_json:
         printing.echo_json({**_json(row, now), "token": written})
         return
@@ -73,7 +74,7 @@ def create_command(
 def list_command(target: Target, show_all: bool, as_json: bool) -> None:
     """List tokens, the newest first: whom they speak for, and when they were used."""
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         rows = tokens.listing(connection, namespace=target.settings.namespace)
     shown = [row for row in rows if show_all or row.state(now) == "active"]
     if as_json:
@@ -105,7 +106,7 @@ def revoke_command(target: Target, token_id: str, dry_run: bool, as_json: bool) 
     by = target.author
     token_id = token_id.removeprefix(tokens.PREFIX).partition("_")[0]  # of the whole text, too
     with target.transaction(dry_run=dry_run) as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         row = tokens.revoke(connection, token_id, namespace=by.namespace)
         is_new = row.revoked_at == now
         if is_new:

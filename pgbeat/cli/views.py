@@ -8,8 +8,6 @@ import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from pgbeat import beats, calendars, db, entries, schedules, statistics, ticks
-from pgbeat.calendars import Calendar
 from pgbeat.cli import printing
 from pgbeat.cli.asking import json_option as json_option
 from pgbeat.cli.job_options import in_words
@@ -17,11 +15,15 @@ from pgbeat.cli.options import label_filter
 from pgbeat.cli.printing import line, styled, when
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.config import Settings
-from pgbeat.forecast import Expected, exclusion, upcoming
-from pgbeat.monitoring import schedule_health
+from pgbeat.database import connections
+from pgbeat.monitoring import beats, schedule_health, statistics
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.names import NAMESPACE
-from pgbeat.schedules import Schedule
+from pgbeat.schedules import calendars, entries, ticks
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules.forecast import Expected, exclusion, upcoming
+from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Timetable, zone
 
 
@@ -35,7 +37,7 @@ def list_command(
 ) -> None:
     """List the schedules: when they are due, in what state they are, how their jobs fare."""
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         rows = schedules.listing(
             connection, enabled=enabled, labels=labels, namespace=target.settings.namespace
         )
@@ -119,7 +121,7 @@ def _what(row: Schedule) -> str:
 def status_command(target: Target, name: str, as_json: bool) -> None:
     """Show all about a schedule."""
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         row = schedules.get(connection, name, namespace=target.settings.namespace)
         history = ticks.history(connection, row.id, limit=1)
         runs = statistics.of_schedule(connection, row.id)
@@ -285,7 +287,7 @@ def next_command(target: Target, name: str, count: int, as_json: bool) -> None:
     A schedule whose timetable is in the app's code needs the app.
     """
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         row = schedules.get(connection, name, namespace=target.settings.namespace)
         named = [row.calendar] if row.calendar else []
         known = calendars.load(connection, named, namespace=row.namespace)

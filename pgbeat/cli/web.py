@@ -8,10 +8,11 @@ from typing import Any
 import click
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import migrate, tokens
+from pgbeat.access import tokens
 from pgbeat.cli import printing
 from pgbeat.cli.failures import BadInput, unreachable
 from pgbeat.cli.target import Target, pass_target
+from pgbeat.database import migrate
 from pgbeat.errors import SchemaError
 
 

@@ -7,7 +7,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from pgbeat import audit, db, deliveries, webhook_outbox, webhook_signatures, webhooks
+from pgbeat.access import audit
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import asking, dry_run_option, sure
 from pgbeat.cli.deliveries import deliveries_command, redeliver_command
@@ -15,7 +15,12 @@ from pgbeat.cli.failures import FAILED
 from pgbeat.cli.printing import counted, line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
-from pgbeat.webhooks import EVENTS, Webhook
+from pgbeat.database import connections
+from pgbeat.webhooks import deliveries
+from pgbeat.webhooks import model as webhooks
+from pgbeat.webhooks import outbox as webhook_outbox
+from pgbeat.webhooks import signing as webhook_signatures
+from pgbeat.webhooks.model import EVENTS, Webhook
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,7 +81,7 @@ def show_command(target: Target, name: str, as_json: bool) -> None:
     """Show all about a webhook, but for its secret."""
     namespace = target.settings.namespace
     with target.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         row = webhooks.get(connection, name, namespace=namespace)
         count = deliveries.counts(connection, namespace=namespace)[name]
         last = deliveries.listing(connection, row.id, limit=1)

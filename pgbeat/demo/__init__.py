@@ -13,11 +13,12 @@ from typing import Any
 from rich.console import Console
 from sqlalchemy import Connection
 
-from pgbeat import db, embedded, migrate
+from pgbeat.database import connections, migrate
 from pgbeat.demo.children import Children
 from pgbeat.demo.show import Lines, LiveTable, Show, say
 from pgbeat.demo.watch import LOCK_KEY, Watch
 from pgbeat.errors import PgbeatError
+from pgbeat.testing import embedded
 
 #: Seconds between two looks at the database.
 _PAUSE = 0.25
@@ -80,7 +81,7 @@ def _everything(folder: Path | None, console: Console) -> Iterator[tuple[Connect
             say(console, f"  look inside: {psql} '{dsn}'")
             say(console, f"  logs:        {folder}/*.log")
             say(console, "One worker and two beats are starting; Ctrl-C ends them.")
-            with db.engine(url, "pgbeat demo").connect() as connection:
+            with connections.engine(url, "pgbeat demo").connect() as connection:
                 try:
                     yield connection.execution_options(isolation_level="AUTOCOMMIT"), children
                 finally:

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from pgbeat.embedded import child_command
 from pgbeat.errors import PgbeatError
+from pgbeat.testing.embedded import child_command
 
 #: Seconds that a process may take to end when it is asked to.
 _PATIENCE = 10.0

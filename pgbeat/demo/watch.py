@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import leases
+from pgbeat.database import leases
 from pgbeat.demo.children import Children
 from pgbeat.errors import PgbeatError
 

@@ -8,7 +8,7 @@ cut stays broken for as long as the beat lives.
 import sys
 from typing import Any
 
-from pgbeat import signals
+from pgbeat.beat import signals
 
 
 def connect() -> None:

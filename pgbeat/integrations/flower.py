@@ -22,10 +22,12 @@ from flower.views.tasks import TaskView
 from sqlalchemy.exc import SQLAlchemyError
 from tornado import web
 
-from pgbeat import db, jobs, queues
+from pgbeat.broker import queues
+from pgbeat.broker.messages import BrokerTables
 from pgbeat.config import Settings, postgres_url
+from pgbeat.database import connections
 from pgbeat.errors import NotFound, PgbeatError
-from pgbeat.messages import BrokerTables
+from pgbeat.jobs import model as jobs
 
 #: Schemes of the broker's URL that are pgbeat's.
 _PREFIX = "pgbeat+"
@@ -41,7 +43,7 @@ class PostgresBroker(BrokerBase):
     ) -> None:  # fmt: skip
         options = broker_options or {}
         self._tables = BrokerTables.named(options)
-        self._engine = db.engine(
+        self._engine = connections.engine(
             postgres_url(broker_url), "pgbeat flower", options.get("connect_args")
         )
 
@@ -82,7 +84,7 @@ class Console:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._engine = db.engine(settings.url, "pgbeat flower")
+        self._engine = connections.engine(settings.url, "pgbeat flower")
 
     def page_of(self, task_id: str) -> str | None:
         """URL of the job that a task is; `None` for a task that is none. Where the database can't

@@ -31,11 +31,12 @@ from opentelemetry.trace import (
 )
 
 import pgbeat
-from pgbeat import dispatch, publisher
-from pgbeat.dispatch import Decision
-from pgbeat.message_templates import Launch
-from pgbeat.messages import JOB_HEADER
-from pgbeat.task_exceptions import Cancelled, Skip
+from pgbeat.beat import enqueuer
+from pgbeat.beat.enqueuer import Decision
+from pgbeat.broker.messages import JOB_HEADER
+from pgbeat.broker.publishing import publisher
+from pgbeat.broker.publishing.templates import Launch
+from pgbeat.jobs.task_exceptions import Cancelled, Skip
 
 logger = logging.getLogger("pgbeat.tracing")
 
@@ -141,7 +142,7 @@ def instrument(tracer_provider: trace.TracerProvider | None = None) -> None:
     """
     global _tracing
     _tracing = _Tracing(tracer_provider)
-    dispatch.observe = _decided
+    enqueuer.observe = _decided
     publisher.observe = _publishing
     for signal, receiver in _RECEIVERS:
         signal.connect(receiver, weak=False, dispatch_uid=f"pgbeat.tracing{receiver.__name__}")
@@ -150,7 +151,7 @@ def instrument(tracer_provider: trace.TracerProvider | None = None) -> None:
 def uninstrument() -> None:
     """Turns it off."""
     global _tracing
-    _tracing, dispatch.observe, publisher.observe = None, None, None
+    _tracing, enqueuer.observe, publisher.observe = None, None, None
     for signal, receiver in _RECEIVERS:
         signal.disconnect(receiver, dispatch_uid=f"pgbeat.tracing{receiver.__name__}")
 

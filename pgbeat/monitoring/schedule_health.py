@@ -13,7 +13,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from pgbeat.schedules import Schedule
+from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import span
 
 #: Failures in a row are counted so far, and schedules are looked at whose jobs have failed.

@@ -12,9 +12,10 @@ from pathlib import Path
 import psycopg
 from celery import Celery
 
-from pgbeat import db, embedded, migrate
+from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.config import postgres_url
-from pgbeat.publisher import TransactionPublisher
+from pgbeat.database import connections, migrate
+from pgbeat.testing import embedded
 
 
 class Server:
@@ -70,7 +71,7 @@ class Databases:
             admin.execute(f'CREATE DATABASE "{self._template}"')
         url = postgres_url(in_database(server, self._template))
         migrate.upgrade(url)
-        with db.engine(url, "tests").begin() as connection:
+        with connections.engine(url, "tests").begin() as connection:
             TransactionPublisher(Celery(set_as_current=False)).prepare(connection)
 
     @contextmanager

@@ -19,8 +19,8 @@ from pytest_celery import (
 from pytest_docker_tools import container, fxtr
 from sqlalchemy.engine import URL, make_url
 
-from pgbeat import migrate
 from pgbeat.config import postgres_url
+from pgbeat.database import migrate
 
 POSTGRES_IMAGE = "postgres:18-alpine"
 #: The port in the container; the engine picks the host's.

@@ -6,10 +6,10 @@ from typing import Any
 from celery import Celery
 from sqlalchemy import Connection
 
-from pgbeat import scheduler
-from pgbeat.dispatch import Decision
-from pgbeat.due import Outlook
-from pgbeat.ticks import Tick
+from pgbeat.beat import scheduler
+from pgbeat.beat.due import Outlook
+from pgbeat.beat.enqueuer import Decision
+from pgbeat.schedules.ticks import Tick
 from pgbeat.timetables import parse_duration
 
 

@@ -11,11 +11,12 @@ from fastapi import Depends, Request
 from sqlalchemy import Connection
 from sqlalchemy.pool import QueuePool
 
-from pgbeat import db, submissions
+from pgbeat.broker.messages import BrokerTables
+from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings, is_own_broker, place
+from pgbeat.database import connections
 from pgbeat.errors import NotFound
-from pgbeat.messages import BrokerTables
-from pgbeat.publisher import Publisher
+from pgbeat.jobs import submissions
 from pgbeat.web.issuer import Issuer
 
 #: What a request may take of the database's time, and wait for others' locks, in milliseconds.
@@ -42,7 +43,7 @@ class Backend:
         self.is_demo = demo
         limits = f"-c statement_timeout={_PATIENCE} -c lock_timeout={_WAIT}"
         given = self.settings.url.query.get("options", "")
-        self._engine = db.engine(
+        self._engine = connections.engine(
             self.settings.url.difference_update_query(["options"]),
             "pgbeat web",
             connect_args={"options": f"{limits} {given if isinstance(given, str) else ''}".strip()},

@@ -8,10 +8,11 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 
-from pgbeat import permissions, tokens
-from pgbeat.audit import Author, Origin
+from pgbeat.access import tokens
+from pgbeat.access.audit import Author, Origin
 from pgbeat.errors import Forbidden, InvalidToken
-from pgbeat.permissions import Actor
+from pgbeat.jobs import permissions
+from pgbeat.jobs.permissions import Actor
 from pgbeat.web.backend import Backend, TheBackend
 
 #: The cookie of a browser that is signed in: a token or JWT.

@@ -15,7 +15,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Mount
 
-from pgbeat import db
+from pgbeat.database import connections
 from pgbeat.errors import (
     AlreadyExists,
     Busy,
@@ -158,7 +158,7 @@ def _away(request: Request, error: Exception) -> Response:
 
 
 def _broker(request: Request, error: Exception) -> Response:
-    logger.warning("The broker can't be had: %s", db.first_line(error))
+    logger.warning("The broker can't be had: %s", connections.first_line(error))
     return problem(request, 503, "the broker can't be had just now")
 
 
@@ -206,15 +206,15 @@ def _database(request: Request, error: Exception) -> Response:
     cause = getattr(error, "orig", None) or error
     state = getattr(cause, "sqlstate", None) or ""
     if state[:2] in {"22", "23"} or isinstance(cause, psycopg.DataError):
-        return problem(request, 422, db.first_line(error))
+        return problem(request, 422, connections.first_line(error))
     if state == "55P03":
         return problem(request, 409, "somebody else is just changing that; try again")
     if state in {"40001", "40P01"}:
         return problem(request, 409, "somebody else changed that at the same time; try again")
     if state == "57014":
         return problem(request, 503, "the database took too long; ask for less")
-    if isinstance(error, PoolTimeout) or db.is_lost(error):
-        logger.warning("The database can't be had: %s", db.first_line(error))
+    if isinstance(error, PoolTimeout) or connections.is_lost(error):
+        logger.warning("The database can't be had: %s", connections.first_line(error))
         return problem(request, 503, "the database can't be had just now")
     logger.error("The database refused a statement", exc_info=error)
     if state in _OTHER_SCHEMA:

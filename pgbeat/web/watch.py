@@ -15,12 +15,13 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from pgbeat import db, tokens
+from pgbeat.access import tokens
+from pgbeat.broker.messages import BrokerTables
+from pgbeat.database import connections
 from pgbeat.errors import NoSlot
-from pgbeat.messages import BrokerTables
-from pgbeat.web import looks
+from pgbeat.web import stream_queries
 from pgbeat.web.backend import Backend
-from pgbeat.web.looks import Look, Seen
+from pgbeat.web.stream_queries import Look, Seen
 
 logger = logging.getLogger("pgbeat.web")
 
@@ -201,7 +202,7 @@ class Watch:
                     checked_at = begun
                 look, marks = self._look(streams, known)
             except Exception as error:  # whatever it is, the streams are to go on
-                logger.warning("Streams can't look at jobs: %s", db.first_line(error))
+                logger.warning("Streams can't look at jobs: %s", connections.first_line(error))
                 with self._lock:
                     self._fresh |= fresh & self._streams
                 self._bell.clear()
@@ -226,7 +227,7 @@ class Watch:
         look, marks = Look.none(), dict[str, Any]()
         with self._backend.session() as connection:
             if ids or of_jobs:
-                look = looks.at_jobs(
+                look = stream_queries.at_jobs(
                     connection,
                     self._backend.namespace,
                     ids=ids,
@@ -234,7 +235,7 @@ class Watch:
                     with_all=any(stream.person is None for stream in of_jobs),
                 )
             if wanted:
-                marks = looks.at_marks(
+                marks = stream_queries.at_marks(
                     connection,
                     self._backend.namespace,
                     wanted,

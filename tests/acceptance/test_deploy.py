@@ -19,11 +19,12 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Connection
 
-from pgbeat import db, metrics, migrate
+from pgbeat.broker.messages import BrokerTables
 from pgbeat.cli import COMMANDS
 from pgbeat.config import Settings, postgres_url
-from pgbeat.messages import BrokerTables
-from pgbeat.tallies import Sum, add
+from pgbeat.database import connections, migrate
+from pgbeat.monitoring import prometheus
+from pgbeat.monitoring.counters import Sum, add
 from tests.support.processes import ROOT, until
 from tests.support.rows import make_job, make_lane
 
@@ -271,7 +272,9 @@ def exposed(database: str) -> Iterator[dict[str, set[str]]]:
             return cursor.fetchall() if cursor.description else []
 
         _one_of_everything(sql)
-    engine = db.engine(settings.url, "tests").execution_options(isolation_level="AUTOCOMMIT")
+    engine = connections.engine(settings.url, "tests").execution_options(
+        isolation_level="AUTOCOMMIT"
+    )
     with engine.connect() as connection:
         add(connection, "default", _sums())
         text = _render(connection, settings)
@@ -283,7 +286,7 @@ def exposed(database: str) -> Iterator[dict[str, set[str]]]:
 
 
 def _render(connection: Connection, settings: Settings) -> str:
-    return metrics.render(connection, settings, BrokerTables())[0].decode()
+    return prometheus.render(connection, settings, BrokerTables())[0].decode()
 
 
 def _one_of_everything(sql: Callable[..., list[tuple[Any, ...]]]) -> None:
@@ -393,7 +396,7 @@ def test_grafana_finds_what_it_is_to_show() -> None:
 def test_promtool_finds_nothing_to_remark(exposed: dict[str, set[str]], database: str) -> None:
     if shutil.which("promtool") is None:
         pytest.skip("promtool is not installed")
-    engine = db.engine(postgres_url(database), "tests")
+    engine = connections.engine(postgres_url(database), "tests")
     with engine.begin() as connection:
         text = _render(connection, Settings(url=postgres_url(database)))
     result = subprocess.run(

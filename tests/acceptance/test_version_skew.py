@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pgbeat import migrate
+from pgbeat.database import migrate
 from tests.support import versions as releases
 from tests.support.processes import ROOT, Process, until
 from tests.support.recorded_workers import Crew
@@ -23,7 +23,7 @@ ADDED = [
     for table in ("jobs", "executions", "schedules", "ticks", "workers", "consumers", "lanes")
 ]
 UPGRADE = (
-    "import sys; from pgbeat import config, migrate; "
+    "import sys; from pgbeat import config; from pgbeat.database import migrate; "
     "print(migrate.upgrade(config.postgres_url(sys.argv[1])))"
 )
 

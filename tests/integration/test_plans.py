@@ -6,8 +6,9 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from pgbeat import executions, ledger
+from pgbeat.jobs import executions
 from pgbeat.testing.databases import Databases
+from pgbeat.worker import ledger
 from tests.support.query_plans import QUERIES, explained, fill, most
 
 

@@ -8,11 +8,12 @@ from typing import Any
 from psycopg import sql
 from sqlalchemy import Connection, event, text
 
-from pgbeat import channels, consumers, db, queues
+from pgbeat.broker import consumers, queues
+from pgbeat.broker.messages import BrokerTables, Message
+from pgbeat.broker.transport.claims import Delivery, deliveries
 from pgbeat.config import postgres_url
-from pgbeat.messages import BrokerTables, Message
-from pgbeat.prepared import PreparedConnection, Statement, array
-from pgbeat.transport.claims import Delivery, deliveries
+from pgbeat.database import channels, connections
+from pgbeat.database.prepared import PreparedConnection, Statement, array
 from tests.support.processes import until
 
 TABLES = BrokerTables()
@@ -22,12 +23,12 @@ class Sessions:
     """Opens sessions in a database, in autocommit mode."""
 
     def __init__(self, dsn: str, stack: ExitStack) -> None:
-        self._engine, self._stack = db.engine(postgres_url(dsn), "tests"), stack
+        self._engine, self._stack = connections.engine(postgres_url(dsn), "tests"), stack
 
     def open(self) -> Connection:
         """A session, until the test ends."""
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        self._stack.callback(db.close, connection)
+        self._stack.callback(connections.close, connection)
         return connection
 
     def consumer(self, tables: BrokerTables = TABLES, lease: float | None = None) -> "Claimant":
@@ -49,7 +50,7 @@ class Claimant:
         self, connection: Connection, tables: BrokerTables = TABLES, lease: float | None = None
     ) -> None:
         self.connection, self.tables = connection, tables
-        self.prepared = PreparedConnection(db.driver(connection))
+        self.prepared = PreparedConnection(connections.driver(connection))
         self.id = consumers.register(connection, tables, "tests", lease)
         claims = (tables.claim, tables.claim_on, tables.claim_leased, tables.claim_leased_on)
         self._claim, self._claim_on = claims[:2] if lease is None else claims[2:]
@@ -118,7 +119,7 @@ class Claimant:
 
     def die(self, watcher: Connection) -> None:
         """Ends as a killed process does, and waits until the server has seen it."""
-        db.close(self.connection)
+        connections.close(self.connection)
         until(lambda: self.id in dead(watcher))
 
 
@@ -219,7 +220,7 @@ def planned(
     ways: Iterable[str] = PLANNING,
 ) -> list[dict[str, Any]]:
     """The nodes of the statement's plans."""
-    driver, found = db.driver(connection), []
+    driver, found = connections.driver(connection), []
     for number, name in enumerate(parameters, 1):
         statement = statement.replace(f"%({name})s", f"${number}")
     driver.execute("PREPARE planned AS " + statement.replace("%%", "%"))
@@ -241,7 +242,7 @@ def _literal(value: Any) -> str:
 
 def fill(connection: Connection) -> None:
     """100 000 messages in five of thirty queues, of three priorities, some delayed or claimed."""
-    driver = db.driver(connection)
+    driver = connections.driver(connection)
     driver.execute("ALTER TABLE kombu_message SET (autovacuum_enabled = off)")
     driver.execute("SET session_replication_role = replica")  # nobody is to be told
     driver.execute("TRUNCATE kombu_queue")
@@ -263,7 +264,7 @@ def fill(connection: Connection) -> None:
 def filled(connection: Connection) -> Iterator[str]:
     """100 000 messages, as often as the server may come to know the table otherwise: not at all,
     while it was full, and while it was empty."""
-    driver = db.driver(connection)
+    driver = connections.driver(connection)
     fill(connection)
     yield "never"
     driver.execute("ANALYZE kombu_message, kombu_queue")

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 
-from pgbeat import db
 from pgbeat.config import postgres_url
+from pgbeat.database import connections
 
 
 def _url(dsn: str) -> URL:
@@ -28,6 +28,6 @@ def sqlalchemy_url(dsn: str) -> str:
 @contextmanager
 def connected(dsn: str) -> Iterator[Connection]:
     """Opens a connection in autocommit mode."""
-    engine = db.engine(postgres_url(dsn), "tests", isolation_level="AUTOCOMMIT")
+    engine = connections.engine(postgres_url(dsn), "tests", isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         yield connection

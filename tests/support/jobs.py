@@ -7,14 +7,16 @@ from typing import Any
 from celery import Celery
 from sqlalchemy import Connection
 
-from pgbeat import control, db, jobs, submissions
+from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings, postgres_url
-from pgbeat.control import Change
-from pgbeat.drafts import Order
-from pgbeat.job_policies import parse
-from pgbeat.jobs import Job
-from pgbeat.permissions import Actor
-from pgbeat.publisher import Publisher
+from pgbeat.database import connections
+from pgbeat.jobs import control, submissions
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.control import Change
+from pgbeat.jobs.drafts import Order
+from pgbeat.jobs.model import Job
+from pgbeat.jobs.permissions import Actor
+from pgbeat.jobs.policies import parse
 from tests.support.command_line import Sql
 from tests.support.transport_workers import transport_url
 
@@ -76,7 +78,7 @@ class Desk:
 def desks(database: str, app: Celery) -> Iterator[Callable[[], Desk]]:
     """Makes desks, each with a session of its own."""
     opened: list[Connection] = []
-    engine = db.engine(postgres_url(database), "tests").execution_options(
+    engine = connections.engine(postgres_url(database), "tests").execution_options(
         isolation_level="AUTOCOMMIT"
     )
     with submissions.publishing(app, Settings.load(app.conf)) as publisher:

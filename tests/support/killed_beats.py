@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from celery.beat import Service
 
 from pgbeat import Context, JobRequest, Launcher, launcher
-from pgbeat.scheduler import Scheduler
+from pgbeat.beat.scheduler import Scheduler
 from tests.support.apps.basic import app
 
 STEPS = ("before claim", "after conditions", "after messages", "before commit", "after commit")

@@ -6,10 +6,11 @@ from uuid import uuid4
 from celery import Celery
 from sqlalchemy import Connection
 
-from pgbeat import db, jobs
-from pgbeat.allotment import allot
-from pgbeat.jobs import NewJob
-from pgbeat.publisher import TransactionPublisher
+from pgbeat.broker.publishing.publisher import TransactionPublisher
+from pgbeat.database import connections
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.dispatch import allot
+from pgbeat.jobs.model import NewJob
 from tests.support.jobs import messages
 from tests.support.rows import Sql, make_lane
 
@@ -20,7 +21,7 @@ class Lanes:
     def __init__(self, database: str, app: Celery, sql: Sql, connection: Connection) -> None:
         self.database, self.app, self.sql, self.connection = database, app, sql, connection
         self.publisher = TransactionPublisher(app)
-        with db.transaction(connection):
+        with connections.transaction(connection):
             self.publisher.prepare(connection)
 
     def lane(self, name: str = "l", **columns: Any) -> None:

@@ -19,34 +19,25 @@ from psycopg.adapt import Transformer
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, event
 
-from pgbeat import (
-    allotment,
-    db,
-    deliveries,
-    due,
-    executions,
-    groups,
-    jobs,
-    lanes,
-    lifecycle,
-    orders,
-    permissions,
-    readings,
-    recovery,
-    retention,
-    statistics,
-    tallies,
-    ticks,
-    turns,
-    webhook_outbox,
-)
+from pgbeat.beat import due
+from pgbeat.beat import pruner as retention
+from pgbeat.beat.pruner import Pruner
+from pgbeat.broker.publishing.publisher import Publisher, publisher
 from pgbeat.config import Settings, postgres_url
-from pgbeat.executions import Run
-from pgbeat.jobs import Filter
-from pgbeat.permissions import Actor
-from pgbeat.publisher import Publisher, publisher
-from pgbeat.retention import Pruner
+from pgbeat.database import connections
+from pgbeat.jobs import dispatch, executions, lifecycle, orders, permissions, rescue
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.executions import Run
+from pgbeat.jobs.groups import model as groups
+from pgbeat.jobs.groups import progress
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.model import Filter
+from pgbeat.jobs.permissions import Actor
+from pgbeat.monitoring import counters, gauges, statistics
+from pgbeat.schedules import ticks
 from pgbeat.testing.databases import Databases, Server
+from pgbeat.webhooks import deliveries
+from pgbeat.webhooks import outbox as webhook_outbox
 
 #: Tables that grow with what is launched: no statement may go through one.
 BIG = {"jobs", "executions", "ticks", "deliveries", "groups"}
@@ -194,7 +185,7 @@ class Explained:
     def _note(self, _: Any, __: Any, statement: str, parameters: Any, ___: Any, many: bool) -> None:
         if many or not any(f"pgbeat.{table}" in statement for table in BIG):
             return
-        raw = db.driver(self.connection)
+        raw = connections.driver(self.connection)
         inside = raw.info.transaction_status == TransactionStatus.INTRANS
         raw.execute("SAVEPOINT explained" if inside else "BEGIN")
         began = time.perf_counter()
@@ -324,30 +315,30 @@ def _record(world: World, connection: Connection) -> None:
     """A batch of a worker's: 50 jobs that begin and end; the last of each half is tried again."""
     ids = [world.job(world.rows - 16 * n - 12) for n in range(50)]
     runs = [Run(str(uuid4()), job_id, True, worker="w", worker_id=1) for job_id in ids]
-    with db.transaction(connection):
+    with connections.transaction(connection):
         executions.record(connection, runs)
     failed = [
         run._replace(is_new=False, state="failed", job_state="failed", error="no") for run in runs
     ]
-    with db.transaction(connection):
+    with connections.transaction(connection):
         ended = executions.record(connection, failed)
         lifecycle.follow(connection, world.publisher, ended)
 
 
 def _cancel(world: World, connection: Connection) -> None:
     ids = [world.job(world.rows - 16 * n - 4) for n in range(50)]
-    with db.transaction(connection):
+    with connections.transaction(connection):
         ended = lifecycle.cancel(connection, world.publisher, ids, by="me", reason="no more")
         lifecycle.follow(connection, world.publisher, ended)
 
 
 def _advance(world: World, connection: Connection) -> None:
-    with db.transaction(connection):
-        turns.advance(connection, [UUID(world.group)])
+    with connections.transaction(connection):
+        progress.advance(connection, [UUID(world.group)])
 
 
 def _take_due(world: World, connection: Connection) -> None:
-    with db.transaction(connection):
+    with connections.transaction(connection):
         jobs.take_due(connection, "default")
 
 
@@ -383,7 +374,7 @@ def _round(world: World, connection: Connection) -> None:
 
 def _keys(world: World, connection: Connection) -> None:
     keys = {f"key{world.rows - n * 10}": timedelta(days=1) for n in range(50)}
-    with db.transaction(connection):
+    with connections.transaction(connection):
         orders.same(connection, "default", keys)
 
 
@@ -403,9 +394,9 @@ QUERIES: dict[str, Query] = {
     "beat: 50 unique keys": Query(_keys),
     "beat: jobs whose time has come": Query(_take_due),
     "beat: lanes in which somebody waits": Query(lambda w, c: lanes.wanted(c, "default")),
-    "beat: groups in which nothing moves": Query(lambda w, c: turns.stuck(c, "default")),
+    "beat: groups in which nothing moves": Query(lambda w, c: progress.stuck(c, "default")),
     "beat: what the dead left": Query(
-        lambda w, c: recovery.sweep(c, w.publisher, w.settings), 10_000
+        lambda w, c: rescue.sweep(c, w.publisher, w.settings), 10_000
     ),
     "beat: deliveries that are due": Query(
         lambda w, c: webhook_outbox.claim(c, namespace="default", worker="b", limit=64), 20_000
@@ -413,10 +404,10 @@ QUERIES: dict[str, Query] = {
     "beat: a step of pruning each table": Query(_round, 150_000, 200_000),
     "worker: a group goes on": Query(_advance),
     "worker: a lane's free slots": Query(
-        lambda w, c: allotment.allot(c, w.publisher, "default", "lane3")
+        lambda w, c: dispatch.allot(c, w.publisher, "default", "lane3")
     ),
     "worker: a lane's, with a rate": Query(
-        lambda w, c: allotment.allot(c, w.publisher, "default", "lane4")
+        lambda w, c: dispatch.allot(c, w.publisher, "default", "lane4")
     ),
     "people: a job by the beginning of its id": Query(_find),
     "people: a job's executions": Query(lambda w, c: executions.of_job(c, w.job(7))),
@@ -443,10 +434,10 @@ QUERIES: dict[str, Query] = {
     # Last: they end what the others ask for.
     "worker: 50 executions begin, and fail": Query(_record, pages=50_000),  # it writes, most of all
     "people: 50 jobs are cancelled": Query(_cancel),
-    "scrape: what is new is added up": Query(lambda w, c: tallies.count_up(c), 200_000, 200_000),
-    "scrape: jobs by state": Query(lambda w, c: readings.jobs(c, "default"), 60_000, 60_000),
-    "scrape: lanes": Query(lambda w, c: readings.lanes(c, "default"), 60_000, 60_000),
-    "scrape: deliveries": Query(lambda w, c: readings.webhooks(c, "default"), 60_000, 60_000),
+    "scrape: what is new is added up": Query(lambda w, c: counters.count_up(c), 200_000, 200_000),
+    "scrape: jobs by state": Query(lambda w, c: gauges.jobs(c, "default"), 60_000, 60_000),
+    "scrape: lanes": Query(lambda w, c: gauges.lanes(c, "default"), 60_000, 60_000),
+    "scrape: deliveries": Query(lambda w, c: gauges.webhooks(c, "default"), 60_000, 60_000),
 }
 
 
@@ -463,7 +454,9 @@ def explained(dsn: str, rows: int) -> Iterator[tuple[World, Explained]]:
         app.task(_nothing, name=f"shop.task{number}", shared=False)
     settings = Settings.load(app.conf)
     made: Publisher = publisher(app, settings, lambda: None)
-    engine = db.engine(settings.url, "plans").execution_options(isolation_level="AUTOCOMMIT")
+    engine = connections.engine(settings.url, "plans").execution_options(
+        isolation_level="AUTOCOMMIT"
+    )
     with engine.connect() as connection:
         yield World(settings, made, rows), Explained(connection)
     app.close()
@@ -510,14 +503,14 @@ def main(path: str, rows: int = 1_000_000) -> None:
             print(f"filled in {time.perf_counter() - began:.0f} s")
             found: dict[str, list[Plan]] = {}
             with explained(dsn, rows) as (world, plans):
-                version = str(db.driver(plans.connection).info.server_version // 10_000)
+                version = str(connections.driver(plans.connection).info.server_version // 10_000)
                 for name, query in QUERIES.items():
                     try:
                         for _ in range(2):  # the second time, what it reads is in memory
                             found[name] = plans.of(query.call, world)
                     except Exception as error:
                         print("FAILED", name, type(error).__name__, str(error)[:1500])
-                        db.driver(plans.connection).rollback()
+                        connections.driver(plans.connection).rollback()
                         continue
                     print(name, *query.problems(found[name]), sep=" !! ")
                     for plan in found[name]:

@@ -8,11 +8,13 @@ from uuid import UUID, uuid4
 import psycopg
 from celery import Celery
 
-from pgbeat import db, executions, jobs, lifecycle
+from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
-from pgbeat.executions import Execution
-from pgbeat.jobs import Job, NewJob
-from pgbeat.publisher import publisher
+from pgbeat.database import connections
+from pgbeat.jobs import executions, lifecycle
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.executions import Execution
+from pgbeat.jobs.model import Job, NewJob
 from tests.support.processes import Process, Processes, until
 from tests.support.transport_workers import transport_url
 
@@ -32,7 +34,7 @@ class Crew(Processes):
         self.env |= {"TESTS_BROKER": transport_url(database), "TESTS_FOLDER": str(folder)}
         self.app = Celery("crew", broker=transport_url(database), set_as_current=False)
         self.app.conf.update(task_ignore_result=True, result_expires=None)
-        self._engine = db.engine(postgres_url(database), "tests crew")
+        self._engine = connections.engine(postgres_url(database), "tests crew")
         self._publisher = publisher(self.app, Settings.load(self.app.conf), lambda: None)
 
     def start(self, *arguments: str, settings: dict[str, Any] | None = None, **env: str) -> Process:

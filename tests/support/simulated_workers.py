@@ -5,11 +5,13 @@ from uuid import uuid4
 
 from celery import Celery
 
-from pgbeat import db, executions, jobs, lifecycle, recovery, workers
+from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
-from pgbeat.executions import Run
-from pgbeat.jobs import NewJob
-from pgbeat.publisher import publisher
+from pgbeat.database import connections
+from pgbeat.jobs import executions, lifecycle, rescue, workers
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.executions import Run
+from pgbeat.jobs.model import NewJob
 from tests.support.transport_workers import transport_url
 
 
@@ -18,21 +20,21 @@ class Ward:
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
-        self.engine = db.engine(postgres_url(dsn), "tests").execution_options(
+        self.engine = connections.engine(postgres_url(dsn), "tests").execution_options(
             isolation_level="AUTOCOMMIT"
         )
         self.app = Celery("ward", broker=transport_url(dsn), set_as_current=False)
         self.settings = Settings.load(self.app.conf)
         self.connection = self.engine.connect()
         self.publisher = publisher(self.app, self.settings, lambda: None)
-        with db.transaction(self.connection):
+        with connections.transaction(self.connection):
             self.publisher.prepare(self.connection)
 
     def job(self, *, with_message: bool = True, **fields: Any) -> str:
         """A job that waits for a worker."""
         job_id = str(uuid4())
         job = NewJob(job_id, "default", "tests.add", [], {}, "user_cli", "me", False, **fields)
-        with db.transaction(self.connection):
+        with connections.transaction(self.connection):
             jobs.create(self.connection, [job])
             if with_message:
                 lifecycle.hand_out(
@@ -76,7 +78,7 @@ class Ward:
     def sql(self, statement: str, *parameters: Any) -> list[Any]:
         """Runs a statement."""
         given: Any = parameters[0] if parameters and isinstance(parameters[0], dict) else parameters
-        cursor = db.driver(self.connection).execute(statement, given or None)
+        cursor = connections.driver(self.connection).execute(statement, given or None)
         return cursor.fetchall() if cursor.description else []
 
     def state(self, job_id: str) -> str:
@@ -90,15 +92,15 @@ class Ward:
 
     def released(self) -> int:
         """The counter."""
-        found = self.sql("SELECT value FROM pgbeat.counters WHERE metric = %s", recovery.RELEASED)
+        found = self.sql("SELECT value FROM pgbeat.counters WHERE metric = %s", rescue.RELEASED)
         return int(found[0][0]) if found else 0
 
     def sweep(self) -> None:
         """One sweep."""
-        recovery.sweep(self.connection, self.publisher, self.settings)
+        rescue.sweep(self.connection, self.publisher, self.settings)
 
     def close(self) -> None:
         """Ends it."""
-        db.close(self.connection)
+        connections.close(self.connection)
         self.engine.dispose()
         self.app.close()

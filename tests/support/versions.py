@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from pgbeat import migrate
+from pgbeat.database import migrate
 from tests.support.processes import ROOT
 
 NEXT = '''

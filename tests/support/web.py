@@ -11,9 +11,10 @@ from fastapi.testclient import TestClient
 from httpx import Response
 from sqlalchemy import event
 
-from pgbeat import db, tokens
+from pgbeat.access import tokens
+from pgbeat.access.tokens import Scope
 from pgbeat.config import Settings, postgres_url
-from pgbeat.tokens import Scope
+from pgbeat.database import connections
 from pgbeat.web import create_app
 from pgbeat.web.backend import Backend
 
@@ -120,7 +121,7 @@ def make_token(
 ) -> str:
     """A new token's text, in the database of that URL."""
     dsn = postgres_url(url) if isinstance(url, str) else url
-    with db.engine(dsn, "tests").begin() as connection:
+    with connections.engine(dsn, "tests").begin() as connection:
         return tokens.create(
             connection, namespace=namespace, actor=actor, scope=scope, lifetime=lifetime,
             created_by="user:tests",

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pgbeat import environment
 from pgbeat.config import (
     Settings,
+    environment,
     is_postgres,
     is_sqlalchemy_broker,
     postgres_url,

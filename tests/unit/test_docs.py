@@ -12,7 +12,7 @@ from sqlalchemy.engine import make_url
 
 import pgbeat
 from pgbeat.config import Settings
-from pgbeat.tables import metadata
+from pgbeat.database.tables import metadata
 from tests.support.processes import ROOT
 
 DOCS = ROOT / "docs"

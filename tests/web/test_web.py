@@ -15,8 +15,8 @@ from celery import Celery
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import Settings
-from pgbeat.scheduler import Scheduler
 from pgbeat.web import create_app
 from tests.support.command_line import refused, run, run_with
 from tests.support.databases import broker_url

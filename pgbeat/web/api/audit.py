@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
-from pgbeat import audit
+from pgbeat.access import audit
 from pgbeat.web.api.paging import After, Limit, cursor, number, read
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin

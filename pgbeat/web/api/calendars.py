@@ -6,9 +6,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
-from pgbeat import audit, calendars, db
-from pgbeat.calendars import Calendar
+from pgbeat.access import audit
+from pgbeat.database import connections
 from pgbeat.errors import AlreadyExists, InvalidCalendar
+from pgbeat.schedules import calendars
+from pgbeat.schedules.calendars import Calendar
 from pgbeat.timetables import zone
 from pgbeat.web.api.bodies import Body, Json
 from pgbeat.web.api.steering import plain
@@ -140,7 +142,7 @@ def check_calendar(
     """Says whether a schedule that names the calendar would be skipped at a time, and why."""
     with backend.transaction() as connection:
         row = calendars.get(connection, name, namespace=backend.namespace)
-        moment = at or db.now(connection)
+        moment = at or connections.now(connection)
     local = row.rules.zone or zone(timezone or backend.timezone)
     reason = row.exclusion(moment, local.key)
     return CalendarCheck(

@@ -7,10 +7,11 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from sqlalchemy import Connection
 
-from pgbeat import audit, dead_letters, queues
-from pgbeat.dead_letters import DeadLetter
+from pgbeat.access import audit
+from pgbeat.broker import dead_letters, queues
+from pgbeat.broker.dead_letters import DeadLetter
+from pgbeat.broker.messages import BrokerTables
 from pgbeat.errors import InvalidJob, NotFound
-from pgbeat.messages import BrokerTables
 from pgbeat.web.api.bodies import Body, Json, Length
 from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read
 from pgbeat.web.backend import TheBackend

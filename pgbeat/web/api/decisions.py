@@ -11,10 +11,13 @@ from uuid import UUID
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, Field
 
-from pgbeat import calendars, db, manual, rehearsal, schedules, ticks
-from pgbeat.backfill import backfill, due_times, gaps
+from pgbeat.beat import manual, rehearsal
+from pgbeat.beat.backfill import backfill, due_times, gaps
+from pgbeat.database import connections
 from pgbeat.errors import InvalidPlaceholder, InvalidSchedule
-from pgbeat.forecast import Expected, call, exclusion, upcoming
+from pgbeat.schedules import calendars, ticks
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules.forecast import Expected, call, exclusion, upcoming
 from pgbeat.timetables import Timetable
 from pgbeat.web.api.bodies import Body
 from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read
@@ -202,7 +205,7 @@ def backfill_schedule(
     retries, and after half a minute; asked again, it goes on.
     """
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         row = schedules.get(connection, name, namespace=backend.namespace)
         end = _end(body, now)
         timetable = due_times(row, backend.timezone)
@@ -355,7 +358,7 @@ def schedule_forecast(
     """The next times at which a schedule will be due, and which of them are skipped already."""
     with backend.transaction() as connection:
         row = schedules.get(connection, name, namespace=backend.namespace)
-        now = db.now(connection)
+        now = connections.now(connection)
         named = [row.calendar] if row.calendar else []
         known = calendars.load(connection, named, namespace=row.namespace)
     timetable = row.timetable(backend.timezone)

@@ -12,9 +12,12 @@ from fastapi import APIRouter, Path, Request
 from kombu.utils import json as kombu_json
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from pgbeat import audit, direct, job_policies, lanes, permissions
+from pgbeat.access import audit
 from pgbeat.errors import NoSlot
-from pgbeat.task_checks import check_arguments, check_task
+from pgbeat.jobs import direct, permissions
+from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.task_checks import check_arguments, check_task
 from pgbeat.web.api.bodies import Body, Json, Length
 from pgbeat.web.api.steering import plain, set_fields
 from pgbeat.web.backend import Backend, TheBackend

@@ -19,7 +19,7 @@ from pgbeat.web.api.job_models import JobId
 from pgbeat.web.api.steering import seen_job
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller
-from pgbeat.web.looks import Seen
+from pgbeat.web.stream_queries import Seen
 from pgbeat.web.watch import Stream, Watch
 
 logger = logging.getLogger("pgbeat.web")

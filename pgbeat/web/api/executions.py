@@ -5,8 +5,8 @@ from uuid import UUID
 
 from fastapi import APIRouter, Path
 
-from pgbeat import executions
 from pgbeat.errors import NotFound
+from pgbeat.jobs import executions
 from pgbeat.web.api.job_models import ExecutionDetail, execution
 from pgbeat.web.api.steering import seen_job
 from pgbeat.web.backend import TheBackend

@@ -8,8 +8,10 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
-from pgbeat import audit, grouping, groups, permissions, submissions
-from pgbeat.groups import Group, Mode, OnFailure, Progress
+from pgbeat.access import audit
+from pgbeat.jobs import permissions, submissions, submit_group
+from pgbeat.jobs.groups import model as groups
+from pgbeat.jobs.groups.model import Group, Mode, OnFailure, Progress
 from pgbeat.web.api.bodies import Body, Json
 from pgbeat.web.api.job_models import FoundJob, JobOrder, found
 from pgbeat.web.api.paging import After, Limit, cursor, moment, read
@@ -45,7 +47,7 @@ class NewGroup(Body):
         "stop", description="What becomes of the rest once one has failed for good."
     )
     jobs: list[JobOrder | str] = Field(
-        min_length=1, max_length=grouping.MOST, description="Orders, or names of tasks."
+        min_length=1, max_length=submit_group.MOST, description="Orders, or names of tasks."
     )
 
 
@@ -153,8 +155,8 @@ def create_group(backend: TheBackend, caller: TheCaller, body: NewGroup) -> Grou
     members = [each if isinstance(each, str) else each.member() for each in body.jobs]
     with steering(backend) as (connection, publisher):
 
-        def make(connection: Connection) -> grouping.Submitted:
-            made = grouping.place(
+        def make(connection: Connection) -> submit_group.Submitted:
+            made = submit_group.place(
                 connection, backend.celery, backend.settings, publisher, members, mode=body.mode,
                 on_failure=body.on_failure, name=body.name, created_by=caller.name,
                 job_source="user_api", actor=caller,
@@ -166,7 +168,7 @@ def create_group(backend: TheBackend, caller: TheCaller, body: NewGroup) -> Grou
             return made
 
         made = commit(connection, publisher, make)
-        hand_out(connection, publisher, grouping.lanes(made.jobs))
+        hand_out(connection, publisher, submit_group.lanes(made.jobs))
         return _detail(connection, made.group)
 
 
@@ -180,7 +182,7 @@ def cancel_group(backend: TheBackend, caller: TheCaller, group_id: GroupId) -> G
             asked = group._replace(cancelled_by=caller.name)
             audit.record(connection, author(backend, caller), "cancel", group, asked)
 
-        done = grouping.cancel(
+        done = submit_group.cancel(
             connection, publisher, caller, group_id, namespace=backend.namespace, note=write
         )
         progress = groups.progress(connection, [group_id])[group_id]

@@ -9,8 +9,9 @@ from pydantic import BaseModel, Field
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from pgbeat import beats, db, metrics, migrate, statistics
+from pgbeat.database import connections, migrate
 from pgbeat.errors import NotFound, SchemaError
+from pgbeat.monitoring import beats, prometheus, statistics
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import TheAdmin, TheCaller
 from pgbeat.web.problems import MEDIA_TYPE, Problem
@@ -116,7 +117,7 @@ def _beat(beat: beats.Beat) -> BeatSession:
 def scheduler_metrics(backend: TheBackend, caller: TheCaller) -> SchedulerMetrics:
     """How many jobs are in which state, and how the newest executions came out."""
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         figures = statistics.of_all(connection, backend.namespace)
         leader = beats.status(connection, backend.settings).leader
     average = figures.runs.average_ms
@@ -171,8 +172,8 @@ def _reasons(backend: Backend) -> list[str]:
     except SchemaError as error:
         return [str(error)]
     except (DBAPIError, PoolTimeout) as error:
-        if isinstance(error, DBAPIError) and not db.is_lost(error):
-            return [f"the database refused: {db.first_line(error)}"]
+        if isinstance(error, DBAPIError) and not connections.is_lost(error):
+            return [f"the database refused: {connections.first_line(error)}"]
         return ["the database can't be had"]
 
 
@@ -190,5 +191,5 @@ def prometheus_metrics(backend: TheBackend, caller: TheCaller) -> Response:
             tables = backend.tables(connection)
         except NotFound:  # the broker is elsewhere
             tables = None
-        body, kind = metrics.render(connection, backend.settings, tables)
+        body, kind = prometheus.render(connection, backend.settings, tables)
     return Response(body, headers={"Content-Type": kind})

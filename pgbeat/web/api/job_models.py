@@ -8,12 +8,12 @@ from uuid import UUID
 from fastapi import Path
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
-from pgbeat import job_policies
-from pgbeat.drafts import Order
-from pgbeat.executions import Execution
-from pgbeat.job_policies import JobPolicy
-from pgbeat.jobs import Job, State
-from pgbeat.statistics import Figures
+from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs.drafts import Order
+from pgbeat.jobs.executions import Execution
+from pgbeat.jobs.model import Job, State
+from pgbeat.jobs.policies import JobPolicy
+from pgbeat.monitoring.statistics import Figures
 from pgbeat.web.api.bodies import Body, Json, Length
 from pgbeat.web.api.steering import is_deep, plain, set_fields
 

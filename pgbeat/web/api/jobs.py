@@ -8,23 +8,18 @@ from fastapi import APIRouter, Query, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
-from pgbeat import (
-    audit,
-    control,
-    db,
-    executions,
-    job_changes,
-    jobs,
-    lines,
-    permissions,
-    schedules,
-    statistics,
-    transitions,
-    whereabouts,
-)
-from pgbeat.control import Change
+from pgbeat.access import audit
+from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, NotFound, NotUnique
-from pgbeat.jobs import Filter, Job
+from pgbeat.jobs import changes as job_changes
+from pgbeat.jobs import control, executions, permissions, transitions
+from pgbeat.jobs import explain as whereabouts
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.control import Change
+from pgbeat.jobs.lanes import waiting
+from pgbeat.jobs.model import Filter, Job
+from pgbeat.monitoring import statistics
+from pgbeat.schedules import model as schedules
 from pgbeat.web.api.bodies import Body, Length
 from pgbeat.web.api.job_models import (
     ChainedJob,
@@ -174,7 +169,7 @@ def get_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDetail:
     """A job, with where it is, its ten newest executions, and the jobs that try the same again."""
     with backend.transaction() as connection:
         job = seen_job(connection, backend, caller, job_id)
-        where = whereabouts.of_job(connection, job, db.now(connection))
+        where = whereabouts.of_job(connection, job, connections.now(connection))
         runs = executions.of_job(connection, job.id, limit=10)
         chain = transitions.chain(connection, job.id)
         made = executions.artifacts(connection, [job.id])
@@ -349,7 +344,7 @@ def move_job(backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobMov
         moved = control.move(
             connection, caller, job_id, body.where, body.other, priority=body.priority
         )
-        place = lines.place(connection, moved) + 1
+        place = waiting.place(connection, moved) + 1
         audit.record(connection, author(backend, caller), "move", before, moved, place=place)
     return JobMoved.model_validate(shown(moved) | {"place": place})
 

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from fastapi import Query
 
-from pgbeat.details import labels_problem
 from pgbeat.errors import InvalidJob
+from pgbeat.jobs.details import labels_problem
 
 #: Pairs of a label's name and its value; all of them must be there.
 LabelFilter = Annotated[

@@ -7,10 +7,14 @@ from fastapi import APIRouter, Path, Query, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
-from pgbeat import audit, db, jobs, lanes, occupancy, reservations
+from pgbeat.access import audit
+from pgbeat.database import connections
 from pgbeat.errors import AlreadyExists, InvalidJob, InvalidTransition, NotFound
-from pgbeat.lanes import Figures, Lane
-from pgbeat.occupancy import Holder, InLine
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.lanes import occupancy, reservations
+from pgbeat.jobs.lanes.model import Figures, Lane
+from pgbeat.jobs.lanes.occupancy import Holder, InLine
 from pgbeat.web.api.bodies import Body, Json, Length
 from pgbeat.web.api.steering import hand_out, plain, steering
 from pgbeat.web.backend import Backend, TheBackend
@@ -238,7 +242,7 @@ def save_lane(
     Raises `AlreadyExists` or `NotFound` where only the other may be done.
     """
     with steering(backend) as (connection, publisher):
-        with db.transaction(connection) as inside:
+        with connections.transaction(connection) as inside:
             before = lanes.lock(inside, backend.namespace, name)
             if before is None and only == "there":
                 lanes.get(inside, backend.namespace, name)
@@ -280,7 +284,7 @@ def pause_lane(backend: TheBackend, caller: TheAdmin, name: LaneName) -> LaneDon
 def resume_lane(backend: TheBackend, caller: TheAdmin, name: LaneName) -> LaneDone:
     """Hands out what waits. Of one that isn't paused, nothing."""
     with steering(backend) as (connection, publisher):
-        with db.transaction(connection) as inside:
+        with connections.transaction(connection) as inside:
             lane = _switch(inside, backend, caller, name, "resume")
         hand_out(connection, publisher, {(backend.namespace, name)})
     return LaneDone(message=f"Lane '{name}' resumed", lane=_found(lane))
@@ -296,7 +300,7 @@ def release_reservation(
     """Takes a direct execution that waits out of the line: who asked for it gets 503. One that has
     its slot gives it back when its task, or its process, ends."""
     with steering(backend) as (connection, publisher):
-        with db.transaction(connection) as inside:
+        with connections.transaction(connection) as inside:
             lanes.get(inside, backend.namespace, name)
             reservations.bury(inside, backend.namespace, name)
             alive = reservations.live(inside, backend.namespace, name)
@@ -329,7 +333,7 @@ def delete_lane(
 ) -> LaneDeleted:
     """Deletes a lane that nothing waits in, and that no schedule or template names."""
     with steering(backend) as (connection, publisher):
-        with db.transaction(connection) as inside:
+        with connections.transaction(connection) as inside:
             before = lanes.get(inside, backend.namespace, name)
             try:
                 lanes.remove(inside, backend.namespace, name, force=force)

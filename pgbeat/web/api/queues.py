@@ -6,8 +6,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
-from pgbeat import audit, discards, queues
-from pgbeat.queues import Queue
+from pgbeat.access import audit
+from pgbeat.broker import discards, queues
+from pgbeat.broker.queues import Queue
 from pgbeat.web.api.bodies import Length
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheAdmin, author

@@ -8,7 +8,7 @@ from fastapi import Path
 from pydantic import AliasChoices, AwareDatetime, BaseModel, ConfigDict, Field
 
 from pgbeat.monitoring.schedule_health import Code, Health, Severity
-from pgbeat.schedules import Schedule
+from pgbeat.schedules.model import Schedule
 from pgbeat.web.api.bodies import Body, Json, Length
 
 #: A schedule's name in a path.

@@ -7,14 +7,18 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from sqlalchemy import Connection
 
-from pgbeat import audit, beats, db, jobs, schedule_controls, schedules
-from pgbeat.drafts import require_call
+from pgbeat.access import audit
+from pgbeat.database import connections
 from pgbeat.errors import ConditionError, InvalidSchedule
-from pgbeat.forecast import upcoming
-from pgbeat.monitoring import schedule_health
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.drafts import require_call
+from pgbeat.monitoring import beats, schedule_health
 from pgbeat.monitoring.schedule_health import Health
-from pgbeat.registry import check, check_condition
-from pgbeat.schedules import Schedule
+from pgbeat.schedules import controls as schedule_controls
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules.forecast import upcoming
+from pgbeat.schedules.model import Schedule
+from pgbeat.schedules.registry import check, check_condition
 from pgbeat.web.api.bodies import Json
 from pgbeat.web.api.labels import LabelFilter, labels_of
 from pgbeat.web.api.paging import After, Limit, cursor, read
@@ -96,7 +100,7 @@ def _try_condition(backend: Backend, values: Json) -> None:
     condition = values.get("condition_sql")
     if condition is None or not condition.strip():
         return
-    engine = db.engine(backend.settings.url, "pgbeat condition")
+    engine = connections.engine(backend.settings.url, "pgbeat condition")
     with engine.connect() as connection, suppress(ConditionError):
         check_condition(connection, condition, backend.settings.condition_timeout)
 
@@ -285,5 +289,5 @@ def _next(backend: Backend, row: Schedule) -> datetime | None:
     if timetable is None:
         return None
     with backend.session() as connection:
-        first = next(upcoming(row, timetable, db.now(connection)), None)
+        first = next(upcoming(row, timetable, connections.now(connection)), None)
     return None if first is None else first.at

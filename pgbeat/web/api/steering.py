@@ -12,13 +12,16 @@ import kombu.exceptions
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import control, db, groups, jobs, permissions
-from pgbeat.control import Lanes
+from pgbeat.broker.publishing.publisher import Publisher
+from pgbeat.database import connections
 from pgbeat.errors import ConfigError, Forbidden, InvalidJob, NotFound
-from pgbeat.groups import Group
-from pgbeat.jobs import Job
-from pgbeat.permissions import Actor
-from pgbeat.publisher import Publisher
+from pgbeat.jobs import control, permissions
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.control import Lanes
+from pgbeat.jobs.groups import model as groups
+from pgbeat.jobs.groups.model import Group
+from pgbeat.jobs.model import Job
+from pgbeat.jobs.permissions import Actor
 from pgbeat.web.backend import Backend
 
 logger = logging.getLogger("pgbeat.web")
@@ -63,7 +66,7 @@ def steering(backend: Backend) -> Iterator[tuple[Connection, Publisher]]:
 def commit(connection: Connection, publisher: Publisher, what: Callable[[Connection], T]) -> T:
     """Does it in a transaction of its own. Raises `InvalidJob` for what Celery can't publish."""
     try:
-        with db.transaction(connection):
+        with connections.transaction(connection):
             return what(connection)
     except kombu.exceptions.OperationalError:
         raise
@@ -79,7 +82,7 @@ def hand_out(connection: Connection, publisher: Publisher, lanes: Lanes) -> None
     try:
         control.allot(connection, publisher, lanes)
     except (DBAPIError, ConfigError) as error:
-        logger.warning("Slots are left to beat to hand out: %s", db.first_line(error))
+        logger.warning("Slots are left to beat to hand out: %s", connections.first_line(error))
 
 
 def plain(value: T) -> T:

@@ -6,12 +6,13 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from pgbeat import audit, templates
-from pgbeat.drafts import require_call
+from pgbeat.access import audit
+from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.errors import AlreadyExists
-from pgbeat.publisher import check_options
-from pgbeat.task_checks import check_task
-from pgbeat.templates import Template
+from pgbeat.jobs import templates
+from pgbeat.jobs.drafts import require_call
+from pgbeat.jobs.task_checks import check_task
+from pgbeat.jobs.templates import Template
 from pgbeat.web.api.bodies import Body, Json
 from pgbeat.web.api.steering import plain
 from pgbeat.web.backend import Backend, TheBackend

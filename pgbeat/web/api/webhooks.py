@@ -8,15 +8,18 @@ from uuid import UUID
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from pgbeat import audit, deliveries, webhook_outbox, webhooks
-from pgbeat.deliveries import Delivery
+from pgbeat.access import audit
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.web.api.bodies import Body, Json
 from pgbeat.web.api.paging import After, Limit, cursor, moment, read
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin, author
-from pgbeat.webhook_signatures import new_secret
-from pgbeat.webhooks import EVENTS, Webhook
+from pgbeat.webhooks import deliveries
+from pgbeat.webhooks import model as webhooks
+from pgbeat.webhooks import outbox as webhook_outbox
+from pgbeat.webhooks.deliveries import Delivery
+from pgbeat.webhooks.model import EVENTS, Webhook
+from pgbeat.webhooks.signing import new_secret
 
 router = APIRouter(prefix="/webhooks", tags=["webhooks"])
 

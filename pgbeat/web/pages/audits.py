@@ -2,7 +2,8 @@
 
 from fastapi import APIRouter, Request, Response
 
-from pgbeat import audit, db
+from pgbeat.access import audit
+from pgbeat.database import connections
 from pgbeat.web.api.paging import cursor, number, read
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin
@@ -29,7 +30,7 @@ def audit_page(
     asked = {key: value.strip()[:200] for key, value in given.items()}
     before = read(after, number)[0] if after else None
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         wanted = {key: value or None for key, value in asked.items()}
         rows = audit.listing(
             connection, namespace=backend.namespace, before=before, limit=_PAGE + 1, **wanted

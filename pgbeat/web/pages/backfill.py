@@ -6,12 +6,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request, Response
 
-from pgbeat import db, schedules
+from pgbeat.database import connections
+from pgbeat.schedules import model as schedules
 from pgbeat.web.api import decisions
 from pgbeat.web.api.decisions import Backfilled, BackfillSpan
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheAdmin
-from pgbeat.web.pages import forms, words
+from pgbeat.web.pages import forms, humanize
 from pgbeat.web.pages.forms import Field, Form
 from pgbeat.web.pages.render import Fields, PageRoute, done, page, path, unknown
 
@@ -34,7 +35,7 @@ _SHOWN = 20
 def backfill_page(request: Request, backend: TheBackend, caller: TheAdmin, name: Name) -> Response:
     """The form: which span of the past."""
     with backend.transaction() as connection:
-        start = db.now(connection) - _BACK
+        start = connections.now(connection) - _BACK
     values = {"start": forms.text("moment", start.replace(second=0)), "end": "", "limit": "100"}
     return _show(request, backend, caller, name, Form(values))
 
@@ -51,12 +52,12 @@ def _show(
     status: int = 200,
 ) -> Response:
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         row = schedules.get(connection, name, namespace=backend.namespace)
     error = forms.headline(form.errors, "Nothing was launched")
     return page(
         request, "backfill.html", caller=caller, backend=backend, here="schedules", now=now,
-        row=row, timetable=words.timetable(row, backend.timezone), form=form, fields=_FIELDS,
+        row=row, timetable=humanize.timetable(row, backend.timezone), form=form, fields=_FIELDS,
         found=found, sure=sure, shown=_SHOWN, status=status, error=error,
     )  # fmt: skip
 
@@ -70,7 +71,7 @@ def backfill(
     if verb not in ("look", "launch"):
         raise unknown(posted)
     with backend.transaction() as connection:  # NotFound is a page of its own
-        now = db.now(connection)
+        now = connections.now(connection)
         schedules.get(connection, name, namespace=backend.namespace)
     written = forms.given(_FIELDS, posted)
     try:
@@ -93,5 +94,7 @@ def backfill(
         )  # fmt: skip
     said = f"{made.message}."
     if made.remaining:
-        said += f" {words.counted(made.remaining, 'due time')} are left; backfill again for them."
+        said += (
+            f" {humanize.counted(made.remaining, 'due time')} are left; backfill again for them."
+        )
     return done(request, path("schedules", name), said, is_good=made.success)

@@ -2,7 +2,9 @@
 
 from fastapi import APIRouter, Request, Response
 
-from pgbeat import beats, db, schedules
+from pgbeat.database import connections
+from pgbeat.monitoring import beats
+from pgbeat.schedules import model as schedules
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin
 from pgbeat.web.pages.render import PageRoute, page
@@ -14,7 +16,7 @@ router = APIRouter(route_class=PageRoute)
 def beats_page(request: Request, backend: TheBackend, caller: TheAdmin) -> Response:
     """The beats of the namespace."""
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         status = beats.status(connection, backend.settings)
     return page(
         request, "beats.html", caller=caller, backend=backend, here="beats", now=now,

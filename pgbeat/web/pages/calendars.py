@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
-from pgbeat import calendars, db
-from pgbeat.calendars import Calendar
+from pgbeat.database import connections
 from pgbeat.errors import PgbeatError
+from pgbeat.schedules import calendars
+from pgbeat.schedules.calendars import Calendar
 from pgbeat.web.api import calendars as api
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheAdmin
@@ -35,7 +36,7 @@ _CHECK = (
 def calendars_page(request: Request, backend: TheBackend, caller: TheAdmin) -> Response:
     """All calendars."""
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         rows = calendars.listing(connection, namespace=backend.namespace)
         users = calendars.users(connection, namespace=backend.namespace)
     return page(
@@ -138,7 +139,7 @@ def _show(
     error: str | None = None,
 ) -> Response:
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         row = calendars.get(connection, name, namespace=backend.namespace)
         users = calendars.users(connection, namespace=backend.namespace).get(name, [])
     return page(

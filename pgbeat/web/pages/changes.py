@@ -12,17 +12,17 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
-from pgbeat import permissions
+from pgbeat.jobs import permissions
 from pgbeat.web.api.events import ALIVE, BEGINNING, rounds, streamed, watch_of
 from pgbeat.web.api.steering import seen_job
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller
-from pgbeat.web.looks import SCHEDULE
 from pgbeat.web.pages.render import PageRoute
+from pgbeat.web.stream_queries import SCHEDULE
 
 router = APIRouter(route_class=PageRoute)
 
-#: By what the pages of administrators are told of changes: marks (`pgbeat.web.looks`).
+#: By what the pages of administrators are told of changes: marks (`pgbeat.web.stream_queries`).
 _MARKS = {
     "schedules": {"audit", "ticks", "began", "ended", "beats"},
     "calendars": {"audit"},

@@ -6,8 +6,11 @@ from uuid import UUID
 
 from fastapi import APIRouter, Request, Response
 
-from pgbeat import db, groups, jobs, permissions
+from pgbeat.database import connections
 from pgbeat.errors import NotFound, PgbeatError
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs import permissions
+from pgbeat.jobs.groups import model as groups
 from pgbeat.web.api import groups as api
 from pgbeat.web.api.paging import cursor, moment, read
 from pgbeat.web.api.steering import seen_group
@@ -15,8 +18,8 @@ from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller
 from pgbeat.web.pages import forms, job_fields
 from pgbeat.web.pages.forms import Field, Form
+from pgbeat.web.pages.humanize import counted
 from pgbeat.web.pages.render import Fields, PageRoute, done, page, path, said_of, unknown
-from pgbeat.web.pages.words import counted
 
 router = APIRouter(route_class=PageRoute)
 
@@ -38,7 +41,7 @@ def groups_page(
     asked = {"state": state if state in _STATES else "", "by": by.strip()[:200]}
     before = read(after, moment, UUID) if after else None
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         rows = groups.listing(
             connection, backend.namespace, state=asked["state"] or None,
             created_by=permissions.whose_groups(caller, asked["by"] or None),
@@ -80,7 +83,7 @@ def _show(
     error: str | None = None,
 ) -> Response:
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         group = seen_group(connection, backend, caller, group_id)
         progress = groups.progress(connection, [group.id])[group.id]
         members = groups.members(connection, group.id, limit=_MEMBERS + 1)

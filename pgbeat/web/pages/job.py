@@ -5,16 +5,20 @@ from uuid import UUID
 
 from fastapi import APIRouter, Request, Response
 
-from pgbeat import db, executions, groups, jobs, permissions, whereabouts
+from pgbeat.database import connections
 from pgbeat.errors import Forbidden, PgbeatError
-from pgbeat.jobs import Job
-from pgbeat.permissions import Verb
+from pgbeat.jobs import executions, permissions
+from pgbeat.jobs import explain as whereabouts
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.groups import model as groups
+from pgbeat.jobs.model import Job
+from pgbeat.jobs.permissions import Verb
 from pgbeat.web.api import jobs as api
 from pgbeat.web.api.job_models import FoundJob
 from pgbeat.web.api.steering import seen_job
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller
-from pgbeat.web.pages import figures, forms, job_fields
+from pgbeat.web.pages import forms, job_fields, summaries
 from pgbeat.web.pages.forms import Field, Form
 from pgbeat.web.pages.render import Fields, PageRoute, done, page, path, said_of, unknown
 
@@ -40,7 +44,7 @@ def _show(
     form: Form | None = None,
 ) -> Response:
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         job = seen_job(connection, backend, caller, job_id)
         runs = executions.of_job(connection, job.id, limit=20)
         where = whereabouts.of_job(connection, job, now)
@@ -54,7 +58,7 @@ def _show(
         offers = job_fields.offers(connection, backend, fields) if waits else {}
     flower = backend.settings.web_flower_url
     now_running = runs[0] if runs and job.state == "running" else None
-    progress = now_running and figures.Progress(
+    progress = now_running and summaries.Progress(
         now_running.progress_done, now_running.progress_total, now_running.progress_message
     )
     return page(

@@ -6,9 +6,11 @@ from typing import Any
 from celery import Celery
 from sqlalchemy import Connection, select
 
-from pgbeat import job_policies, launchers, tables
-from pgbeat.job_policies import JobPolicy
-from pgbeat.permissions import may_run
+from pgbeat.database import tables
+from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs.permissions import may_run
+from pgbeat.jobs.policies import JobPolicy
+from pgbeat.schedules import launchers
 from pgbeat.web.backend import Backend
 from pgbeat.web.identity import Caller
 from pgbeat.web.pages.forms import Field, Section, text

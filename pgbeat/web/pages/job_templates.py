@@ -6,13 +6,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
-from pgbeat import db, templates
+from pgbeat.database import connections
 from pgbeat.errors import PgbeatError
-from pgbeat.templates import Template
+from pgbeat.jobs import templates
+from pgbeat.jobs.templates import Template
 from pgbeat.web.api import templates as api
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheAdmin, TheCaller
-from pgbeat.web.pages import figures, forms, job_fields
+from pgbeat.web.pages import forms, job_fields, summaries
 from pgbeat.web.pages.forms import Field, Form, Section
 from pgbeat.web.pages.render import Fields, PageRoute, done, page, path, said_of, unknown
 
@@ -42,7 +43,7 @@ _WORDS = {
 def templates_page(request: Request, backend: TheBackend, caller: TheCaller) -> Response:
     """All templates."""
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         rows = templates.listing(connection, namespace=backend.namespace)
     return page(
         request, "templates.html", caller=caller, backend=backend, here="templates", now=now,
@@ -118,11 +119,11 @@ def _show(
     error: str | None = None,
 ) -> Response:
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         row = templates.get(connection, name, namespace=backend.namespace)
         users = []
         if caller.is_admin:
-            users = figures.users_of_template(connection, name, backend.namespace)
+            users = summaries.users_of_template(connection, name, backend.namespace)
         offers = job_fields.offers(connection, backend, _ALL)
     written = _written(row)
     return page(

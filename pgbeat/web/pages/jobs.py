@@ -4,15 +4,17 @@ from uuid import UUID
 
 from fastapi import APIRouter, Request, Response
 
-from pgbeat import db, jobs, permissions
+from pgbeat.database import connections
+from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import NotFound
-from pgbeat.tables import JOB_STATES
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs import permissions
 from pgbeat.web.api.jobs import seen_schedule
 from pgbeat.web.api.labels import labels_of
 from pgbeat.web.api.paging import cursor, moment, read
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheCaller
-from pgbeat.web.pages import figures
+from pgbeat.web.pages import summaries
 from pgbeat.web.pages.render import PageRoute, page
 
 router = APIRouter(route_class=PageRoute)
@@ -57,7 +59,7 @@ def jobs_page(
     )
     remark = ""
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         if asked["schedule"]:
             try:
                 found = seen_schedule(connection, backend, caller, asked["schedule"])
@@ -67,7 +69,7 @@ def jobs_page(
         rows = jobs.listing(connection, which, before=before, limit=_PAGE + 1)
         shown = rows[:_PAGE]
         running = [row.id for row in shown if row.state == "running"]
-        progress = figures.progress(connection, running)
+        progress = summaries.progress(connection, running)
     last = shown[-1] if len(rows) > _PAGE else None
     return page(
         request, "jobs.html", caller=caller, backend=backend, here="jobs", now=now, rows=shown,

@@ -5,9 +5,9 @@ from typing import Any
 
 from fastapi import Request
 
-from pgbeat import concurrency
 from pgbeat.errors import InvalidJob
-from pgbeat.lanes import Lane, parse_rate
+from pgbeat.jobs.lanes import concurrency
+from pgbeat.jobs.lanes.model import Lane, parse_rate
 from pgbeat.timetables import span
 from pgbeat.web.pages import forms
 from pgbeat.web.pages.forms import Field

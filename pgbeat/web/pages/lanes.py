@@ -7,9 +7,11 @@ from uuid import UUID
 
 from fastapi import APIRouter, Path, Request, Response
 
-from pgbeat import concurrency, db, lanes, occupancy
+from pgbeat.database import connections
 from pgbeat.errors import NotFound, PgbeatError
-from pgbeat.lanes import Lane
+from pgbeat.jobs.lanes import concurrency, occupancy
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.lanes.model import Lane
 from pgbeat.web.api import jobs as jobs_api
 from pgbeat.web.api import lanes as api
 from pgbeat.web.backend import Backend, TheBackend
@@ -28,7 +30,7 @@ _SHOWN = 50
 def lanes_page(request: Request, backend: TheBackend, caller: TheAdmin) -> Response:
     """All lanes."""
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         rows = lanes.listing(connection, backend.namespace)
     return page(
         request, "lanes.html", caller=caller, backend=backend, here="lanes", now=now, rows=rows
@@ -91,7 +93,7 @@ def _show(
     error: str | None = None,
 ) -> Response:
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         lane = lanes.get(connection, backend.namespace, name)
         holders = occupancy.holders(connection, lane, limit=_SHOWN)
         # A policy of the app's code may not be known here.

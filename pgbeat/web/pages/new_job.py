@@ -2,8 +2,8 @@
 
 from fastapi import APIRouter, Request, Response
 
-from pgbeat import templates
 from pgbeat.errors import NotFound
+from pgbeat.jobs import templates
 from pgbeat.web.api import jobs as api
 from pgbeat.web.api.job_models import JobOrder
 from pgbeat.web.backend import Backend, TheBackend

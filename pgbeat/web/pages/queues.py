@@ -2,13 +2,15 @@
 
 from fastapi import APIRouter, Request, Response
 
-from pgbeat import audit, db, dead_letters, discards, queues
+from pgbeat.access import audit
+from pgbeat.broker import dead_letters, discards, queues
 from pgbeat.config import delays_in_table
+from pgbeat.database import connections
 from pgbeat.errors import NotFound
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin, author
+from pgbeat.web.pages.humanize import counted
 from pgbeat.web.pages.render import Fields, PageRoute, done, page, path, unknown
-from pgbeat.web.pages.words import counted
 
 router = APIRouter(route_class=PageRoute)
 
@@ -22,7 +24,7 @@ def queues_page(
     """All queues, and the newest dead letters, of all or of one (`dead`)."""
     rows, letters, why = [], [], ""
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         try:
             tables = backend.tables(connection)
         except NotFound as error:

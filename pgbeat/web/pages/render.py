@@ -27,7 +27,7 @@ from pgbeat.web import problems
 from pgbeat.web.backend import Backend
 from pgbeat.web.identity import Caller
 from pgbeat.web.issuer import IssuerAway
-from pgbeat.web.pages import words
+from pgbeat.web.pages import humanize as words
 
 #: The cookie that says, on the next page, what was done.
 _SAID = "pgbeat_said"

@@ -6,16 +6,19 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
-from pgbeat import db, schedules, statistics, ticks
+from pgbeat.database import connections
 from pgbeat.errors import PgbeatError
-from pgbeat.schedules import Schedule
+from pgbeat.monitoring import statistics
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules import ticks
+from pgbeat.schedules.model import Schedule
 from pgbeat.web.api import decisions
 from pgbeat.web.api import schedules as api
 from pgbeat.web.api.paging import cursor, moment, number, read
 from pgbeat.web.api.schedule_models import PauseReason, ScheduleChanges
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheAdmin
-from pgbeat.web.pages import figures, forms, job_fields, schedule_form, words
+from pgbeat.web.pages import forms, humanize, job_fields, schedule_form, summaries
 from pgbeat.web.pages.forms import Form
 from pgbeat.web.pages.render import Fields, PageRoute, done, page, path, said_of, unknown
 
@@ -46,11 +49,11 @@ def _show(
 ) -> Response:
     before = read(after, moment, number) if after else None
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         row = schedules.get(connection, name, namespace=backend.namespace)
         history = ticks.history(connection, row.id, before=before, limit=_PAGE + 1)
         numbers = statistics.of_schedule(connection, row.id)
-        sparks = figures.sparks(connection, [row.id])[row.id]
+        sparks = summaries.sparks(connection, [row.id])[row.id]
         health = api.healths(backend, connection, [row])[row.id]
         offers = job_fields.offers(connection, backend, schedule_form.FIELDS)
     coming, trouble = _forecast(backend, caller, row)
@@ -59,7 +62,7 @@ def _show(
     return page(
         request, "schedule.html", caller=caller, backend=backend, here="schedules",
         of=f"schedule:{row.name}", now=now,
-        status=status, row=row, timetable=words.timetable(row, backend.timezone), history=shown,
+        status=status, row=row, timetable=humanize.timetable(row, backend.timezone), history=shown,
         next=None if last is None else cursor(last.due_at, last.id), after=after, sparks=sparks,
         health=health, numbers=numbers, coming=coming, trouble=trouble, form=form or _form(row),
         sections=schedule_form.SECTIONS, offers=offers, **({"checked": None} | values),

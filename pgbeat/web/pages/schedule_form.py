@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pgbeat.schedules import TIMETABLES, Schedule
+from pgbeat.schedules.model import TIMETABLES, Schedule
 from pgbeat.web.pages import job_fields
 from pgbeat.web.pages.forms import Field, Mistakes, Section, all_of, read, text
 

@@ -4,16 +4,18 @@ from typing import get_args
 
 from fastapi import APIRouter, Request, Response
 
-from pgbeat import beats, db, schedules
+from pgbeat.database import connections
+from pgbeat.monitoring import beats
+from pgbeat.schedules import model as schedules
 from pgbeat.web.api import schedules as api
 from pgbeat.web.api.labels import labels_of
 from pgbeat.web.api.paging import cursor, read
 from pgbeat.web.api.schedule_models import PauseReason
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin
-from pgbeat.web.pages import figures, words
+from pgbeat.web.pages import humanize, summaries
+from pgbeat.web.pages.humanize import counted
 from pgbeat.web.pages.render import Fields, PageRoute, done, page, path, unknown
-from pgbeat.web.pages.words import counted
 
 router = APIRouter(route_class=PageRoute)
 
@@ -38,25 +40,25 @@ def schedules_page(
     label = label.strip()
     labels = labels_of([label]) if label else None
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         rows = schedules.page(
             connection, namespace=backend.namespace, state=wanted, search=search or None,
             after=name, limit=_PAGE + 1, labels=labels,
         )  # fmt: skip
         shown = rows[:_PAGE]
-        sparks = figures.sparks(connection, [row.id for row in shown])
+        sparks = summaries.sparks(connection, [row.id for row in shown])
         is_first = name is None and wanted is None and not search and not label
-        summary = figures.summary(connection, backend.namespace) if is_first else None
+        summary = summaries.summary(connection, backend.namespace) if is_first else None
         health = api.healths(backend, connection, shown)
         status = beats.status(connection, backend.settings)
     return page(
         request, "schedules.html", caller=caller, backend=backend, here="schedules", now=now,
         rows=[
-            (row, words.timetable(row, backend.timezone), sparks[row.id], health[row.id])
+            (row, humanize.timetable(row, backend.timezone), sparks[row.id], health[row.id])
             for row in shown
         ],
         next=cursor(shown[-1].name) if len(rows) > _PAGE else None, summary=summary,
-        most=figures.MOST, troubles=status.troubles, search=search, state=wanted or "",
+        most=summaries.MOST, troubles=status.troubles, search=search, state=wanted or "",
         states=_STATES, after=after, label=label,
     )  # fmt: skip
 

@@ -7,16 +7,18 @@ from uuid import UUID
 
 from fastapi import APIRouter, Path, Request, Response
 
-from pgbeat import db, deliveries, webhooks
+from pgbeat.database import connections
 from pgbeat.errors import NotFound, PgbeatError
 from pgbeat.web.api import webhooks as api
 from pgbeat.web.api.paging import cursor, moment, read
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheAdmin
-from pgbeat.web.pages import figures, forms
+from pgbeat.web.pages import forms, summaries
 from pgbeat.web.pages.forms import Field, Form
 from pgbeat.web.pages.render import Fields, PageRoute, done, page, path, said_of, unknown
-from pgbeat.webhooks import EVENTS
+from pgbeat.webhooks import deliveries
+from pgbeat.webhooks import model as webhooks
+from pgbeat.webhooks.model import EVENTS
 
 router = APIRouter(route_class=PageRoute)
 
@@ -44,12 +46,12 @@ SAID = {
 def webhooks_page(request: Request, backend: TheBackend, caller: TheAdmin) -> Response:
     """All webhooks."""
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         rows = webhooks.listing(connection, namespace=backend.namespace)
-        told = figures.told(connection, [row.id for row in rows])
+        told = summaries.told(connection, [row.id for row in rows])
     return page(
         request, "webhooks.html", caller=caller, backend=backend, here="webhooks", now=now,
-        rows=rows, told=told, most=figures.MOST,
+        rows=rows, told=told, most=summaries.MOST,
     )  # fmt: skip
 
 
@@ -136,9 +138,9 @@ def _show(
     state = state if state in _STATES else ""
     before = read(after, moment, UUID) if after else None
     with backend.transaction() as connection:
-        now = db.now(connection)
+        now = connections.now(connection)
         row = webhooks.get(connection, name, namespace=backend.namespace)
-        told = figures.told(connection, [row.id])[row.id]
+        told = summaries.told(connection, [row.id])[row.id]
         found = deliveries.listing(
             connection, row.id, state=state or None, before=before, limit=_PAGE + 1
         )
@@ -147,7 +149,7 @@ def _show(
     written = {"url": row.url}
     return page(
         request, "webhook.html", caller=caller, backend=backend, here="webhooks", now=now, row=row,
-        told=told, most=figures.MOST, rows=shown, state=state, states=_STATES, after=after,
+        told=told, most=summaries.MOST, rows=shown, state=state, states=_STATES, after=after,
         form=form or Form(written, before=json.dumps(written | {"events": row.events})),
         events=row.events if events is None else events, fields=(_URL,), said_of=SAID,
         secret=secret, status=status, error=error,

@@ -15,7 +15,7 @@ from celery import Celery
 from celery.beat import Service
 
 from pgbeat import Context, Launcher, launcher
-from pgbeat.scheduler import Scheduler
+from pgbeat.beat.scheduler import Scheduler
 from tests.support.processes import Processes, until
 
 Beat = Callable[..., Scheduler]
@@ -377,8 +377,8 @@ def test_the_apps_entries_wait_for_an_editor_and_beat_does_not(
 @pytest.mark.slow
 def test_beats_make_the_brokers_tables(processes: Processes, empty_database: str) -> None:
     """Three beats that are the first users of a migrated database don't get in each other's way."""
-    from pgbeat import migrate
     from pgbeat.config import postgres_url
+    from pgbeat.database import migrate
 
     migrate.upgrade(postgres_url(empty_database))
     with psycopg.connect(empty_database, autocommit=True) as connection:

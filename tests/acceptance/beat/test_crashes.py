@@ -10,9 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgbeat import migrate
+from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import postgres_url
-from pgbeat.scheduler import Scheduler
+from pgbeat.database import migrate
 from pgbeat.testing.databases import Server
 from tests.support import killed_beats
 from tests.support.processes import Process, Processes, until

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery
 from kombu import Connection, Exchange, Queue
 
-from pgbeat.scheduler import Scheduler
+from pgbeat.beat.scheduler import Scheduler
 from tests.support import killed_beats
 from tests.support.processes import Process, until
 from tests.support.transport_workers import Fleet, transport_url

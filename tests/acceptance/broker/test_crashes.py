@@ -15,8 +15,8 @@ import psutil
 import pytest
 from kombu.exceptions import OperationalError
 
-from pgbeat import migrate
 from pgbeat.config import postgres_url
+from pgbeat.database import migrate
 from pgbeat.testing.databases import Server
 from tests.support.processes import Process, until
 from tests.support.transport_workers import Entry, Fleet

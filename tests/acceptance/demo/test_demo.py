@@ -18,8 +18,8 @@ import psutil
 import psycopg
 import pytest
 
-from pgbeat import embedded
 from pgbeat.errors import PgbeatError
+from pgbeat.testing import embedded
 from tests.support.processes import Process, until
 
 DEMO = [sys.executable, "-c", "from pgbeat.cli import main; main()", "demo"]
@@ -33,7 +33,7 @@ os.execvp(sys.argv[1], sys.argv[1:])
 SERVE = """
 import signal, sys
 from pathlib import Path
-from pgbeat import embedded
+from pgbeat.testing import embedded
 if "orphan" in sys.argv:
     embedded._CHILD = embedded._CHILD.replace("prctl(1, death)", "pass")
 with embedded.server(Path(sys.argv[1]), {"fsync": "off"}) as server:
@@ -204,7 +204,7 @@ def test_server_that_does_not_start(folder: Path) -> None:
 
 
 def test_server_without_the_wheel(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgbeat.embedded.places.find_spec", lambda name: None)
+    monkeypatch.setattr("pgbeat.testing.embedded.places.find_spec", lambda name: None)
     with (
         pytest.raises(PgbeatError, match=r"pip install 'pgbeat\[embedded\]'"),
         embedded.server(folder / "server"),

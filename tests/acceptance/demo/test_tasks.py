@@ -13,7 +13,9 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.pool import NullPool
 
 import tasks.schedules
-from pgbeat import Context, JobRequest, Skip, launchers, schedules
+from pgbeat import Context, JobRequest, Skip
+from pgbeat.schedules import launchers
+from pgbeat.schedules import model as schedules
 from tasks import app, maintenance, prices, store, vocabulary
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Process, Processes, until

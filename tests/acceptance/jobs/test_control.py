@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from pgbeat import control, executions, jobs
 from pgbeat.errors import InvalidTransition
-from pgbeat.jobs import Job
+from pgbeat.jobs import control, executions
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.model import Job
 from tests.support.command_line import run_with
 from tests.support.jobs import Desk, desks
 from tests.support.processes import until

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pgbeat.grouping import Submitted, submit_group
+from pgbeat.jobs.submit_group import Submitted, submit_group
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Process, Processes, until
 

@@ -15,7 +15,7 @@ import psycopg
 from psycopg import sql
 from pytest_celery import CeleryTestContainer
 
-from pgbeat import embedded
+from pgbeat.testing import embedded
 from pgbeat.testing.pytest_celery import PostgresContainer
 from tests.acceptance.smoke.worker import SmokeWorkerContainer
 from tests.support.processes import Process, until

@@ -20,10 +20,10 @@ from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.exc import DBAPIError
 
 import pgbeat
-from pgbeat import control
 from pgbeat.config import postgres_url
 from pgbeat.errors import PgbeatError
-from pgbeat.permissions import Actor
+from pgbeat.jobs import control
+from pgbeat.jobs.permissions import Actor
 from tests.acceptance.walk import app as walk_app
 from tests.acceptance.walk.site import Site, now
 from tests.support.jobs import desks

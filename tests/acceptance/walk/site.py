@@ -17,8 +17,8 @@ import psutil
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from pgbeat import migrate
 from pgbeat.config import postgres_url
+from pgbeat.database import migrate
 from pgbeat.testing.databases import Server
 from tests.support.processes import Process, Processes, until
 

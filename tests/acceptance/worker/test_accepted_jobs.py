@@ -5,8 +5,11 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from pgbeat import db, jobs, recovery, whereabouts
-from pgbeat.recovery import Sweeper
+from pgbeat.database import connections
+from pgbeat.jobs import explain as whereabouts
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs import rescue
+from pgbeat.jobs.rescue import Sweeper
 from tests.support.processes import until
 from tests.support.recorded_workers import Crew
 from tests.support.simulated_workers import Ward
@@ -15,7 +18,7 @@ from tests.support.simulated_workers import Ward
 @pytest.fixture
 def ward(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ward]:
     """Workers that are nothing but rows."""
-    monkeypatch.setattr(recovery, "_LOOK", 0.0)
+    monkeypatch.setattr(rescue, "_LOOK", 0.0)
     ward = Ward(database)
     yield ward
     ward.close()
@@ -73,8 +76,8 @@ def test_where_an_accepted_job_is(ward: Ward, worker: int | None, says: str) -> 
     ward.worker(1, lives=True)
     job_id = ward.job()
     ward.accept(job_id, worker)
-    with db.transaction(ward.connection):
-        job, now = jobs.get(ward.connection, job_id), db.now(ward.connection)
+    with connections.transaction(ward.connection):
+        job, now = jobs.get(ward.connection, job_id), connections.now(ward.connection)
         where = whereabouts.of_job(ward.connection, job, now)
     assert (where.cause, where.sentence) == ("accepted", says)
 

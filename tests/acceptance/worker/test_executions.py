@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pgbeat import migrate
 from pgbeat.config import postgres_url
+from pgbeat.database import migrate
 from pgbeat.testing.databases import Server
 from tests.support.processes import until
 from tests.support.recorded_workers import Crew

@@ -13,10 +13,13 @@ import pytest
 from celery import Celery, signals
 
 import pgbeat
-from pgbeat import db, recorders, recovery, worker
+from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import postgres_url
-from pgbeat.recovery import Told
-from pgbeat.scheduler import Scheduler
+from pgbeat.database import connections
+from pgbeat.jobs import rescue
+from pgbeat.jobs.rescue import Told
+from pgbeat.worker import recorders
+from pgbeat.worker import signals as worker
 from tests.support.command_line import read
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Processes, until
@@ -98,10 +101,10 @@ def test_an_unknown_task_is_retried_where_another_worker_may_know_it(
         sql("INSERT INTO pgbeat.workers (name, pid, tasks) VALUES ('w2', 2, %s)", said)
     sql("INSERT INTO pgbeat.workers (name, pid, tasks) VALUES ('w1', 1, '{}')")
     job = make_job(sql, dispatched_at="now", max_attempts=2)
-    with db.engine(postgres_url(database), "tests").begin() as connection:
+    with connections.engine(postgres_url(database), "tests").begin() as connection:
         told = Told(job, "failed", "NotRegistered", "failed", lost=False, began=False,
                     is_unknown=True)  # fmt: skip
-        recovery.settle(connection, 1, [told])
+        rescue.settle(connection, 1, [told])
     [(state, retried_by)] = sql("SELECT state, retried_by FROM pgbeat.jobs WHERE id = %s", job)
     assert (state, retried_by is not None) == ("failed", is_retried)
 

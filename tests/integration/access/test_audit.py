@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import pytest
 from sqlalchemy import Connection
 
-from pgbeat import audit, db
+from pgbeat.access import audit
 from pgbeat.config import postgres_url
+from pgbeat.database import connections
 from tests.support.command_line import read, run
 from tests.support.web import Web, done, problem
 
@@ -69,7 +70,7 @@ def test_what_became_of_a_row_is_recorded(
 
 
 def test_a_change_is_undone_with_its_transaction(database: str, sql: Sql) -> None:
-    with db.engine(postgres_url(database), "tests").connect() as connection:
+    with connections.engine(postgres_url(database), "tests").connect() as connection:
         record(connection)
         connection.rollback()
     assert sql("SELECT 1 FROM pgbeat.audit") == []

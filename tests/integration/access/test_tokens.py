@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from pgbeat import db, tokens
+from pgbeat.access import tokens
+from pgbeat.access.tokens import Token
+from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, InvalidToken, NotFound
-from pgbeat.tokens import Token
 from tests.support.command_line import read, refused, run
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -77,7 +78,10 @@ def test_an_expired_token_says_when(connection: Connection, sql: Sql) -> None:
     sql("UPDATE pgbeat.tokens SET expires_at = '2026-01-02 03:04Z'")
     assert refusal(connection, written).startswith("the token expired at 2026-01-02 03:04 UTC")
     [row] = tokens.listing(connection, namespace="default")
-    assert (made.state(db.now(connection)), row.state(db.now(connection))) == ("active", "expired")
+    assert (made.state(connections.now(connection)), row.state(connections.now(connection))) == (
+        "active",
+        "expired",
+    )
 
 
 def test_never_is_never(connection: Connection) -> None:

@@ -10,12 +10,14 @@ import pytest
 from celery import Celery
 from sqlalchemy import Connection
 
-from pgbeat import Context, JobRequest, Launcher, Skip, calendars, launcher, schedules
-from pgbeat.backfill import Gaps, backfill, gaps
+from pgbeat import Context, JobRequest, Launcher, Skip, launcher
+from pgbeat.beat.backfill import Gaps, backfill, gaps
+from pgbeat.beat.enqueuer import Decision
+from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import Settings
-from pgbeat.dispatch import Decision
 from pgbeat.errors import Busy, InvalidSchedule, NotFound
-from pgbeat.scheduler import Scheduler
+from pgbeat.schedules import calendars
+from pgbeat.schedules import model as schedules
 from tests.support.rows import make_schedule
 
 Sql = Callable[..., list[tuple[Any, ...]]]

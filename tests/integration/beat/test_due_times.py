@@ -12,8 +12,9 @@ from celery import Celery
 from psycopg.types.json import Jsonb
 
 import pgbeat
-from pgbeat import Context, Launcher, launcher, launchers
-from pgbeat.scheduler import Scheduler
+from pgbeat import Context, Launcher, launcher
+from pgbeat.beat.scheduler import Scheduler
+from pgbeat.schedules import launchers
 from tests.support.command_line import read, refused, run, run_with
 from tests.support.processes import Processes, until
 from tests.support.rows import make_schedule

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pgbeat import Context, Launcher, launcher
-from pgbeat.scheduler import Scheduler
+from pgbeat.beat.scheduler import Scheduler
 from tests.support.rows import make_schedule
 
 Beat = Callable[..., Scheduler]

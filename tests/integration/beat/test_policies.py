@@ -10,12 +10,13 @@ import psycopg
 import pytest
 from celery import Celery
 
-from pgbeat import JobRequest, Launcher, Skip, db, launcher
-from pgbeat import scheduler as beat_scheduler
-from pgbeat import schedules as domain
+from pgbeat import JobRequest, Launcher, Skip, launcher
+from pgbeat.beat import scheduler as beat_scheduler
+from pgbeat.database import connections
+from pgbeat.schedules import model as domain
+from pgbeat.schedules.ticks import Tick
 from pgbeat.testing import Scheduler
 from pgbeat.testing.fixtures import MakeScheduler
-from pgbeat.ticks import Tick
 from pgbeat.timetables import Timetable
 from tests.support.jobs import messages
 from tests.support.processes import until
@@ -675,7 +676,7 @@ def test_a_simulated_year(sql: Sql, at: At, schedules: int, days: int) -> None:
         now = beat.now
         beat.close()
         beat = at(now)
-    with db.engine(beat.settings.url, "tests").connect() as connection:
+    with connections.engine(beat.settings.url, "tests").connect() as connection:
         rows = {row.name: row for row in domain.listing(connection)}
     assert {tick.outcome for tick in ticks} == {"launched"}
     seen: dict[str, list[Tick]] = {name: [] for name in rows}

@@ -10,10 +10,11 @@ import pytest
 from celery import Celery
 from sqlalchemy import Connection, event, text
 
-from pgbeat import db, retention
+from pgbeat.beat import pruner as retention
+from pgbeat.beat.pruner import Pruner
+from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import Settings, postgres_url
-from pgbeat.retention import Pruner
-from pgbeat.scheduler import Scheduler
+from pgbeat.database import connections
 from tests.support.command_line import read, run
 from tests.support.rows import make_schedule
 
@@ -27,7 +28,9 @@ def settings(database: str) -> Settings:
 
 @pytest.fixture
 def connection(settings: Settings) -> Iterator[Connection]:
-    engine = db.engine(settings.url, "tests").execution_options(isolation_level="AUTOCOMMIT")
+    engine = connections.engine(settings.url, "tests").execution_options(
+        isolation_level="AUTOCOMMIT"
+    )
     with engine.connect() as connection:
         yield connection
 
@@ -274,7 +277,7 @@ def test_a_row_that_somebody_holds_is_for_later(
 ) -> None:
     held, _ = jobs(sql, [40, 39])
     pruner = Pruner(settings)
-    with db.engine(settings.url, "tests").begin() as other:
+    with connections.engine(settings.url, "tests").begin() as other:
         other.exec_driver_sql("SET LOCAL lock_timeout = '5s'")
         other.exec_driver_sql("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", (held,))
         assert pruner.step(connection) == 2

@@ -11,7 +11,9 @@ import psycopg
 import pytest
 from celery import Celery
 
-from pgbeat import JobRequest, Launcher, jobs, launcher, launchers, ticks
+from pgbeat import JobRequest, Launcher, launcher
+from pgbeat.jobs import model as jobs
+from pgbeat.schedules import launchers, ticks
 from pgbeat.testing import Scheduler
 from pgbeat.testing.fixtures import MakeScheduler
 from tests.acceptance.walk import checks

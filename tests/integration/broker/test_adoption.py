@@ -9,8 +9,8 @@ import kombu
 import psycopg
 import pytest
 
-from pgbeat import migrate
 from pgbeat.config import postgres_url
+from pgbeat.database import migrate
 from pgbeat.errors import SchemaError
 from tests.support.child_process import Child
 from tests.support.databases import broker_url

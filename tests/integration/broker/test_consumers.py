@@ -9,8 +9,9 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, text
 
-from pgbeat import channels, consumers, dead_letters, discards, queues
-from pgbeat.messages import BrokerTables, Message
+from pgbeat.broker import consumers, dead_letters, discards, queues
+from pgbeat.broker.messages import BrokerTables, Message
+from pgbeat.database import channels
 from tests.support.broker_sessions import (
     TABLES,
     Claimant,

@@ -6,7 +6,7 @@ import threading
 import pytest
 from sqlalchemy import Connection, text
 
-from pgbeat import consumers, dead_letters, queues
+from pgbeat.broker import consumers, dead_letters, queues
 from tests.support.broker_sessions import TABLES, Sessions, depths, payloads, put, rows
 
 

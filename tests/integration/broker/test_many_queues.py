@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event, text
 
-from pgbeat.messages import Message
+from pgbeat.broker.messages import Message
 from tests.support.broker_sessions import TABLES, Claimant, Sessions, put
 from tests.support.kombu_connections import Connect, kombu, publish
 from tests.support.processes import until

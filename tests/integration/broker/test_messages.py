@@ -12,9 +12,10 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import ProgrammingError
 
-from pgbeat import consumers, db, dead_letters, queues
-from pgbeat.messages import JOB_HEADER, BrokerTables, Message, message
-from pgbeat.prepared import Statement
+from pgbeat.broker import consumers, dead_letters, queues
+from pgbeat.broker.messages import JOB_HEADER, BrokerTables, Message, message
+from pgbeat.database import connections
+from pgbeat.database.prepared import Statement
 from tests.support.broker_sessions import (
     TABLES,
     Plans,
@@ -184,7 +185,7 @@ def test_one_for_a_missing_queue_is_not_put(opened: Sessions) -> None:
 def test_one_commits_as_told(opened: Sessions) -> None:
     """The setting is for that transaction alone."""
     consumer = opened.consumer()
-    driver = db.driver(consumer.connection)
+    driver = connections.driver(consumer.connection)
     driver.execute("CREATE TABLE commits (value text)")
     driver.execute(
         "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
@@ -224,7 +225,7 @@ def test_what_no_consumer_has_is_withdrawn(opened: Sessions, connection: Connect
     (delayed,) = jobs_messages(connection, "delayed")
     (stock,) = jobs_messages(connection, "taken by a stock worker")
     hour = later(connection, "1 hour")
-    db.driver(connection).execute(
+    connections.driver(connection).execute(
         "UPDATE kombu_message SET visible = false, available_at = CASE WHEN job_id = %s THEN "
         "%s::timestamptz END WHERE job_id IN (%s, %s)", [delayed, hour, delayed, stock]
     )  # fmt: skip
@@ -244,7 +245,7 @@ def test_a_message_that_is_being_claimed_is_left_to_its_consumer(
     """Whoever is first has it: to withdraw waits for nobody."""
     (job,) = jobs_messages(connection, "m")
     other = opened.open()
-    with db.transaction(other):
+    with connections.transaction(other):
         other.execute(text("SELECT FROM kombu_message FOR UPDATE"))
         assert TABLES.withdraw(connection, [job]) == set()
     assert TABLES.withdraw(connection, [job]) == {job}
@@ -576,7 +577,7 @@ def test_statements_use_their_indexes(opened: Sessions, connection: Connection) 
 
 def test_claims_from_marks_read_their_queue_alone(connection: Connection) -> None:
     """A short queue's next message, beside 100 000 newer ones of other queues."""
-    driver = db.driver(connection)
+    driver = connections.driver(connection)
     TABLES.declare(connection, ["short", "long"])
     put(connection, "short", *map(str, range(200)))
     short, long = queue_id(connection, "short"), queue_id(connection, "long")
@@ -596,7 +597,7 @@ def test_a_session_may_lose_its_connection_in_a_claim(opened: Sessions, database
     put(opened.open(), "q", *map(str, range(100)))
     consumer = opened.consumer()
     queue = queue_id(consumer.connection, "q")
-    pid = db.driver(consumer.connection).info.backend_pid
+    pid = connections.driver(consumer.connection).info.backend_pid
     with closing(psycopg.connect(database, autocommit=True)) as other:
         other.execute("SELECT pg_terminate_backend(%s)", [pid])
         with pytest.raises(psycopg.OperationalError):

@@ -7,7 +7,8 @@ from itertools import product
 import pytest
 from sqlalchemy import Connection, text
 
-from pgbeat import consumers, db, discards, queues
+from pgbeat.broker import consumers, discards, queues
+from pgbeat.database import connections
 from pgbeat.errors import NotFound, QueueLocked
 from tests.support.broker_sessions import (
     TABLES,
@@ -205,13 +206,13 @@ def test_declaring_and_deleting_at_once(opened: Sessions, connection: Connection
             start.wait()
             for _ in range(40):
                 name = chance.choice("ab")
-                with db.transaction(mine):
+                with connections.transaction(mine):
                     queues.declare(mine, TABLES, name)
-                with db.transaction(mine):
+                with connections.transaction(mine):
                     queues.declare_exchange(mine, TABLES, "x", "topic", auto_delete=True)
                     queues.bind(mine, TABLES, name, "x", "#", "topic")
                     put(mine, name, "m")
-                with db.transaction(mine):
+                with connections.transaction(mine):
                     chance.choice([queues.delete, queues.purge])(mine, TABLES, name)
         except BaseException as error:
             errors.append(error)
@@ -249,7 +250,7 @@ def test_a_queue_is_looked_at_without_the_others(connection: Connection) -> None
     put(connection, "q30", "later", available_at=later(connection, "1 hour"))
     connection.execute(text("ANALYZE kombu_message, kombu_queue"))
     scans = text("SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'kombu_message'")
-    with db.transaction(connection):
+    with connections.transaction(connection):
         before = connection.scalar(scans)
         found = queues.get(connection, TABLES, "q30")
         assert (found.waiting, found.delayed, found.claimed, found.dead) == (10, 1, 0, 0)
@@ -284,7 +285,7 @@ def test_a_queue_is_paused_and_resumed(opened: Sessions, connection: Connection)
     assert not queues.pause(connection, TABLES, "q")
     assert consumer.claim("q") == []
     put(connection, "q", "more")  # is welcome
-    with db.transaction(connection):
+    with connections.transaction(connection):
         queues.declare(connection, TABLES, "q")  # changes nothing
     assert consumer.claim("q") == []
     assert queues.resume(connection, TABLES, "q")

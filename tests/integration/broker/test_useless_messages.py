@@ -4,8 +4,8 @@ import json
 
 from sqlalchemy import Connection, text
 
-from pgbeat import useless_messages
-from pgbeat.messages import BrokerTables
+from pgbeat.broker import useless_messages
+from pgbeat.broker.messages import BrokerTables
 from tests.support.broker_sessions import TABLES, Sessions, depths, filled, later, plans, put, rows
 from tests.support.command_line import Sql
 from tests.support.rows import make_job

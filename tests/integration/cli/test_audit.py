@@ -15,7 +15,7 @@ from celery.beat import PersistentScheduler
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.cli import program
-from pgbeat.migrate import newest
+from pgbeat.database.migrate import newest
 from tests.support.command_line import Sql, read, run, run_with
 from tests.support.jobs import make_app
 from tests.support.rows import make_job, make_lane

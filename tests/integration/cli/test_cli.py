@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from pgbeat import __version__, migrate
+from pgbeat import __version__
 from pgbeat.cli import COMMANDS, program
+from pgbeat.database import migrate
 from tests.support.command_line import Sql, read, refused, run
 from tests.support.processes import ROOT, until
 

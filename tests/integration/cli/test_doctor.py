@@ -11,11 +11,11 @@ from celery import Celery
 from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool, StaticPool
 
-from pgbeat import db
+from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import postgres_url
-from pgbeat.health import Check
-from pgbeat.scheduler import Scheduler
-from pgbeat.tables import metadata
+from pgbeat.database import connections
+from pgbeat.database.tables import metadata
+from pgbeat.monitoring.doctor import Check
 from tests.support.command_line import Sql, read, run, run_with
 from tests.support.rows import make_job
 
@@ -219,21 +219,21 @@ def test_a_broker_not_looked_at(database: str, sql: Sql) -> None:
 def test_sessions_of_our_own_are_not_shared(database: str) -> None:
     engine = create_engine(postgres_url(database), poolclass=NullPool)
     with engine.connect() as one, engine.connect() as other:
-        assert db.is_shared(one, other) is False
+        assert connections.is_shared(one, other) is False
 
 
 def test_a_pooler_is_noticed(database: str) -> None:
     """Two clients before one session, as a pooler in transaction mode keeps with little to do."""
     engine = create_engine(postgres_url(database), poolclass=StaticPool)
     with engine.connect() as one, engine.connect() as other:
-        assert db.is_shared(one, other) is True
+        assert connections.is_shared(one, other) is True
     engine.dispose()
 
 
 def test_a_transaction_left_open_with_locks(
     database: str, app: Celery, beat: Beat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgbeat.health._IDLE", 0.0)
+    monkeypatch.setattr("pgbeat.monitoring.doctor._IDLE", 0.0)
     beat().run_due()
     with psycopg.connect(database, application_name="shop") as reader:
         reader.execute("SELECT count(*) FROM pgbeat.jobs")

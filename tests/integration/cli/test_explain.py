@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pgbeat.scheduler import Scheduler
+from pgbeat.beat.scheduler import Scheduler
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.rows import make_job, make_lane, make_schedule
 

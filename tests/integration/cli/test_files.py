@@ -15,7 +15,7 @@ from celery import Celery
 from click.testing import Result
 
 from pgbeat import Context, Launcher, launcher
-from pgbeat.files.schema import schema
+from pgbeat.schedules.files.schema import schema
 from tests.support.command_line import Sql, run, run_with
 from tests.support.processes import until
 
@@ -484,10 +484,10 @@ def test_without_the_library_for_yaml(
 ) -> None:
     path = write(TEXT)
     monkeypatch.setitem(sys.modules, "yaml", None)
-    monkeypatch.delitem(sys.modules, "pgbeat.files.yaml_documents", raising=False)
-    import pgbeat.files
+    monkeypatch.delitem(sys.modules, "pgbeat.schedules.files.yaml_documents", raising=False)
+    from pgbeat.schedules import files
 
-    monkeypatch.delattr(pgbeat.files, "yaml_documents", raising=False)
+    monkeypatch.delattr(files, "yaml_documents", raising=False)
     missing = "Error: YAML needs PyYAML, which is not installed; `pip install 'pgbeat[yaml]'`, or "
     assert sync(database, path, exit_code=2).stderr == f"{missing}use JSON\n"
     assert run(database, "export").stderr == f"{missing}use --format json\n"

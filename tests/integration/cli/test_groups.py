@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pgbeat.grouping import Submitted, submit_group
-from pgbeat.permissions import user
+from pgbeat.jobs.permissions import user
+from pgbeat.jobs.submit_group import Submitted, submit_group
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.databases import sqlalchemy_url
 

@@ -13,10 +13,11 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 
-from pgbeat import control, db, executions, lifecycle
-from pgbeat.executions import Run
-from pgbeat.jobs import Job
-from pgbeat.permissions import Actor
+from pgbeat.database import connections
+from pgbeat.jobs import control, executions, lifecycle
+from pgbeat.jobs.executions import Run
+from pgbeat.jobs.model import Job
+from pgbeat.jobs.permissions import Actor
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.jobs import BOB, Desk, make_app, messages
 from tests.support.processes import Processes, until
@@ -52,7 +53,7 @@ def did(app: Celery) -> Did:
 
 def told(desk: Desk, job: Job, *runs: Run) -> None:
     """What a worker tells of a job."""
-    with db.transaction(desk.connection):
+    with connections.transaction(desk.connection):
         ended = executions.record(desk.connection, runs)
         lifecycle.follow(desk.connection, desk.publisher, ended)
 

@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from pgbeat import channels
-from pgbeat.concurrency import ConcurrencyPolicy, Work, concurrency_policy
+from pgbeat.database import channels
+from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy, Work, concurrency_policy
 from tests.integration.jobs.test_lanes import reserve
 from tests.support.command_line import read, refused, run, run_with
 from tests.support.databases import connected

@@ -14,8 +14,8 @@ import pytest
 from celery import Celery
 from kombu import Exchange, Queue
 
-from pgbeat import migrate
 from pgbeat.config import postgres_url
+from pgbeat.database import migrate
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.databases import sqlalchemy_url
 

@@ -12,8 +12,8 @@ import pytest
 from celery import Celery
 from click.testing import Result
 
-from pgbeat.tables import EVENTS
-from pgbeat.webhook_signatures import new_secret
+from pgbeat.database.tables import EVENTS
+from pgbeat.webhooks.signing import new_secret
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.webhook_receiver import Receiver
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from pgbeat import db, leases
 from pgbeat.config import postgres_url
+from pgbeat.database import connections, leases
 
 KEEPALIVES = {
     "keepalives_idle": "10",
@@ -30,8 +30,8 @@ def test_a_server_that_vanished_is_noticed_as_the_dsn_has_it(
     database: str, query: dict[str, str], arguments: dict[str, int], changed: dict[str, str]
 ) -> None:
     url = postgres_url(database).update_query_dict(query)
-    with db.engine(url, "tests", arguments).connect() as connection:
-        found = db.driver(connection).info.get_parameters()
+    with connections.engine(url, "tests", arguments).connect() as connection:
+        found = connections.driver(connection).info.get_parameters()
     assert {key: found.get(key) for key in KEEPALIVES} == KEEPALIVES | changed
 
 
@@ -41,13 +41,16 @@ def test_a_default_isolation_level_changes_nothing(
     """Transactions, however they begin, and statements of sessions that are prepared."""
     [(name,)] = sql("SELECT current_database()")
     sql(f'ALTER DATABASE "{name}" SET default_transaction_isolation = serializable')
-    level, engine = text("SHOW transaction_isolation"), db.engine(postgres_url(database), "tests")
+    level, engine = (
+        text("SHOW transaction_isolation"),
+        connections.engine(postgres_url(database), "tests"),
+    )
     with engine.begin() as connection:
         assert connection.scalar(level) == "read committed"
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         assert connection.scalar(level) == "serializable"
-        with db.transaction(connection):
+        with connections.transaction(connection):
             assert connection.scalar(level) == "read committed"
-        db.note_own_session(connection)
+        connections.note_own_session(connection)
         leases.prepare_session(connection)
         assert connection.scalar(level) == "read committed"

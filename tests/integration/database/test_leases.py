@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat import db, leases
 from pgbeat.config import postgres_url
+from pgbeat.database import connections, leases
 from tests.support.processes import until
 
 KEY = 1050
@@ -25,7 +25,7 @@ def session(empty_database: str) -> Iterator[Session]:
     with ExitStack() as stack:
 
         def open_session(name: str = "tests", dsn: str = empty_database) -> Connection:
-            connection = db.engine(postgres_url(dsn), name).connect()
+            connection = connections.engine(postgres_url(dsn), name).connect()
             stack.callback(connection.invalidate)
             return connection.execution_options(isolation_level="AUTOCOMMIT")
 
@@ -39,7 +39,7 @@ def watcher(session: Session) -> Connection:
 
 
 def pid(connection: Connection) -> int:
-    return db.driver(connection).info.backend_pid
+    return connections.driver(connection).info.backend_pid
 
 
 def seen(watcher: Connection, key: int = KEY) -> list[tuple[int, bool]]:
@@ -110,7 +110,7 @@ def test_a_standby_that_is_lost_says_so(session: Session, watcher: Connection) -
     terminate(watcher, standby)
     with pytest.raises(psycopg.OperationalError) as raised:
         leases.acquire(standby, KEY, 60)
-    assert db.is_lost(raised.value)
+    assert connections.is_lost(raised.value)
     assert seen(watcher) == [(pid(leader), True)]
 
 
@@ -124,7 +124,7 @@ def test_a_standby_whose_wait_is_cancelled_may_wait_again(
     watcher.execute(text("SELECT pg_cancel_backend(:pid)"), {"pid": pid(standby)})
     with pytest.raises(psycopg.errors.QueryCanceled) as raised:
         leases.acquire(standby, KEY, 60)
-    assert not db.is_lost(raised.value)
+    assert not connections.is_lost(raised.value)
     assert not leases.acquire(standby, KEY, 0.0)
     terminate(watcher, leader)
     assert leases.acquire(standby, KEY, 10)
@@ -170,7 +170,7 @@ def test_holders_tell_who_they_are(session: Session, watcher: Connection) -> Non
         ("pgbeat beat one:1", True),
         ("pgbeat beat two:2", False),
     ]
-    now = db.now(watcher)
+    now = connections.now(watcher)
     for holder in holders:
         assert now - timedelta(minutes=5) < holder.since < now
 
@@ -193,7 +193,7 @@ def test_a_prepared_session_is_watched_by_the_server(session: Session) -> None:
         "idle_in_transaction_session_timeout", "statement_timeout", "lock_timeout",
     ]  # fmt: skip
     assert [setting(connection, name) for name in names] == ["500ms", "90s", "90s", "0", "0"]
-    is_socket = db.driver(connection).info.host.startswith("/")
+    is_socket = connections.driver(connection).info.host.startswith("/")
     names = ["tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count"]
     expected = ["0", "0", "0"] if is_socket else ["2", "1", "3"]
     assert [setting(connection, name) for name in names] == expected
@@ -213,7 +213,7 @@ def test_a_leader_that_falls_silent_loses_the_lock(session: Session, watcher: Co
     assert leases.acquire(standby, KEY, 60)
     with pytest.raises(DBAPIError) as raised:
         leader.execute(text("SELECT 1"))
-    assert db.is_lost(raised.value)
+    assert connections.is_lost(raised.value)
 
 
 def test_a_standby_whose_client_is_gone_stops_waiting(
@@ -224,14 +224,14 @@ def test_a_standby_whose_client_is_gone_stops_waiting(
     assert leases.acquire(leader, KEY, 10)
     assert not leases.acquire(standby, KEY, 0.0)
     until(lambda: len(seen(watcher)) == 2)
-    db.driver(standby).close()
+    connections.driver(standby).close()
     until(lambda: seen(watcher) == [(pid(leader), True)], 10)
 
 
 def test_waiting_for_a_lock_in_a_transaction_is_limited(session: Session) -> None:
     one, two = session(), session()
     one.execute(text("CREATE TABLE work (n int)"))
-    with db.transaction(one), db.transaction(two):
+    with connections.transaction(one), connections.transaction(two):
         one.execute(text("LOCK work"))
         leases.limit_waiting(two, 0.02)
         with pytest.raises(DBAPIError) as raised:

@@ -14,10 +14,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, Engine, inspect, text
 
-from pgbeat import db, migrate
 from pgbeat.config import postgres_url
+from pgbeat.database import connections, migrate
+from pgbeat.database.tables import SCHEMA, metadata
 from pgbeat.errors import SchemaError
-from pgbeat.tables import SCHEMA, metadata
 from tests.support import versions
 from tests.support.processes import until
 
@@ -50,7 +50,7 @@ Release = Callable[..., str]
 @pytest.fixture
 def engine(empty_database: str) -> Iterator[Engine]:
     """An engine on an empty database."""
-    engine = db.engine(postgres_url(empty_database), "tests")
+    engine = connections.engine(postgres_url(empty_database), "tests")
     yield engine
     engine.dispose()
 
@@ -162,7 +162,7 @@ def test_ten_at_once_do_no_harm(engine: Engine) -> None:
 @pytest.mark.slow
 def test_processes_at_once_do_no_harm(engine: Engine, empty_database: str) -> None:
     program = (
-        "import sys; from pgbeat import config, migrate; "
+        "import sys; from pgbeat import config; from pgbeat.database import migrate; "
         "print(migrate.upgrade(config.postgres_url(sys.argv[1]))[0])"
     )
     started = [
@@ -374,14 +374,14 @@ def test_the_printed_script_makes_the_same_schema(engine: Engine, database: str)
         engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     ) as connection:
         connection.execute(migrate.script().encode())
-    migrated = db.engine(postgres_url(database), "tests")
+    migrated = connections.engine(postgres_url(database), "tests")
     with engine.connect() as printed, migrated.connect() as upgraded:
         migrate.check(printed)
         assert contents(printed) == contents(upgraded)
 
 
 def test_the_tables_in_python_are_those_of_the_migrations(database: str) -> None:
-    with db.engine(postgres_url(database), "tests").connect() as connection:
+    with connections.engine(postgres_url(database), "tests").connect() as connection:
         context = MigrationContext.configure(
             connection,
             opts={
@@ -404,7 +404,7 @@ def test_the_tables_made_by_python_are_those_of_the_migrations(
         connection.execute(text(f"CREATE SCHEMA {SCHEMA}"))
         metadata.create_all(connection)
         in_python = described(connection)
-    with db.engine(postgres_url(database), "tests").connect() as connection:
+    with connections.engine(postgres_url(database), "tests").connect() as connection:
         assert in_python == described(connection)
 
 

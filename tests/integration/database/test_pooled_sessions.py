@@ -12,12 +12,12 @@ from click.testing import CliRunner
 from kombu import Connection
 
 import pgbeat
-from pgbeat import db, own_sessions
+from pgbeat.beat.scheduler import Scheduler
 from pgbeat.cli import pgbeat as command
 from pgbeat.config import Settings, postgres_url
+from pgbeat.database import connections, own_sessions
 from pgbeat.errors import ConfigError
-from pgbeat.health import checks
-from pgbeat.scheduler import Scheduler
+from pgbeat.monitoring.doctor import checks
 from tests.support.pgbouncer import Pooler, needs_pgbouncer, pooler
 from tests.support.processes import Processes
 from tests.support.recorded_workers import Crew
@@ -106,10 +106,10 @@ def test_the_command_line_leaves_no_settings(pooled: Pooler) -> None:
 
 def test_a_cli_session_limits_its_waits_in_each_transaction(pooled: Pooler, database: str) -> None:
     for url in (pooled.url, database):
-        with db.engine(postgres_url(url), "tests").connect() as connection:
+        with connections.engine(postgres_url(url), "tests").connect() as connection:
             connection.execution_options(isolation_level="AUTOCOMMIT")
-            db.configure(connection, {"lock_timeout": "4321"})
-            with db.transaction(connection):
+            connections.configure(connection, {"lock_timeout": "4321"})
+            with connections.transaction(connection):
                 said = connection.exec_driver_sql("SHOW lock_timeout").scalar()
             assert said == "4321ms"
 
@@ -172,9 +172,9 @@ def test_a_session_mode_pooler_will_do(database: str, tmp_path: Path) -> None:
         connection = own_sessions.connect(
             postgres_url(found.url), "tests", direct_url=None, purpose="A test needs"
         )
-        assert db.has_own_session(connection)
-        assert not db.is_direct(db.driver(connection))
-        db.close(connection)
+        assert connections.has_own_session(connection)
+        assert not connections.is_direct(connections.driver(connection))
+        connections.close(connection)
 
 
 def test_doctor_knows_of_the_direct_url(pooled: Pooler, database: str) -> None:

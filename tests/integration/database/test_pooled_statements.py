@@ -9,9 +9,9 @@ import pytest
 from kombu import Connection
 from sqlalchemy import text
 
-from pgbeat import db
 from pgbeat.config import postgres_url
-from pgbeat.prepared import Statement
+from pgbeat.database import connections
+from pgbeat.database.prepared import Statement
 from tests.support.pgbouncer import needs_pgbouncer, pooler
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -62,7 +62,11 @@ def test_the_drivers_own_names_meet_nobody_elses(database: str, tmp_path: Path, 
         url = postgres_url(pooled.url)
         for value in ("a", "b"):
             statement = text(f"SELECT '{value}' || CAST(:x AS text)")
-            opened = db.engine(url, value).connect() if kind == "engine" else db.kept(url, value)
+            opened = (
+                connections.engine(url, value).connect()
+                if kind == "engine"
+                else connections.kept(url, value)
+            )
             with opened as connection:
                 for _ in range(10):
                     assert connection.scalar(statement, {"x": "x"}) == f"{value}x"
@@ -72,7 +76,7 @@ def test_the_drivers_own_names_meet_nobody_elses(database: str, tmp_path: Path, 
 
 def test_a_session_of_its_own_prepares(database: str) -> None:
     """Without a pooler nothing is parsed again and again."""
-    with db.kept(postgres_url(database), "prepares") as connection:
+    with connections.kept(postgres_url(database), "prepares") as connection:
         for _ in range(10):
             connection.execute(text("SELECT CAST(:x AS text)"), {"x": "x"})
         names = connection.scalar(text("SELECT count(*) FROM pg_prepared_statements"))

@@ -17,11 +17,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, TraceIdRatioBased
 
-from pgbeat import db, dispatch, publisher
+from pgbeat.beat import enqueuer
+from pgbeat.broker.publishing import publisher
+from pgbeat.broker.publishing.publisher import TransactionPublisher
+from pgbeat.broker.publishing.templates import Launch
 from pgbeat.config import postgres_url
+from pgbeat.database import connections
 from pgbeat.integrations import opentelemetry as tracing
-from pgbeat.message_templates import Launch
-from pgbeat.publisher import TransactionPublisher
 from tests.support.command_line import Sql
 from tests.support.processes import until
 from tests.support.transport_workers import Fleet
@@ -127,7 +129,7 @@ def test_messages_are_cut_from_templates_all_the_same(
 ) -> None:
     made = TransactionPublisher(app)
     one, two = str(uuid4()), str(uuid4())
-    with db.engine(postgres_url(database), "tests").begin() as connection:
+    with connections.engine(postgres_url(database), "tests").begin() as connection:
         made.prepare(connection)
         for job in (one, two):
             made.publish(Launch(job, "tests.add", (1,)))
@@ -140,7 +142,7 @@ def test_messages_are_cut_from_templates_all_the_same(
 
 def test_who_publishes_within_a_trace_is_linked(traced: Traced, app: Celery, database: str) -> None:
     made, job = TransactionPublisher(app), str(uuid4())
-    with db.engine(postgres_url(database), "tests").begin() as connection:
+    with connections.engine(postgres_url(database), "tests").begin() as connection:
         made.prepare(connection)
         with traced.provider.get_tracer("app").start_as_current_span("request") as request:
             made.publish(Launch(job, "tests.add"))
@@ -218,7 +220,7 @@ def test_an_execution_is_in_its_jobs_trace(
     app = Celery("traced", broker=fleet.env["TESTS_BROKER"], set_as_current=False)
     made = TransactionPublisher(app)
     jobs = {task: str(uuid4()) for task in ("add", "fail", "skip")}
-    with db.engine(postgres_url(database), "tests").begin() as connection:
+    with connections.engine(postgres_url(database), "tests").begin() as connection:
         made.prepare(connection)
         for task, job in jobs.items():
             made.publish(Launch(job, f"traced.{task}"))
@@ -280,18 +282,18 @@ def test_what_goes_wrong_in_tracing_fails_no_task(traced: Traced) -> None:
 
 
 def test_off_it_costs_nothing() -> None:
-    assert dispatch.observe is None and publisher.observe is None
+    assert enqueuer.observe is None and publisher.observe is None
     code = (
-        "import sys, pgbeat.scheduler, pgbeat.worker; "
+        "import sys, pgbeat.beat.scheduler, pgbeat.worker; "
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_it_is_turned_off_again(traced: Traced) -> None:
-    assert dispatch.observe is not None
+    assert enqueuer.observe is not None
     tracing.instrument(traced.provider)  # twice is once
     tracing.uninstrument()
-    assert dispatch.observe is None and publisher.observe is None
+    assert enqueuer.observe is None and publisher.observe is None
     signals: Any = importlib.import_module("celery.signals")
     assert not any("tracing" in str(key) for key, _ in signals.task_prerun.receivers)

@@ -19,8 +19,9 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import pgbeat
-from pgbeat import control, db, executions, grouping, groups, jobs, lifecycle, queues, templates
+from pgbeat.broker import queues
 from pgbeat.config import postgres_url
+from pgbeat.database import connections
 from pgbeat.errors import (
     ConfigError,
     InvalidJob,
@@ -29,8 +30,11 @@ from pgbeat.errors import (
     NotUnique,
     UnknownTask,
 )
-from pgbeat.executions import Run
-from pgbeat.jobs import Job
+from pgbeat.jobs import control, executions, lifecycle, submit_group, templates
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.executions import Run
+from pgbeat.jobs.groups import model as groups
+from pgbeat.jobs.model import Job
 from tests.support.broker_sessions import TABLES
 from tests.support.command_line import Sql
 from tests.support.jobs import ADMIN, ALICE, Desk, desks, make_app, messages
@@ -70,7 +74,7 @@ def refused(desk: Desk, verb: Callable[..., control.Change], job: Job, **more: o
 def fails(desk: Desk, job: Job, error: str = "oops") -> Job:
     """The job as it is once a worker has told that it failed."""
     run = Run(str(uuid4()), str(job.id), True, "failed", "failed", worker="w", error=error)
-    with db.transaction(desk.connection):
+    with connections.transaction(desk.connection):
         ended = executions.record(desk.connection, [run])
         lifecycle.follow(desk.connection, desk.publisher, ended)
     return desk.job(job)
@@ -78,7 +82,7 @@ def fails(desk: Desk, job: Job, error: str = "oops") -> Job:
 
 def runs(desk: Desk, job: Job) -> Job:
     """The job as it is once a worker has told that it began."""
-    with db.transaction(desk.connection):
+    with connections.transaction(desk.connection):
         executions.record(desk.connection, [Run(str(uuid4()), str(job.id), True, worker="w")])
     return desk.job(job)
 
@@ -144,7 +148,7 @@ def test_awaiting_approval(desk: Desk, sql: Sql) -> None:
 
 
 def test_from_a_template(desk: Desk, sql: Sql) -> None:
-    with db.transaction(desk.connection):
+    with connections.transaction(desk.connection):
         templates.put(
             desk.connection, "t", namespace="default", task="jobs.add", args=[1], kwargs={"y": 5},
             queue="extra", options={"expires": 60}, job={"max_attempts": 9, "tags": ["x"]},
@@ -157,7 +161,7 @@ def test_from_a_template(desk: Desk, sql: Sql) -> None:
     assert (own.args, own.kwargs, own.queue) == ([7], {"y": 6}, "other")
     assert (own.max_attempts, own.tags, own.options) == (2, ["x"], {"expires": 60})
     # What the job was made of stays, whatever becomes of the template.
-    with db.transaction(desk.connection):
+    with connections.transaction(desk.connection):
         templates.put(desk.connection, "t", namespace="default", task="jobs.add", args=[2])
     assert desk.job(job) == job
 
@@ -530,7 +534,7 @@ def test_cancel_what_runs(desk: Desk, sql: Sql) -> None:
         assert asked.cancel_reason == f"cancelled by user:alice: {reason}"
     # Failing then is not a reason to try again.
     run = sql("SELECT id FROM pgbeat.executions")[0][0]
-    with db.transaction(desk.connection):
+    with connections.transaction(desk.connection):
         executions.record(
             desk.connection, [Run(str(run), str(job.id), False, "failed", "failed", error="x")]
         )
@@ -541,7 +545,7 @@ def test_cancel_what_runs(desk: Desk, sql: Sql) -> None:
 
 @pytest.mark.parametrize("ends", ["COMMIT", "ROLLBACK"])
 def test_workers_hear_of_a_cancellation_with_its_commit(desk: Desk, sql: Sql, ends: str) -> None:
-    with db.transaction(desk.connection):
+    with connections.transaction(desk.connection):
         queues.declare_exchange(
             desk.connection, TABLES, "celery.pidbox", "fanout", durable=False, auto_delete=False
         )
@@ -564,7 +568,7 @@ def test_what_is_about_to_run_when_it_is_cancelled(desk: Desk, database: str) ->
     job = desk.make()
     with psycopg.connect(database) as worker, ThreadPoolExecutor() as threads:
         worker.execute("UPDATE pgbeat.jobs SET state = 'running', started_at = now()")
-        with db.transaction(desk.connection):
+        with connections.transaction(desk.connection):
             made = threads.submit(
                 lifecycle.cancel, desk.connection, desk.publisher, [str(job.id)], by="me", reason=""
             )
@@ -714,7 +718,7 @@ def test_approval_counts_for_retries_that_nobody_asks_for(desk: Desk, sql: Sql) 
 
 def test_what_failed_unapproved_is_tried_again_only_once_approved(desk: Desk, sql: Sql) -> None:
     job = desk.make(requires_approval=True, max_attempts=3)
-    with db.transaction(desk.connection):
+    with connections.transaction(desk.connection):
         ended = jobs.end(desk.connection, [job.id], "failed", "can't be published")
         lifecycle.follow(desk.connection, desk.publisher, ended)
     again = jobs.get(desk.connection, str(desk.job(job).retried_by))
@@ -814,7 +818,7 @@ def test_retry_of_one_of_a_kind(desk: Desk, sql: Sql) -> None:
 
 def test_retry_of_a_member_whose_group_has_ended(desk: Desk, sql: Sql) -> None:
     """The group stays as it was."""
-    made = grouping.run(
+    made = submit_group.run(
         desk.connection, desk.app, desk.settings, desk.publisher,
         [{"task": "jobs.add", "args": [x], "max_attempts": 1} for x in (1, 2)],
         created_by=ALICE.name, job_source="user_cli",
@@ -896,7 +900,7 @@ def test_move_what_is_in_no_line(desk: Desk, sql: Sql) -> None:
 
 def test_delete(desk: Desk, sql: Sql) -> None:
     job, other = fails(desk, desk.make(max_attempts=1)), fails(desk, desk.make(max_attempts=1))
-    with db.transaction(desk.connection):
+    with connections.transaction(desk.connection):
         control.delete(desk.connection, ALICE, job.id)
     assert sql("SELECT id FROM pgbeat.jobs") == [(other.id,)]
     assert sql("SELECT job_id FROM pgbeat.executions") == [(other.id,)]

@@ -7,9 +7,12 @@ import pytest
 from celery import Celery
 from kombu import Queue
 
-from pgbeat import db, discards, jobs, recovery
-from pgbeat.messages import BrokerTables
-from pgbeat.recovery import Sweeper
+from pgbeat.broker import discards
+from pgbeat.broker.messages import BrokerTables
+from pgbeat.database import connections
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs import rescue
+from pgbeat.jobs.rescue import Sweeper
 from tests.support.processes import until
 from tests.support.recorded_workers import Crew
 from tests.support.simulated_workers import Ward
@@ -21,7 +24,7 @@ TABLES = BrokerTables()
 @pytest.fixture
 def ward(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ward]:
     """Workers that are nothing but rows."""
-    monkeypatch.setattr(recovery, "_LOOK", 0.0)
+    monkeypatch.setattr(rescue, "_LOOK", 0.0)
     ward = Ward(database)
     yield ward
     ward.close()
@@ -47,12 +50,12 @@ def test_a_purge_cancels_jobs_in_its_transaction(ward: Ward) -> None:
         "UPDATE kombu_message SET visible = false, available_at = now() + interval '1 hour' "
         "WHERE job_id = %s", later,
     )  # fmt: skip
-    with pytest.raises(ZeroDivisionError), db.transaction(ward.connection):
+    with pytest.raises(ZeroDivisionError), connections.transaction(ward.connection):
         assert discards.purge(ward.connection, TABLES, "celery") == 2
         assert end_of(ward, waits) == PURGED
         raise ZeroDivisionError
     assert ward.state(waits) == "pending"
-    with db.transaction(ward.connection):
+    with connections.transaction(ward.connection):
         discards.purge(ward.connection, TABLES, "celery")
     assert [end_of(ward, job_id) for job_id in (waits, later)] == [PURGED, PURGED]
     sweep(ward)
@@ -62,7 +65,7 @@ def test_a_purge_cancels_jobs_in_its_transaction(ward: Ward) -> None:
 def test_a_claimed_message_is_not_purged(ward: Ward) -> None:
     job_id = ward.job()
     ward.sql("UPDATE kombu_message SET visible = false, claimed_by = 1")
-    with db.transaction(ward.connection):
+    with connections.transaction(ward.connection):
         assert discards.purge(ward.connection, TABLES, "celery") == 0
     assert ward.state(job_id) == "pending"
 
@@ -80,7 +83,7 @@ def test_what_follows_a_purge_comes_with_the_next_sweep(ward: Ward) -> None:
     in_lane, locked = ward.job(lane="one"), ward.job(max_attempts=3)
     with psycopg.connect(ward.dsn) as other:
         other.execute("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", [locked])
-        with db.transaction(ward.connection):
+        with connections.transaction(ward.connection):
             discards.purge(ward.connection, TABLES, "celery")
         assert [ward.state(job_id) for job_id in (in_lane, locked)] == ["pending", "pending"]
         sweeper = Sweeper(ward.publisher, ward.settings)
@@ -94,7 +97,7 @@ def test_what_follows_a_purge_comes_with_the_next_sweep(ward: Ward) -> None:
 def test_an_expired_message_cancels_its_job(ward: Ward) -> None:
     expired, kept = ward.job(max_attempts=3), ward.job()
     ward.sql("UPDATE kombu_message SET expires_at = now() WHERE job_id = %s", expired)
-    with db.transaction(ward.connection):
+    with connections.transaction(ward.connection):
         discards.expire(ward.connection, TABLES)
     what = "expired: no worker took its message from queue 'celery' in time"
     assert end_of(ward, expired) == ("cancelled", what, None)
@@ -103,7 +106,7 @@ def test_an_expired_message_cancels_its_job(ward: Ward) -> None:
 
 def test_the_jobs_of_a_queue_that_is_deleted(ward: Ward) -> None:
     job_id = ward.job(max_attempts=3)
-    with db.transaction(ward.connection):
+    with connections.transaction(ward.connection):
         assert discards.delete_queue(ward.connection, TABLES, "celery") == 1
     what = "its message was deleted from queue 'celery' with the queue"
     assert end_of(ward, job_id) == ("cancelled", what, None)
@@ -114,7 +117,7 @@ def test_what_a_worker_lost_and_was_purged_then_is_not_tried_again(ward: Ward) -
     ward.worker(1, missing=60)
     job_id = ward.job(max_attempts=3)
     ward.run(job_id, 1, began=30.0, acks=False)
-    with db.transaction(ward.connection):
+    with connections.transaction(ward.connection):
         discards.purge(ward.connection, TABLES, "celery")
     assert ward.state(job_id) == "running"
     sweep(ward)

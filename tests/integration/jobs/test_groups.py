@@ -8,14 +8,18 @@ from uuid import uuid4
 import pytest
 from celery import Celery, chain
 
-from pgbeat import allotment, control, db, executions, groups, jobs, lifecycle, turns
+from pgbeat.beat.scheduler import Scheduler
+from pgbeat.broker.publishing.publisher import Publisher, publisher
 from pgbeat.config import Settings
+from pgbeat.database import connections
 from pgbeat.errors import Forbidden, InvalidJob, InvalidTransition, NotFound, NotUnique, UnknownTask
-from pgbeat.executions import Run
-from pgbeat.grouping import Submitted, cancel, submit_group
-from pgbeat.permissions import Actor
-from pgbeat.publisher import Publisher, publisher
-from pgbeat.scheduler import Scheduler
+from pgbeat.jobs import control, dispatch, executions, lifecycle
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.executions import Run
+from pgbeat.jobs.groups import model as groups
+from pgbeat.jobs.groups import progress as turns
+from pgbeat.jobs.permissions import Actor
+from pgbeat.jobs.submit_group import Submitted, cancel, submit_group
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import until
 
@@ -37,17 +41,17 @@ class Fleet:
     def __init__(self, app: Celery, sql: Sql) -> None:
         self.settings = Settings.load(app.conf)
         self.sql = sql
-        engine = db.engine(self.settings.url, "tests")
+        engine = connections.engine(self.settings.url, "tests")
         self.connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         self.publisher: Publisher = publisher(app, self.settings, lambda: None)
 
     def tell(self, *runs: Run) -> None:
         """What a worker writes."""
-        with db.transaction(self.connection):
+        with connections.transaction(self.connection):
             ended = executions.record(self.connection, runs)
             lanes = lifecycle.follow(self.connection, self.publisher, ended)
         for namespace, lane in lanes:
-            allotment.allot(self.connection, self.publisher, namespace, lane)
+            dispatch.allot(self.connection, self.publisher, namespace, lane)
 
     def take(self) -> str:
         """A worker takes the first message that is due; its job begins. The job's id."""
@@ -194,7 +198,7 @@ def test_what_comes_after_a_cancelled_one_of_a_sequence_is_ended_too(
 
 def withdraw(fleet: Fleet, *job_ids: str) -> None:
     """Cancels jobs by themselves."""
-    with db.transaction(fleet.connection):
+    with connections.transaction(fleet.connection):
         ended = lifecycle.cancel(
             fleet.connection, fleet.publisher, job_ids, by="me", reason="no more"
         )
@@ -364,7 +368,7 @@ def test_two_that_end_in_the_same_moment(
     other = Fleet(app, sql)
     try:
         with ThreadPoolExecutor(1) as pool:
-            with db.transaction(fleet.connection):
+            with connections.transaction(fleet.connection):
                 ended = executions.record(fleet.connection, [done(sql, taken[0])])
                 lifecycle.follow(fleet.connection, fleet.publisher, ended)
                 last = pool.submit(other.end, taken[1])
@@ -392,14 +396,14 @@ def test_a_turn_that_somebody_held_up_comes_all_the_same(
 ) -> None:
     """Nobody waits for a row of a job with the group's in hand: who holds it, or beat, goes on."""
     made = submit([ADD] * 3, mode="sequential")
-    with db.engine(fleet.settings.url, "tests").begin() as held:
+    with connections.engine(fleet.settings.url, "tests").begin() as held:
         held.exec_driver_sql("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", (ids(made)[1],))
         fleet.run()
         # Not the one after it.
         assert messages(sql) == []
     assert turns.stuck(fleet.connection, "default") == [made.group.id]
     assert turns.stuck(fleet.connection, "other") == []
-    with db.transaction(fleet.connection):
+    with connections.transaction(fleet.connection):
         lifecycle.settle_groups(fleet.connection, fleet.publisher, "default")
     assert messages(sql) == ids(made)[1:2]
     assert turns.stuck(fleet.connection, "default") == []
@@ -452,7 +456,7 @@ def test_a_retry_does_not_outlive_a_cancelled_group(
     made = submit([AGAIN, ADD], mode="sequential")
     fleet.take()
     # As if the worker had told of the failure between the two halves of a cancel.
-    with db.transaction(fleet.connection):
+    with connections.transaction(fleet.connection):
         groups.mark_cancelled(fleet.connection, made.group.id, "me")
     fleet.end(ids(made)[0], "failed")
     assert states() == ["failed", "cancelled", "cancelled", "cancelled"]
@@ -535,7 +539,7 @@ def test_a_chain_is_no_member(app: Celery, submit: Submit) -> None:
 def test_a_group_in_the_callers_transaction(
     app: Celery, submit: Submit, fleet: Fleet, states: States, sql: Sql
 ) -> None:
-    engine = db.engine(fleet.settings.url, "tests")
+    engine = connections.engine(fleet.settings.url, "tests")
     with engine.connect() as connection:
         submit([ADD, ADD], mode="sequential", connection=connection)
         connection.rollback()

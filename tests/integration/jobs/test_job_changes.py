@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pgbeat import control, db, executions, job_changes, lifecycle
+from pgbeat.database import connections
 from pgbeat.errors import Forbidden, InvalidJob, InvalidTransition
-from pgbeat.executions import Run
-from pgbeat.jobs import Job
+from pgbeat.jobs import changes as job_changes
+from pgbeat.jobs import control, executions, lifecycle
+from pgbeat.jobs.executions import Run
+from pgbeat.jobs.model import Job
 from tests.support.command_line import Sql, refused, run_with
 from tests.support.jobs import ADMIN, ALICE, BOB, Desk, make_app, messages
 from tests.support.rows import make_job, make_lane
@@ -109,7 +111,7 @@ def test_what_can_not_be_changed(desk: Desk, sql: Sql) -> None:
         update(desk, job, BOB, priority=1)
     with pytest.raises(Forbidden, match="lane"):
         update(desk, job, ALICE, lane=None)
-    with db.transaction(desk.connection):
+    with connections.transaction(desk.connection):
         ended = executions.record(
             desk.connection, [Run(str(job.id), str(job.id), True, worker="w")]
         )

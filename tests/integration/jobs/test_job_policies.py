@@ -9,12 +9,15 @@ import pytest
 from celery import Celery
 from sqlalchemy import Connection
 
-from pgbeat import db, job_policies, manual, schedules
-from pgbeat.backfill import backfill
+from pgbeat.beat import manual
+from pgbeat.beat.backfill import backfill
+from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import Settings
+from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, InvalidSchedule
-from pgbeat.job_policies import JobPolicy, parse
-from pgbeat.scheduler import Scheduler
+from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs.policies import JobPolicy, parse
+from pgbeat.schedules import model as schedules
 from tests.support.command_line import Sql
 from tests.support.rows import make_job, make_lane, make_schedule
 
@@ -130,7 +133,7 @@ def test_keys_of_the_content() -> None:
 @pytest.fixture
 def inside(connection: Connection) -> Iterator[Connection]:
     """The session, in a transaction."""
-    with db.transaction(connection):
+    with connections.transaction(connection):
         yield connection
 
 

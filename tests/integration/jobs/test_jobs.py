@@ -7,10 +7,12 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from pgbeat import jobs, lines, permissions, transitions
+from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import Forbidden, InvalidTransition, NotFound
-from pgbeat.jobs import ENDED
-from pgbeat.tables import JOB_STATES
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs import permissions, transitions
+from pgbeat.jobs.lanes import waiting as lines
+from pgbeat.jobs.model import ENDED
 from tests.support.command_line import Sql
 from tests.support.jobs import ADMIN, ALICE, BOB
 from tests.support.rows import make_job, make_lane

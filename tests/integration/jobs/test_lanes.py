@@ -9,11 +9,15 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from pgbeat import channels, db, jobs, lanes, lifecycle, occupancy, reservations, slots
-from pgbeat.allotment import allot
-from pgbeat.concurrency import ConcurrencyPolicy, Work, concurrency_policy
+from pgbeat.broker.publishing.publisher import TransactionPublisher
+from pgbeat.database import channels, connections
 from pgbeat.errors import InvalidJob, NotFound
-from pgbeat.publisher import TransactionPublisher
+from pgbeat.jobs import lifecycle
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.dispatch import allot
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.lanes import occupancy, reservations, slots
+from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy, Work, concurrency_policy
 from tests.support.databases import connected
 from tests.support.lanes import Lanes
 from tests.support.processes import until
@@ -102,7 +106,7 @@ def test_what_is_left_in_a_lane_that_was_removed_is_handed_out(floor: Lanes) -> 
 def test_a_job_that_somebody_holds_locked_is_passed_over(floor: Lanes) -> None:
     floor.lane(max_running=1)
     first, second = floor.add(2)
-    with connected(floor.database) as other, db.transaction(other):
+    with connected(floor.database) as other, connections.transaction(other):
         jobs.get(other, first, for_update=True)
         assert floor.allot() == [second]
     floor.end(second)
@@ -112,7 +116,7 @@ def test_a_job_that_somebody_holds_locked_is_passed_over(floor: Lanes) -> None:
 def test_one_that_a_policy_let_through_and_somebody_holds_is_passed_over(floor: Lanes) -> None:
     floor.lane(max_running=1, policy="tasks", options='{"tests.add": 1}')
     first, second = floor.add(2)
-    with connected(floor.database) as other, db.transaction(other):
+    with connected(floor.database) as other, connections.transaction(other):
         jobs.get(other, first, for_update=True)
         assert floor.allot() == [second]
 
@@ -130,7 +134,7 @@ def test_ends_are_followed_by_the_lane(floor: Lanes) -> None:
     floor.lane(max_running=1)
     first, second = floor.add(2)
     floor.allot()
-    with db.transaction(floor.connection):
+    with connections.transaction(floor.connection):
         ended = lifecycle.cancel(
             floor.connection, floor.publisher, [first], by="user:me", reason="no"
         )
@@ -151,7 +155,7 @@ def test_eight_who_allot_at_once_never_exceed_the_limit(floor: Lanes) -> None:
             publisher = TransactionPublisher(floor.app)
             while len(ended) < len(everything):
                 allot(own, publisher, "default", "l")
-                with db.transaction(own):
+                with connections.transaction(own):
                     rows = own.exec_driver_sql(
                         "SELECT id FROM pgbeat.jobs WHERE dispatched_at IS NOT NULL "
                         "AND state = 'pending'"
@@ -378,7 +382,7 @@ def test_a_policy_is_told_of_ends(
     first, second = floor.add(2)
     floor.allot()
     told.clear()
-    with db.transaction(floor.connection):
+    with connections.transaction(floor.connection):
         ended = lifecycle.cancel(
             floor.connection, floor.publisher, [first, second], by="user:me", reason="no"
         )
@@ -504,7 +508,7 @@ def test_save_makes_a_lane_and_changes_what_is_given(floor: Lanes) -> None:
 def test_save_refuses_what_is_wrong(
     floor: Lanes, told: object, changes: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(InvalidJob) as error, db.transaction(floor.connection):
+    with pytest.raises(InvalidJob) as error, connections.transaction(floor.connection):
         lanes.save(floor.connection, "default", "l", changes)
     assert said in str(error.value)
     assert floor.sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
@@ -628,7 +632,7 @@ def test_no_statement_of_an_allotment_reads_the_whole_table(floor: Lanes) -> Non
     )
     floor.sql("ANALYZE pgbeat.jobs")
     reads = "SELECT seq_scan FROM pg_stat_xact_user_tables WHERE relname = 'jobs'"
-    with connected(floor.database) as own, db.transaction(own):
+    with connected(floor.database) as own, connections.transaction(own):
         for lane, count in (("l", 2), ("rated", 5), ("policed", 200)):
             row = lanes.lock(own, "default", lane)
             assert row is not None

@@ -6,10 +6,12 @@ from typing import get_args
 import pytest
 from celery import Celery
 
-from pgbeat import control, job_changes, jobs, permissions
 from pgbeat.errors import Forbidden, InvalidTransition
-from pgbeat.jobs import Filter, Job
-from pgbeat.permissions import Actor, Verb, require, require_admin, visible
+from pgbeat.jobs import changes as job_changes
+from pgbeat.jobs import control, permissions
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.model import Filter, Job
+from pgbeat.jobs.permissions import Actor, Verb, require, require_admin, visible
 from tests.support.command_line import Sql
 from tests.support.jobs import ADMIN, ALICE, BOB, Desk, make_app
 from tests.support.rows import make_job

@@ -14,15 +14,17 @@ import psutil
 import pytest
 from celery import Celery
 
-from pgbeat import db, executions, jobs, lifecycle, migrate, recovery, vanished, workers
-from pgbeat.attempts import Attempt
+from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
-from pgbeat.executions import Run
-from pgbeat.publisher import publisher
-from pgbeat.pulse import WorkerPulse
-from pgbeat.recovery import Sweeper, Told
+from pgbeat.database import connections, migrate
+from pgbeat.jobs import executions, lifecycle, rescue, vanished, workers
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.executions import Run
+from pgbeat.jobs.rescue import Sweeper, Told
 from pgbeat.testing.databases import Server
-from pgbeat.tracking import Recorder
+from pgbeat.worker.attempts import Attempt
+from pgbeat.worker.heartbeat import WorkerPulse
+from pgbeat.worker.recorder import Recorder
 from tests.support.pgbouncer import needs_pgbouncer, pooler
 from tests.support.processes import until
 from tests.support.recorded_workers import Crew
@@ -124,11 +126,11 @@ def test_a_cancelled_job_that_celery_was_to_retry_does_not_come_again(ward: Ward
     job_id = ward.job()
     run = ward.run(job_id, 1)
     jobs.ask_to_end(ward.connection, [job_id], "me")
-    with db.transaction(ward.connection):  # what `self.retry` publishes
+    with connections.transaction(ward.connection):  # what `self.retry` publishes
         retry = jobs.find(ward.connection, [job_id])
         lifecycle.hand_out(ward.connection, ward.publisher, retry)
     end = Run(run, job_id, False, state="failed", job_state="scheduled", error="not yet")
-    with db.transaction(ward.connection):
+    with connections.transaction(ward.connection):
         ended = executions.record(ward.connection, [end])
         lifecycle.follow(ward.connection, ward.publisher, ended)
     assert ward.state(job_id) == "cancelled"
@@ -201,7 +203,7 @@ def test_the_job_of_a_dead_letter_fails(ward: Ward) -> None:
 def test_a_job_whose_message_is_gone_fails(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker took it and died before it told. Others wait for their message, their lane, their
     time; and it may be that the worker is just about to tell."""
-    monkeypatch.setattr(recovery, "_LOOK", 0.0)
+    monkeypatch.setattr(rescue, "_LOOK", 0.0)
     monkeypatch.setattr(vanished, "_GONE", 0.0)
     ward.worker(1, lives=True)
     waits, gone, expired = ward.job(), ward.job(), ward.job(options={"expires": 1})
@@ -231,7 +233,7 @@ def test_a_job_whose_message_is_in_another_broker_is_not_lost(
     ward: Ward, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The app moves to pgbeat's transport, and the old broker's workers are not done yet."""
-    monkeypatch.setattr(recovery, "_LOOK", 0.0)
+    monkeypatch.setattr(rescue, "_LOOK", 0.0)
     monkeypatch.setattr(vanished, "_GONE", 0.0)
     ward.worker(1, lives=True)
     before = Celery("before", broker="memory://", set_as_current=False)
@@ -241,7 +243,7 @@ def test_a_job_whose_message_is_in_another_broker_is_not_lost(
     with before.producer_or_acquire(None) as producer:
         elsewhere = publisher(before, settings, lambda: producer)
         for job_id in made:
-            with db.transaction(ward.connection):
+            with connections.transaction(ward.connection):
                 found = jobs.find(ward.connection, [job_id])
                 assert lifecycle.hand_out(ward.connection, elsewhere, found) == []
     waits, runs = made
@@ -267,7 +269,7 @@ def test_a_job_whose_message_is_in_another_broker_is_not_lost(
 def test_many_pending_jobs_are_looked_at_in_turn(
     ward: Ward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "_LOOK", 0.0)
+    monkeypatch.setattr(rescue, "_LOOK", 0.0)
     monkeypatch.setattr(vanished, "_GONE", 0.0)
     monkeypatch.setattr(vanished, "_PAGE", 3)
     ward.worker(1, lives=True)
@@ -306,8 +308,8 @@ def test_what_the_main_process_tells(ward: Ward, began: bool, lost: bool) -> Non
     if began:
         ward.run(job_id, 1)
     told = Told(job_id, "failed", "WorkerLostError: killed", "failed", lost=lost, worker="w1")
-    recovery.settle(ward.connection, 1, [told, told])
-    recovery.settle(ward.connection, 1, [told])
+    rescue.settle(ward.connection, 1, [told, told])
+    rescue.settle(ward.connection, 1, [told])
     assert ward.of(job_id) == [("failed", lost, "WorkerLostError: killed")]
     assert ward.state(job_id) == "failed"
 
@@ -331,7 +333,7 @@ def test_the_last_words_of_a_process_come_after_its_parents(ward: Ward) -> None:
     """One attempt: that it ended was told before that it began."""
     job_id = ward.job()
     told = Told(job_id, "cancelled", "terminated", "cancelled", lost=False, worker="w1")
-    recovery.settle(ward.connection, 1, [told])
+    rescue.settle(ward.connection, 1, [told])
     ward.run(job_id, 1)
     assert ward.of(job_id) == [("cancelled", False, "terminated")]
     assert ward.state(job_id) == "cancelled"
@@ -348,11 +350,11 @@ def test_a_process_and_its_parent_tell_of_one_attempt_at_once(ward: Ward, databa
     ]
 
     def tell() -> None:
-        with db.transaction(parent.connection):
-            recovery.settle(parent.connection, 1, told)
+        with connections.transaction(parent.connection):
+            rescue.settle(parent.connection, 1, told)
 
     with ThreadPoolExecutor(1) as threads:
-        with db.transaction(ward.connection):
+        with connections.transaction(ward.connection):
             jobs.lock(ward.connection, [first])
             telling = threads.submit(tell)
             waits = "SELECT 1 FROM pg_locks WHERE NOT granted"
@@ -371,7 +373,7 @@ def test_what_another_worker_runs_is_not_touched_by_that(ward: Ward) -> None:
     job_id = ward.job()
     ward.run(job_id, 2)
     told = Told(job_id, "failed", "WorkerLostError: killed", "failed", lost=True, began=False)
-    recovery.settle(ward.connection, 1, [told])
+    rescue.settle(ward.connection, 1, [told])
     assert ward.of(job_id) == [("running", False, None)]
     assert ward.state(job_id) == "running"
 

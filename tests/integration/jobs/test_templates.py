@@ -3,9 +3,9 @@
 import pytest
 from sqlalchemy import Connection
 
-from pgbeat import templates
 from pgbeat.errors import InvalidJob, NotFound
-from pgbeat.templates import Template
+from pgbeat.jobs import templates
+from pgbeat.jobs.templates import Template
 from tests.support.command_line import Sql
 from tests.support.rows import make_lane
 

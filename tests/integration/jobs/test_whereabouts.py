@@ -5,8 +5,10 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import Connection, text
 
-from pgbeat import db, jobs, whereabouts
 from pgbeat.config import postgres_url
+from pgbeat.database import connections
+from pgbeat.jobs import explain as whereabouts
+from pgbeat.jobs import model as jobs
 from tests.support.command_line import Sql
 from tests.support.rows import make_job, make_lane
 
@@ -16,14 +18,14 @@ AGO = "now() - interval '2 hours 30 s'"
 @pytest.fixture
 def connection(database: str) -> Iterator[Connection]:
     """A session in a transaction."""
-    with db.engine(postgres_url(database), "tests").begin() as connection:
+    with connections.engine(postgres_url(database), "tests").begin() as connection:
         yield connection
 
 
 def where(connection: Connection, job: str) -> tuple[str, str]:
     connection.execute(text("COMMIT AND CHAIN"))  # what others wrote, and their time
     row = jobs.get(connection, job)
-    found = whereabouts.of_job(connection, row, db.now(connection))
+    found = whereabouts.of_job(connection, row, connections.now(connection))
     return found.cause, found.sentence
 
 

@@ -12,11 +12,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Connection
 
-from pgbeat import db, executions, metrics, migrate, readings, tallies
+from pgbeat.broker.messages import BrokerTables
 from pgbeat.config import Settings, postgres_url
-from pgbeat.executions import Run
-from pgbeat.messages import BrokerTables
-from pgbeat.tallies import Sum
+from pgbeat.database import connections, migrate
+from pgbeat.jobs import executions
+from pgbeat.jobs.executions import Run
+from pgbeat.monitoring import counters, gauges, prometheus
+from pgbeat.monitoring.counters import Sum
 from tests.support.command_line import run, run_with
 from tests.support.rows import make_job, make_lane, make_schedule
 
@@ -32,7 +34,7 @@ def settings(database: str) -> Settings:
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was written just now counts."""
-    monkeypatch.setattr(tallies, "LAG", 0.0)
+    monkeypatch.setattr(counters, "LAG", 0.0)
 
 
 def read(text: bytes) -> Sample:
@@ -48,7 +50,7 @@ def read(text: bytes) -> Sample:
 
 
 def scrape(connection: Connection, settings: Settings) -> Sample:
-    return read(metrics.render(connection, settings, BrokerTables())[0])
+    return read(prometheus.render(connection, settings, BrokerTables())[0])
 
 
 def value(found: Sample, name: str, **labels: str) -> float | None:
@@ -133,9 +135,11 @@ def test_a_tick_is_counted_once_whoever_scrapes(
         tick(sql, key)
 
     def other(_: int) -> None:
-        engine = db.engine(settings.url, "tests").execution_options(isolation_level="AUTOCOMMIT")
+        engine = connections.engine(settings.url, "tests").execution_options(
+            isolation_level="AUTOCOMMIT"
+        )
         with engine.connect() as mine:
-            metrics.render(mine, settings)
+            prometheus.render(mine, settings)
 
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(other, range(24)))
@@ -165,16 +169,16 @@ def _ticks(found: Sample) -> dict[str, float]:
 def test_only_so_many_schedules_have_a_counter_of_their_own(
     connection: Connection, settings: Settings, sql: Sql
 ) -> None:
-    keys = {f"s{number:04}": schedule(sql, f"s{number:04}") for number in range(tallies.NAMED + 5)}
+    keys = {f"s{number:04}": schedule(sql, f"s{number:04}") for number in range(counters.NAMED + 5)}
     for name in list(keys)[5:]:
         tick(sql, keys[name], name)
-    assert len(_ticks(scrape(connection, settings))) == tallies.NAMED
+    assert len(_ticks(scrape(connection, settings))) == counters.NAMED
     for name, key in keys.items():
         tick(sql, key, name)
     found = _ticks(scrape(connection, settings))
     assert found["other"] == 5  # nobody who has a name loses it to one before it
     assert "s0000" not in found and found["s0104"] == 2
-    assert len(found) == tallies.NAMED + 1
+    assert len(found) == counters.NAMED + 1
 
     sql("DELETE FROM pgbeat.schedules WHERE name IN ('s0103', 's0104')")
     scrape(connection, settings)
@@ -185,13 +189,13 @@ def test_only_so_many_schedules_have_a_counter_of_their_own(
 
 def test_more_than_is_added_up_at_a_time_is_for_the_next(connection: Connection, sql: Sql) -> None:
     key = schedule(sql)
-    assert tallies.count_up(connection)
+    assert counters.count_up(connection)
     for _ in range(5):
         tick(sql, key)
-    assert not tallies.count_up(connection, most=3)
-    assert Sum("ticks", "s", "skipped", 3) in tallies.read(connection, "default")
-    assert tallies.count_up(connection, most=3)
-    assert Sum("ticks", "s", "skipped", 5) in tallies.read(connection, "default")
+    assert not counters.count_up(connection, most=3)
+    assert Sum("ticks", "s", "skipped", 3) in counters.read(connection, "default")
+    assert counters.count_up(connection, most=3)
+    assert Sum("ticks", "s", "skipped", 5) in counters.read(connection, "default")
 
 
 def test_namespaces_have_counters_of_their_own(
@@ -374,7 +378,7 @@ def test_what_made_a_job_is_told_beside_its_state(
                 duration_ms=1) for n, job in enumerate(ids)]  # fmt: skip
     executions.record(connection, runs)
     # Counted by a program of the version before, which knows no source.
-    tallies.add(connection, "default", [Sum("executions", "jobs.add", "completed", 5)])
+    counters.add(connection, "default", [Sum("executions", "jobs.add", "completed", 5)])
     found = scrape(connection, settings)
     by_source = {
         dict(labels)["job_source"]: number
@@ -407,12 +411,12 @@ def test_schedules_whose_jobs_fail_and_when_they_launched(
 def test_counts_have_an_end(
     connection: Connection, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readings, "MOST", 3)
-    monkeypatch.setattr(readings, "OVER", 2)
+    monkeypatch.setattr(gauges, "MOST", 3)
+    monkeypatch.setattr(gauges, "OVER", 2)
     for _ in range(4):
         make_job(sql, "completed")
         make_job(sql)
-    found = readings.jobs(connection, "default")
+    found = gauges.jobs(connection, "default")
     counts = [found[state, "user_cli"] for state in ("completed", "pending", "failed")]
     assert counts == [2, 3, 0]
 
@@ -420,7 +424,7 @@ def test_counts_have_an_end(
 def test_without_the_broker_here_there_are_no_queues(
     connection: Connection, settings: Settings
 ) -> None:
-    names = {name for name, _ in read(metrics.render(connection, settings, None)[0])}
+    names = {name for name, _ in read(prometheus.render(connection, settings, None)[0])}
     assert "pgbeat_leader" in names and "pgbeat_queue_messages" not in names
 
 
@@ -439,9 +443,11 @@ def test_a_server_that_is_read_only_is_read(
 
 
 def test_a_collector_goes_with_a_teams_own_metrics(database: str, settings: Settings) -> None:
-    engine = db.engine(settings.url, "tests").execution_options(isolation_level="AUTOCOMMIT")
+    engine = connections.engine(settings.url, "tests").execution_options(
+        isolation_level="AUTOCOMMIT"
+    )
     registry = CollectorRegistry()
-    registry.register(metrics.collector(settings, engine.connect, BrokerTables()))
+    registry.register(prometheus.collector(settings, engine.connect, BrokerTables()))
     assert registry.get_sample_value("pgbeat_leader") == 0
     version = registry.get_sample_value(
         "pgbeat_info", {"version": _version(), "namespace": "default"}
@@ -456,7 +462,7 @@ def _version() -> str:
 
 
 def test_names_keep_to_prometheus_conventions(connection: Connection, settings: Settings) -> None:
-    text = metrics.render(connection, settings, BrokerTables())[0].decode()
+    text = prometheus.render(connection, settings, BrokerTables())[0].decode()
     for family in text_string_to_metric_families(text):
         assert family.name.startswith("pgbeat_")
         assert not family.name.endswith(("_ms", "_minutes", "_count"))

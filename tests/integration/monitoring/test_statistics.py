@@ -8,8 +8,8 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection
 
-from pgbeat import statistics
 from pgbeat.errors import NotFound
+from pgbeat.monitoring import statistics
 from tests.support.rows import make_schedule
 
 Sql = Callable[..., list[tuple[Any, ...]]]

@@ -12,9 +12,8 @@ import pytest
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import IntegrityError
 
-from pgbeat import calendars, db, exclusions, schedules
-from pgbeat.calendar_definitions import parse
 from pgbeat.config import postgres_url
+from pgbeat.database import connections
 from pgbeat.errors import (
     AlreadyExists,
     InvalidCalendar,
@@ -23,7 +22,10 @@ from pgbeat.errors import (
     NotFound,
     PgbeatError,
 )
-from pgbeat.exclusions import Rules
+from pgbeat.schedules import calendars, exclusions
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules.calendar_definitions import parse
+from pgbeat.schedules.exclusions import Rules
 
 WEEKEND = {"weekdays": ["sat", "sun"]}
 OFFICE: dict[str, Any] = {
@@ -36,7 +38,7 @@ OFFICE: dict[str, Any] = {
 @pytest.fixture
 def connection(database: str) -> Iterator[Connection]:
     """A connection in a transaction that is not committed."""
-    with db.engine(postgres_url(database), "tests").connect() as connection:
+    with connections.engine(postgres_url(database), "tests").connect() as connection:
         yield connection
 
 
@@ -457,7 +459,7 @@ def test_add_and_get(connection: Connection) -> None:
     row = calendars.add(connection, "office", OFFICE)
     assert row == calendars.get(connection, "office")
     assert (row.namespace, row.name, row.definition) == ("default", "office", OFFICE)
-    assert row.created_at == row.updated_at == db.now(connection)
+    assert row.created_at == row.updated_at == connections.now(connection)
     assert row.exclusion(datetime(2026, 7, 4, tzinfo=UTC), "UTC") == "calendar 'office': Saturday"
 
 
@@ -517,7 +519,7 @@ def test_edit(connection: Connection) -> None:
     connection.commit()
     row = calendars.edit(connection, "c", {"dates": ["12-24"]})
     assert row.definition == {"dates": ["12-24"]}
-    assert row.updated_at == db.now(connection) > row.created_at
+    assert row.updated_at == connections.now(connection) > row.created_at
     assert calendars.get(connection, "other").definition == WEEKEND
     with pytest.raises(NotFound, match=r"^there is no calendar 'office'$"):
         calendars.edit(connection, "office", WEEKEND)
@@ -560,7 +562,7 @@ def test_what_schedules_name_is_not_removed(connection: Connection) -> None:
 
 
 def test_a_schedule_that_comes_to_name_it_meanwhile_is_waited_for(database: str) -> None:
-    engine = db.engine(postgres_url(database), "tests")
+    engine = connections.engine(postgres_url(database), "tests")
     with engine.begin() as connection:
         calendars.add(connection, "office", WEEKEND)
     refused: list[PgbeatError] = []
@@ -687,7 +689,7 @@ def test_a_year_of_holidays_is_asked_by_many_threads_at_once() -> None:
 
 
 def test_changes_are_announced(database: str) -> None:
-    engine = db.engine(postgres_url(database), "tests")
+    engine = connections.engine(postgres_url(database), "tests")
     with psycopg.connect(database, autocommit=True) as listener:
         listener.execute("LISTEN pgbeat_schedules")
         for change in (

@@ -8,9 +8,9 @@ import pytest
 from celery import Celery
 
 import pgbeat
-from pgbeat import details, transitions
+from pgbeat.beat.scheduler import Scheduler
 from pgbeat.errors import InvalidJob
-from pgbeat.scheduler import Scheduler
+from pgbeat.jobs import details, transitions
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.databases import broker_url
 from tests.support.jobs import Desk, make_app

@@ -11,10 +11,11 @@ from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import crontab, schedule, solar
 from sqlalchemy import Connection
 
-from pgbeat import entries, schedules, sync
+from pgbeat.beat.scheduler import Scheduler
 from pgbeat.errors import ConfigError, InvalidSchedule
-from pgbeat.scheduler import Scheduler
-from pgbeat.sync import CodeEntry
+from pgbeat.schedules import entries, sync
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules.sync import CodeEntry
 from pgbeat.timetables import cron
 
 apply = partial(sync.apply, app="tests")

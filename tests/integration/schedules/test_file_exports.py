@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from pgbeat import calendars, db, schedules
+from pgbeat.database import connections
 from pgbeat.errors import InvalidSchedule
-from pgbeat.files import exports, plans, read, rows, yaml_documents
-from pgbeat.files.fields import FIELDS
-from pgbeat.schedules import Schedule
+from pgbeat.schedules import calendars
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules.files import exports, plans, read, rows, yaml_documents
+from pgbeat.schedules.files.fields import FIELDS
+from pgbeat.schedules.model import Schedule
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
@@ -92,13 +94,13 @@ def test_what_is_exported_makes_just_the_same_rows(
     names = ["plain", "no", "1", "a: b", "- x", "ünï", "~", "x" * 200, "{}", "'", "s s", "#", "<<"]
     names += [f"s{n}" for n in range(60)]
     for name in names:
-        with db.transaction(connection):
+        with connections.transaction(connection):
             schedules.add(connection, name, source="sql", **random_values(chance))
         if chance.random() < 0.2:
             schedules.pause(connection, name)
         if chance.random() < 0.2:
             schedules.disable(connection, name)
-    with db.transaction(connection):
+    with connections.transaction(connection):
         schedules.add(
             connection, "then", source="cli", task="t", after="s1", after_outcome="failed"
         )
@@ -108,7 +110,7 @@ def test_what_is_exported_makes_just_the_same_rows(
     file = read(text, "schedules", is_json=form == "json")
     assert not plans.make(connection, file, "default", adopt=True).changed
     sql("TRUNCATE pgbeat.schedules, pgbeat.calendars")
-    with db.transaction(connection):
+    with connections.transaction(connection):
         rows.apply(connection, file, plans.make(connection, file, "default"))
     after = schedules.listing(connection)
     assert [kept(row) for row in after] == [kept(row) for row in before]

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from pgbeat import db, schedules
-from pgbeat.files import File, InvalidFile, plans, read, rows
-from pgbeat.files.fields import FIELDS, plain
+from pgbeat.database import connections
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules.files import File, InvalidFile, plans, read, rows
+from pgbeat.schedules.files.fields import FIELDS, plain
 from tests.unit.schedules.test_files import EVERYTHING
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -31,7 +32,7 @@ def planned(connection: Connection, text: str, **ways: bool) -> plans.Plan:
 def synced(connection: Connection, text: str, **ways: bool) -> plans.Plan:
     """Does what the plan says; the plan that was done."""
     file = loaded(text)
-    with db.transaction(connection):
+    with connections.transaction(connection):
         plan = plans.make(connection, file, file.namespace or "default", **ways)
         rows.lock(connection, plan)
         assert plans.make(connection, file, file.namespace or "default", **ways) == plan
@@ -47,12 +48,12 @@ def everything(
 
 
 def add(connection: Connection, name: str, source: str = "sql", **values: Any) -> None:
-    with db.transaction(connection):
+    with connections.transaction(connection):
         schedules.add(connection, name, source=source, **{"task": "t", **values})
 
 
 def edit(connection: Connection, **values: Any) -> None:
-    with db.transaction(connection):
+    with connections.transaction(connection):
         schedules.edit(connection, "s", **values)
 
 
@@ -504,7 +505,7 @@ schedules:
         "1:17: defaults: job: lane: there is no lane 'gpo'; did you mean 'gpu'?",
         "4:22: u: job: template: there is no template 'z'; there are x, y",
     ]
-    with db.transaction(connection):  # those of other namespaces are not
+    with connections.transaction(connection):  # those of other namespaces are not
         connection.exec_driver_sql("UPDATE pgbeat.lanes SET namespace = 'shop'")
     assert refused(connection, "schedules: {s: {task: t, every: 5, job: {lane: gpu}}}") == [
         "1:41: s: job: lane: there is no lane 'gpu'; there are none"

@@ -10,10 +10,11 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from pgbeat import db, schedules
+from pgbeat.database import connections
 from pgbeat.errors import InvalidSchedule
 from pgbeat.monitoring import schedule_health
 from pgbeat.monitoring.schedule_health import Health
+from pgbeat.schedules import model as schedules
 from tests.support.processes import until
 from tests.support.rows import make_job, make_schedule
 
@@ -254,7 +255,7 @@ def test_a_disabled_one_stays_as_it_is(sql: Sql) -> None:
 
 def test_out_of_range(connection: Connection) -> None:
     said = 'schedule "x": pause_after_failures is 0; it must be 1 to 1000, or NULL for never'
-    with pytest.raises(InvalidSchedule, match=said), db.transaction(connection):
+    with pytest.raises(InvalidSchedule, match=said), connections.transaction(connection):
         schedules.add(connection, "x", source="cli", task="t", every=timedelta(1),
                       pause_after_failures=0)  # fmt: skip
 

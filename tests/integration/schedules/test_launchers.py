@@ -11,12 +11,12 @@ from celery import Celery
 from sqlalchemy import Connection, text
 
 import pgbeat
-from pgbeat import launchers
+from pgbeat.beat.scheduler import Scheduler
 from pgbeat.errors import ConditionError, UnknownLauncher
-from pgbeat.launchers import Context, GenericLauncher, JobRequest, Launcher, launcher
-from pgbeat.scheduler import Scheduler
-from pgbeat.schedules import Schedule
-from pgbeat.task_exceptions import Skip
+from pgbeat.jobs.task_exceptions import Skip
+from pgbeat.schedules import launchers
+from pgbeat.schedules.launchers import Context, GenericLauncher, JobRequest, Launcher, launcher
+from pgbeat.schedules.model import Schedule
 from tests.support.rows import make_schedule
 
 Beat = Callable[..., Scheduler]

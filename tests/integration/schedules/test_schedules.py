@@ -11,9 +11,11 @@ import pytest
 from croniter import croniter
 from sqlalchemy import Connection, Engine, event, text
 
-from pgbeat import channels, db, due, schedules
+from pgbeat.beat import due
 from pgbeat.config import postgres_url
+from pgbeat.database import channels, connections
 from pgbeat.errors import AlreadyExists, InvalidSchedule, InvalidTimetable, NotFound
+from pgbeat.schedules import model as schedules
 from pgbeat.testing.databases import Databases
 from pgbeat.timetables import CRON_EXAMPLE, _plain, parse_cron
 from tests.support.rows import make_schedule
@@ -33,7 +35,7 @@ def shared(pgbeat_databases: Databases) -> Iterator[str]:
 @pytest.fixture
 def connection(shared: str) -> Iterator[Connection]:
     """A connection in a transaction, rolled back after the test."""
-    with db.engine(postgres_url(shared), "tests").connect() as connection:
+    with connections.engine(postgres_url(shared), "tests").connect() as connection:
         connection.execute(text("SELECT"))  # begins it
         yield connection
 
@@ -54,7 +56,7 @@ def sql(connection: Connection) -> Sql:
 @pytest.fixture
 def engine(database: str) -> Engine:
     """An engine on a database of the test's own, where several sessions meet."""
-    return db.engine(postgres_url(database), "tests")
+    return connections.engine(postgres_url(database), "tests")
 
 
 #: Adds a schedule as a person would type it.
@@ -477,7 +479,7 @@ def many(pgbeat_databases: Databases) -> Iterator[str]:
 
 
 def due_now(connection: Connection, limit: int = 500) -> list[schedules.Schedule]:
-    return due.oldest(connection, db.now(connection), limit=limit)
+    return due.oldest(connection, connections.now(connection), limit=limit)
 
 
 QUERIES: dict[str, Callable[[Connection], Any]] = {
@@ -485,7 +487,7 @@ QUERIES: dict[str, Callable[[Connection], Any]] = {
     "outlook without held": lambda connection: due.outlook(connection, range(1, 64)),
     "due": due_now,
     "due, only plain": lambda connection: due.oldest(
-        connection, db.now(connection), limit=500, held=range(1, 64), only_plain=True
+        connection, connections.now(connection), limit=500, held=range(1, 64), only_plain=True
     ),
     "due, none": lambda connection: due.oldest(connection, NOW - timedelta(days=9999), limit=9),
     "new": lambda connection: due.new(connection, limit=500),
@@ -499,7 +501,7 @@ QUERIES: dict[str, Callable[[Connection], Any]] = {
 @pytest.mark.parametrize("query", QUERIES)
 def test_no_plan_reads_the_whole_table(many: str, query: str) -> None:
     """Every statement that the function sends, explained with the very parameters."""
-    engine = db.engine(postgres_url(many), "tests")
+    engine = connections.engine(postgres_url(many), "tests")
     sent: list[tuple[str, Any]] = []
 
     @event.listens_for(engine, "before_cursor_execute")
@@ -520,7 +522,7 @@ def test_no_plan_reads_the_whole_table(many: str, query: str) -> None:
 @pytest.mark.parametrize("query", QUERIES)
 def test_no_plan_that_is_kept_reads_the_whole_table(many: str, query: str) -> None:
     """The driver prepares what it sends often, and then Postgres may plan without parameters."""
-    with db.engine(postgres_url(many), "tests").begin() as connection:
+    with connections.engine(postgres_url(many), "tests").begin() as connection:
         connection.execute(text("SET plan_cache_mode = force_generic_plan"))
         for _ in range(8):
             QUERIES[query](connection)
@@ -535,7 +537,7 @@ def test_no_plan_that_is_kept_reads_the_whole_table(many: str, query: str) -> No
 
 
 def test_an_idle_look_reads_a_handful_of_pages(many: str) -> None:
-    with db.engine(postgres_url(many), "tests").connect() as connection:
+    with connections.engine(postgres_url(many), "tests").connect() as connection:
         pages = []
         for _ in range(8):  # until a function's plan is kept
             rows = connection.exec_driver_sql(
@@ -591,7 +593,7 @@ def test_the_outlook(sql: Sql, connection: Connection) -> None:
     held = [schedules.get(connection, name).id for name in ("a", "new")]
     outlook = due.outlook(connection, held)
     assert (outlook.next_run, outlook.has_new) == (datetime(2031, 1, 1, tzinfo=UTC), False)
-    assert abs(outlook.now - db.now(connection)) < timedelta(seconds=30)
+    assert abs(outlook.now - connections.now(connection)) < timedelta(seconds=30)
 
 
 @pytest.fixture

@@ -12,9 +12,11 @@ import pytest
 from celery import Celery
 from sqlalchemy import Connection, event
 
-from pgbeat import db, schedules, sync
-from pgbeat.scheduler import Scheduler
-from pgbeat.sync import Changes, CodeEntry, faithful
+from pgbeat.beat.scheduler import Scheduler
+from pgbeat.database import connections
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules import sync
+from pgbeat.schedules.sync import Changes, CodeEntry, faithful
 
 apply = partial(sync.apply, app="tests")
 Beat = Callable[..., Scheduler]
@@ -105,7 +107,7 @@ def test_a_persons_timetable_on_a_row_of_the_code_is_set_back(
 def test_how_jobs_are_made_is_a_persons(connection: Connection) -> None:
     """No entry says it, and it stays through what the code changes."""
     apply(connection, [entry()])
-    with db.transaction(connection):
+    with connections.transaction(connection):
         schedules.edit(connection, "s", job={"lane": "gpu", "max_attempts": 1})
     assert apply(connection, [entry()]) == Changes()
     assert apply(connection, [entry(args=[7])]) == Changes(changed=["s"])

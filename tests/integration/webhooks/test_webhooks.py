@@ -11,18 +11,22 @@ import pytest
 from celery import Celery
 from sqlalchemy import Connection, text
 
-from pgbeat import db, deliveries, executions, webhook_outbox, webhooks
+from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import Settings
+from pgbeat.database import connections
+from pgbeat.database.tables import EVENTS
 from pgbeat.errors import AlreadyExists, InvalidJob, NotFound
-from pgbeat.executions import Run
-from pgbeat.scheduler import Scheduler
-from pgbeat.tables import EVENTS
+from pgbeat.jobs import executions
+from pgbeat.jobs.executions import Run
 from pgbeat.web.api.decisions import Tick, TickHistory
 from pgbeat.web.api.job_models import ExecutionDetail, FoundJob
 from pgbeat.web.api.schedule_models import FoundSchedule
-from pgbeat.webhook_delivery import Answer
-from pgbeat.webhook_outbox import Attempt, Outcome
-from pgbeat.webhook_signatures import new_secret
+from pgbeat.webhooks import deliveries
+from pgbeat.webhooks import model as webhooks
+from pgbeat.webhooks import outbox as webhook_outbox
+from pgbeat.webhooks.http import Answer
+from pgbeat.webhooks.outbox import Attempt, Outcome
+from pgbeat.webhooks.signing import new_secret
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Processes, until
 from tests.support.webhook_receiver import Receiver, Request, answering
@@ -54,13 +58,13 @@ def add(connection: Connection, receiver: Receiver) -> Add:
 
 def claim(connection: Connection, limit: int = 100, namespace: str = "default") -> list[Attempt]:
     """Begins attempts at what is due, as the leading beat does."""
-    with db.transaction(connection):
+    with connections.transaction(connection):
         return webhook_outbox.claim(connection, namespace=namespace, worker="b1", limit=limit)
 
 
 def finish(connection: Connection, *outcomes: Outcome) -> Collection[uuid.UUID]:
     """Writes how attempts came out; those that are locked."""
-    with db.transaction(connection):
+    with connections.transaction(connection):
         return webhook_outbox.finish(connection, outcomes)
 
 
@@ -164,7 +168,7 @@ def test_a_change_of_secrets(connection: Connection, add: Add, sql: Sql) -> None
     [(webhook_id,)] = sql("SELECT id FROM pgbeat.webhooks")
     changed = webhooks.edit(connection, "w", secret=new)
     assert changed.previous_until is not None
-    assert changed.previous_until - db.now(connection) > timedelta(hours=23)
+    assert changed.previous_until - connections.now(connection) > timedelta(hours=23)
     assert webhook_outbox.secrets(connection, webhook_id) == (new, old)
     sql("UPDATE pgbeat.webhooks SET previous_until = now() - interval '1 second'")
     assert webhook_outbox.secrets(connection, webhook_id) == (new,)

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from pgbeat import attempts, jobs
-from pgbeat.attempts import Attempt
-from pgbeat.recovery import Told
-from pgbeat.tracking import Recorder
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.rescue import Told
+from pgbeat.worker import attempts
+from pgbeat.worker.attempts import Attempt
+from pgbeat.worker.recorder import Recorder
 from tests.support.processes import until
 from tests.support.simulated_workers import Ward
 

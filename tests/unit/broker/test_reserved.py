@@ -8,9 +8,9 @@ from celery import Celery, chain, chord, group
 from celery.app.task import Context
 
 import pgbeat
-from pgbeat import reserved
+from pgbeat.broker.publishing import reserved
+from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.errors import Forbidden, InvalidSchedule
-from pgbeat.publisher import check_options
 from tests.support.command_line import Sql
 from tests.support.jobs import Desk, make_app, messages
 
@@ -146,7 +146,7 @@ def test_a_row_that_got_such_options_fails_instead_of_going_out(desk: Desk, sql:
         "UPDATE pgbeat.jobs SET options = jsonb_build_object('headers', "
         "jsonb_build_object('id', %s::text)) WHERE id = %s", str(victim.id), held.id,
     )  # fmt: skip
-    from pgbeat import control
+    from pgbeat.jobs import control
 
     done = desk.do(control.approve, held)
     assert (done.state, messages(sql)) == ("failed", [str(victim.id)])

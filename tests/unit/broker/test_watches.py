@@ -1,6 +1,6 @@
 """What is known of the queues that a process consumes: hungry, awaited, to be looked at again."""
 
-from pgbeat.transport.watches import Left, Watches
+from pgbeat.broker.transport.watches import Left, Watches
 
 
 def watching(*queues: int) -> Watches:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 import pgbeat
-from pgbeat import concurrency
-from pgbeat.concurrency import ConcurrencyPolicy, Work, concurrency_policy
 from pgbeat.errors import InvalidJob
-from pgbeat.gates import Gate, Quota
+from pgbeat.jobs.lanes import concurrency
+from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy, Work, concurrency_policy
+from pgbeat.jobs.lanes.limiter import Gate, Quota
 
 
 def work(

@@ -10,11 +10,11 @@ import pytest
 
 from pgbeat.config import Settings
 from pgbeat.errors import ConfigError
-from pgbeat.files import File, InvalidFile, read, yaml_documents
-from pgbeat.files.fields import FIELDS, TIMETABLES
-from pgbeat.files.kinds import Duration
-from pgbeat.files.schema import schema
-from pgbeat.schedules import EDITABLE
+from pgbeat.schedules.files import File, InvalidFile, read, yaml_documents
+from pgbeat.schedules.files.fields import FIELDS, TIMETABLES
+from pgbeat.schedules.files.kinds import Duration
+from pgbeat.schedules.files.schema import schema
+from pgbeat.schedules.model import EDITABLE
 from tests.support.processes import ROOT
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -779,7 +779,7 @@ def is_valid() -> Callable[[str], bool]:
     validator = jsonschema.Draft7Validator(found)
 
     def check(text: str) -> bool:
-        from pgbeat.files.documents import Notes
+        from pgbeat.schedules.files.documents import Notes
 
         return bool(validator.is_valid(yaml_documents.parse(text, Notes()).plain()))
 

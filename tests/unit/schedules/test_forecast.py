@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pgbeat import calendars, schedules
-from pgbeat.calendars import Calendar
 from pgbeat.errors import InvalidTimetable
-from pgbeat.forecast import Forecast, Load, forecast, upcoming
-from pgbeat.schedules import Schedule
+from pgbeat.schedules import calendars
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules.forecast import Forecast, Load, forecast, upcoming
+from pgbeat.schedules.model import Schedule
 from pgbeat.testing.fixtures import MakeScheduler
 from pgbeat.timetables import Timetable
 

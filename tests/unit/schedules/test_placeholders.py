@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pgbeat.errors import InvalidPlaceholder
-from pgbeat.placeholders import Facts, check, escape, fill, in_use
+from pgbeat.jobs.placeholders import Facts, check, escape, fill, in_use
 
 FACTS = Facts(
     datetime(2026, 3, 29, 23, 30, tzinfo=UTC),

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook
 
-from pgbeat import webhook_delivery
-from pgbeat.addresses import refusal
-from pgbeat.webhook_delivery import Answer, check_url, post
-from pgbeat.webhook_signatures import check_secret, headers, new_secret
+from pgbeat.webhooks import http as webhook_delivery
+from pgbeat.webhooks.addresses import refusal
+from pgbeat.webhooks.http import Answer, check_url, post
+from pgbeat.webhooks.signing import check_secret, headers, new_secret
 from tests.support.webhook_receiver import Receiver, answering
 
 BODY = '{"type": "job.failed", "data": {"error": "Søndag går ikke"}}'.encode()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pgbeat import templates
+from pgbeat.jobs import templates
 from tests.support.command_line import Sql
 from tests.support.jobs import make_app, messages
 from tests.support.rows import make_lane

@@ -7,8 +7,9 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 
-from pgbeat import db, executions, lifecycle
-from pgbeat.executions import Run
+from pgbeat.database import connections
+from pgbeat.jobs import executions, lifecycle
+from pgbeat.jobs.executions import Run
 from tests.support.command_line import Sql
 from tests.support.jobs import make_app, messages
 from tests.support.rows import make_job, make_lane
@@ -40,7 +41,7 @@ def tell(web: Web, job_id: str, *, is_new: bool = True, run: str | None = None, 
     run_id = run or str(uuid4())
     said.setdefault("worker", "w@host")
     with web.app.state.pgbeat.publishing() as publisher, web.app.state.pgbeat.session() as session:
-        with db.transaction(session):
+        with connections.transaction(session):
             ended = executions.record(session, [Run(run_id, job_id, is_new, **said)])
             lifecycle.follow(session, publisher, ended)
         publisher.clear()

@@ -8,8 +8,8 @@ import pytest
 from celery import Celery
 from sqlalchemy import event
 
-from pgbeat import schedules
-from pgbeat.scheduler import Scheduler
+from pgbeat.beat.scheduler import Scheduler
+from pgbeat.schedules import model as schedules
 from tests.support.web import Web, done, problem
 
 Sql = Callable[..., list[tuple[Any, ...]]]

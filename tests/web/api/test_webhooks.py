@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 
-from pgbeat.tables import EVENTS
+from pgbeat.database.tables import EVENTS
 from tests.support.command_line import Sql
 from tests.support.jobs import make_app
 from tests.support.web import Web, done, opened, problem

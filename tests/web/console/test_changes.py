@@ -15,7 +15,7 @@ import jwt
 import pytest
 from celery import Celery
 
-from pgbeat.web import issuer, looks, watch
+from pgbeat.web import issuer, stream_queries, watch
 from pgbeat.web.api import events as api
 from pgbeat.web.pages import changes
 from tests.support.command_line import Sql
@@ -360,7 +360,7 @@ def test_pages_say_what_they_are_told_of(web: Web, sql: Sql) -> None:
 def test_marks_are_read_by_an_index(sql: Sql) -> None:
     """What is asked for twice a second goes through no table that grows."""
     for name in ("audit", "ticks", "made", "began", "ended"):
-        statement = looks._MARKS[name].replace(":namespace", "'default'")
+        statement = stream_queries._MARKS[name].replace(":namespace", "'default'")
         plan = "\n".join(row[0] for row in sql(f"EXPLAIN {statement}"))
         assert "Index" in plan, plan
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pgbeat import direct
 from pgbeat.errors import NoSlot
+from pgbeat.jobs import direct
 from tests.support.command_line import Sql
 from tests.support.jobs import make_app
 from tests.support.pages import EVIL, after, html

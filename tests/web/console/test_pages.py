@@ -9,8 +9,8 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 
-from pgbeat.scheduler import Scheduler
-from pgbeat.web.pages import words
+from pgbeat.beat.scheduler import Scheduler
+from pgbeat.web.pages import humanize as words
 from tests.support.pages import EVIL, after, html
 from tests.support.rows import make_job, make_schedule
 from tests.support.web import Web, opened

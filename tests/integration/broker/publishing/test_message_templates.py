@@ -9,10 +9,10 @@ import pytest
 from celery import Celery, Task, signals
 from celery.utils.saferepr import saferepr
 
-from pgbeat import db
+from pgbeat.broker.publishing.publisher import TransactionPublisher
+from pgbeat.broker.publishing.templates import Launch, _is_plain
 from pgbeat.config import postgres_url
-from pgbeat.message_templates import Launch, _is_plain
-from pgbeat.publisher import TransactionPublisher
+from pgbeat.database import connections
 
 IDS = [f"00000000-0000-0000-0000-00000000000{n}" for n in range(10)]
 
@@ -227,7 +227,7 @@ def test_many_queues_in_one_publish(app: Celery, database: str) -> None:
         Queue("some", topic, "a.*"),
     ]
     publisher = TransactionPublisher(app)
-    with db.engine(postgres_url(database), "tests").begin() as connection:
+    with connections.engine(postgres_url(database), "tests").begin() as connection:
         publisher.prepare(connection)
         publisher.publish(
             Launch(IDS[0], "tests.add", options={"exchange": "news", "routing_key": "a.b"})

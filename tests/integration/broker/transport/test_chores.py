@@ -4,9 +4,10 @@ import time
 
 from sqlalchemy import text
 
-from pgbeat import consumers, db
-from pgbeat.transport.chores import Chores, Done
-from pgbeat.transport.options import Options
+from pgbeat.broker import consumers
+from pgbeat.broker.transport.chores import Chores, Done
+from pgbeat.broker.transport.options import Options
+from pgbeat.database import connections
 from tests.support.broker_sessions import TABLES, Sessions, later, payloads, put
 
 
@@ -24,7 +25,7 @@ def test_one_does_it_at_a_time(opened: Sessions) -> None:
     )
     one.die(watcher)
     chores = Chores(opened.open(), TABLES, Options(), 0)
-    with db.transaction(watcher):
+    with connections.transaction(watcher):
         assert consumers.take_turn(watcher, TABLES)
         assert chores.look(time.monotonic()) == Done()
         assert chores.next_at - time.monotonic() < 0.1

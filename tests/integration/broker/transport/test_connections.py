@@ -22,12 +22,12 @@ from kombu.exceptions import OperationalError
 from kombu.mixins import ConsumerMixin
 from psycopg.conninfo import conninfo_to_dict
 
-from pgbeat import migrate
+from pgbeat.broker.transport import elsewhere
+from pgbeat.broker.transport.options import Options
 from pgbeat.config import postgres_url
+from pgbeat.database import migrate
 from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.testing.databases import in_database
-from pgbeat.transport import elsewhere
-from pgbeat.transport.options import Options
 from tests.support.child_process import Child
 from tests.support.databases import broker_url
 from tests.support.kombu_connections import OPTIONS, Connect, Inbox, connections, publish

@@ -8,7 +8,7 @@ import pytest
 from kombu import Connection
 from sqlalchemy import text
 
-from pgbeat import consumers
+from pgbeat.broker import consumers
 from tests.support.broker_sessions import TABLES, Sessions, depths, payloads, put
 from tests.support.kombu_connections import Inbox, publish
 from tests.support.pgbouncer import Pooler, needs_pgbouncer, pooler

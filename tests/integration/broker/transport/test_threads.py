@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 from sqlalchemy import text
 
-from pgbeat import db
 from pgbeat.config import postgres_url
+from pgbeat.database import connections
 from tests.support.kombu_connections import Connect, Inbox, kombu, publish
 from tests.support.processes import until
 
@@ -90,15 +90,15 @@ def own_sessions(database: str) -> int:
 def test_connections_that_are_kept_are_not_inherited(database: str) -> None:
     url = postgres_url(database)
     pid = text("SELECT pg_backend_pid()")
-    with db.kept(url, "tests") as connection:
+    with connections.kept(url, "tests") as connection:
         ours = connection.scalar(pid)
 
     def work() -> None:
-        with db.kept(url, "tests") as connection:
+        with connections.kept(url, "tests") as connection:
             assert connection.scalar(pid) != ours
 
     in_child(work)
-    with db.kept(url, "tests") as connection:
+    with connections.kept(url, "tests") as connection:
         assert connection.scalar(pid) == ours
 
 

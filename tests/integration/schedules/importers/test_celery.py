@@ -14,9 +14,9 @@ from celery import Celery
 from celery.beat import BeatLazyFunc, PersistentScheduler
 from celery.schedules import crontab, schedule, solar
 
+from pgbeat.beat.scheduler import Scheduler
 from pgbeat.errors import PgbeatError
-from pgbeat.moving import celery_file
-from pgbeat.scheduler import Scheduler
+from pgbeat.schedules.importers import celery_file
 from tests.support.command_line import Sql, read, refused, run, run_with
 
 Beat = Callable[..., Scheduler]

@@ -11,13 +11,14 @@ from celery import Celery
 from celery.schedules import crontab, schedule, solar
 from sqlalchemy import Connection
 
-from pgbeat import db, schedules
 from pgbeat.config import postgres_url
-from pgbeat.moving import arrivals, plan, rows, timetables
-from pgbeat.moving.arrivals import Arrival, Inventory, Refusal
-from pgbeat.moving.plan import Action, Circumstances, Step
-from pgbeat.moving.timetables import Unmovable, When
-from pgbeat.schedules import Schedule
+from pgbeat.database import connections
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules.importers import imported, plan, rows, timetables
+from pgbeat.schedules.importers.imported import Arrival, Inventory, Refusal
+from pgbeat.schedules.importers.plan import Action, Circumstances, Step
+from pgbeat.schedules.importers.timetables import Unmovable, When
+from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Timetable
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -166,7 +167,7 @@ def test_a_sun_that_is_none(given: tuple[Any, Any, Any]) -> None:
 
 def test_a_name_is_kept_as_far_as_a_row_may_have_it() -> None:
     origins = ["plain", "shop/daily", " padded\t", "tests.note('http://a')", "x" * 250, "ünï"]
-    named = arrivals.names(origins)
+    named = imported.names(origins)
     assert named["plain"] == "plain" and named["ünï"] == "ünï"
     assert named["shop/daily"] == "shop-daily"
     assert named[" padded\t"] == "padded-"
@@ -175,11 +176,11 @@ def test_a_name_is_kept_as_far_as_a_row_may_have_it() -> None:
 
 
 def test_names_that_would_become_one_are_told_apart() -> None:
-    named = arrivals.names(["a/b", "a-b", "a\tb", "/", "//"])
+    named = imported.names(["a/b", "a-b", "a\tb", "/", "//"])
     assert named["a-b"] == "a-b"
     assert len(set(named.values())) == 5
     assert named["a/b"].startswith("a-b…")
-    assert arrivals.names(["a/b", "a-b"])["a/b"] == named["a/b"]
+    assert imported.names(["a/b", "a-b"])["a/b"] == named["a/b"]
 
 
 # -- arguments and options ----------------------------------------------------------------------
@@ -187,7 +188,7 @@ def test_names_that_would_become_one_are_told_apart() -> None:
 
 def test_arguments_are_said_as_celery_sends_them() -> None:
     moment, key = datetime(2026, 1, 2, 3, tzinfo=UTC), UUID(int=7)
-    found = arrivals.arguments((1, ("x", moment)), {"id": key, "price": Decimal("1.50"), 2: None})
+    found = imported.arguments((1, ("x", moment)), {"id": key, "price": Decimal("1.50"), 2: None})
     assert found["args"] == [
         1, ["x", {"__type__": "datetime", "__value__": "2026-01-02T03:00:00Z"}],
     ] or found["args"][1][1]["__value__"].startswith("2026-01-02T03:00:00")  # fmt: skip
@@ -209,18 +210,18 @@ def test_arguments_are_said_as_celery_sends_them() -> None:
 )
 def test_arguments_that_no_row_can_hold(args: Any, kwargs: Any, reason: str) -> None:
     with pytest.raises(Unmovable, match=reason):
-        arrivals.arguments(args, kwargs)
+        imported.arguments(args, kwargs)
 
 
 def test_options_are_publish_options_and_the_queue_has_its_column() -> None:
     ends = datetime(2026, 12, 1, 1, tzinfo=UTC)
-    found = arrivals.publishing({"queue": "slow", "priority": 3, "shadow": None, "expires": ends})
+    found = imported.publishing({"queue": "slow", "priority": 3, "shadow": None, "expires": ends})
     assert found == {
         "queue": "slow", "options": {"priority": 3, "expires": "2026-12-01T01:00:00+00:00"},
     }  # fmt: skip
-    assert arrivals.publishing({"queue": " "}) == {"queue": None, "options": {}}
+    assert imported.publishing({"queue": " "}) == {"queue": None, "options": {}}
     with pytest.raises(Unmovable, match="its options has 'prio', which is no publish option"):
-        arrivals.publishing({"prio": 1})
+        imported.publishing({"prio": 1})
 
 
 # -- the plan -----------------------------------------------------------------------------------
@@ -302,7 +303,7 @@ def test_what_is_over_comes_as_done() -> None:
 
 def test_a_missed_time_of_a_clock_is_left_to_the_policy() -> None:
     once_at = NOW - DAY
-    [step] = steps(arrival(when=When({"once_at": once_at}), since=arrivals.before(once_at)))
+    [step] = steps(arrival(when=When({"once_at": once_at}), since=imported.before(once_at)))
     assert (step.values["next_run"], step.values["enabled"]) == (once_at, True)
 
 
@@ -348,7 +349,7 @@ def test_what_came_from_code_stays_with_it() -> None:
 @pytest.fixture
 def connection(database: str) -> Iterator[Connection]:
     """A connection; `move` commits."""
-    with db.engine(postgres_url(database), "tests").connect() as connection:
+    with connections.engine(postgres_url(database), "tests").connect() as connection:
         yield connection
 
 
@@ -356,7 +357,7 @@ def move(connection: Connection, *found: Arrival, **now: Any) -> list[Step]:
     """Does it, in a transaction of its own."""
     connection.commit()
     there = schedules.named(connection, rows.wanted_names(inventory(*found)), for_update=True)
-    clock = db.now(connection)
+    clock = connections.now(connection)
     made = plan.plan(inventory(*found), Circumstances(**{"now": clock, "rows": there, **now}))
     came_out = rows.apply(connection, made, namespace="default")
     connection.commit()
@@ -364,7 +365,7 @@ def move(connection: Connection, *found: Arrival, **now: Any) -> list[Step]:
 
 
 def test_a_row_is_made_with_all_that_it_was(connection: Connection) -> None:
-    ran = db.now(connection) - timedelta(minutes=10)
+    ran = connections.now(connection) - timedelta(minutes=10)
     when = timetables.of_interval(HOUR)
     what = {"args": [1], "kwargs": {"y": 2}, "options": {"priority": 3}, "queue": "slow"}
     [step] = move(connection, arrival("a/b", when, what=what, last_run=ran, run_count=12))
@@ -378,7 +379,7 @@ def test_a_row_is_made_with_all_that_it_was(connection: Connection) -> None:
 
 
 def test_again_there_is_nothing_to_do(connection: Connection) -> None:
-    ran = db.now(connection)
+    ran = connections.now(connection)
     found = [
         arrival("a", last_run=ran),
         arrival("b", CRON, last_run=ran, what={"ends_at": ran + DAY, "max_runs": 5}),
@@ -392,7 +393,7 @@ def test_again_there_is_nothing_to_do(connection: Connection) -> None:
 
 
 def test_what_ran_meanwhile_is_carried_over(connection: Connection) -> None:
-    ran = db.now(connection) - 2 * HOUR
+    ran = connections.now(connection) - 2 * HOUR
     move(connection, arrival("a", last_run=ran, run_count=1), arrival("b", CRON, last_run=ran))
     later = ran + HOUR
     made = move(
@@ -412,9 +413,9 @@ def full_hour(moment: datetime) -> datetime:
 def test_what_ran_once_and_was_disabled_meanwhile_does_not_run_again(
     connection: Connection,
 ) -> None:
-    once_at = db.now(connection) + HOUR
+    once_at = connections.now(connection) + HOUR
     clock = When({"once_at": once_at})
-    move(connection, arrival(when=clock, since=arrivals.before(once_at)))
+    move(connection, arrival(when=clock, since=imported.before(once_at)))
     [step] = move(connection, arrival(when=clock, disabled_reason="disabled in Old"))
     assert step.action is Action.CARRY_OVER
     row = schedules.get(connection, "s")
@@ -433,7 +434,7 @@ def test_what_people_enabled_here_is_theirs(connection: Connection) -> None:
 def test_what_is_done_there_and_was_enabled_here_is_left_to_people(
     connection: Connection,
 ) -> None:
-    ran = db.now(connection) - HOUR
+    ran = connections.now(connection) - HOUR
     done = arrival(
         when=CRON, last_run=ran, run_count=1, what={"max_runs": 1}, disabled_reason="done: it ran"
     )
@@ -445,7 +446,7 @@ def test_what_is_done_there_and_was_enabled_here_is_left_to_people(
 
 
 def test_an_import_is_replaced_only_if_asked_for(connection: Connection) -> None:
-    ran = db.now(connection)
+    ran = connections.now(connection)
     move(connection, arrival(last_run=ran, run_count=7))
     changed = arrival(when=CRON, what={"args": [1]}, last_run=ran - DAY, run_count=3)
     [step] = move(connection, changed)
@@ -462,7 +463,7 @@ def test_an_import_is_replaced_only_if_asked_for(connection: Connection) -> None
 
 def test_rows_made_elsewhere_are_left_alone(connection: Connection) -> None:
     schedules.add(connection, "s", source="cli", task="tests.note", every=DAY)
-    [step] = move(connection, arrival(last_run=db.now(connection)), overwrite=True)
+    [step] = move(connection, arrival(last_run=connections.now(connection)), overwrite=True)
     assert step.action is Action.CONFLICT
     assert step.reason == "there is a schedule of that name, made elsewhere (source 'cli')"
     assert schedules.get(connection, "s").task == "tests.note"
@@ -487,7 +488,7 @@ def test_namespaces_are_apart(connection: Connection) -> None:
 
 
 def test_the_databases_answer_is_quick_for_many(connection: Connection) -> None:
-    ran = db.now(connection)
+    ran = connections.now(connection)
     found = [arrival(f"s{number}", last_run=ran) for number in range(2000)]
     assert len(move(connection, *found)) == 2000
     assert {step.action for step in move(connection, *found)} == {Action.NOTHING}

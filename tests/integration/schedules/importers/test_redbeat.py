@@ -15,9 +15,9 @@ from celery import Celery
 from celery.schedules import crontab, schedule
 from dateutil.rrule import FR, MO
 
-from pgbeat.moving import redbeat as source
-from pgbeat.moving.redbeat import Contents, Definition
-from pgbeat.scheduler import Scheduler
+from pgbeat.beat.scheduler import Scheduler
+from pgbeat.schedules.importers import redbeat as source
+from pgbeat.schedules.importers.redbeat import Contents, Definition
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.processes import until
 

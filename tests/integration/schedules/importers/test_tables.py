@@ -13,8 +13,8 @@ import pytest
 from celery import Celery
 from celery.schedules import crontab
 
+from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import postgres_url
-from pgbeat.scheduler import Scheduler
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.databases import sqlalchemy_url
 

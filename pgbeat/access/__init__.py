@@ -1,0 +1,1 @@
+"""Who may use pgbeat: tokens, and the audit log of changes."""

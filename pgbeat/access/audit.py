@@ -1,0 +1,213 @@
+"""Records who changed what, when, and how it was before and after.
+
+Each change is recorded in its own transaction, whichever way it was made. Of a row the record has
+the columns that people decide on, by their names: times in ISO 8601 (UTC), lengths of time in
+seconds, no secrets.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from uuid import UUID
+
+from sqlalchemy import Connection, insert, select, text, update
+
+from pgbeat.database.tables import audit
+
+Origin = Literal["cli", "api", "page"]
+
+
+class Author(NamedTuple):
+    """Who makes changes, where, and by which way."""
+
+    namespace: str
+    #: As in `created_by` of jobs: `user:alice`.
+    name: str
+    origin: Origin
+
+
+class Audited(Protocol):
+    """A row whose changes are recorded."""
+
+    @property
+    def audited(self) -> tuple[str, str, Mapping[str, Any]]:
+        """Returns its kind (schedule, job, lane …), its name or id, and the columns to record."""
+
+
+#: What became of a row: the verb, and the row before and after.
+Row = TypeVar("Row", bound=Audited)
+Changed = tuple[str, Row | None, Row | None]
+
+
+class Change(NamedTuple):
+    """A row of `pgbeat.audit`."""
+
+    id: int
+    at: datetime
+    #: As in `created_by` of jobs: `user:alice`.
+    actor: str
+    #: By which way it was made.
+    origin: Origin
+    verb: str
+    #: Of what: schedule, job, lane …
+    kind: str
+    #: Its name or id.
+    subject: str
+    #: JSON.
+    before: Any
+    after: Any
+
+
+_COLUMNS = [audit.c[name] for name in Change._fields]
+
+
+# One JSON document for a batch of any size: a sync may change a hundred thousand schedules.
+_INSERT = text(
+    """
+    INSERT INTO pgbeat.audit (namespace, actor, origin, verb, kind, subject, before, after)
+    SELECT :namespace, :actor, :origin, verb, kind, subject, before, after
+      FROM json_to_recordset(CAST(:batch AS json))
+           AS b (verb text, kind text, subject text, before jsonb, after jsonb)
+    """
+)
+
+
+def record(
+    connection: Connection,
+    author: Author,
+    verb: str,
+    before: Audited | None,
+    after: Audited | None,
+    **more: Any,
+) -> None:
+    """Records what became of a row: `before` is `None` for a new one, `after` for a deleted one.
+
+    Writes nothing if the row stayed as it was. An `after` that is another row, as the retry of a
+    job, is recorded as what `before` led to. `more` is added to the values after the change.
+    """
+    _write(connection, author, [_entry(verb, before, after, more)])
+
+
+def record_all(connection: Connection, author: Author, changes: Iterable[Changed[Row]]) -> None:
+    """Records what became of any number of rows, in one statement."""
+    _write(connection, author, [_entry(*change) for change in changes])
+
+
+def record_action(
+    connection: Connection,
+    author: Author,
+    verb: str,
+    kind: str,
+    subject: str,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+) -> int:
+    """Records what was done to a thing that has no row of its own; returns the record's id.
+
+    `before` and `after` are JSON; what is the same in both is left out.
+    """
+    old, new = differing(before, after)
+    row = insert(audit).values(
+        namespace=author.namespace, actor=author.name, origin=author.origin, verb=verb, kind=kind,
+        subject=subject, before=old, after=new,
+    )  # fmt: skip
+    return int(connection.execute(row.returning(audit.c.id)).scalar_one())
+
+
+def amend(connection: Connection, change_id: int, after: Any) -> None:
+    """Replaces the values after a change that is made in several transactions."""
+    connection.execute(update(audit).where(audit.c.id == change_id).values(after=after))
+
+
+def compared(before: Mapping[str, Row], after: Mapping[str, Row]) -> list[Changed[Row]]:
+    """Returns what became of rows by name, for `record_all`."""
+    made: list[Changed[Row]] = []
+    for name in {**before, **after}:
+        old, new = before.get(name), after.get(name)
+        verb = "create" if old is None else "delete" if new is None else "update"
+        made.append((verb, old, new))
+    return made
+
+
+def _entry(
+    verb: str, before: Audited | None, after: Audited | None, more: Mapping[str, Any] = {}
+) -> dict[str, Any] | None:
+    """Returns one change for `_INSERT`; `None` if nothing changed."""
+    row = after if before is None else before
+    if row is None:
+        return None
+    kind, subject, values = row.audited
+    old, new = None if before is None else _plain(values), None
+    if after is not None:
+        _, own, values = after.audited
+        new = {**_plain(values), **more}
+        if own != subject:
+            old, new = None, {"id": own, **new}
+    old, new = differing(old, new)
+    if before is not None and after is not None and old is None and new is None:
+        return None
+    return {"verb": verb, "kind": kind, "subject": subject, "before": old, "after": new}
+
+
+def _write(
+    connection: Connection, author: Author, entries: Iterable[dict[str, Any] | None]
+) -> None:
+    batch = [entry for entry in entries if entry is not None]
+    if batch:
+        values = {"namespace": author.namespace, "actor": author.name, "origin": author.origin}
+        connection.execute(_INSERT, {**values, "batch": json.dumps(batch, ensure_ascii=False)})
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _as_json(value) for name, value in values.items()}
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+        return int(seconds) if seconds.is_integer() else seconds
+    if isinstance(value, UUID | Decimal):
+        return str(value)
+    return value
+
+
+def differing(
+    before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
+) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """Returns what differs between two states of a thing; `None` is a state where it doesn't exist.
+
+    Of a new or a deleted thing, that is every value but `None`.
+    """
+    old, new = before or {}, after or {}
+    keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    return (
+        {key: old.get(key) for key in keys} or None if before is not None else None,
+        {key: new.get(key) for key in keys} or None if after is not None else None,
+    )
+
+
+def listing(
+    connection: Connection,
+    *,
+    namespace: str,
+    kind: str | None = None,
+    subject: str | None = None,
+    actor: str | None = None,
+    verb: str | None = None,
+    before: int | None = None,
+    limit: int = 50,
+) -> list[Change]:
+    """Returns changes, the newest first; `before` is the last page's last `id`."""
+    query = select(*_COLUMNS).where(audit.c.namespace == namespace)
+    asked = {"kind": kind, "subject": subject, "actor": actor, "verb": verb}
+    for name, value in asked.items():
+        if value is not None:
+            query = query.where(audit.c[name] == value)
+    if before is not None:
+        query = query.where(audit.c.id < before)
+    rows = connection.execute(query.order_by(audit.c.id.desc()).limit(limit))
+    return [Change(*row) for row in rows]

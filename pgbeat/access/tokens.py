@@ -1,0 +1,180 @@
+"""Tokens: who may use the API, and as what. Of a token's secret only the hash is kept."""
+
+import hmac
+import re
+import secrets
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any, Literal, NamedTuple, get_args
+
+from sqlalchemy import Connection, func, insert, select, text, update
+
+from pgbeat.database.tables import tokens
+from pgbeat.errors import InvalidJob, InvalidToken, NotFound
+
+Scope = Literal["user", "admin"]
+#: How every token begins, so that it is known for what it is wherever it turns up.
+PREFIX = "pgbeat_"
+#: How long a token is good, unless another time is given.
+LIFETIME = timedelta(days=90)
+#: The longest that a token that ends can be good.
+LONGEST = timedelta(days=36_500)
+#: `last_used_at` is not written more often.
+_USED_EVERY = timedelta(minutes=1)
+
+
+class Token(NamedTuple):
+    """A row of `pgbeat.tokens`, without the hash."""
+
+    id: str
+    #: Whom it speaks for: `alice`, whose jobs are `user:alice`'s.
+    actor: str
+    scope: Scope
+    note: str | None
+    created_by: str
+    created_at: datetime
+    #: `None`: never.
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    #: To the minute.
+    last_used_at: datetime | None
+
+    def state(self, now: datetime) -> Literal["active", "expired", "revoked"]:
+        """Whether it is good for something at a time."""
+        if self.revoked_at is not None:
+            return "revoked"
+        is_over = self.expires_at is not None and self.expires_at <= now
+        return "expired" if is_over else "active"
+
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        """Returns what the audit log records of it."""
+        return "token", self.id, {"actor": self.actor, "scope": self.scope, "note": self.note}
+
+
+_COLUMNS = [tokens.c[name] for name in Token._fields]
+
+
+def create(
+    connection: Connection,
+    *,
+    namespace: str,
+    actor: str,
+    scope: Scope = "user",
+    lifetime: timedelta | None = LIFETIME,
+    note: str | None = None,
+    created_by: str,
+) -> tuple[Token, str]:
+    """Makes a token, and its text, which can't be had again. `lifetime`: for ever if `None`.
+
+    Raises `InvalidJob` for a name, scope or lifetime that can't be.
+    """
+    actor = actor.removeprefix("user:")
+    if not re.fullmatch(r"[^\x00-\x1f\x7f-\x9f]{1,200}", actor) or actor != actor.strip():
+        raise InvalidJob(
+            f"{actor!r} is no name for a token's owner; up to 200 characters, no line breaks, no "
+            "blanks at its ends"
+        )
+    if scope not in get_args(Scope):
+        raise InvalidJob(f"{scope!r} is no scope; write 'user' or 'admin'")
+    if lifetime is not None and not timedelta(0) < lifetime <= LONGEST:
+        raise InvalidJob("a token is good for more than nothing and at most 36,500 days")
+    token_id, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
+    values = {
+        "id": token_id,
+        "namespace": namespace,
+        "actor": actor,
+        "scope": scope,
+        "note": note,
+        "hash": _hash(secret),
+        "created_by": created_by,
+        "expires_at": None if lifetime is None else func.now() + lifetime,
+    }
+    row = connection.execute(insert(tokens).values(values).returning(*_COLUMNS)).one()
+    return Token(*row), f"{PREFIX}{token_id}_{secret}"
+
+
+_WRITTEN = re.compile(rf"{PREFIX}([0-9a-f]{{8}})_([A-Za-z0-9_-]{{43}})")
+_USED = text("UPDATE pgbeat.tokens SET last_used_at = now() WHERE id = :id")
+
+
+def verify(connection: Connection, namespace: str, written: str) -> Token:
+    """The token of that text. Raises `InvalidToken` where there is none, or it is out of use.
+
+    Why it is out of use is said only to who has the whole secret.
+    """
+    parts = _WRITTEN.fullmatch(written)
+    if parts is None:
+        raise InvalidToken("there is no such token")
+    token_id, secret = parts.groups()
+    query = select(*_COLUMNS, tokens.c.hash, func.now()).where(
+        tokens.c.id == token_id, tokens.c.namespace == namespace
+    )
+    row = connection.execute(query).one_or_none()
+    known = b"" if row is None else bytes(row[-2])
+    if not hmac.compare_digest(known, _hash(secret)) or row is None:
+        raise InvalidToken("there is no such token")
+    token, now = Token(*row[:-2]), row[-1]
+    if token.revoked_at is not None:
+        raise InvalidToken("the token was revoked; `pgbeat tokens create` makes another")
+    if token.expires_at is not None and token.expires_at <= now:
+        raise InvalidToken(
+            f"the token expired at {token.expires_at:%Y-%m-%d %H:%M %Z}; `pgbeat tokens create` "
+            "makes another"
+        )
+    if token.last_used_at is None or token.last_used_at <= now - _USED_EVERY:
+        connection.execute(_USED, {"id": token.id})
+    return token
+
+
+_GOOD = text(
+    """
+    SELECT id FROM pgbeat.tokens
+     WHERE id = ANY (CAST(:ids AS text[])) AND namespace = :namespace AND revoked_at IS NULL
+       AND (expires_at IS NULL OR expires_at > statement_timestamp())
+    """
+)
+
+
+def good(connection: Connection, ids: Iterable[str], *, namespace: str) -> set[str]:
+    """Of tokens that were verified before, by their ids, those that are still good."""
+    return set(connection.scalars(_GOOD, {"ids": list(ids), "namespace": namespace}))
+
+
+def listing(connection: Connection, *, namespace: str) -> list[Token]:
+    """All tokens, the newest first."""
+    query = select(*_COLUMNS).where(tokens.c.namespace == namespace)
+    query = query.order_by(tokens.c.created_at.desc(), tokens.c.id)
+    return [Token(*row) for row in connection.execute(query)]
+
+
+def exist(connection: Connection, *, namespace: str) -> bool:
+    """Whether there is a token that is good for something."""
+    query = select(tokens.c.id).where(
+        tokens.c.namespace == namespace,
+        tokens.c.revoked_at.is_(None),
+        func.coalesce(tokens.c.expires_at, text("'infinity'")) > func.now(),
+    )
+    return connection.execute(query.limit(1)).one_or_none() is not None
+
+
+def revoke(connection: Connection, token_id: str, *, namespace: str) -> Token:
+    """Puts a token out of use, for good; one that is so already stays as it is. Raises
+    `NotFound`."""
+    row = connection.execute(
+        update(tokens)
+        .where(tokens.c.id == token_id, tokens.c.namespace == namespace)
+        .values(revoked_at=func.coalesce(tokens.c.revoked_at, func.now()))
+        .returning(*_COLUMNS)
+    ).one_or_none()
+    if row is None:
+        raise NotFound(
+            f"there is no token {token_id!r}; `pgbeat tokens list` shows those there are"
+        )
+    return Token(*row)
+
+
+def _hash(secret: str) -> bytes:
+    # 256 random bits: nothing to be guessed, so nothing to be slow about.
+    return sha256(secret.encode()).digest()

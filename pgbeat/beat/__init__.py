@@ -1,0 +1,1 @@
+"""The beat process: leads, evaluates what is due, enqueues it, and maintains the database."""

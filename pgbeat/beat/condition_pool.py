@@ -1,0 +1,159 @@
+"""Evaluation of conditions on threads of their own, so that none delays another schedule."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+
+from pgbeat.beat.evaluation import Verdict
+
+logger = logging.getLogger("pgbeat")
+
+#: Beyond a condition's own limit, for the database to say first that a statement took too long.
+_GRACE = 0.5
+
+
+@dataclass(slots=True, eq=False)
+class _Work:
+    verdicts: Sequence[Verdict]
+    run: Callable[[], list[Verdict]]
+    started: float | None = None
+    result: Sequence[Verdict] = ()
+    is_done: bool = False
+    #: Its time was up; its thread is left to itself.
+    abandoned: bool = False
+    #: Nobody wants the result any more.
+    unwanted: bool = False
+    #: Guards the race between a late result and giving up on it.
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Evaluator:
+    """Runs evaluations on up to `threads` daemon threads, each for `timeout` seconds at most;
+    up to `capacity` schedules may wait or be asked.
+
+    A thread can't be stopped from outside. One whose time is up is left to itself, its result is
+    dropped, and another takes its place; its schedule is `stuck` until it returns.
+    """
+
+    def __init__(self, threads: int, timeout: float, capacity: int) -> None:
+        self._threads, self._timeout, self._capacity = threads, timeout, capacity
+        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
+        self._work: dict[int, _Work] = {}
+        self._abandoned: dict[int, _Work] = {}
+        self._alive = self._idle = 0
+        self._mutex = threading.Lock()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+
+    @property
+    def held(self) -> list[int]:
+        """Ids of the schedules that are being asked."""
+        return list(self._work)
+
+    @property
+    def room(self) -> int:
+        """How many more schedules may be handed in before some are done."""
+        return max(0, self._capacity - len(self._work))
+
+    def is_stuck(self, schedule_id: int) -> bool:
+        """Whether an evaluation of the schedule still runs that was given up."""
+        work = self._abandoned.get(schedule_id)
+        if work is not None and work.is_done:
+            del self._abandoned[schedule_id]
+            return False
+        return work is not None
+
+    def submit(self, verdicts: Sequence[Verdict], run: Callable[[], list[Verdict]]) -> None:
+        """Hands in an evaluation of some schedules together. `run` must not raise."""
+        work = _Work(verdicts, run)
+        for verdict in verdicts:
+            self._work[verdict.schedule.id] = work
+        self._queue.put(work)
+        with self._mutex:
+            start = self._idle < self._queue.qsize() and self._alive < self._threads
+            self._alive += start
+        if start:
+            threading.Thread(target=self._serve, name="pgbeat-condition", daemon=True).start()
+
+    def collect(self) -> tuple[list[Verdict], list[Verdict]]:
+        """Verdicts that are in, and those whose time is up."""
+        self._drain()
+        results: list[Verdict] = []
+        expired: list[Verdict] = []
+        now = time.monotonic()
+        for work in dict.fromkeys(self._work.values()):
+            ids = [verdict.schedule.id for verdict in work.verdicts]
+            with work.lock:
+                if work.is_done:
+                    if not work.unwanted:
+                        results += work.result
+                elif work.started is not None and now - work.started > self._timeout + _GRACE:
+                    work.abandoned = True
+                    self._abandoned.update(dict.fromkeys(ids, work))
+                    if not work.unwanted:
+                        expired += work.verdicts
+                    with self._mutex:
+                        self._alive -= 1
+                else:
+                    continue
+            for schedule_id in ids:
+                del self._work[schedule_id]
+        return results, expired
+
+    def next_deadline(self) -> float | None:
+        """Seconds until the next evaluation's time is up; `None` when none runs."""
+        starts = [work.started for work in self._work.values() if work.started is not None]
+        if not starts:
+            return None
+        return max(0.0, min(starts) + self._timeout + _GRACE - time.monotonic()) + 0.01
+
+    def forget(self) -> None:
+        """Drops the results of everything under way: somebody else may decide it meanwhile. What
+        runs is held until it ends."""
+        for work in self._work.values():
+            work.unwanted = True
+
+    def fileno(self) -> int:
+        """Readable when a result came in."""
+        return self._wake_read
+
+    def _drain(self) -> None:
+        try:
+            while os.read(self._wake_read, 4096):
+                pass
+        except BlockingIOError:
+            return
+
+    def _serve(self) -> None:
+        while True:
+            with self._mutex:
+                self._idle += 1
+            work = self._queue.get()
+            with self._mutex:
+                self._idle -= 1
+            if work is None:
+                return
+            with work.lock:
+                if work.abandoned:
+                    continue
+                work.started = time.monotonic()
+            result = work.run()
+            with work.lock:
+                work.result, work.is_done = result, True
+                late = work.abandoned
+            if late:
+                logger.warning(
+                    "Schedule '%s': a condition that had been given up returned after %.1f s",
+                    work.verdicts[0].schedule.name,
+                    time.monotonic() - work.started,
+                )
+                return  # another thread has taken this one's place
+            try:
+                os.write(self._wake_write, b"\0")
+            except (BlockingIOError, OSError):
+                continue  # a full pipe wakes as well as one more byte

@@ -1,0 +1,294 @@
+"""What is due: the statements of a look at the schedules, and of what a decision does to them.
+
+A row is read unlocked, and locked only to be written: by its version, `xmin`, it is seen whether
+somebody wrote to it meanwhile.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from sqlalchemy import Connection, bindparam, text
+
+from pgbeat.database.connections import recordset
+from pgbeat.database.tables import schedules
+from pgbeat.names import NAMESPACE
+from pgbeat.schedules.model import ACTIVE, SELECT, Schedule
+
+
+class Outlook(NamedTuple):
+    """What an idle look at the schedules says, in one statement."""
+
+    #: The database's clock.
+    now: datetime
+    #: When the next schedule is due; `None` when there is none.
+    next_run: datetime | None
+    #: Whether a row waits for its next time to be computed.
+    has_new: bool
+    #: When the next schedule that failed too often is to be tried again; `None` for none.
+    next_probe: datetime | None
+    #: Seconds until a job or a delivery is due that beat hands out; `None` when there is none.
+    chores_in: float | None = None
+
+    @property
+    def next(self) -> datetime | None:
+        """When there is something to do next, as far as rows tell."""
+        return min((moment for moment in (self.next_run, self.next_probe) if moment), default=None)
+
+
+# Asked at every idle tick: straight to the driver, which has it prepared.
+_OUTLOOK = """
+    SELECT statement_timestamp(),
+           (SELECT min(next_run) FROM pgbeat.schedules
+             WHERE namespace = %(namespace)s AND enabled AND paused_at IS NULL
+               AND id <> ALL (%(held)s::bigint[])),
+           EXISTS (SELECT FROM pgbeat.schedules
+             WHERE namespace = %(namespace)s AND enabled AND paused_at IS NULL
+               AND next_run IS NULL AND after IS NULL AND id <> ALL (%(held)s::bigint[])),
+           (SELECT min(probe_at) FROM pgbeat.schedules
+             WHERE namespace = %(namespace)s AND NOT enabled AND probe_at IS NOT NULL),
+           extract(epoch FROM least(
+               (SELECT min(run_at) FROM pgbeat.jobs
+                 WHERE namespace = %(namespace)s AND state = 'scheduled'
+                   AND dispatched_at IS NULL AND NOT blocked_by_group),
+               pgbeat.next_delivery(%(namespace)s)
+               ) - statement_timestamp())::float8
+"""
+
+
+def outlook(
+    connection: Connection, held: Iterable[int] = (), *, namespace: str = NAMESPACE
+) -> Outlook:
+    """The clock and the next due time, leaving out the `held` ids."""
+    values = {"namespace": namespace, "held": list(held)}
+    return Outlook(*connection.exec_driver_sql(_OUTLOOK, values).one())
+
+
+_DUE = (
+    SELECT.where(
+        schedules.c.namespace == bindparam("namespace"),
+        ACTIVE,
+        schedules.c.next_run <= bindparam("now"),
+        text("schedules.id <> ALL (CAST(:held AS bigint[]))"),
+    )
+    .order_by(schedules.c.next_run)
+    .limit(bindparam("limit"))
+)
+_DUE_PLAIN = _DUE.where(
+    schedules.c.launcher == "GenericLauncher",
+    schedules.c.condition_sql.is_(None),
+    schedules.c.args.is_not(None),
+)
+
+
+def oldest(
+    connection: Connection,
+    now: datetime,
+    *,
+    limit: int,
+    held: Iterable[int] = (),
+    only_plain: bool = False,
+    namespace: str = NAMESPACE,
+) -> list[Schedule]:
+    """Schedules that are due, oldest first, leaving out the `held` ids."""
+    query = _DUE_PLAIN if only_plain else _DUE
+    values = {"namespace": namespace, "now": now, "limit": limit, "held": list(held)}
+    rows = connection.execute(query, values)
+    return [Schedule._make(row) for row in rows]
+
+
+_NEW = SELECT.where(
+    schedules.c.namespace == bindparam("namespace"),
+    ACTIVE,
+    schedules.c.next_run.is_(None),
+    schedules.c.after.is_(None),
+    text("schedules.id <> ALL (CAST(:held AS bigint[]))"),
+).limit(bindparam("limit"))
+
+
+def new(
+    connection: Connection, *, limit: int, held: Iterable[int] = (), namespace: str = NAMESPACE
+) -> list[Schedule]:
+    """Schedules whose next time is still to be computed."""
+    rows = connection.execute(_NEW, {"namespace": namespace, "limit": limit, "held": list(held)})
+    return [Schedule._make(row) for row in rows]
+
+
+_LOCK = text(
+    """
+    SELECT s.id FROM pgbeat.schedules s
+      JOIN unnest(CAST(:ids AS bigint[]), CAST(:versions AS bigint[])) AS d (id, version)
+        ON s.id = d.id
+     WHERE s.xmin::text::bigint = d.version
+       FOR UPDATE OF s SKIP LOCKED
+    """
+)
+
+
+def lock(connection: Connection, batch: Sequence[Schedule]) -> set[int]:
+    """Locks those of the batch that nobody else holds and nobody wrote to since; their ids."""
+    ids = [schedule.id for schedule in batch]
+    versions = [schedule.version for schedule in batch]
+    return set(connection.scalars(_LOCK, {"ids": ids, "versions": versions}))
+
+
+class Advance(NamedTuple):
+    """What a decision does to a schedule's run state."""
+
+    id: int
+    #: A tick's, or `waiting`: nothing is decided yet.
+    outcome: str
+    next_run: datetime | None
+    retry_count: int
+    error: str | None = None
+    #: JSON text; `None` leaves the cursor as it is.
+    cursor: str | None = None
+    #: The timetable's time of `next_run`, where it is another.
+    due_at: datetime | None = None
+    waiting_for: str | None = None
+    upstream_ended: int = 0
+    #: Launches to count.
+    runs: int = 0
+
+
+_ADVANCE = text(
+    """
+    UPDATE pgbeat.schedules s
+       SET next_run = d.next_run, due_at = d.due_at, waiting_for = d.waiting_for,
+           upstream_ended = d.upstream_ended, run_count = s.run_count + d.runs,
+           retry_count = d.retry_count,
+           last_run = CASE WHEN d.outcome = 'waiting' THEN s.last_run ELSE :now END,
+           last_success = CASE WHEN d.outcome = 'launched' THEN :now ELSE s.last_success END,
+           last_failure = CASE WHEN d.outcome = 'failed' THEN :now ELSE s.last_failure END,
+           last_error = coalesce(d.error, s.last_error),
+           cursor = CASE WHEN d.cursor IS NULL THEN s.cursor
+                         ELSE nullif(CAST(d.cursor AS jsonb), 'null') END
+      FROM json_to_recordset(CAST(:batch AS json)) AS d (
+               id bigint, outcome text, next_run timestamptz, retry_count integer, error text,
+               cursor text, due_at timestamptz, waiting_for uuid, upstream_ended integer,
+               runs integer)
+     WHERE s.id = d.id
+    """
+)
+
+
+def advance(connection: Connection, batch: Sequence[Advance], now: datetime) -> None:
+    """Writes the run state that a batch of decisions, made at `now`, leaves behind."""
+    if batch:
+        connection.execute(_ADVANCE, {"batch": recordset(batch), "now": now})
+
+
+_SET_NEXT = text(
+    """
+    WITH given AS (
+        SELECT * FROM unnest(CAST(:id AS bigint[]), CAST(:version AS bigint[]),
+                             CAST(:next_run AS timestamptz[]), CAST(:due_at AS timestamptz[]))
+                   AS d (id, version, next_run, due_at)),
+    locked AS (
+        SELECT s.id FROM pgbeat.schedules s JOIN given USING (id)
+         WHERE s.xmin::text::bigint = given.version FOR UPDATE OF s SKIP LOCKED)
+    UPDATE pgbeat.schedules s SET next_run = given.next_run, due_at = given.due_at
+      FROM given JOIN locked USING (id) WHERE s.id = given.id
+    RETURNING s.id
+    """
+)
+
+
+class Next(NamedTuple):
+    """When a schedule is due next; `due_at` as in `Advance`."""
+
+    schedule: Schedule
+    next_run: datetime
+    due_at: datetime | None = None
+
+
+def set_next(connection: Connection, batch: Sequence[Next]) -> set[int]:
+    """Gives schedules their next time, unless somebody holds them or wrote to them since they were
+    read; the ids of those that have it."""
+    if not batch:
+        return set()
+    values = {
+        "id": [given.schedule.id for given in batch],
+        "version": [given.schedule.version for given in batch],
+        "next_run": [given.next_run for given in batch],
+        "due_at": [given.due_at for given in batch],
+    }
+    return set(connection.scalars(_SET_NEXT, values))
+
+
+_DISABLE = text(
+    """
+    UPDATE pgbeat.schedules s SET enabled = false, disabled_reason = d.reason,
+           completed_at = CASE WHEN d.id = ANY (CAST(:completed AS bigint[])) THEN :now END,
+           probe_at = CASE WHEN d.id = ANY (CAST(:failed AS bigint[]))
+                           THEN :now + s.probe_after END
+      FROM unnest(CAST(:id AS bigint[]), CAST(:reason AS text[])) AS d (id, reason)
+     WHERE s.id = d.id
+    """
+)
+
+
+def disable(
+    connection: Connection,
+    reasons: Mapping[int, str],
+    failed: Iterable[int],
+    completed: Iterable[int],
+    now: datetime,
+) -> None:
+    """Takes schedules out of service, by id. Those that `failed` are tried again if they say so;
+    the `completed` have nothing left to do."""
+    if reasons:
+        connection.execute(
+            _DISABLE,
+            {
+                "id": list(reasons),
+                "reason": list(reasons.values()),
+                "failed": list(failed),
+                "completed": list(completed),
+                "now": now,
+            },
+        )
+
+
+_PROBE = text(
+    """
+    UPDATE pgbeat.schedules
+       SET enabled = true, next_run = :now, retry_count = greatest(max_retries - 1, 0)
+     WHERE id IN (SELECT id FROM pgbeat.schedules
+                   WHERE namespace = :namespace AND NOT enabled AND probe_at <= :now
+                     FOR UPDATE SKIP LOCKED)
+    RETURNING name
+    """
+)
+
+
+def probe(connection: Connection, now: datetime, *, namespace: str = NAMESPACE) -> list[str]:
+    """Puts schedules that failed too often back for one try, those whose time has come; names.
+
+    One more failure disables such a schedule again.
+    """
+    return list(connection.scalars(_PROBE, {"namespace": namespace, "now": now}))
+
+
+_FOLLOW_ZONE = text(
+    """
+    WITH before AS MATERIALIZED (
+        SELECT timezone FROM pgbeat.namespaces WHERE name = :namespace FOR UPDATE),
+    noted AS (
+        INSERT INTO pgbeat.namespaces (name, timezone) VALUES (:namespace, :timezone)
+        ON CONFLICT (name) DO UPDATE SET timezone = excluded.timezone
+         WHERE namespaces.timezone <> excluded.timezone)
+    UPDATE pgbeat.schedules SET next_run = NULL, due_at = NULL
+     WHERE namespace = :namespace AND timezone IS NULL AND enabled AND paused_at IS NULL
+       AND next_run > now() AND retry_count = 0 AND waiting_for IS NULL
+       AND (cron IS NOT NULL OR rrule IS NOT NULL OR every >= interval '1 day')
+       AND EXISTS (SELECT FROM before WHERE timezone <> :timezone)
+    """
+)
+
+
+def follow_zone(connection: Connection, timezone: str, *, namespace: str = NAMESPACE) -> int:
+    """Has the next times of schedules without a zone computed anew, where the app's zone is not
+    what it was; how many. What is due already stays due."""
+    values = {"namespace": namespace, "timezone": timezone}
+    return connection.execute(_FOLLOW_ZONE, values).rowcount

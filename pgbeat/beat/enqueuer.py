@@ -1,0 +1,451 @@
+"""Dispatch: verdicts on due schedules are written, with everything that follows from them."""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from celery import Celery
+from sqlalchemy import Connection
+
+from pgbeat.beat import due, launched_jobs
+from pgbeat.beat.evaluation import LONGEST, Judge, Verdict
+from pgbeat.broker.publishing.publisher import Publisher
+from pgbeat.config import Settings
+from pgbeat.database import connections, leases, lock_waits
+from pgbeat.errors import PgbeatError
+from pgbeat.jobs import drafts, lifecycle, orders
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.drafts import Draft
+from pgbeat.schedules import ticks
+from pgbeat.schedules.model import Schedule
+from pgbeat.schedules.ticks import Tick
+
+#: How long what waits for a job is left alone: the job's end wakes it, if workers tell of it.
+_RECHECK = timedelta(minutes=1)
+#: Overlaps that wait for the end of the job before.
+_WAITING = ("queue_one", "buffer_all")
+
+
+class Decision(NamedTuple):
+    """A tick that is written, with what it did to its schedule."""
+
+    tick: Tick
+    schedule: Schedule
+    retry_count: int
+    next_run: datetime | None
+    disabled_reason: str | None
+    #: Whether it is disabled because nothing is left to do.
+    is_complete: bool = False
+
+
+#: Told of decisions once they are committed, and when their writing began (nanoseconds since the
+#: epoch): `pgbeat.tracing` sets it.
+observe: Callable[[Sequence[Decision], int], None] | None = None
+
+
+class Dispatcher:
+    """Writes verdicts. One instance for one app; not for several threads."""
+
+    def __init__(
+        self,
+        app: Celery,
+        settings: Settings,
+        publisher: Publisher,
+        judge: Judge,
+        reached: Callable[[str], None] = lambda step: None,
+    ) -> None:
+        self._app, self._settings, self.publisher, self._judge = app, settings, publisher, judge
+        self._reached = reached
+        #: Whether locks that other transactions hold are waited for. A beat does not wait: what
+        #: needs such a lock is `postponed`.
+        self.waits = True
+        #: Schedules (ids) whose decision the last commit left for later, and why.
+        self.postponed: dict[int, str] = {}
+        #: Schedules (ids) that the last commit left waiting for an unfinished job.
+        self.waiting: set[int] = set()
+        #: Lanes (namespace and name) that have something new in them: for `lanes.dispatch`.
+        self.lanes: set[tuple[str, str]] = set()
+        #: What else is to be written of the decisions, in their transaction.
+        self.note: Callable[[Connection, Sequence[Decision]], None] = lambda _, decisions: None
+
+    def commit(
+        self,
+        connection: Connection,
+        verdicts: Sequence[Verdict],
+        now: datetime,
+        *,
+        suspects: Collection[int] = (),
+    ) -> list[Decision]:
+        """Writes verdicts with everything that follows from them, each all or nothing.
+
+        One transaction for all; should it fail, smaller ones, and verdicts that fail by themselves
+        become `failed`, or are `postponed` where another transaction holds a lock that they need.
+        `suspects` are schedules (ids) of which that is likely: they come last, by themselves.
+        Verdicts on rows that changed meanwhile are dropped.
+        """
+        self.waiting, self.postponed = set(), {}
+        likely = [v for v in verdicts if v.schedule.id not in suspects]
+        others = [v for v in verdicts if v.schedule.id in suspects]
+        try:
+            try:
+                decisions = self._commit(connection, likely, now) if likely else []
+            except Exception as error:
+                if connections.is_lost(error):
+                    raise
+                decisions = self._commit_in_parts(connection, likely, now)
+            if others:
+                decisions += self._commit_in_parts(connection, others, now)
+            return decisions
+        finally:
+            self._forget_messages(verdicts)
+
+    def _commit_in_parts(
+        self, connection: Connection, verdicts: Sequence[Verdict], now: datetime
+    ) -> list[Decision]:
+        decisions: list[Decision] = []
+
+        def write(part: Sequence[Verdict]) -> None:
+            if self.publisher.transactional:
+                self.publisher.clear()
+            decisions.extend(self._commit(connection, part, now, is_brief=not self.waits))
+
+        def give_up(verdict: Verdict, error: Exception) -> None:
+            if not leases.is_lock_timeout(error):
+                try:
+                    write([self._judge.broken(verdict, error)])
+                    return
+                except Exception as again:
+                    if not leases.is_lock_timeout(again):
+                        raise
+            self.postponed[verdict.schedule.id] = "another transaction holds a lock that it needs"
+
+        lock_waits.in_parts(verdicts, write, give_up)
+        return decisions
+
+    def _forget_messages(self, verdicts: Sequence[Verdict]) -> None:
+        """Forgets the messages that were made, but for those that an external broker has already
+        and whose decision is postponed: they must not be sent again."""
+        if self.publisher.transactional or not self.postponed:
+            self.publisher.clear()
+            return
+        self.publisher.clear(
+            job_id for v in verdicts if v.schedule.id not in self.postponed for job_id in v.job_ids
+        )
+
+    def _commit(
+        self,
+        connection: Connection,
+        verdicts: Sequence[Verdict],
+        now: datetime,
+        *,
+        is_brief: bool = False,
+    ) -> list[Decision]:
+        began = 0 if observe is None else time.time_ns()
+        for verdict in verdicts:
+            self.postponed.pop(verdict.schedule.id, None)
+        with connections.transaction(connection):
+            if is_brief:
+                lock_waits.briefly(connection)
+            locked = due.lock(connection, [verdict.schedule for verdict in verdicts])
+            live = [verdict for verdict in verdicts if verdict.schedule.id in locked]
+            decisions = self.write(connection, live, now)
+            self.note(connection, decisions)
+            self._reached("before commit")
+        self._reached("after commit")
+        if observe is not None:
+            observe(decisions, began)
+        return decisions
+
+    def write(
+        self, connection: Connection, verdicts: Sequence[Verdict], now: datetime
+    ) -> list[Decision]:
+        """Writes verdicts into the open transaction, whose rows are locked: messages, jobs, ticks
+        and the schedules' advance, in one statement each."""
+        verdicts, waiting, previous = self._overlaps(connection, verdicts, now)
+        written = self._launches(connection, verdicts)
+        fresh = ticks.record(connection, [tick for _, tick, _ in written])
+        made = [job for _, tick, new in written if tick.schedule_id in fresh for job in new]
+        launched = {job.schedule_id for job in made} & previous.keys()
+        outdone = [job_id for schedule_id in launched for job_id in previous[schedule_id]]
+        if outdone:
+            reason = "cancelled: its schedule is due again"
+            ended = lifecycle.cancel(
+                connection, self.publisher, outdone, by="system:scheduler", reason=reason
+            )
+            self.lanes |= lifecycle.follow(connection, self.publisher, ended)
+        jobs.create(connection, made)
+        self.publisher.flush(connection, [job.id for job in made if job.is_dispatched])
+        self.lanes.update((job.namespace, job.lane) for job in made if job.lane is not None)
+        self._reached("after messages")
+
+        self.waiting |= {advance.id for advance in waiting}
+        decisions, advances = [], waiting
+        for verdict, tick, _ in written:
+            decision, advance = self._advance(verdict, tick, now)
+            if advance is not None:
+                advances.append(advance)
+            if verdict.schedule.id in fresh:
+                decisions.append(decision)
+        due.advance(connection, advances, now)
+        disabled = [d for d in decisions if d.disabled_reason]
+        due.disable(
+            connection,
+            {d.schedule.id: str(d.disabled_reason) for d in disabled},
+            [d.schedule.id for d in disabled if d.tick.outcome == "failed"],
+            [d.schedule.id for d in disabled if d.is_complete],
+            now,
+        )
+        return decisions
+
+    def _overlaps(
+        self, connection: Connection, verdicts: Sequence[Verdict], now: datetime
+    ) -> tuple[list[Verdict], list[due.Advance], dict[int | None, list[str]]]:
+        """Launches that meet an unfinished job of their schedule, by its policy: verdicts to write,
+        schedules that wait for the job's end, and jobs to cancel by schedule."""
+        careful = {
+            v.schedule.id
+            for v in verdicts
+            if v.request is not None and v.schedule.overlap != "allow" and v.trigger != "backfill"
+        }
+        if not careful:
+            return list(verdicts), [], {}
+        unfinished = jobs.unfinished(connection, careful)
+        held = self._hold(connection, verdicts, unfinished)
+        kept: list[Verdict] = []
+        waiting: list[due.Advance] = []
+        outdone: dict[int | None, list[str]] = {}
+        for verdict in verdicts:
+            row = verdict.schedule
+            before = unfinished.get(row.id) if verdict.request is not None else None
+            if not before:
+                kept.append(verdict)
+            elif not held.issuperset(_to_hold(verdict, before)):
+                self.postponed[row.id] = "another transaction changes the job before it"
+            elif row.overlap == "cancel_previous":
+                kept.append(verdict)
+                outdone[row.id] = [job.id for job in before]
+            elif row.overlap in _WAITING and verdict.trigger != "manual":
+                waiting.append(
+                    due.Advance(
+                        row.id,
+                        "waiting",
+                        now + _RECHECK,
+                        row.retry_count,
+                        due_at=row.due_at or row.next_run,
+                        waiting_for=before[-1].id,
+                        upstream_ended=row.upstream_ended,
+                    )
+                )
+            else:
+                reason = jobs.in_the_way(before)
+                kept.append(verdict._replace(request=None, more=(), skip=reason))
+        return kept, waiting, outdone
+
+    def _hold(
+        self,
+        connection: Connection,
+        verdicts: Sequence[Verdict],
+        unfinished: Mapping[int, Sequence[jobs.Unfinished]],
+    ) -> set[str]:
+        """Locks the unfinished jobs that the verdicts concern; those that it could lock, if it
+        does not wait."""
+        wanted = [
+            job_id
+            for verdict in verdicts
+            if verdict.request is not None
+            for job_id in _to_hold(verdict, unfinished.get(verdict.schedule.id, ()))
+        ]
+        if not wanted:
+            return set()
+        if not self.waits:
+            return jobs.try_lock(connection, wanted)
+        jobs.lock(connection, wanted)
+        return set(wanted)
+
+    def _launches(
+        self, connection: Connection, verdicts: Sequence[Verdict]
+    ) -> list[tuple[Verdict, Tick, list[jobs.NewJob]]]:
+        """The verdicts with their ticks and, of those that launch, their jobs, the messages made;
+        without those that are postponed."""
+        made: dict[int, list[Draft]] = {}
+        errors: dict[int, str] = {}
+        skips: dict[int, str] = {}
+        stock = self._stock(connection, verdicts)
+        for verdict in verdicts:
+            if verdict.request is None:
+                continue
+            key = verdict.schedule.id
+            try:
+                made[key] = launched_jobs.all_of_verdict(self._app, self._settings, verdict, stock)
+            except Exception as error:
+                errors[key] = self._judge.explain(error)
+                continue
+            lane = made[key][0].job.lane  # the same of all: the row's policy has it
+            if stock is not None and lane and stock.lane(lane).paused_at:
+                skips[key] = f"lane {lane!r} is paused"
+        if stock is not None:
+            skips |= self._taken(connection, verdicts, made)
+        return [
+            (verdict, *self._publish(verdict, made.get(verdict.schedule.id, ()), errors, skips))
+            for verdict in verdicts
+            if verdict.schedule.id not in self.postponed
+        ]
+
+    def _stock(self, connection: Connection, verdicts: Sequence[Verdict]) -> orders.Stock | None:
+        """Templates and lanes that the verdicts' rows name; `None` where none does."""
+        asked = []
+        for verdict in verdicts:
+            if verdict.request is not None and verdict.schedule.job:
+                with suppress(PgbeatError):  # told when its job is made
+                    asked.append(orders.policy_of(verdict.schedule.job))
+        return orders.Stock(connection, self._settings, asked) if asked else None
+
+    def _taken(
+        self,
+        connection: Connection,
+        verdicts: Sequence[Verdict],
+        made: Mapping[int, Sequence[Draft]],
+    ) -> dict[int, str]:
+        """Launches (by schedule) whose unique key another job has, or an earlier one here: none of
+        the jobs of such a launch is made."""
+        keys: dict[str, timedelta | None] = {}
+        skips: dict[int, str] = {}
+        for verdict in verdicts:
+            own = drafts.unique_keys(made.get(verdict.schedule.id, ()))
+            if own.keys() & keys.keys():
+                skips[verdict.schedule.id] = "another job with its unique key is made just now"
+            else:
+                keys |= own
+        namespace = self._settings.namespace
+        busy = set() if self.waits else orders.try_lock(connection, namespace, keys)
+        free = {key: span for key, span in keys.items() if key not in busy}
+        taken = orders.same(connection, namespace, free)
+        for schedule_id, batch in made.items():
+            for key in drafts.unique_keys(batch):
+                if key in busy:
+                    self.postponed[schedule_id] = (
+                        f"another transaction makes a job with its unique key {key!r}"
+                    )
+                elif key in taken:
+                    other, state = taken[key]
+                    skips[schedule_id] = f"job {other}, which has the same unique key, is {state}"
+        return skips
+
+    def _publish(
+        self,
+        verdict: Verdict,
+        made: Sequence[Draft],
+        errors: Mapping[int, str],
+        skips: Mapping[int, str],
+    ) -> tuple[Tick, list[jobs.NewJob]]:
+        """The verdict's tick and, where it launches, its jobs, the messages made."""
+        row = verdict.schedule
+        head = Tick(
+            row.id, row.name, verdict.trigger, verdict.due_at, "failed",
+            missed=verdict.missed, note=verdict.note,
+        )  # fmt: skip
+        skip = verdict.skip or skips.get(row.id)
+        if skip is not None:
+            return head._replace(outcome="skipped", reason=skip[:LONGEST]), []
+        if not made:
+            return head._replace(error=verdict.error or errors.get(row.id)), []
+        ready: list[jobs.NewJob] = []
+        for draft in made:
+            job = draft.job
+            if job.is_dispatched:
+                try:
+                    queue = self.publisher.publish(draft.launch)
+                except Exception as error:
+                    if connections.is_lost(error) and self.publisher.transactional:
+                        raise
+                    return head._replace(error=self._judge.explain(error)), []
+                job = job._replace(queue=queue or _queue_name(draft.launch.options))
+            ready.append(job)
+        more = [job.id for job in ready[1:]] or None
+        return head._replace(outcome="launched", job_id=ready[0].id, more_job_ids=more), ready
+
+    def _advance(
+        self, verdict: Verdict, tick: Tick, now: datetime
+    ) -> tuple[Decision, due.Advance | None]:
+        """What a tick does to its schedule."""
+        row, launched = verdict.schedule, tick.outcome == "launched"
+        if verdict.trigger == "backfill":
+            return Decision(tick, row, row.retry_count, row.next_run, None), None
+        if verdict.trigger == "manual":
+            # A person's trigger neither moves the timetable nor counts as a failure in a row.
+            retry_count = 0 if launched else row.retry_count
+            advance = due.Advance(
+                row.id, tick.outcome, row.next_run, retry_count, tick.error, verdict.cursor,
+                row.due_at, None if row.waiting_for is None else str(row.waiting_for),
+                row.upstream_ended,
+            )  # fmt: skip
+            return Decision(tick, row, retry_count, row.next_run, None), advance
+        if tick.outcome == "failed":
+            retry_count = row.retry_count + 1
+            disabled = None
+            if retry_count >= row.max_retries:
+                disabled = f"failed {retry_count} times in a row; last: {tick.error}"
+            next_run = now + row.backoff()
+            # What was not launched after all is to be found again by the retry.
+            advance = due.Advance(
+                row.id, "failed", next_run, retry_count, tick.error,
+                due_at=verdict.then, upstream_ended=row.upstream_ended,
+            )  # fmt: skip
+            return Decision(tick, row, retry_count, next_run, disabled), advance
+        then, disabled = self._then(verdict, launched, now)
+        after = None if then is None else then.next_run
+        advance = due.Advance(
+            row.id, tick.outcome, after, 0, tick.error, verdict.cursor,
+            None if then is None else then.due_at, runs=int(launched),
+        )  # fmt: skip
+        is_complete = disabled is not None and then is None
+        return Decision(tick, row, 0, after, disabled, is_complete), advance
+
+    def _then(
+        self, verdict: Verdict, launched: bool, now: datetime
+    ) -> tuple[due.Next | None, str | None]:
+        """Returns when a schedule is due next, and why it is disabled, if so: with no next time,
+        because nothing is left to do."""
+        row = verdict.schedule
+        if row.max_runs is not None and row.run_count + launched >= row.max_runs:
+            return None, f"launched {row.max_runs} times (max_runs)"
+        if verdict.snooze is not None:
+            return due.Next(row, self._snoozed(verdict.snooze, now)), None
+        if row.after is not None:
+            return None, None
+        try:
+            found = self._judge.next(row, verdict.then, verdict.following)
+        except PgbeatError as error:
+            return due.Next(row, row.next_run or now, row.due_at), str(error)
+        if found is None:
+            return None, "its timetable has no time left"
+        return found, None
+
+    def _snoozed(self, snooze: timedelta | datetime, now: datetime) -> datetime:
+        """Returns when a snoozed launcher is evaluated next, within the settings' bounds."""
+        least = timedelta(seconds=self._settings.snooze_min)
+        most = timedelta(seconds=self._settings.snooze_max)
+        if isinstance(snooze, datetime):
+            snooze -= now
+        return now + min(max(snooze, least), most)
+
+
+def _to_hold(verdict: Verdict, unfinished: Sequence[jobs.Unfinished]) -> list[str]:
+    """Jobs (ids) that must not change until the verdict is committed.
+
+    A job that is to be cancelled; and one that the schedule waits for: if its end committed between
+    our look at it and our commit, the end would not see that the schedule waits.
+    """
+    overlap = verdict.schedule.overlap
+    if verdict.trigger == "backfill" or not unfinished:
+        return []
+    if overlap == "cancel_previous":
+        return [job.id for job in unfinished]
+    return [unfinished[-1].id] if overlap in _WAITING and verdict.trigger != "manual" else []
+
+
+def _queue_name(options: Mapping[str, Any]) -> str | None:
+    queue = options.get("queue")
+    return None if queue is None else str(getattr(queue, "name", queue))

@@ -1,0 +1,111 @@
+"""Builds the jobs that a decision launches, and their messages, without writing anything."""
+
+from typing import Any
+
+from celery import Celery
+
+from pgbeat.beat.evaluation import Verdict
+from pgbeat.broker.publishing.publisher import check_options
+from pgbeat.broker.publishing.templates import Launch
+from pgbeat.config import Settings
+from pgbeat.errors import ConditionError
+from pgbeat.jobs import drafts, orders
+from pgbeat.jobs import headers as job_headers
+from pgbeat.jobs.drafts import Draft
+from pgbeat.jobs.model import NewJob
+from pgbeat.jobs.orders import Stock
+from pgbeat.jobs.placeholders import Facts
+from pgbeat.jobs.policies import stored
+from pgbeat.jobs.task_checks import check_task
+from pgbeat.schedules.launchers import JobRequest
+from pgbeat.schedules.model import Schedule
+
+#: As Celery's own beat marks what it sends.
+_OF_BEAT = {"celery_beat_task": True}
+
+
+def of_verdict(
+    app: Celery | None,
+    settings: Settings,
+    verdict: Verdict,
+    request: JobRequest,
+    stock: Stock | None,
+) -> Draft:
+    """Returns the job of a launch.
+
+    `stock` is needed where the row has a job policy; without the app its task is not checked.
+    Raises `PgbeatError` for whatever is wrong with the row.
+    """
+    row = verdict.schedule
+    drafts.check_call(request.args, request.kwargs, request.options)
+    policy = orders.policy_of(row.job)
+    facts = verdict.facts or Facts(verdict.due_at, row.timezone or "UTC")
+    job_id = row.job_id(verdict.due_at, request.run_key)
+    if request.run_key is not None:
+        facts = facts._replace(job_id=job_id)
+    args, kwargs, queue = request.args, request.kwargs, row.queue
+    options = {**row.options, **request.options}
+    if stock is not None:
+        if policy.template is not None:
+            template = stock.template(policy.template)
+            args, kwargs = drafts.over_template(template, args or None, kwargs, facts)
+            options, queue = {**template.options, **options}, queue or template.queue
+        policy = stock.policy(policy)
+    if policy.priority is not None:
+        options.setdefault("priority", policy.priority)
+    if row.source != "code":
+        if app is not None and request.task not in app.tasks:
+            check_task(app, request.task)
+        if options or queue:
+            where = {} if queue is None else {"queue": queue}
+            check_options({**where, **options}, None if app is None else app.conf)
+    job = NewJob(
+        id=job_id,
+        namespace=row.namespace,
+        task=request.task,
+        args=_if_json(row, list(args)),
+        kwargs=_if_json(row, dict(kwargs)),
+        job_source=verdict.job_source,
+        created_by=verdict.created_by or f"system:scheduler:{row.launcher}",
+        is_system_job=True,
+        schedule_id=row.id,
+        schedule=row.name,
+        due_at=facts.due_at,
+        trigger=verdict.trigger,
+        interval_start=facts.interval_start,
+        queue=queue,
+        options=_if_json(row, options) if options else None,
+        max_attempts=settings.job_max_attempts,
+        retry_base=settings.job_retry_base,
+        retry_cap=settings.job_retry_cap,
+        labels=row.labels or None,
+        run_key=request.run_key,
+    )
+    if queue is not None and "queue" not in options:
+        options = {**options, "queue": queue}
+    told = job_headers.headers(job.schedule, job.due_at, job.interval_start, job.trigger)
+    launch = Launch(job.id, job.task, args, kwargs, options, {**_OF_BEAT, **told})
+    if stock is not None:
+        job = stock.apply(job, policy)
+    return Draft(job, launch, policy.unique_for)
+
+
+def all_of_verdict(
+    app: Celery | None, settings: Settings, verdict: Verdict, stock: Stock | None
+) -> list[Draft]:
+    """Returns the jobs of a launch, as `of_verdict` makes each. Raises `ConditionError` for two
+    that have the same unique key, by the schedule's policy."""
+    made = [of_verdict(app, settings, verdict, each, stock) for each in verdict.requests]
+    keys = [each.job.unique_key for each in made if each.job.unique_key is not None]
+    if len(keys) > len(set(keys)):
+        raise ConditionError(
+            f"{len(made)} jobs are to be launched, and at least two of them have the same unique "
+            "key by the schedule's job policy, which only one unfinished job may have; let "
+            "unique_key be, and set `unique` for a key by task and arguments, or launch one job"
+        )
+    return made
+
+
+def _if_json(row: Schedule, value: Any) -> Any:
+    """Returns the value if a JSON column can hold it, else `None`; a row's own always fits."""
+    return value if row.is_plain else stored(value)

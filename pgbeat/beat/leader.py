@@ -1,0 +1,164 @@
+"""The leader's connection: it holds the lock, runs the transactions, and hears of changes."""
+
+import logging
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import psycopg
+from sqlalchemy import Connection, text
+from sqlalchemy.engine import URL
+
+from pgbeat.beat import standby
+from pgbeat.beat.standby import StandingBy
+from pgbeat.config import Settings
+from pgbeat.database import channels, connections, leases, lock_waits, migrate, own_sessions
+
+logger = logging.getLogger("celery.beat.pgbeat")
+
+
+class Readable(Protocol):
+    """Something that `select` can wait for."""
+
+    def fileno(self) -> int:
+        """The file descriptor."""
+        ...
+
+
+class Leader:
+    """One session of a beat, leader or standby. `on_lead` is called when it becomes the leader.
+
+    A beat that lost the lock has lost this connection, and can't commit.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        interval: float,
+        on_lead: Callable[[Connection], None],
+        direct_url: URL | None = None,
+    ) -> None:
+        self._settings, self._interval, self._on_lead = settings, interval, on_lead
+        self._name = f"pgbeat beat {socket.gethostname()}:{os.getpid()}"[:63]
+        #: The server's own DSN, for where a pooler answers at that of the settings.
+        self._direct_url = direct_url
+        self._connection: Connection | None = None
+        self._standing_by = StandingBy(settings, direct_url or settings.url, "pgbeat standby")
+        self._leads = False
+        self._lost_at: float | None = None
+        self._attempts = 0
+        #: Whether a schedule was changed by somebody since this was last set to false.
+        self.changed = False
+        #: Lanes (namespace and name) that somebody told of.
+        self.lanes: set[tuple[str, str]] = set()
+
+    def connect(self) -> Connection:
+        """Returns the connection, in autocommit mode. Raises `SchemaError`, and `ConfigError`
+        where only a transaction-mode pooler can be reached."""
+        if self._connection is None:
+            connection = own_sessions.connect(
+                self._settings.url,
+                self._name,
+                direct_url=self._direct_url,
+                purpose="Beat needs",
+                thorough=True,
+            )
+            try:
+                migrate.check(connection)
+                leases.prepare_session(connection, max(15.0, 4 * self._interval))
+                connections.driver(connection).add_notify_handler(self._notified)
+            except BaseException:
+                connection.invalidate()
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def lead(self) -> bool:
+        """Whether this beat leads now; a standby waits in here for most of the interval."""
+        connection = self.connect()
+        if self._leads:
+            return True
+        wait = max(0.02, 0.8 * self._interval)
+        if self._acquire(connection, wait):
+            connection.execute(text("SELECT set_config('pgbeat.leader', 'on', false)"))
+            connections.configure(
+                connection, {"lock_timeout": f"{int(lock_waits.PATIENCE * 1000)}"}
+            )
+            connection.execute(text(f"LISTEN {channels.SCHEDULES}"))
+            connection.execute(text(f"LISTEN {channels.LANES}"))
+            self._on_lead(connection)
+            self._leads = True
+            before = self._standing_by.leader
+            logger.info(
+                "This beat leads (lock %d)%s",
+                self._settings.leader_key,
+                "" if before is None else f"; before it, {before.label} did",
+            )
+        if self._lost_at is not None:
+            logger.warning("The database is back after %.1f s", time.monotonic() - self._lost_at)
+            self._lost_at, self._attempts = None, 0
+        return self._leads
+
+    def _acquire(self, connection: Connection, wait: float) -> bool:
+        """Waits for the lock; a beat that has to stand by says so soon."""
+        key = self._settings.leader_key
+        soon = min(wait, standby.SOON)
+        if leases.acquire(connection, key, soon):
+            return True
+        self._standing_by.look()
+        return leases.acquire(connection, key, wait - soon)
+
+    def wait(self, seconds: float, other: Readable) -> None:
+        """Sleeps until a schedule is changed, or `other` is readable, or the time is up."""
+        if self.changed:
+            return
+        raw = connections.driver(self.connect())
+        sockets = [raw.fileno(), other.fileno()]
+        readable, _, _ = select.select(sockets, [], [], max(0.0, seconds))
+        if raw.fileno() in readable:
+            raw.pgconn.consume_input()
+            while (found := raw.pgconn.notifies()) is not None:
+                self._note(found.relname.decode(), found.extra.decode())
+
+    def lose(self, error: BaseException) -> None:
+        """Gives up the connection for an error; says so once."""
+        if self._lost_at is None:
+            self._lost_at = time.monotonic()
+            if connections.is_lost(error):
+                logger.error(
+                    "Lost the database, trying again until it is back: %s",
+                    connections.first_line(error),
+                )
+            else:
+                logger.exception(
+                    "The database refuses, trying again: %s", connections.first_line(error)
+                )
+        if self._leads:
+            logger.warning("This beat no longer leads: its session has ended")
+        self._standing_by.forget()
+        self.drop()
+
+    def back_off(self) -> None:
+        """Sleeps for longer with each attempt."""
+        self._attempts += 1
+        time.sleep(min(0.05 * 2**self._attempts, 5.0, self._interval))
+
+    def drop(self) -> None:
+        """Closes the connection at once, whatever it is doing: the server rolls back and frees
+        the lock."""
+        connection, self._connection, self._leads = self._connection, None, False
+        if connection is not None:
+            connections.close(connection)
+
+    def _notified(self, notification: psycopg.Notify) -> None:
+        self._note(notification.channel, notification.payload)
+
+    def _note(self, channel: str, payload: str) -> None:
+        self.changed = True
+        if channel == channels.LANES:
+            namespace, _, name = payload.partition("/")
+            self.lanes.add((namespace, name))

@@ -1,0 +1,190 @@
+"""Upkeep: what the leading beat sees to beside schedules, so that nothing waits for nobody."""
+
+import logging
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from uuid import UUID
+
+import kombu.exceptions
+from celery import Celery
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.beat.pruner import Pruner
+from pgbeat.broker.publishing.publisher import Publisher
+from pgbeat.config import Settings
+from pgbeat.database import connections, leases, lock_waits, piecewise
+from pgbeat.database.lock_waits import Postponed
+from pgbeat.jobs import dispatch, lifecycle, rescue
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.groups import progress
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.webhooks.deliverer import Deliverer
+
+logger = logging.getLogger("celery.beat.pgbeat")
+
+#: Seconds between two looks for lost executions and lanes that nobody told of, and for groups.
+_SWEEP, _GROUPS = 2.0, 10.0
+#: Seconds between two rounds of pruning; at most between two batches of a round.
+_PRUNE, _PAUSE = 60.0, 0.1
+#: Seconds that a broker which is away is left alone, and what somebody else holds locked.
+_PATIENCE, _BUSY = 5.0, 0.1
+
+
+class Upkeep:
+    """One for a beat; its connection, in autocommit mode, is the leader's."""
+
+    def __init__(self, app: Celery, settings: Settings, publisher: Publisher) -> None:
+        self._app, self._settings, self._publisher = app, settings, publisher
+        self._pruner = Pruner(settings)
+        self._deliverer = Deliverer(settings)
+        #: When to allot which lane (`time.monotonic()`).
+        self._lanes: dict[tuple[str, str], float] = {}
+        self._sweep_at = self._groups_at = self._prune_at = 0.0
+        self._away_until = 0.0
+        self._postponed = Postponed()
+
+    def lanes(self, changed: Iterable[tuple[str, str]]) -> None:
+        """Lanes (namespace and name) to be allotted at once."""
+        self._lanes.update((lane, 0.0) for lane in changed if lane[0] == self._settings.namespace)
+
+    def step(self, connection: Connection, *, is_due: bool, is_idle: bool) -> None:
+        """Does what there is to do. `is_due`: a job's or a delivery's time has come; `is_idle`:
+        there is time for what can wait."""
+        now = time.monotonic()
+        if is_due:
+            self._deliverer.deliver()
+        if now < self._away_until:
+            return
+        if is_due:
+            self._try("the jobs that are due", lambda: self._hand_out_due(connection))
+        if now >= self._sweep_at:
+            self._sweep_at = now + _SWEEP
+            self._try("looking for lost executions", lambda: self._recover(connection))
+            self._try("looking at the lanes", lambda: self._look_at_lanes(connection))
+        if now >= self._groups_at:
+            self._groups_at = now + _GROUPS
+            self._try("groups", lambda: self._settle_groups(connection))
+        for lane in [lane for lane, at in self._lanes.items() if at <= now]:
+            del self._lanes[lane]
+            delay = self._try(
+                f"lane '{lane[1]}'",
+                lambda lane=lane: self._allot(connection, *lane),  # type: ignore[misc]
+                key=("lane", *lane),
+            )
+            if delay is not None:
+                self._lanes[lane] = time.monotonic() + delay
+        if is_idle and now >= self._prune_at:
+            delay = self._try("retention", lambda: self._prune(connection))
+            if delay is not None:
+                self._prune_at = time.monotonic() + delay
+
+    def until(self, chores_in: float | None) -> float:
+        """Seconds until there is something to do; `chores_in` until a job's or a delivery's time.
+        What was due just now, and is still there, somebody holds locked: it is left for a moment.
+        """
+        now = time.monotonic()
+        if now < self._away_until:
+            return self._away_until - now
+        times = [at - now for at in (*self._lanes.values(), self._sweep_at, self._prune_at)]
+        if chores_in is not None:
+            times.append(max(chores_in, self._postponed.wake_in() or _BUSY))
+        return max(0.0, min(times))
+
+    def forget(self) -> None:
+        """Has everything looked at again by whichever beat leads next."""
+        self._deliverer.pause()
+        self._lanes.clear()
+        self._postponed.clear()
+        self._sweep_at = self._groups_at = 0.0
+
+    def close(self, seconds: float) -> None:
+        """Waits so long for deliveries that are under way."""
+        self._deliverer.close(seconds)
+
+    def _hand_out_due(self, connection: Connection) -> None:
+        """Hands out the jobs whose time has come: all together, or in parts, where some of them
+        need a lock that is held. Raises the error of the lock then."""
+        try:
+            self._hand_out_some(connection)
+        except DBAPIError as error:
+            if not leases.is_lock_timeout(error):
+                raise
+            ids = jobs.due(connection, self._settings.namespace)
+            _, left = piecewise.each_unlocked(
+                ids, lambda some: self._hand_out_some(connection, some)
+            )
+            if left:
+                raise
+
+    def _hand_out_some(self, connection: Connection, ids: Sequence[UUID] | None = None) -> None:
+        if ids is not None:
+            self._clear_messages()
+        with connections.transaction(connection):
+            if ids is not None:
+                lock_waits.briefly(connection)
+            due = jobs.take_due(connection, self._settings.namespace, ids=ids)
+            failed = lifecycle.hand_out(
+                connection, self._publisher, [job for job in due if job.dispatched_at]
+            )
+            changed = lifecycle.follow(connection, self._publisher, failed)
+        self.lanes(changed | {(job.namespace, job.lane) for job in due if job.lane is not None})
+
+    def _recover(self, connection: Connection) -> None:
+        self.lanes(rescue.sweep(connection, self._publisher, self._settings))
+
+    def _look_at_lanes(self, connection: Connection) -> None:
+        namespace = self._settings.namespace
+        self.lanes((namespace, name) for name in lanes.wanted(connection, namespace))
+
+    def _settle_groups(self, connection: Connection) -> None:
+        """Goes on with groups in which something is to be done that nothing else will notice; with
+        each by itself, where one is locked."""
+
+        def go_on(groups: Sequence[UUID]) -> None:
+            self._clear_messages()
+            changed = lifecycle.follow(connection, self._publisher, [], groups)
+            self.lanes(changed)
+
+        stuck = progress.stuck(connection, self._settings.namespace)
+        piecewise.in_transactions(connection, stuck, go_on)
+
+    def _prune(self, connection: Connection) -> None:
+        """Deletes a batch of what is too old, and pauses for as long as that took, as long as
+        there is more."""
+        began = time.monotonic()
+        looked = self._pruner.step(connection)
+        ended = time.monotonic()
+        self._prune_at = ended + (min(ended - began, _PAUSE) if looked else _PRUNE)
+
+    def _allot(self, connection: Connection, namespace: str, lane: str) -> None:
+        allotted = dispatch.allot(connection, self._publisher, namespace, lane, wait=False)
+        if allotted.again is not None:
+            self._lanes[namespace, lane] = time.monotonic() + allotted.again
+
+    def _try(self, what: str, do: Callable[[], object], key: Hashable = None) -> float | None:
+        """Does something, called `what` in the log and known by `key` or that. It is for later
+        where another transaction holds a lock that it needs (returns the seconds until then), or
+        where the broker is another server and away."""
+        key = key or what
+        if (remaining := self._postponed.remaining(key)) is not None:
+            return remaining
+        try:
+            do()
+        except DBAPIError as error:
+            if not leases.is_lock_timeout(error):
+                raise
+            self._clear_messages()
+            return self._postponed.add(key, what, "another transaction holds a lock that it needs")
+        except kombu.exceptions.OperationalError as error:
+            self._away_until = time.monotonic() + _PATIENCE
+            logger.warning("Can't reach the broker, jobs wait: %s", error)
+        else:
+            self._postponed.done([key])
+        return None
+
+    def _clear_messages(self) -> None:
+        """Forgets messages that were made and rolled back. An external broker has them already:
+        they must not be sent again."""
+        if self._publisher.transactional:
+            self._publisher.clear()

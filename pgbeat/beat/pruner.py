@@ -1,0 +1,257 @@
+"""Retention: what is older than it is kept is deleted, a little at a time.
+
+Of each schedule the newest ticks and jobs are kept, or those that are young, whichever is more; of
+what belongs to no schedule (or to one that is gone) only the young. Executions go with their job.
+What has not ended stays, and so does a group's member as long as the group runs. The audit has an
+age of its own.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, TextClause, text
+
+from pgbeat.config import Settings
+from pgbeat.database import connections
+
+#: Rows that a step looks at, at most.
+BATCH = 500
+#: Seconds after which what was kept is looked at once more: there are newer ones by then.
+_AGAIN = 3600.0
+
+
+class _Kind(NamedTuple):
+    """A table, gone through from its oldest row on by an index."""
+
+    table: str
+    #: Where to begin: below every value of the index.
+    start: tuple[Any, ...]
+    #: Old rows after a place (`at_0`, `at_1`), in the index's order: what a step looks at.
+    looked: str
+    #: Those of them that are to go: ids.
+    old: str
+    #: A table whose rows go with them, and its column that has their ids.
+    with_them: tuple[str, str] | None = None
+
+
+_OLD = "now() - make_interval(secs => :seconds)"
+_LONG_AGO, _NO_ID = "-infinity", "00000000-0000-0000-0000-000000000000"
+
+# Of a schedule, what is older than the last of its newest goes: those of one moment stay together.
+_KINDS = (
+    _Kind(
+        "ticks",
+        (0,),
+        f"""
+        SELECT id, id AS at_0, schedule_id, due_at FROM (
+               SELECT id, schedule_id, due_at, decided_at FROM pgbeat.ticks
+                WHERE id > :at_0 ORDER BY id LIMIT :batch) AS oldest
+         WHERE decided_at < {_OLD}
+        """,
+        """
+        SELECT l.id FROM looked l LEFT JOIN (
+               SELECT s.id, s.namespace, (
+                      SELECT due_at FROM pgbeat.ticks WHERE schedule_id = s.id
+                       ORDER BY due_at DESC OFFSET greatest(:count - 1, 0) LIMIT 1) AS last
+                 FROM pgbeat.schedules s
+                WHERE s.id IN (SELECT schedule_id FROM looked) OFFSET 0) AS s
+               ON s.id = l.schedule_id
+         WHERE s.id IS NULL OR s.namespace = :namespace AND (:count = 0 OR l.due_at < s.last)
+        """,
+    ),
+    _Kind(
+        "jobs",
+        (_LONG_AGO, _NO_ID),
+        f"""
+        SELECT id, created_at AS at_0, id AS at_1, created_at, schedule_id, group_id, state,
+               finished_at
+          FROM pgbeat.jobs
+         WHERE namespace = :namespace AND created_at < {_OLD}
+           AND (created_at, id) > (CAST(:at_0 AS timestamptz), CAST(:at_1 AS uuid))
+         ORDER BY created_at, id LIMIT :batch
+        """,
+        f"""
+        SELECT l.id FROM looked l
+               LEFT JOIN (
+               SELECT s.id, (
+                      SELECT created_at FROM pgbeat.jobs WHERE schedule_id = s.id
+                       ORDER BY created_at DESC OFFSET greatest(:count - 1, 0) LIMIT 1) AS last
+                 FROM pgbeat.schedules s
+                WHERE s.id IN (SELECT schedule_id FROM looked) OFFSET 0) AS s
+               ON s.id = l.schedule_id
+         WHERE l.state IN ('completed', 'failed', 'cancelled', 'skipped')
+           AND l.finished_at < {_OLD}
+           AND coalesce((SELECT finished_at IS NOT NULL FROM pgbeat.groups
+                          WHERE id = l.group_id), true)
+           AND (s.id IS NULL OR :count = 0 OR l.created_at < s.last)
+        """,
+        ("executions", "job_id"),
+    ),
+    # Those whose jobs were deleted by hand.
+    _Kind(
+        "executions",
+        (_LONG_AGO, _NO_ID),
+        f"""
+        SELECT id, started_at AS at_0, id AS at_1, job_id FROM pgbeat.executions
+         WHERE started_at < {_OLD} AND started_at >= CAST(:at_0 AS timestamptz)
+           AND (started_at, id) > (CAST(:at_0 AS timestamptz), CAST(:at_1 AS uuid))
+         ORDER BY started_at, id LIMIT :batch
+        """,
+        """
+        SELECT l.id FROM looked l
+         WHERE NOT EXISTS (SELECT FROM pgbeat.jobs j WHERE j.id = l.job_id)
+        """,
+    ),
+    _Kind(
+        "groups",
+        (_LONG_AGO, _NO_ID),
+        f"""
+        SELECT id, created_at AS at_0, id AS at_1, finished_at FROM pgbeat.groups
+         WHERE namespace = :namespace AND created_at < {_OLD}
+           AND (created_at, id) > (CAST(:at_0 AS timestamptz), CAST(:at_1 AS uuid))
+         ORDER BY created_at, id LIMIT :batch
+        """,
+        f"""
+        SELECT l.id FROM looked l
+         WHERE l.finished_at < {_OLD}
+           AND NOT EXISTS (SELECT FROM pgbeat.jobs j WHERE j.group_id = l.id
+                              AND (NOT :dry_run OR j.finished_at IS NULL
+                                   OR j.finished_at >= {_OLD}))
+        """,
+    ),
+    _Kind(
+        "deliveries",
+        (_LONG_AGO, _NO_ID),
+        f"""
+        SELECT d.id, d.created_at AS at_0, d.id AS at_1, d.finished_at, d.webhook_id
+          FROM pgbeat.deliveries d
+         WHERE d.created_at < {_OLD} AND d.created_at >= CAST(:at_0 AS timestamptz)
+           AND (d.created_at, d.id) > (CAST(:at_0 AS timestamptz), CAST(:at_1 AS uuid))
+         ORDER BY d.created_at, d.id LIMIT :batch
+        """,
+        f"""
+        SELECT l.id FROM looked l JOIN pgbeat.webhooks w ON w.id = l.webhook_id
+         WHERE l.finished_at < {_OLD} AND w.namespace = :namespace
+        """,
+    ),
+    _Kind(
+        "audit",
+        (0,),
+        f"""
+        SELECT id, id AS at_0 FROM (
+               SELECT id, at FROM pgbeat.audit WHERE namespace = :namespace AND id > :at_0
+                ORDER BY id LIMIT :batch) AS oldest
+         WHERE at < {_OLD}
+        """,
+        "SELECT id FROM looked",
+    ),
+)
+
+
+#: What it deletes from.
+TABLES = ("ticks", "jobs", "executions", "groups", "deliveries", "audit")
+#: What writes beside a deletion, in its transaction: rows deleted so far, by table.
+Note = Callable[[Connection, Counter[str]], None]
+
+
+def _statement(kind: _Kind, *, dry_run: bool) -> TextClause:
+    """How many it looked at, the place of the last of them, and how many of each table went."""
+    delete = "SELECT" if dry_run else "DELETE"
+    returning = "" if dry_run else "RETURNING 1"
+    # A row that somebody holds is for later: the beat waits for nobody.
+    lock = "" if dry_run else "FOR UPDATE SKIP LOCKED"
+    parts = [
+        f"looked AS MATERIALIZED ({kind.looked})",
+        f"old AS MATERIALIZED ({kind.old})",
+        f"mine AS MATERIALIZED (SELECT id FROM pgbeat.{kind.table} "
+        f"WHERE id IN (SELECT id FROM old) {lock})",
+        f"gone AS ({delete} FROM pgbeat.{kind.table} "
+        f"WHERE id IN (SELECT id FROM mine) {returning})",
+    ]
+    counts = ["(SELECT count(*) FROM looked)", "(SELECT count(*) FROM gone)"]
+    if kind.with_them is None:
+        counts.append("0")
+    else:
+        table, column = kind.with_them
+        parts += [
+            f"theirs AS MATERIALIZED (SELECT id FROM pgbeat.{table} "
+            f"WHERE {column} IN (SELECT id FROM mine) {lock})",
+            f"gone_too AS ({delete} FROM pgbeat.{table} "
+            f"WHERE id IN (SELECT id FROM theirs) {returning})",
+        ]
+        counts.append("(SELECT count(*) FROM gone_too)")
+    places = [f"at_{n}" for n in range(len(kind.start))]
+    order = ", ".join(f"{place} DESC" for place in places)
+    last = [f"(SELECT {place} FROM looked ORDER BY {order} LIMIT 1)" for place in places]
+    return text(f"WITH {', '.join(parts)} SELECT {', '.join(counts + last)}")
+
+
+class Pruner:
+    """Deletes what is older than it is kept: a round through the tables, in small steps.
+
+    Where it is, it remembers: what was kept is not read at every round, only every hour.
+    """
+
+    def __init__(
+        self, settings: Settings, *, dry_run: bool = False, note: Note | None = None
+    ) -> None:
+        self._settings, self._dry_run, self._note = settings, dry_run, note
+        self._statements = [_statement(kind, dry_run=dry_run) for kind in _KINDS]
+        self._places: list[tuple[Any, ...]] = []
+        self._began_at = 0.0
+        #: The table that is next.
+        self._kind = 0
+        #: Rows deleted so far by table; with `dry_run`, those that would be.
+        self.deleted: Counter[str] = Counter()
+
+    def step(self, connection: Connection) -> int:
+        """Looks at no more than `BATCH` old rows and deletes of them what is not to be kept; how
+        many it looked at, 0 at the end of a round. The connection is in autocommit mode."""
+        now = time.monotonic()
+        if self._kind == 0 and (not self._places or now - self._began_at >= _AGAIN):
+            self._places, self._began_at = [kind.start for kind in _KINDS], now
+        while self._kind < len(_KINDS):
+            looked = self._look(connection, self._kind) if self._days(_KINDS[self._kind]) else 0
+            if looked < BATCH:
+                self._kind += 1
+            if looked:
+                return looked
+        self._kind = 0
+        return 0
+
+    def _days(self, kind: _Kind) -> float:
+        """How long it is kept; 0 for ever."""
+        settings = self._settings
+        return settings.audit_days if kind.table == "audit" else settings.retention_days
+
+    def _look(self, connection: Connection, number: int) -> int:
+        kind, place = _KINDS[number], self._places[number]
+        values = {
+            "namespace": self._settings.namespace,
+            "seconds": self._days(kind) * 86_400,
+            "count": self._settings.retention_count,
+            "batch": BATCH,
+            "dry_run": self._dry_run,
+            **{f"at_{n}": value for n, value in enumerate(place)},
+        }
+        statement = self._statements[number]
+        used = {name: values[name] for name in statement.compile().params}
+        if self._note is None:
+            looked, gone, gone_too, *last = connection.execute(statement, used).one()
+            self._count(kind, gone, gone_too)
+        else:
+            with connections.transaction(connection):
+                looked, gone, gone_too, *last = connection.execute(statement, used).one()
+                self._count(kind, gone, gone_too)
+                if gone or gone_too:
+                    self._note(connection, self.deleted)
+        if looked:
+            self._places[number] = tuple(last)
+        return int(looked)
+
+    def _count(self, kind: _Kind, gone: int, gone_too: int) -> None:
+        self.deleted[kind.table] += gone
+        if kind.with_them is not None:
+            self.deleted[kind.with_them[0]] += gone_too

@@ -1,0 +1,60 @@
+"""What a beat that stands by logs: which beat leads, at first and whenever that changes."""
+
+import logging
+import time
+
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.config import Settings
+from pgbeat.database import connections
+from pgbeat.monitoring import beats
+from pgbeat.monitoring.beats import Beat
+
+logger = logging.getLogger("celery.beat.pgbeat")
+
+#: Seconds for which a beat waits for the lock before it says that it stands by; and at least
+#: between two looks at which beat leads.
+SOON, _EVERY = 0.2, 5.0
+
+
+class StandingBy:
+    """Looks who leads, by a connection of its own: the standby's waits for the lock."""
+
+    def __init__(self, settings: Settings, url: URL, name: str) -> None:
+        self._settings = settings
+        self._engine = connections.engine(url, name)
+        self._look_at = 0.0
+        #: The session that led when it looked last.
+        self._seen: int | None = None
+        #: What is known of that beat; `None` before the first look.
+        self.leader: Beat | None = None
+
+    def look(self) -> None:
+        """Logs which beat leads, if that is another than at the last look."""
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + _EVERY
+        try:
+            with self._engine.connect() as connection:
+                leader = beats.leader(connection, self._settings)
+        except DBAPIError:
+            logger.debug("It is not known which beat leads", exc_info=True)
+            return
+        if leader is None or leader.session.pid == self._seen:
+            return
+        self._seen, self.leader = leader.session.pid, leader
+        key = self._settings.leader_key
+        fields = {"leader": leader.label, "lock": key}
+        if leader.is_beat:
+            logger.info("Standing by: beat %s leads (lock %d)", leader.label, key, extra=fields)
+        else:
+            logger.warning(
+                "Standing by: lock %d is held by %s, which is no beat; set pgbeat_lock_key to "
+                "another number", key, leader.label, extra=fields,
+            )  # fmt: skip
+
+    def forget(self) -> None:
+        """Has the next look logged, whichever beat leads."""
+        self._look_at, self._seen, self.leader = 0.0, None, None

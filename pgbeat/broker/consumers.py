@@ -1,0 +1,371 @@
+"""Consumers: processes that claim messages, and what becomes of their claims when they die."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sqlalchemy import Connection, text
+from sqlalchemy.sql.elements import TextClause
+
+from pgbeat.broker import queues
+from pgbeat.broker.messages import BrokerTables
+
+#: The first half of the advisory locks that consumers live by.
+LIFE = 1885823587
+
+
+def register(
+    connection: Connection, tables: BrokerTables, name: str, lease: float | None = None
+) -> int:
+    """Makes a consumer, alive as long as this session or, with `lease`, for so many seconds."""
+    while True:
+        values = {"tables": tables.sql("{message}"), "name": name, "lease": lease}
+        made, lives = connection.execute(_REGISTER, values).one()
+        if lives:
+            return int(made)
+
+
+# One statement: nobody sees the row before its lock is held, and takes it for a dead consumer's.
+_REGISTER = text(
+    "WITH made AS (INSERT INTO pgbeat.consumers (tables, name, lease_until) "
+    "VALUES (CAST(:tables AS regclass), :name, "
+    "now() + make_interval(secs => CAST(:lease AS float8))) RETURNING id) "
+    f"SELECT id, CASE WHEN CAST(:lease AS float8) IS NULL THEN pg_try_advisory_lock({LIFE}, id) "
+    "ELSE true END FROM made"
+)
+
+
+def renew(connection: Connection, consumer: int, lease: float) -> bool:
+    """Extends the consumer's lease by so many seconds.
+
+    Returns whether it could be: a lease that has run out cannot, for others may have released the
+    consumer's claims by now.
+    """
+    values = {"id": consumer, "lease": lease}
+    return bool(connection.execute(_RENEW, values).rowcount)
+
+
+_RENEW = text(
+    "UPDATE pgbeat.consumers SET lease_until = clock_timestamp() + make_interval(secs => :lease) "
+    "WHERE id = :id AND lease_until >= clock_timestamp()"
+)
+
+
+def give_up(connection: Connection, consumer: int) -> None:
+    """Ends the consumer's lease now, so that others release its claims."""
+    connection.execute(_GIVE_UP, {"id": consumer})
+
+
+_GIVE_UP = text("UPDATE pgbeat.consumers SET lease_until = '-infinity' WHERE id = :id")
+
+
+def subscribe(
+    connection: Connection, tables: BrokerTables, consumer: int, of: Sequence[int]
+) -> set[int]:
+    """Notes that the consumer consumes from queues (ids).
+
+    Returns those among them that delete themselves with their last consumer.
+    """
+    fragile = connection.scalars(
+        tables.text(
+            "WITH noted AS (INSERT INTO {consumer} (queue_id, consumer_id) "
+            "SELECT queue, :consumer FROM unnest(CAST(:queues AS bigint[])) AS q (queue) "
+            "ON CONFLICT DO NOTHING) "
+            "SELECT id FROM {queue} WHERE id = ANY (:queues) AND auto_delete"
+        ),
+        {"queues": list(of), "consumer": consumer},
+    )
+    return {int(queue) for queue in fragile}
+
+
+def unsubscribe(
+    connection: Connection, tables: BrokerTables, consumer: int, of: Sequence[int]
+) -> None:
+    """Notes that the consumer no longer consumes from queues (ids).
+
+    Those that delete themselves are for `queues.delete_abandoned`, in the same transaction.
+    """
+    connection.execute(
+        tables.text(
+            "WITH gone AS (DELETE FROM {consumer} WHERE consumer_id = :consumer "
+            "AND queue_id = ANY (:queues)) "
+            "UPDATE {queue} SET used_at = now() WHERE id = ANY (:queues) AND expires IS NOT NULL"
+        ),
+        {"consumer": consumer, "queues": list(of)},
+    )
+
+
+def leave(connection: Connection, tables: BrokerTables, consumer: int) -> None:
+    """Releases what the consumer has claimed, and deletes it with what was its own."""
+    _release(connection, tables, [consumer], limit=None, counts=False)
+
+
+#: Rows deleted as `dead` are dead letters from now on. They keep the messages' ids, unless an
+#: older letter has one: after a restore, or a reset of the sequence, ids come again. Where another
+#: transaction takes that id in this moment, the statement fails as a whole: the message stays.
+_NOTE = """
+        INSERT INTO {dead} (id, queue, payload, priority, deliveries, reason, enqueued_at, job_id)
+        SELECT CASE WHEN EXISTS (SELECT FROM {dead} t WHERE t.id = d.id)
+                    THEN greatest((SELECT max(t.id) FROM {dead} t), (SELECT max(o.id) FROM dead o))
+                         + row_number() OVER (ORDER BY d.id)
+                    ELSE d.id END,
+               coalesce(q.name, ''), d.payload, d.priority, d.deliveries, {reason},
+               d.enqueued_at, d.job_id
+          FROM dead d LEFT JOIN {queue} q ON q.id = d.queue_id
+"""
+_SPENT = "'delivered ' || d.deliveries || ' times, the last time ' || :fate"
+
+
+def _note(reason: str) -> str:
+    return _NOTE.replace("{reason}", reason)
+
+
+#: Whether a message `m` starts a job that has ended: it was cancelled while a consumer had it, or
+#: ended and was not acknowledged, or asked for Celery's retry before its process died. One that
+#: failed for good may have been requeued by hand.
+_IS_OVER = """m.job_id IS NOT NULL AND coalesce((
+                   SELECT j.state IN ('completed', 'cancelled', 'skipped')
+                          OR j.retried_by IS NOT NULL
+                     FROM pgbeat.jobs j WHERE j.id = m.job_id), false)"""
+# Rows are found again by arrays of them here: a join's planner may take them for so many that it
+# reads the whole table.
+_GIVE_BACK = """
+    WITH mine AS (
+        SELECT m.id, m.queue_id, {over} AS over,
+               :uncounted = 0 AND m.deliveries >= coalesce(q.delivery_limit, :limit) AS spent
+          FROM {message} m LEFT JOIN {queue} q ON q.id = m.queue_id
+         WHERE {which} FOR UPDATE OF m SKIP LOCKED),
+    useless AS (
+        DELETE FROM {message} m WHERE m.id = ANY (ARRAY(SELECT id FROM mine WHERE over))),
+    dead AS (
+        DELETE FROM {message} m
+         USING unnest(ARRAY(SELECT id FROM mine WHERE spent AND NOT over)) AS d (id)
+         WHERE m.id = d.id RETURNING m.*),
+    noted AS (
+        {note}),
+    back AS (
+        UPDATE {message} m SET visible = true, claimed_by = NULL, redelivered = true,
+               deliveries = m.deliveries - :uncounted
+          FROM unnest(ARRAY(SELECT id FROM mine WHERE spent IS NOT TRUE AND NOT over)) AS b (id)
+         WHERE m.id = b.id RETURNING m.queue_id)
+    SELECT {result}, count(pgbeat.announce_queue(queue_id, 'again'))
+      FROM (SELECT DISTINCT queue_id FROM back) AS q
+""".replace("{over}", _IS_OVER)
+#: The messages `m` of these that the consumer has claimed.
+_CLAIMED = "m.id = ANY (:messages) AND m.claimed_by IS NOT DISTINCT FROM :consumer"
+#: Those of them that another session has locked just now.
+_LEFT = f"""ARRAY(SELECT m.id FROM {{message}} m
+                   WHERE {_CLAIMED} AND m.id <> ALL (ARRAY(SELECT id FROM mine)))"""
+
+
+def _give_back(tables: BrokerTables, which: str, result: str) -> TextClause:
+    statement = _GIVE_BACK.replace("{which}", which).replace("{note}", _note(_SPENT))
+    return tables.text(statement.replace("{result}", result))
+
+
+def requeue(
+    connection: Connection,
+    tables: BrokerTables,
+    consumer: int,
+    messages: Sequence[int],
+    *,
+    limit: int | None,
+    counts: bool = True,
+) -> list[int]:
+    """Puts claimed messages back, or among the dead letters when the limit is reached.
+
+    Where it doesn't count they were not started. Returns those that another session has locked
+    just now, which must be requeued again: a claim that read a row as it was before the consumer
+    had it holds its lock for a moment, and an event loop must not wait for that.
+    """
+    left = connection.execute(
+        _give_back(tables, _CLAIMED, _LEFT),
+        {
+            "messages": list(messages),
+            "consumer": consumer,
+            "limit": limit,
+            "uncounted": 0 if counts else 1,
+            "fate": "rejected",
+        },
+    ).one()[0]
+    return [int(message) for message in left]
+
+
+def reject(
+    connection: Connection,
+    tables: BrokerTables,
+    consumer: int,
+    messages: Sequence[int],
+    reason: str = "rejected",
+) -> list[int]:
+    """Moves claimed messages among the dead letters.
+
+    Returns those that another session has locked just now, which must be rejected again.
+    """
+    left = connection.scalar(
+        tables.text(
+            f"WITH mine AS (SELECT m.id FROM {{message}} m WHERE {_CLAIMED} "
+            "FOR UPDATE SKIP LOCKED), "
+            "dead AS (DELETE FROM {message} m WHERE m.id = ANY (ARRAY(SELECT id FROM mine)) "
+            f"RETURNING m.*), noted AS ({_note(':reason')}) SELECT {_LEFT}"
+        ),
+        {"messages": list(messages), "consumer": consumer, "reason": reason},
+    )
+    return [int(message) for message in left or ()]
+
+
+# A consumer may have come back to life since the survey: its row is locked and looked at anew. A
+# claim under a lease holds the row for as long as it takes.
+_DOOMED = """
+    WITH locked AS (
+        SELECT c.id FROM pgbeat.consumers c
+         WHERE c.id = ANY (:dead) AND c.id IN (SELECT pgbeat.dead_consumers())
+           AND (c.lease_until IS NULL OR c.lease_until < clock_timestamp())
+           FOR UPDATE SKIP LOCKED)
+    SELECT id FROM locked
+    UNION ALL
+    SELECT d.id FROM unnest(CAST(:dead AS integer[])) AS d (id)
+     WHERE NOT EXISTS (SELECT FROM pgbeat.consumers c WHERE c.id = d.id)
+"""
+
+
+def bury(
+    connection: Connection, tables: BrokerTables, dead: Sequence[int], *, limit: int | None
+) -> int:
+    """Releases the claims of those of the consumers that are dead or unknown, and deletes what was
+    theirs alone. Returns how many messages they had claimed."""
+    doomed = list(connection.scalars(text(_DOOMED), {"dead": list(dead)}))
+    return _release(connection, tables, doomed, limit=limit) if doomed else 0
+
+
+def _release(
+    connection: Connection,
+    tables: BrokerTables,
+    gone: Sequence[int],
+    *,
+    limit: int | None,
+    counts: bool = True,
+) -> int:
+    released = connection.execute(
+        _give_back(tables, "m.claimed_by = ANY (:dead)", "(SELECT count(*) FROM mine)"),
+        {
+            "dead": list(gone),
+            "limit": limit,
+            "uncounted": 0 if counts else 1,
+            "fate": "to a consumer that died",
+        },
+    ).one()[0]
+    abandoned = connection.scalars(
+        tables.text(
+            "WITH gone AS (DELETE FROM {consumer} WHERE consumer_id = ANY (:dead) "
+            "RETURNING queue_id) UPDATE {queue} SET used_at = now() "
+            "WHERE id IN (SELECT queue_id FROM gone) RETURNING id"
+        ),
+        {"dead": list(gone)},
+    ).all()
+    queues.delete_owned(connection, tables, gone)
+    queues.delete_abandoned(connection, tables, abandoned)
+    # A row that another session had locked was passed over: its consumer stays for the next time.
+    connection.execute(
+        tables.text(
+            "DELETE FROM pgbeat.consumers c WHERE id = ANY (:dead) "
+            "AND NOT EXISTS (SELECT FROM {message} m WHERE m.claimed_by = c.id)"
+        ),
+        {"dead": list(gone)},
+    )
+    return int(released)
+
+
+def unknown(connection: Connection, tables: BrokerTables) -> list[int]:
+    """Returns the ids that hold claims and are no consumer's: nobody else would release them."""
+    return [int(id) for id in connection.scalars(tables.text(_UNKNOWN))]
+
+
+# From one holder to the next by the index, however many messages each has claimed.
+_UNKNOWN = """
+    WITH RECURSIVE holder AS (
+        SELECT min(claimed_by) AS id FROM {message} WHERE claimed_by IS NOT NULL
+        UNION ALL
+        SELECT (SELECT min(m.claimed_by) FROM {message} m WHERE m.claimed_by > h.id)
+          FROM holder h WHERE h.id IS NOT NULL)
+    SELECT h.id FROM holder h
+     WHERE h.id IS NOT NULL
+       AND NOT EXISTS (SELECT FROM pgbeat.consumers c WHERE c.id = h.id)
+"""
+
+
+class Survey(NamedTuple):
+    """What there is to do for the good of all."""
+
+    #: Consumers that died.
+    dead: list[int]
+    #: Seconds until the next delayed message is due, at most; `None` where there is none.
+    next_due: float | None
+    #: Whether messages, or queues, have outlived their time.
+    has_expired: bool
+    #: Consumers that are registered.
+    consumers: int
+
+
+_SURVEY = """
+    SELECT ARRAY(SELECT d.id FROM pgbeat.dead_consumers() AS d (id)
+                        JOIN pgbeat.consumers c USING (id)
+                  WHERE c.tables = CAST(:tables AS regclass) AND c.id <> :consumer),
+           (SELECT extract(epoch FROM min(available_at) - clock_timestamp())::float8
+              FROM {message} WHERE available_at IS NOT NULL),
+           coalesce((SELECT min(expires_at) FROM {message}
+                      WHERE expires_at IS NOT NULL AND claimed_by IS NULL) <= now(), false)
+               OR EXISTS (SELECT FROM {queue} q
+                   WHERE q.used_at + q.expires * interval '1 millisecond' < now()
+                     AND NOT EXISTS (SELECT FROM {consumer} c WHERE c.queue_id = q.id)),
+           (SELECT count(*) FROM pgbeat.consumers WHERE tables = CAST(:tables AS regclass))
+"""
+
+
+_TURN = """
+    SELECT pg_try_advisory_xact_lock(
+        hashtextextended('pgbeat.chores ' || CAST(:tables AS regclass)::oid, 0))
+"""
+
+
+def take_turn(connection: Connection, tables: BrokerTables) -> bool:
+    """Whether nobody else buries or promotes just now, nor will until the transaction's end.
+
+    Two who give the same messages back would be one too many: the second finds nothing to do, but
+    has locked the rows by then, for Postgres looks at their newest version only under a lock; and
+    who was told of them passes over what is locked, and goes to sleep.
+    """
+    return bool(connection.scalar(tables.text(_TURN), {"tables": tables.sql("{message}")}))
+
+
+def survey(connection: Connection, tables: BrokerTables, consumer: int = 0) -> Survey:
+    """Looks around for the consumer; one statement, cheap where nothing is to do.
+
+    It never finds the consumer itself dead: only others may release its claims.
+    """
+    values = {"tables": tables.sql("{message}"), "consumer": consumer}
+    return Survey(*connection.execute(tables.text(_SURVEY), values).one())
+
+
+_PROMOTE = """
+    WITH due AS (
+        SELECT m.ctid AS tid, {over} AS over FROM {message} m
+         WHERE available_at <= clock_timestamp() ORDER BY available_at LIMIT :limit
+           FOR UPDATE SKIP LOCKED),
+    useless AS (
+        DELETE FROM {message} m WHERE m.ctid = ANY (ARRAY(SELECT tid FROM due WHERE over))),
+    ready AS (
+        UPDATE {message} m
+           SET visible = true, available_at = NULL, enqueued_at = now(),
+               id = nextval('message_id_sequence')
+          FROM unnest(ARRAY(SELECT tid FROM due WHERE NOT over)) AS d (tid)
+         WHERE m.ctid = d.tid RETURNING m.queue_id)
+    SELECT (SELECT count(*) FROM due), count(pgbeat.announce_queue(queue_id))
+      FROM (SELECT DISTINCT queue_id FROM ready) AS q
+""".replace("{over}", _IS_OVER)
+
+
+def promote(connection: Connection, tables: BrokerTables, limit: int = 1000) -> int:
+    """Makes delayed messages available whose time has come; how many those are. They queue up
+    behind those that wait already."""
+    row = connection.execute(tables.text(_PROMOTE), {"limit": limit}).one()
+    return int(row[0])

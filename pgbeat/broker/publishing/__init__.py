@@ -1,0 +1,1 @@
+"""Publishing: turns messages that Celery makes into rows of an open transaction."""

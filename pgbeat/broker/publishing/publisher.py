@@ -1,0 +1,327 @@
+"""Publishing: Celery makes the messages; on this Postgres they become rows of our transaction."""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+from celery import Celery
+from celery.utils.time import maybe_iso8601
+from kombu import Exchange, Queue
+from sqlalchemy import Connection
+
+from pgbeat.broker import other_brokers
+from pgbeat.broker.messages import JOB_HEADER, BrokerTables, Message
+from pgbeat.broker.publishing import declaring as declared_ahead
+from pgbeat.broker.publishing import reserved
+from pgbeat.broker.publishing.templates import Launch, Templates
+from pgbeat.broker.queues import check_name
+from pgbeat.broker.transport.outbox import OutboxConnection
+from pgbeat.config import Settings, delays_in_table, is_own_broker
+from pgbeat.database import connections
+from pgbeat.errors import InvalidSchedule
+
+#: What a row's `options` may hold: `Task.apply_async`'s options that are data.
+OPTIONS = frozenset(
+    {
+        "queue", "exchange", "routing_key", "exchange_type", "priority", "expires", "countdown",
+        "eta", "headers", "serializer", "compression", "delivery_mode", "time_limit",
+        "soft_time_limit", "ignore_result", "shadow", "retry", "retry_policy", "link",
+        "link_error", "expiration", "mandatory", "immediate", "argsrepr", "kwargsrepr",
+        "timeout", "confirm_timeout",
+    }
+)  # fmt: skip
+
+
+#: What is around the making of a job's message: `pgbeat.tracing` sets it.
+observe: Callable[[Launch], AbstractContextManager[object]] | None = None
+_UNSEEN = nullcontext()
+
+
+class Publisher(Protocol):
+    """Turns launches into messages."""
+
+    #: Whether messages commit with the transaction that they are flushed in.
+    transactional: bool
+
+    def prepare(self, connection: Connection, *, again: bool = False) -> None:
+        """Sees to it that the broker can take messages; called in a transaction that commits. Once
+        is enough, unless it is to be done `again`."""
+
+    def publish(self, launch: Launch) -> str | None:
+        """Makes the message; the queue's name, where that is known. Raises what Celery raises."""
+
+    def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
+        """Writes the messages of these jobs into the open transaction."""
+
+    def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> set[str]:
+        """Takes back the messages of these jobs that no worker has yet; the jobs (ids) that had
+        one. None where the broker is elsewhere."""
+
+    def revoke(self, connection: Connection, job_ids: Sequence[str]) -> None:
+        """Has workers drop these jobs, and end them where they run. Where the broker has no remote
+        control (the stock SQLAlchemy transport), they go on."""
+
+    def clear(self, job_ids: Iterable[str] | None = None) -> None:
+        """Forgets what was made, of all jobs or of these."""
+
+
+def publisher(app: Celery, settings: Settings, producer: Callable[[], Any]) -> Publisher:
+    """The publisher for the app's broker; `producer` gives one where the broker is elsewhere."""
+    if is_own_broker(app.conf, settings.url):
+        return TransactionPublisher(app)
+    return BrokerPublisher(app, producer)
+
+
+def prepare_broker(app: Celery, settings: Settings) -> bool:
+    """Makes the broker's tables and the app's queues, if the broker is this database; whether it
+    is."""
+    made = publisher(app, settings, lambda: None)
+    if made.transactional:
+        with connections.engine(settings.url, "pgbeat migrate").begin() as connection:
+            made.prepare(connection)
+    return made.transactional
+
+
+def apply_async(app: Celery, launch: Launch, producer: Any) -> None:
+    """Publishes a job through Celery, as its own beat does: the task's `apply_async`, or by
+    name. Workers know by the header that it is a job. Raises `InvalidSchedule` for options that
+    would make the message another job's, however they got into the row."""
+    reserved.check(launch.options, app.conf)
+    headers = {**(launch.options.get("headers") or {}), **launch.headers, JOB_HEADER: True}
+    send_task(app, launch._replace(options={**launch.options, "headers": headers}), producer)
+
+
+def send_task(app: Celery, launch: Launch, producer: Any) -> None:
+    """Publishes through Celery: the task's `apply_async`, or by name where it is not known."""
+    options = {**launch.options, "task_id": launch.job_id, "producer": producer}
+    registered = app.tasks.get(launch.task)
+    if registered is not None:
+        registered.apply_async(tuple(launch.args), dict(launch.kwargs), **options)
+    else:
+        app.send_task(launch.task, tuple(launch.args), dict(launch.kwargs), **options)
+
+
+def check_options(options: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
+    """Raises `InvalidSchedule` for an option that is not one of a message's, can't be it, or has a
+    name that Celery or pgbeat reserves. `conf` is the app's configuration, where there is an app.
+    """
+    own = sorted(set(options) & reserved.IDENTITY)
+    if own:
+        raise InvalidSchedule(f"options has {', '.join(map(repr, own))}, which only Celery may set")
+    unknown = sorted(set(options) - OPTIONS)
+    if unknown:
+        raise InvalidSchedule(
+            f"options has {', '.join(map(repr, unknown))}, which is no publish option; "
+            f"there are {', '.join(sorted(OPTIONS))}"
+        )
+    for name, value in options.items():
+        fits, wanted = _KINDS.get(name, (None, ""))
+        if fits is not None and value is not None and not fits(value):
+            raise InvalidSchedule(f"options: {name} is {value!r}; it is to be {wanted}")
+    reserved.check(options, conf)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e11
+
+
+def _is_limit(value: Any) -> bool:
+    return _is_number(value) and value >= 0
+
+
+def _is_priority(value: Any) -> bool:
+    return _is_limit(value) and isinstance(value, int) and value <= 255
+
+
+def _is_expiry(value: Any) -> bool:
+    try:
+        return _is_number(value) or maybe_iso8601(value) is not None
+    except (ValueError, TypeError):
+        return False
+
+
+def _are_signatures(value: Any) -> bool:
+    return all(
+        isinstance(each, Mapping) and {"task", "args", "kwargs", "options"} <= each.keys()
+        for each in (value if isinstance(value, list | tuple) else [value])
+    )
+
+
+_OBJECT = (lambda value: isinstance(value, Mapping), "an object")
+_LIMIT = (_is_limit, "a number of seconds")
+_SIGNATURES = (
+    _are_signatures, "a signature (an object: task, args, kwargs, options), or a list of them"
+)  # fmt: skip
+#: What options may be, in words too. Others would be dropped without a word, or be too much for the
+#: worker.
+_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "queue": (lambda value: isinstance(value, str | Queue), "a queue's name"),
+    "exchange": (lambda value: isinstance(value, str | Exchange), "an exchange's name"),
+    "priority": (_is_priority, "a whole number from 0 to 255"),
+    "countdown": (_is_number, "a number of seconds"),
+    "expires": (_is_expiry, "a number of seconds, or a time such as '2026-12-24T09:00Z'"),
+    "expiration": _LIMIT,
+    "time_limit": _LIMIT,
+    "soft_time_limit": _LIMIT,
+    "headers": _OBJECT,
+    "retry_policy": _OBJECT,
+    "link": _SIGNATURES,
+    "link_error": _SIGNATURES,
+}
+
+
+class _Collected:
+    """What a publish makes, until it is flushed."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._calls: dict[Hashable, Callable[[Connection, BrokerTables], Any]] = {}
+
+    def write(self, message: Message) -> None:
+        self.messages.append(message)
+
+    def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        key = repr((function, args, kwargs))
+        self._calls[key] = lambda connection, tables: function(connection, tables, *args, **kwargs)
+
+    @property
+    def calls(self) -> dict[Hashable, Callable[[Connection, BrokerTables], Any]]:
+        """What `declare` would do."""
+        return dict(self._calls)
+
+    def declare(self, connection: Connection, tables: BrokerTables) -> None:
+        """Makes the exchanges, queues and bindings that were asked for."""
+        for call in self._calls.values():
+            call(connection, tables)
+        self._calls.clear()
+
+    def clear(self) -> None:
+        """Forgets all that is not written yet."""
+        self.messages.clear()
+        self._calls.clear()
+
+
+class TransactionPublisher:
+    """For a broker in this very database, stock or pgbeat's: exactly one message a launch."""
+
+    transactional = True
+
+    def __init__(
+        self, app: Celery, send: Callable[[Celery, Launch, Any], None] = apply_async
+    ) -> None:
+        self._app, self._send = app, send
+        self.tables = BrokerTables.named(app.conf.broker_transport_options or {})
+        #: Whether messages stay in their table until they are acknowledged: by pgbeat's transport.
+        self.keeps_claimed = delays_in_table(app.conf)
+        self._outbox = _Collected()
+        self._connection = OutboxConnection(self._outbox, delays=delays_in_table(app.conf))
+        self._producer = app.amqp.Producer(self._connection, auto_declare=False)
+        # Celery's own would publish by the app's pool, at once.
+        self._control = type(app.control)(app)
+        self._control.mailbox.producer_pool = None
+        self._templates = Templates(app)
+        self._made: dict[str, list[Message]] = {}
+        self._is_prepared = False
+
+    def prepare(self, connection: Connection, *, again: bool = False) -> None:
+        """Makes the broker's tables, and the app's queues with their bindings, where missing."""
+        if self._is_prepared and not again:
+            return
+        self._is_prepared = True
+        self.tables.adopt(connection)
+        for name, queue in self._app.amqp.queues.items():
+            try:
+                check_name(name)
+            except ValueError:  # Celery keeps all that were ever named; its publish said so
+                continue
+            queue(self._connection.default_channel).declare()
+        self._outbox.declare(connection, self.tables)
+
+    def publish(self, launch: Launch) -> str | None:
+        made = self._made.get(launch.job_id)
+        if made is None:
+            with _UNSEEN if observe is None else observe(launch):
+                made = self._made[launch.job_id] = self._make(launch, self._send)
+        return made[0].queue if made else None
+
+    def _make(self, launch: Launch, send: Callable[[Celery, Launch, Any], None]) -> list[Message]:
+        quick = self._templates.message(launch)
+        if quick is not None:
+            return [quick]
+        self._outbox.messages.clear()
+        send(self._app, launch, self._producer)
+        made = list(self._outbox.messages)
+        self._templates.learn(launch, made)
+        return made
+
+    def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
+        self._put(connection, (m for job_id in job_ids for m in self._made.get(job_id, ())))
+
+    def _put(self, connection: Connection, batch: Iterable[Message]) -> None:
+        """Writes messages, and before them the queues that they are for."""
+        messages = list(batch)
+        if not connections.driver(
+            connection
+        ).autocommit:  # a caller's transaction, which may stay open
+            calls = self._outbox.calls
+            for message in messages:
+                calls |= declared_ahead.queue(message.queue)
+            declared_ahead.declare(self._app, connection, self.tables, calls)
+        self._outbox.declare(connection, self.tables)
+        self.tables.put(connection, messages)
+
+    def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> set[str]:
+        return self.tables.withdraw(connection, job_ids)
+
+    def revoke(self, connection: Connection, job_ids: Sequence[str]) -> None:
+        if not job_ids or not delays_in_table(self._app.conf):
+            return
+        self._outbox.messages.clear()
+        self._control.revoke(list(job_ids), terminate=True, connection=self._connection)
+        self._put(connection, self._outbox.messages)
+
+    def clear(self, job_ids: Iterable[str] | None = None) -> None:
+        if job_ids is None:  # a declaration that failed must not fail what is published next
+            self._outbox.clear()
+        for job_id in list(self._made if job_ids is None else job_ids):
+            self._made.pop(job_id, None)
+        self._outbox.messages.clear()
+        self._connection.forget_declared()
+
+
+class BrokerPublisher:
+    """For a broker elsewhere: published before the commit, so at least once, under one task id."""
+
+    transactional = False
+
+    def __init__(self, app: Celery, producer: Callable[[], Any]) -> None:
+        self._app = app
+        self._producer = producer
+        self._sent: set[str] = set()
+
+    def prepare(self, connection: Connection, *, again: bool = False) -> None:
+        """Nothing to do: the broker is another server."""
+
+    def publish(self, launch: Launch) -> str | None:
+        if launch.job_id not in self._sent:
+            with _UNSEEN if observe is None else observe(launch):
+                apply_async(self._app, launch, self._producer())
+            self._sent.add(launch.job_id)
+        return None
+
+    def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
+        """Notes that the messages are elsewhere. Once the app has moved to pgbeat's transport they
+        are not looked for in the table, and their jobs don't count as lost."""
+        other_brokers.note(connection, list(job_ids))
+
+    def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> set[str]:
+        return set()
+
+    def revoke(self, connection: Connection, job_ids: Sequence[str]) -> None:
+        if job_ids:
+            self._app.control.revoke(
+                list(job_ids), terminate=True, connection=self._producer().connection
+            )
+
+    def clear(self, job_ids: Iterable[str] | None = None) -> None:
+        self._sent.difference_update(list(self._sent if job_ids is None else job_ids))

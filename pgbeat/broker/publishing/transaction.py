@@ -1,0 +1,293 @@
+"""Publishing inside the caller's own transaction: tasks that exist only if it commits."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+from celery import Celery, current_app
+from celery._state import get_current_task
+from kombu import Connection as BrokerConnection
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.orm import Session, scoped_session
+
+from pgbeat.broker import queues
+from pgbeat.broker.messages import BrokerTables, Message
+from pgbeat.broker.publishing import declaring as declared_ahead
+from pgbeat.broker.publishing.publisher import TransactionPublisher, send_task
+from pgbeat.broker.publishing.templates import Launch
+from pgbeat.broker.transport import enclosing
+from pgbeat.broker.transport.outbox import DECLARATIONS, OutboxChannel, OutboxConnection
+from pgbeat.config import brokers, delays_in_table, is_sqlalchemy_broker, postgres_url
+from pgbeat.database import connections, same_database
+from pgbeat.errors import ConfigError
+
+#: Messages that go to the server in one statement.
+_CHUNK = 1000
+#: What a caller's transaction is in.
+Opened = Connection | Session | scoped_session[Any]
+
+
+def opened(session: Opened) -> Connection:
+    """Returns the connection of a caller's transaction.
+
+    Raises:
+        TypeError: It is neither a session nor a connection.
+        ValueError: It is in autocommit mode: there is no transaction.
+    """
+    if isinstance(session, Session | scoped_session):
+        connection = session.connection()
+    elif isinstance(session, Connection):
+        connection = session
+    else:
+        kind = f"{type(session).__module__}.{type(session).__qualname__}"
+        raise TypeError(f"wanted is an open SQLAlchemy session or connection, and this is a {kind}")
+    if getattr(connections.driver(connection), "autocommit", False):
+        raise ValueError(
+            "the connection is in autocommit mode, so there is no transaction to be in; give one "
+            "that commits, or publish without it"
+        )
+    return connection
+
+
+class _Immediate:
+    """Writes at once, on the caller's connection."""
+
+    def __init__(self, session: Opened, tables: BrokerTables, app: Celery) -> None:
+        self._session, self.tables, self._app = session, tables, app
+
+    @property
+    def connection(self) -> Connection:
+        """Asked of a session every time: it tells the server of a savepoint only then."""
+        return opened(self._session)
+
+    def write(self, message: Message) -> None:
+        self.put(message)
+
+    def put(self, message: Message) -> int:
+        """Writes a message; returns how many rows it became, if it is for an exchange."""
+        connection = self.connection
+        declared_ahead.declare(
+            self._app, connection, self.tables, declared_ahead.queue(message.queue)
+        )
+        return self.tables.put(connection, [message])
+
+    def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        connection = self.connection
+        if function in DECLARATIONS:
+            call = partial(_call, function, args, kwargs)
+            key = repr((function, args, kwargs))
+            declared_ahead.declare(self._app, connection, self.tables, {key: call})
+        return function(connection, self.tables, *args, **kwargs)
+
+
+def _call(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    connection: Connection,
+    tables: BrokerTables,
+) -> Any:
+    return function(connection, tables, *args, **kwargs)
+
+
+class _FailedInBlock(DBAPIError):
+    """A statement failed in the caller's transaction: not the broker's connection, which kombu
+    would make anew, to publish again."""
+
+
+class _BlockChannel(OutboxChannel):
+    """Stands in for the channels that a block's code publishes by."""
+
+    #: The broker that it stands in for.
+    joined: Any = None
+
+    def __init__(self, connection: Any) -> None:
+        super().__init__(connection)
+        self._clients: dict[int, BrokerConnection] = {}
+
+    def note_client(self, client: BrokerConnection) -> None:
+        """Notes a connection that declared something in the transaction."""
+        self._clients[id(client)] = client
+
+    def forget_client(self, client: BrokerConnection) -> None:
+        """Has such a connection declare all anew: what it declared may be rolled back."""
+        if self._clients.pop(id(client), None) is not None:
+            client.declared_entities.clear()
+
+    def forget_clients(self) -> None:
+        """Has all of them do that."""
+        for client in list(self._clients.values()):
+            self.forget_client(client)
+
+    def takes(self, message: Any) -> bool:
+        """Returns whether the message joins the transaction. When the running task tries again it
+        raises, which rolls most transactions back; its message must not go with that."""
+        running = get_current_task()
+        return running is None or message["headers"].get("id") != running.request.id
+
+    def _do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with _failing():
+            return super()._do(function, *args, **kwargs)
+
+    def _write(self, message: Message, transient: bool) -> int | None:
+        sink = self.connection.client.sink
+        with _failing():
+            count = sink.put(message)
+            if message.queue is None and not count:
+                _check_snapshot(sink.connection, self.joined, message.exchange)
+        return None
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    try:
+        yield
+    except DBAPIError as error:
+        raise _FailedInBlock(
+            error.statement, error.params, error.orig or error, error.hide_parameters,
+            connection_invalidated=error.connection_invalidated, code=error.code,
+        ) from error  # fmt: skip
+
+
+def _check_snapshot(connection: Connection, broker: Any, exchange: str) -> None:
+    """Raises `ConfigError` where the transaction can't see the queues of an exchange: they were
+    bound after its snapshot, and the message would be nowhere."""
+    isolation = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
+    if isolation != "read committed" and broker.do(queues.is_bound, exchange):
+        raise ConfigError(
+            f"no queue got the message for exchange {exchange!r}: the transaction is {isolation}, "
+            "and began before they were bound; declare them first"
+        )
+
+
+def _require_broker(connection: Connection, app: Celery) -> None:
+    """Raises `ConfigError` unless the transaction is in the database of the app's broker."""
+    urls = brokers(app.conf)
+    own = [postgres_url(url) for url in urls if is_sqlalchemy_broker(url)]
+    if not own:
+        scheme = urls[0].partition(":")[0] if urls else "not set"
+        raise ConfigError(
+            f"a transaction can take messages only where the broker is a database on Postgres; "
+            f"app {app.main!r} has {scheme}"
+        )
+    arguments = (app.conf.broker_transport_options or {}).get("connect_args")
+    same_database.require(connection, own, whose="the broker's", connect_args=arguments)
+
+
+class InTransaction(OutboxConnection):
+    """A kombu connection that publishes into an open transaction; as a block, all that the thread
+    publishes to that broker."""
+
+    def __init__(self, session: Opened, app: Celery) -> None:
+        self._app = app
+        _require_broker(opened(session), app)
+        self._open = _Immediate(
+            session, BrokerTables.named(app.conf.broker_transport_options or {}), app
+        )
+        self._open.tables.require(self._open.connection)
+        self._blocks: list[enclosing.Block] = []
+        self._channel: _BlockChannel | None = None
+        super().__init__(self._open, delays=delays_in_table(app.conf))
+
+    def __enter__(self) -> Self:
+        """Has what this thread publishes join the transaction, until the end of the block.
+
+        Raises:
+            ConfigError: The app's broker is on kombu's own transport, which knows no such block.
+        """
+        if not self.delays:
+            raise ConfigError(
+                "`with in_transaction(…):` needs pgbeat's transport; on kombu's own, give "
+                "connection=in_transaction(…) to each apply_async"
+            )
+        self._blocks.append(enclosing.enter(self))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Ends the block; the transaction is the caller's to commit."""
+        enclosing.leave(self._blocks.pop())
+        if self._channel is not None:
+            self._channel.forget_clients()
+        if isinstance(error, _FailedInBlock) and error.__cause__ is not None:
+            raise error.__cause__
+
+    def channel_for(self, broker: Any) -> "_BlockChannel | None":
+        """Returns the channel for what a block publishes to `broker`, if that is this database."""
+        if broker.tables != self._open.tables:
+            return None
+        if broker.identity() != same_database.identity(self._open.connection):
+            return None
+        if self._channel is None:
+            self._channel = _BlockChannel(self.transport)
+        self._channel.joined = broker
+        return self._channel
+
+    def send_many(
+        self,
+        task: Any,
+        arguments: Iterable[Sequence[Any] | Mapping[str, Any]],
+        **options: Any,
+    ) -> list[str]:
+        """Sends a task once for each item: a sequence of arguments, or a mapping of keyword
+        arguments. The ids of the tasks.
+
+        `task` is a task, or a task's name; `options` are `apply_async`'s. Many times faster than
+        `apply_async` in a loop where the task is a plain one.
+        """
+        app = getattr(task, "app", None) or self._app
+        publisher = TransactionPublisher(app, send_task)
+        name, items, ids = getattr(task, "name", task), iter(arguments), []
+        while chunk := list(islice(items, _CHUNK)):
+            fresh = []
+            for item in chunk:
+                args, kwargs = _arguments(item)
+                launch = Launch(str(uuid4()), name, args, kwargs, options)
+                publisher.publish(launch)
+                fresh.append(launch.job_id)
+            publisher.flush(self._open.connection, fresh)
+            publisher.clear()
+            ids += fresh
+        return ids
+
+
+def _arguments(
+    item: Sequence[Any] | Mapping[str, Any],
+) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    if isinstance(item, Mapping):
+        return (), item
+    if isinstance(item, Sequence) and not isinstance(item, str | bytes | bytearray):
+        return item, {}
+    raise TypeError(
+        f"send_many wants for each task a sequence of its arguments, or a mapping of its "
+        f"keyword arguments, not {item!r}"
+    )
+
+
+def in_transaction(session: Opened, app: Celery | None = None) -> InTransaction:
+    """Returns a connection for `apply_async(connection=…)` whose messages commit, or vanish, with
+    the open transaction of an SQLAlchemy session or connection.
+
+    As a block it needs no argument: what the same thread (greenlet, asyncio task) publishes to that
+    broker joins the transaction, by whatever app and in whatever way. Only remote control, and the
+    retry of the running task, go out at once. The caller commits.
+
+    Args:
+        session: An SQLAlchemy session or connection in the broker's database.
+        app: The app whose broker that is; the current one unless given.
+
+    Raises:
+        ConfigError: The app's broker is another database, or no Postgres.
+        SchemaError: The database has no broker's tables.
+        ValueError: The connection is in autocommit mode.
+    """
+    return InTransaction(session, app or current_app._get_current_object())

@@ -1,0 +1,512 @@
+"""Queues: declared, bound to exchanges, paused, purged, deleted, listed."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, text
+
+from pgbeat.broker import message_ends
+from pgbeat.broker.messages import BrokerTables
+from pgbeat.database import channels
+from pgbeat.errors import NotFound, QueueLocked
+from pgbeat.suggest import did_you_mean
+
+#: What of a declaration's arguments a queue keeps, and the column's name.
+ARGUMENTS = {
+    "x-max-priority": "max_priority",
+    "x-message-ttl": "message_ttl",
+    "x-expires": "expires",
+    "x-delivery-limit": "delivery_limit",
+}
+#: The longest name, in characters: kombu's column is that wide.
+LONGEST_NAME = 200
+
+
+def check_name(name: Any) -> None:
+    """Raises `ValueError` for what can't be the name of a queue, or of its exchange."""
+    if not isinstance(name, str) or "\0" in name:
+        raise ValueError(f"a queue's name is text without NUL; {repr(name)[:40]} is not")
+    name.encode()
+    if not 0 < len(name) <= LONGEST_NAME:
+        raise ValueError(
+            f"a queue's name has 1 to {LONGEST_NAME} characters; {name[:40]!r}… has {len(name)}"
+        )
+
+
+class Declared(NamedTuple):
+    """A queue that is there."""
+
+    id: int
+    #: Messages that wait in it.
+    messages: int
+    #: Processes that consume from it.
+    consumers: int
+
+
+_STATE = """
+    SELECT q.id, (SELECT count(*) FROM {message} m WHERE m.queue_id = q.id AND m.visible),
+           (SELECT count(*) FROM {consumer} c WHERE c.queue_id = q.id)
+      FROM {queue} q WHERE q.name = :name
+"""
+_DECLARE = """
+    INSERT INTO {queue} AS q (name, durable, auto_delete, owner, max_priority, message_ttl,
+           expires, delivery_limit)
+    VALUES (:name, :durable, :auto_delete, :owner, :max_priority, :message_ttl,
+            :expires, :delivery_limit)
+    ON CONFLICT (name) DO UPDATE SET used_at = now(),
+           max_priority = coalesce(excluded.max_priority, q.max_priority),
+           message_ttl = coalesce(excluded.message_ttl, q.message_ttl),
+           expires = coalesce(excluded.expires, q.expires),
+           delivery_limit = coalesce(excluded.delivery_limit, q.delivery_limit)
+"""
+_LOCKED = """
+    SELECT q.owner, q.owner IN (SELECT pgbeat.dead_consumers())
+               OR NOT EXISTS (SELECT FROM pgbeat.consumers c WHERE c.id = q.owner)
+      FROM {queue} q WHERE q.name = :name AND q.owner IS DISTINCT FROM :owner
+       AND q.owner IS NOT NULL
+"""
+
+
+def find(connection: Connection, tables: BrokerTables, name: str) -> Declared | None:
+    """The queue of that name, if it is there."""
+    row = connection.execute(tables.text(_STATE), {"name": name}).one_or_none()
+    return Declared(*row) if row else None
+
+
+def use(connection: Connection, tables: BrokerTables, names: Sequence[str]) -> dict[str, int]:
+    """Returns the ids of those of the queues that are there; one that expires lives on from now."""
+    statement = tables.text(
+        "WITH used AS (UPDATE {queue} SET used_at = now() "
+        "WHERE name = ANY (CAST(:names AS text[])) AND expires IS NOT NULL) "
+        "SELECT name, id FROM {queue} WHERE name = ANY (CAST(:names AS text[]))"
+    )
+    return {
+        str(name): int(id) for name, id in connection.execute(statement, {"names": list(names)})
+    }
+
+
+def find_declared(
+    connection: Connection,
+    tables: BrokerTables,
+    name: str,
+    arguments: Mapping[str, Any] | None = None,
+    caller: int | None = None,
+) -> Declared | None:
+    """Returns the queue if `declare` with these arguments would change nothing of it.
+
+    A single statement, for processes that declare thousands of queues at every start. Raises
+    `ValueError` as `declare` does.
+    """
+    check_name(name)
+    row = connection.execute(
+        tables.text(_STATE + _AS_DECLARED), {"name": name, "caller": caller, **_columns(arguments)}
+    ).one_or_none()
+    return Declared(*row) if row else None
+
+
+# One that expires must be noted as used; one of another's owner may be locked, or a dead one's.
+_AS_DECLARED = """
+       AND q.expires IS NULL AND CAST(:expires AS bigint) IS NULL
+       AND (q.owner IS NULL OR q.owner = CAST(:caller AS integer))
+       AND coalesce(CAST(:max_priority AS smallint), q.max_priority)
+           IS NOT DISTINCT FROM q.max_priority
+       AND coalesce(CAST(:message_ttl AS bigint), q.message_ttl) IS NOT DISTINCT FROM q.message_ttl
+       AND coalesce(CAST(:delivery_limit AS integer), q.delivery_limit)
+           IS NOT DISTINCT FROM q.delivery_limit
+"""
+
+
+def _columns(arguments: Mapping[str, Any] | None) -> dict[str, int | None]:
+    values = {column: _whole(key, arguments) for key, column in ARGUMENTS.items()}
+    if values["max_priority"] is not None:
+        values["max_priority"] = min(values["max_priority"], 255)
+    return values
+
+
+def declare(
+    connection: Connection,
+    tables: BrokerTables,
+    name: str,
+    *,
+    durable: bool = True,
+    auto_delete: bool = False,
+    owner: int | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    caller: int | None = None,
+) -> Declared:
+    """Makes the queue, or notes that it is used.
+
+    `owner` is the consumer that it is exclusive to, `caller` the one that declares it. What a
+    later declaration leaves out stays. Raises `QueueLocked` where the queue is another's, and
+    `ValueError` for a name or an argument that can't be.
+    """
+    check_name(name)
+    values = _columns(arguments)
+    locked = connection.execute(tables.text(_LOCKED), {"name": name, "owner": caller}).one_or_none()
+    if locked is not None:
+        if not locked[1]:
+            raise QueueLocked(f"queue {name!r} is exclusive to another process, which is alive")
+        delete(connection, tables, name)
+    connection.execute(
+        tables.text(_DECLARE),
+        {"name": name, "durable": durable, "auto_delete": auto_delete, "owner": owner, **values},
+    )
+    declared = find(connection, tables, name)
+    if declared is None:  # deleted by somebody else in this instant
+        return declare(
+            connection, tables, name, durable=durable, auto_delete=auto_delete, owner=owner,
+            arguments=arguments, caller=caller,
+        )  # fmt: skip
+    return declared
+
+
+def _whole(key: str, arguments: Mapping[str, Any] | None) -> int | None:
+    value = (arguments or {}).get(key)
+    if value is None:
+        return None
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = -1
+    if number < 0:
+        raise ValueError(f"{key} is {value!r}; it must be a whole number, 0 or more")
+    return number
+
+
+# No index has all messages of a queue; three together have, and where there are none cost nothing.
+_DELETE = """
+    WITH gone AS (DELETE FROM {queue} q WHERE {which} RETURNING q.id, q.name),
+    unbound AS (DELETE FROM {binding} WHERE queue_id IN (SELECT id FROM gone) RETURNING exchange),
+    left_over AS (DELETE FROM {consumer} WHERE queue_id IN (SELECT id FROM gone)),
+    exchanges AS (
+        DELETE FROM {exchange} x
+         WHERE x.auto_delete AND x.name IN (SELECT exchange FROM unbound)
+           AND NOT EXISTS (SELECT FROM {binding} b WHERE b.exchange = x.name
+                              AND b.queue_id NOT IN (SELECT id FROM gone))),
+    lost AS (
+        DELETE FROM {message} WHERE ctid = ANY (ARRAY(
+            SELECT m.tid FROM gone CROSS JOIN LATERAL (
+                SELECT c.ctid AS tid FROM {message} c
+                 WHERE c.queue_id = gone.id AND c.visible
+                UNION ALL
+                SELECT c.ctid FROM {message} c
+                 WHERE c.queue_id = gone.id AND c.available_at IS NOT NULL
+                UNION ALL
+                SELECT c.ctid FROM {message} c
+                 WHERE c.queue_id = gone.id AND c.claimed_by IS NOT NULL) AS m))
+        RETURNING visible, job_id, queue_id),
+    gone_messages AS (
+        SELECT l.job_id, gone.name AS queue FROM lost l JOIN gone ON gone.id = l.queue_id),
+    noted AS (
+        {note})
+    SELECT count(*) FILTER (WHERE visible) FROM lost
+""".replace("{note}", message_ends.note("deleted"))
+
+
+def _delete(tables: BrokerTables, which: str) -> Any:
+    return tables.text(_DELETE.replace("{which}", which))
+
+
+def delete(
+    connection: Connection,
+    tables: BrokerTables,
+    name: str,
+    *,
+    if_unused: bool = False,
+    if_empty: bool = False,
+) -> int:
+    """Deletes the queue with its bindings and messages; how many of those waited."""
+    which = "q.name = :name"
+    if if_unused:
+        which += " AND NOT EXISTS (SELECT FROM {consumer} c WHERE c.queue_id = q.id)"
+    if if_empty:
+        which += " AND NOT EXISTS (SELECT FROM {message} m WHERE m.queue_id = q.id)"
+    return int(connection.execute(_delete(tables, which), {"name": name}).scalar_one())
+
+
+def delete_abandoned(connection: Connection, tables: BrokerTables, queues: Sequence[int]) -> None:
+    """Deletes those of the queues that delete themselves and have no consumer any more."""
+    which = (
+        "q.id = ANY (:queues) AND q.auto_delete "
+        "AND NOT EXISTS (SELECT FROM {consumer} c WHERE c.queue_id = q.id)"
+    )
+    connection.execute(_delete(tables, which), {"queues": list(queues)})
+
+
+def delete_expired(connection: Connection, tables: BrokerTables) -> None:
+    """Deletes queues that nobody used for as long as they were declared to live so."""
+    which = (
+        "q.used_at + q.expires * interval '1 millisecond' < now() "
+        "AND NOT EXISTS (SELECT FROM {consumer} c WHERE c.queue_id = q.id)"
+    )
+    connection.execute(_delete(tables, which))
+
+
+def delete_owned(connection: Connection, tables: BrokerTables, owners: Sequence[int]) -> None:
+    """Deletes the queues that were exclusive to these consumers."""
+    connection.execute(_delete(tables, "q.owner = ANY (:owners)"), {"owners": list(owners)})
+
+
+def purge(connection: Connection, tables: BrokerTables, name: str) -> int:
+    """Deletes the messages that wait in the queue, delayed ones too; returns how many."""
+    values = {"name": name, "id": _id(connection, tables, name)}
+    return int(connection.execute(tables.text(_PURGE), values).scalar_one())
+
+
+# What the stock transport delivered is of no use to any consumer. The queue's id is a parameter, so
+# that the server knows how many messages of it to expect.
+_PURGE = """
+    WITH gone_messages AS (
+        DELETE FROM {message} m WHERE m.claimed_by IS NULL AND m.ctid = ANY (ARRAY(
+            SELECT c.ctid FROM {message} c WHERE c.queue_id = :id AND c.visible
+            UNION ALL
+            SELECT c.ctid FROM {message} c WHERE c.queue_id = :id AND c.available_at IS NOT NULL))
+        RETURNING m.job_id, CAST(:name AS text) AS queue),
+    noted AS (
+        {note})
+    SELECT count(*) FROM gone_messages
+""".replace("{note}", message_ends.note("purged"))
+
+
+def pause(connection: Connection, tables: BrokerTables, name: str) -> bool:
+    """Keeps consumers from claiming more of the queue's messages; whether it was not paused.
+
+    Raises `NotFound`.
+    """
+    return _set_paused(connection, tables, name, True)
+
+
+def resume(connection: Connection, tables: BrokerTables, name: str) -> bool:
+    """Lets consumers claim again; whether it was paused. Raises `NotFound`."""
+    return _set_paused(connection, tables, name, False)
+
+
+_PAUSE = """
+    UPDATE {queue} SET paused_at = CASE WHEN :paused THEN now() END
+     WHERE name = :name AND (paused_at IS NULL) = :paused RETURNING id
+"""
+_AGAIN = text("SELECT pg_notify(:channel, 'again')")
+
+
+def _set_paused(connection: Connection, tables: BrokerTables, name: str, paused: bool) -> bool:
+    values = {"name": name, "paused": paused}
+    changed = connection.execute(tables.text(_PAUSE), values).scalar_one_or_none()
+    if changed is None and find(connection, tables, name) is None:
+        raise NotFound(_not_found(connection, tables, name))
+    if changed is not None and not paused:
+        connection.execute(_AGAIN, {"channel": channels.of_queue(changed)})
+    return changed is not None
+
+
+def exchange_type(connection: Connection, tables: BrokerTables, name: str) -> str | None:
+    """The exchange's type, if it is there."""
+    statement = tables.text("SELECT type FROM {exchange} WHERE name = :name")
+    return connection.execute(statement, {"name": name}).scalar_one_or_none()
+
+
+def declare_exchange(
+    connection: Connection,
+    tables: BrokerTables,
+    name: str,
+    type: str,
+    *,
+    durable: bool = True,
+    auto_delete: bool = False,
+) -> str:
+    """Makes the exchange where it is missing; the type that it has."""
+    values = {"name": name, "type": type, "durable": durable, "auto_delete": auto_delete}
+    connection.execute(
+        tables.text(
+            "INSERT INTO {exchange} (name, type, durable, auto_delete) "
+            "VALUES (:name, :type, :durable, :auto_delete) ON CONFLICT (name) DO NOTHING"
+        ),
+        values,
+    )
+    return exchange_type(connection, tables, name) or type
+
+
+def delete_exchange(
+    connection: Connection, tables: BrokerTables, name: str, *, if_unused: bool = False
+) -> None:
+    """Deletes the exchange and its bindings."""
+    unused = " AND NOT EXISTS (SELECT FROM {binding} b WHERE b.exchange = x.name)"
+    connection.execute(
+        tables.text(
+            "WITH gone AS (DELETE FROM {exchange} x WHERE x.name = :name"
+            + (unused if if_unused else "")
+            + " RETURNING name) DELETE FROM {binding} WHERE exchange IN (SELECT name FROM gone)"
+        ),
+        {"name": name},
+    )
+
+
+def bind(
+    connection: Connection,
+    tables: BrokerTables,
+    queue: str,
+    exchange: str,
+    routing_key: str,
+    type: str,
+) -> None:
+    """Binds the queue to the exchange."""
+    connection.execute(
+        tables.text(
+            "INSERT INTO {binding} (exchange, routing_key, queue_id, type, pattern) "
+            "SELECT :exchange, :routing_key, id, :type, :pattern FROM {queue} WHERE name = :queue "
+            "ON CONFLICT (exchange, routing_key, queue_id) DO NOTHING"
+        ),
+        {
+            "exchange": exchange,
+            "routing_key": routing_key,
+            "queue": queue,
+            "type": type,
+            "pattern": topic_pattern(routing_key) if type == "topic" else None,
+        },
+    )
+
+
+def unbind(
+    connection: Connection, tables: BrokerTables, queue: str, exchange: str, routing_key: str
+) -> None:
+    """Removes one binding."""
+    connection.execute(
+        tables.text(
+            "DELETE FROM {binding} WHERE exchange = :exchange AND routing_key = :routing_key "
+            "AND queue_id = (SELECT id FROM {queue} WHERE name = :queue)"
+        ),
+        {"exchange": exchange, "routing_key": routing_key, "queue": queue},
+    )
+
+
+def bindings(connection: Connection, tables: BrokerTables) -> list[tuple[str, str, str]]:
+    """All bindings: queue, exchange, routing key."""
+    statement = tables.text(
+        "SELECT q.name, b.exchange, b.routing_key FROM {binding} b JOIN {queue} q "
+        "ON q.id = b.queue_id ORDER BY 2, 3, 1"
+    )
+    return [(str(q), str(e), str(k)) for q, e, k in connection.execute(statement)]
+
+
+def is_bound(connection: Connection, tables: BrokerTables, exchange: str) -> bool:
+    """Whether any queue is bound to the exchange."""
+    statement = tables.text("SELECT EXISTS (SELECT FROM {binding} WHERE exchange = :exchange)")
+    return bool(connection.scalar(statement, {"exchange": exchange}))
+
+
+def topic_pattern(routing_key: str) -> str:
+    """A topic's binding key as a regular expression of Postgres'.
+
+    `*` is exactly one word, `#` any number of them, none too (AMQP 0-9-1, 3.1.3.3). Words may be
+    empty, but an empty key has none.
+    """
+    words = routing_key.split(".") if routing_key else []
+    if words and all(word == "#" for word in words):
+        return "^"
+    # Without a word of its own, all that a pattern asks for is that there be one.
+    pattern = "^(?=.)" if words and all(word in {"#", "*"} for word in words) else "^"
+    has_word = False
+    for word in words:
+        if word == "#":
+            pattern += r"(\.[^.]*)*" if has_word else r"([^.]*\.)*"
+            continue
+        if has_word:
+            pattern += r"\."
+        pattern += "[^.]*" if word == "*" else _escaped(word)
+        has_word = True
+    return f"{pattern}$"
+
+
+def _escaped(word: str) -> str:
+    return "".join(c if c.isalnum() or c in "_- " else f"\\{c}" if c.isascii() else c for c in word)
+
+
+class Queue(NamedTuple):
+    """A queue as people look at it."""
+
+    name: str
+    waiting: int
+    delayed: int
+    claimed: int
+    dead: int
+    #: Processes that consume from it and are alive.
+    consumers: int
+    #: How long the oldest waiting message has been there.
+    age: timedelta | None
+    paused_at: datetime | None
+    #: It goes with its last consumer.
+    auto_delete: bool
+    #: The consumer that it is exclusive to.
+    owner: int | None
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether it goes with those who use it: queues of remote control, events, replies."""
+        return self.auto_delete or self.owner is not None
+
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        """Returns what the audit log records of it."""
+        return "queue", self.name, {"paused_at": self.paused_at}
+
+
+# Consumers that died are buried by one that lives; until then their rows are there.
+_QUEUES = """
+    WITH alive AS (SELECT id FROM pgbeat.consumers EXCEPT SELECT pgbeat.dead_consumers())
+    SELECT q.name, coalesce(m.waiting, 0), coalesce(m.delayed, 0), coalesce(m.claimed, 0),
+           coalesce(d.count, 0), coalesce(c.count, 0), clock_timestamp() - m.oldest, q.paused_at,
+           q.auto_delete, q.owner
+      FROM {queue} q
+           LEFT JOIN (
+               SELECT queue_id, count(*) FILTER (WHERE visible) AS waiting,
+                      count(available_at) AS delayed, count(claimed_by) AS claimed,
+                      min(enqueued_at) FILTER (WHERE visible) AS oldest
+                 FROM {message} GROUP BY queue_id) m ON m.queue_id = q.id
+           LEFT JOIN (SELECT queue, count(*) FROM {dead} GROUP BY queue) d ON d.queue = q.name
+           LEFT JOIN (
+               SELECT queue_id, count(*) FROM {consumer} JOIN alive ON id = consumer_id
+                GROUP BY queue_id) c ON c.queue_id = q.id
+"""
+
+
+def all_queues(connection: Connection, tables: BrokerTables) -> list[Queue]:
+    """Every queue with its numbers, by name."""
+    rows = connection.execute(tables.text(_QUEUES + " ORDER BY q.name"))
+    return [Queue(*row) for row in rows]
+
+
+def get(connection: Connection, tables: BrokerTables, name: str) -> Queue:
+    """Returns the queue of that name with its numbers. Raises `NotFound`."""
+    values = {"name": name, "id": _id(connection, tables, name)}
+    row = connection.execute(tables.text(_QUEUE), values).one_or_none()
+    if row is None:
+        raise NotFound(_not_found(connection, tables, name))
+    return Queue(*row)
+
+
+def _id(connection: Connection, tables: BrokerTables, name: str) -> int | None:
+    statement = tables.text("SELECT id FROM {queue} WHERE name = :name")
+    return connection.execute(statement, {"name": name}).scalar_one_or_none()
+
+
+# As `_QUEUES`, without reading what is of other queues: a part of an index for each number.
+_QUEUE = """
+    SELECT q.name, w.count,
+           (SELECT count(*) FROM {message} m WHERE m.queue_id = :id AND m.available_at IS NOT NULL),
+           (SELECT count(*) FROM {message} m WHERE m.queue_id = :id AND m.claimed_by IS NOT NULL),
+           (SELECT count(*) FROM {dead} d WHERE d.queue = :name),
+           (SELECT count(*) FROM {consumer} c
+             WHERE c.queue_id = :id AND c.consumer_id IN (
+                       SELECT id FROM pgbeat.consumers EXCEPT SELECT pgbeat.dead_consumers())),
+           clock_timestamp() - w.oldest, q.paused_at, q.auto_delete, q.owner
+      FROM {queue} q CROSS JOIN (
+               SELECT count(*), min(m.enqueued_at) AS oldest
+                 FROM {message} m WHERE m.queue_id = :id AND m.visible) AS w
+     WHERE q.id = :id
+"""
+
+
+def _not_found(connection: Connection, tables: BrokerTables, name: str) -> str:
+    names = connection.scalars(tables.text("SELECT name FROM {queue} ORDER BY 1 LIMIT 10000"))
+    hint = did_you_mean(name, names) or "`pgbeat queues` lists them"
+    return f"there is no queue {name!r}; {hint}"

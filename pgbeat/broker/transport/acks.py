@@ -1,0 +1,78 @@
+"""Acknowledgements that wait to be sent.
+
+Those of ordinary messages travel with the next claim. Those of messages that start a job are sent
+by a statement of their own, which also records who accepted the job.
+"""
+
+import time
+from collections import deque
+
+from pgbeat.broker import message_ends
+from pgbeat.broker.messages import BrokerTables
+from pgbeat.broker.transport.claims import Request
+from pgbeat.database.prepared import array
+
+#: Messages in one statement.
+_BATCH = 10_000
+#: Seconds for which acceptances are collected under load.
+_INTERVAL = 0.003
+
+
+class Acks:
+    """Those of one consumer. Any thread may add to them; one at a time takes them."""
+
+    def __init__(self, tables: BrokerTables, consumer: int) -> None:
+        self._tables, self._consumer = tables, consumer
+        self._plain: deque[int] = deque()
+        self._of_jobs: deque[int] = deque()
+        #: When acceptances may be sent again (`time.monotonic()`).
+        self._accept_at = 0.0
+
+    def add(self, message: int, *, starts_job: bool) -> None:
+        """Notes that a message is acknowledged."""
+        (self._of_jobs if starts_job else self._plain).append(message)
+
+    def __bool__(self) -> bool:
+        return bool(self._plain or self._of_jobs)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether some may be sent now."""
+        return bool(self._plain) or self.accept_in(time.monotonic()) == 0.0
+
+    def accept_in(self, now: float) -> float | None:
+        """Returns the seconds until acceptances may be sent; `None` if there are none."""
+        return max(0.0, self._accept_at - now) if self._of_jobs else None
+
+    def take_plain(self) -> bytes:
+        """Takes those of ordinary messages, as an array, to be sent with a claim."""
+        return _take(self._plain)
+
+    def accept(self, now: float) -> Request | None:
+        """Returns the statement that accepts jobs, if it is time for it."""
+        if self.accept_in(now) != 0.0:
+            return None
+        self._accept_at = now + _INTERVAL
+        worker = message_ends.accepting_worker()
+        parameters = (
+            _take(self._of_jobs),
+            b"%d" % self._consumer,
+            None if worker is None else b"%d" % worker,
+        )
+        return Request(self._tables.accept, parameters, lambda result: None)
+
+    def next(self, *, at_once: bool = False) -> Request | None:
+        """Returns the next statement that sends some of them; with `at_once`, acceptances are not
+        collected any longer."""
+        now = time.monotonic()
+        if at_once:
+            self._accept_at = now
+        request = self.accept(now)
+        if request is None and self._plain:
+            parameters = (self.take_plain(), b"%d" % self._consumer)
+            request = Request(self._tables.ack, parameters, lambda result: None)
+        return request
+
+
+def _take(messages: deque[int]) -> bytes:
+    return array([messages.popleft() for _ in range(min(len(messages), _BATCH))])

@@ -1,0 +1,307 @@
+"""A process's connections to its broker, shared by all of kombu's: one that works, one that
+consumes."""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+from psycopg.pq.abc import PGresult
+from sqlalchemy import Connection, Engine
+from sqlalchemy.engine import URL
+
+from pgbeat.broker import consumers, queues
+from pgbeat.broker.messages import Message
+from pgbeat.broker.transport.claims import Delivery, deliveries
+from pgbeat.broker.transport.options import Options
+from pgbeat.broker.transport.session import Session
+from pgbeat.config import place
+from pgbeat.database import connections, migrate, own_sessions, same_database
+from pgbeat.database.prepared import PreparedConnection
+
+logger = logging.getLogger("pgbeat.transport")
+
+#: How long an exchange without any binding is taken for one, unless told otherwise.
+_UNBOUND = 0.5
+#: A session that ends within so many seconds has failed; the longest pause before the next one.
+_SHORT_LIFE, _LONGEST_PAUSE = 5.0, 2.0
+
+
+class Working(NamedTuple):
+    """The working connection, for SQLAlchemy and without it."""
+
+    connection: Connection
+    prepared: PreparedConnection
+
+
+class Broker:
+    """One broker as this process knows it."""
+
+    def __init__(self, url: URL, options: Options) -> None:
+        self.url, self.options = url, options
+        self.tables = options.tables
+        #: Held while the working connection is used.
+        self.lock = threading.RLock()
+        #: How each publish commits: not a setting of the session, which may be a pooler's.
+        self._commit = (options.synchronous_commit or "").encode() or None
+        self._engine = self._make_engine(url)
+        self._working: Working | None = None
+        self._has_tables = False
+        self._session: Session | None = None
+        #: Sessions in a row that failed soon after they were opened.
+        self._failures = 0
+        self._unbound: dict[str, float] = {}
+        #: Open kombu connections.
+        self.users = 0
+        #: This process's former consumers whose leases have not ended yet.
+        self.abandoned: set[int] = set()
+
+    def _make_engine(self, url: URL) -> Engine:
+        name = f"pgbeat transport {socket.gethostname()}:{os.getpid()}"
+        # Not prepared by psycopg, of its own accord: a pooler may stand in between.
+        arguments = {"prepare_threshold": None, **self.options.connect_args}
+        return connections.engine(url, name[:63], connect_args=arguments)
+
+    @contextmanager
+    def work(self) -> Iterator[Working]:
+        """The connection for everything but consuming, in autocommit mode, for this block only.
+
+        A connection that broke is given up; the next block gets a new one.
+        """
+        check_process()
+        with self.lock:
+            if self._working is None or not self._working.prepared.is_alive():
+                self._drop()
+                self._working = self._connect()
+            try:
+                yield self._working
+            except BaseException as error:
+                # An interruption leaves it in the midst of something.
+                if connections.is_lost(error) or not isinstance(error, Exception):
+                    self._drop()
+                raise
+
+    def _connect(self) -> Working:
+        connection = _open(self._engine)
+        try:
+            # Each time: `pgbeat migrate` may have run since the last connection.
+            migrate.check(connection)
+            if not self._has_tables:
+                self.tables.adopt(connection)
+                self._has_tables = True
+            # What is prepared stays in a pooler's session, for others to trip over.
+            prepares = own_sessions.keeps_session(connection, self._engine)
+            isolates = not connections.isolate(connection)
+            self.end_leases(connection)
+        except BaseException:
+            connections.close(connection)
+            raise
+        return Working(
+            connection, PreparedConnection(connections.driver(connection), prepares, isolates)
+        )
+
+    def end_leases(self, connection: Connection) -> None:
+        """Ends the leases of this process's former consumers. Their queues would be refused to its
+        next one, and their claims held back, until the leases ran out."""
+        for consumer in list(self.abandoned):
+            consumers.give_up(connection, consumer)
+            self.abandoned.discard(consumer)
+
+    def open(self) -> None:
+        """Connects, if it isn't. Raises `SchemaError`, and what the driver raises."""
+        with self.work():
+            self.users += 1
+
+    def release(self) -> None:
+        """One of those that opened it has no more use for it."""
+        self.users -= 1
+        if self.users <= 0:
+            self.users = 0
+            with self.lock:
+                self._drop()
+            if self._session is not None:
+                self._session.close()
+                self._session = None
+
+    def _drop(self) -> None:
+        working, self._working = self._working, None
+        if working is not None:
+            connections.close(working.connection)
+
+    def session(self) -> Session:
+        """The consuming side, opened when first asked for."""
+        if self._session is not None and self._session.lost is not None:
+            self._pause(self._session)
+        with self.lock:
+            if self._session is None or self._session.lost is not None:
+                self._session = self._open_session()
+            return self._session
+
+    def _pause(self, lost: Session) -> None:
+        """Waits for a moment if one session after the other fails: a statement that always does
+        would keep the process and the server busy."""
+        lived = time.monotonic() - lost.opened_at
+        self._failures = self._failures + 1 if lived < _SHORT_LIFE else 0
+        if self._failures > 1:
+            time.sleep(min(0.05 * 2**self._failures, _LONGEST_PAUSE))
+
+    @property
+    def has_session(self) -> bool:
+        """Whether this process consumes."""
+        return self._session is not None and self._session.lost is None
+
+    @property
+    def lease(self) -> float:
+        """Seconds that the consuming session's lease lasts; 0 where it has or needs none."""
+        return self._session.lease if self._session is not None and self.has_session else 0.0
+
+    def _open_session(self) -> Session:
+        with self.work() as (other, _):
+            connection = _open(self._engine)
+            try:
+                if not connections.is_shared(connection, other):
+                    connections.note_own_session(connection)
+                    return Session(self, connection)
+                if self.options.direct_url is not None:
+                    connections.close(connection)
+                    engine = self._make_engine(self.options.direct_url)
+                    connection = _open(engine)
+                    own_sessions.check_direct(other, connection, engine)
+                    return Session(self, connection)
+                logger.warning(
+                    "A transaction-mode pooler stands before %s: LISTEN and session locks don't "
+                    "work through it. Consumers look for messages every half second and live by "
+                    "leases of %g s. Set the transport option direct_url to the server's own DSN "
+                    "to have messages at once.",
+                    place(self.url),
+                    self.options.lease,
+                )
+                return Session(self, connection, lease=self.options.lease)
+            except BaseException:
+                connections.close(connection)
+                raise
+
+    def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Calls a function of the domain with the working connection, in a transaction."""
+        with self.work() as (connection, _), connections.transaction(connection):
+            return function(connection, self.tables, *args, **kwargs)
+
+    def ask(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls a function of the domain that is a single statement: without a transaction around
+        it, one round trip instead of three."""
+        with self.work() as (connection, prepared):
+            if prepared.isolates:
+                with connections.transaction(connection):
+                    return function(connection, self.tables, *args)
+            return function(connection, self.tables, *args)
+
+    def publish(self, message: Message, transient: bool = False) -> int:
+        """Commits a message; how many queues got it."""
+        routed = message.queue is None
+        if routed and self._unbound.get(message.exchange, 0) > time.monotonic():
+            return 0
+        statement = self.tables.route_one if routed else self.tables.put_one
+        parameters = [
+            (message.exchange if message.queue is None else message.queue).encode(),
+            message.payload.encode(),
+            b"%d" % message.priority,
+            message.available_at.encode() if message.available_at else None,
+            b"%d" % message.ttl if message.ttl is not None else None,
+            b"off" if transient else self._commit,
+            message.job_id.encode() if message.job_id else None,
+        ]
+        if routed:
+            parameters.append(message.routing_key.encode())
+        with self.work() as (_, prepared):
+            count = _count(prepared.run(statement, *parameters))
+            if count == 0 and message.queue is not None:
+                # As kombu's virtual transports do it: a queue is there when it is first used.
+                self.do(queues.declare, message.queue)
+                count = _count(prepared.run(statement, *parameters))
+            elif count == 0 and transient and not self.do(queues.is_bound, message.exchange):
+                # Events, mostly: once they are wanted, those of half a second may be missed.
+                self._unbound[message.exchange] = time.monotonic() + _UNBOUND
+        return count
+
+    def identity(self) -> same_database.Identity:
+        """Returns what tells this broker's database from others."""
+        with self.work() as (connection, _):
+            return same_database.identity(connection)
+
+    def take(self, queue: int) -> Delivery | None:
+        """Takes the queue's next message for good."""
+        with self.work() as (_, prepared):
+            found = deliveries(prepared.run(self.tables.take, b"{%d}" % queue, b"1", b"0", b"{}"))
+        return found[0] if found else None
+
+    def disown(self) -> None:
+        """Lets go of the sockets without a word to the server: they are another process's too."""
+        sockets = [self._working.prepared.fileno()] if self._working is not None else []
+        if self._session is not None:
+            sockets += [self._session.prepared.fileno(), *self._session.files]
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for file in sockets:
+            with suppress(OSError):
+                # Not closed: libpq would write to whatever gets that number next.
+                os.dup2(nowhere, file)
+        os.close(nowhere)
+
+    def bindings_changed(self) -> None:
+        """Forgets what it knew of exchanges."""
+        self._unbound.clear()
+
+
+def _open(engine: Engine) -> Connection:
+    return engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+
+
+def _count(result: PGresult) -> int:
+    return result.command_tuples or 0
+
+
+_brokers: dict[tuple[Any, ...], Broker] = {}
+_lock = threading.Lock()
+
+
+def broker(url: URL, options: Options) -> Broker:
+    """This process's broker of that URL and these options."""
+    check_process()
+    key = (url.render_as_string(hide_password=False), repr(options))
+    with _lock:
+        if key not in _brokers:
+            _brokers[key] = Broker(url, options)
+        return _brokers[key]
+
+
+#: The parent's: kept, so that nothing closes them in its name.
+_inherited: list[Any] = []
+
+
+#: The process that the brokers belong to.
+_pid = os.getpid()
+
+
+def _after_fork() -> None:
+    """In the child: the parent's connections are not ours, and must not outlive it by us."""
+    global _brokers, _lock, _pid
+    _pid = os.getpid()
+    for known in _brokers.values():
+        known.disown()
+    _inherited.append(_brokers)
+    _brokers, _lock = {}, threading.Lock()
+
+
+def check_process() -> None:
+    """Lets go of a parent's connections where Python was not told of the fork, as by uWSGI.
+
+    Called wherever a connection is used: both processes would talk over one socket.
+    """
+    if os.getpid() != _pid:
+        _after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

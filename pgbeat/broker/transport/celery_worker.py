@@ -1,0 +1,55 @@
+"""What a Celery worker does by its transport's name, it does for this transport too.
+
+Mingle, gossip and `worker_disable_prefetch` work with any transport that has fanout and counts
+exactly, but Celery turns them on for the names that it knows.
+"""
+
+from typing import Any
+
+from celery import bootsteps, current_app, signals
+from celery.app.defaults import DEFAULTS
+from celery.worker import state
+from celery.worker.consumer.gossip import Gossip
+from celery.worker.consumer.mingle import Mingle
+
+from pgbeat import follow_workers
+from pgbeat.broker.transport import elsewhere
+from pgbeat.broker.transport.transport import Transport
+
+
+class ExactPrefetch(bootsteps.StartStopStep):
+    """`worker_disable_prefetch`: a message is claimed when a process is free to work on it."""
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def start(self, c: Any) -> None:
+        def free() -> int:
+            concurrency = getattr(c.controller, "max_concurrency", None) or c.pool.num_processes
+            return int(concurrency) - len(state.reserved_requests)
+
+        c.task_consumer.channel.qos.free = free
+
+
+def prepare(app: Any) -> None:
+    """Before the parts of the app's worker are made."""
+    url = app.conf.broker_read_url or app.conf.broker_url or ""
+    first = url[0] if isinstance(url, list | tuple) else url
+    if not f"{app.conf.broker_transport or ''} {first}".strip().startswith("pgbeat"):
+        return
+    elsewhere.warn("Settings", elsewhere.ignored_settings(app.conf, DEFAULTS))
+    for step in (Gossip, Mingle):
+        step.compatible_transports = {*step.compatible_transports, Transport.driver_type}
+    if app.conf.get("worker_disable_prefetch"):
+        app.steps["consumer"].add(ExactPrefetch)
+        # Celery would say that it ignores the setting.
+        app.conf.worker_disable_prefetch = False
+
+
+def _on_worker_init(sender: Any, **kwargs: Any) -> None:
+    prepare(sender.app)
+
+
+signals.worker_init.connect(_on_worker_init)
+follow_workers()
+# In green pools the transport is loaded only after that.
+prepare(current_app._get_current_object())

@@ -1,0 +1,75 @@
+"""A consumer's lease: behind a transaction-mode pooler no session says that it is alive."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from pgbeat.broker import consumers
+from pgbeat.database import connections
+
+if TYPE_CHECKING:
+    from pgbeat.broker.transport.broker import Broker
+
+logger = logging.getLogger("pgbeat.transport")
+
+
+class Lease:
+    """Renews a consumer's lease by a thread, whatever the other threads are doing.
+
+    A lease that could not be renewed in time ends the consumer's session: others release its
+    claims from then on.
+    """
+
+    def __init__(
+        self, broker: "Broker", consumer: int, seconds: float, end: Callable[[BaseException], None]
+    ) -> None:
+        self._broker, self._consumer, self._seconds, self._end = broker, consumer, seconds, end
+        self._until = time.monotonic() + seconds
+        self._done = threading.Event()
+        threading.Thread(target=self._renew, name="pgbeat lease", daemon=True).start()
+
+    def check(self) -> None:
+        """Raises `psycopg.OperationalError` if it has run out."""
+        if time.monotonic() >= self._until:
+            raise lapsed()
+
+    def stop(self, *, give_up: bool) -> None:
+        """Renews it no more; with `give_up` others need not wait until it has run out."""
+        if give_up:
+            self._broker.abandoned.add(self._consumer)
+        self._done.set()
+
+    def _renew(self) -> None:
+        while not self._done.wait(self._seconds / 4):
+            asked = time.monotonic()
+            try:
+                with self._broker.work() as (connection, _):
+                    is_renewed = consumers.renew(connection, self._consumer, self._seconds)
+            except Exception as error:
+                logger.warning(
+                    "Could not renew the consumer's lease: %s", connections.first_line(error)
+                )
+                is_renewed = time.monotonic() < self._until
+            else:
+                if is_renewed:
+                    self._until = asked + self._seconds
+            if not is_renewed:
+                self._end(lapsed())
+                break
+        try:
+            with self._broker.work() as (connection, _):
+                self._broker.end_leases(connection)
+        except Exception as error:
+            logger.debug("The lease ends with the next connection: %s", error)
+
+
+def lapsed() -> psycopg.OperationalError:
+    """The error that ends the session of a consumer that counts as dead."""
+    return psycopg.OperationalError(
+        "this consumer counts as dead, and others have released its claims: it was silent for "
+        "longer than its lease, or its row in pgbeat.consumers was deleted"
+    )

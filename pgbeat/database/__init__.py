@@ -1,0 +1,1 @@
+"""Connections, locks, prepared statements, tables and migrations."""

@@ -1,0 +1,129 @@
+"""What the leader does about locks that other transactions hold: it waits briefly, and goes on.
+
+An application may keep a transaction open for as long as it likes. The leader's session waits for
+any lock for `PATIENCE` at most; only what needs that lock is postponed, and tried again soon.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from pgbeat.database import connections, leases
+
+logger = logging.getLogger("celery.beat.pgbeat")
+
+T = TypeVar("T")
+
+#: Seconds for which the leader waits for a lock, and does so where it knows of one that is held.
+PATIENCE, BRIEFLY = 0.1, 0.01
+#: Seconds after which something postponed is tried again, the first time and at most.
+_FIRST, _LONGEST = 0.05, 0.5
+#: Seconds after which a postponement is logged, and after its last attempt forgotten.
+_LOGGED, _FORGOTTEN = 1.0, 60.0
+
+
+def in_parts(
+    batch: Sequence[T],
+    do: Callable[[Sequence[T]], object],
+    give_up: Callable[[T, Exception], object],
+    *,
+    seconds: float = 1.0,
+) -> None:
+    """Does for the halves of a batch what failed for all of it, for their halves, and so on.
+
+    `give_up` gets each item that fails by itself, with the error. What is left after so many
+    `seconds` is not tried. Raises only what means that the connection is lost, or what `give_up`
+    raises.
+    """
+    deadline = time.monotonic() + seconds
+    size = (len(batch) + 1) // 2
+    parts = [batch[size:], batch[:size]]
+    while parts and time.monotonic() < deadline:
+        part = parts.pop()
+        if not part:
+            continue
+        try:
+            do(part)
+        except Exception as error:
+            if connections.is_lost(error):
+                raise
+            if len(part) == 1:
+                give_up(part[0], error)
+                continue
+            size = (len(part) + 1) // 2
+            parts += [part[size:], part[:size]]
+
+
+def briefly(connection: Connection) -> None:
+    """Limits the waits of the open transaction: some lock that it may need is held elsewhere."""
+    leases.limit_waiting(connection, BRIEFLY)
+
+
+@dataclass(slots=True)
+class _Entry:
+    since: float
+    until: float
+    delay: float
+    is_logged: bool = False
+
+
+class Postponed:
+    """What waits for a lock that another transaction holds, by any key. Not for several threads.
+
+    Each time that something is postponed again it is left alone for twice as long, up to half a
+    second. What is postponed for longer than a second is logged once.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[Hashable, _Entry] = {}
+
+    def add(self, key: Hashable, what: str, why: str) -> float:
+        """Postpones something; seconds until it must be tried again. The log says `what` was
+        postponed, and `why`."""
+        now = time.monotonic()
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = _Entry(now, now, _FIRST)
+        else:
+            entry.delay = min(2 * entry.delay, _LONGEST)
+        entry.until = now + entry.delay
+        if not entry.is_logged and now - entry.since >= _LOGGED:
+            entry.is_logged = True
+            logger.warning("Postponed %s: %s", what, why)
+        return entry.delay
+
+    def done(self, keys: Iterable[Hashable]) -> None:
+        """Forgets what was done after all."""
+        for key in keys:
+            self._entries.pop(key, None)
+
+    def remaining(self, key: Hashable) -> float | None:
+        """Seconds for which something must be left alone; `None` where it need not be."""
+        entry = self._entries.get(key)
+        seconds = 0.0 if entry is None else entry.until - time.monotonic()
+        return seconds if seconds > 0 else None
+
+    def was_held(self, key: Hashable) -> bool:
+        """Whether something was postponed, and has not been done since."""
+        return key in self._entries
+
+    def held(self) -> list[Hashable]:
+        """Keys of what must be left alone now."""
+        now = time.monotonic()
+        old = [k for k, entry in self._entries.items() if entry.until + _FORGOTTEN < now]
+        self.done(old)
+        return [key for key, entry in self._entries.items() if entry.until > now]
+
+    def wake_in(self) -> float | None:
+        """Seconds until something is to be tried again; `None` where nothing is postponed."""
+        now = time.monotonic()
+        times = [e.until - now for e in self._entries.values() if e.until > now]
+        return min(times, default=None)
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._entries.clear()

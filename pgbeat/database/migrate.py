@@ -1,0 +1,187 @@
+"""The schema's version: upgrade it, check it, print it."""
+
+import io
+import logging
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from sqlalchemy import Connection, text
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.database import connections
+from pgbeat.database.tables import SCHEMA
+from pgbeat.errors import SchemaError
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+
+#: The oldest schema that this program can use: the version before its own, so that it may be
+#: installed before `pgbeat migrate` runs. (The baseline has none before it.)
+OLDEST = "0001"
+#: Migrations run one at a time under this lock, whoever starts them ("pgbeat" in ASCII).
+MIGRATION_LOCK = 0x706762656174
+
+# It logs every step at INFO, in whatever process comes first.
+logging.getLogger("alembic").setLevel(logging.WARNING)
+
+#: Seconds for which a table that is in use is waited for, and for which that is tried again.
+_LOCK_TIMEOUT, _PATIENCE = 2, 60.0
+#: SQLSTATEs of a lock that was not had in time, and of a deadlock.
+_BUSY = {"55P03", "40P01"}
+_FOLDER = Path(__file__).parent / "migrations"
+
+
+def _config(buffer: io.StringIO | None = None) -> "Config":
+    # Here, not above: beat checks the version without carrying Alembic about.
+    from alembic.config import Config
+
+    config = Config(output_buffer=buffer) if buffer else Config()
+    config.set_main_option("script_location", str(_FOLDER))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def known() -> list[str]:
+    """All versions that this code knows, such as `0001`, oldest first."""
+    return sorted(path.name[:4] for path in (_FOLDER / "versions").glob("[0-9]*.py"))
+
+
+def newest() -> str:
+    """The version that this code works with."""
+    return known()[-1]
+
+
+class Installed(NamedTuple):
+    """The database's schema: its version, and the oldest version whose programs may use it.
+
+    `oldest_program` is `None` if a build before the baseline made the schema.
+    """
+
+    version: str
+    oldest_program: str | None
+
+
+def installed(connection: Connection) -> Installed | None:
+    """Returns what the database has; `None` where pgbeat's schema is not installed."""
+    table = connection.scalar(text("SELECT to_regclass(:name)"), {"name": f"{SCHEMA}.migrations"})
+    if table is None:
+        return None
+    row = connection.execute(_INSTALLED).one_or_none()
+    return None if row is None else Installed(*row)
+
+
+# As JSON, because schemas of builds before the baseline don't have the column.
+_INSTALLED = text(
+    "SELECT version_num, to_jsonb(m) ->> 'oldest_program' FROM pgbeat.migrations m "
+    "ORDER BY version_num DESC LIMIT 1"
+)
+
+
+def current(connection: Connection) -> str | None:
+    """The database's version; `None` where pgbeat's schema is not installed."""
+    found = installed(connection)
+    return None if found is None else found.version
+
+
+def check(connection: Connection) -> Installed:
+    """Returns the database's schema if this program can use it.
+
+    It can use its own version, those before it down to `OLDEST`, and newer ones that admit it.
+    Raises `SchemaError`, which says what to do, on any other and on none.
+    """
+    found = installed(connection)
+    if found is None:
+        raise SchemaError("the database has no pgbeat schema; run `pgbeat migrate`")
+    _refuse_foreign(found)
+    if found.version < OLDEST:
+        raise SchemaError(
+            f"the database's pgbeat schema is {found.version}, this pgbeat needs {OLDEST} or "
+            "newer; run `pgbeat migrate`"
+        )
+    return found
+
+
+def _refuse_foreign(found: Installed) -> None:
+    """Raises `SchemaError` on a schema that this program can neither use nor upgrade."""
+    if found.oldest_program is None:
+        raise SchemaError(
+            f"the database's pgbeat schema ({found.version}) was made by a build before the first "
+            "release and can't be upgraded; drop the schema pgbeat and the broker's tables "
+            "(kombu_…), then run `pgbeat migrate`"
+        )
+    if found.oldest_program > newest():
+        raise SchemaError(
+            f"the database's pgbeat schema is {found.version}, which admits programs from "
+            f"{found.oldest_program} on, and this pgbeat is {newest()}; upgrade pgbeat"
+        )
+
+
+def upgrade(
+    url: URL, note: Callable[[Connection, str | None], None] | None = None
+) -> tuple[str | None, str]:
+    """Brings the database to the newest version; returns the versions before and after.
+
+    One transaction under an advisory lock: any number may run it at once, and a failure leaves
+    nothing behind. If there was something to do, `note` is called in it with the version before.
+    Where another transaction keeps it from a table, it lets the running programs go on, and tries
+    again for a minute; then it raises `SchemaError`.
+    Leaves a newer schema that admits this program as it is; raises `SchemaError` on one that
+    doesn't, and on one of a build before the baseline.
+    """
+    engine = connections.engine(url, "pgbeat migrate")
+    give_up_at = time.monotonic() + _PATIENCE
+    try:
+        while True:
+            try:
+                with engine.begin() as connection:
+                    return _upgrade(connection, note)
+            except DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) not in _BUSY:
+                    raise
+                if time.monotonic() > give_up_at:
+                    raise SchemaError(
+                        f"the tables are in use, and no pause of {_LOCK_TIMEOUT} s in which "
+                        f"to change them came within {_PATIENCE:g} s: "
+                        f"{connections.first_line(error)}; end "
+                        "long transactions (pg_stat_activity), then run `pgbeat migrate` again"
+                    ) from error
+                time.sleep(random.uniform(0.1, 0.5))  # noqa: S311
+    finally:
+        engine.dispose()
+
+
+def _upgrade(
+    connection: Connection, note: Callable[[Connection, str | None], None] | None
+) -> tuple[str | None, str]:
+    from alembic import command
+
+    connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+    # The programs that are running queue up behind a lock that is waited for.
+    connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}s'"))
+    found = installed(connection)
+    before = None if found is None else found.version
+    if found is not None:
+        _refuse_foreign(found)
+        if found.version > newest():
+            return found.version, found.version
+    connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
+    config = _config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+    if note is not None and before != newest():
+        note(connection, before)
+    return before, newest()
+
+
+def script() -> str:
+    """The SQL that `upgrade` would run on an empty database."""
+    from alembic import command
+
+    buffer = io.StringIO()
+    config = _config(buffer)
+    command.upgrade(config, "head", sql=True)
+    return buffer.getvalue()

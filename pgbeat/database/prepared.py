@@ -1,0 +1,194 @@
+"""Prepared statements on a psycopg connection, with as little Python as can be around them.
+
+A worker's throughput hangs on what a message costs here. Cursors, adapters and row factories are
+left out; parameters and results are libpq's text. `send` and `poll` let an event loop go on while
+the server works.
+"""
+
+import select
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import psycopg
+from psycopg import generators
+from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGresult
+
+from pgbeat.database import connections
+
+Parameter = bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A statement with parameters $1, $2, … that sessions prepare by its name."""
+
+    label: str
+    sql: str
+    #: The label and a hash of the SQL: a session that a pooler hands to several apps may have the
+    #: same statement under this name, but never another one.
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        digest = sha256(self.sql.encode()).hexdigest()[:16]
+        object.__setattr__(self, "name", f"pgbeat_{self.label}_{digest}")
+
+
+def array(numbers: Sequence[int]) -> bytes:
+    """Numbers as a Postgres array."""
+    return b"{%s}" % ",".join(map(str, numbers)).encode() if numbers else b"{}"
+
+
+def readable(files: Sequence[int], seconds: float) -> list[int]:
+    """Those of the file descriptors that can be read, waited for so long.
+
+    Not by `select.select`, which takes none above 1023, unless there is nothing else: eventlet has
+    only that.
+    """
+    if not hasattr(select, "poll"):
+        return select.select(files, [], [], seconds)[0]
+    poll = select.poll()
+    for file in files:
+        poll.register(file, select.POLLIN)
+    return [file for file, _ in poll.poll(seconds * 1000)]
+
+
+class PreparedConnection:
+    """One session. Not for two threads at once."""
+
+    def __init__(
+        self,
+        connection: "psycopg.Connection[Any]",
+        prepares: bool = True,
+        isolates: bool = False,
+    ) -> None:
+        self.connection = connection
+        self.pgconn = connection.pgconn
+        #: Behind a transaction-mode pooler nothing can be prepared.
+        self._prepares = prepares
+        #: Whether each statement needs a transaction of its own: the server, the database or the
+        #: role has a default isolation level under which it might have to be repeated, and the
+        #: session may be others' too, so that it can't be changed for good.
+        self.isolates = isolates
+        self._is_isolated = False
+        self._prepared: set[str] = set()
+        self._result: PGresult | None = None
+        self._heard: list[tuple[str, str]] = []
+        connection.add_notify_handler(lambda n: self._heard.append((n.channel, n.payload)))
+        #: Whether a statement was sent whose end has not been read.
+        self.is_busy = False
+
+    def fileno(self) -> int:
+        """The socket."""
+        return int(self.pgconn.socket)
+
+    def run(self, statement: Statement, *parameters: Parameter) -> PGresult:
+        """Executes it and waits for the result. Raises psycopg's errors."""
+        try:
+            return self._run(statement, *parameters)
+        except (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement):
+            if not self._prepares:
+                raise
+            self._prepares = False  # a pooler gives each statement another session
+            return self._run(statement, *parameters)
+
+    def _run(self, statement: Statement, *parameters: Parameter) -> PGresult:
+        self.send(statement, *parameters)
+        self.is_busy = False
+        results = self.connection.wait(generators.execute(self.pgconn))
+        return self._ended(results[-1])
+
+    def _isolate(self) -> None:
+        if self.pgconn.transaction_status == TransactionStatus.IDLE:
+            self._command(connections.BEGIN)
+            self._is_isolated = True
+
+    def _ended(self, result: PGresult | None) -> PGresult:
+        """The result, once its transaction has ended with it."""
+        self._end_transaction(failed=result is None or result.status == ExecStatus.FATAL_ERROR)
+        return self._checked(result)
+
+    def _end_transaction(self, *, failed: bool) -> None:
+        is_isolated, self._is_isolated = self._is_isolated, False
+        if is_isolated and self.pgconn.transaction_status != TransactionStatus.UNKNOWN:
+            self._command("ROLLBACK" if failed else "COMMIT")
+
+    def _command(self, command: str) -> None:
+        self.pgconn.send_query(command.encode())
+        self._checked(self.connection.wait(generators.execute(self.pgconn))[-1])
+
+    def send(self, statement: Statement, *parameters: Parameter) -> None:
+        """Sends it; the result is for `poll` to get."""
+        if self.isolates:
+            self._isolate()
+        if not self._prepares:
+            self.pgconn.send_query_params(statement.sql.encode(), parameters)
+        else:
+            if statement.name not in self._prepared:
+                try:
+                    self._prepare(statement)
+                except psycopg.Error:
+                    self._end_transaction(failed=True)
+                    raise
+            self.pgconn.send_query_prepared(statement.name.encode(), parameters)
+        self.is_busy, self._result = True, None
+
+    def _prepare(self, statement: Statement) -> None:
+        self.pgconn.send_prepare(statement.name.encode(), statement.sql.encode())
+        self._checked(self.connection.wait(generators.execute(self.pgconn))[-1])
+        self._prepared.add(statement.name)
+
+    def flush(self) -> None:
+        """Sends what the socket did not take at once."""
+        if self.pgconn.flush():
+            self.connection.wait(generators.send(self.pgconn))
+
+    def poll(self) -> PGresult | None:
+        """Reads what has come; the result of what was sent, once it is whole."""
+        pgconn = self.pgconn
+        pgconn.consume_input()
+        while self.is_busy and not pgconn.is_busy():
+            result = pgconn.get_result()
+            if result is None:
+                self.is_busy = False
+                if self._result is None:
+                    raise psycopg.OperationalError("the connection was lost")
+                return self._ended(self._result)
+            self._result = result
+        return None
+
+    def finish(self) -> PGresult:
+        """Waits for the result of what was sent."""
+        results = self.connection.wait(generators.fetch_many(self.pgconn))
+        self.is_busy = False
+        return self._ended(results[-1] if results else self._result)
+
+    def notifications(self) -> list[tuple[str, str]]:
+        """Channel and payload of the notifications that have been read from the socket."""
+        while (notification := self.pgconn.notifies()) is not None:
+            self._heard.append((notification.relname.decode(), notification.extra.decode()))
+        heard, self._heard = self._heard, []
+        return heard
+
+    def is_alive(self) -> bool:
+        """Whether the connection is good, as far as can be told without asking the server."""
+        if self.connection.closed or self.pgconn.transaction_status == TransactionStatus.UNKNOWN:
+            return False
+        if self.is_busy or not readable([self.fileno()], 0):
+            return True
+        try:
+            # What a server says as it ends comes first, that it has ended second.
+            self.pgconn.consume_input()
+            self.pgconn.consume_input()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def _checked(self, result: PGresult | None) -> PGresult:
+        if result is None:
+            raise psycopg.OperationalError("the connection was lost")
+        if result.status == ExecStatus.FATAL_ERROR:
+            raise psycopg.errors.error_from_result(result)
+        return result

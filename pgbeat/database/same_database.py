@@ -1,0 +1,68 @@
+"""Whether a caller's transaction is in the database that it must be in, by whatever name."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.engine import URL
+
+from pgbeat.config import place
+from pgbeat.database import connections
+from pgbeat.errors import ConfigError
+
+Identity = tuple[int, datetime]
+
+#: Key in a connection's `info`.
+_IDENTITY = "pgbeat_database"
+#: What this process has read of each URL's database.
+_known: dict[URL, Identity] = {}
+
+
+def identity(connection: Connection, *, again: bool = False) -> Identity:
+    """Returns `db.identity` of the database, read once for each of the driver's connections."""
+    if again or _IDENTITY not in connection.info:
+        connection.info[_IDENTITY] = connections.identity(connection)
+    found: Identity = connection.info[_IDENTITY]
+    return found
+
+
+def require(
+    connection: Connection,
+    urls: Sequence[URL],
+    *,
+    whose: str,
+    connect_args: Mapping[str, Any] | None = None,
+) -> None:
+    """Checks that the open transaction is in the database of one of the URLs.
+
+    A second connection tells which databases these are, once for each URL in a process.
+
+    Args:
+        whose: Whose database that is, for the message: "the broker's".
+        connect_args: Parameters of libpq's for that connection.
+
+    Raises:
+        ConfigError: It is in another database.
+        sqlalchemy.exc.OperationalError: None of the URLs can be reached.
+    """
+    if connection.dialect.name != "postgresql":
+        raise ConfigError(
+            f"the transaction is in a database of {connection.dialect.name}; it must be in "
+            f"{whose}, {place(urls[0])}"
+        )
+    mine = identity(connection)
+    if any(_known.get(url) == mine for url in urls):
+        return
+    # What is known may be from before a restart of the server.
+    mine = identity(connection, again=True)
+    for url in urls:
+        with connections.engine(url, "pgbeat identity", connect_args).connect() as other:
+            _known[url] = connections.identity(other)
+        if _known[url] == mine:
+            return
+    name = connection.exec_driver_sql("SELECT current_database()").scalar_one()
+    raise ConfigError(
+        f"the transaction is in another database ({name!r}) than {whose}, {place(urls[0])}: what "
+        f"it wrote there would reach no worker. Take a session of {whose} database"
+    )

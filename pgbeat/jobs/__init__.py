@@ -1,0 +1,1 @@
+"""Jobs: their rows, and every verb that makes, steers, dispatches, rescues or ends them."""

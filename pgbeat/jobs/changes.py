@@ -1,0 +1,116 @@
+"""Changes of a job that waits: its priority, its lane, its time, and how often it is tried."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from pgbeat.broker.publishing.publisher import Publisher
+from pgbeat.database import connections
+from pgbeat.errors import InvalidJob, InvalidTransition
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs import transitions
+from pgbeat.jobs.control import Change, _go_on, _lane, _take, _take_back
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.model import Job
+from pgbeat.jobs.permissions import Actor, require_admin
+
+#: What can be changed.
+FIELDS = ("priority", "lane", "run_at", "countdown", "max_attempts", "retry_base", "retry_cap")
+#: Columns that its message, or its place in line, depends on.
+_PLACED = {"priority", "lane", "run_at"}
+
+
+def update(
+    connection: Connection,
+    publisher: Publisher,
+    actor: Actor,
+    job_id: UUID | str,
+    *,
+    values: Mapping[str, Any],
+) -> Change:
+    """Changes a job that waits: `priority`, `max_attempts`, `retry_base`, `retry_cap`, and when it
+    runs: `run_at` (aware; `None`: as soon as possible) or `countdown` (a timedelta from now).
+    `lane`, or `None` for none, is for administrators: a lane limits its jobs' makers.
+
+    In a lane, the job keeps its place among those of its priority; in another, it goes to the end.
+    A message that is in the broker is taken back and sent again.
+
+    Raises `InvalidTransition` for a job that runs or has ended, or whose message a worker has;
+    `InvalidJob` for invalid values; `Forbidden`.
+    """
+    job = _take(connection, actor, "update", job_id)
+    if "lane" in values:
+        require_admin(actor, f"give job {job.id} another lane")
+    if job.state not in ("pending", "scheduled", "paused"):
+        raise InvalidTransition(job.id, job.state, "updated", "only a job that waits can be")
+    read = _columns(connection, job, values)
+    columns = {name: value for name, value in read.items() if value != getattr(job, name)}
+    if not columns:
+        return Change(job)
+    is_held = bool(_PLACED & columns.keys()) and job.state != "paused"
+    if is_held:
+        if job.dispatched_at is not None:
+            _take_back(connection, publisher, job, "updated")
+        if transitions.pause(connection, job.id) is None:
+            raise InvalidTransition(job.id, jobs.get(connection, job.id).state, "updated")
+    transitions.change(connection, job.id, columns)
+    freed = _lane(job) if is_held and job.dispatched_at is not None else frozenset()
+    if not is_held:
+        return Change(jobs.get(connection, job.id))
+    resumed = transitions.resume(connection, job.id)
+    if resumed is None:  # never: it was paused just now, by this transaction
+        raise InvalidTransition(job.id, "paused", "updated")
+    done = _go_on(connection, publisher, resumed)
+    return done._replace(lanes=done.lanes | freed)
+
+
+def _columns(connection: Connection, job: Job, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the new values of columns. Raises `InvalidJob`, which lists every mistake."""
+    given = dict(values)
+    unknown = sorted(given.keys() - set(FIELDS))
+    if unknown:
+        listed, known = ", ".join(map(repr, unknown)), ", ".join(FIELDS)
+        raise InvalidJob(f"a job that waits has no {listed} to update; there are {known}")
+    if not given:
+        raise InvalidJob(f"there is nothing to update; give one of {', '.join(FIELDS)}")
+    columns = _times(connection, given)
+    if "lane" in given:
+        lane = columns["lane"] = given.pop("lane")
+        if lane is not None and not lanes.load(connection, {lane}, namespace=job.namespace):
+            raise InvalidJob(f"lane: there is no lane {lane!r}")
+    for name, value in given.items():
+        if value is None:
+            raise InvalidJob(f"{name} must have a value")
+    policy = job_policies.parse(given)
+    columns |= {name: getattr(policy, name) for name in given}
+    if columns.get("max_attempts", job.attempt) < job.attempt:
+        raise InvalidJob(
+            f"max_attempts must be at least {job.attempt}, the attempt that the job is at"
+        )
+    if columns.get("retry_cap", job.retry_cap) < columns.get("retry_base", job.retry_base):
+        raise InvalidJob("retry_cap must not be below retry_base")
+    return columns
+
+
+def _times(connection: Connection, given: dict[str, Any]) -> dict[str, Any]:
+    """Takes `run_at` and `countdown` out of the values; returns the column."""
+    if "countdown" in given:
+        if "run_at" in given:
+            raise InvalidJob("run_at and countdown exclude each other")
+        countdown = given.pop("countdown")
+        if not isinstance(countdown, timedelta):
+            raise InvalidJob(f"countdown must be a length of time, got {countdown!r}")
+        try:
+            return {"run_at": connections.now(connection) + countdown}
+        except OverflowError:
+            raise InvalidJob("countdown is out of range") from None
+    if "run_at" not in given:
+        return {}
+    run_at = given.pop("run_at")
+    if run_at is not None and (not isinstance(run_at, datetime) or run_at.tzinfo is None):
+        raise InvalidJob(f"run_at must be a time with a time zone, got {run_at!r}")
+    return {"run_at": run_at}

@@ -1,0 +1,71 @@
+"""Discarded: jobs whose message was taken out of its queue without being delivered.
+
+`pgbeat.message_ends` has a row for each, written where the message was deleted (`discards`). A job
+that stands alone ends in the same transaction. One in a lane or a group, and one that another
+transaction has locked, ends with the next sweep (`pgbeat.jobs.rescue`), together with what follows
+from it.
+"""
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import Connection, text
+
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.model import Ended
+
+_WHY = {
+    "purged": "its message was purged{queue}",
+    "deleted": "its message was deleted{queue} with the queue",
+    "expired": "expired: no worker took its message{queue} in time",
+}
+
+
+def why(how: str, queue: str | None) -> str:
+    """Returns the reason that such a job ends with."""
+    return _WHY[how].format(queue="" if queue is None else f" from queue {queue!r}")
+
+
+_DISCARDED = """
+    SELECT e.job_id, e.how, e.queue
+      FROM pgbeat.message_ends e JOIN pgbeat.jobs j ON j.id = e.job_id
+     WHERE e.how <> 'accepted' AND j.state IN ('pending', 'scheduled')
+       AND j.dispatched_at <= e.ended_at
+       AND NOT EXISTS (SELECT FROM pgbeat.message_ends n
+                        WHERE n.job_id = e.job_id AND n.id > e.id)
+"""
+_WAITING = text(f"{_DISCARDED} AND j.namespace = :namespace ORDER BY e.id LIMIT 2000")
+_AMONG = text(f"{_DISCARDED} AND e.job_id = ANY (CAST(:jobs AS uuid[]))")
+# By the transaction that wrote them: what this one has just discarded.
+_OWN = text(
+    f"{_DISCARDED} AND e.xmin = pg_current_xact_id()::xid AND j.lane IS NULL AND j.group_id IS NULL"
+)
+
+
+def waiting(connection: Connection, namespace: str) -> list[str]:
+    """Returns the jobs (ids) of discarded messages that have not ended."""
+    return [str(row.job_id) for row in connection.execute(_WAITING, {"namespace": namespace})]
+
+
+def settle(connection: Connection, job_ids: Collection[str]) -> list[Ended]:
+    """Ends those of the jobs whose message was discarded; what follows is for `lifecycle.follow`.
+
+    A job that another transaction has locked is left out.
+    """
+    return _end(connection, connection.execute(_AMONG, {"jobs": list(job_ids)}).all())
+
+
+def settle_own(connection: Connection) -> None:
+    """Ends the jobs whose messages the open transaction has discarded, if they stand alone."""
+    _end(connection, connection.execute(_OWN).all())
+
+
+def _end(connection: Connection, rows: Sequence[tuple[object, str, str | None]]) -> list[Ended]:
+    reasons: dict[tuple[str, str | None], list[str]] = {}
+    for job_id, how, queue in rows:
+        reasons.setdefault((how, queue), []).append(str(job_id))
+    ended: list[Ended] = []
+    for (how, queue), job_ids in reasons.items():
+        ended += jobs.end(
+            connection, job_ids, "cancelled", why(how, queue), of=("pending", "scheduled")
+        )
+    return ended

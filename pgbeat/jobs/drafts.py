@@ -1,0 +1,243 @@
+"""Prepares jobs, and their messages, of what people and programs submit; writes nothing."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from celery import Celery
+from kombu.utils import json as kombu_json
+from sqlalchemy import Connection
+
+from pgbeat.broker.publishing import reserved
+from pgbeat.broker.publishing.publisher import check_options
+from pgbeat.broker.publishing.templates import Launch
+from pgbeat.config import Settings
+from pgbeat.database.tables import JOB_SOURCES
+from pgbeat.errors import InvalidJob
+from pgbeat.jobs import permissions, placeholders
+from pgbeat.jobs.details import Details
+from pgbeat.jobs.model import NewJob, State
+from pgbeat.jobs.orders import Stock
+from pgbeat.jobs.permissions import Actor
+from pgbeat.jobs.placeholders import Facts
+from pgbeat.jobs.policies import JobPolicy, is_storable, stored
+from pgbeat.jobs.task_checks import check_arguments, check_task
+from pgbeat.jobs.templates import Template
+
+
+class Order(NamedTuple):
+    """What is to be done once, by a task or as a template has it."""
+
+    #: Its registered name; `None`: the template's.
+    task: str | None = None
+    #: `None`: the template's.
+    args: Sequence[Any] | None = None
+    #: Beside the template's, and before them.
+    kwargs: Mapping[str, Any] = {}
+    policy: JobPolicy = JobPolicy()
+    queue: str | None = None
+    #: Celery's publish options.
+    options: Mapping[str, Any] = {}
+    #: Not before; aware.
+    run_at: datetime | None = None
+    #: Not before so much from now.
+    countdown: timedelta | None = None
+    #: What people write on it, to find it again.
+    description: str | None = None
+    labels: Mapping[str, str] = {}
+    metadata: Mapping[str, Any] = {}
+
+
+class Draft(NamedTuple):
+    """A job that is to be written, and its message."""
+
+    job: NewJob
+    launch: Launch
+    unique_for: timedelta | None = None
+
+
+def unique_keys(batch: Sequence[Draft]) -> dict[str, timedelta | None]:
+    """Returns the unique keys of jobs, and for how long after its making each is taken."""
+    return {d.job.unique_key: d.unique_for for d in batch if d.job.unique_key is not None}
+
+
+def stock(connection: Connection, settings: Settings, batch: Sequence[Order]) -> Stock:
+    """The templates and lanes that orders name."""
+    return Stock(connection, settings, [order.policy for order in batch])
+
+
+def of_order(
+    app: Celery,
+    stock: Stock,
+    order: Order,
+    *,
+    created_by: str,
+    job_source: str,
+    is_system_job: bool = False,
+    actor: Actor | None = None,
+) -> Draft:
+    """The job of an order, which nothing is written for yet. `actor` asks for it, where that is not
+    the program itself.
+
+    Raises `InvalidJob`, `UnknownTask` and `InvalidSchedule` for what it has wrong: a task that the
+    app hasn't registered, arguments that it doesn't take, a template or a lane that isn't there;
+    `Forbidden` for a task, options or a waiver of approval that the actor may not ask for.
+    """
+    check_call(order.args or (), order.kwargs, order.options)
+    _check_origin(created_by, job_source)
+    Details(order.description, order.labels, order.metadata).check()
+    actor = actor or Actor(created_by)
+    name, args, kwargs = order.task, order.args, dict(order.kwargs)
+    options, queue = dict(order.options), order.queue
+    policy = stock.policy(order.policy, may_waive=actor.is_admin)
+    job_id, run_at = str(uuid4()), _run_at(order, stock)
+    if policy.template is not None:
+        template = stock.template(policy.template)
+        if name not in (None, template.task):
+            raise InvalidJob(
+                f"template {template.name!r} is of task {template.task!r}, not {name!r}"
+            )
+        name = template.task
+        zone = str(getattr(app.timezone, "key", None) or app.timezone)
+        facts = Facts(run_at or stock.now, zone, job_id, trigger="manual")
+        args, kwargs = over_template(template, args, kwargs, facts)
+        options, queue = {**template.options, **options}, queue or template.queue
+    if name is None:
+        raise InvalidJob("a job of which task? Name a task or a template")
+    args = () if args is None else args
+    # First: which tasks there are is not for everybody to know.
+    of_template = policy.template is not None
+    permissions.require_task(actor, name, of_template=of_template)
+    check_task(app, name)
+    check_options(options if queue is None else {**options, "queue": queue}, app.conf)
+    if "eta" in options or "countdown" in options:
+        raise InvalidJob("options has a time for it; give run_at or countdown instead")
+    own = order.options if order.queue is None else {**order.options, "queue": order.queue}
+    require_call(actor, name, own, of_template=of_template)
+    check_arguments(app, name, args, kwargs)
+    serializer = _serializer(app, name, options)
+    state: State = "pending" if run_at is None else "scheduled"
+    job = stock.apply(
+        NewJob(
+            id=job_id,
+            namespace=stock.settings.namespace,
+            task=name,
+            args=_plain(list(args), serializer),
+            kwargs=_plain(kwargs, serializer),
+            job_source=job_source,
+            created_by=created_by,
+            is_system_job=is_system_job,
+            state=state,
+            run_at=run_at,
+            queue=queue,
+            options=_plain({**options}, serializer) or None,
+            description=order.description,
+            labels=order.labels or None,
+            metadata=order.metadata or None,
+        ),
+        policy,
+    )
+    if queue is not None:
+        options["queue"] = queue
+    if job.priority:
+        options.setdefault("priority", job.priority)
+    if run_at is not None:
+        options["eta"] = run_at
+    return Draft(job, Launch(job.id, name, args, kwargs, options), policy.unique_for)
+
+
+def require_call(
+    actor: Actor, task: str | None, options: Mapping[str, Any], *, of_template: bool = False
+) -> None:
+    """Raises `Forbidden` unless the actor may have the task run, with these publish options and
+    what they link to."""
+    if task is not None:
+        permissions.require_task(actor, task, of_template=of_template)
+    if actor.tasks is None:
+        return
+    for signature in reserved.linked(options):
+        permissions.require_task(actor, str(signature["task"]))
+    if not actor.is_admin:
+        reserved.check_for_user(options)
+
+
+def over_template(
+    template: Template, args: Sequence[Any] | None, kwargs: Mapping[str, Any], facts: Facts
+) -> tuple[Sequence[Any], dict[str, Any]]:
+    """Returns arguments over those of a template, whose own placeholders are filled in.
+
+    Those given stay as they are: a caller's text may have braces in it.
+    """
+    if args is None:
+        args = placeholders.fill(template.args, facts, "args")
+    return args, {**placeholders.fill(template.kwargs, facts, "kwargs"), **kwargs}
+
+
+def check_call(args: Any, kwargs: Any, options: Any) -> None:
+    """Raises `InvalidJob` unless args is a list, and kwargs and options are mappings."""
+    if not isinstance(args, Sequence) or isinstance(args, str | bytes):
+        raise InvalidJob(f"args is {args!r}; it is to be a list")
+    for what, value in (("kwargs", kwargs), ("options", options)):
+        if not isinstance(value, Mapping):
+            raise InvalidJob(f"{what} is {value!r}; it is to be a mapping")
+
+
+def _check_origin(created_by: Any, job_source: Any) -> None:
+    if not isinstance(created_by, str) or not is_storable(created_by):
+        raise InvalidJob(f"created_by is {created_by!r}; it is to be text that Postgres can keep")
+    if job_source not in JOB_SOURCES:
+        raise InvalidJob(f"job_source {job_source!r} is not one of {', '.join(JOB_SOURCES)}")
+
+
+def length(countdown: Any) -> timedelta | None:
+    """How long a job is put off: a timedelta, or seconds. Raises `InvalidJob` for others."""
+    if countdown is None or isinstance(countdown, timedelta):
+        return countdown
+    if isinstance(countdown, bool) or not isinstance(countdown, int | float):
+        raise InvalidJob(f"countdown is {countdown!r}; it is to be a number of seconds")
+    try:
+        return timedelta(seconds=countdown)
+    except (ValueError, OverflowError):
+        raise InvalidJob(f"countdown is {countdown!r}; there is no such time") from None
+
+
+def _run_at(order: Order, stock: Stock) -> datetime | None:
+    if order.countdown is not None:
+        if order.run_at is not None:
+            raise InvalidJob("run_at and countdown exclude each other")
+        try:
+            run_at = stock.now + order.countdown
+        except OverflowError:
+            raise InvalidJob("countdown: there is no such time any more") from None
+        except TypeError:
+            said = f"countdown is {order.countdown!r}; it is to be seconds or a timedelta"
+            raise InvalidJob(said) from None
+    elif order.run_at is None:
+        return None
+    elif not isinstance(order.run_at, datetime):
+        raise InvalidJob(f"run_at is {order.run_at!r}; it is to be a datetime with a time zone")
+    elif order.run_at.tzinfo is None:
+        raise InvalidJob(f"run_at is {order.run_at.isoformat()}, without a time zone; give it one")
+    else:
+        run_at = order.run_at
+    return run_at if run_at > stock.now else None
+
+
+def _serializer(app: Celery, task: str, options: Mapping[str, Any]) -> str:
+    own = options.get("serializer") or app.tasks[task].serializer
+    return str(own or app.conf.task_serializer)
+
+
+def _plain(value: Any, serializer: str) -> Any:
+    """The value as JSON has it; `None` if it can't. What kombu's JSON knows beyond JSON, times for
+    one, is as kombu writes it: in a message, it is that again."""
+    plain = stored(value)
+    if plain is not None or serializer != "json":
+        return plain
+    try:
+        found = json.loads(kombu_json.dumps(value))
+    except (TypeError, ValueError):
+        return None
+    return stored(found)

@@ -1,0 +1,139 @@
+"""Whereabouts: where a job is, and why it isn't running, for people who wait for it."""
+
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from pgbeat.jobs.lanes import concurrency, occupancy
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.lanes import waiting as lines
+from pgbeat.jobs.lanes.model import Lane
+from pgbeat.jobs.model import COLUMNS, Job
+from pgbeat.timetables import span
+
+
+class Whereabouts(NamedTuple):
+    """Where a job is: a word for programs, a sentence without its subject, and what to do."""
+
+    cause: str
+    sentence: str
+    advice: str = ""
+
+
+# A retry by hand goes on with the chain, so it has no natural end.
+_LAST = text(
+    f"""
+    WITH RECURSIVE chain AS (
+        SELECT id, retried_by, 1 AS number FROM pgbeat.jobs WHERE id = :id
+        UNION ALL
+        SELECT n.id, n.retried_by, c.number + 1
+          FROM chain c JOIN pgbeat.jobs n ON n.id = c.retried_by WHERE c.number < 1000)
+    SELECT {COLUMNS} FROM chain c JOIN pgbeat.jobs j ON j.id = c.id ORDER BY c.number DESC LIMIT 1
+    """  # noqa: S608
+)
+
+
+def last_attempt(connection: Connection, job_id: UUID | str) -> Job | None:
+    """The job, or the last of those that tried again what it did; `None` where it is gone."""
+    row = connection.execute(_LAST, {"id": str(job_id)}).one_or_none()
+    return None if row is None else Job(*row)
+
+
+def of_job(connection: Connection, job: Job, now: datetime) -> Whereabouts:
+    """Where a job is at `now`, the database's time. In an open transaction."""
+    if job.has_ended:
+        verb = "is" if job.state == "cancelled" else "was" if job.state == "skipped" else "has"
+        return Whereabouts("ended", f"{verb} {job.state}")
+    if job.state == "running":
+        return _running(job, now)
+    if job.awaits_approval:
+        advice = f"`pgbeat jobs approve {job.id}` lets it go on, `cancel` ends it."
+        return Whereabouts("approval", "awaits a person's approval", advice)
+    if job.state == "paused":
+        return Whereabouts("paused", "is paused", f"`pgbeat jobs resume {job.id}` lets it go on.")
+    if job.blocked_by_group:
+        return Whereabouts("group", f"waits for those before it in group {job.group_id}")
+    if job.state == "scheduled":
+        return _scheduled(job, now)
+    if lines.is_waiting(job):
+        return _in_line(connection, job)
+    if job.dispatched_at is None:
+        return Whereabouts("outbox", "waits for the beat, which gives it to the broker")
+    accepted = _accepted(connection, job, now)
+    if accepted is not None:
+        return accepted
+    queue = "the broker" if job.queue is None else f"queue {job.queue!r}"
+    waits = f"waits in {queue} for a worker, for {span(now - job.dispatched_at)}"
+    return Whereabouts("queue", waits, _WORKERS)
+
+
+_WORKERS = "`pgbeat queues list` shows who consumes; a worker tells of it if it tracks jobs."
+
+
+_ACCEPTED = text(
+    """
+    SELECT e.how, e.ended_at, e.worker_id, w.name
+      FROM pgbeat.message_ends e LEFT JOIN pgbeat.workers w ON w.id = e.worker_id
+     WHERE e.job_id = :id ORDER BY e.id DESC LIMIT 1
+    """
+)
+
+
+def _accepted(connection: Connection, job: Job, now: datetime) -> Whereabouts | None:
+    """Returns that a worker has acknowledged the job's message, if one has."""
+    row = connection.execute(_ACCEPTED, {"id": job.id}).one_or_none()
+    if row is None or row.how != "accepted" or row.ended_at < (job.dispatched_at or row.ended_at):
+        return None
+    ago = span(max(now - row.ended_at, now - now))
+    if row.worker_id is None:
+        says = f"was accepted {ago} ago by a worker that records nothing"
+        advice = f"`pgbeat jobs cancel {job.id}` ends it, if you know that it doesn't run."
+        return Whereabouts("accepted", says, advice)
+    worker = "a worker that is gone" if row.name is None else f"worker {row.name}"
+    says = f"was accepted {ago} ago by {worker}, which has not recorded yet that it began"
+    return Whereabouts("accepted", says)
+
+
+def _running(job: Job, now: datetime) -> Whereabouts:
+    where = f" on {job.worker}" if job.worker else ""
+    since = f", for {span(now - job.started_at)}" if job.started_at else ""
+    if job.cancel_requested_at is not None:
+        asked = span(now - job.cancel_requested_at)
+        return Whereabouts("cancelling", f"is to be cancelled, asked for {asked} ago, runs{where}")
+    return Whereabouts("running", f"runs{where}{since}")
+
+
+def _scheduled(job: Job, now: datetime) -> Whereabouts:
+    if job.run_at is None:
+        return Whereabouts("retry", "is tried again by its task's own retry")
+    of = f", attempt {job.attempt} of {job.max_attempts}" if job.retry_of is not None else ""
+    cause = "retry" if of else "scheduled"
+    if job.run_at > now:
+        verb = "is tried again" if of else "comes"
+        return Whereabouts(cause, f"{verb} in {span(job.run_at - now)}{of}")
+    return Whereabouts(cause, f"has been due for {span(now - job.run_at)}{of}", _WORKERS)
+
+
+def _in_line(connection: Connection, job: Job) -> Whereabouts:
+    name = str(job.lane)
+    lane = lanes.load(connection, [name], namespace=job.namespace).get(name)
+    place = lines.place(connection, job) + 1
+    waits = f"waits in lane {name!r} at place {place}"
+    if lane is None:
+        return Whereabouts("lane", f"{waits}; the lane was removed, and the beat hands it out")
+    if lane.paused_at is not None:
+        advice = f"`pgbeat lanes resume {name}` lets the lane go on."
+        return Whereabouts("lane_paused", f"{waits}; the lane is paused", advice)
+    why = _refusal(connection, lane, str(job.id))
+    return Whereabouts("lane", f"{waits}; {why}" if why else waits)
+
+
+def _refusal(connection: Connection, lane: Lane, job_id: str) -> str | None:
+    """Why a job gets no slot, else why the first of the line doesn't."""
+    if lane.policy is not None and lane.policy not in concurrency.registered():
+        return f"its policy {lane.policy!r} is the app's code, which is not asked"
+    waiting = occupancy.line(connection, lane)
+    mine = [each.reason for each in waiting if each.id == job_id]
+    return next((reason for reason in (mine or [each.reason for each in waiting]) if reason), None)

@@ -1,0 +1,262 @@
+"""Slots: who of a lane has one, who waits for one, and who of those may have one now."""
+
+import logging
+from collections.abc import Collection, Iterable
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, text
+
+from pgbeat.errors import InvalidJob
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.lanes import concurrency
+from pgbeat.jobs.lanes.concurrency import Work
+from pgbeat.jobs.lanes.limiter import Gate, Quota
+from pgbeat.jobs.lanes.model import Lane
+from pgbeat.jobs.lanes.reservations import Reservation
+from pgbeat.jobs.model import Ended, Job
+
+logger = logging.getLogger("pgbeat.lanes")
+
+_SEATED = """
+     WHERE j.namespace = :namespace AND j.lane = :lane AND j.dispatched_at IS NOT NULL
+       AND j.state IN ('pending', 'scheduled', 'running')
+"""
+_WAITING = """
+     WHERE j.namespace = :namespace AND j.lane = :lane AND j.dispatched_at IS NULL
+       AND j.state = 'pending' AND NOT j.blocked_by_group
+"""
+_IN_ORDER = "ORDER BY j.priority DESC, j.position, j.created_at, j.id"
+_WORK = """
+    CAST(j.id AS text), j.namespace, j.lane, j.task, j.args, j.kwargs, j.tags, j.resources,
+    j.priority, j.created_by, j.schedule, j.template, CAST(j.group_id AS text), j.attempt
+"""
+#: What a rate is counted by.
+_KEYS = """
+    CASE WHEN CAST(:key AS text) IS NULL THEN ARRAY[NULL]
+         WHEN :key = 'task' THEN ARRAY[j.task]
+         WHEN :key = 'created_by' THEN ARRAY[j.created_by]
+         WHEN :key = 'tag' THEN CASE WHEN j.tags = '{}' THEN ARRAY[NULL] ELSE j.tags END
+         ELSE ARRAY[j.kwargs ->> substr(:key, length('kwargs.') + 1)] END
+"""
+
+# Rows are found again by an array of them: a join's planner may read the whole table for it.
+_TAKE_FIRST = text(
+    f"""
+    WITH mine AS (
+        SELECT j.id FROM pgbeat.jobs j {_WAITING} {_IN_ORDER}
+         LIMIT CASE
+             WHEN EXISTS (SELECT FROM pgbeat.reservations
+                           WHERE namespace = :namespace AND lane = :lane) THEN 0
+             WHEN CAST(:slots AS integer) IS NULL THEN :limit
+             ELSE least(:limit, greatest(0, :slots - (
+                 SELECT count(*) FROM pgbeat.jobs j {_SEATED})))
+         END FOR UPDATE SKIP LOCKED)
+    UPDATE pgbeat.jobs j SET dispatched_at = statement_timestamp()
+     WHERE j.id = ANY (ARRAY(SELECT id FROM mine))
+    RETURNING {jobs.COLUMNS}
+    """  # noqa: S608
+)
+
+
+def take_first(
+    connection: Connection, namespace: str, name: str, *, slots: int | None, limit: int
+) -> list[Job]:
+    """Gives the first of the line the slots that are free of so many (`None`: no limit), at most
+    `limit` of them; the jobs, in their order. None where there are reservations. For a lane that
+    is locked and that nothing else limits."""
+    values = {"namespace": namespace, "lane": name, "slots": slots, "limit": limit}
+    return _ordered(connection.execute(_TAKE_FIRST, values))
+
+
+_TAKE = text(
+    f"""
+    WITH mine AS (
+        SELECT id FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[]))
+           AND dispatched_at IS NULL AND state = 'pending' AND NOT blocked_by_group
+           FOR UPDATE SKIP LOCKED)
+    UPDATE pgbeat.jobs j SET dispatched_at = statement_timestamp()
+     WHERE j.id = ANY (ARRAY(SELECT id FROM mine))
+    RETURNING {jobs.COLUMNS}
+    """  # noqa: S608
+)
+
+
+def take(connection: Connection, ids: Collection[str]) -> list[Job]:
+    """Gives these jobs slots; those that it did, in their order. One that somebody holds locked,
+    to cancel it maybe, is left out."""
+    return _ordered(connection.execute(_TAKE, {"ids": list(ids)})) if ids else []
+
+
+def _ordered(rows: Iterable[Any]) -> list[Job]:
+    found = [Job(*row) for row in rows]
+    return sorted(found, key=lambda j: (-j.priority, j.position or 0, j.created_at, j.id))
+
+
+_COUNT = text(f"SELECT count(*) FROM pgbeat.jobs j {_SEATED}")  # noqa: S608
+_WHO = text(f"SELECT {_WORK} FROM pgbeat.jobs j {_SEATED}")  # noqa: S608
+
+
+def taken(connection: Connection, lane: Lane) -> int:
+    """How many jobs have a slot."""
+    values = {"namespace": lane.namespace, "lane": lane.name}
+    return int(connection.execute(_COUNT, values).scalar_one())
+
+
+def seated(connection: Connection, lane: Lane) -> list[Work]:
+    """The jobs that have a slot."""
+    rows = connection.execute(_WHO, {"namespace": lane.namespace, "lane": lane.name})
+    return [Work(*row) for row in rows]
+
+
+class Waiting(NamedTuple):
+    """A job in a waiting line."""
+
+    work: Work
+    #: What its rate is counted by.
+    keys: list[str | None]
+    position: Any
+    created_at: datetime
+
+
+_LINE = text(
+    f"""
+    SELECT {_KEYS} AS keys, j.position, j.created_at, {_WORK}
+      FROM pgbeat.jobs j {_WAITING} {_IN_ORDER} LIMIT :limit OFFSET :offset
+    """  # noqa: S608
+)
+
+
+def line(connection: Connection, lane: Lane, *, limit: int = 200, offset: int = 0) -> list[Waiting]:
+    """The waiting line, the first first: by priority (the highest first), position, age."""
+    values = {
+        "namespace": lane.namespace, "lane": lane.name, "key": lane.rate_key,
+        "limit": limit, "offset": offset,
+    }  # fmt: skip
+    rows = connection.execute(_LINE, values)
+    return [Waiting(Work(*row[3:]), row[0], row[1], row[2]) for row in rows]
+
+
+# -- rates, counted over what was handed out
+
+_WITHIN = """
+     WHERE j.namespace = :namespace AND j.lane = :lane
+       AND j.dispatched_at > statement_timestamp() - CAST(:period AS interval)
+"""
+_SPENT = text(
+    f"""
+    SELECT NULL, count(*) FROM (
+        SELECT FROM pgbeat.jobs j {_WITHIN} ORDER BY j.dispatched_at DESC LIMIT :rate) AS spent
+    """  # noqa: S608
+)
+_SPENT_BY_KEY = text(
+    f"""
+    SELECT k.key, count(*) FROM pgbeat.jobs j CROSS JOIN LATERAL unnest({_KEYS}) AS k (key)
+    {_WITHIN} GROUP BY k.key
+    """  # noqa: S608
+)
+
+
+def quota(connection: Connection, lane: Lane) -> Quota | None:
+    """What is left of the lane's rate; `None` where it has none."""
+    if lane.rate_limit is None:
+        return None
+    statement = _SPENT if lane.rate_key is None else _SPENT_BY_KEY
+    rows = connection.execute(statement, _of_rate(lane))
+    spent: dict[str | None, int] = {row[0]: row[1] for row in rows}
+    return Quota(lane.rate_limit, spent, str(lane.rate), has_keys=lane.rate_key is not None)
+
+
+# The one of whose leaving the period makes room for another.
+_AGAIN = text(
+    f"""
+    SELECT extract(epoch FROM j.dispatched_at + CAST(:period AS interval) - clock_timestamp())
+      FROM pgbeat.jobs j {_WITHIN} ORDER BY j.dispatched_at DESC OFFSET :rate - 1 LIMIT 1
+    """  # noqa: S608
+)
+_AGAIN_BY_KEY = text(
+    f"""
+    SELECT extract(epoch FROM min(d.nth) + CAST(:period AS interval) - clock_timestamp())
+      FROM (SELECT (array_agg(j.dispatched_at ORDER BY j.dispatched_at DESC))[:rate] AS nth
+              FROM pgbeat.jobs j CROSS JOIN LATERAL unnest({_KEYS}) AS k (key)
+            {_WITHIN} AND coalesce(k.key, '') = ANY (CAST(:keys AS text[]))
+             GROUP BY k.key) AS d
+    """  # noqa: S608
+)
+
+
+def again(connection: Connection, lane: Lane, refused: Collection[str | None]) -> float:
+    """Seconds until the next of one of these keys may go."""
+    values = _of_rate(lane)
+    if lane.rate_key is None:
+        seconds = connection.execute(_AGAIN, values).scalar_one_or_none()
+    else:
+        values["keys"] = [key or "" for key in refused]
+        seconds = connection.execute(_AGAIN_BY_KEY, values).scalar_one_or_none()
+    return max(0.0, float(seconds or 0))
+
+
+def _of_rate(lane: Lane) -> dict[str, Any]:
+    values = {
+        "namespace": lane.namespace, "lane": lane.name, "period": lane.rate_period,
+        "rate": lane.rate_limit,
+    }  # fmt: skip
+    return values if lane.rate_key is None else values | {"key": lane.rate_key}
+
+
+def gate(connection: Connection, lane: Lane) -> Gate:
+    """Who may have a slot beside the jobs that have one."""
+    policy, problem = None, None
+    if lane.policy is not None:
+        try:
+            policy = concurrency.make(lane.policy, lane.options)
+        except InvalidJob as error:
+            problem = str(error)
+    count = 0 if policy is not None or lane.max_running is None else taken(connection, lane)
+    opened = Gate(lane.max_running, policy, quota(connection, lane), count, problem)
+    if policy is not None:
+        for work in seated(connection, lane):
+            opened.enter(work)
+    return opened
+
+
+def enter_direct(opened: Gate, direct: Iterable[Reservation]) -> dict[int, str | None]:
+    """Lets direct executions in; why those that wait get no slot now, `None` for those that do.
+
+    One that goes on waiting is counted as if it had a slot: no job takes what it waits for.
+    """
+    refusals: dict[int, str | None] = {}
+    waiting = []
+    for reservation in direct:
+        if reservation.started_at is None:
+            waiting.append(reservation)
+        else:
+            opened.enter(reservation.work)
+    for reservation in waiting:
+        refusals[reservation.id] = opened.refusal(reservation.work)
+        opened.enter(reservation.work)
+    return refusals
+
+
+_COMPLETED = text(
+    f"""
+    SELECT l.policy, l.options, {_WORK}
+      FROM pgbeat.jobs j JOIN pgbeat.lanes l ON l.namespace = j.namespace AND l.name = j.lane
+     WHERE j.id = ANY (CAST(:ids AS uuid[])) AND j.dispatched_at IS NOT NULL
+       AND l.policy = ANY (CAST(:policies AS text[]))
+    """  # noqa: S608
+)
+
+
+def tell_completed(connection: Connection, ended: Iterable[Ended]) -> None:
+    """Tells the policies of their lanes of jobs that had slots and ended in this transaction."""
+    policies = concurrency.listening()
+    ids = [str(job.id) for job in ended if job.lane is not None and job.state in jobs.ENDED]
+    if not policies or not ids:
+        return
+    rows = connection.execute(_COMPLETED, {"ids": ids, "policies": policies}).all()
+    for policy, options, *work in rows:
+        try:
+            concurrency.make(policy, options).on_job_completed(Work(*work))
+        except Exception:
+            logger.exception("Policy %r can't take in that job %s ended", policy, work[0])

@@ -1,0 +1,101 @@
+"""Losses: what is logged of executions and jobs that are given up, and what became of them."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from pgbeat.database import connections
+from pgbeat.jobs import executions
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.model import Job
+from pgbeat.timetables import span
+
+logger = logging.getLogger("pgbeat.jobs")
+
+
+class Loss(NamedTuple):
+    """A job whose execution was lost, or that was given up before it began."""
+
+    job_id: UUID | str
+    #: The execution; `None` where none had been recorded.
+    run_id: UUID | None = None
+
+
+class Line(NamedTuple):
+    """A line of the log, and its fields for programs."""
+
+    level: int
+    message: str
+    fields: dict[str, Any]
+
+
+def describe(connection: Connection, losses: Sequence[Loss]) -> list[Line]:
+    """Returns the lines about these losses, which the open transaction has written."""
+    if not losses:
+        return []
+    now = connections.now(connection)
+    found = {job.id: job for job in jobs.find(connection, {each.job_id for each in losses})}
+    again = [job.retried_by for job in found.values() if job.retried_by is not None]
+    retries = {job.id: job for job in jobs.find(connection, again)}
+    lines: list[Line] = []
+    for each in losses:
+        job = found.get(UUID(str(each.job_id)))
+        if job is None:
+            continue
+        if each.run_id is not None:
+            lines.append(_of_run(connection, each.run_id, job, now))
+        lines.append(_of_job(job, retries.get(job.retried_by) if job.retried_by else None, now))
+    lines.extend(_of_lanes([job for job in found.values() if job.has_ended]))
+    return lines
+
+
+def log(lines: Sequence[Line]) -> None:
+    """Logs them, after the commit."""
+    for line in lines:
+        logger.log(line.level, "%s", line.message, extra=line.fields)
+
+
+def _of_run(connection: Connection, run_id: UUID, job: Job, now: datetime) -> Line:
+    run = executions.get(connection, run_id)
+    age = span(now - run.started_at)
+    message = f"Execution {run.number} of job {job.id} ({job.task}) is lost after {age}: "
+    fields = {"execution_id": str(run.id), "worker": run.worker, "lock_age": age, **_fields(job)}
+    return Line(logging.WARNING, message + (run.error or "").removeprefix("lost: "), fields)
+
+
+def _of_job(job: Job, retry: Job | None, now: datetime) -> Line:
+    name, attempt = f"Job {job.id} ({job.task})", f"attempt {job.attempt}/{job.max_attempts}"
+    fields = _fields(job)
+    if retry is not None and retry.run_at is not None:
+        fields |= {"retry_id": str(retry.id), "retry_at": retry.run_at.isoformat()}
+        wait = span(max(retry.run_at - now, now - now))
+        message = f"{name} failed ({attempt}), retrying in {wait} as job {retry.id}: {job.error}"
+        return Line(logging.WARNING, message, fields)
+    if job.state == "failed":
+        return Line(logging.ERROR, f"{name} failed ({attempt}): {job.error}", fields)
+    if job.has_ended:
+        return Line(logging.WARNING, f"{name} is {job.state}: {job.error}", fields)
+    message = f"{name} runs again once its message is delivered again"
+    return Line(logging.WARNING, message, fields)
+
+
+def _of_lanes(ended: Sequence[Job]) -> Iterator[Line]:
+    slots = Counter(job.lane for job in ended if job.lane is not None)
+    for lane, count in sorted(slots.items()):
+        what = "1 slot" if count == 1 else f"{count} slots"
+        message = f"Cleared stale locks: {what} of lane '{lane}' {'is' if count == 1 else 'are'}"
+        yield Line(logging.WARNING, f"{message} free again", {"lane": lane, "slots": count})
+
+
+def _fields(job: Job) -> dict[str, Any]:
+    fields = {
+        "namespace": job.namespace, "job_id": str(job.id), "task": job.task, "state": job.state,
+        "schedule": job.schedule, "lane": job.lane, "attempt": job.attempt,
+        "max_attempts": job.max_attempts, "error": job.error,
+    }  # fmt: skip
+    return {name: value for name, value in fields.items() if value is not None}

@@ -1,0 +1,200 @@
+"""Templates: named tasks with arguments and a job policy, that schedules and people make jobs from.
+
+A job takes a copy: what becomes of the template later doesn't change it.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, delete, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from pgbeat.database.tables import schedules, templates
+from pgbeat.errors import InvalidJob, NotFound
+from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.placeholders import mistakes
+from pgbeat.jobs.policies import JobPolicy
+from pgbeat.names import name_problem
+from pgbeat.suggest import did_you_mean
+
+
+class Template(NamedTuple):
+    """A row of `pgbeat.templates`."""
+
+    namespace: str
+    name: str
+    description: str | None
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    #: Celery's publish options.
+    options: dict[str, Any]
+    queue: str | None
+    #: Its job policy, as JSON.
+    job: dict[str, Any]
+    created_by: str | None
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def policy(self) -> JobPolicy:
+        """How its jobs are made. Raises `InvalidJob`."""
+        return job_policies.parse(self.job)
+
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        """Returns what the audit log records of it."""
+        return "template", self.name, {name: getattr(self, name) for name in _AUDITED}
+
+
+_AUDITED = ("description", "task", "args", "kwargs", "options", "queue", "job", "created_by")
+_COLUMNS = [templates.c[name] for name in Template._fields]
+#: The template that a schedule names.
+_named = schedules.c.job["template"].astext
+
+
+def load(connection: Connection, names: Iterable[str], *, namespace: str) -> dict[str, Template]:
+    """The templates of these names that there are."""
+    wanted = list(names)
+    if not wanted:
+        return {}
+    query = select(*_COLUMNS).where(
+        templates.c.namespace == namespace, templates.c.name.in_(wanted)
+    )
+    return {row.name: Template(*row) for row in connection.execute(query)}
+
+
+def _is(name: str, namespace: str) -> ColumnElement[bool]:
+    return (templates.c.name == name) & (templates.c.namespace == namespace)
+
+
+def get(connection: Connection, name: str, *, namespace: str, for_update: bool = False) -> Template:
+    """The template of that name. Raises `NotFound`, which names the nearest there is."""
+    query = select(*_COLUMNS).where(_is(name, namespace))
+    row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
+    if row is None:
+        hint = did_you_mean(name, [row.name for row in listing(connection, namespace=namespace)])
+        raise NotFound(f"there is no template {name!r}" + (f"; {hint}" if hint else ""))
+    return Template(*row)
+
+
+def listing(connection: Connection, *, namespace: str) -> list[Template]:
+    """All templates, by name."""
+    query = select(*_COLUMNS).where(templates.c.namespace == namespace).order_by(templates.c.name)
+    return [Template(*row) for row in connection.execute(query)]
+
+
+def users(connection: Connection, *, namespace: str) -> dict[str, list[str]]:
+    """Names of the schedules that name each template; those that none names are left out."""
+    query = select(_named, schedules.c.name).where(
+        schedules.c.namespace == namespace, _named.is_not(None)
+    )
+    found: dict[str, list[str]] = {}
+    for template, schedule in connection.execute(query.order_by(schedules.c.name)):
+        found.setdefault(template, []).append(schedule)
+    return found
+
+
+def put(
+    connection: Connection,
+    name: str,
+    *,
+    namespace: str,
+    task: Any,
+    args: Any = (),
+    kwargs: Any = None,
+    options: Any = None,
+    queue: str | None = None,
+    job: Any = None,
+    description: str | None = None,
+    created_by: str | None = None,
+) -> Template:
+    """Makes a template, or gives the one of that name all of this instead of what it had. Schedules
+    that name it, and have their task from it, go on with the new one.
+
+    `job` is its job policy, as JSON. Raises `InvalidJob`, which lists every mistake.
+    """
+    values = {
+        "task": task, "args": list(args) if isinstance(args, tuple) else args,
+        "kwargs": {} if kwargs is None else kwargs, "options": {} if options is None else options,
+        "queue": queue, "job": {} if job is None else job, "description": description,
+    }  # fmt: skip
+    problems = [*filter(None, [name_problem(name)]), *_problems(connection, values, namespace)]
+    if problems:
+        raise InvalidJob(f"template {name!r}: " + "; ".join(problems))
+    before = load(connection, [name], namespace=namespace).get(name)
+    if before is not None and before.task != task:
+        connection.execute(
+            update(schedules)
+            .where(schedules.c.namespace == namespace, _named == name)
+            .where(schedules.c.task == before.task)
+            .values(task=task)
+        )
+    statement = insert(templates).values(
+        namespace=namespace, name=name, created_by=created_by, **values
+    )
+    statement = statement.on_conflict_do_update(
+        index_elements=["namespace", "name"], set_={**values, "updated_at": func.now()}
+    )
+    return Template(*connection.execute(statement.returning(*_COLUMNS)).one())
+
+
+def remove(connection: Connection, name: str, *, namespace: str) -> None:
+    """Deletes a template. Jobs made from it go on as they are. Raises `NotFound`, and `InvalidJob`
+    while schedules name it."""
+    get(connection, name, namespace=namespace, for_update=True)
+    names = users(connection, namespace=namespace).get(name)
+    if names:
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        raise InvalidJob(
+            f"template {name!r} is used by {', '.join(map(repr, names[:5]))}{more}; "
+            "give them another one, or none, first"
+        )
+    connection.execute(delete(templates).where(_is(name, namespace)))
+
+
+# -- what is wrong with it
+
+
+def _problems(connection: Connection, values: Mapping[str, Any], namespace: str) -> Iterable[str]:
+    task = values["task"]
+    if not isinstance(task, str) or not task.strip():
+        yield f"task is {task!r}; it must name a registered task"
+    elif len(task) > 255 or task.strip(" ") != task or not task.isprintable():
+        yield f"task {task!r} is no name of 1 to 255 characters"
+    for key, kind, example in _SHAPES:
+        if not isinstance(values[key], kind):
+            yield f"{key} is {values[key]!r}; it must be {example}"
+        else:
+            try:
+                json.dumps(values[key], allow_nan=False)
+            except (TypeError, ValueError) as error:
+                yield f"{key} is not JSON: {error}"
+    for key in ("args", "kwargs"):
+        yield from (f"{place}: {said}" for place, said in mistakes(values[key], key))
+    for key in ("eta", "countdown"):
+        if isinstance(values["options"], Mapping) and key in values["options"]:
+            yield f"options has {key!r}; who makes a job of it says when"
+    if isinstance(values["job"], Mapping):
+        policy, unfit = job_policies.read(values["job"])
+        yield from (f"job: {key}: {sentence}" for key, sentence in unfit)
+        if policy.template is not None:
+            yield "job names a template; a template is not made from another"
+        if policy.lane is not None and not lanes.load(
+            connection, [policy.lane], namespace=namespace
+        ):
+            yield (
+                f"there is no lane {policy.lane!r}; `pgbeat lanes set {policy.lane} --limit 1` "
+                "makes it"
+            )
+
+
+_SHAPES: list[tuple[str, type, str]] = [
+    ("args", list, "a JSON array"),
+    ("kwargs", dict, "a JSON object"),
+    ("options", dict, "a JSON object"),
+    ("job", dict, "a JSON object"),
+]

@@ -1,0 +1,231 @@
+"""Vanished messages: what becomes of jobs that were given to the broker and have no message now.
+
+`pgbeat.jobs.rescue` has the rule.
+"""
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from pgbeat.broker import message_ends
+from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
+from pgbeat.database import piecewise
+from pgbeat.jobs import discarded, lifecycle, losses, workers
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.losses import Line, Loss
+from pgbeat.jobs.model import Ended
+
+Lanes = set[tuple[str, str]]
+
+#: What is counted of executions and jobs that are given up, in `pgbeat.counters`.
+RELEASED = "stale_claims_released"
+#: How many jobs are looked at in one look, and the seconds for which a job has to be without a
+#: message that no worker is known to have accepted.
+_PAGE, _GONE = 500, 15.0
+#: States of a job that was given to the broker and has not begun.
+_WAITING = ("pending", "scheduled")
+
+
+class Vanished:
+    """What one process remembers from look to look, in one namespace."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        #: Jobs whose message was not there, and since when (`time.monotonic()`).
+        self._suspects: dict[str, float] = {}
+        #: Of each state, the last job that was looked at.
+        self._after = dict.fromkeys(_WAITING, _START)
+
+    def forget(self) -> None:
+        """Begins anew."""
+        self._suspects = {}
+
+    def look(
+        self, connection: Connection, publisher: TransactionPublisher, dead: Sequence[int]
+    ) -> Lanes:
+        """Looks around once. `dead` are the workers (ids) that count as dead; returns the lanes
+        that have room. The connection is in autocommit mode."""
+        if not publisher.tables.exist(connection):
+            return set()
+        lanes = self._end_dead_letters(connection, publisher)
+        lanes |= self._end_discarded(connection, publisher)
+        if publisher.keeps_claimed:
+            lanes |= self._give_up_accepted(connection, publisher, dead)
+            if workers.number(connection):
+                lanes |= self._give_up_unaccepted(connection, publisher)
+        message_ends.prune(connection)
+        return lanes
+
+    def _end_dead_letters(self, connection: Connection, publisher: TransactionPublisher) -> Lanes:
+        """Ends jobs whose message nobody will get: a worker rejected it, or it was delivered in
+        vain too often."""
+        rows = connection.execute(
+            publisher.tables.text(_DEAD_LETTERS), {"namespace": self._namespace}
+        )
+        errors = {str(job): f"its message is a dead letter: {reason}" for job, reason in rows}
+        return _fail(connection, publisher, errors, of=(*_WAITING, "running"))
+
+    def _end_discarded(self, connection: Connection, publisher: TransactionPublisher) -> Lanes:
+        """Ends jobs whose message was purged or expired, which could not be ended with it."""
+        found = discarded.waiting(connection, self._namespace)
+
+        def part(some: Sequence[str]) -> Lanes:
+            ended = discarded.settle(connection, some)
+            return _follow(connection, publisher, ended)
+
+        return set().union(*piecewise.in_transactions(connection, found, part))
+
+    def _give_up_accepted(
+        self, connection: Connection, publisher: TransactionPublisher, dead: Sequence[int]
+    ) -> Lanes:
+        """Gives up jobs that a worker accepted which died before it recorded that they began."""
+        values = {"namespace": self._namespace, "dead": list(dead)}
+        rows = connection.execute(publisher.tables.text(_ACCEPTED), values)
+        errors = {
+            str(job): f"lost: the worker {worker} accepted it, and is gone without having begun it"
+            if worker
+            else "lost: the worker that accepted it is gone without having begun it"
+            for job, worker in rows
+        }
+        return _fail(connection, publisher, errors, of=_WAITING, is_loss=True)
+
+    def _give_up_unaccepted(self, connection: Connection, publisher: TransactionPublisher) -> Lanes:
+        """Gives up jobs whose message is gone without a record: it was deleted by hand, or by a
+        program that doesn't record it."""
+        expired, lost = self._find_unaccepted(connection, publisher)
+        lanes = _end_expired(connection, publisher, expired)
+        error = "lost: its message is gone, and no worker has recorded that it accepted it"
+        return lanes | _fail(
+            connection, publisher, dict.fromkeys(lost, error), of=_WAITING, is_loss=True
+        )
+
+    def _find_unaccepted(
+        self, connection: Connection, publisher: TransactionPublisher
+    ) -> tuple[list[str], list[str]]:
+        """Returns the jobs whose message may have expired, and the others."""
+        now = time.monotonic()
+        suspects: dict[str, float] = {}
+        expiring: set[str] = set()
+        for state, (at, after) in self._after.items():
+            values = {
+                "namespace": self._namespace, "state": state, "at": at, "after": after,
+                "suspects": list(self._suspects), "limit": _PAGE,
+            }  # fmt: skip
+            rows = connection.execute(publisher.tables.text(_UNACCEPTED), values).all()
+            page = [(row.created_at, row.id) for row in rows if row.in_page]
+            self._after[state] = page[-1] if len(page) == _PAGE else _START
+            for row in rows:
+                job_id = str(row.id)
+                if row.is_gone:
+                    suspects[job_id] = self._suspects.get(job_id, now)
+                    if row.may_expire:
+                        expiring.add(job_id)
+        self._suspects = suspects
+        gone = [job_id for job_id, since in suspects.items() if now - since > _GONE]
+        return [j for j in gone if j in expiring], [j for j in gone if j not in expiring]
+
+
+def _end_expired(
+    connection: Connection, publisher: TransactionPublisher, expired: Sequence[str]
+) -> Lanes:
+    def part(some: Sequence[str]) -> Lanes:
+        error = discarded.why("expired", None)
+        ended = jobs.end(connection, some, "cancelled", error, of=_WAITING)
+        return _follow(connection, publisher, ended)
+
+    return set().union(*piecewise.in_transactions(connection, expired, part))
+
+
+def _fail(
+    connection: Connection,
+    publisher: TransactionPublisher,
+    errors: dict[str, str],
+    *,
+    of: Sequence[str],
+    is_loss: bool = False,
+) -> Lanes:
+    """Fails jobs, by their ids, with an error each, and does what follows."""
+
+    def part(some: Sequence[str]) -> tuple[Lanes, list[Line]]:
+        ended: list[Ended] = []
+        for error in sorted({errors[job_id] for job_id in some}):
+            batch = [job_id for job_id in some if errors[job_id] == error]
+            ended += jobs.end(connection, batch, "failed", error, of=of)
+        if is_loss:
+            workers.count(connection, RELEASED, len(ended))
+        lanes = _follow(connection, publisher, ended)
+        return lanes, losses.describe(connection, [Loss(job.id) for job in ended])
+
+    freed: Lanes = set()
+    for lanes, lines in piecewise.in_transactions(connection, list(errors), part):
+        losses.log(lines)
+        freed |= lanes
+    return freed
+
+
+def _follow(connection: Connection, publisher: Publisher, ended: Sequence[Ended]) -> Lanes:
+    try:
+        return lifecycle.follow(connection, publisher, ended)
+    except BaseException:
+        publisher.clear()
+        raise
+
+
+_START = (datetime(1, 1, 2, tzinfo=UTC), UUID(int=0))
+_DEAD_LETTERS = """
+    SELECT d.job_id, d.reason FROM {dead} d JOIN pgbeat.jobs j ON j.id = d.job_id
+     WHERE d.job_id IS NOT NULL AND d.died_at > now() - interval '1 day'
+       AND j.namespace = :namespace
+       AND (j.state IN ('pending', 'scheduled') AND j.dispatched_at IS NOT NULL
+            OR j.state = 'running' AND NOT EXISTS (
+                SELECT FROM pgbeat.executions e WHERE e.job_id = j.id AND e.state = 'running'))
+       AND NOT EXISTS (SELECT FROM {message} m WHERE m.job_id = d.job_id)
+     LIMIT 500
+"""
+# Accepted by a worker that is dead, or that has left. One that accepts before it is registered, or
+# whose recording session is away for long, lives as long as its consumer does. What a worker
+# accepted that records nothing is never given up: nobody would know whether it ran.
+_ACCEPTED = """
+    WITH accepted AS MATERIALIZED (
+        SELECT a.id, a.job_id, a.consumer_id, a.ended_at, w.name
+          FROM pgbeat.message_ends a LEFT JOIN pgbeat.workers w ON w.id = a.worker_id
+         WHERE a.how = 'accepted' AND a.worker_id IS NOT NULL
+           AND a.ended_at < now() - interval '10 seconds'
+           AND (w.id IS NULL OR w.id = ANY (CAST(:dead AS integer[])))),
+    living AS MATERIALIZED (
+        SELECT id FROM pgbeat.consumers WHERE EXISTS (SELECT FROM accepted)
+        EXCEPT SELECT pgbeat.dead_consumers() WHERE EXISTS (SELECT FROM accepted))
+    SELECT j.id, a.name FROM accepted a JOIN pgbeat.jobs j ON j.id = a.job_id
+     WHERE j.namespace = :namespace AND j.state IN ('pending', 'scheduled')
+       AND j.dispatched_at <= a.ended_at
+       AND NOT EXISTS (SELECT FROM pgbeat.message_ends n
+                        WHERE n.job_id = a.job_id AND n.id > a.id)
+       AND NOT EXISTS (SELECT FROM living l WHERE l.id = a.consumer_id)
+       AND NOT EXISTS (SELECT FROM {message} m WHERE m.job_id = j.id)
+     LIMIT 500
+"""
+# What was given to another broker, before the app moved here, is there still.
+_UNACCEPTED = """
+    WITH page AS (
+        SELECT id, dispatched_at, elsewhere_at, created_at, options FROM pgbeat.jobs
+         WHERE namespace = :namespace AND state = :state
+           AND (created_at, id) > (:at, CAST(:after AS uuid))
+         ORDER BY created_at, id LIMIT :limit),
+    looked AS (
+        SELECT id, dispatched_at, elsewhere_at, created_at, options, true AS in_page FROM page
+         UNION ALL
+        SELECT id, dispatched_at, elsewhere_at, created_at, options, false FROM pgbeat.jobs
+         WHERE id = ANY (CAST(:suspects AS uuid[])) AND state = :state
+           AND id NOT IN (SELECT id FROM page))
+    SELECT id, created_at, in_page,
+           jsonb_exists_any(options, '{{expires,expiration}}') AS may_expire,
+           coalesce(dispatched_at < now() - interval '10 seconds', false)
+           AND coalesce(elsewhere_at < dispatched_at, true)
+           AND NOT EXISTS (SELECT FROM {message} m WHERE m.job_id = looked.id)
+           AND NOT EXISTS (SELECT FROM pgbeat.message_ends e WHERE e.job_id = looked.id
+                              AND e.ended_at >= looked.dispatched_at) AS is_gone
+      FROM looked ORDER BY created_at, id
+"""

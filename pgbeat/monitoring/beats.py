@@ -1,0 +1,112 @@
+"""Beats: who leads, who stands by, and whether what is due is being decided."""
+
+from datetime import datetime
+from typing import NamedTuple
+
+from sqlalchemy import Connection, text
+
+from pgbeat.config import Settings
+from pgbeat.database import leases
+from pgbeat.database.leases import Holder
+from pgbeat.schedules import model as schedules
+
+#: How sessions of beats are called, before host and process id.
+_NAMED = "pgbeat beat "
+
+
+class Beat(NamedTuple):
+    """A beat, by its session; `host` and `process` are `None` where it doesn't say."""
+
+    host: str | None
+    process: int | None
+    session: Holder
+
+    @property
+    def is_beat(self) -> bool:
+        """Whether its session is called as those of beats are."""
+        return self.session.application_name.startswith(_NAMED)
+
+    @property
+    def label(self) -> str:
+        """Host and process id, or what else is known of the session."""
+        if self.is_beat:
+            return self.session.application_name.removeprefix(_NAMED)
+        name = self.session.application_name or "without a name"
+        return f"session {self.session.pid} ({name})"
+
+
+class Status(NamedTuple):
+    """The beats, and how far behind they are."""
+
+    leader: Beat | None
+    standbys: list[Beat]
+    backlog: schedules.Backlog
+    #: When a schedule was decided last, unless that is long ago.
+    last_tick_at: datetime | None
+    #: Why it can't be relied on that schedules are launched on time; nothing if it can.
+    troubles: list[str]
+
+
+def status(connection: Connection, settings: Settings) -> Status:
+    """How the beats of a namespace are."""
+    found = [_beat(each) for each in leases.holders(connection, settings.leader_key)]
+    leader = next((beat for beat in found if beat.session.leads), None)
+    backlog = schedules.backlog(connection, namespace=settings.namespace)
+    last_tick_at = connection.scalar(_LAST_TICK, {"namespace": settings.namespace})
+    return Status(
+        leader,
+        [beat for beat in found if not beat.session.leads],
+        backlog,
+        last_tick_at,
+        _troubles(leader, backlog, settings),
+    )
+
+
+def leader(connection: Connection, settings: Settings) -> Beat | None:
+    """Returns the beat that leads, or whichever session holds its lock."""
+    found = leases.holders(connection, settings.leader_key)
+    return next((_beat(each) for each in found if each.leads), None)
+
+
+# Of the newest of all namespaces.
+_LAST_TICK = text(
+    """
+    SELECT max(t.decided_at)
+      FROM (SELECT schedule_id, decided_at FROM pgbeat.ticks ORDER BY id DESC LIMIT 1000) AS t
+           JOIN pgbeat.schedules s ON s.id = t.schedule_id
+     WHERE s.namespace = :namespace
+    """
+)
+
+
+def patience(settings: Settings) -> float:
+    """Seconds for which a schedule may be due while all is well: a beat sleeps, then asks a
+    condition."""
+    return settings.loop_interval + settings.condition_timeout
+
+
+def _troubles(leader: Beat | None, backlog: schedules.Backlog, settings: Settings) -> list[str]:
+    found = []
+    if leader is None:
+        found.append(
+            "no beat leads: nothing is launched; start one by `celery -A APP beat -S "
+            "pgbeat.Scheduler`"
+        )
+    elif not leader.is_beat:
+        found.append(
+            f"lock {settings.leader_key} is held by session {leader.session.pid}, which is no "
+            "beat; set pgbeat_lock_key to another"
+        )
+    if backlog.lag > patience(settings):
+        many = f"{backlog.due} schedules are due, the oldest"
+        due = "1 schedule is due" if backlog.due == 1 else many
+        found.append(f"{due} for {backlog.lag:.0f} s; at most {patience(settings):g} s are usual")
+    return found
+
+
+def _beat(session: Holder) -> Beat:
+    """`pgbeat beat HOST:PROCESS`, cut by Postgres where it is longer than 63 characters."""
+    host, process = None, ""
+    if session.application_name.startswith(_NAMED):
+        host, _, process = session.application_name.removeprefix(_NAMED).rpartition(":")
+    return Beat(host or None, int(process) if process.isdigit() else None, session)

@@ -1,0 +1,400 @@
+"""Health: is everything there that a beat needs, and what to do about what isn't."""
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.broker.messages import BrokerTables
+from pgbeat.config import Settings, direct_url, is_own_broker, place
+from pgbeat.database import connections, leases, migrate, own_sessions
+from pgbeat.database.leases import Holder
+from pgbeat.errors import ConfigError, SchemaError
+from pgbeat.monitoring import open_transactions, schedule_health, task_coverage
+from pgbeat.schedules import code as code_schedules
+from pgbeat.schedules import entries, sync
+from pgbeat.schedules import model as schedules
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+#: The oldest Postgres whose settings for lost clients a beat relies on (idle_session_timeout).
+_OLDEST = 14
+#: Clocks that differ by less (seconds) trouble nobody.
+_SKEW = 2.0
+#: Seconds for which a transaction may be idle before it is worth a warning.
+_IDLE = 10.0
+
+
+class Check(NamedTuple):
+    """What was looked at, how it is, and what to do about it."""
+
+    check: str
+    result: Literal["ok", "warn", "fail"]
+    detail: str
+    advice: str = ""
+
+
+def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
+    """All checks, in an order in which each makes sense if those before it passed.
+
+    Raises what the driver raises when the database can't be reached.
+    """
+    engine = connections.engine(settings.url, "pgbeat doctor").execution_options(
+        isolation_level="AUTOCOMMIT"
+    )
+    with engine.connect() as connection:
+        yield _server(connection, settings)
+        yield _pooler(connection, engine, settings, app)
+        yield _clock(connection)
+        yield from _role(connection)
+        missing = _missing_privileges(connection)
+        yield missing
+        if missing.result == "ok":
+            schema = _schema(connection)
+            yield schema
+            if schema.result != "fail":
+                yield _apps(connection, settings, app)
+                holders = leases.holders(connection, settings.leader_key)
+                yield from _beat(connection, holders, settings)
+                yield from _open_transactions(connection)
+                yield _decisions(connection, settings)
+                yield _jobs(connection, settings)
+                yield _tasks(connection, settings)
+        yield from _broker(connection, settings, app)
+
+
+def _open_transactions(connection: Connection) -> Iterator[Check]:
+    found = open_transactions.find(connection, idle=_IDLE)
+    if found:
+        oldest = found[0]
+        name = f" ({oldest.application_name})" if oldest.application_name else ""
+        others = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        yield Check(
+            "transactions",
+            "warn",
+            f"session {oldest.pid}{name} has been idle in a transaction for {oldest.idle:.0f} s "
+            f"that has locks in {', '.join(oldest.tables)}{others}",
+            "What needs these locks waits: end the transaction, or have the server do it "
+            "(idle_in_transaction_session_timeout).",
+        )
+
+
+def _server(connection: Connection, settings: Settings) -> Check:
+    version, number = connection.execute(_VERSION).one()
+    detail = f"PostgreSQL {version}, database {place(settings.url)}"
+    if int(number) // 10_000 < _OLDEST:
+        return Check("server", "fail", detail, f"pgbeat needs PostgreSQL {_OLDEST} or newer.")
+    return Check("server", "ok", detail)
+
+
+_VERSION = text(
+    "SELECT split_part(current_setting('server_version'), ' ', 1), "
+    "current_setting('server_version_num')"
+)
+
+
+def _pooler(
+    connection: Connection, engine: Engine, settings: Settings, app: "Celery | None"
+) -> Check:
+    with engine.connect() as other:
+        if not connections.is_shared(connection, other):
+            return Check("connection", "ok", "each connection keeps its own session")
+    detail = "a pooler hands each transaction another session"
+    try:
+        direct = direct_url(app.conf, settings.url) if app is not None else None
+        if direct is not None:
+            with own_sessions.connect(
+                settings.url, "pgbeat doctor", direct_url=direct, purpose="Beat needs"
+            ):
+                return Check("connection", "ok", f"{detail}; beat uses direct_url")
+    except (ConfigError, DBAPIError) as error:
+        return Check("connection", "fail", detail, f"{connections.first_line(error)}.")
+    return Check(
+        "connection",
+        "fail",
+        detail,
+        "Beat needs session locks and LISTEN: point pgbeat_url at the server itself, or at a pool "
+        "in session mode, or set the transport option direct_url.",
+    )
+
+
+def _clock(connection: Connection) -> Check:
+    before = time.time()
+    server = connection.execute(_EPOCH).scalar_one()
+    after = time.time()
+    ahead = float(server) - (before + after) / 2
+    slack = _SKEW + (after - before) / 2
+    detail = f"the server's is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this one"
+    if abs(ahead) > slack:
+        return Check(
+            "clock",
+            "warn",
+            detail,
+            "What is due is decided by the server's clock, but expires, eta and countdown by the "
+            "clock of beat's machine: set both by NTP.",
+        )
+    return Check("clock", "ok", detail)
+
+
+_EPOCH = text("SELECT extract(epoch FROM clock_timestamp())")
+
+
+def _role(connection: Connection) -> Iterator[Check]:
+    role, is_superuser = connection.execute(_ROLE).one()
+    if is_superuser:
+        yield Check(
+            "role",
+            "warn",
+            f"{role} is a superuser",
+            "SQL conditions run as it, read-only, but a superuser reads files and ends sessions: "
+            "give beat a role of its own.",
+        )
+    else:
+        yield Check("role", "ok", f"{role} is an ordinary role")
+
+
+_ROLE = text("SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user")
+
+
+def _missing_privileges(connection: Connection) -> Check:
+    missing = list(connection.scalars(_MISSING))
+    if not missing:
+        return Check("permissions", "ok", "the role may do on pgbeat's tables what beat does")
+    role = connection.execute(text("SELECT quote_ident(current_user)")).scalar_one()
+    return Check(
+        "permissions",
+        "fail",
+        f"the role lacks {', '.join(missing)}",
+        f"As the owner: GRANT USAGE ON SCHEMA pgbeat TO {role}; "
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA pgbeat TO {role};",
+    )
+
+
+# By the catalogue: asking for a table by name needs USAGE on its schema.
+_MISSING = text(
+    """
+    SELECT 'USAGE on schema pgbeat' FROM pg_namespace
+     WHERE nspname = 'pgbeat' AND NOT has_schema_privilege(oid, 'USAGE')
+    UNION ALL
+    (SELECT string_agg(p.privilege, ', ' ORDER BY p.position) || ' on pgbeat.' || c.relname
+       FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
+            unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) WITH ORDINALITY
+                AS p (privilege, position)
+      WHERE n.nspname = 'pgbeat' AND c.relkind IN ('r', 'p')
+        AND (c.relname <> 'migrations' OR p.privilege = 'SELECT')
+        AND NOT has_table_privilege(c.oid, p.privilege)
+      GROUP BY c.relname ORDER BY c.relname)
+    """
+)
+
+
+def _schema(connection: Connection) -> Check:
+    newest = migrate.newest()
+    try:
+        version = migrate.check(connection).version
+    except SchemaError as error:
+        problem, _, advice = str(error).partition("; ")
+        return Check("schema", "fail", problem, f"{advice[:1].upper()}{advice[1:]}.")
+    if version < newest:
+        detail = f"version {version}, which works, but this pgbeat's is {newest}"
+        return Check("schema", "warn", detail, "Run `pgbeat migrate`.")
+    if version > newest:
+        return Check("schema", "ok", f"version {version}, newer than this pgbeat's {newest}")
+    return Check("schema", "ok", f"version {newest}, the newest")
+
+
+def _apps(connection: Connection, settings: Settings, app: "Celery | None") -> Check:
+    """Looks for schedules that the code of several apps made in one namespace."""
+    name = None if app is None else entries.app_name(app, settings)
+    others = sync.other_apps(connection, settings.namespace, app=name)
+    if others and (app is not None or len(others) > 1):
+        problem = code_schedules.described(others, settings.namespace)
+        return Check("apps", "warn", problem, code_schedules.ADVICE)
+    return Check("apps", "ok", f"one app uses the namespace '{settings.namespace}'")
+
+
+def _beat(connection: Connection, holders: list[Holder], settings: Settings) -> Iterator[Check]:
+    figures = schedules.count(connection, namespace=settings.namespace)
+    leader = next((holder for holder in holders if holder.leads), None)
+    standbys = sum(not holder.leads for holder in holders)
+    is_overdue = figures["due"] > 0
+    if leader is None:
+        yield Check(
+            "beat",
+            "fail" if is_overdue else "warn",
+            f"none runs: nobody holds lock {settings.leader_key}",
+            "Start one: celery -A APP beat -S pgbeat.Scheduler",
+        )
+    elif leader.application_name and not leader.application_name.startswith("pgbeat beat"):
+        yield Check(
+            "beat",
+            "fail",
+            f"lock {settings.leader_key} is held by {leader.application_name!r} (session "
+            f"{leader.pid}), which is no beat",
+            "Let beat use another lock: set pgbeat_lock_key.",
+        )
+    else:
+        name = leader.application_name.removeprefix("pgbeat beat ") or f"session {leader.pid}"
+        waiting = {0: "no other stands by", 1: "one stands by"}
+        detail = f"{name} leads, {waiting.get(standbys, f'{standbys} stand by')}"
+        yield Check("beat", "ok", detail)
+    yield _lag(connection, figures, settings)
+
+
+def _lag(connection: Connection, figures: Any, settings: Settings) -> Check:
+    total = f"{figures['total']} schedules" if figures["total"] != 1 else "1 schedule"
+    if not figures["due"]:
+        return Check("lag", "ok", f"nothing is overdue; {total}, {figures['active']} active")
+    late = (connections.now(connection) - figures["oldest_due"]).total_seconds()
+    detail = f"{figures['due']} of {total} due, the oldest for {late:.1f} s"
+    if late <= settings.loop_interval:
+        return Check("lag", "ok", detail)
+    patience = settings.loop_interval + settings.condition_timeout
+    return Check(
+        "lag",
+        "warn" if late <= patience else "fail",
+        detail,
+        "`pgbeat explain` says of a schedule why it waits.",
+    )
+
+
+#: So many schedules or tasks are named.
+_NAMED = 5
+
+
+_UNDECIDED = text(
+    """
+    SELECT name, retry_count, max_retries, coalesce(last_error, 'no error was recorded'),
+           count(*) OVER ()
+      FROM pgbeat.schedules
+     WHERE namespace = :namespace AND enabled AND paused_at IS NULL AND retry_count > 0
+     ORDER BY retry_count DESC, name LIMIT :named
+    """
+)
+
+
+def _decisions(connection: Connection, settings: Settings) -> Check:
+    """Looks for schedules that could not be launched when they were due last."""
+    values = {"namespace": settings.namespace, "named": _NAMED}
+    found = connection.execute(_UNDECIDED, values).all()
+    if not found:
+        return Check("decisions", "ok", "no schedule failed to be decided when it was due last")
+    total = found[0][4]
+    number = "1 schedule" if total == 1 else f"{total} schedules"
+    some = [
+        f"{name} ({failures} of {most} times in a row; last: {error.splitlines()[0][:200]})"
+        for name, failures, most, error, _ in found
+    ]
+    more = f" and {total - _NAMED} more" if total > _NAMED else ""
+    return Check(
+        "decisions",
+        "warn",
+        f"{number} could not be launched: {'; '.join(some)}{more}",
+        "`pgbeat explain NAME` says more; after the last failure a schedule is disabled.",
+    )
+
+
+def _jobs(connection: Connection, settings: Settings) -> Check:
+    """Looks for schedules whose newest job failed."""
+    found = [
+        each for each in schedule_health.failing(connection, settings.namespace) if each.is_enabled
+    ]
+    if not found:
+        return Check("jobs", "ok", "no schedule's newest job failed")
+    number = "1 schedule" if len(found) == 1 else f"{len(found)} schedules"
+    some = [
+        f"{each.name} ({each.failures} in a row{', paused' if each.is_paused else ''}; last: "
+        f"{(each.error or 'no error was recorded').splitlines()[0][:200]})"
+        for each in found[:_NAMED]
+    ]
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    return Check(
+        "jobs",
+        "warn",
+        f"the newest jobs of {number} failed: {'; '.join(some)}{more}",
+        "`pgbeat explain NAME` and `pgbeat jobs show ID` say more.",
+    )
+
+
+def _tasks(connection: Connection, settings: Settings) -> Check:
+    """Looks for tasks of schedules that workers haven't registered."""
+    found = task_coverage.coverage(connection, settings.namespace)
+    told = found.workers - found.silent
+    if not told:
+        return Check("tasks", "ok", "no worker says which tasks it has registered")
+    if not found.uncovered:
+        number = "1 worker has" if told == 1 else f"{told} workers have"
+        return Check("tasks", "ok", f"{number} registered the task of each schedule")
+    some = []
+    for each in found.uncovered[:_NAMED]:
+        whose = f"schedule {each.example!r}"
+        whose += f" and {each.schedules - 1} more" if each.schedules > 1 else ""
+        hint = f"; did you mean {each.near!r}?" if each.near else ""
+        lacking = ", ".join(each.workers[:3]) + (" …" if len(each.workers) > 3 else "")
+        missing = "no worker has" if each.is_unknown and not found.silent else f"{lacking} lacks"
+        some.append(f"{missing} task {each.task!r} of {whose}{hint}")
+    more = f" and {len(found.uncovered) - _NAMED} more" if len(found.uncovered) > _NAMED else ""
+    return Check(
+        "tasks",
+        "warn",
+        f"{'; '.join(some)}{more}",
+        "A worker fails the jobs of a task that it doesn't know: put the name right (`pgbeat "
+        "update NAME --task TASK`), or have the workers' app import the task.",
+    )
+
+
+def _broker(connection: Connection, settings: Settings, app: "Celery | None") -> Iterator[Check]:
+    options: dict[str, Any] = {}
+    if app is not None:
+        if not is_own_broker(app.conf, settings.url):
+            yield _broker_elsewhere(app)
+            return
+        options = app.conf.broker_transport_options or {}
+    tables = BrokerTables.named(options)
+    if tables.exist(connection):
+        lacking = tables.missing_privileges(connection)
+        if lacking:
+            yield Check(
+                "broker",
+                "fail",
+                f"the role lacks {', '.join(lacking)}",
+                "As the owner, GRANT them.",
+            )
+            return
+        depths = tables.depths(connection)
+        waiting = ", ".join(f"{name} {count}" for name, count in depths.items() if count)
+        detail = f"{sum(depths.values())} messages wait" + (f" ({waiting})" if waiting else "")
+        yield Check("broker", "ok", f"its tables are here; {detail}")
+    elif app is None:
+        yield Check("broker", "ok", "not looked at; give the app with -A APP")
+    elif connection.execute(_MAY_CREATE).scalar_one():
+        yield Check("broker", "ok", "its tables are made when first used")
+    else:
+        yield Check(
+            "broker",
+            "fail",
+            "its tables are not there, and the role may not make them",
+            "GRANT CREATE on the role's schema, or start a worker once as a role that may.",
+        )
+
+
+_MAY_CREATE = text("SELECT coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)")
+
+
+def _broker_elsewhere(app: "Celery") -> Check:
+    where = "the broker"
+    try:
+        with app.connection_for_write() as broker:
+            where = broker.as_uri()
+            broker.ensure_connection(max_retries=1, interval_start=0, timeout=5)
+    except Exception as error:  # any transport's
+        return Check(
+            "broker",
+            "fail",
+            f"{where} can't be reached: {str(error) or type(error).__name__}",
+            "Start it, or put the app's broker_url right.",
+        )
+    return Check("broker", "ok", f"{where}, another server: each launch is sent at least once")

@@ -1,0 +1,242 @@
+"""Readings: how many there are of what, now, for gauges; each a short look at an index.
+
+Whatever there is a million of is counted no further than `MOST`, what is over and done with no
+further than `OVER`.
+"""
+
+from typing import NamedTuple
+
+from sqlalchemy import Connection, text
+
+from pgbeat.broker.messages import BrokerTables
+from pgbeat.database.tables import JOB_SOURCES, JOB_STATES
+from pgbeat.jobs.model import ENDED
+
+#: Rows of a kind are counted so far.
+MOST, OVER = 10_000, 1_000
+#: Queues, lanes and webhooks that are looked at: the first by name.
+NAMED = 100
+
+_SCHEDULES = text(
+    """
+    SELECT 'active', (SELECT count(*) FROM (
+               SELECT FROM pgbeat.schedules WHERE namespace = :namespace AND enabled
+                  AND paused_at IS NULL LIMIT :most) AS a)
+     UNION ALL
+    SELECT 'paused', (SELECT count(*) FROM (
+               SELECT FROM pgbeat.schedules WHERE namespace = :namespace AND enabled
+                  AND paused_at IS NOT NULL LIMIT :most) AS p)
+     UNION ALL
+    SELECT k.state, count(d.state) FROM (VALUES ('disabled'), ('completed')) AS k (state)
+      LEFT JOIN (
+           SELECT CASE WHEN completed_at IS NOT NULL THEN 'completed'
+                       ELSE 'disabled' END AS state
+             FROM pgbeat.schedules WHERE namespace = :namespace AND NOT enabled LIMIT :most) AS d
+        ON d.state = k.state
+     GROUP BY 1
+    """
+)
+
+
+def schedules(connection: Connection, namespace: str) -> dict[str, int]:
+    """Schedules by state: `active`, `paused`, `disabled`, and `completed`: disabled for having
+    nothing left to do."""
+    rows = connection.execute(_SCHEDULES, {"namespace": namespace, "most": MOST})
+    return {str(state): int(count) for state, count in rows}
+
+
+_JOBS = text(
+    """
+    SELECT s.state, found.job_source, count(found.job_source)
+      FROM unnest(CAST(:states AS text[]), CAST(:most AS integer[])) AS s (state, most)
+           LEFT JOIN LATERAL (
+               SELECT j.job_source FROM pgbeat.jobs j
+                WHERE j.namespace = :namespace AND j.state = s.state
+                ORDER BY j.created_at DESC, j.id DESC LIMIT s.most) AS found ON true
+     GROUP BY 1, 2
+    """
+)
+
+
+def jobs(connection: Connection, namespace: str) -> dict[tuple[str, str], int]:
+    """Counts jobs by their state and what made them (`job_source`); the newest of each state.
+    Every combination is there, if only with 0."""
+    most = [OVER if state in ENDED else MOST for state in JOB_STATES]
+    values = {"namespace": namespace, "states": list(JOB_STATES), "most": most}
+    found = {(state, source): 0 for state in JOB_STATES for source in JOB_SOURCES}
+    for state, source, count in connection.execute(_JOBS, values):
+        if source is not None:
+            found[state, source] = count
+    return found
+
+
+_LAUNCHES = text(
+    """
+    SELECT s.name, extract(epoch FROM s.last_success)::float8
+      FROM (SELECT DISTINCT label FROM pgbeat.counters
+             WHERE namespace = :namespace AND metric = 'ticks') AS t
+           JOIN pgbeat.schedules s ON s.namespace = :namespace AND s.name = t.label
+     WHERE s.enabled AND s.paused_at IS NULL AND s.last_success IS NOT NULL
+     ORDER BY s.name LIMIT :named
+    """
+)
+
+
+def last_launches(connection: Connection, namespace: str) -> dict[str, float]:
+    """Returns when the schedules in service last launched (seconds since 1970): of those that have
+    counters of their own."""
+    rows = connection.execute(_LAUNCHES, {"namespace": namespace, "named": NAMED})
+    return {str(name): float(moment) for name, moment in rows}
+
+
+_WORKERS = text("SELECT count(*) FROM pgbeat.workers WHERE missing_since IS NULL")
+_RELEASED = text(
+    "SELECT value FROM pgbeat.counters WHERE namespace = '' AND metric = 'stale_claims_released' "
+    "AND label = '' AND kind = ''"
+)
+
+
+def workers(connection: Connection) -> int:
+    """Workers that tell of their executions, and are not missed."""
+    return int(connection.execute(_WORKERS).scalar_one())
+
+
+def released(connection: Connection) -> int:
+    """Executions that were taken from workers that died, since the database was made."""
+    return int(connection.execute(_RELEASED).scalar_one_or_none() or 0)
+
+
+class Lane(NamedTuple):
+    """How full a lane is."""
+
+    name: str
+    #: Jobs that run at once; `None`: no limit, or a policy's.
+    limit: int | None
+    used: int
+    waiting: int
+    is_paused: bool
+
+
+_LANES = text(
+    """
+    SELECT l.name, l.max_running,
+           (SELECT count(*) FROM (
+               SELECT FROM pgbeat.jobs j
+                WHERE j.namespace = l.namespace AND j.lane = l.name AND j.dispatched_at IS NOT NULL
+                  AND j.state IN ('pending', 'scheduled', 'running') LIMIT :most) AS u)
+           + (SELECT count(*) FROM pgbeat.reservations r
+               WHERE r.namespace = l.namespace AND r.lane = l.name AND r.started_at IS NOT NULL),
+           (SELECT count(*) FROM (
+               SELECT FROM pgbeat.jobs j
+                WHERE j.namespace = l.namespace AND j.lane = l.name AND j.dispatched_at IS NULL
+                  AND j.state = 'pending' AND NOT j.blocked_by_group LIMIT :most) AS w)
+           + (SELECT count(*) FROM pgbeat.reservations r
+               WHERE r.namespace = l.namespace AND r.lane = l.name AND r.started_at IS NULL),
+           l.paused_at IS NOT NULL
+      FROM (SELECT * FROM pgbeat.lanes WHERE namespace = :namespace
+             ORDER BY name LIMIT :named) AS l
+    """
+)
+
+
+def lanes(connection: Connection, namespace: str) -> list[Lane]:
+    """The lanes, direct executions counted too."""
+    values = {"namespace": namespace, "most": MOST, "named": NAMED}
+    return [Lane(*row) for row in connection.execute(_LANES, values)]
+
+
+class Webhook(NamedTuple):
+    """How a webhook's deliveries fare, of those that are kept."""
+
+    name: str
+    is_enabled: bool
+    pending: int
+    delivered: int
+    failed: int
+
+
+_WEBHOOKS = text(
+    """
+    SELECT w.name, w.enabled, p.pending, least(t.total - p.pending - p.failed, :over), p.failed
+      FROM (SELECT * FROM pgbeat.webhooks WHERE namespace = :namespace
+             ORDER BY name LIMIT :named) AS w
+           CROSS JOIN LATERAL (
+               SELECT (SELECT count(*) FROM (
+                          SELECT FROM pgbeat.deliveries
+                           WHERE webhook_id = w.id AND state = 'pending' LIMIT :most) AS d
+                      ) AS pending,
+                      (SELECT count(*) FROM (
+                          SELECT FROM pgbeat.deliveries
+                           WHERE webhook_id = w.id AND state = 'failed' LIMIT :most) AS d
+                      ) AS failed OFFSET 0) AS p  -- counted once, however often it is named
+           CROSS JOIN LATERAL (
+               SELECT count(*) AS total FROM (
+                   SELECT FROM pgbeat.deliveries WHERE webhook_id = w.id
+                    LIMIT :over + p.pending + p.failed) AS d) AS t
+    """
+)
+
+
+def webhooks(connection: Connection, namespace: str) -> list[Webhook]:
+    """The webhooks."""
+    values = {"namespace": namespace, "most": MOST, "over": OVER, "named": NAMED}
+    return [Webhook(*row) for row in connection.execute(_WEBHOOKS, values)]
+
+
+class Queue(NamedTuple):
+    """What is in a queue of the broker's."""
+
+    name: str
+    waiting: int
+    delayed: int
+    claimed: int
+    dead: int
+    consumers: int
+    #: Seconds for which the oldest that waits has been there, of those that go first; 0 without.
+    age: float
+    is_paused: bool
+
+
+# The oldest of each priority is the first in the index.
+_QUEUES = """
+    WITH alive AS (SELECT id FROM pgbeat.consumers EXCEPT SELECT pgbeat.dead_consumers()),
+    delayed AS MATERIALIZED (
+        SELECT queue_id, count(*) FROM (
+               SELECT queue_id FROM {message} WHERE available_at IS NOT NULL LIMIT :most) AS m
+         GROUP BY 1),
+    claimed AS MATERIALIZED (
+        SELECT queue_id, count(*) FROM (
+               SELECT queue_id FROM {message} WHERE claimed_by IS NOT NULL LIMIT :most) AS m
+         GROUP BY 1),
+    dead AS MATERIALIZED (
+        SELECT queue, count(*) FROM (
+               SELECT queue FROM {dead} ORDER BY died_at DESC LIMIT :most) AS m GROUP BY 1),
+    consumed AS MATERIALIZED (
+        SELECT queue_id, count(*) FROM {consumer} JOIN alive ON id = consumer_id GROUP BY 1)
+    SELECT q.name,
+           (SELECT count(*) FROM (
+               SELECT FROM {message} m WHERE m.queue_id = q.id AND m.visible LIMIT :most) AS w),
+           coalesce(delayed.count, 0), coalesce(claimed.count, 0), coalesce(dead.count, 0),
+           coalesce(consumed.count, 0),
+           coalesce(extract(epoch FROM clock_timestamp() - (
+               SELECT min(o.enqueued_at)
+                 FROM generate_series(0, least(coalesce(q.max_priority, 9), 255)) AS p (priority)
+                      CROSS JOIN LATERAL (
+                      SELECT m.enqueued_at FROM {message} m
+                       WHERE m.queue_id = q.id AND m.visible AND m.priority = p.priority::smallint
+                       ORDER BY m.id + 0 LIMIT 1) AS o)), 0)::float8,
+           q.paused_at IS NOT NULL
+      FROM (SELECT * FROM {queue} WHERE NOT auto_delete AND owner IS NULL
+             ORDER BY name LIMIT :named) AS q
+           LEFT JOIN delayed ON delayed.queue_id = q.id
+           LEFT JOIN claimed ON claimed.queue_id = q.id
+           LEFT JOIN dead ON dead.queue = q.name
+           LEFT JOIN consumed ON consumed.queue_id = q.id
+     ORDER BY q.name
+"""
+
+
+def queues(connection: Connection, tables: BrokerTables) -> list[Queue]:
+    """The queues but those that go with their user: of remote control, events, replies."""
+    values = {"most": MOST, "named": NAMED}
+    return [Queue(*row) for row in connection.execute(tables.text(_QUEUES), values)]

@@ -1,0 +1,185 @@
+"""Statistics: how a job's, a schedule's, or all executions came out, and how long they took.
+
+What is looked at is bounded, however much is kept: the newest executions tell how things are.
+"""
+
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from pgbeat.database.tables import JOB_STATES
+from pgbeat.jobs import model as jobs
+
+#: Executions that figures are of, at most: the newest.
+NEWEST = 1000
+#: Jobs of a state are counted so far.
+MOST = 10_000
+
+
+class Figures(NamedTuple):
+    """How executions came out. Durations are milliseconds, of those that completed."""
+
+    total: int
+    running: int
+    completed: int
+    failed: int
+    cancelled: int
+    skipped: int
+    #: Of the failed (and cancelled) ones, those whose process died.
+    lost: int
+    average_ms: float | None
+    p95_ms: float | None
+    #: When the newest began, and how it stands.
+    last_at: datetime | None
+    last_state: str | None
+    #: When the next is due, where that is known.
+    next_at: datetime | None
+    #: Whether these are all that are kept; else older ones were not looked at.
+    is_whole: bool
+
+    @property
+    def success_rate(self) -> float | None:
+        """Completed by completed and failed, 0 to 1: what was skipped or cancelled says nothing
+        about success. `None` without any."""
+        decided = self.completed + self.failed
+        return self.completed / decided if decided else None
+
+
+# Of rows `r` (state, lost, started_at, finished_at, duration_ms), one more than are to be counted.
+_FIGURES = """
+    SELECT count(*), count(*) FILTER (WHERE state = 'running'),
+           count(*) FILTER (WHERE state = 'completed'), count(*) FILTER (WHERE state = 'failed'),
+           count(*) FILTER (WHERE state = 'cancelled'), count(*) FILTER (WHERE state = 'skipped'),
+           count(*) FILTER (WHERE lost), avg(ms),
+           percentile_cont(0.95) WITHIN GROUP (ORDER BY ms),
+           (array_agg(started_at ORDER BY started_at DESC))[1],
+           (array_agg(state ORDER BY started_at DESC))[1],
+           CAST(:next_at AS timestamptz), (SELECT count(*) <= :newest FROM r)
+      FROM (SELECT *, CASE WHEN state = 'completed' THEN coalesce(duration_ms,
+                       extract(epoch FROM finished_at - started_at) * 1000) END AS ms
+              FROM r ORDER BY started_at DESC LIMIT :newest) AS counted
+"""
+_RUN = "e.state, e.lost, e.started_at, e.finished_at, e.duration_ms"
+
+_OF_SCHEDULE = text(
+    f"""
+    WITH r AS MATERIALIZED (
+        SELECT {_RUN} FROM pgbeat.executions e WHERE e.schedule_id = :schedule_id
+         ORDER BY e.started_at DESC LIMIT :newest + 1)
+    {_FIGURES}
+    """  # noqa: S608
+)
+_NEXT_OF_SCHEDULE = text(
+    "SELECT next_run FROM pgbeat.schedules "
+    "WHERE id = :schedule_id AND enabled AND paused_at IS NULL"
+)
+
+
+def of_schedule(connection: Connection, schedule_id: int) -> Figures:
+    """Of a schedule's newest executions; `next_at` is its next due time."""
+    next_at = connection.scalar(_NEXT_OF_SCHEDULE, {"schedule_id": schedule_id})
+    values = {"schedule_id": schedule_id, "next_at": next_at, "newest": NEWEST}
+    return Figures(*connection.execute(_OF_SCHEDULE, values).one())
+
+
+# Both ways, whichever of the chain was asked for.
+_CHAIN = """
+    WITH RECURSIVE before AS (
+        SELECT id, retry_of FROM pgbeat.jobs WHERE id = :job_id
+        UNION
+        SELECT j.id, j.retry_of FROM before b JOIN pgbeat.jobs j ON j.id = b.retry_of),
+    after AS (
+        SELECT id FROM pgbeat.jobs WHERE id = :job_id
+        UNION
+        SELECT j.id FROM after a JOIN pgbeat.jobs j ON j.retry_of = a.id),
+    chain AS (SELECT id FROM before UNION SELECT id FROM after)
+"""
+_OF_JOB = text(
+    f"""
+    {_CHAIN},
+    r AS MATERIALIZED (
+        SELECT {_RUN} FROM pgbeat.executions e
+         WHERE e.job_id = ANY (ARRAY(SELECT id FROM chain))
+         ORDER BY e.started_at DESC LIMIT :newest + 1)
+    {_FIGURES}
+    """  # noqa: S608
+)
+_NEXT_OF_JOB = text(
+    f"""
+    {_CHAIN}
+    SELECT min(run_at) FROM pgbeat.jobs
+     WHERE id = ANY (ARRAY(SELECT id FROM chain)) AND state = 'scheduled'
+    """  # noqa: S608
+)
+
+
+def of_job(connection: Connection, job_id: str | UUID, *, namespace: str | None = None) -> Figures:
+    """Of the executions of a job, of those that it tries again, and of those that try it again;
+    `next_at` is the time of the attempt that is to come. Raises `NotFound`."""
+    job = jobs.get(connection, job_id, namespace=namespace)
+    next_at = connection.scalar(_NEXT_OF_JOB, {"job_id": job.id})
+    values = {"job_id": job.id, "next_at": next_at, "newest": NEWEST}
+    return Figures(*connection.execute(_OF_JOB, values).one())
+
+
+class Overview(NamedTuple):
+    """How a namespace's jobs fare."""
+
+    #: Jobs of each state, counted no further than `MOST`.
+    jobs: dict[str, int]
+    #: Of the newest jobs' executions; `next_at` is when a schedule is due next.
+    runs: Figures
+    #: Counters of the whole database since it was made, such as `stale_claims_released`.
+    counters: dict[str, int]
+
+
+_COUNTS = text(
+    """
+    SELECT s.state, (SELECT count(*) FROM (
+               SELECT FROM pgbeat.jobs j
+                WHERE j.namespace = :namespace AND j.state = s.state LIMIT :most) AS found)
+      FROM unnest(CAST(:states AS text[])) AS s (state)
+    """
+)
+# The newest of each state, so that a long line of those that wait is not gone through.
+_OF_ALL = text(
+    f"""
+    WITH newest AS MATERIALIZED (
+        SELECT j.id FROM unnest(ARRAY['running', 'completed', 'failed', 'cancelled', 'skipped'])
+               AS s (state) CROSS JOIN LATERAL (
+               SELECT id, created_at FROM pgbeat.jobs
+                WHERE namespace = :namespace AND state = s.state
+                ORDER BY created_at DESC, id DESC LIMIT :newest + 1) AS j
+         ORDER BY j.created_at DESC, j.id DESC LIMIT :newest + 1),
+    r AS MATERIALIZED (
+        SELECT {_RUN} FROM newest n CROSS JOIN LATERAL (
+               SELECT * FROM pgbeat.executions WHERE job_id = n.id LIMIT :newest + 1) AS e
+         ORDER BY e.started_at DESC LIMIT :newest + 1)
+    {_FIGURES}
+    """  # noqa: S608
+)
+_NEXT_OF_ALL = text(
+    """
+    SELECT next_run FROM pgbeat.schedules
+     WHERE namespace = :namespace AND enabled AND paused_at IS NULL AND next_run IS NOT NULL
+     ORDER BY next_run LIMIT 1
+    """
+)
+_COUNTERS = text(
+    "SELECT metric, value FROM pgbeat.counters "
+    "WHERE namespace = '' AND metric <> 'mark' ORDER BY metric"
+)
+
+
+def of_all(connection: Connection, namespace: str) -> Overview:
+    """Of all jobs of a namespace."""
+    counts = {"namespace": namespace, "most": MOST, "states": list(JOB_STATES)}
+    next_at = connection.scalar(_NEXT_OF_ALL, {"namespace": namespace})
+    values = {"namespace": namespace, "next_at": next_at, "newest": NEWEST}
+    return Overview(
+        {state: int(count) for state, count in connection.execute(_COUNTS, counts)},
+        Figures(*connection.execute(_OF_ALL, values).one()),
+        {name: int(value) for name, value in connection.execute(_COUNTERS)},
+    )

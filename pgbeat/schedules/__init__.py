@@ -1,0 +1,1 @@
+"""Schedules: their rows, ticks, calendars, launchers, files and importers."""

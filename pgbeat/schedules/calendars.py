@@ -1,0 +1,162 @@
+"""Calendars: named rules that leave out times of the schedules that name them; their rows."""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property, lru_cache
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, delete, func, select, update
+from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
+
+from pgbeat.database.tables import calendars, schedules
+from pgbeat.errors import AlreadyExists, InvalidCalendar, NotFound
+from pgbeat.names import NAMESPACE, name_problem
+from pgbeat.schedules.calendar_definitions import parse
+from pgbeat.schedules.exclusions import Rules
+from pgbeat.suggest import did_you_mean
+
+
+@dataclass(frozen=True)
+class Calendar:
+    """A row of `pgbeat.calendars`, as read at one moment."""
+
+    namespace: str
+    name: str
+    definition: Any
+    created_at: datetime
+    updated_at: datetime
+
+    @cached_property
+    def rules(self) -> Rules:
+        """What its definition means. Raises `InvalidCalendar` for what was written past the
+        checks, and where the package `holidays` is needed and missing."""
+        found = _rules(self.name, json.dumps(self.definition, sort_keys=True))
+        if isinstance(found, Rules):
+            return found
+        raise InvalidCalendar(found)
+
+    def exclusion(self, moment: datetime, timezone: str) -> str | None:
+        """Why it leaves the (aware) moment out, as `calendar 'office': Saturday`; `None` if it
+        doesn't. `timezone` is the schedule's, for a calendar that has none.
+
+        Raises `InvalidCalendar`, and `InvalidTimetable` for an unknown zone.
+        """
+        return self.rules.exclusion(moment, timezone)
+
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        """Returns what the audit log records of it."""
+        return "calendar", self.name, {"definition": self.definition}
+
+
+@lru_cache(maxsize=1024)
+def _rules(name: str, definition: str) -> Rules | str:
+    """The rules, or what is wrong. Parsed once, wherever and however often the row is read."""
+    try:
+        return parse(name, json.loads(definition))
+    except InvalidCalendar as error:
+        return str(error)
+
+
+def exclusion(
+    found: Mapping[str, Calendar], name: str | None, moment: datetime, timezone: str
+) -> str | None:
+    """Why the calendar of that name, one of those that `load` found, leaves the moment out;
+    `None`, too, for no name.
+
+    Raises `NotFound` where it is not among them, else what `Calendar.exclusion` does.
+    """
+    if name is None:
+        return None
+    if name not in found:
+        raise NotFound(f"there is no calendar {name!r}")
+    return found[name].exclusion(moment, timezone)
+
+
+_SELECT = select(*calendars.c)
+
+
+def _is(name: str, namespace: str) -> ColumnElement[bool]:
+    return (calendars.c.name == name) & (calendars.c.namespace == namespace)
+
+
+def load(
+    connection: Connection, names: Iterable[str], *, namespace: str = NAMESPACE
+) -> dict[str, Calendar]:
+    """The calendars of those names that are there, in one statement; in none without names."""
+    wanted = set(names)
+    if not wanted:
+        return {}
+    query = _SELECT.where(calendars.c.namespace == namespace, calendars.c.name.in_(wanted))
+    return {row.name: Calendar(*row) for row in connection.execute(query)}
+
+
+def get(
+    connection: Connection, name: str, *, namespace: str = NAMESPACE, for_update: bool = False
+) -> Calendar:
+    """The calendar of that name. Raises `NotFound`, which names the nearest there is."""
+    query = _SELECT.where(_is(name, namespace))
+    row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
+    if row is None:
+        place = "" if namespace == NAMESPACE else f" in namespace {namespace!r}"
+        hint = did_you_mean(name, [row.name for row in listing(connection, namespace=namespace)])
+        raise NotFound(f"there is no calendar {name!r}{place}" + (f"; {hint}" if hint else ""))
+    return Calendar(*row)
+
+
+def listing(connection: Connection, *, namespace: str = NAMESPACE) -> list[Calendar]:
+    """All calendars, by name."""
+    query = _SELECT.where(calendars.c.namespace == namespace).order_by(calendars.c.name)
+    return [Calendar(*row) for row in connection.execute(query)]
+
+
+def users(connection: Connection, *, namespace: str = NAMESPACE) -> dict[str, list[str]]:
+    """Names of the schedules that name each calendar; those that none names are left out."""
+    c = schedules.c
+    names = func.array_agg(aggregate_order_by(c.name, c.name))
+    query = select(c.calendar, names).where(c.namespace == namespace, c.calendar.is_not(None))
+    rows = connection.execute(query.group_by(c.calendar))
+    return {str(calendar): list(names) for calendar, names in rows}
+
+
+def add(
+    connection: Connection, name: str, definition: Any, *, namespace: str = NAMESPACE
+) -> Calendar:
+    """Adds a calendar. Raises `InvalidCalendar` (lists every mistake) or `AlreadyExists`."""
+    problem = name_problem(name)
+    if problem:
+        raise InvalidCalendar(f"calendar {name!r}: {problem}")
+    parse(name, definition)
+    row = {"namespace": namespace, "name": name, "definition": definition}
+    statement = insert(calendars).values(row).on_conflict_do_nothing().returning(*calendars.c)
+    added = connection.execute(statement).one_or_none()
+    if added is None:
+        raise AlreadyExists(
+            f"there is a calendar {name!r} already; change it with `pgbeat calendars update`"
+        )
+    return Calendar(*added)
+
+
+def edit(
+    connection: Connection, name: str, definition: Any, *, namespace: str = NAMESPACE
+) -> Calendar:
+    """Gives a calendar another definition. Raises `InvalidCalendar` or `NotFound`."""
+    get(connection, name, namespace=namespace, for_update=True)
+    parse(name, definition)
+    statement = update(calendars).where(_is(name, namespace)).values(definition=definition)
+    return Calendar(*connection.execute(statement.returning(*calendars.c)).one())
+
+
+def remove(connection: Connection, name: str, *, namespace: str = NAMESPACE) -> None:
+    """Deletes a calendar. Raises `NotFound`, and `InvalidCalendar` while schedules name it."""
+    get(connection, name, namespace=namespace, for_update=True)  # none can name it from here on
+    names = users(connection, namespace=namespace).get(name)
+    if names:
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        raise InvalidCalendar(
+            f"calendar {name!r} is used by {', '.join(map(repr, names[:5]))}{more}; "
+            "give them another one, or none, first"
+        )
+    connection.execute(delete(calendars).where(_is(name, namespace)))

@@ -1,0 +1,97 @@
+"""Brings the rows that an app's code makes up to date, and warns of other apps' rows."""
+
+import logging
+from collections.abc import Mapping, Set
+from datetime import timedelta
+from typing import Any
+
+from celery import Celery
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.config import Settings
+from pgbeat.database import connections
+from pgbeat.schedules import entries, sync
+from pgbeat.schedules.sync import Changes
+
+logger = logging.getLogger("celery.beat.pgbeat")
+
+#: Seconds after which entries that are invalid are tried again.
+_LATER = 10.0
+
+
+def apply(
+    connection: Connection, app: Celery, settings: Settings, own: Mapping[str, Any]
+) -> float | None:
+    """Makes the app's rows be its entries (`own` are Celery's) and logs the changes.
+
+    Returns the seconds after which to try again where entries are invalid, else `None`. It waits
+    for locks as long as the session does.
+    """
+    wanted = entries.from_app(app, own)
+    defaults = {
+        "max_retries": settings.max_retries,
+        "retry_base": timedelta(seconds=settings.retry_base),
+        "retry_cap": timedelta(seconds=settings.retry_cap),
+    }
+    name = entries.app_name(app, settings)
+    try:
+        with connections.transaction(connection):
+            changes = sync.apply(connection, wanted, settings.namespace, app=name, **defaults)
+    except DBAPIError as error:
+        if not connections.is_refused(error):
+            raise
+        logger.error("The app's entries are left as they were: %s", connections.first_line(error))
+        return _LATER
+    _log(changes, name)
+    return None
+
+
+def _log(changes: Changes, app: str | None) -> None:
+    for verb in ("added", "changed", "removed"):
+        names = getattr(changes, verb)
+        if names:
+            logger.info("Schedules %s by the app's code: %s", verb, ", ".join(sorted(names)))
+    for name in changes.taken:
+        logger.warning(
+            "Schedule '%s' is in the app's code and was made elsewhere too; "
+            "the row is left as it is", name,
+        )  # fmt: skip
+    for name, owner in changes.foreign.items():
+        logger.warning(
+            "Schedule '%s' is in this app's code, but the row was made by the code of app '%s' and "
+            "is left as it is. If that is this app's former name, set pgbeat_app = '%s'",
+            name, owner, owner,
+        )  # fmt: skip
+    if changes.orphaned:
+        reason = "no app is recorded for them" if app else "this app has no name (pgbeat_app)"
+        logger.warning(
+            "Schedules were made by an app's code and this app's has them no more. They are kept, "
+            "because %s; remove them with `pgbeat remove`: %s",
+            reason, ", ".join(sorted(changes.orphaned)),
+        )  # fmt: skip
+
+
+def warn_of_others(
+    connection: Connection, app: Celery, settings: Settings, known: Set[str] = frozenset()
+) -> Set[str]:
+    """Logs a warning if other apps' code has schedules in this app's namespace, unless all of them
+    are `known`. Returns the names of those apps."""
+    others = sync.other_apps(connection, settings.namespace, app=entries.app_name(app, settings))
+    if others.keys() - known:
+        logger.warning("%s. %s", described(others, settings.namespace), ADVICE)
+    return others.keys()
+
+
+def described(others: Mapping[str, int], namespace: str) -> str:
+    """Returns a sentence that names the other apps in a namespace."""
+    found = ", ".join(
+        f"'{name}' ({count} schedule{'s' if count != 1 else ''})" for name, count in others.items()
+    )
+    return f"Other apps use the namespace '{namespace}' too: {found}"
+
+
+ADVICE = (
+    "Only one beat leads a namespace, and it launches the schedules of all apps in it through its "
+    "own app's broker, routes and code: give each app a namespace of its own (pgbeat_namespace)."
+)

@@ -1,0 +1,175 @@
+"""Definitions of schedules, as files give them, and what makes no sense in one."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pgbeat.errors import InvalidTimetable
+from pgbeat.jobs.placeholders import mistakes
+from pgbeat.jobs.policies import JobPolicy
+from pgbeat.schedules.files.documents import Mistake
+from pgbeat.schedules.files.fields import FIELDS, TIMETABLES
+from pgbeat.suggest import did_you_mean
+from pgbeat.timetables import parse_cron, parse_rrule, parse_solar, zone
+
+#: A line and a column, from 1.
+Place = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a file says of a schedule: a value for every field, and where it says so."""
+
+    name: str
+    values: dict[str, Any]
+    place: Place
+    #: Where its own fields are, and those of the file's defaults.
+    places: Mapping[str, Place]
+    default_places: Mapping[str, Place] = dataclasses.field(default_factory=dict)
+
+    def mistake(self, field: str, sentence: str) -> Mistake:
+        """A mistake in a field, or (with "") in the whole."""
+        if field in self.default_places and field not in self.places:
+            return Mistake(*self.default_places[field], f"defaults: {sentence}")
+        return Mistake(*self.places.get(field, self.place), f"{self.name}: {sentence}")
+
+    def nearest(self, *fields: str) -> str:
+        """The first of the fields that it has itself, else of those that the defaults have."""
+        for places in (self.places, self.default_places):
+            for name in fields:
+                if name in places:
+                    return name
+        return ""
+
+
+_LAUNCHER = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*", re.ASCII)
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "cron": parse_cron, "timezone": zone, "solar": parse_solar, "rrule": parse_rrule,
+}  # fmt: skip
+
+
+def misfit(field: str, value: Any) -> str | None:
+    """What is wrong with a value that its field's kind doesn't know."""
+    if field in ("args", "kwargs"):
+        return "; ".join(f"{place}: {said}" for place, said in mistakes(value, field)) or None
+    parser = _PARSERS.get(field)
+    if parser is not None:
+        try:
+            parser(value)
+        except InvalidTimetable as error:
+            return str(error)
+    if field == "launcher" and not _LAUNCHER.fullmatch(value):
+        return f"launcher {value!r} is not a launcher's name; use the name that it is registered by"
+    if field == "task" and (re.search(r"[\x00-\x1f\x7f-\x9f]", value) or value.strip() != value):
+        return f"task {value!r} is not a task's name; use the name that it is registered by"
+    return None
+
+
+_NO_TIMETABLE = (
+    "it has no timetable; set cron (for example '0 2 * * *') or every (for example '15 minutes'), "
+    "or once_at, solar, rrule or after"
+)
+_NO_TASK = (
+    "it has no task; set task to a registered task's name (for example "
+    "'tasks.maintenance.backup'), or job to a template ({template: NAME})"
+)
+
+
+def problems(definition: Definition, unfit: set[str]) -> Iterator[tuple[str, str]]:
+    """What is wrong with fields together: a field, or "", and a sentence.
+
+    Those that are `unfit` by themselves are left out. Times of no zone get the schedule's.
+    """
+    values = definition.values
+    chosen = [field for field in TIMETABLES if values[field] is not None or field in unfit]
+    if len(chosen) != 1:
+        yield chosen[1] if chosen else "", too_many(chosen) if chosen else _NO_TIMETABLE
+    is_generic = values["launcher"] == "GenericLauncher" and "launcher" not in unfit
+    has_task = values["task"] is not None or has_template(values)
+    if is_generic and not has_task and not unfit & {"task", "job"}:
+        yield "", _NO_TASK
+    for field in ("once_at", "starts_at", "ends_at"):
+        moment, timezone = values[field], values["timezone"]
+        if isinstance(moment, datetime) and moment.tzinfo is None:
+            local = UTC if timezone is None else zone(timezone)
+            values[field] = moment.replace(tzinfo=local).astimezone(UTC)
+            if timezone is None and "timezone" not in unfit:
+                said = f"{field} is {moment.isoformat()}, and of no zone"
+                yield field, f"{said}; add Z or an offset, such as +01:00, or set timezone"
+    for low, high, relation in (("retry_base", "retry_cap", "below"),
+                                ("starts_at", "ends_at", "before")):  # fmt: skip
+        if None in (values[low], values[high]) or unfit & {low, high}:
+            continue
+        if values[high] < values[low]:
+            least, most = (FIELDS[field].kind.plain(values[field]) for field in (low, high))
+            yield (
+                definition.nearest(high, low),
+                f"{high} ({most}) must not be {relation} {low} ({least})",
+            )
+
+
+def has_template(values: Mapping[str, Any]) -> bool:
+    """Whether a template says what is launched, where the definition doesn't."""
+    return bool((values.get("job") or {}).get("template"))
+
+
+def timetables(values: Mapping[str, Any]) -> list[str]:
+    """The fields that say when."""
+    return [field for field in TIMETABLES if values.get(field) is not None]
+
+
+def too_many(chosen: list[str]) -> str:
+    """What is wrong with several timetables."""
+    if len(chosen) == 2:
+        return f"it has both {chosen[0]} and {chosen[1]}; keep one"
+    return f"it has {', '.join(chosen)}; keep one"
+
+
+#: What people write for fields, beyond what looks alike.
+_OTHER_WORDS = {
+    "schedule": "cron", "crontab": "cron", "interval": "every", "interval_minutes": "every",
+    "seconds": "every", "tz": "timezone", "zone": "timezone", "function": "task", "func": "task",
+    "callable": "task", "condition": "condition_sql", "sql": "condition_sql", "arguments": "args",
+    "keyword_arguments": "kwargs", "retries": "max_retries", "disabled": "enabled",
+    "depends_on": "after", "start": "starts_at", "end": "ends_at", "start_date": "starts_at",
+    "end_date": "ends_at", "misfire_grace_time": "grace", "coalesce": "catch_up",
+    "next_run": "starts_at", "at": "once_at", "one_off": "once_at", "paused_at": "paused",
+    "expires": "options", "timeout_seconds": "options",
+}  # fmt: skip
+
+
+def unknown(field: str) -> str:
+    """That there is no such field, and which was meant."""
+    if field in JobPolicy._fields:
+        return f"there is no field {field!r}; write it in job: {{{field}: …}}"
+    other = _OTHER_WORDS.get(field.lower().replace("-", "_"))
+    hint = f"did you mean {other!r}?" if other else did_you_mean(field, FIELDS)
+    return f"there is no field {field!r}; {hint or 'there are ' + ', '.join(FIELDS)}"
+
+
+def circles(after: Mapping[str, str | None]) -> Iterator[list[str]]:
+    """Names that come after each other in a circle, each circle once."""
+    seen: set[str] = set()
+    for start in after:
+        path: dict[str, None] = {}
+        name: str | None = start
+        while name is not None and name not in seen:
+            seen.add(name)
+            path[name] = None
+            name = after.get(name)
+        if name in path:
+            names = list(path)
+            yield names[names.index(name) :]
+
+
+def circular(definitions: Mapping[str, Definition], circle: list[str]) -> Mistake:
+    """The mistake that a circle is, at that of its definitions that comes first in the file."""
+    first = min(
+        (definitions[name] for name in circle if name in definitions), key=lambda item: item.place
+    )
+    start = circle.index(first.name)
+    path = [*circle[start:], *circle[:start], first.name]
+    return first.mistake("after", f"after goes in a circle: {' after '.join(path)}")

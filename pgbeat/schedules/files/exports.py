@@ -1,0 +1,43 @@
+"""Schedules as a file that declares them."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from pgbeat.errors import InvalidSchedule
+from pgbeat.names import NAMESPACE, name_problem
+from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules.files.definitions import timetables
+from pgbeat.schedules.files.fields import FIELDS, plain
+from pgbeat.schedules.model import Schedule
+
+
+def document(
+    rows: Iterable[Schedule], calendars: Iterable[Calendar] = (), namespace: str = NAMESPACE
+) -> dict[str, Any]:
+    """A file that makes just these rows; without what is so by default.
+
+    Raises `InvalidSchedule` for a row that no file can declare.
+    """
+    made: dict[str, Any] = {} if namespace == NAMESPACE else {"namespace": namespace}
+    declared = {calendar.name: calendar.definition for calendar in calendars}
+    if declared:
+        made["calendars"] = declared
+    return made | {"schedules": {row.name: definition(row) for row in rows}}
+
+
+def definition(row: Schedule) -> dict[str, Any]:
+    """What a file says of such a row. Raises `InvalidSchedule`."""
+    values = {name: getattr(row, name, None) for name in FIELDS}
+    values["paused"] = row.paused_at is not None
+    problem = name_problem(row.name)
+    if row.args is None or not timetables(values):
+        problem = "its timetable or its arguments are in the app's code"
+    if problem:
+        raise InvalidSchedule(f"schedule {row.name!r} can't be in a file: {problem}")
+    return plain(values)
+
+
+def as_json(document: dict[str, Any]) -> str:
+    """The file as JSON."""
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

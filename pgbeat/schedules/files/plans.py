@@ -1,0 +1,222 @@
+"""Plans: what a file would change among the rows, whoever edited them meanwhile."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import ARRAY, Connection, Row, Text, bindparam, func, or_, select
+
+from pgbeat.database.tables import lanes, schedules, templates
+from pgbeat.schedules import calendars
+from pgbeat.schedules.files.definitions import Definition, circles, circular, has_template
+from pgbeat.schedules.files.documents import Mistake
+from pgbeat.schedules.files.fields import FIELDS, SWITCHES, plain, same
+from pgbeat.schedules.files.job_policies import canonical
+from pgbeat.schedules.files.reading import File, InvalidFile
+from pgbeat.suggest import did_you_mean
+
+#: The reason of a schedule that the file takes out of service.
+BY_FILE = "disabled by its file"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A field that is to be another. Values are as a file writes them."""
+
+    field: str
+    old: Any
+    new: Any
+    #: Somebody edited the row since the last sync, which wrote `was`.
+    by_hand: bool = False
+    was: Any = None
+
+
+@dataclass
+class Plan:
+    """What is to be done to the schedules of a namespace, by name."""
+
+    namespace: str
+    #: Definitions as a file writes them.
+    added: dict[str, dict[str, Any]] = field(default_factory=dict)
+    changed: dict[str, list[Change]] = field(default_factory=dict)
+    removed: list[str] = field(default_factory=list)
+    #: Made elsewhere (the source), and the file's from now on.
+    adopted: dict[str, str] = field(default_factory=dict)
+    #: Made elsewhere (the source), and left alone.
+    taken: dict[str, str] = field(default_factory=dict)
+    #: From a file, not in this one, and left alone.
+    kept: list[str] = field(default_factory=list)
+    calendars_added: list[str] = field(default_factory=list)
+    calendars_changed: list[str] = field(default_factory=list)
+    unchanged: int = 0
+    #: Rows as they were found, by name.
+    rows: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    #: Which schedule each comes after, all of the namespace, if any of the file's does.
+    after: dict[str, str | None] = field(default_factory=dict, compare=False, repr=False)
+    #: Those that stay as they are, and whose last file is noted.
+    noted: list[str] = field(default_factory=list, compare=False, repr=False)
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(
+            self.added
+            or self.changed
+            or self.removed
+            or self.adopted
+            or self.calendars_added
+            or self.calendars_changed
+        )
+
+    @property
+    def drifted(self) -> list[str]:
+        """Schedules that somebody edited by hand, and the file sets back."""
+        return [n for n, changes in self.changed.items() if any(c.by_hand for c in changes)]
+
+
+_COLUMNS = [schedules.c[name] for name in FIELDS if name != "paused"]
+_SELECT = select(
+    schedules.c.id,
+    schedules.c.name,
+    schedules.c.source,
+    schedules.c.disabled_reason,
+    schedules.c.file_definition,
+    schedules.c.paused_at.is_not(None).label("paused"),
+    *_COLUMNS,
+)
+_FOUND = _SELECT.where(
+    schedules.c.namespace == bindparam("namespace"),
+    or_(
+        schedules.c.source == "file",
+        schedules.c.name == func.any(bindparam("names", type_=ARRAY(Text))),
+    ),
+).order_by(schedules.c.name)
+
+
+def make(
+    connection: Connection, file: File, namespace: str, *, prune: bool = False, adopt: bool = False
+) -> Plan:
+    """What the file changes. `prune` removes what came from a file and is not in it; `adopt` takes
+    over names that were made elsewhere. Writes nothing.
+
+    Raises `InvalidFile` for what is not there: calendars, and schedules to come after.
+    """
+    wanted = file.definitions
+    found = connection.execute(_FOUND, {"namespace": namespace, "names": list(wanted)})
+    plan = Plan(namespace, rows={row.name: row for row in found})
+    for name, row in plan.rows.items():
+        if name not in wanted:
+            (plan.removed if prune else plan.kept).append(name)
+        elif row.source != "file" and not adopt:
+            plan.taken[name] = row.source
+        else:
+            if row.source != "file":
+                plan.adopted[name] = row.source
+            changes = list(_changes(row, wanted[name]))
+            if changes:
+                plan.changed[name] = changes
+            elif name not in plan.adopted:
+                plan.unchanged += 1
+                if not same(row.file_definition, plain(wanted[name].values)):
+                    plan.noted.append(name)
+    plan.added.update((n, plain(d.values)) for n, d in wanted.items() if n not in plan.rows)
+    _plan_calendars(connection, file, plan)
+    _check_names(connection, file, plan)
+    return plan
+
+
+def _changes(row: Row[Any], definition: Definition) -> Iterator[Change]:
+    base = row.file_definition if row.source == "file" else None
+    for name, described in FIELDS.items():
+        have, want = getattr(row, name), definition.values[name]
+        if name == "job":
+            have = canonical(have)
+        if name == "task" and _is_templates(definition, base):
+            continue
+        if same(have, want) or (name in SWITCHES and not _switches(row, name, want, base)):
+            continue
+        old, new = described.plain(have), described.plain(want)
+        was = old if base is None else base.get(name, described.plain(described.default))
+        yield Change(name, old, new, not same(was, old), was)
+
+
+def _is_templates(definition: Definition, base: Mapping[str, Any] | None) -> bool:
+    """Whether the task is its template's, which the database fills in; unless the file that was
+    there before named one."""
+    is_open = definition.values["task"] is None and has_template(definition.values)
+    return is_open and (base or {}).get("task") is None
+
+
+def _switches(row: Row[Any], name: str, want: bool, base: Mapping[str, Any] | None) -> bool:
+    """Whether a schedule is put out of service, or in again, which it isn't now.
+
+    What the file switches off is off. What it doesn't, people and failures may switch off between
+    two syncs, and it stays so; only what a file had switched off is switched on again.
+    """
+    is_off = not want if name == "enabled" else want
+    if is_off:
+        return True
+    was_off = (base or {}).get(name) is (name == "paused")
+    return was_off and (name == "paused" or row.disabled_reason == BY_FILE)
+
+
+# -- calendars and names ---------------------------------------------------------------------------
+
+
+def _plan_calendars(connection: Connection, file: File, plan: Plan) -> None:
+    there = calendars.load(connection, file.calendars, namespace=plan.namespace)
+    for name, definition in file.calendars.items():
+        if name not in there:
+            plan.calendars_added.append(name)
+        elif not same(there[name].definition, definition):
+            plan.calendars_changed.append(name)
+
+
+_AFTER = select(schedules.c.name, schedules.c.after).where(
+    schedules.c.namespace == bindparam("namespace")
+)
+
+
+def _check_names(connection: Connection, file: File, plan: Plan) -> None:
+    """Raises `InvalidFile` for names of what won't be there, or would wait for itself."""
+    mistakes: list[Mistake] = []
+    applied = {n: d for n, d in file.definitions.items() if n not in plan.taken}
+    if any(d.values["calendar"] is not None for d in applied.values()):
+        there = [row.name for row in calendars.listing(connection, namespace=plan.namespace)]
+        mistakes.extend(_missing("calendar", applied, {*file.calendars, *there}))
+    if any(d.values["after"] is not None for d in applied.values()):
+        removed = set(plan.removed)
+        rows = connection.execute(_AFTER, {"namespace": plan.namespace})
+        plan.after = {row.name: row.after for row in rows if row.name not in removed}
+        plan.after |= {name: definition.values["after"] for name, definition in applied.items()}
+        mistakes.extend(_missing("after", applied, plan.after.keys()))
+        found = [circle for circle in circles(plan.after) if applied.keys() & {*circle}]
+        mistakes.extend(circular(applied, circle) for circle in found)
+    for key, table in _OF_JOBS.items():
+        named = {n: d for n, d in applied.items() if d.values["job"].get(key) is not None}
+        if named:
+            query = select(table.c.name).where(table.c.namespace == plan.namespace)
+            there = list(connection.scalars(query))
+            for definition in named.values():
+                name = definition.values["job"][key]
+                if name not in there:
+                    mistakes.append(definition.mistake("job", _no(f"job: {key}", key, name, there)))
+    if mistakes:
+        raise InvalidFile(file.label, mistakes)
+
+
+_OF_JOBS = {"lane": lanes, "template": templates}
+
+
+def _missing(
+    field: str, definitions: Mapping[str, Definition], there: Collection[str]
+) -> Iterator[Mistake]:
+    noun = "schedule" if field == "after" else field
+    for definition in definitions.values():
+        name = definition.values[field]
+        if name is not None and name not in there:
+            yield definition.mistake(field, _no(field, noun, name, there))
+
+
+def _no(field: str, noun: str, name: str, there: Collection[str]) -> str:
+    hint = did_you_mean(name, there) or f"there are {', '.join(sorted(there)[:20]) or 'none'}"
+    return f"{field}: there is no {noun} {name!r}; {hint}"

@@ -1,0 +1,315 @@
+"""Files that declare schedules: read and checked, every mistake with its line. Pure."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pgbeat.errors import ConfigError, InvalidCalendar, InvalidSchedule
+from pgbeat.jobs.policies import JobPolicy
+from pgbeat.names import name_problem
+from pgbeat.schedules.calendar_definitions import parse as parse_calendar
+from pgbeat.schedules.files import json_documents
+from pgbeat.schedules.files.definitions import (
+    Definition,
+    Place,
+    circles,
+    circular,
+    misfit,
+    problems,
+    timetables,
+    too_many,
+    unknown,
+)
+from pgbeat.schedules.files.documents import Entry, Mistake, Node, Notes, Unreadable
+from pgbeat.schedules.files.fields import FIELDS, TIMETABLES
+from pgbeat.schedules.files.function_entries import FunctionEntry, rest
+from pgbeat.schedules.files.job_policies import Misfit
+from pgbeat.schedules.files.kinds import shown
+from pgbeat.suggest import did_you_mean
+
+#: What else is wrong with a definition: the field, or "", and a sentence.
+Check = Callable[["Definition"], Iterable[tuple[str, str]]]
+
+
+class InvalidFile(InvalidSchedule):
+    """A file that declares schedules has mistakes. The message lists every one with its place."""
+
+    def __init__(self, label: str, mistakes: Iterable[Mistake]) -> None:
+        self.mistakes = sorted(set(mistakes))
+        count = len(self.mistakes)
+        lines = [f"{label}:{line}:{column}: {said}" for line, column, said in self.mistakes]
+        super().__init__(
+            f"{label} has {count} mistake{'s' * (count != 1)}; nothing is written:\n  "
+            + "\n  ".join(lines)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file without mistakes."""
+
+    label: str
+    #: `None` leaves it to the app.
+    namespace: str | None
+    definitions: dict[str, Definition]
+    calendars: dict[str, dict[str, Any]]
+
+
+def read(
+    text: str,
+    label: str,
+    *,
+    is_json: bool = False,
+    functions: Mapping[str, str] | None = None,
+    check: Check = lambda definition: (),
+) -> File:
+    """The file with that text. `label` names it in messages.
+
+    `functions` are those that `schedulers:` may name, with their tasks; `check` adds what only the
+    caller knows. Raises `InvalidFile`, which lists every mistake.
+    """
+    notes = Notes()
+    try:
+        tree = _parser(is_json)(text.removeprefix("\ufeff"), notes)
+    except Unreadable as error:
+        raise InvalidFile(label, [error.args[0]]) from None
+    file = _Reader(notes, functions or {}).file(tree, label)
+    for definition in file.definitions.values():
+        for field, sentence in check(definition):
+            # What can't be read was noted; what stands in its stead says nothing.
+            if field not in notes.unfit[definition.name] | notes.unfit["defaults"]:
+                notes.mistakes.append(definition.mistake(field, sentence))
+    if notes.mistakes:
+        raise InvalidFile(label, notes.mistakes)
+    return file
+
+
+def _parser(is_json: bool) -> Callable[[str, Notes], Node]:
+    if is_json:
+        return json_documents.parse
+    try:
+        from pgbeat.schedules.files import yaml_documents
+    except ImportError:
+        raise ConfigError(
+            "YAML needs PyYAML, which is not installed; `pip install 'pgbeat[yaml]'`, or use JSON"
+        ) from None
+    return yaml_documents.parse
+
+
+#: What stands at the top of a file.
+TOP = ("version", "namespace", "defaults", "calendars", "schedules", "schedulers")
+NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
+_FORMS = {
+    "schedules": "a mapping of names to definitions, or a list of definitions ({} for none)",
+    "schedulers": "a list of definitions ([] for none)",
+    "calendars": "a mapping of names to definitions ({} for none)",
+}
+
+
+class _Reader:
+    """Goes through a tree and notes the mistakes."""
+
+    def __init__(self, notes: Notes, functions: Mapping[str, str]) -> None:
+        self._notes, self._functions = notes, functions
+        self._defaults: dict[str, Any] = {}
+        self._default_places: dict[str, Place] = {}
+        self._definitions: dict[str, Definition] = {}
+
+    def file(self, tree: Node, label: str) -> File:
+        """The whole file."""
+        if not isinstance(tree.value, dict):
+            what = "it is empty" if tree.value is None else "it is no mapping"
+            self._notes.at(tree, f"{what}; write `schedules:`, and beneath it names of schedules")
+            return File(label, None, {}, {})
+        top = {name: entry.node for name, entry in tree.value.items()}
+        for name, entry in tree.value.items():
+            if name not in TOP and not name.startswith(("x-", "$")):
+                hint = did_you_mean(name, TOP) or f"there are {', '.join(TOP)}"
+                self._notes.at(entry.key, f"a file has no {name!r} at its top; {hint}")
+        if not {"schedules", "schedulers"} & set(top):
+            self._notes.at(tree, "it has no schedules; write `schedules: {}` for none")
+        version = top.get("version", Node(1, 1, 1))
+        if version.value != 1 or version.value is True:
+            said = shown(version.plain())
+            self._notes.at(version, f"version is {said}; this pgbeat reads version 1")
+        self._read_defaults(top.get("defaults", Node({}, 1, 1)))
+        for name, node, key in self._named(top, "schedules"):
+            self._define(name, key, *self._fields(name, node, is_item=_is_item(node, key)))
+        for name, node, key in self._named(top, "schedulers"):
+            self._read_function(name, node, key)
+        after = {name: item.values["after"] for name, item in self._definitions.items()}
+        for circle in circles(after):
+            self._notes.mistakes.append(circular(self._definitions, circle))
+        return File(label, self._namespace(top), self._definitions, self._calendars(top))
+
+    def _namespace(self, top: dict[str, Node]) -> str | None:
+        node = top.get("namespace", Node(None, 1, 1))
+        if isinstance(node.value, str) and NAMESPACE.fullmatch(node.value):
+            return node.value
+        if node.value is not None:
+            self._notes.at(
+                node,
+                f"namespace is {shown(node.plain())}, which is none; use up to 63 letters, digits, "
+                "'_', '.' and '-'",
+            )
+        return None
+
+    def _calendars(self, top: dict[str, Node]) -> dict[str, dict[str, Any]]:
+        calendars = {}
+        for name, node, key in self._named(top, "calendars"):
+            calendars[name] = node.plain()
+            try:
+                parse_calendar(name, calendars[name])
+            except InvalidCalendar as error:
+                first, *rest = str(error).split("\n  ")
+                for sentence in rest or [first.removeprefix(f"calendar {name!r}: ")]:
+                    self._notes.at(_within(node, key, sentence), sentence, f"calendar {name!r}")
+        return calendars
+
+    # -- names ---------------------------------------------------------------------------------
+
+    def _named(self, top: dict[str, Node], section: str) -> Iterator[tuple[str, Node, Node]]:
+        """Name, definition and the name's node of what a section has, as mapping or as list."""
+        node = top.get(section)
+        if node is None:
+            return
+        if isinstance(node.value, dict) and section != "schedulers":
+            found = [(name, entry.node, entry.key) for name, entry in node.value.items()]
+        elif isinstance(node.value, list) and section != "calendars":
+            found = list(self._items(node.value))
+        else:
+            self._notes.at(node, f"{section} is {shown(node.plain())}; it is {_FORMS[section]}")
+            return
+        for name, definition, key in found:
+            problem = name_problem(name)
+            if problem:
+                self._notes.at(key, f"{shown(name)}: {problem}")
+            elif not isinstance(definition.value, dict):
+                what = shown(definition.plain())
+                self._notes.at(definition, f"it is {what}, which is no mapping", name)
+            elif section != "calendars" and name in self._definitions:
+                line = self._definitions[name].place[0]
+                self._notes.at(key, f"the name {name!r} is there twice, first in line {line}")
+            else:
+                yield name, definition, key
+
+    def _items(self, nodes: list[Node]) -> Iterator[tuple[str, Node, Node]]:
+        for node in nodes:
+            if not isinstance(node.value, dict):
+                self._notes.at(node, f"it is {shown(node.plain())}, which is no definition")
+            elif "name" not in node.value:
+                self._notes.at(node, "it has no name")
+            else:
+                name = node.value["name"].node
+                if isinstance(name.value, str):
+                    yield name.value, node, name
+                else:
+                    self._notes.at(name, f"the name {shown(name.plain())} is no text; quote it")
+
+    # -- definitions ---------------------------------------------------------------------------
+
+    def _read_defaults(self, node: Node) -> None:
+        if not isinstance(node.value, dict):
+            self._notes.at(node, f"defaults is {shown(node.plain())}, which is no mapping")
+            return
+        self._defaults, self._default_places = self._fields("defaults", node)
+        chosen = timetables(self._defaults)
+        if len(chosen) > 1:
+            place = self._default_places[chosen[1]]
+            self._notes.mistakes.append(Mistake(*place, f"defaults: {too_many(chosen)}"))
+
+    def _fields(
+        self, name: str, node: Node, *, is_item: bool = False
+    ) -> tuple[dict[str, Any], dict[str, Place]]:
+        """The values of a mapping, as a row has them, and their places."""
+        values: dict[str, Any] = {}
+        places: dict[str, Place] = {}
+        for key, entry in node.value.items():
+            if key in FIELDS:
+                places[key] = (entry.node.line, entry.node.column)
+                self._read_field(name, key, entry, values)
+            elif not (is_item and key == "name"):
+                self._notes.at(entry.key, unknown(key), name)
+        return values, places
+
+    def _read_field(self, name: str, key: str, entry: Entry, values: dict[str, Any]) -> None:
+        plain = entry.node.plain()
+        # Nothing is as if the defaults said nothing either.
+        values[key] = FIELDS[key].default
+        if plain is None:
+            return
+        try:
+            values[key] = FIELDS[key].kind.read(plain)
+        except Misfit as error:
+            for part, sentence in error.mistakes:
+                self._notes.at(_part(entry.node, part), f"{key}: {part}: {sentence}", name, key)
+            return
+        except ValueError as error:
+            self._notes.at(entry.node, f"{key} {error}", name, key)
+            return
+        problem = misfit(key, values[key])
+        if problem:
+            self._notes.at(entry.node, problem, name, key)
+            values[key] = FIELDS[key].default
+
+    def _read_function(self, name: str, node: Node, key: Node) -> None:
+        """One of `schedulers:`, which says some things in other words."""
+        values, places = self._fields(name, rest(node))
+        options = values.get("options", self._defaults.get("options", {}))
+        entry = FunctionEntry(name, key, node, self._notes)
+        job = values.get("job", self._defaults.get("job", {}))
+        for field, value, where in entry.values(self._functions, options, job):
+            values[field] = value
+            places[field] = (where.line, where.column)
+        self._define(name, key, values, places)
+
+    def _define(
+        self, name: str, key: Node, given: dict[str, Any], places: dict[str, Place]
+    ) -> None:
+        """Adds a definition: what is given, else the file's default, else the table's."""
+        unfit = self._notes.unfit[name] | self._notes.unfit["defaults"]
+        defaults = self._defaults
+        if timetables(given) or unfit & {*TIMETABLES} & {*places}:
+            defaults = {
+                field: value for field, value in defaults.items() if field not in TIMETABLES
+            }
+        values = {field.name: field.default for field in FIELDS.values()} | defaults | given
+        place = (key.line, key.column)
+        definition = Definition(name, values, place, places, self._default_places)
+        self._definitions[name] = definition
+        for field, sentence in problems(definition, unfit):
+            self._notes.mistakes.append(definition.mistake(field, sentence))
+
+
+def _part(node: Node, key: str) -> Node:
+    """The value of a key that is there, or the key of a value that shouldn't be."""
+    entry: Entry | None = node.value.get(key)
+    if entry is None:
+        return node
+    return entry.node if key in JobPolicy._fields else entry.key
+
+
+def _is_item(node: Node, key: Node) -> bool:
+    """Whether a definition holds its name itself."""
+    return "name" in node.value and node.value["name"].node is key
+
+
+_NO_KEY = re.compile(r"there is no key '(.*?)'")
+
+
+def _within(node: Node, key: Node, sentence: str) -> Node:
+    """The value that a calendar's mistake, which begins with its keys, is about."""
+    found, value = key, node.value
+    for word in sentence.split(": "):
+        unknown_key = _NO_KEY.match(word)
+        if not isinstance(value, dict):
+            break
+        if unknown_key and unknown_key[1] in value:
+            found = value[unknown_key[1]].key
+            break
+        if word not in value:
+            break
+        found = value[word].node
+        value = found.value
+    return found

@@ -1,0 +1,159 @@
+"""The JSON Schema of files that declare schedules, for editors."""
+
+import json
+from typing import Any
+
+from pgbeat.schedules.files.fields import FIELDS, Field
+from pgbeat.schedules.files.function_entries import KEYS
+from pgbeat.schedules.files.kinds import Text
+from pgbeat.schedules.files.reading import NAMESPACE, TOP
+
+#: What editors know best.
+_DIALECT = "http://json-schema.org/draft-07/schema#"
+_NAME = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 200,
+    "pattern": "^(?!\\.\\.?$)[^\\u0000-\\u0020\\u007f-\\u009f/]"
+    "([^\\u0000-\\u001f\\u007f-\\u009f/]*[^\\u0000-\\u0020\\u007f-\\u009f/])?$",
+}
+
+
+def schema() -> str:
+    """The schema as text, with a newline at its end."""
+    return json.dumps(_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _schema() -> dict[str, Any]:
+    fields = {name: {"$ref": f"#/definitions/{name}"} for name in FIELDS}
+    named = {"name": {**_NAME, "description": "Unique."}}
+    functions = {
+        key: _FUNCTION_KEYS[key] if key in _FUNCTION_KEYS else fields[key]
+        for key in KEYS
+        if key != "name"
+    }
+    schedules = {
+        "description": "Schedules: a mapping of names to definitions, or a list with names.",
+        "anyOf": [
+            {
+                "type": "object",
+                "propertyNames": _NAME,
+                "additionalProperties": {"$ref": "#/definitions/schedule"},
+            },
+            {"type": "array", "items": _object(named | fields, ["name"])},
+        ],
+    }
+    top = {
+        "version": {"description": "The version of this form.", "const": 1},
+        "namespace": {
+            "description": "Of the apps that share the database, whose schedules these are.",
+            "type": ["string", "null"],
+            "pattern": f"^{NAMESPACE.pattern}$",
+        },
+        "defaults": {"$ref": "#/definitions/schedule"},
+        "calendars": {
+            "description": "Times that the schedules that name a calendar leave out.",
+            "type": "object",
+            "propertyNames": _NAME,
+            "additionalProperties": {"$ref": "#/definitions/exclusions"},
+        },
+        "schedules": schedules,
+        "schedulers": {
+            "description": "Functions, by the names in pgbeat_allowed_functions, and how often.",
+            "type": "array",
+            "items": _object(named | functions, ["name", "function"]),
+        },
+    }
+    return {
+        "$schema": _DIALECT,
+        "title": "Schedules of pgbeat",
+        **_object({"$schema": {"type": "string"}} | {key: top[key] for key in TOP}),
+        "patternProperties": {"^x-": {}},
+        "anyOf": [{"required": ["schedules"]}, {"required": ["schedulers"]}],
+        "definitions": {
+            "schedule": _object(fields),
+            "exclusions": _CALENDAR,
+            **{name: _field(field) for name, field in FIELDS.items()},
+        },
+    }
+
+
+def _object(properties: dict[str, Any], required: list[str] | None = None) -> dict[str, Any]:
+    made = {"type": "object", "properties": properties, "additionalProperties": False}
+    return made | ({"required": required} if required else {})
+
+
+def _field(field: Field) -> dict[str, Any]:
+    """A field, which may be null: as if nothing were said."""
+    made = field.kind.schema()
+    if "anyOf" in made:
+        made["anyOf"] = [*made["anyOf"], {"type": "null"}]
+    elif "enum" in made:
+        made["enum"] = [*made["enum"], None]
+    else:
+        made["type"] = [made["type"], "null"]
+    default = field.plain(field.default)
+    return {"description": field.about, **made} | ({} if default is None else {"default": default})
+
+
+_FUNCTION_KEYS: dict[str, dict[str, Any]] = {
+    "trigger": {"description": "How it is said when.", "enum": ["interval", "cron", None]},
+    "interval_minutes": {
+        "description": "When: every so many minutes.",
+        "type": ["number", "null"],
+        "exclusiveMinimum": 0,
+    },
+    "function": {
+        "description": "One of those in pgbeat_allowed_functions.",
+        **Text("reports.generate_daily").schema(),
+    },
+    "args": {
+        "description": "The function's arguments: by name, or in order.",
+        "type": ["object", "array", "null"],
+    },
+    "retry_on_failure": {
+        "description": "False: a job that fails is not tried again.",
+        "type": ["boolean", "null"],
+    },
+    "max_retries": {
+        "description": "How often a job that fails is tried again.",
+        "type": ["integer", "null"],
+        "minimum": 0,
+        "maximum": 999,
+    },
+    "timeout_seconds": {
+        "description": "The worker stops the task after so long.",
+        "type": ["integer", "null"],
+        "minimum": 1,
+    },
+}
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_WINDOWS = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            "from": {"type": "string"},
+            "to": {"type": "string"},
+            "weekdays": _TEXTS,
+        },
+        "required": ["from", "to"],
+        "additionalProperties": False,
+    },
+}
+_DAYS: dict[str, Any] = {
+    "dates": {"description": "2026-12-24, 12-25, or from/to.", **_TEXTS},
+    "weekdays": {"description": "sat, saturday, or mon-fri.", **_TEXTS},
+    "holidays": {
+        "description": "By the package holidays.",
+        "anyOf": [{"type": "object"}, {"type": "array", "items": {"type": "object"}}],
+    },
+    "windows": {"description": "Times of day.", **_WINDOWS},
+}
+_CALENDAR = _object(
+    {
+        "timezone": {"description": "Its zone; the schedule's by default.", "type": "string"},
+        **_DAYS,
+        "only": {"description": "These times, and no others.", **_object(_DAYS)},
+    }
+)

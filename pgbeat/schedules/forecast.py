@@ -1,0 +1,348 @@
+"""The forecast: what will be due when, if beat is on time and nobody changes anything meanwhile.
+
+What time alone decides is followed through: timetables, windows, jitter, calendars, what is overdue
+already, `max_runs` and `min_interval`. Whether a condition will hold can't be known, nor how long a
+job will run: such due times are uncertain, and nothing is concluded from them.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from heapq import merge, nsmallest
+from itertools import islice
+from typing import NamedTuple
+
+from pgbeat.errors import PgbeatError
+from pgbeat.jobs import placeholders
+from pgbeat.jobs.placeholders import Facts
+from pgbeat.schedules import calendars, policies
+from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules.model import Schedule
+from pgbeat.timetables import Interval, Timetable
+
+_INSTANT = timedelta(microseconds=1)
+_MINUTE = timedelta(minutes=1)
+_DAY = timedelta(days=1)
+
+
+class Expected(NamedTuple):
+    """A due time to come."""
+
+    #: When beat decides it.
+    at: datetime
+    schedule: Schedule
+    #: Its time by the timetable, which is what calendars look at.
+    due_at: datetime
+    #: Why it will be skipped.
+    skip: str | None = None
+    #: What else is to be said: other due times that it accounts for.
+    note: str | None = None
+
+
+class Load(NamedTuple):
+    """What is due in a minute, skips aside."""
+
+    minute: datetime
+    launches: int
+    uncertain: int
+
+
+@dataclass(slots=True)
+class Forecast:
+    """What is due from `start` until before `end`."""
+
+    start: datetime
+    end: datetime
+    #: The first of it, in order.
+    times: list[Expected] = field(default_factory=list)
+    launches: int = 0
+    uncertain: int = 0
+    skipped: int = 0
+    #: The minutes in which something is due, in order.
+    minutes: list[Load] = field(default_factory=list)
+    #: Schedules that are launched after another one's jobs.
+    after: list[Schedule] = field(default_factory=list)
+    #: Schedules of which nothing can be told, by name: why.
+    unknown: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """How many due times there are."""
+        return self.launches + self.uncertain + self.skipped
+
+    @property
+    def peak(self) -> Load | None:
+        """The first of the minutes in which the most is due."""
+        return max(self.minutes, key=lambda load: load.launches + load.uncertain, default=None)
+
+
+def is_certain(row: Schedule) -> bool:
+    """Whether nothing but the time decides that it is launched."""
+    own = (row.cron, row.every, row.once_at, row.solar, row.rrule)
+    is_conditional = row.launcher != "GenericLauncher" or row.condition_sql is not None
+    return not is_conditional and any(value is not None for value in own)
+
+
+def upcoming(
+    row: Schedule,
+    timetable: Timetable,
+    now: datetime,
+    *,
+    since: datetime | None = None,
+    excluded: Callable[[datetime], str | None] = lambda moment: None,
+) -> Iterator[Expected]:
+    """The due times of a schedule from now on, in order, as beat will find them.
+
+    Without end, if its timetable has none. Those between now and `since` may be left out.
+    `excluded` says why its calendar leaves a time out.
+    """
+    certain, clock = is_certain(row), now
+    runs, launched = row.run_count, row.last_success
+    state: Schedule | None = row
+    found = _first(row, timetable, now)
+    while found is not None and (row.max_runs is None or runs < row.max_runs):
+        at, nominal = found
+        if state is None and at < clock:  # while the one before it was put off
+            state = row._replace(retry_count=0, waiting_for=None, last_run=clock)
+        clock = max(clock, at)
+        due = policies.Due(nominal, nominal)
+        if state is not None:
+            due = policies.settle(state._replace(next_run=at, due_at=nominal), timetable, clock)
+            state = None
+        skip = due.skip
+        if skip is None and row.min_interval is not None:
+            skip = policies.too_soon(row._replace(last_success=launched), clock)
+        skip = skip or excluded(due.at)
+        yield Expected(clock, row, due.at, skip, due.note)
+        then = due.then
+        if certain and skip is None:
+            runs, launched = runs + 1, clock
+        if since is not None and (jump := since - row.jitter - _INSTANT) > then:
+            runs += timetable.count(then, jump) if certain else 0
+            then = jump
+        moment = timetable.next_after(then)
+        found = None if moment is None else (row.jittered(moment), moment)
+
+
+class Call(NamedTuple):
+    """What a due time's job would be called with."""
+
+    #: `None` where that stays in the app's code.
+    args: list[object] | None
+    kwargs: dict[str, object]
+
+
+def call(due: Expected, timetable: Timetable, timezone: str) -> Call:
+    """Returns what the row says for a due time, placeholders filled in; a launcher may know better.
+
+    `timezone` is for a row that names none. Raises `InvalidPlaceholder`.
+    """
+    row = due.schedule
+    if not row.has_placeholders:
+        return Call(row.args, row.kwargs)
+    facts = Facts(
+        due.due_at, row.timezone or timezone, row.job_id(due.due_at), row.name,
+        "after" if row.after is not None else "timetable", timetable.previous(due.due_at),
+    )  # fmt: skip
+    return Call(
+        placeholders.fill(row.args, facts, "args"), placeholders.fill(row.kwargs, facts, "kwargs")
+    )
+
+
+def _first(row: Schedule, timetable: Timetable, now: datetime) -> tuple[datetime, datetime] | None:
+    """When it is due next, and the timetable's time of that."""
+    if row.next_run is not None:
+        return row.next_run, row.due_at or row.next_run
+    if row.once_at is not None and row.last_run is None:
+        return row.once_at, row.once_at  # maybe late: its policies decide
+    moment = timetable.next_after(now)
+    return None if moment is None else (row.jittered(moment), moment)
+
+
+def forecast(
+    rows: Iterable[Schedule],
+    timetable: Callable[[Schedule], Timetable],
+    known: Mapping[str, Calendar],
+    now: datetime,
+    end: datetime,
+    *,
+    start: datetime | None = None,
+    timezone: str = "UTC",
+    limit: int | None = None,
+) -> Forecast:
+    """What is due from `start` (now, if it isn't given) until before `end`.
+
+    Of `rows` those count that are in service. `timetable` gives a row's, and may raise; `known` are
+    the calendars that rows name, `timezone` is for rows that name none. All is counted, and the
+    first `limit` are listed.
+    """
+    found = Forecast(start or now, end)
+    tally = _Tally(now, found.start, end)
+    shared: dict[tuple[Timetable, str | None, str], _Shared] = {}
+    listed: list[tuple[datetime, str, Iterator[Expected]]] = []
+    for row in rows:
+        if not row.enabled or row.paused_at is not None:
+            continue
+        if row.after is not None:
+            found.after.append(row)
+        zone = row.timezone or timezone
+        excluded = exclusion(known, row, timezone)
+        try:
+            times = timetable(row)
+            due = times.next_after(now)
+            excluded(now)
+        except PgbeatError as error:
+            found.unknown[row.name] = str(error)
+            continue
+        if _is_simple(row, due):
+            if start is not None:
+                due = times.next_after(start - _INSTANT)
+            if due is None or due >= end:
+                continue
+            key = (times, row.calendar, zone if row.calendar else "")
+            shared.setdefault(key, _Shared(excluded)).add(row)
+        else:
+            expected = upcoming(row, times, now, since=start, excluded=excluded)
+            due = tally.add(_within(expected, found.start, end), certain=is_certain(row))
+            if due is None:
+                continue
+        again = upcoming(row, times, now, since=start, excluded=excluded)
+        listed.append((due, row.name, _within(again, found.start, end)))
+    for (times, calendar, _), group in shared.items():
+        tally.add_all(times, group, has_calendar=calendar is not None)
+    if limit is not None:  # the rest of them come later than these do
+        listed = nsmallest(limit, listed)
+    in_order = merge(*(due for _, _, due in listed), key=lambda due: (due.at, due.schedule.name))
+    found.times = list(islice(in_order, limit))
+    found.minutes = tally.minutes()
+    found.launches = sum(load.launches for load in found.minutes)
+    found.uncertain = sum(load.uncertain for load in found.minutes)
+    found.skipped = tally.skipped
+    return found
+
+
+def exclusion(
+    known: Mapping[str, Calendar], row: Schedule, timezone: str
+) -> Callable[[datetime], str | None]:
+    """Why a row's calendar, one of those known, leaves a time out; `timezone` is for a row that
+    names none. What is returned raises as `calendars.exclusion` does."""
+    name, zone = row.calendar, row.timezone or timezone
+    return lambda moment: calendars.exclusion(known, name, moment, zone)
+
+
+def _within(times: Iterable[Expected], start: datetime, end: datetime) -> Iterator[Expected]:
+    for due in times:
+        if due.at >= end:
+            return
+        if due.at >= start:
+            yield due
+
+
+def _is_simple(row: Schedule, first: datetime | None) -> bool:
+    """Whether it is due at its timetable's times, and no policy knows better: it is counted with
+    others of the same timetable."""
+    return (
+        not row.jitter
+        and row.min_interval is None
+        and row.max_runs is None
+        and row.once_at is None
+        and row.after is None
+        and row.retry_count == 0
+        and row.waiting_for is None
+        and (row.next_run is None or row.next_run == first)
+        and any(value is not None for value in (row.cron, row.every, row.solar, row.rrule))
+    )
+
+
+class _Shared:
+    """Schedules that are due at the same times."""
+
+    def __init__(self, excluded: Callable[[datetime], str | None]) -> None:
+        self.excluded = excluded
+        self.certain = self.uncertain = 0
+
+    def add(self, row: Schedule) -> None:
+        if is_certain(row):
+            self.certain += 1
+        else:
+            self.uncertain += 1
+
+
+class _Tally:
+    """Counts by minute."""
+
+    def __init__(self, now: datetime, start: datetime, end: datetime) -> None:
+        # Between them is what counts; neither does.
+        self._before, self._end = max(now, start - _INSTANT), end
+        self._zero = start.replace(second=0, microsecond=0)
+        size = max(0, -((self._zero - end) // _MINUTE))
+        self._launches, self._uncertain = [0] * size, [0] * size
+        self.skipped = 0
+
+    def add(self, times: Iterable[Expected], *, certain: bool) -> datetime | None:
+        """Counts the due times of a schedule; the first of them."""
+        counts = self._launches if certain else self._uncertain
+        zero, first = self._zero, None
+        for due in times:
+            first = first or due.at
+            if due.skip is None:
+                counts[(due.at - zero) // _MINUTE] += 1
+            else:
+                self.skipped += 1
+        return first
+
+    def add_all(self, times: Timetable, group: _Shared, *, has_calendar: bool) -> None:
+        """Counts what schedules have in common."""
+        found: Iterable[tuple[int, int]]
+        until = self._end - _INSTANT
+        if has_calendar:
+            found = self._walked(times, group)
+        elif isinstance(times, Interval) and times.every >= _MINUTE and times.every % _DAY:
+            self._step(times, group)
+            return
+        elif times.count(self._before, until) > len(self._launches):
+            found = self._counted(times, until)
+        else:
+            found = self._walked(times, group)
+        for minute, number in found:
+            self._launches[minute] += number * group.certain
+            self._uncertain[minute] += number * group.uncertain
+
+    def _walked(self, times: Timetable, group: _Shared) -> Iterator[tuple[int, int]]:
+        moment = times.next_after(self._before)
+        while moment is not None and moment < self._end:
+            if group.excluded(moment) is None:
+                yield (moment - self._zero) // _MINUTE, 1
+            else:
+                self.skipped += group.certain + group.uncertain
+            moment = times.next_after(moment)
+
+    def _counted(self, times: Timetable, until: datetime) -> Iterator[tuple[int, int]]:
+        """Of what is due several times a minute."""
+        before = self._before
+        for minute in range(len(self._launches)):
+            stop = min(until, self._zero + (minute + 1) * _MINUTE - _INSTANT)
+            yield minute, times.count(before, stop)
+            before = stop
+
+    def _step(self, times: Interval, group: _Shared) -> None:
+        """Of what counts by elapsed time: in whole microseconds, for there may be millions."""
+        first = times.next_after(self._before)
+        if first is None:
+            return
+        begin, stop = ((moment - self._zero) // _INSTANT for moment in (first, self._end))
+        step, minute = times.every // _INSTANT, _MINUTE // _INSTANT
+        for counts, number in (
+            (self._launches, group.certain), (self._uncertain, group.uncertain),
+        ):  # fmt: skip
+            if number:
+                for moment in range(begin, stop, step):
+                    counts[moment // minute] += number
+
+    def minutes(self) -> list[Load]:
+        """The minutes in which something is due."""
+        return [
+            Load(self._zero + number * _MINUTE, *pair)
+            for number, pair in enumerate(zip(self._launches, self._uncertain, strict=True))
+            if any(pair)
+        ]

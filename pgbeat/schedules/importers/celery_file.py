@@ -1,0 +1,253 @@
+"""Celery's own: the `celerybeat-schedule` of its PersistentScheduler, read and not run.
+
+The file is a pickle, and a pickle can name any code. Here it can't run any: of the classes that it
+names, only times, zones, numbers and the like are made; all others, Celery's included, become a
+`Named` that remembers what it was made of.
+"""
+
+import dbm
+import io
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta, tzinfo
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from pgbeat.errors import PgbeatError
+from pgbeat.schedules.importers import timetables
+from pgbeat.schedules.importers.imported import (
+    CLEANUP,
+    Arrival,
+    Inventory,
+    Refusal,
+    arguments,
+    aware,
+    publishing,
+    task_name,
+)
+from pgbeat.schedules.importers.timetables import Unmovable, When
+
+BEAT = "Celery"
+#: What Celery calls the file if nothing else is set (`beat_schedule_filename`).
+DEFAULT = "celerybeat-schedule"
+#: What dbm's kinds add to the name.
+_SUFFIXES = (".db", ".dat", ".dir", ".bak")
+
+
+class Named:
+    """What a pickle makes of a class that is not loaded."""
+
+    path = ""
+    args: tuple[Any, ...]
+    state: Any
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "Named":
+        """Takes note of what it is made of."""
+        made = super().__new__(cls)
+        made.args, made.state = args, None
+        return made
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def append(self, item: Any) -> None:
+        """As a list would be filled."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """As a dict would be filled."""
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    """Stands for `getattr`, with which ZoneInfo pickles its constructor."""
+    if owner is ZoneInfo and name == "_unpickle":
+        return _zone
+    raise pickle.UnpicklingError(f"it asks for {name!r} of {_shown(owner)}")
+
+
+def _zone(name: Any = "UTC", *rest: Any) -> Any:
+    """The zone of that name, from zoneinfo's pickles or pytz's."""
+    return ZoneInfo(str(name))
+
+
+def _bytes(text: str, encoding: str) -> bytes:
+    """Bytes, as old pickles have them."""
+    return text.encode("latin1")
+
+
+#: What is made, and by what.
+_MADE: dict[tuple[str, str], Any] = {
+    ("builtins", "getattr"): _attribute,
+    ("__builtin__", "getattr"): _attribute,
+    ("zoneinfo", "ZoneInfo"): ZoneInfo,
+    ("_codecs", "encode"): _bytes,
+    ("pytz", "_p"): _zone,
+    ("pytz", "_UTC"): _zone,
+}
+_PLAIN = {
+    "datetime": {"datetime", "date", "time", "timedelta", "timezone"},
+    "decimal": {"Decimal"},
+    "uuid": {"UUID"},
+    "collections": {"OrderedDict"},
+    "builtins": {"set", "frozenset"},
+    "__builtin__": {"set", "frozenset"},
+}
+
+
+class Unpickler(pickle.Unpickler):
+    """Makes plain values and `Named`s, and runs nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The class, or what stands for it."""
+        if (module, name) in _MADE:
+            return _MADE[module, name]
+        if name in _PLAIN.get(module, ()):
+            return super().find_class(module, name)
+        return type("Named", (Named,), {"path": f"{module}.{name}"})
+
+
+def read(path: str) -> Mapping[str, Any]:
+    """What the file says, by its keys: `entries`, `tz`, `utc_enabled`. The file may be one that
+    can't be written to. Raises `PgbeatError`."""
+    found = _file(path)
+    try:
+        with dbm.open(found, "r") as store:
+            return {
+                key: Unpickler(io.BytesIO(store[key.encode()])).load()
+                for key in ("entries", "tz", "utc_enabled")
+                if key.encode() in store
+            }
+    except dbm.error as error:
+        raise PgbeatError(
+            f"{path} can't be opened: {error}; stop the celery beat that has it open, and read "
+            "it with a Python that has the same kinds of dbm as Celery's"
+        ) from None
+    except Exception as error:  # whatever a damaged pickle leads to
+        problem = f"{type(error).__name__}: {error}".rstrip(": ")
+        raise PgbeatError(f"{path} is no schedule of celery beat's: {problem}") from None
+
+
+def _file(path: str) -> str:
+    """The name that dbm knows the file by. Raises `PgbeatError` where there is none."""
+    shorter = [path.removesuffix(suffix) for suffix in _SUFFIXES if path.endswith(suffix)]
+    for name in (path, *shorter):
+        if dbm.whichdb(name):
+            return name
+    if Path(path).exists():
+        raise PgbeatError(f"{path} is no schedule of celery beat's: dbm doesn't know its kind")
+    raise PgbeatError(
+        f"there is no file {path}; give it with --from (celery beat's -s, {DEFAULT} by default)"
+    )
+
+
+def inventory(
+    path: str,
+    contents: Mapping[str, Any],
+    *,
+    timezone: str | None = None,
+    from_code: bool = False,
+) -> Inventory:
+    """The file's entries as arrivals. `timezone` stands for the file's own."""
+    found = Inventory(BEAT, path)
+    zone = timezone or _timezone(contents)
+    entries = contents.get("entries")
+    if not isinstance(entries, dict):
+        raise PgbeatError(f"{path} is no schedule of celery beat's: it has no entries")
+    for name, entry in entries.items():
+        try:
+            found.arrivals.append(_arrival(str(name), entry, zone, from_code))
+        except Unmovable as error:
+            found.refusals.append(Refusal(str(name), str(error)))
+    return found
+
+
+def _timezone(contents: Mapping[str, Any]) -> str | None:
+    """The zone that the file is of; `None` for the local one of a server, whose name it hasn't."""
+    zone = contents.get("tz")
+    if zone is None:
+        return "UTC" if contents.get("utc_enabled", True) else None
+    key = getattr(zone, "key", None) or str(zone)
+    return key if isinstance(zone, str | tzinfo) else None
+
+
+def _arrival(name: str, entry: Any, zone: str | None, from_code: bool) -> Arrival:
+    if not isinstance(entry, Named) or len(entry.args) != 8:
+        raise Unmovable(f"it is {_shown(entry)}, and no entry of Celery's own kind")
+    _, task, last_run, count, schedule, args, kwargs, options = entry.args
+    arrival = Arrival(
+        origin=name,
+        what={"task": task_name(task)},
+        when=When({}),
+        last_run=aware(last_run) if isinstance(last_run, datetime) else None,
+        run_count=count if isinstance(count, int) else 0,
+        from_code=from_code or task == CLEANUP,
+    )
+    if arrival.from_code:  # the app knows what and when
+        return arrival
+    if _path(entry) != "celery.beat.ScheduleEntry":
+        raise Unmovable(f"it is a {_path(entry)}, and no entry of Celery's own kind")
+    for value in (args, kwargs, options):
+        _refuse_code(value)
+    what = {**arguments(list(args or ()), kwargs), **publishing(options or {})}
+    return replace(arrival, what={**arrival.what, **what}, when=_when(schedule, zone))
+
+
+def _when(schedule: Any, zone: str | None) -> When:
+    kinds: dict[str, Callable[[Named, str | None], When]] = {
+        "celery.schedules.crontab": _crontab,
+        "celery.schedules.schedule": _interval,
+        "celery.schedules.solar": _solar,
+    }
+    kind = kinds.get(_path(schedule))
+    if kind is None:
+        raise Unmovable(f"its schedule is {_shown(schedule)}, whose times only that code knows")
+    return kind(schedule, zone)
+
+
+def _crontab(schedule: Named, zone: str | None) -> When:
+    _refuse_clock((schedule.state or {}).get("nowfun"))
+    if zone is None:
+        raise Unmovable("it is in the local time zone of a server; give its name with --timezone")
+    names = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+    return timetables.of_crontab(zone, dict(zip(names, schedule.args, strict=False)))
+
+
+def _interval(schedule: Named, zone: str | None) -> When:
+    every, relative, clock = (*schedule.args, None, None, None)[:3]
+    _refuse_clock(clock)
+    if not isinstance(every, timedelta):
+        raise Unmovable(f"its interval is {_shown(every)}")
+    return timetables.of_interval(every, relative=bool(relative), timezone=zone)
+
+
+def _solar(schedule: Named, zone: str | None) -> When:
+    event, latitude, longitude = (*schedule.args, None, None, None)[:3]
+    return timetables.of_solar(event, latitude, longitude)
+
+
+def _refuse_clock(clock: Any) -> None:
+    if clock is not None:
+        raise Unmovable(f"its schedule has a clock of its own, {_shown(clock)}")
+
+
+def _refuse_code(value: Any) -> None:
+    """Raises `Unmovable` for arguments that hold something of the app's code."""
+    if _path(value):
+        raise Unmovable(f"its arguments hold {_shown(value)}, which only the app's code can make")
+    children = value.values() if isinstance(value, dict) else value
+    if isinstance(value, dict | list | tuple | set | frozenset):
+        for child in children:
+            _refuse_code(child)
+
+
+def _path(value: Any) -> str:
+    """The dotted name of what is not loaded; empty for anything else."""
+    kind = value if isinstance(value, type) else type(value)
+    return kind.path if issubclass(kind, Named) else ""
+
+
+def _shown(value: Any) -> str:
+    return _path(value) or repr(value)[:80]

@@ -1,0 +1,237 @@
+"""Tables of periodic tasks, as django-celery-beat made them and sqlalchemy-celery-beat has them."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Float,
+    FromClause,
+    MetaData,
+    Table,
+    create_engine,
+    select,
+)
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchTableError
+from sqlalchemy.pool import NullPool
+from sqlalchemy.schema import Column
+
+from pgbeat import config
+from pgbeat.database import connections
+from pgbeat.errors import ConfigError, PgbeatError
+from pgbeat.jobs.details import LONGEST_DESCRIPTION
+from pgbeat.schedules.importers import timetables
+from pgbeat.schedules.importers.imported import (
+    CLEANUP,
+    Arrival,
+    Inventory,
+    Refusal,
+    arguments,
+    aware,
+    before,
+    publishing,
+    task_name,
+    text_of_json,
+)
+from pgbeat.schedules.importers.timetables import Unmovable, When
+from pgbeat.timetables import zone
+
+#: The kinds of schedule: each has a table, and a task has one of one of them.
+KINDS = ("crontab", "interval", "solar", "clocked")
+
+
+@contextmanager
+def connected(url: str | URL) -> Iterator[Connection]:
+    """A connection to any database that SQLAlchemy can open. Raises `PgbeatError`, also for what
+    the block meets in the database."""
+    parsed = _parsed(url)
+    try:
+        if config.is_postgres(parsed.render_as_string(hide_password=False)):
+            engine = connections.engine(
+                parsed.set(drivername="postgresql+psycopg"), "pgbeat import"
+            )
+        else:
+            engine = create_engine(parsed, poolclass=NullPool)
+        with engine.connect() as connection:
+            yield connection
+    except ArgumentError as error:
+        raise ConfigError(f"the URL {place(parsed)} can't be used: {error}") from None
+    except ModuleNotFoundError as error:
+        raise PgbeatError(
+            f"reading {place(parsed)} needs the package {error.name}, which is not installed"
+        ) from None
+    except DBAPIError as error:
+        raise PgbeatError(f"can't read {place(parsed)}: {connections.first_line(error)}") from None
+
+
+def _parsed(url: str | URL) -> URL:
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise ConfigError(
+            "the database URL can't be parsed; expected for example "
+            "mysql+pymysql://user:password@host:3306/name or sqlite:///file.db"
+        ) from None
+    name = parsed.database
+    is_file = parsed.get_backend_name() == "sqlite" and name and not name.startswith("file:")
+    if name and is_file and not Path(name).exists():
+        raise PgbeatError(f"there is no file {name}")  # connecting would make one
+    return parsed
+
+
+def place(url: str | URL) -> str:
+    """The database for a sentence, without a password."""
+    parsed = make_url(url)
+    if config.is_postgres(parsed.render_as_string(hide_password=False)):
+        return f"database {config.place(parsed)}"
+    return config.redacted(parsed)
+
+
+def reflected(connection: Connection, schema: str | None, name: str) -> Table:
+    """The table as it is in the database: older versions have fewer columns. Raises
+    `PgbeatError` where there is none."""
+    places = [Column(name, Float) for name in ("latitude", "longitude")]
+    columns = places if name.endswith("solarschedule") else []
+    try:
+        return Table(
+            name, MetaData(), *columns,
+            schema=schema, autoload_with=connection, resolve_fks=False,
+        )  # fmt: skip
+    except NoSuchTableError:
+        full = f"{schema}.{name}" if schema else name
+        raise PgbeatError(
+            f"there is no table {full} in {place(connection.engine.url)}; --from names another "
+            "database, --schema another schema"
+        ) from None
+
+
+def rows(
+    connection: Connection, tasks: Table, schedules: Mapping[str, tuple[Table, ColumnElement[bool]]]
+) -> list[dict[str, Any]]:
+    """The tasks with their schedules, of one moment: columns of the table of `kind` are called
+    `kind.column`."""
+    joined: FromClause = tasks
+    columns: list[ColumnElement[Any]] = [column.label(column.name) for column in tasks.c]
+    for kind, (table, is_its) in schedules.items():
+        joined = joined.outerjoin(table, is_its)
+        columns += [column.label(f"{kind}.{column.name}") for column in table.c]
+    query = select(*columns).select_from(joined).order_by(tasks.c.name)
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def inventory(
+    beat: str, where: str, found: list[dict[str, Any]], *, timezone: str = "UTC"
+) -> Inventory:
+    """Rows as arrivals. `timezone` is that of times that their database keeps without one."""
+    made = Inventory(beat, where)
+    for row in found:
+        try:
+            made.arrivals.append(_arrival(beat, _aware(row, timezone)))
+        except Unmovable as error:
+            made.refusals.append(Refusal(str(row["name"]), str(error)))
+    return made
+
+
+def _aware(row: Mapping[str, Any], timezone: str) -> dict[str, Any]:
+    local = zone(timezone)
+    return {
+        name: aware(value, local) if isinstance(value, datetime) else value
+        for name, value in row.items()
+    }
+
+
+def _arrival(beat: str, row: Mapping[str, Any]) -> Arrival:
+    when = _when(row)
+    once_at, start, ends = when.columns.get("once_at"), row.get("start_time"), row.get("expires")
+    last_run, count = row.get("last_run_at"), int(row.get("total_run_count") or 0)
+    columns = dict(when.columns)
+    what: dict[str, Any] = {
+        "task": task_name(row["task"]),
+        **arguments(text_of_json("args", row["args"], "[]"),
+                    text_of_json("kwargs", row["kwargs"], "{}")),
+        **publishing(_options(row)),
+    }  # fmt: skip
+    remarks: list[str] = []
+    if start is not None and once_at is not None:
+        columns["once_at"] = once_at = max(once_at, start)
+    elif start is not None:
+        columns["starts_at"] = start
+    if ends is not None:
+        what["ends_at"] = before(ends)  # at that time it is over
+    if row.get("one_off") and once_at is None:
+        what["max_runs"] = 1
+    if row.get("description"):
+        what["description"] = str(row["description"]).replace("\0", "")[:LONGEST_DESCRIPTION]
+    return Arrival(
+        origin=str(row["name"]),
+        what=what,
+        when=When(columns, when.from_last_run, when.unit, when.remarks),
+        last_run=last_run,
+        run_count=count,
+        since=_since(row, once_at, start),
+        disabled_reason=_disabled(beat, row, last_run, count),
+        is_done=bool(row["enabled"] and row.get("one_off") and count),
+        is_over_at_end=True,
+        from_code=row["task"] == CLEANUP,
+        remarks=tuple(remarks),
+    )
+
+
+def _since(
+    row: Mapping[str, Any], once_at: datetime | None, start: datetime | None
+) -> datetime | None:
+    """From when on a task that never ran is waited for: its time, its start or its last change."""
+    if once_at is not None:
+        return before(once_at)
+    return before(start) if start is not None else row.get("date_changed")
+
+
+def _disabled(beat: str, row: Mapping[str, Any], last_run: Any, count: int) -> str | None:
+    if not row["enabled"]:
+        return f"disabled in {beat}"
+    if row.get("one_off") and count:
+        return f"done: it was to run once, and did{f' at {last_run}' if last_run else ''}"
+    return None
+
+
+def _options(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Publish options as these beats make them: an empty text is none, a 0 is one."""
+    names = ("queue", "exchange", "routing_key", "priority")
+    options = {name: row[name] for name in names if row.get(name) not in (None, "")}
+    expires = row.get("expires") or row.get("expire_seconds")
+    if expires:
+        options["expires"] = expires
+    headers = text_of_json("headers", row.get("headers"), "{}")
+    if not isinstance(headers, dict):
+        raise Unmovable(f"its headers are no JSON object: {headers!r}")
+    options["headers"] = {**headers, "periodic_task_name": row["name"]}
+    return options
+
+
+def _when(row: Mapping[str, Any]) -> When:
+    kinds = [kind for kind in KINDS if row.get(f"{kind}.id") is not None]
+    if len(kinds) != 1:
+        raise Unmovable(f"it has {' and '.join(kinds) or 'no schedule'}; it needs just one")
+    kind = kinds[0]
+    prefix = f"{kind}."
+    fields = {key.removeprefix(prefix): row[key] for key in row if key.startswith(prefix)}
+    if kind == "crontab":
+        names = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+        given = {name: fields[name] for name in names}
+        return timetables.of_crontab(str(fields.get("timezone") or "UTC"), given)
+    if kind == "interval":
+        try:
+            every = timedelta(**{str(fields["period"]): fields["every"]})
+        except (TypeError, OverflowError):
+            raise Unmovable(f"its interval is {fields['every']} {fields['period']}") from None
+        return timetables.of_interval(every)
+    if kind == "solar":
+        return timetables.of_solar(fields["event"], fields["latitude"], fields["longitude"])
+    if fields["clocked_time"] is None:
+        raise Unmovable("its clocked time is empty")
+    return When({"once_at": fields["clocked_time"]})

@@ -1,0 +1,253 @@
+"""The plan: what is to be done with arrivals, given the rows that there are."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from pgbeat.errors import PgbeatError
+from pgbeat.schedules.entries import row_name
+from pgbeat.schedules.importers.imported import CLEANUP, Arrival, Inventory, before, names
+from pgbeat.schedules.model import Schedule
+from pgbeat.timetables import Timetable
+
+#: What `source` says in rows that an import made.
+SOURCE = "import"
+#: Columns that say what a schedule is, as far as another store can say it.
+COLUMNS = (
+    "task", "args", "kwargs", "options", "queue", "cron", "every", "once_at", "solar", "rrule",
+    "timezone", "starts_at", "ends_at", "max_runs", "description",
+)  # fmt: skip
+_EMPTY: dict[str, Any] = dict.fromkeys(COLUMNS) | {"args": [], "kwargs": {}, "options": {}}
+
+
+class Action(StrEnum):
+    """What is to be done with an arrival."""
+
+    ADD = "add"
+    REPLACE = "replace"
+    #: The row is there; when it ran last is carried over to it.
+    CARRY_OVER = "carry over"
+    NOTHING = "nothing"
+    #: A row of that name is there that an import doesn't touch.
+    CONFLICT = "conflict"
+    #: No row can say it.
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is to be done with one arrival, and why nothing where that is so."""
+
+    action: Action
+    #: Its name in the other store, and its row's.
+    origin: str
+    name: str | None = None
+    reason: str | None = None
+    remarks: tuple[str, ...] = ()
+    #: The row's values, all or those that change.
+    values: Mapping[str, Any] = field(default_factory=dict)
+    #: The row that is there.
+    row: Schedule | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a plan depends on besides the arrivals."""
+
+    #: The database's clock.
+    now: datetime
+    #: The zone of schedules that name none.
+    timezone: str = "UTC"
+    #: The rows that there are, by name, the app's included.
+    rows: Mapping[str, Schedule] = field(default_factory=dict)
+    #: Names of the app's own entries; `None` where no app is given.
+    code: frozenset[str] | None = None
+    #: Those among them whose rows were made a moment ago.
+    fresh: frozenset[str] = frozenset()
+    #: Tasks that the app has registered; `None` where no app is given.
+    tasks: frozenset[str] | None = None
+    #: The timetable of a row that leaves it to the app's code. May raise `PgbeatError`.
+    code_timetable: Callable[[Schedule], Timetable] | None = None
+    #: Whether rows of an earlier import may be replaced.
+    overwrite: bool = False
+
+
+def plan(inventory: Inventory, now: Circumstances) -> list[Step]:
+    """A step for each schedule of the store."""
+    named = names(arrival.origin for arrival in inventory.arrivals)
+    steps = [_step(arrival, named[arrival.origin], now) for arrival in inventory.arrivals]
+    refused = [Step(Action.REFUSE, r.origin, reason=r.reason) for r in inventory.refusals]
+    return [*steps, *refused]
+
+
+def _step(arrival: Arrival, name: str, now: Circumstances) -> Step:
+    code_name = row_name(arrival.origin)
+    of_code = now.rows.get(code_name)
+    if (of_code is not None and of_code.source == "code") or code_name in (now.code or ()):
+        return _carried(arrival, code_name, of_code, now)
+    step = Step(Action.ADD, arrival.origin, name, remarks=arrival.remarks)
+    if arrival.from_code:
+        return replace(step, action=Action.REFUSE, name=None, reason=_stays(arrival, now))
+    row = now.rows.get(name)
+    if row is not None and row.source != SOURCE:
+        made = {"code": "by the app's code", "file": "by a file"}.get(row.source, "elsewhere")
+        reason = f"there is a schedule of that name, made {made} (source {row.source!r})"
+        return replace(step, action=Action.CONFLICT, reason=reason, row=row)
+    try:
+        values = _values(arrival, row, now)
+    except PgbeatError as error:
+        return replace(step, action=Action.REFUSE, reason=str(error), row=row)
+    if now.tasks is not None and values["task"] not in now.tasks:
+        unknown = f"task {values['task']!r} is not registered in the app: its ticks will fail"
+        step = replace(step, remarks=(*step.remarks, unknown))
+    if row is None:
+        return replace(step, values=values)
+    return _again(replace(step, row=row), arrival, values, row, now)
+
+
+def _again(
+    step: Step, arrival: Arrival, values: Mapping[str, Any], row: Schedule, now: Circumstances
+) -> Step:
+    """The step for a schedule that was imported before."""
+    differing = _differences(arrival, values, row)
+    ran_there = _is_later(arrival, row)
+    # What people did to the row since stands, unless it ran there after that.
+    goes_off = row.enabled and not values["enabled"]
+    is_ours = ran_there or row.updated_at == row.created_at
+    if (goes_off and not is_ours and _by_hand(arrival.disabled_reason)) or (
+        arrival.disabled_reason is None and not row.enabled and _by_hand(row.disabled_reason)
+    ):
+        differing.append("enabled")
+    if differing and now.overwrite:
+        return replace(step, action=Action.REPLACE, values=values)
+    if differing:
+        reason = f"it was imported before and differs in {', '.join(differing)}; --overwrite "
+        return replace(step, action=Action.CONFLICT, reason=reason + "replaces it")
+    keys: list[str] = []
+    if row.enabled and ran_there:
+        keys += ["last_run", "run_count", "next_run", "starts_at"]
+    if goes_off and is_ours:
+        keys += ["enabled", "disabled_reason", "completed_at"]
+    if not keys:
+        return replace(step, action=Action.NOTHING)
+    changed = {key: values[key] for key in keys}
+    return replace(step, action=Action.CARRY_OVER, values=changed)
+
+
+def _by_hand(reason: str | None) -> bool:
+    """Whether it was a person who disabled it in the other store."""
+    return (reason or "").startswith("disabled in ")
+
+
+def _stays(arrival: Arrival, now: Circumstances) -> str:
+    """Why what the code of an app made becomes no row."""
+    if arrival.what["task"] == CLEANUP:
+        return "it is Celery's own; pgbeat's beat makes it where the results need it"
+    if now.code is not None:
+        return "the app's beat_schedule has it no longer"
+    return (
+        "it is of the app's code, and comes with it when pgbeat's beat starts; with -A APP its "
+        "last run is carried over"
+    )
+
+
+def _is_later(arrival: Arrival, row: Schedule) -> bool:
+    return arrival.last_run is not None and (
+        row.last_run is None or arrival.last_run > row.last_run
+    )
+
+
+def _carried(arrival: Arrival, name: str, row: Schedule | None, now: Circumstances) -> Step:
+    """The step for a schedule that the app's code makes: its run state only."""
+    step = Step(Action.NOTHING, arrival.origin, name, row=row)
+    if row is None or row.source != "code":
+        reason = "the app's code has it too, and there is a row of that name, made elsewhere"
+        return replace(step, action=Action.CONFLICT, reason=reason)
+    values: dict[str, Any] = {}
+    if arrival.disabled_reason is not None and row.enabled and row.last_run is None:
+        if name not in now.fresh:
+            reason = f"it is {arrival.disabled_reason}, and enabled here; `pgbeat disable` it"
+            return replace(step, action=Action.CONFLICT, reason=reason)
+        values |= {"enabled": False, "disabled_reason": arrival.disabled_reason}
+    if _is_later(arrival, row):
+        values |= {"last_run": arrival.last_run, "run_count": arrival.run_count}
+        if row.every is not None and row.starts_at is None:
+            values["starts_at"] = arrival.last_run
+        ran = row._replace(**values)
+        try:
+            timetable = ran.timetable(now.timezone) or _of_code(ran, now)
+            values["next_run"] = timetable.next_after(ran.last_run or now.now)
+        except PgbeatError as error:
+            return replace(step, action=Action.REFUSE, reason=str(error))
+    return replace(step, action=Action.CARRY_OVER, values=values) if values else step
+
+
+def _of_code(row: Schedule, now: Circumstances) -> Timetable:
+    if now.code_timetable is None:
+        raise PgbeatError("its timetable is in the app's code; give the app with -A APP")
+    return now.code_timetable(row)
+
+
+def _values(arrival: Arrival, row: Schedule | None, now: Circumstances) -> dict[str, Any]:
+    """The row's values, `next_run` counted from the last run. Raises `PgbeatError`."""
+    last_run, run_count = arrival.last_run, arrival.run_count
+    if row is not None and row.last_run is not None:
+        last_run = max(filter(None, (last_run, row.last_run)))
+        run_count = max(run_count, row.run_count)
+    base = last_run or arrival.since
+    columns = arrival.when.columns
+    starts_at = arrival.when.starts_at(base or (now.now if arrival.when.unit else None))
+    ends_at = arrival.what.get("ends_at")
+    if starts_at is not None and ends_at is not None and ends_at < starts_at:
+        starts_at = None  # it is over, and says no more than that
+    values = {**_EMPTY, **arrival.what, **columns, "starts_at": starts_at}
+    if row is not None:  # most stores have no descriptions: what was written here stays
+        values["description"] = arrival.what.get("description") or row.description
+    reason, next_run, is_done = arrival.disabled_reason, None, arrival.is_done
+    if reason is None and arrival.is_over_at_end and ends_at is not None and ends_at < now.now:
+        reason, is_done = _ended(values, now), True
+    timetable = _timetable(values, now)
+    if starts_at is not None and (base is None or base < starts_at):
+        base = before(starts_at)
+    if reason is None and base is not None:
+        next_run = timetable.next_after(base)
+        max_runs = values["max_runs"]
+        if next_run is None or (max_runs is not None and run_count >= max_runs):
+            reason, next_run, is_done = _ended(values, now), None, True
+    return {
+        **values,
+        "last_run": last_run,
+        "run_count": run_count,
+        "next_run": next_run,
+        "enabled": reason is None,
+        "disabled_reason": reason,
+        "completed_at": now.now if is_done else None,
+    }
+
+
+def _ended(values: Mapping[str, Any], now: Circumstances) -> str:
+    ends_at = values["ends_at"]
+    if ends_at is not None and ends_at < now.now:
+        return f"done: it ended at {ends_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return "done: its timetable has no time left"
+
+
+def _timetable(values: Mapping[str, Any], now: Circumstances) -> Timetable:
+    """The timetable of a row that isn't there yet. Raises `PgbeatError`."""
+    blank: dict[str, Any] = dict.fromkeys(Schedule._fields)
+    timetable = Schedule(**{**blank, "created_at": now.now, **values}).timetable(now.timezone)
+    if timetable is None:
+        raise PgbeatError("it has no timetable")
+    return timetable
+
+
+def _differences(arrival: Arrival, values: Mapping[str, Any], row: Schedule) -> list[str]:
+    """Columns in which the row is not what the other store says. Run state is the row's own."""
+    return [
+        name
+        for name in COLUMNS
+        if values[name] != getattr(row, name)
+        and not (name == "starts_at" and arrival.when.from_last_run)
+    ]

@@ -1,0 +1,98 @@
+"""Rows of arrivals: their names, and the writing of what a plan says."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, insert, update
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.database import connections
+from pgbeat.database.tables import schedules
+from pgbeat.schedules.entries import row_name
+from pgbeat.schedules.importers.imported import Inventory, names
+from pgbeat.schedules.importers.plan import SOURCE, Action, Step
+
+
+def wanted_names(inventory: Inventory) -> set[str]:
+    """Names that rows of these arrivals may have."""
+    origins = [arrival.origin for arrival in inventory.arrivals]
+    return {*names(origins).values(), *map(row_name, origins)}
+
+
+def apply(
+    connection: Connection, steps: Sequence[Step], *, namespace: str, **defaults: Any
+) -> list[Step]:
+    """Does what the steps say, in the open transaction; `defaults` go to new rows.
+
+    The steps as they came out: one whose row the database refuses is `Action.REFUSE`, with the
+    database's sentence.
+    """
+    new = {"namespace": namespace, "source": SOURCE, **defaults}
+    done: dict[int, Step] = {}
+    for action, write in ((Action.ADD, _insert), (Action.REPLACE, _update),
+                          (Action.CARRY_OVER, _update)):  # fmt: skip
+        chosen = [index for index, step in enumerate(steps) if step.action == action]
+        came_out = _attempt(connection, [steps[index] for index in chosen], write, new)
+        done |= dict(zip(chosen, came_out, strict=True))
+    return [done.get(index, step) for index, step in enumerate(steps)]
+
+
+Write = Callable[[Connection, Sequence[Step], Mapping[str, Any]], None]
+
+
+def _attempt(
+    connection: Connection, steps: list[Step], write: Write, new: Mapping[str, Any]
+) -> list[Step]:
+    """Writes all at once or, where the database refuses that, half and half."""
+    if not steps:
+        return []
+    try:
+        with connection.begin_nested():
+            write(connection, steps, new)
+            return steps
+    except DBAPIError as error:
+        if not connections.is_refused(error):
+            raise
+        if len(steps) == 1:
+            return [replace(steps[0], action=Action.REFUSE, reason=_sentence(error))]
+    middle = len(steps) // 2
+    return [
+        *_attempt(connection, steps[:middle], write, new),
+        *_attempt(connection, steps[middle:], write, new),
+    ]
+
+
+def _sentence(error: DBAPIError) -> str:
+    """What the database says, without the schedule's name."""
+    said = getattr(getattr(error.orig, "diag", None), "message_primary", None) or str(error.orig)
+    return str(said).partition('": ')[2] or str(said)
+
+
+def _insert(connection: Connection, steps: Sequence[Step], new: Mapping[str, Any]) -> None:
+    connection.execute(
+        insert(schedules), [{"name": step.name, **new, **step.values} for step in steps]
+    )
+
+
+def _update(connection: Connection, steps: Sequence[Step], new: Mapping[str, Any]) -> None:
+    for keys, batch in _alike(steps).items():
+        given = [{"the_id": step.row.id, **step.values} for step in batch if step.row]
+        is_it = schedules.c.id == bindparam("the_id")
+        connection.execute(
+            update(schedules).where(is_it).values({key: bindparam(key) for key in keys}), given
+        )
+        if "next_run" in keys:
+            # Apart: another timetable in the same statement would have it computed from now.
+            times = [{"the_id": g["the_id"], "next_run": g["next_run"]} for g in given]
+            connection.execute(
+                update(schedules).where(is_it).values(next_run=bindparam("next_run")), times
+            )
+
+
+def _alike(steps: Sequence[Step]) -> dict[tuple[str, ...], list[Step]]:
+    """The steps by the columns that they set."""
+    groups: dict[tuple[str, ...], list[Step]] = {}
+    for step in steps:
+        groups.setdefault(tuple(step.values), []).append(step)
+    return groups

@@ -1,0 +1,352 @@
+"""Launchers: they decide, at a due time, whether to launch, and with what."""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+import psycopg
+from sqlalchemy import Connection, text
+
+from pgbeat.errors import ConditionError, UnknownLauncher
+from pgbeat.jobs import placeholders
+from pgbeat.jobs.placeholders import Facts
+from pgbeat.jobs.policies import is_storable
+from pgbeat.jobs.task_exceptions import Skip
+from pgbeat.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from pgbeat.schedules.model import Schedule
+
+__all__ = [
+    "Context",
+    "GenericLauncher",
+    "JobRequest",
+    "Launcher",
+    "Skip",
+    "launcher",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What to launch: arguments of the task, and Celery's publish options (`queue`, `priority` …).
+
+    Options given here win over those of the schedule. `snooze` sets when the launcher is
+    evaluated next, instead of at the timetable's next time: a time, or a duration from now, kept
+    within `pgbeat_snooze_min` and `pgbeat_snooze_max` seconds. Of several requests, the first that
+    has a `snooze` counts. `run_key` tells the jobs of one decision apart (1 to 200 characters).
+    """
+
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    task: str = ""
+    snooze: timedelta | datetime | None = None
+    run_key: str | None = None
+
+
+#: Jobs of one decision, at most.
+MOST_JOBS = 100
+#: Characters of a run key, at most.
+_LONGEST_KEY = 200
+#: What `prepare_job_data` may return for one job.
+JobData = Mapping[str, Any] | JobRequest
+
+
+class Context:
+    """What a launcher knows while it decides."""
+
+    def __init__(
+        self,
+        schedule: "Schedule",
+        due_at: datetime,
+        now: datetime,
+        connect: Callable[[], Connection],
+        facts: Facts | None = None,
+    ) -> None:
+        #: The schedule's row, as it is: its placeholders are not filled in.
+        self.schedule = schedule
+        #: The time that the schedule was due, by its timetable.
+        self.due_at = due_at
+        #: The database's time at the start of this look at the schedules.
+        self.now = now
+        #: Anything JSON that the launcher wants to find again at the next tick; saved with this
+        #: one, unless it fails.
+        self.cursor: Any = schedule.cursor
+        self._connect = connect
+        self._connection: Connection | None = None
+        self._facts = facts or Facts(
+            due_at, schedule.timezone or "UTC", schedule=schedule.name, trigger="manual"
+        )
+
+    @property
+    def args(self) -> Sequence[Any]:
+        """The row's positional arguments, placeholders filled in. Raises `InvalidPlaceholder`."""
+        found: Sequence[Any] = self._filled(self.schedule.args or [], "args")
+        return found
+
+    @property
+    def kwargs(self) -> Mapping[str, Any]:
+        """The row's keyword arguments, placeholders filled in. Raises `InvalidPlaceholder`."""
+        found: Mapping[str, Any] = self._filled(self.schedule.kwargs, "kwargs")
+        return found
+
+    def _filled(self, value: Any, path: str) -> Any:
+        if not self.schedule.has_placeholders:
+            return value
+        return placeholders.fill(value, self._facts, path)
+
+    @property
+    def trigger(self) -> str | None:
+        """Why it is decided now: `timetable`, `retry`, `after`, `manual` or `backfill`."""
+        return self._facts.trigger
+
+    @property
+    def interval_start(self) -> datetime | None:
+        """The timetable's time before the one that this decision is for; `None` where there is
+        none."""
+        return self._facts.interval_start
+
+    @property
+    def interval_end(self) -> datetime:
+        """The due time that this decision is for; of a retry, the one that failed before."""
+        return self._facts.interval_end
+
+    @property
+    def last_run(self) -> datetime | None:
+        """When the schedule was decided last, whatever the outcome."""
+        return self.schedule.last_run
+
+    @property
+    def last_success(self) -> datetime | None:
+        """When the schedule launched last."""
+        return self.schedule.last_success
+
+    @property
+    def connection(self) -> Connection:
+        """A connection to pgbeat's database, opened when first used: one read-only transaction
+        under a statement timeout, rolled back after the decision."""
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+
+class Launcher(ABC):
+    """Decides one schedule at its due time. Subclass, register with `@launcher`.
+
+    An instance is made for each decision. `check_conditions` and `prepare_job_data` run on a
+    thread of their own under a time limit; whatever they raise makes the tick `failed`.
+    """
+
+    #: Name of the task to launch, unless `get_job_type` says otherwise or the row names one.
+    task: str | None = None
+
+    @abstractmethod
+    def check_conditions(self, ctx: Context) -> bool | Skip:
+        """`True` to launch; `False`, or a `Skip` with the reason, not to."""
+
+    def prepare_job_data(self, ctx: Context) -> JobData | Sequence[JobData]:
+        """Returns the task's keyword arguments, or a `JobRequest`; a list of them for several jobs,
+        at most 100, each a `JobRequest` with a run key of its own. An empty list skips. By default,
+        the row's arguments."""
+        return JobRequest(args=ctx.args, kwargs=ctx.kwargs)
+
+    def get_job_type(self) -> str | None:
+        """Name of the task to launch; `None` leaves it to the row."""
+        return self.task
+
+    def launch(self, ctx: Context) -> JobRequest | list[JobRequest] | Skip:
+        """Decides what to launch, or why not. Raises whatever failed."""
+        name = type(self).__name__
+        try:
+            verdict = self.check_conditions(ctx)
+        except Skip as skip:
+            return skip
+        if isinstance(verdict, Skip):
+            return verdict
+        if verdict is None:
+            raise ConditionError(
+                f"{name}.check_conditions returned None; return True, False or Skip(reason)"
+            )
+        if not verdict:
+            return Skip(f"{name}: conditions not met")
+        try:
+            data = self.prepare_job_data(ctx)
+        except Skip as skip:
+            return skip
+        if not isinstance(data, list | tuple):
+            return self._request(data, ctx)
+        if not data:
+            return Skip(f"{name}: no jobs to launch")
+        requests = [self._request(each, ctx) for each in data]
+        check_run_keys(requests, name)
+        return requests
+
+    def _request(self, data: Any, ctx: Context) -> JobRequest:
+        """Returns the request for one job, its task filled in."""
+        name = type(self).__name__
+        if isinstance(data, JobRequest):
+            request = data
+        elif isinstance(data, Mapping):
+            request = JobRequest(kwargs=data)
+        else:
+            raise ConditionError(
+                f"{name}.prepare_job_data returned {type(data).__name__}; "
+                "return a dict of keyword arguments or a JobRequest, or a list of JobRequests"
+            )
+        task = request.task or ctx.schedule.task or self.get_job_type()
+        if not task:
+            raise ConditionError(f"{name} names no task; set its `task`, or the schedule's")
+        return replace(request, task=task)
+
+
+def check_run_keys(requests: Sequence[JobRequest], name: str) -> None:
+    """Raises `ConditionError` unless each of these jobs of one decision can be told from the others
+    by its run key. `name` is the launcher's."""
+    if len(requests) > MOST_JOBS:
+        raise ConditionError(
+            f"{name} asks for {len(requests)} jobs; one decision launches {MOST_JOBS} at most"
+        )
+    seen: set[str] = set()
+    for number, request in enumerate(requests, start=1):
+        key = request.run_key
+        if key is None:
+            if len(requests) == 1:
+                return
+            raise ConditionError(
+                f"{name} asks for {len(requests)} jobs, and number {number} has no run key; give "
+                "each a JobRequest(run_key=…) of its own"
+            )
+        if not isinstance(key, str) or not 1 <= len(key) <= _LONGEST_KEY or not is_storable(key):
+            raise ConditionError(
+                f"{name}: run key {key!r} is invalid; it must be text of 1 to {_LONGEST_KEY} "
+                "characters that Postgres can keep"
+            )
+        if key in seen:
+            raise ConditionError(f"{name} asks for two jobs with the run key {key!r}")
+        seen.add(key)
+
+
+class GenericLauncher(Launcher):
+    """Needs no code: task, arguments and an optional SQL condition, all from the row."""
+
+    def check_conditions(self, ctx: Context) -> bool | Skip:
+        """True when the condition's first row's first column is truthy, or there is none."""
+        sql = ctx.schedule.condition_sql
+        return True if sql is None else holds(ctx.connection, sql)
+
+
+def holds(connection: Connection, condition_sql: str) -> Literal[True] | Skip:
+    """Whether a condition in SQL holds. For a transaction that is `read_only`.
+
+    Raises the driver's error of its SQLSTATE where the condition fails.
+    """
+    (answer,) = ask(connection, [condition_sql])
+    if answer is True or isinstance(answer, Skip):
+        return answer
+    raise answer
+
+
+#: For anything else than one statement that reads.
+_NO_CURSOR = "42P11"
+_ASK = "SELECT first_row, code, problem FROM pgbeat.query_conditions(%(conditions)s)"
+
+
+def ask(
+    connection: Connection, conditions: Sequence[str]
+) -> list[Literal[True] | Skip | Exception]:
+    """What each condition in SQL says, all in one statement; an error for one that fails.
+
+    The answers end with the `QueryCanceled` of the one that ran when the transaction's time was up.
+    """
+    rows = connection.exec_driver_sql(_ASK, {"conditions": list(conditions)})
+    return [_answer(*row) for row in rows]
+
+
+def _answer(
+    first_row: str | None, sqlstate: str | None, problem: str
+) -> Literal[True] | Skip | Exception:
+    if sqlstate == _NO_CURSOR:
+        return ConditionError("condition_sql is not one SELECT")
+    if sqlstate is not None:
+        try:
+            kind = psycopg.errors.lookup(sqlstate)
+        except KeyError:
+            kind = psycopg.DatabaseError
+        return kind(problem)
+    if first_row is None:
+        return Skip("condition_sql found no row")
+    columns = json.loads(first_row, object_pairs_hook=list)
+    value = columns[0][1] if columns else None
+    return True if value else Skip(f"condition_sql is {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    """A value as SQL shows it."""
+    return "null" if value is None else "false" if value is False else repr(value)
+
+
+_registry: dict[str, type[Launcher]] = {"GenericLauncher": GenericLauncher}
+
+L = TypeVar("L", bound=type[Launcher])
+
+
+@overload
+def launcher(cls: L, /) -> L: ...
+@overload
+def launcher(name: str, /) -> Callable[[L], L]: ...
+
+
+def launcher(cls_or_name: Any, /) -> Any:
+    """Registers a `Launcher` under its class name, or under the name given.
+
+    `@launcher` or `@launcher("name")`. A module called `launchers` beside the app's `tasks` is
+    imported by Celery's autodiscovery when beat starts.
+    """
+    if isinstance(cls_or_name, str):
+        return lambda cls: _register(cls, cls_or_name)
+    return _register(cls_or_name, cls_or_name.__name__)
+
+
+def _register(cls: Any, name: str) -> Any:
+    if not (isinstance(cls, type) and issubclass(cls, Launcher)):
+        raise TypeError(f"@launcher is for subclasses of pgbeat.Launcher, not {cls!r}")
+    known = _registry.get(name)
+    if known is not None and (known.__module__, known.__qualname__) != (
+        cls.__module__,
+        cls.__qualname__,
+    ):
+        raise ValueError(
+            f"two launchers are called {name!r}: {known.__module__}.{known.__qualname__} and "
+            f"{cls.__module__}.{cls.__qualname__}; give one another name with @launcher('name')"
+        )
+    _registry[name] = cls
+    return cls
+
+
+def registered() -> list[str]:
+    """Names of all registered launchers."""
+    return sorted(_registry)
+
+
+def find(name: str) -> type[Launcher]:
+    """The launcher of that name. Raises `UnknownLauncher`, which lists what there is."""
+    try:
+        return _registry[name]
+    except KeyError:
+        hint = did_you_mean(name, _registry)
+        raise UnknownLauncher(
+            f"launcher {name!r} is not registered; {hint + ' ' if hint else ''}"
+            f"registered: {', '.join(registered())}"
+        ) from None
+
+
+def read_only(connection: Connection, timeout: float) -> None:
+    """Makes the transaction that has just begun read-only and limits its statements (seconds)."""
+    connection.execute(text("SET TRANSACTION READ ONLY"))
+    connection.execute(
+        text("SELECT set_config('statement_timeout', :ms, true)"), {"ms": f"{int(timeout * 1000)}"}
+    )

@@ -1,0 +1,127 @@
+"""Policies of a due schedule that need no database: what is made up for, what comes too often."""
+
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from pgbeat.schedules.model import Schedule
+from pgbeat.timetables import Timetable, span
+
+#: How late still counts for `catch_up` of `none`, where the schedule doesn't say.
+GRACE = timedelta(minutes=1)
+#: The smallest step of the database's clock.
+_INSTANT = timedelta(microseconds=1)
+
+
+class Due(NamedTuple):
+    """The one due time to decide now, of all that have passed."""
+
+    at: datetime
+    #: After which time the timetable goes on.
+    then: datetime
+    #: How many other due times this decision accounts for, and why.
+    missed: int = 0
+    note: str | None = None
+    #: Why it is not to be launched, whatever its condition says.
+    skip: str | None = None
+    #: The timetable's next time after `then`, where that is known already.
+    following: datetime | None = None
+
+
+def settle(row: Schedule, timetable: Timetable, now: datetime) -> Due:
+    """What to decide of a schedule that is due, by its catch-up policy.
+
+    A retry, and what is launched after another schedule, is never late. Neither is what waited
+    for the job before it.
+    """
+    next_run = row.next_run or now
+    if row.after is not None:
+        return Due(next_run, now, max(row.upstream_ended - 1, 0), _ended(row))
+    if row.retry_count:
+        return _retry(row, timetable, next_run, now)
+    nominal = row.due_at or next_run
+    waited = row.waiting_for is not None
+    # What jitter put off is not late for it, nor what it put off beyond the time after.
+    free = max(next_run, row.last_run or next_run) if row.jitter else next_run
+    clock = now if waited else now - max(free - nominal, timedelta(0))
+    grace = row.grace if row.grace is not None or row.catch_up != "none" else GRACE
+    if row.overlap == "buffer_all":
+        return _all(row, timetable, nominal, clock, None)
+    if row.catch_up == "all":
+        return _all(row, timetable, nominal, clock, None if waited else grace)
+    begin = _begin(row, nominal)
+    following = timetable.next_after(begin)
+    settled = Due(nominal, clock, following=following)
+    if following is not None and following <= clock:
+        missed = timetable.count(begin, clock)
+        latest = timetable.previous(clock + _INSTANT) or nominal
+        settled = Due(max(latest, nominal), clock, missed, _missed(missed, nominal, row))
+    late = clock - settled.at
+    if grace is not None and late > grace and not waited:
+        reason = f"{span(late)} late, more than its grace of {span(grace)}"
+        return settled._replace(skip=reason)
+    return settled
+
+
+def _all(
+    row: Schedule, timetable: Timetable, nominal: datetime, clock: datetime, grace: timedelta | None
+) -> Due:
+    """Each missed time is made up for, oldest first, but for those that are too old or too many:
+    these are skipped together."""
+    cutoff = nominal - _INSTANT if grace is None else clock - grace - _INSTANT
+    reason = "" if grace is None else f"more than its grace of {span(grace)} late"
+    begin = _begin(row, nominal)
+    if timetable.count(begin, clock) >= row.catch_up_limit:
+        oldest = clock + _INSTANT
+        for _ in range(row.catch_up_limit):
+            oldest = timetable.previous(oldest) or oldest
+        if oldest - _INSTANT > cutoff:
+            cutoff = oldest - _INSTANT
+            verb = "wait" if row.overlap == "buffer_all" else "are missed"
+            reason = f"more than {row.catch_up_limit} times {verb}"
+    if nominal > cutoff:
+        return Due(nominal, nominal)
+    missed = timetable.count(begin, cutoff)
+    last = timetable.previous(cutoff + _INSTANT) if missed else None
+    last = max(last or nominal, nominal)
+    policy = "overlap buffer_all" if row.overlap == "buffer_all" else "catch_up all"
+    return Due(last, last, missed, _missed(missed, nominal, row), f"{reason} ({policy})")
+
+
+def _retry(row: Schedule, timetable: Timetable, next_run: datetime, now: datetime) -> Due:
+    """The due time of a retry is its own. What fell due since the failure is missed, or comes
+    after it."""
+    if row.due_at is None:
+        return Due(next_run, now)
+    if row.catch_up == "all" or row.overlap == "buffer_all":
+        return Due(next_run, row.due_at)
+    missed = timetable.count(row.due_at, now)
+    return Due(next_run, now, missed, _missed(missed, row.due_at, row))
+
+
+def _begin(row: Schedule, nominal: datetime) -> datetime:
+    """The time after which due times count as missed: an interval begins with its row."""
+    is_anchored = row.every is not None and row.starts_at is None
+    return max(nominal, row.created_at) if is_anchored else nominal
+
+
+def too_soon(row: Schedule, now: datetime) -> str | None:
+    """Why it may not be launched yet, by its minimum spacing."""
+    if row.min_interval is None or row.last_success is None:
+        return None
+    since = now - row.last_success
+    if since >= row.min_interval:
+        return None
+    return f"launched {span(since)} ago, and min_interval is {span(row.min_interval)}"
+
+
+def _missed(count: int, since: datetime, row: Schedule) -> str | None:
+    if not count:
+        return None
+    times = "1 due time" if count == 1 else f"{count} due times"
+    policy = "overlap buffer_all" if row.overlap == "buffer_all" else f"catch_up {row.catch_up}"
+    return f"{times} before it, since {since:%Y-%m-%d %H:%M:%S%z}, missed ({policy})"
+
+
+def _ended(row: Schedule) -> str | None:
+    more = row.upstream_ended - 1
+    return f"{more} more jobs of {row.after!r} ended meanwhile" if more > 0 else None

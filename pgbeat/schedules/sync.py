@@ -1,0 +1,164 @@
+"""What the app's code says should be scheduled, merged into the rows."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+
+from pgbeat.database.tables import schedules
+from pgbeat.names import NAMESPACE
+
+
+@dataclass(frozen=True, slots=True)
+class CodeEntry:
+    """A schedule made by code. Without `cron` and `every` its timetable stays in the code, and
+    with `args` of `None` so do its arguments and options."""
+
+    name: str
+    task: str
+    cron: str | None
+    every: timedelta | None
+    timezone: str | None
+    args: list[Any] | None
+    kwargs: dict[str, Any]
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What `apply` did, by name."""
+
+    added: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    #: Names that a row made elsewhere has already; those rows were left alone.
+    taken: list[str] = field(default_factory=list)
+    #: Names of rows that another app's code made, with that app; they were left alone.
+    foreign: dict[str, str] = field(default_factory=dict)
+    #: Rows that some app's code made, it is not known which, and this app's code does not have.
+    orphaned: list[str] = field(default_factory=list)
+
+
+_DEFINITION = [column for column in CodeEntry.__slots__ if column != "name"]
+#: What a person may have set on a row that the code makes.
+_NO_OTHER_TIMETABLE = {"once_at": None, "solar": None, "rrule": None, "after": None}
+_COMPARED = [*_DEFINITION, *_NO_OTHER_TIMETABLE]
+
+
+def apply(
+    connection: Connection,
+    entries: Sequence[CodeEntry],
+    namespace: str = NAMESPACE,
+    *,
+    app: str | None,
+    **defaults: Any,
+) -> Changes:
+    """Makes the rows that this app's code made be just the entries; `defaults` go to new rows.
+
+    Leaves alone the run state, pauses and disabling of rows that stay, and rows that were made
+    elsewhere or by another app's code. Rows whose app is not recorded become this app's if it has
+    an entry of their name, else they stay. Of an app without a name (`None`) nothing is removed.
+    """
+    changes, updates, present = _compared(connection, entries, namespace, app)
+    fresh = [entry for entry in entries if entry.name not in present]
+    changes.added.extend(entry.name for entry in fresh)
+    if changes.removed:
+        connection.execute(
+            delete(schedules).where(
+                schedules.c.namespace == namespace, schedules.c.name.in_(changes.removed)
+            )
+        )
+    if updates:
+        connection.execute(
+            update(schedules).where(
+                schedules.c.namespace == namespace, schedules.c.name == bindparam("the_name")
+            ),
+            updates,
+        )
+    if fresh:
+        made = {"namespace": namespace, "source": "code", "app": app}
+        rows = [{**made, "name": entry.name, **_values(entry), **defaults} for entry in fresh]
+        connection.execute(insert(schedules), rows)
+    return changes
+
+
+def _compared(
+    connection: Connection, entries: Sequence[CodeEntry], namespace: str, app: str | None
+) -> tuple[Changes, list[dict[str, Any]], set[str]]:
+    """Locks the rows concerned; returns what is to change, the updates, and the names there are."""
+    wanted = {entry.name: entry for entry in entries}
+    compared = (schedules.c[name] for name in _COMPARED)
+    is_ours = (schedules.c.source == "code") & (
+        schedules.c.app.is_(None) | (schedules.c.app == app)
+    )
+    rows = connection.execute(
+        select(schedules.c.name, schedules.c.source, schedules.c.app, *compared)
+        .where(schedules.c.namespace == namespace, is_ours | schedules.c.name.in_(wanted))
+        .with_for_update()
+    )
+    changes = Changes()
+    updates: list[dict[str, Any]] = []
+    present: set[str] = set()
+    for name, source, owner, *definition in rows:
+        present.add(name)
+        entry = wanted.get(name)
+        if source != "code":
+            changes.taken.append(name)
+        elif owner not in (None, app):
+            changes.foreign[name] = owner
+        elif entry is None:
+            (changes.orphaned if owner is None else changes.removed).append(name)
+        else:
+            is_same = _values(entry) == dict(zip(_COMPARED, definition, strict=True))
+            if not is_same:
+                changes.changed.append(name)
+            if not is_same or owner != app:
+                updates.append({"the_name": name, "app": app, **_values(entry)})
+    return changes, updates, present
+
+
+_OTHERS = select(schedules.c.app, func.count()).group_by(schedules.c.app)
+
+
+def other_apps(connection: Connection, namespace: str, *, app: str | None) -> dict[str, int]:
+    """Returns the other apps whose code made schedules of the namespace, and how many each."""
+    query = _OTHERS.where(
+        schedules.c.namespace == namespace,
+        schedules.c.source == "code",
+        schedules.c.app.is_not(None),
+        schedules.c.app.is_distinct_from(app),
+    )
+    return {str(name): count for name, count in connection.execute(query.order_by("app"))}
+
+
+def _values(entry: CodeEntry) -> dict[str, Any]:
+    return {**{name: getattr(entry, name) for name in _DEFINITION}, **_NO_OTHER_TIMETABLE}
+
+
+def faithful(value: Any) -> Any:
+    """The value as JSON gives it back; `ValueError` where that is not the same value.
+
+    A tuple counts as its list: Celery's own serializer makes no difference.
+    """
+    try:
+        written = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        written.encode()  # raises for half a surrogate pair
+        copy = json.loads(written)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    if "\\u0000" in written:
+        raise ValueError("jsonb holds no NUL")
+    if copy != _listed(value):
+        raise ValueError(f"{value!r} is not the same after JSON")
+    return copy
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_listed(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _listed(item) for key, item in value.items()}
+    return value

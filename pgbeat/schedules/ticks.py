@@ -1,0 +1,254 @@
+"""Ticks: one row for every decision on a due schedule, with its outcome."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection, desc, func, select, text
+
+from pgbeat.database.connections import recordset
+from pgbeat.database.tables import ticks
+from pgbeat.jobs.model import ENDED
+
+Outcome = Literal["launched", "skipped", "failed"]
+Trigger = Literal["timetable", "retry", "manual", "after", "backfill"]
+
+
+class Tick(NamedTuple):
+    """A decision: `reason` says why it was skipped, `error` why it failed."""
+
+    schedule_id: int
+    schedule: str
+    trigger: Trigger
+    due_at: datetime
+    outcome: Outcome
+    reason: str | None = None
+    error: str | None = None
+    job_id: str | None = None
+    #: Due times before this one that it accounts for; `note` says why.
+    missed: int = 0
+    note: str | None = None
+    #: The jobs beside `job_id`, where several were launched together.
+    more_job_ids: Sequence[str] | None = None
+
+    @property
+    def job_ids(self) -> list[str]:
+        """The ids of its jobs."""
+        return [] if self.job_id is None else [self.job_id, *(self.more_job_ids or ())]
+
+    @property
+    def audited(self) -> tuple[str, str, dict[str, Any]]:
+        """Returns what the audit log records of a decision that a person asked for."""
+        values = {
+            "due_at": self.due_at, "outcome": self.outcome, "job_id": self.job_id,
+            "why": self.reason or self.error,
+            "job_ids": self.job_ids if self.more_job_ids else None,
+        }  # fmt: skip
+        return "schedule", self.schedule, values
+
+
+_RECORD = text(
+    """
+    INSERT INTO pgbeat.ticks
+           (schedule_id, schedule, trigger, due_at, decided_at, outcome, reason, error, job_id,
+            missed, note, more_job_ids)
+    SELECT d.schedule_id, d.schedule, d.trigger, d.due_at, clock_timestamp(), d.outcome, d.reason,
+           d.error, d.job_id, d.missed, d.note, d.more_job_ids
+      FROM json_to_recordset(CAST(:batch AS json)) AS d (
+               schedule_id bigint, schedule text, trigger text, due_at timestamptz, outcome text,
+               reason text, error text, job_id uuid, missed integer, note text,
+               more_job_ids uuid[])
+    ON CONFLICT ON CONSTRAINT ticks_one_decision DO NOTHING
+    RETURNING schedule_id
+    """
+)
+
+
+def record(connection: Connection, batch: Sequence[Tick]) -> set[int]:
+    """Writes decisions, at most one a schedule; the ids of the schedules that had none yet for
+    that due time."""
+    if not batch:
+        return set()
+    return set(connection.scalars(_RECORD, {"batch": recordset(batch)}))
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedJob:
+    """A job of a tick, with how it ended: the last one, where it was retried."""
+
+    id: UUID
+    run_key: str | None
+    #: `None` where the job is no longer kept.
+    state: str | None
+    error: str | None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more comes of it, or it is no longer kept."""
+        return self.state is None or self.state in ENDED
+
+
+def summary(jobs: Sequence[LaunchedJob]) -> str:
+    """Returns how several jobs of a tick are, in words: "3 jobs: 2 completed, 1 running"."""
+    counts = Counter(job.state or "no longer kept" for job in jobs)
+    states = ", ".join(f"{count} {state}" for state, count in counts.items())
+    return f"{len(jobs)} jobs: {states}"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tick as history shows it, with how its job ended: the last one, where it was retried."""
+
+    id: int
+    schedule: str
+    trigger: str
+    due_at: datetime
+    decided_at: datetime
+    outcome: str
+    reason: str | None
+    error: str | None
+    job_id: UUID | None
+    missed: int
+    note: str | None
+    job_state: str | None
+    job_error: str | None
+    #: Which attempt that is, of how many, and when it comes where it is still to come.
+    job_attempt: int | None = None
+    job_max_attempts: int | None = None
+    job_run_at: datetime | None = None
+    #: Its lane, and when it was given to the broker.
+    job_lane: str | None = None
+    job_dispatched_at: datetime | None = None
+    #: All of its jobs: several where its launcher asked for them.
+    jobs: tuple[LaunchedJob, ...] = ()
+
+
+# The last job that tried again what `j` did.
+_LAST = """
+           LEFT JOIN LATERAL (
+               WITH RECURSIVE chain AS (
+                   SELECT n.state, coalesce(n.error, j.error) AS error, n.attempt,
+                          n.max_attempts, n.run_at, n.dispatched_at, n.retried_by, 1 AS number
+                     FROM pgbeat.jobs n WHERE n.id = j.retried_by
+                    UNION ALL
+                   SELECT n.state, coalesce(n.error, c.error), n.attempt,
+                          n.max_attempts, n.run_at, n.dispatched_at, n.retried_by, c.number + 1
+                     FROM chain c JOIN pgbeat.jobs n ON n.id = c.retried_by
+                    WHERE c.number < 1000)
+               SELECT * FROM chain ORDER BY number DESC LIMIT 1) AS r ON j.retried_by IS NOT NULL
+"""
+_HISTORY = f"""
+    SELECT t.id, t.schedule, t.trigger, t.due_at, t.decided_at, t.outcome, t.reason, t.error,
+           t.job_id, t.missed, t.note, coalesce(r.state, j.state),
+           CASE WHEN r.state IS NULL THEN j.error WHEN r.state <> 'completed' THEN r.error END,
+           coalesce(r.attempt, j.attempt), coalesce(r.max_attempts, j.max_attempts),
+           coalesce(r.run_at, j.run_at), j.lane,
+           CASE WHEN r.state IS NULL THEN j.dispatched_at ELSE r.dispatched_at END, j.run_key,
+           t.more_job_ids
+      FROM pgbeat.ticks t LEFT JOIN pgbeat.jobs j ON j.id = t.job_id {_LAST}
+"""  # noqa: S608
+_JOBS_OF = text(
+    f"""
+    SELECT i.id, j.run_key, coalesce(r.state, j.state),
+           CASE WHEN r.state IS NULL THEN j.error WHEN r.state <> 'completed' THEN r.error END
+      FROM unnest(CAST(:ids AS uuid[])) AS i (id) LEFT JOIN pgbeat.jobs j ON j.id = i.id {_LAST}
+    """  # noqa: S608
+)
+_NEWEST = " ORDER BY t.due_at DESC, t.id DESC LIMIT :limit"
+_OF_SCHEDULE = text(f"{_HISTORY} WHERE t.schedule_id = :schedule_id {_NEWEST}")
+_OF_SCHEDULE_BEFORE = text(
+    f"{_HISTORY} WHERE t.schedule_id = :schedule_id AND t.due_at <= :due_at "
+    f"AND (t.due_at, t.id) < (:due_at, :id) {_NEWEST}"
+)
+_AFTER = text(_HISTORY + "WHERE t.id > :after ORDER BY t.id LIMIT :limit")
+
+
+def history(
+    connection: Connection,
+    schedule_id: int,
+    *,
+    before: tuple[datetime, int] | None = None,
+    limit: int = 20,
+) -> list[Entry]:
+    """The newest ticks of a schedule, newest first. For the next page, `before` is the last one's
+    `due_at` and `id`."""
+    values: dict[str, Any] = {"schedule_id": schedule_id, "limit": limit}
+    if before is None:
+        rows = connection.execute(_OF_SCHEDULE, values)
+    else:
+        values |= {"due_at": before[0], "id": before[1]}
+        rows = connection.execute(_OF_SCHEDULE_BEFORE, values)
+    return _entries(connection, rows.all())
+
+
+def after(connection: Connection, tick_id: int, *, limit: int = 1000) -> list[Entry]:
+    """Ticks of all schedules that were written after one, oldest first."""
+    rows = connection.execute(_AFTER, {"after": tick_id, "limit": limit})
+    return _entries(connection, rows.all())
+
+
+def _entries(connection: Connection, rows: Sequence[Any]) -> list[Entry]:
+    """Returns the entries of rows of `_HISTORY`, with their jobs."""
+    ids = [str(job_id) for *_, more in rows for job_id in more or ()]
+    found = connection.execute(_JOBS_OF, {"ids": ids}) if ids else ()
+    others = {job_id: LaunchedJob(job_id, *about) for job_id, *about in found}
+    entries: list[Entry] = []
+    for *columns, run_key, more in rows:
+        entry = Entry(*columns)
+        if entry.job_id is not None:
+            first = LaunchedJob(entry.job_id, run_key, entry.job_state, entry.job_error)
+            entry = replace(entry, jobs=(first, *(others[job_id] for job_id in more or ())))
+        entries.append(entry)
+    return entries
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """How a schedule's ticks came out, and the jobs that it launched."""
+
+    total: int
+    launched: int
+    skipped: int
+    failed: int
+    #: Jobs, of retried ones the last attempt; those that have not ended are in neither.
+    jobs_completed: int
+    jobs_failed: int
+
+    @property
+    def success_rate(self) -> float | None:
+        """Returns the share of completed jobs among all that ended and the decisions that failed,
+        0 to 1; `None` as long as neither is known. Skips are left aside."""
+        ended = self.jobs_completed + self.jobs_failed
+        if not ended and self.launched:
+            return None
+        decided = ended + self.failed
+        return self.jobs_completed / decided if decided else None
+
+
+_JOBS = text(
+    """
+    SELECT (SELECT count(*) FROM pgbeat.jobs
+             WHERE state = 'completed' AND schedule_id = :schedule_id AND retried_by IS NULL),
+           (SELECT count(*) FROM pgbeat.jobs
+             WHERE state = 'failed' AND schedule_id = :schedule_id AND retried_by IS NULL)
+    """
+)
+
+
+def stats(connection: Connection, schedule_id: int) -> Stats:
+    """Counts of a schedule's ticks and of their jobs, as far back as they are kept."""
+    query = select(
+        func.count(),
+        *(func.count().filter(ticks.c.outcome == o) for o in ("launched", "skipped", "failed")),
+    ).where(ticks.c.schedule_id == schedule_id)
+    counts: Any = connection.execute(query).one()
+    return Stats(*counts, *connection.execute(_JOBS, {"schedule_id": schedule_id}).one())
+
+
+def newest(connection: Connection) -> Any:
+    """The newest tick's id and time, or `None`."""
+    query = select(ticks.c.id, ticks.c.decided_at).order_by(desc(ticks.c.id)).limit(1)
+    return connection.execute(query).one_or_none()

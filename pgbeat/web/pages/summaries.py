@@ -1,0 +1,266 @@
+"""Figures: what the first look at the console says, and the little pictures of its lists.
+
+Each is one statement, and looks at a bounded number of rows, however many there are.
+"""
+
+from collections.abc import Collection, Iterable
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from pgbeat.jobs import executions
+
+#: Ticks of a schedule in its sparkline.
+SPARKS = 20
+#: Ticks that the summary looks at, and jobs of a state that it counts.
+NEWEST, MOST = 2000, 1000
+#: Failures and skips that it shows.
+_SHOWN = 5
+
+
+class Spark(NamedTuple):
+    """A tick in a sparkline."""
+
+    outcome: str
+    due_at: datetime
+    #: Why it was skipped or failed.
+    why: str | None
+    job_state: str | None
+
+    @property
+    def kind(self) -> str:
+        """How it came out, its job counted in: `good`, `skipped`, `bad` or `going`."""
+        if self.outcome == "skipped":
+            return "skipped"
+        if self.outcome == "failed" or self.job_state == "failed":
+            return "bad"
+        ended = self.job_state in ("completed", None)
+        if not ended and self.job_state in ("cancelled", "skipped"):
+            return "skipped"
+        return "good" if ended else "going"
+
+    @property
+    def said(self) -> str:
+        """That in words."""
+        if self.outcome != "launched":
+            return f"{self.outcome}: {(self.why or '').splitlines()[0] if self.why else ''}"[:200]
+        return "launched" + (f", job {self.job_state}" if self.job_state else "")
+
+
+_SPARKS = text(
+    """
+    SELECT s.id, t.outcome, t.due_at, left(coalesce(t.reason, t.error), 300), j.state
+      FROM unnest(CAST(:ids AS bigint[])) AS s (id)
+           CROSS JOIN LATERAL (
+               SELECT * FROM pgbeat.ticks WHERE schedule_id = s.id
+                ORDER BY due_at DESC, id DESC LIMIT :most) AS t
+           LEFT JOIN LATERAL (  -- of several jobs, the one that matters most
+               SELECT state FROM pgbeat.jobs WHERE id = ANY (t.job_id || t.more_job_ids)
+                ORDER BY array_position(ARRAY['failed', 'running', 'pending', 'scheduled',
+                                              'paused', 'cancelled', 'skipped'], state)
+                LIMIT 1) AS j ON true
+     ORDER BY s.id, t.due_at, t.id
+    """
+)
+
+
+def sparks(connection: Connection, schedule_ids: Collection[int]) -> dict[int, list[Spark]]:
+    """The last ticks of each of these schedules, oldest first."""
+    found: dict[int, list[Spark]] = {each: [] for each in schedule_ids}
+    if schedule_ids:
+        values = {"ids": list(schedule_ids), "most": SPARKS}
+        for schedule_id, *row in connection.execute(_SPARKS, values):
+            found[schedule_id].append(Spark(*row))
+    return found
+
+
+class Said(NamedTuple):
+    """Ticks that came out the same way for the same reason."""
+
+    outcome: str
+    why: str
+    times: int
+    #: The last of them.
+    at: datetime
+    schedule: str
+    schedules: int
+
+
+class FailedJob(NamedTuple):
+    """A job that failed."""
+
+    id: UUID
+    task: str
+    schedule: str | None
+    error: str | None
+    finished_at: datetime | None
+    #: Others that failed the same way before it.
+    before: int = 0
+
+
+class Summary(NamedTuple):
+    """What happened in the last day."""
+
+    #: Ticks by outcome: launched, skipped, failed.
+    ticks: dict[str, int]
+    #: When the ticks looked at begin, where these are not all of the day.
+    since: datetime | None
+    skips: list[Said]
+    failures: list[Said]
+    #: Jobs of the last day by state, as far as `MOST`.
+    jobs: dict[str, int]
+    failed_jobs: list[FailedJob]
+
+
+# Ids grow with time: the newest ticks are the last of the primary key.
+_TICKS = text(
+    """
+    WITH last AS MATERIALIZED (
+        SELECT schedule_id, schedule, decided_at, outcome, reason, error FROM pgbeat.ticks
+         ORDER BY id DESC LIMIT :newest),
+    own AS MATERIALIZED (
+        SELECT t.*, left(split_part(coalesce(reason, error, ''), E'\\n', 1), 300) AS why
+          FROM last t
+         WHERE t.decided_at > now() - interval '1 day'
+           AND (SELECT namespace FROM pgbeat.schedules s WHERE s.id = t.schedule_id)
+               = :namespace),
+    said AS (
+        SELECT outcome, why, count(*) AS number, max(decided_at) AS at,
+               (array_agg(schedule ORDER BY decided_at DESC))[1] AS schedule,
+               count(DISTINCT schedule_id) AS schedules
+          FROM own GROUP BY outcome, CASE WHEN outcome = 'launched' THEN '' ELSE why END, why),
+    ranked AS (
+        SELECT *, row_number() OVER (
+                   PARTITION BY outcome
+                   ORDER BY CASE WHEN outcome = 'failed' THEN at END DESC NULLS LAST,
+                            number DESC, at DESC) AS place,
+               sum(number) OVER (PARTITION BY outcome) AS total
+          FROM said)
+    SELECT outcome, why, number, at, schedule, schedules, total,
+           (SELECT min(decided_at) FROM last HAVING count(*) >= :newest
+               AND min(decided_at) > now() - interval '1 day')
+      FROM ranked WHERE place <= :shown ORDER BY outcome, place
+    """
+)
+_JOBS = text(
+    """
+    SELECT s.state, (SELECT count(*) FROM (
+               SELECT FROM pgbeat.jobs j
+                WHERE j.namespace = :namespace AND j.state = s.state
+                  AND (s.is_open OR j.created_at > now() - interval '1 day')
+                ORDER BY j.created_at DESC LIMIT :most) AS found)
+      FROM (VALUES ('pending', true), ('scheduled', true), ('running', true), ('paused', true),
+                   ('completed', false), ('failed', false), ('cancelled', false),
+                   ('skipped', false)) AS s (state, is_open)
+    """
+)
+_FAILED = text(
+    """
+    SELECT id, task, schedule, left(error, 300), finished_at FROM pgbeat.jobs
+     WHERE namespace = :namespace AND state = 'failed' AND created_at > now() - interval '1 day'
+     ORDER BY created_at DESC, id DESC LIMIT :looked
+    """
+)
+#: Failed jobs that are looked at, for those that failed the same way.
+_LOOKED = 50
+
+
+def _folded(found: Iterable[FailedJob]) -> list[FailedJob]:
+    """Jobs of the same schedule or task with the same error as one, the newest."""
+    kinds: dict[tuple[str, str | None], FailedJob] = {}
+    for job in found:
+        key = job.schedule or job.task, job.error
+        newest = kinds.get(key)
+        kinds[key] = job if newest is None else newest._replace(before=newest.before + 1)
+    return list(kinds.values())[:_SHOWN]
+
+
+def summary(connection: Connection, namespace: str) -> Summary:
+    """What ran, what was skipped and why, and what failed, of the last day."""
+    values: dict[str, Any] = {"namespace": namespace, "newest": NEWEST, "shown": _SHOWN}
+    counts = {"launched": 0, "skipped": 0, "failed": 0}
+    said: dict[str, list[Said]] = {"skipped": [], "failed": []}
+    since = None
+    for outcome, *rest, total, begins in connection.execute(_TICKS, values):
+        counts[outcome], since = int(total), begins
+        if outcome in said:
+            said[outcome].append(Said(outcome, *rest))
+    states = connection.execute(_JOBS, {"namespace": namespace, "most": MOST})
+    failed = connection.execute(_FAILED, {"namespace": namespace, "looked": _LOOKED})
+    return Summary(
+        counts,
+        since,
+        said["skipped"],
+        said["failed"],
+        {str(state): int(count) for state, count in states},
+        _folded(FailedJob(*row) for row in failed),
+    )
+
+
+class Progress(NamedTuple):
+    """How far a running job is."""
+
+    done: float | None
+    total: float | None
+    message: str | None
+
+
+def progress(connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, Progress]:
+    """What the last executions of these jobs tell of their progress."""
+    return {
+        job_id: Progress(run.progress_done, run.progress_total, run.progress_message)
+        for job_id, run in executions.newest(connection, job_ids).items()
+    }
+
+
+_USERS = text(
+    """
+    SELECT name FROM pgbeat.schedules
+     WHERE namespace = :namespace AND job ->> 'template' = :name ORDER BY name LIMIT 21
+    """
+)
+
+
+def users_of_template(connection: Connection, name: str, namespace: str) -> list[str]:
+    """Schedules that name a template: the first 21."""
+    return list(connection.scalars(_USERS, {"name": name, "namespace": namespace}))
+
+
+class Told(NamedTuple):
+    """How a webhook fares."""
+
+    #: Deliveries that are to come, and that failed, as far as `MOST`.
+    pending: int
+    failed: int
+    #: Of its newest one.
+    event: str | None
+    state: str | None
+    at: datetime | None
+    #: What came of its last attempt, as its log has it.
+    last: dict[str, Any] | None
+
+
+_TOLD = text(
+    """
+    SELECT w.id,
+           (SELECT count(*) FROM (SELECT FROM pgbeat.deliveries d
+             WHERE d.webhook_id = w.id AND d.state = 'pending' LIMIT :most) AS found),
+           (SELECT count(*) FROM (SELECT FROM pgbeat.deliveries d
+             WHERE d.webhook_id = w.id AND d.state = 'failed' LIMIT :most) AS found),
+           d.event, d.state, d.created_at, d.log -> -1
+      FROM unnest(CAST(:ids AS bigint[])) AS w (id)
+           LEFT JOIN LATERAL (
+               SELECT * FROM pgbeat.deliveries WHERE webhook_id = w.id
+                ORDER BY created_at DESC, id DESC LIMIT 1) AS d ON true
+    """
+)
+
+
+def told(connection: Connection, webhook_ids: Collection[int]) -> dict[int, Told]:
+    """How these webhooks fare."""
+    if not webhook_ids:
+        return {}
+    rows = connection.execute(_TOLD, {"ids": list(webhook_ids), "most": MOST})
+    return {webhook_id: Told(*row) for webhook_id, *row in rows}

@@ -1,0 +1,1 @@
+"""Webhooks: their rows, deliveries, signatures and HTTP."""

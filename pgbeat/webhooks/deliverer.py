@@ -1,0 +1,239 @@
+"""Delivers webhooks from threads of the leading beat, so that no worker's process waits for them.
+
+One thread claims deliveries and writes their outcomes, over a connection of its own; others,
+started as they are needed, ask the receivers. Whatever ends the beat loses nothing: an attempt of
+which nothing is heard is made again when its lease has run out.
+"""
+
+import logging
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Literal
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from pgbeat.config import Settings
+from pgbeat.database import connections, leases
+from pgbeat.webhooks import outbox as webhook_outbox
+from pgbeat.webhooks.http import Answer
+from pgbeat.webhooks.outbox import Attempt, Outcome
+
+logger = logging.getLogger("celery.beat.pgbeat")
+
+#: Requests under way at once, at most: eight webhooks that have all just begun to hang.
+_THREADS = 64
+#: Seconds without work after which the connection is closed.
+_IDLE = 10.0
+#: Seconds that a lock is waited for, and that outcomes whose rows are locked are left alone.
+_PATIENCE, _BUSY = 1.0, 0.5
+#: Seconds that a database which is away is left alone: at first, and at most.
+_FIRST_WAIT, _LONGEST_WAIT = 0.5, 5.0
+
+#: What the deliverer's own thread is told.
+_Word = Literal["deliver", "pause", "close"]
+
+
+class Deliverer:
+    """Of one beat. Its methods never wait but `close`, and may be called in a signal's handler."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._name = f"beat {socket.gethostname()}:{os.getpid()}"
+        self._engine = connections.engine(
+            settings.url, f"pgbeat webhooks {socket.gethostname()}:{os.getpid()}"[:63]
+        )
+        self._connection: Connection | None = None
+        # A queue in C: putting something is safe in a signal's handler.
+        self._inbox: SimpleQueue[_Word | Outcome] = SimpleQueue()
+        self._attempts: SimpleQueue[Attempt] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._threads = 0
+        self._under_way = 0
+        self._outcomes: list[Outcome] = []
+        self._delivers = self._is_closing = False
+        #: When (`time.monotonic()`) to claim, to write what was locked, and to try the database.
+        self._claim_at: float | None = None
+        self._write_at = self._away_until = self._wait = 0.0
+
+    # ----- told by the beat
+
+    def deliver(self) -> None:
+        """Delivers what is due, and retries in time, until it is told to `pause`."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="pgbeat webhooks", daemon=True)
+            self._thread.start()
+        self._inbox.put("deliver")
+
+    def pause(self) -> None:
+        """Begins nothing more; another beat may lead."""
+        self._inbox.put("pause")
+
+    def close(self, seconds: float) -> None:
+        """Begins nothing more, and waits so long for what is under way."""
+        if self._thread is not None:
+            self._inbox.put("close")
+            self._thread.join(seconds)
+
+    # ----- the thread that claims and writes
+
+    def _run(self) -> None:
+        while not (self._is_closing and not self._under_way and not self._outcomes):
+            self._receive()
+            if time.monotonic() < self._away_until:
+                continue
+            try:
+                self._step()
+            except Exception as error:
+                self._fail(error)
+        self._disconnect()
+
+    def _receive(self) -> None:
+        """Waits until there is something to do; takes in all that was said and came out."""
+        with suppress(Empty):
+            word = self._inbox.get(timeout=self._sleep())
+            while True:
+                if isinstance(word, Outcome):
+                    self._under_way -= 1
+                    self._outcomes.append(word)
+                else:
+                    self._obey(word)
+                word = self._inbox.get_nowait()
+
+    def _obey(self, word: _Word) -> None:
+        self._delivers = word == "deliver" and not self._is_closing
+        self._is_closing = self._is_closing or word == "close"
+        self._claim_at = 0.0 if self._delivers else None
+        if word == "close" and self._under_way:
+            logger.info("Waiting for %d webhook deliveries before the end", self._under_way)
+
+    def _sleep(self) -> float:
+        now = time.monotonic()
+        if now < self._away_until:
+            return self._away_until - now
+        times = [now + _IDLE]
+        if self._claim_at is not None and self._under_way < _THREADS:
+            times.append(self._claim_at)
+        if self._outcomes:
+            times.append(self._write_at)
+        return max(0.0, min(times) - now)
+
+    def _step(self) -> None:
+        """One transaction: what came out is written, and what is due begun."""
+        now = time.monotonic()
+        batch = self._batch() if now >= self._write_at else []
+        room = _THREADS - self._under_way if self._is_due(now) or (batch and self._delivers) else 0
+        if not batch and not room:
+            if not (self._under_way or self._outcomes):
+                self._disconnect()
+            return
+        locked: list[UUID] = []
+        begun: list[Attempt] = []
+        connection = self._connect()
+        with connections.transaction(connection):
+            connection.execute(_PREPARE)
+            leases.limit_waiting(connection, _PATIENCE)
+            if batch:
+                locked = list(webhook_outbox.finish(connection, batch))
+            if room:
+                begun = webhook_outbox.claim(
+                    connection,
+                    namespace=self._settings.namespace,
+                    worker=self._name,
+                    limit=room,
+                )
+        self._wait = 0.0
+        if room:
+            # Until there is none left: a beat tells only of what becomes due.
+            self._claim_at = 0.0 if begun else None
+        self._begin(begun)
+        self._written(batch, locked)
+
+    def _is_due(self, now: float) -> bool:
+        return self._claim_at is not None and now >= self._claim_at
+
+    def _batch(self) -> list[Outcome]:
+        """Outcomes of different deliveries: a late one's may have come with its successor's."""
+        batch: dict[UUID, Outcome] = {}
+        for outcome in self._outcomes:
+            batch.setdefault(outcome.attempt.id, outcome)
+        return list(batch.values())
+
+    def _begin(self, attempts: list[Attempt]) -> None:
+        for attempt in attempts:
+            self._under_way += 1
+            self._attempts.put(attempt)
+        while self._threads < min(self._under_way, _THREADS):
+            self._threads += 1
+            threading.Thread(target=self._work, name="pgbeat webhook", daemon=True).start()
+
+    def _written(self, batch: list[Outcome], locked: list[UUID]) -> None:
+        left = set(locked)
+        now = time.monotonic()
+        for outcome in batch:
+            if outcome.attempt.id in left:
+                self._write_at = now + _BUSY
+                continue
+            self._outcomes.remove(outcome)
+            _log(outcome)
+            if outcome.delay is not None and self._delivers:
+                again = now + outcome.delay
+                self._claim_at = again if self._claim_at is None else min(self._claim_at, again)
+
+    # ----- the threads that ask receivers
+
+    def _work(self) -> None:
+        while True:
+            attempt = self._attempts.get()
+            try:
+                answer = attempt.send(private=self._settings.webhook_private)
+            except Exception as error:  # of a secret or a URL that plain SQL has written
+                answer = Answer(None, ascii(f"{type(error).__name__}: {error}")[1:-1][:300], 0.0)
+            self._inbox.put(Outcome(attempt, answer))
+
+    # ----- the connection
+
+    def _connect(self) -> Connection:
+        if self._connection is None:
+            connection = self._engine.connect()
+            self._connection = connection.execution_options(isolation_level="AUTOCOMMIT")
+        return self._connection
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connections.close(connection)
+
+    def _fail(self, error: Exception) -> None:
+        """Leaves the database alone for a while; outcomes are written later."""
+        self._disconnect()
+        if not self._wait:
+            is_plain = connections.is_lost(error)
+            logger.warning(
+                "Webhooks wait, trying again until the database takes them: %s",
+                connections.first_line(error), exc_info=None if is_plain else error,
+            )  # fmt: skip
+        self._wait = min(self._wait * 2 or _FIRST_WAIT, _LONGEST_WAIT)
+        self._away_until = time.monotonic() + self._wait
+
+
+# A crash of the database may undo the last of these: an event is sent once more then.
+_PREPARE = text("SELECT set_config('synchronous_commit', 'off', true)")
+
+
+def _log(outcome: Outcome) -> None:
+    attempt, answer = outcome
+    # Not the URL: many receivers have a secret in it.
+    what = (attempt.webhook, attempt.event, attempt.id)
+    if answer.is_delivered:
+        logger.info("Webhook '%s': %s %s delivered in %.0f ms", *what, answer.ms)
+    else:
+        rest = "it is tried again" if outcome.state == "pending" else "it is given up"
+        logger.warning(
+            "Webhook '%s': %s %s failed (attempt %d), %s: %s",
+            *what, attempt.number, rest, answer.error,
+        )  # fmt: skip

@@ -1,0 +1,253 @@
+"""Attempts: what a worker's process knows of an execution, as it goes on, until it is written."""
+
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from pgbeat.jobs.executions import State
+
+try:
+    import resource
+except ImportError:  # pragma: no cover - not a Unix
+    resource = None  # type: ignore[assignment]
+
+#: Characters of an error, a traceback and a result that are kept, and bytes of arguments.
+ERROR, TRACEBACK, RESULT, ARGUMENTS = 2_000, 20_000, 200, 10_000
+_PLAIN = (int, float, bool, type(None))
+
+
+class _Ids:
+    """UUIDs of this process: its own random beginning, and a number. Made without asking the
+    system, which would give other threads a turn, and in the order of the database's index."""
+
+    def __init__(self) -> None:
+        self.start()
+        os.register_at_fork(after_in_child=self.start)
+
+    def start(self) -> None:
+        """Begins anew."""
+        self._prefix = os.urandom(10).hex()
+        self._next = itertools.count(int.from_bytes(os.urandom(3), "big")).__next__
+
+    def __call__(self) -> str:
+        return f"{self._prefix}{self._next():012x}"
+
+
+_new_id = _Ids()
+
+
+class Attempt:
+    """One execution, in the process that runs it. Its thread changes it; the recorder's thread
+    reads it, and writes what it has become since."""
+
+    # What it has at first is the class's: one is made for every task.
+    ended: float | None = None
+    state: State = "running"
+    #: What becomes of the job.
+    job_state = "running"
+    duration_ms: float | None = None
+    cpu_time_ms: float | None = None
+    memory_peak_mb: float | None = None
+    #: Done, of how many, and in words.
+    progress: tuple[float | None, float | None, str | None] | None = None
+    metadata: dict[str, Any] | None = None
+    checkpoint: Any = None
+    has_checkpoint = False
+    #: What an earlier attempt left, once it was asked for: a tuple of that.
+    left: tuple[Any] | None = None
+    result: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    #: Gives what a job is made of, for a task that nobody made one for.
+    makes: Callable[[], Mapping[str, Any]] | None = None
+    #: Whether somebody waits for its end.
+    is_awaited = False
+    #: Whether somebody wants it to end.
+    cancel_asked = False
+    # The recorder's: what was written, whether a try to may have failed half-way.
+    is_known = was_tried = is_queued = False
+    #: How often it was told to be written now, and which of that is.
+    changes = written = 0
+
+    def __init__(
+        self, job_id: str, worker: str, retry_attempt: int, acks_late: bool, cpu: float | None
+    ) -> None:
+        self.id = _new_id()
+        self.job_id, self.worker = job_id, worker
+        self.retry_attempt, self.acks_late = retry_attempt, acks_late
+        self.began, self.cpu = time.monotonic(), cpu
+
+    def end(self, state: State, job_state: str | None = None) -> None:
+        """It is over."""
+        self.ended = time.monotonic()
+        self.duration_ms = 1000 * (self.ended - self.began)
+        if self.cpu is not None:
+            self.cpu_time_ms = 1000 * (time.thread_time() - self.cpu)
+        self.job_state = job_state or state
+        self.state = state  # last: who sees it sees the rest
+
+    def documents(self, worker_id: int | None, pid: int) -> list[tuple[bool, dict[str, Any]]]:
+        """What is to be written of it now, as JSON objects with the fields of `executions.Run`, and
+        whether each is of a new execution.
+
+        Where it may have been written in part, it is told as at first and then as an addition: each
+        is written once.
+        """
+        now = time.monotonic()
+        more: dict[str, Any] = {"id": self.id, "job_id": self.job_id, "state": "running"}
+        if self.state != "running":
+            more["state"] = self.state
+            more["ended"] = now - (self.ended or now)
+            for name in _AT_ITS_END:
+                value = getattr(self, name)
+                if value is not None:
+                    more[name] = value
+        if self.progress is not None:
+            names = ("progress_done", "progress_total", "progress_message")
+            more.update(zip(names, self.progress, strict=True))
+        if self.metadata is not None:
+            more["metadata"] = self.metadata
+        if self.has_checkpoint:
+            more["checkpoint"] = self.checkpoint
+        more.setdefault("job_state", "running")
+        if self.is_known:
+            return [(False, more)]
+        first: dict[str, Any] = {
+            "worker": self.worker, "worker_id": worker_id, "pid": pid,
+            "acks_late": self.acks_late, "retry_attempt": self.retry_attempt,
+            "began": now - self.began,
+        }  # fmt: skip
+        if self.makes is not None:
+            first.update(self.makes())
+        if self.was_tried:
+            begun = {"id": self.id, "job_id": self.job_id, "state": "running"}
+            return [(True, {**first, **begun, "job_state": "running"}), (False, more)]
+        more.update(first)
+        return [(True, more)]
+
+
+_AT_ITS_END = (
+    "job_state", "duration_ms", "cpu_time_ms", "memory_peak_mb", "error", "traceback", "result"
+)  # fmt: skip
+
+
+def bare(document: dict[str, Any]) -> dict[str, Any]:
+    """The same without what the database may refuse: text and JSON of others' making."""
+    kept = {key: value for key, value in document.items() if key not in _OF_OTHERS}
+    if "error" in kept:
+        kept["error"] = kept["error"].encode("ascii", "backslashreplace").decode()
+    return kept
+
+
+_OF_OTHERS = {
+    "traceback", "result", "metadata", "checkpoint", "progress_message", "args", "kwargs"
+}  # fmt: skip
+
+
+def text(value: str, limit: int) -> str:
+    """Text as the database takes it, and not too long."""
+    if len(value) > limit:
+        value = value[: limit - 1] + "…"
+    return storable(value)
+
+
+def storable(value: str) -> str:
+    """Text as the database takes it: NUL and halves of surrogate pairs are written as escapes."""
+    if "\0" in value:
+        value = value.replace("\0", "\\0")
+    return value if value.isascii() else value.encode(errors="backslashreplace").decode()
+
+
+def summary(result: Any) -> str | None:
+    """A result in short; `None` for none."""
+    if result is None:
+        return None
+    if type(result) in _PLAIN:
+        return repr(result)
+    from celery.utils.saferepr import saferepr
+
+    return text(saferepr(result, maxlen=RESULT), RESULT)
+
+
+def error_text(error: BaseException) -> str:
+    """`ValueError: no such thing`."""
+    try:
+        words = f"{type(error).__name__}: {error}".rstrip(": ")
+    except Exception:
+        words = type(error).__name__
+    return text(words, ERROR)
+
+
+def as_json(value: Any) -> Any:
+    """A copy of a value, as JSON has it and the database takes it.
+
+    Raises `TypeError` or `ValueError` for what JSON can't say.
+    """
+    document = json.dumps(value, allow_nan=False)
+    found = json.loads(document)
+    return _storable(found) if "\\u0000" in document or "\\ud" in document else found
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, dict):
+        return {storable(key): _storable(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_storable(each) for each in value]
+    return value
+
+
+def arguments(args: Any, kwargs: Any) -> dict[str, Any]:
+    """A call's arguments, where they are JSON and not too long."""
+    with suppress(TypeError, ValueError, RecursionError):
+        document = json.dumps([list(args), dict(kwargs)], allow_nan=False)
+        if len(document) <= ARGUMENTS:
+            args, kwargs = as_json([list(args), dict(kwargs)])
+            return {"args": args, "kwargs": kwargs}
+    return {}
+
+
+#: Megabytes by which a process may grow until its peak is reset.
+_GREW = 1.0
+
+
+class Memory:
+    """The most memory that this process had, since `reset` where the system can start anew."""
+
+    def __init__(self, resets: bool) -> None:
+        self._file: int | None = None
+        self._pid = 0
+        self._resets = resets
+        #: What it was just after the last reset; `None` to reset it.
+        self._base: float | None = None
+        self._unit = 1024.0 if os.uname().sysname != "Darwin" else 1024.0 * 1024.0
+
+    def reset(self) -> None:
+        """From now on. Where it has hardly grown since the last time, nothing is done."""
+        if not self._resets or (self._base is not None and self._pid == os.getpid()):
+            return
+        try:
+            if self._pid != os.getpid():  # the parent's file is about the parent
+                self._pid = os.getpid()
+                self._file = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+            os.write(self._file or 0, b"5")
+        except OSError:
+            self._resets = False
+        self._base = self._peak()
+
+    def peak_mb(self) -> float | None:
+        """Megabytes (2^20 bytes)."""
+        peak = self._peak()
+        if peak is not None and self._base is not None and peak > self._base + _GREW:
+            self._base = None
+        return peak
+
+    def _peak(self) -> float | None:
+        if resource is None:
+            return None
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / self._unit

@@ -1,0 +1,48 @@
+"""Postponed attempts: those whose rows another transaction has locked, to be written later."""
+
+import time
+from collections.abc import Iterable
+
+from pgbeat.worker.attempts import Attempt
+
+#: Seconds until postponed attempts are tried again: the first time, and at most.
+_FIRST, _LONGEST = 0.1, 2.0
+
+
+class Postponed:
+    """Of one recorder, used by its thread. In the order in which they are to be written."""
+
+    def __init__(self) -> None:
+        self._attempts: dict[Attempt, None] = {}
+        self._wait = _FIRST
+        #: When to try again (`time.monotonic()`); `None` if there are none.
+        self.retry_at: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._attempts)
+
+    def jobs(self) -> set[str]:
+        """Returns the jobs (ids) that have to be written before anything else of them."""
+        return {attempt.job_id for attempt in self._attempts}
+
+    def add(self, attempts: Iterable[Attempt]) -> None:
+        """Adds attempts that are to be written after those that are here."""
+        for attempt in attempts:
+            self._attempts.setdefault(attempt)
+        if self._attempts and self.retry_at is None:
+            self.retry_at = time.monotonic() + self._wait
+
+    def take(self) -> list[Attempt]:
+        """Takes all, to try them again. Those that are added next wait longer than these did."""
+        taken, self._attempts, self.retry_at = list(self._attempts), {}, None
+        self._wait = min(self._wait * 2, _LONGEST)
+        return taken
+
+    def drop(self) -> None:
+        """Drops the oldest."""
+        del self._attempts[next(iter(self._attempts))]
+
+    def forget_wait(self) -> None:
+        """Has the next ones tried again soon: nothing is locked any more."""
+        if not self._attempts:
+            self._wait = _FIRST

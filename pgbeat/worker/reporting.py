@@ -1,0 +1,213 @@
+"""What a task may tell of itself while it runs, and ask: progress, checkpoints, whether to end.
+
+Outside of a task that is tracked they do nothing, but `current`, which needs no tracking.
+"""
+
+import logging
+import math
+import os
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, overload
+
+from celery._state import get_current_task, get_current_worker_task
+from sqlalchemy import text
+
+from pgbeat.broker.messages import JOB_HEADER
+from pgbeat.jobs.executions import ARTIFACTS, artifacts_of
+from pgbeat.jobs.headers import ATTEMPT as ATTEMPT_HEADER
+from pgbeat.jobs.headers import DUE_AT, INTERVAL_START, SCHEDULE, TRIGGER
+from pgbeat.jobs.task_exceptions import Cancelled
+from pgbeat.worker import attempts
+
+if TYPE_CHECKING:
+    from pgbeat.worker.attempts import Attempt
+    from pgbeat.worker.recorder import Recorder
+
+logger = logging.getLogger("celery.worker.pgbeat")
+
+#: How many artifacts are kept of an execution, and how long each may be.
+_MOST, _LONGEST = 1000, 2000
+#: Seconds that a task waits for its checkpoint to be written, or read.
+PATIENCE = 10.0
+#: Where a task's request has its attempt.
+ATTEMPT = "pgbeat_attempt"
+_LEFT = text("SELECT checkpoint FROM pgbeat.jobs WHERE id = CAST(:id AS uuid)")
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """The job that a task runs for. What its schedule would say is `None` for a job that a person
+    or a program made."""
+
+    #: Its id, which is the Celery task's too.
+    job_id: str
+    #: Which attempt at the work this job is, from 1; Celery's own retries are not counted.
+    attempt: int = 1
+    #: The schedule's name.
+    schedule: str | None = None
+    #: When it was due, in UTC: by the timetable, however late it runs.
+    due_at: datetime | None = None
+    #: The timetable's time before `due_at`; `None` where the timetable has none.
+    interval_start: datetime | None = None
+    #: Why it was launched: `timetable`, `retry`, `after`, `manual` or `backfill`.
+    trigger: str | None = None
+
+    @property
+    def interval_end(self) -> datetime | None:
+        """The end of the interval that the job is for: `due_at`."""
+        return self.due_at
+
+
+def current() -> Current | None:
+    """Returns the job that the running task is for; `None` outside of a task, and in a task that
+    is no job of pgbeat's."""
+    task = get_current_worker_task()
+    request: Any = None if task is None else task.request
+    if request is None or not getattr(request, JOB_HEADER, None):
+        return None
+    return Current(
+        job_id=str(request.id),
+        attempt=int(getattr(request, ATTEMPT_HEADER, None) or 1),
+        schedule=getattr(request, SCHEDULE, None),
+        due_at=_read(getattr(request, DUE_AT, None)),
+        interval_start=_read(getattr(request, INTERVAL_START, None)),
+        trigger=getattr(request, TRIGGER, None),
+    )
+
+
+def _read(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def progress(done: float, total: float | None = None, message: str | None = None) -> None:
+    """Says how far the task is: so much done, of how much, and in words.
+
+    Cheap: it is written some twice a second. Raises `Cancelled` once the job is to be cancelled.
+    """
+    attempt, recorder = _current()
+    if attempt is None or recorder is None:
+        return
+    words = None if message is None else attempts.text(str(message), attempts.ERROR)
+    attempt.progress = (_number(done), _number(total), words)
+    recorder.tell_soon(attempt)
+    _end_if_cancelled(attempt)
+
+
+@overload
+def checkpoint() -> Any: ...
+@overload
+def checkpoint(data: Any) -> None: ...
+
+
+def checkpoint(data: Any = None) -> Any:
+    """With `data` (JSON), keeps it for the job's next attempt; it is written when this returns, or
+    what went wrong is logged. Without, what was kept last: by this attempt, by an earlier one, or
+    by one of the job that this one tries again; `None` where there is nothing.
+
+    Raises `TypeError` or `ValueError` for data that are not JSON; with `data` also `Cancelled`,
+    once the job is to be cancelled.
+    """
+    attempt, recorder = _current()
+    if data is None:
+        return None if attempt is None or recorder is None else _kept(attempt, recorder)
+    value = attempts.as_json(data)
+    if attempt is None or recorder is None:
+        return None
+    attempt.checkpoint, attempt.has_checkpoint = value, True
+    if not recorder.write(attempt, PATIENCE):
+        logger.warning(
+            "The checkpoint of job %s is not written after %g s; it is tried on",
+            attempt.job_id, PATIENCE,
+        )  # fmt: skip
+    _end_if_cancelled(attempt)
+    return None
+
+
+def report(**metadata: Any) -> None:
+    """Adds to what is known of this execution: counts, names, anything JSON; what isn't becomes
+    text. A key told again has the last value."""
+    attempt, recorder = _current()
+    if attempt is None or recorder is None:
+        return
+    found = {attempts.storable(key): _as_metadata(value) for key, value in metadata.items()}
+    attempt.metadata = {**(attempt.metadata or {}), **found}
+    recorder.tell_soon(attempt)
+
+
+def artifacts(*produced: str | os.PathLike[str]) -> None:
+    """Adds what the task has produced, as paths or URLs, to the execution's `artifacts`; one that
+    is told again counts once.
+
+        pgbeat.artifacts("s3://reports/2026-11.pdf", path)
+
+    Raises `TypeError` for what is neither text nor a path.
+    """
+    fresh = [_artifact(each) for each in produced]
+    attempt, recorder = _current()
+    if attempt is None or recorder is None:
+        return
+    metadata = attempt.metadata or {}
+    known = list(dict.fromkeys([*artifacts_of(metadata), *fresh]))
+    if len(known) > _MOST:
+        logger.warning(
+            "Job %s has %d artifacts; the first %d are kept",
+            attempt.job_id, len(known), _MOST,
+        )  # fmt: skip
+    attempt.metadata = {**metadata, ARTIFACTS: known[:_MOST]}
+    recorder.tell_soon(attempt)
+
+
+def _artifact(produced: object) -> str:
+    name = os.fspath(produced) if isinstance(produced, os.PathLike) else produced
+    if not isinstance(name, str):
+        raise TypeError(f"an artifact must be text or a path, got {produced!r}")
+    plain = name.encode(errors="backslashreplace").decode()
+    return attempts.text(plain, _LONGEST)
+
+
+def is_cancelled() -> bool:
+    """Whether the job is to be cancelled; known a second or two after somebody asked for it."""
+    attempt, _ = _current()
+    return attempt is not None and attempt.cancel_asked
+
+
+def _current() -> "tuple[Attempt | None, Recorder | None]":
+    task = get_current_task()
+    attempt = None if task is None else getattr(task.request, ATTEMPT, None)
+    if attempt is None:
+        return None, None
+    from pgbeat.worker import recorders
+
+    return attempt, recorders.recorder()
+
+
+def _kept(attempt: "Attempt", recorder: "Recorder") -> Any:
+    if attempt.has_checkpoint:
+        return attempt.checkpoint
+    if attempt.left is None:
+        job = attempt.job_id
+        attempt.left = recorder.ask(
+            lambda connection: (connection.scalar(_LEFT, {"id": job}),), PATIENCE
+        )
+        if attempt.left is None:
+            logger.warning("The checkpoint of job %s can't be read: no answer in time", job)
+            return None
+    return attempt.left[0]
+
+
+def _end_if_cancelled(attempt: "Attempt") -> None:
+    if attempt.cancel_asked:
+        raise Cancelled("the job is cancelled")
+
+
+def _number(value: float | None) -> float | None:
+    number = None if value is None else float(value)
+    return number if number is not None and math.isfinite(number) else None
+
+
+def _as_metadata(value: Any) -> Any:
+    try:
+        return attempts.as_json(value)
+    except (TypeError, ValueError, RecursionError):
+        return attempts.text(str(value), attempts.ERROR)

@@ -1,0 +1,339 @@
+"""Tracking on a worker: Celery's signals become what is told of each execution.
+
+It is turned on by `worker_init`, in every worker of a program that has imported pgbeat, as the
+`celery` command always has; or by `set_up`. Which tasks: `pgbeat_track`.
+"""
+
+import logging
+import os
+import random
+import sys
+import time
+from collections.abc import Mapping
+from threading import get_ident
+from typing import Any
+from uuid import UUID
+
+from billiard.einfo import ExceptionInfo
+from celery import Celery, signals
+from celery.exceptions import Ignore, Reject, Retry
+
+from pgbeat import follow_workers
+from pgbeat.broker import message_ends
+from pgbeat.broker.messages import AWAITED_HEADER, JOB_HEADER
+from pgbeat.broker.transport.options import Options
+from pgbeat.config import Settings, check_broker_url, delays_in_table, direct_url
+from pgbeat.errors import ConfigError
+from pgbeat.jobs.rescue import Told
+from pgbeat.jobs.task_exceptions import Cancelled, Skip
+from pgbeat.suggest import nearest_task
+from pgbeat.webhooks import tasks
+from pgbeat.worker import attempts, recorders
+from pgbeat.worker.attempts import Attempt, Memory
+from pgbeat.worker.heartbeat import WorkerPulse
+from pgbeat.worker.recorder import Recorder
+from pgbeat.worker.reporting import ATTEMPT
+
+__all__ = ["set_up", "tasks"]
+
+logger = logging.getLogger("celery.worker.pgbeat")
+
+#: Seconds that an ending process takes for what it has to tell still.
+_CHILD_PATIENCE, _MAIN_PATIENCE = 3.0, 5.0
+#: Pools with one process a task, and with one task a thread.
+_PROCESSES, _THREADS = {"prefork", "processes"}, {"prefork", "processes", "solo", "threads"}
+
+
+class Tracked:
+    """A worker whose executions are told of: what its main process and their children know."""
+
+    def __init__(self, app: Celery, settings: Settings, pool: str, concurrency: int | None) -> None:
+        self.app, self.settings = app, settings
+        self.all = settings.track == "all"
+        self.pool, self.concurrency = pool, concurrency
+        self.name = ""
+        self.is_prefork = pool in _PROCESSES
+        self.has_cpu_time = pool in _THREADS
+        self.memory = Memory(resets=pool in _PROCESSES | {"solo"})
+        self.main = os.getpid()
+        # Chosen here, and not by the database: children have it by birth.
+        self.id = random.SystemRandom().randrange(1, 2**31)
+
+    def recorder(self) -> Recorder:
+        """A recorder for this process."""
+        if os.getpid() != self.main:
+            return Recorder(self.app, self.settings, self.id)
+        patience = float(self.app.conf.get("worker_lost_wait") or 10.0) + 2
+        pulse = WorkerPulse(
+            self.settings, self.id, self.name, self.pool, self.concurrency, patience=patience,
+            tasks=sorted(self.app.tasks),
+        )  # fmt: skip
+        # A lock is a session's.
+        url = direct_url(self.app.conf, self.settings.url)
+        return Recorder(self.app, self.settings, self.id, url=url, pulse=pulse)
+
+
+_tracked: Tracked | None = None
+#: What runs, by task id and thread: it is quicker to find here than by the task's request.
+_attempts: dict[tuple[str, int], Attempt] = {}
+
+
+def set_up(worker: Any) -> None:
+    """Has the executions of a Celery worker (`celery.worker.WorkController`) told of, as the app's
+    settings say."""
+    global _tracked
+    app = worker.app
+    _disconnect()
+    _tracked = None
+    try:
+        settings = Settings.load(app.conf)
+    except ConfigError as error:
+        # Where pgbeat is only installed, its settings are nobody's concern.
+        level = logging.WARNING if _is_meant(app) else logging.DEBUG
+        logger.log(level, "Executions are not told of: %s", error)
+        return
+    if settings.track == "off":
+        return
+    pool = getattr(worker.pool_cls, "__module__", str(worker.pool_cls)).rpartition(".")[2]
+    pool = {"thread": "threads"}.get(pool, pool)
+    _tracked = Tracked(app, settings, pool, worker.concurrency or None)
+    _tracked.name = str(worker.hostname or "")
+    recorders.use(_tracked.recorder)
+    message_ends.accept_as(_tracked.id)
+    for signal, receiver in _RECEIVERS:
+        signal.connect(receiver, weak=False)
+
+
+def require_broker(app: Celery) -> None:
+    """Ends a worker whose broker's URL or options are wrong with one plain line: what the transport
+    raises later, Celery shows as a traceback."""
+    try:
+        check_broker_url(app.conf)
+        if delays_in_table(app.conf):
+            Options.read(app.conf.broker_transport_options or {})
+    except ConfigError as error:
+        raise SystemExit(f"pgbeat: {error}") from None
+
+
+def _is_meant(app: Celery) -> bool:
+    return any(str(key).startswith("pgbeat_") for key in app.conf) or any(
+        key.startswith("PGBEAT_") for key in os.environ
+    )
+
+
+def _disconnect() -> None:
+    recorders.use(None)
+    message_ends.accept_as(None)
+    for signal, receiver in _RECEIVERS:
+        signal.disconnect(receiver)
+
+
+# ----- in the process that runs the task
+
+
+def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
+    tracked, request = _tracked, task.request
+    if tracked is None:
+        return
+    is_job = getattr(request, JOB_HEADER, None)
+    if not is_job and not (tracked.all and _is_trackable(task_id, task, request)):
+        return
+    if request.is_eager:
+        return
+    tracked.memory.reset()
+    attempt = Attempt(
+        task_id,
+        request.hostname or tracked.name,
+        request.retries or 0,
+        bool(task.acks_late),
+        time.thread_time() if tracked.has_cpu_time else None,
+    )
+    if not is_job:
+        attempt.makes = lambda: _makes(tracked, task, request)
+    attempt.is_awaited = bool(getattr(request, AWAITED_HEADER, None))
+    setattr(request, ATTEMPT, attempt)
+    _attempts[task_id, get_ident()] = attempt
+    recorder = recorders.recorder()
+    if recorder is not None:
+        recorder.tell(attempt)
+
+
+def _is_trackable(task_id: str, task: Any, request: Any) -> bool:
+    """Whether a task that nobody made a job for may become one."""
+    if request.is_eager or task.name.startswith("pgbeat."):
+        return False
+    try:
+        UUID(task_id)
+    except (ValueError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def _makes(tracked: Tracked, task: Any, request: Any) -> Mapping[str, Any]:
+    """What a job is made of for such a task."""
+    return {
+        "makes_job": True,
+        "namespace": tracked.settings.namespace,
+        "task": task.name,
+        "queue": (request.delivery_info or {}).get("routing_key"),
+        "created_by": f"celery:{request.origin}" if request.origin else "celery",
+        **attempts.arguments(request.args or (), request.kwargs or {}),
+    }
+
+
+def _fail(sender: Any, task_id: str, exception: Any, einfo: Any = None, **kwargs: Any) -> None:
+    """In the process of the task, it has the traceback; in a worker's main process, it is all that
+    comes of a task whose process died."""
+    attempt = getattr(sender.request, ATTEMPT, None)
+    if attempt is not None:
+        if einfo is not None:
+            attempt.traceback = attempts.text(str(einfo.traceback), attempts.TRACEBACK)
+    elif _is_of_main() and type(exception).__name__ in {"WorkerLostError", "TimeLimitExceeded"}:
+        _tell_of_failure(sender, task_id, exception)
+
+
+def _end(task_id: str, task: Any, retval: Any = None, state: str | None = None, **kw: Any) -> None:
+    tracked, attempt = _tracked, _attempts.pop((task_id, get_ident()), None)
+    if attempt is None or tracked is None:
+        return
+    attempt.memory_peak_mb = tracked.memory.peak_mb()
+    if state == "SUCCESS":
+        attempt.result = attempts.summary(retval)
+        attempt.end("completed")
+    elif not _end_otherwise(tracked, attempt, retval, state):
+        return
+    recorder = recorders.recorder()
+    if recorder is not None:
+        recorder.tell(attempt, soon=attempt.is_awaited)
+
+
+def _end_otherwise(tracked: Tracked, attempt: Attempt, retval: Any, state: str | None) -> bool:
+    """Ends what did not succeed; false where that is not known here."""
+    error = retval if isinstance(retval, BaseException) else sys.exc_info()[1]
+    if isinstance(retval, ExceptionInfo):
+        error = retval.exception
+    if state is None:  # not an Exception
+        if tracked.is_prefork and isinstance(error, SystemExit | KeyboardInterrupt):
+            return False  # the process ends; what becomes of the message is for its parent to say
+        is_killed = type(error).__name__ == "GreenletExit"
+        attempt.error = attempts.error_text(error) if error is not None else "interrupted"
+        attempt.end("cancelled" if is_killed else "failed")
+    elif isinstance(error, Skip):
+        attempt.error = attempts.text(error.reason, attempts.ERROR)
+        attempt.end("skipped")
+    elif isinstance(error, Cancelled):
+        attempt.error = attempts.text(str(error), attempts.ERROR)
+        attempt.end("cancelled")
+    elif state == "RETRY":
+        cause = error.exc if isinstance(error, Retry) and error.exc is not None else error
+        attempt.error = attempts.error_text(cause) if isinstance(cause, BaseException) else "retry"
+        attempt.end("failed", "scheduled")
+    elif isinstance(error, Reject):
+        attempt.error = attempts.error_text(error)
+        # What was acknowledged can't be put back.
+        goes_back = bool(error.requeue) and attempt.acks_late
+        attempt.end("failed", "pending" if goes_back else "failed")
+    elif isinstance(error, Ignore):
+        attempt.result = attempts.text(f"ignored: {error}".rstrip(": "), attempts.RESULT)
+        attempt.end("completed")
+    else:
+        attempt.error = attempts.error_text(error) if error is not None else str(state)
+        attempt.end("failed")
+    return True
+
+
+# ----- in the worker's main process
+
+
+def _is_of_main() -> bool:
+    return _tracked is not None and os.getpid() == _tracked.main
+
+
+def _tell(told: Told) -> None:
+    recorder = recorders.recorder()
+    if recorder is not None and _tracked is not None:
+        recorder.tell_of(told._replace(worker=_tracked.name))
+
+
+def _tell_of_failure(task: Any, task_id: str, exception: BaseException) -> None:
+    is_timeout = type(exception).__name__ == "TimeLimitExceeded"
+    acks = getattr(task, "acks_on_timeout", None)
+    acks = task.acks_on_failure_or_timeout if acks is None else acks
+    goes_back = is_timeout and task.acks_late and not acks
+    _tell(
+        Told(
+            task_id,
+            "failed",
+            attempts.error_text(exception),
+            "pending" if goes_back else "failed",
+            lost=not is_timeout,
+            acks_late=bool(task.acks_late),
+        )
+    )
+
+
+def _wait_for_room(sender: Any, request: Any, **kwargs: Any) -> None:
+    """A full pool of gevent's keeps the consumer waiting in the midst of starting a task, which
+    then begins though it was revoked meanwhile. Here it waits before it asks for that."""
+    if _tracked is not None and _tracked.pool == "gevent":
+        sender.pool._pool.wait_available()
+
+
+def _revoke(
+    request: Any, sender: Any, terminated: bool = False, expired: bool = False, **kwargs: Any
+) -> None:
+    """It was dropped before it began, or ended while it ran."""
+    is_job = bool(getattr(request, JOB_HEADER, None))
+    if _tracked is None or not (is_job or (_tracked.all and terminated)):
+        return
+    reason = "terminated" if terminated else "expired" if expired else "revoked"
+    _tell(Told(str(request.id), "cancelled", reason, "cancelled", lost=False, began=terminated))
+
+
+def _refuse(message: Any, exc: Any, **kwargs: Any) -> None:
+    """Records the failure of a job whose message is not well formed."""
+    headers = getattr(message, "headers", None) or {}
+    if headers.get(JOB_HEADER) and headers.get("id"):
+        what = f"the worker refused its message: {attempts.error_text(exc)}"
+        _tell(Told(str(headers["id"]), "failed", what, "failed", lost=False, began=False))
+
+
+def _refuse_unknown(message: Any, name: str = "", **kwargs: Any) -> None:
+    """Records the failure of a job whose task this worker hasn't registered."""
+    headers = getattr(message, "headers", None) or {}
+    if _tracked is None or not (headers.get(JOB_HEADER) and headers.get("id")):
+        return
+    similar = nearest_task(name, list(_tracked.app.tasks))
+    hint = f"; did you mean {similar!r}?" if similar else ""
+    what = f"NotRegistered: worker {_tracked.name} has not registered task {name!r}{hint}"
+    told = Told(str(headers["id"]), "failed", what, "failed", lost=False, began=False)
+    _tell(told._replace(is_unknown=True))
+
+
+def _live(**kwargs: Any) -> None:
+    """The worker is ready: it is known, and sees after others, before its first task."""
+    recorders.recorder()
+
+
+def _leave(**kwargs: Any) -> None:
+    recorders.close(_MAIN_PATIENCE)
+
+
+def _leave_child(**kwargs: Any) -> None:
+    recorders.close(_CHILD_PATIENCE)
+
+
+_RECEIVERS = (
+    (signals.task_prerun, _begin),
+    (signals.task_failure, _fail),
+    (signals.task_postrun, _end),
+    (signals.task_received, _wait_for_room),
+    (signals.task_revoked, _revoke),
+    (signals.task_unknown, _refuse_unknown),
+    (signals.task_rejected, _refuse),
+    (signals.worker_ready, _live),
+    (signals.worker_shutdown, _leave),
+    (signals.worker_process_shutdown, _leave_child),
+)
+
+follow_workers()
