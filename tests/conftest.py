@@ -1,6 +1,7 @@
 """Fixtures: a Postgres for the run, a database for each test, real Celery processes."""
 
 import signal
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from celery import Celery
 
 from pgbeat.beat.scheduler import Scheduler
+from pgbeat.schedules import calendars, exclusions
 from pgbeat.testing.databases import Server, in_database
 from tests.support.broker_sessions import Sessions, sessions
 from tests.support.child_process import Child
@@ -185,3 +187,13 @@ def receiver() -> Iterator[Receiver]:
     running = Receiver()
     yield running
     running.close()
+
+
+@pytest.fixture
+def without_holidays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Hides the package `holidays`, as where it is not installed."""
+    monkeypatch.setitem(sys.modules, "holidays", None)
+    exclusions.region.cache_clear()
+    calendars._rules.cache_clear()
+    yield
+    calendars._rules.cache_clear()

@@ -3,7 +3,6 @@
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -13,7 +12,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import ProgrammingError
 
 from pgbeat.broker import consumers, dead_letters, queues
-from pgbeat.broker.messages import JOB_HEADER, BrokerTables, Message, message
+from pgbeat.broker.messages import BrokerTables, Message
 from pgbeat.database import connections
 from pgbeat.database.prepared import Statement
 from tests.support.broker_sessions import (
@@ -31,49 +30,7 @@ from tests.support.broker_sessions import (
     rows,
 )
 
-
-def published(
-    headers: Mapping[str, Any] | None = None, **properties: Any
-) -> dict[str, dict[str, Any] | str]:
-    """What kombu gives a channel to publish."""
-    return {"body": "e30=", "headers": dict(headers or {}), "properties": properties}
-
-
 # -- what kombu publishes -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [(None, 0), (0, 0), (5, 5), ("7", 7), (255, 255), (1000, 255), (-3, 0), ("high", 0), ([], 0)],
-)
-def test_a_priority_is_a_number_from_0_to_255(given: Any, kept: int) -> None:
-    assert message(published(priority=given), queue="q").priority == kept
-
-
-def test_an_eta_is_for_the_table_or_for_the_worker() -> None:
-    eta = "2030-01-01T00:00:00+00:00"
-    assert message(published({"eta": eta}), queue="q").available_at == eta
-    assert message(published({"eta": eta}), queue="q", delay=False).available_at is None
-    assert message(published({"eta": None}), queue="q").available_at is None
-    assert message({**published(), "headers": None}, queue="q").available_at is None
-
-
-def test_an_expiration_is_milliseconds() -> None:
-    assert message(published(expiration="1500"), queue="q").ttl == 1500
-    assert message(published(), queue="q").ttl is None
-
-
-def test_the_exchange_goes_with_a_message_that_has_no_queue() -> None:
-    made = message(published(), exchange="x", routing_key="a.b")
-    assert (made.queue, made.exchange, made.routing_key) == (None, "x", "a.b")
-
-
-def test_a_message_knows_the_job_that_it_starts() -> None:
-    job = str(uuid.uuid4())
-    assert message(published({"id": job, JOB_HEADER: True}), queue="q").job_id == job
-    assert message(published({"id": job}), queue="q").job_id is None
-    for odd in ("mine", None, 7):  # a task id of somebody's own is no job's
-        assert message(published({"id": odd, JOB_HEADER: True}), queue="q").job_id is None
 
 
 # -- put ------------------------------------------------------------------------------------------

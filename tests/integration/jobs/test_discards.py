@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from celery import Celery
-from kombu import Queue
 
 from pgbeat.broker import discards
 from pgbeat.broker.messages import BrokerTables
@@ -13,8 +12,6 @@ from pgbeat.database import connections
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import rescue
 from pgbeat.jobs.rescue import Sweeper
-from tests.support.processes import until
-from tests.support.recorded_workers import Crew
 from tests.support.simulated_workers import Ward
 from tests.support.transport_workers import transport_url
 
@@ -123,34 +120,3 @@ def test_what_a_worker_lost_and_was_purged_then_is_not_tried_again(ward: Ward) -
     sweep(ward)
     state, _, again = end_of(ward, job_id)
     assert (state, again) == ("cancelled", None)
-
-
-@pytest.mark.slow
-def test_a_worker_drops_a_job_that_has_expired(crew: Crew) -> None:
-    """By its task's `expires`, of which the job's options know nothing."""
-
-    @crew.app.task(name="tests.soon", shared=False, expires=1)
-    def soon() -> None: ...
-
-    def wait_until_expired(job_id: str) -> None:
-        old = "SELECT 1 FROM pgbeat.jobs WHERE created_at < now() - interval '1.5 s' AND id = %s"
-        until(lambda: crew.sql(old, job_id))
-
-    expired = crew.one("soon", max_attempts=3)
-    wait_until_expired(expired)
-    crew.start("-c", "1")
-    [seen] = crew.ended(expired, seconds=50)
-    assert (seen.job.state, seen.runs, seen.job.retried_by) == ("cancelled", [], None)
-    assert str(seen.job.error).startswith("expired")
-
-
-@pytest.mark.slow
-def test_a_queues_time_to_live(crew: Crew) -> None:
-    """A worker that consumes another queue sees to it."""
-    with crew.app.connection_for_write() as connection:
-        Queue("brief", message_ttl=1.0, channel=connection.default_channel).declare()
-    crew.start("-c", "1")
-    job_id = crew.one("add", queue="brief", max_attempts=3)
-    [seen] = crew.ended(job_id, seconds=20)
-    assert seen.job.state == "cancelled"
-    assert seen.job.error == "expired: no worker took its message from queue 'brief' in time"

@@ -1,11 +1,9 @@
 """Calendars: what their definitions say and mean, how they are kept, and who uses them."""
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import psycopg
 import pytest
@@ -18,21 +16,15 @@ from pgbeat.errors import (
     AlreadyExists,
     InvalidCalendar,
     InvalidSchedule,
-    InvalidTimetable,
     NotFound,
     PgbeatError,
 )
-from pgbeat.schedules import calendars, exclusions
+from pgbeat.schedules import calendars
 from pgbeat.schedules import model as schedules
-from pgbeat.schedules.calendar_definitions import parse
 from pgbeat.schedules.exclusions import Rules
+from tests.unit.schedules.test_calendars import MISSING, OFFICE
 
 WEEKEND = {"weekdays": ["sat", "sun"]}
-OFFICE: dict[str, Any] = {
-    "timezone": "Europe/Oslo",
-    "holidays": {"country": "NO"},
-    "only": {"weekdays": ["mon-fri"], "windows": [{"from": "09:00", "to": "17:00"}]},
-}
 
 
 @pytest.fixture
@@ -42,370 +34,16 @@ def connection(database: str) -> Iterator[Connection]:
         yield connection
 
 
-def why(definition: Any, *times: str, timezone: str = "UTC") -> list[str | None]:
-    """What the calendar `c` says of times, given in UTC unless they have an offset."""
-    rules = parse("c", definition)
-    reasons = []
-    for text in times:
-        moment = datetime.fromisoformat(text)
-        reason = rules.exclusion(moment if moment.tzinfo else moment.replace(tzinfo=UTC), timezone)
-        assert reason is None or reason.startswith("calendar 'c': ")
-        reasons.append(reason and reason.removeprefix("calendar 'c': "))
-    return reasons
-
-
-def wrong(definition: Any) -> list[str]:
-    """The mistakes that a definition is refused for."""
-    with pytest.raises(InvalidCalendar) as refused:
-        parse("c", definition)
-    first, *others = str(refused.value).splitlines()
-    if not others:
-        return [first.removeprefix("calendar 'c': ")]
-    assert first == f"calendar 'c' has {len(others)} mistakes:"
-    return [line.strip() for line in others]
-
-
 # -- what is excluded --------------------------------------------------------------------------
-
-
-def test_days_of_the_week() -> None:
-    times = ("2026-07-03 23:59:59", "2026-07-04 00:00", "2026-07-05 23:59", "2026-07-06 00:00")
-    assert why(WEEKEND, *times) == [None, "Saturday", "Sunday", None]
-    assert why({"weekdays": ["Friday", "MON-tue"]}, "2026-07-06", "2026-07-07", "2026-07-08") == [
-        "Monday", "Tuesday", None,
-    ]  # fmt: skip
-    # Over the end of the week.
-    assert why({"weekdays": ["sat-mon"]}, "2026-07-05", "2026-07-06", "2026-07-07") == [
-        "Sunday", "Monday", None,
-    ]  # fmt: skip
-
-
-def test_dates() -> None:
-    definition = {"dates": ["2026-12-24", "05-17", "2026-07-06/2026-07-10", "12-27/01-02"]}
-    assert why(definition, "2026-12-24 12:00", "2027-12-24 12:00") == ["2026-12-24", None]
-    assert why(definition, "2026-05-17", "2031-05-17") == [
-        "2026-05-17 (05-17 every year)", "2031-05-17 (05-17 every year)",
-    ]  # fmt: skip
-    holiday = "2026-07-06 to 2026-07-10"
-    assert why(definition, *(f"2026-07-{day:02} 23:00" for day in (5, 6, 10, 11))) == [
-        None, f"2026-07-06 ({holiday})", f"2026-07-10 ({holiday})", None,
-    ]  # fmt: skip
-    new_year = "12-27 to 01-02 every year"
-    assert why(definition, "2030-12-26", "2030-12-31", "2031-01-02", "2031-01-03") == [
-        None, f"2030-12-31 ({new_year})", f"2031-01-02 ({new_year})", None,
-    ]  # fmt: skip
-
-
-def test_the_29th_of_february_of_every_year_is_in_leap_years() -> None:
-    assert why({"dates": ["02-29"]}, "2027-02-28", "2027-03-01", "2028-02-29") == [
-        None, None, "2028-02-29 (02-29 every year)",
-    ]  # fmt: skip
-
-
-def test_holidays_of_a_country() -> None:
-    definition = {"holidays": {"country": "NO"}}
-    assert why(definition, "2026-12-24", "2026-12-25", "2026-05-17", "2026-04-03") == [
-        None, "Christmas Day (NO)", "Constitution Day (NO)", "Good Friday (NO)",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("country", ["DE", "FR", "JP", "TH", "UA"])
-def test_holidays_have_english_names_whatever_the_locale(
-    country: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LANGUAGE", "uk")
-    exclusions.region.cache_clear()
-    [reason] = why({"holidays": {"country": country}}, "2021-01-01")
-    assert reason == f"New Year's Day ({country})"
-
-
-def test_holidays_of_a_part_of_a_country_and_of_kinds() -> None:
-    everywhere = {"holidays": {"country": "DE", "subdivision": None}}
-    bavaria = {"holidays": {"country": "DE", "subdivision": "BY"}}
-    assert why(everywhere, "2026-01-06") == [None]
-    assert why(bavaria, "2026-01-06") == ["Epiphany (DE-BY)"]
-    friday = "2026-04-02"  # the day before Good Friday
-    banks = {"holidays": {"country": "DK", "categories": ["optional"]}}
-    assert why({"holidays": {"country": "DK"}}, "2026-06-05") == [None]
-    assert why(banks, "2026-06-05") == ["Constitution Day (DK)"]
-    assert why({"holidays": {"country": "DK"}}, friday) == ["Maundy Thursday (DK)"]
-
-
-def test_holidays_of_several_countries_and_of_markets() -> None:
-    definition = {"holidays": [{"country": "NO"}, {"country": "SE"}, {"market": "NYSE"}]}
-    assert why(definition, "2026-05-17 12:00", "2026-06-20", "2026-11-26") == [
-        "Constitution Day (NO)",
-        "Midsummer Day (SE)",
-        "Thanksgiving Day (NYSE)",
-    ]
-
-
-def test_a_holiday_that_is_made_up_for_in_the_year_before() -> None:
-    exclusions.region.cache_clear()
-    # The first that is asked about that country: the year 2022 is not known yet.
-    assert why({"holidays": {"country": "US"}}, "2021-12-31") == ["New Year's Day (observed) (US)"]
-
-
-def test_windows() -> None:
-    definition = {
-        "windows": [{"from": "12:00", "to": "12:30:15"}, {"from": "22:00", "to": "24:00"}]
-    }
-    times = ("11:59:59.999999", "12:00", "12:30:14.9", "12:30:15", "22:00", "23:59:59", "00:00")
-    assert why(definition, *(f"2026-07-06 {time}" for time in times)) == [
-        None, "within 12:00–12:30:15", "within 12:00–12:30:15", None,
-        "within 22:00–24:00", "within 22:00–24:00", None,
-    ]  # fmt: skip
-
-
-def test_a_window_across_midnight() -> None:
-    definition = {"windows": [{"from": "22:00", "to": "06:00"}]}
-    times = ("21:59", "22:00", "00:00", "05:59:59", "06:00")
-    night = "within 22:00–06:00"
-    assert why(definition, *(f"2026-07-06 {time}" for time in times)) == [
-        None, night, night, night, None,
-    ]  # fmt: skip
-
-
-def test_a_window_across_midnight_is_of_the_day_on_which_it_starts() -> None:
-    rules = parse("c", {"windows": [{"from": "22:00", "to": "06:00", "weekdays": ["fri", "sun"]}]})
-    monday = datetime(2026, 7, 6, tzinfo=UTC)
-    nights = [(monday + timedelta(days=day, hours=22)) for day in (-8, -3, -1, 4, 6, 11)]
-    for minute in range(7 * 24 * 60):
-        moment = monday + timedelta(minutes=minute)
-        inside = any(start <= moment < start + timedelta(hours=8) for start in nights)
-        reason = "calendar 'c': within fri, sun 22:00–06:00" if inside else None
-        assert rules.exclusion(moment, "UTC") == reason
-
-
-def test_times_are_those_of_the_calendars_zone_else_of_the_schedules() -> None:
-    evening = "2026-07-03 22:30"  # a Friday
-    assert why(WEEKEND, evening) == [None]
-    assert why(WEEKEND, evening, timezone="Europe/Oslo") == ["Saturday"]
-    named = WEEKEND | {"timezone": "America/New_York"}
-    assert why(named, evening, "2026-07-06 03:59", timezone="Europe/Oslo") == [None, "Sunday"]
-    with pytest.raises(InvalidTimetable, match="timezone 'Mars/Olympus' is not known"):
-        why(WEEKEND, evening, timezone="Mars/Olympus")
-
-
-def test_windows_are_by_the_clock_on_the_wall_when_it_is_put_back() -> None:
-    definition = {"timezone": "Europe/Oslo", "windows": [{"from": "02:00", "to": "03:00"}]}
-    hour = "within 02:00–03:00"
-    # 02:30 comes twice in autumn, and never in spring.
-    assert why(definition, "2026-10-25 00:30", "2026-10-25 01:30", "2026-10-25 02:00") == [
-        hour, hour, None,
-    ]  # fmt: skip
-    assert why(definition, "2026-03-29 00:59", "2026-03-29 01:00") == [None, None]
 
 
 # -- what is allowed ---------------------------------------------------------------------------
 
 
-def test_business_hours() -> None:
-    times = ("2026-07-06 08:59", "2026-07-06 09:00", "2026-07-06 16:59", "2026-07-06 17:00")
-    hours = "outside 09:00–17:00"
-    in_oslo = [f"{time}+02:00" for time in times]
-    assert why(OFFICE, *in_oslo) == [hours, None, None, hours]
-    assert why(OFFICE, "2026-07-04 12:00", "2026-12-25 12:00", "2026-12-28 12:00") == [
-        "Saturday", "Christmas Day (NO)", None,
-    ]  # fmt: skip
-
-
-def test_only_some_days() -> None:
-    payday = {"only": {"dates": ["2026-07-15", "12-15"]}}
-    assert why(payday, "2026-07-15", "2026-07-16", "2030-12-15") == [
-        None, "2026-07-16 is none of its days", None,
-    ]  # fmt: skip
-    # Days of several kinds: any of them will do.
-    free = {"only": WEEKEND | {"holidays": {"country": "NO"}}}
-    assert why(free, "2026-07-04", "2026-12-25", "2026-12-23") == [
-        None, None, "2026-12-23 is none of its days",
-    ]  # fmt: skip
-
-
-def test_only_some_hours_of_some_days() -> None:
-    windows = [
-        {"from": "09:00", "to": "17:00", "weekdays": ["mon-fri"]},
-        {"from": "22:00", "to": "02:00", "weekdays": ["sat"]},
-    ]
-    outside = "outside mon–fri 09:00–17:00, sat 22:00–02:00"
-    times = ("2026-07-03 10:00", "2026-07-04 10:00", "2026-07-05 01:59", "2026-07-06 01:59")
-    assert why({"only": {"windows": windows}}, *times) == [None, outside, None, outside]
-
-
-def test_what_is_excluded_is_so_even_where_it_is_allowed() -> None:
-    definition = {"only": {"weekdays": ["mon-fri"]}, "weekdays": ["wed"], "dates": ["2026-07-06"]}
-    assert why(definition, "2026-07-06", "2026-07-07", "2026-07-08", "2026-07-11") == [
-        "2026-07-06", None, "Wednesday", "Saturday",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("definition", [{}, {"dates": []}, {"only": None, "weekdays": None}])
-def test_without_rules_nothing_is_excluded(definition: Any) -> None:
-    assert why(definition, "2026-07-04") == [None]
-    assert str(parse("c", definition)) == "nothing is excluded"
-
-
-@pytest.mark.parametrize(
-    ("definition", "words"),
-    [
-        (WEEKEND, "not sat, sun"),
-        (OFFICE, "only mon–fri at 09:00–17:00; not holidays of NO"),
-        ({"weekdays": ["sun", "tue", "wed", "thu"]}, "not tue–thu, sun"),
-        ({"dates": ["2026-12-24", "05-17", "12-27/01-02"]},
-         "not 2026-12-24, 05-17 every year, 12-27 to 01-02 every year"),
-        ({"dates": ["01-01", "01-02", "01-03", "01-04"]}, "not 4 dates"),
-        ({"holidays": [{"country": "DE", "subdivision": "BY"}, {"market": "NYSE"}]},
-         "not holidays of DE-BY, holidays of NYSE"),
-        ({"windows": [{"from": "22:00", "to": "06:00", "weekdays": ["mon-fri"]}]},
-         "not mon–fri 22:00–06:00"),
-        ({"only": {"windows": [{"from": "09:00", "to": "17:00"}]}}, "only 09:00–17:00"),
-    ],
-)  # fmt: skip
-def test_rules_in_words(definition: Any, words: str) -> None:
-    assert str(parse("c", definition)) == words
-
-
 # -- what is refused ---------------------------------------------------------------------------
-
-DATES = "write '2026-12-24', '12-25' (every year), '2026-12-24/2027-01-02' or '12-24/01-02'"
-TIMES = "write '09:00' or '17:30:00'"
-
-
-@pytest.mark.parametrize(
-    ("definition", "mistake"),
-    [
-        ([], "a calendar is an array; it must be an object with timezone, dates, weekdays, "
-             "holidays, windows or only"),
-        (None, "a calendar is null; it must be an object with timezone, dates, weekdays, "
-               "holidays, windows or only"),
-        ({"weekday": ["sat"]}, "there is no key 'weekday'; did you mean 'weekdays'?"),
-        ({"x": 1}, "there is no key 'x'; there are timezone, dates, weekdays, holidays, windows, "
-                   "only"),
-        ({"timezone": "Mars/Olympus"}, "timezone 'Mars/Olympus' is not known; use an IANA name, "
-                                       "for example 'Europe/Oslo' or 'UTC'"),
-        ({"timezone": ""}, "timezone '' is not known; use an IANA name, for example 'Europe/Oslo' "
-                           "or 'UTC'"),
-        ({"timezone": 1}, "timezone: 1 is a number; it must be a string"),
-        ({"dates": "12-24"}, "dates is a string; it must be an array"),
-        ({"dates": [20261224]}, "dates: 20261224 is a number; it must be a string"),
-        ({"dates": ["2026-02-29"]}, f"dates: '2026-02-29' is no date; {DATES}"),
-        ({"dates": ["20261224"]}, f"dates: '20261224' is no date; {DATES}"),
-        ({"dates": ["24.12.2026"]}, f"dates: '24.12.2026' is no date; {DATES}"),
-        ({"dates": ["0000-01-01"]}, f"dates: '0000-01-01' is no date; {DATES}"),
-        ({"dates": ["12-24/"]}, f"dates: '12-24/' is no date; {DATES}"),
-        ({"dates": ["01-01/01-02/01-03"]}, f"dates: '01-01/01-02/01-03' is no date; {DATES}"),
-        ({"dates": ["12-24/2027-01-02"]},
-         f"dates: '12-24/2027-01-02' has a year at one end only; {DATES}"),
-        ({"dates": ["2027-01-02/2026-12-24"]},
-         f"dates: '2027-01-02/2026-12-24' ends before it starts; {DATES}"),
-        ({"weekdays": ["sunay"]}, "weekdays: 'sunay' is no day of the week; did you mean "
-                                  "'Sunday'?"),
-        ({"weekdays": ["7"]}, "weekdays: '7' is no day of the week; write 'sat', 'saturday' or "
-                              "'mon-fri'"),
-        ({"weekdays": [True]}, "weekdays: true is a boolean; it must be a string"),
-        ({"holidays": "NO"}, "holidays is a string; it must be an object or an array of them"),
-        ({"holidays": ["NO"]}, "holidays is a string; it must be an object with country, market, "
-                               "subdivision or categories"),
-        ({"holidays": [None]}, "holidays is null; it must be an object with country, market, "
-                               "subdivision or categories"),
-        ({"holidays": {}}, 'holidays: give either country, for example {"country": "NO"}, or '
-                           'market, for example {"market": "NYSE"}'),
-        ({"holidays": {"country": "NO", "market": "NYSE"}},
-         'holidays: give either country, for example {"country": "NO"}, or market, for example '
-         '{"market": "NYSE"}'),
-        ({"holidays": {"contry": "NO"}}, "holidays: there is no key 'contry'; did you mean "
-                                         "'country'?"),
-        ({"holidays": {"country": "no"}}, "holidays: country 'no' is not known; did you mean "
-                                          "'NO'?"),
-        ({"holidays": {"country": "Norwegen"}}, "holidays: country 'Norwegen' is not known; give "
-                                                "the ISO code, for example 'NO'"),
-        ({"holidays": {"market": "nyse"}}, "holidays: market 'nyse' is not known; did you mean "
-                                           "'NYSE'?"),
-        ({"holidays": {"country": "DE", "subdivision": "by"}},
-         "holidays: subdivision 'by' is not one of DE's; did you mean 'BY'?"),
-        ({"holidays": {"country": "SE", "subdivision": "Stockholm"}},
-         "holidays: subdivision 'Stockholm' is not one of SE's; it has none"),
-        ({"holidays": {"country": "DK", "categories": ["optionals"]}},
-         "holidays: category 'optionals' is not one of DK's; did you mean 'optional'?"),
-        ({"holidays": {"country": "DK", "categories": ["tax"]}},
-         "holidays: category 'tax' is not one of DK's; there are optional, public"),
-        ({"windows": {"from": "22:00", "to": "06:00"}}, "windows is an object; it must be an "
-                                                        "array"),
-        ({"windows": ["22:00-06:00"]}, "windows is a string; it must be an object with from, to "
-                                       "or weekdays"),
-        ({"windows": [{"form": "22:00", "to": "06:00"}]},
-         "windows: there is no key 'form'; did you mean 'from'?"),
-        ({"windows": [{"from": "22:00"}]}, f"windows: to is missing; {TIMES}"),
-        ({"windows": [{"from": "9:00", "to": "17:00"}]},
-         f"windows: from '9:00' is no time of day; {TIMES}"),
-        ({"windows": [{"from": "24:00", "to": "17:00"}]},
-         f"windows: from '24:00' is no time of day; {TIMES}"),
-        ({"windows": [{"from": "09:00", "to": 17}]}, f"windows: to 17 is no time of day; {TIMES}"),
-        ({"windows": [{"from": "09:00", "to": "09:00"}]},
-         "windows: it starts and ends at 09:00; a whole day is 00:00 to 24:00"),
-        ({"windows": [{"from": "09:00", "to": "17:00", "weekdays": []}]},
-         "windows: weekdays is empty; leave it out for every day"),
-        ({"only": {}}, "only: it is empty, which leaves no time at all; give it dates, weekdays, "
-                       "holidays or windows"),
-        ({"only": {"weekdays": []}}, "only: it is empty, which leaves no time at all; give it "
-                                     "dates, weekdays, holidays or windows"),
-        ({"only": [WEEKEND]}, "only: it is an array; it must be an object with dates, weekdays, "
-                              "holidays or windows"),
-        ({"only": {"only": {}}}, "only: there is no key 'only'; there are dates, weekdays, "
-                                 "holidays, windows"),
-        ({"only": {"weekdays": "sat"}}, "only: weekdays is a string; it must be an array"),
-    ],
-)  # fmt: skip
-def test_a_mistake_is_told_with_what_would_be_right(definition: Any, mistake: str) -> None:
-    assert wrong(definition) == [mistake]
-
-
-def test_every_mistake_is_told_at_once() -> None:
-    holidays = {"country": "US", "subdivision": "XX1", "categories": ["x1", "x2"]}
-    definition = {
-        "zone": "UTC",
-        "dates": ["x", "12-24", "y"],
-        "weekdays": ["xyz"],
-        "holidays": [holidays, {"country": "XX1"}],
-        "windows": [{"from": "x", "to": "y", "weekdays": ["z"]}],
-        "only": {"dates": ["z"]},
-    }
-    starts = [mistake.split(";")[0].split(" is ")[0] for mistake in wrong(definition)]
-    assert starts == [
-        "there", "dates: 'x'", "dates: 'y'",
-        "holidays: category 'x1'", "holidays: category 'x2'", "holidays: subdivision 'XX1'",
-        "holidays: country 'XX1'", "windows: from 'x'", "windows: to 'y'", "weekdays: 'z'",
-        "weekdays: 'xyz'", "only: dates: 'z'",
-    ]  # fmt: skip
-
-
-def test_an_invalid_calendar_is_an_invalid_schedule_of_those_that_name_it() -> None:
-    assert issubclass(InvalidCalendar, InvalidSchedule)
 
 
 # -- the package `holidays` --------------------------------------------------------------------
-
-
-@pytest.fixture
-def without_holidays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As where the package is not installed."""
-    monkeypatch.setitem(sys.modules, "holidays", None)
-    exclusions.region.cache_clear()
-    calendars._rules.cache_clear()
-    yield
-    calendars._rules.cache_clear()
-
-
-MISSING = (
-    "holidays: the package that knows them is missing; install it with "
-    "`pip install 'pgbeat[calendars]'`"
-)
-
-
-@pytest.mark.usefixtures("without_holidays")
-def test_without_the_package_other_rules_work() -> None:
-    assert why(WEEKEND, "2026-07-04") == ["Saturday"]
-    assert wrong({"holidays": {"country": "NO"}, "dates": ["x"]})[1] == MISSING
 
 
 @pytest.mark.usefixtures("without_holidays")
@@ -666,26 +304,6 @@ def test_a_definition_is_read_once_until_it_is_another(connection: Connection) -
     assert str(rules()) == "not 12-24 every year"
     calendars.edit(connection, "c", WEEKEND)
     assert rules() is first
-
-
-def test_a_year_of_holidays_is_asked_by_many_threads_at_once() -> None:
-    exclusions.region.cache_clear()
-    days = [date(year, 12, 25) for year in range(1990, 2090)]
-    rules = parse("c", {"holidays": {"country": "NO"}})
-    noon = [datetime(day.year, day.month, day.day, 12, tzinfo=ZoneInfo("UTC")) for day in days]
-    found: list[set[str | None]] = []
-    start = threading.Barrier(8)
-
-    def ask() -> None:
-        start.wait()
-        found.append({rules.exclusion(moment, "UTC") for moment in noon})
-
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [{"calendar 'c': Christmas Day (NO)"}] * 8
 
 
 def test_changes_are_announced(database: str) -> None:

@@ -8,16 +8,14 @@ from typing import Any, cast
 
 import pytest
 from celery import Celery
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
-import pgbeat
 from pgbeat.beat.scheduler import Scheduler
-from pgbeat.errors import ConditionError, UnknownLauncher
 from pgbeat.jobs.task_exceptions import Skip
-from pgbeat.schedules import launchers
-from pgbeat.schedules.launchers import Context, GenericLauncher, JobRequest, Launcher, launcher
-from pgbeat.schedules.model import Schedule
+from pgbeat.schedules.launchers import Context, JobRequest, Launcher, launcher
+from tests.support.launchers import only_those_of
 from tests.support.rows import make_schedule
+from tests.unit.schedules.test_launchers import Always
 
 Beat = Callable[..., Scheduler]
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -27,129 +25,12 @@ NOW = datetime(2025, 6, 1, 12, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[dict[str, type[Launcher]]]:
-    """The registry without other modules' launchers, afterwards as it was before."""
-    before = dict(launchers._registry)
-    for name, known in before.items():
-        if known.__module__ not in {launchers.__name__, __name__}:
-            del launchers._registry[name]
-    yield launchers._registry
-    launchers._registry.clear()
-    launchers._registry.update(before)
-
-
-# -- registration -------------------------------------------------------------------------------
-
-
-class Always(Launcher):
-    """Launches at every due time."""
-
-    task = "tests.add"
-
-    def check_conditions(self, ctx: Context) -> bool | Skip:
-        return True
-
-
-def test_a_launcher_is_registered_under_its_class_name() -> None:
-    assert launcher(Always) is Always
-    assert launchers.find("Always") is Always
-    assert launchers.registered() == ["Always", "GenericLauncher"]
-
-
-def test_a_launcher_is_registered_under_the_name_given() -> None:
-    assert launcher("app.always")(Always) is Always
-    assert launchers.find("app.always") is Always
-    assert "Always" not in launchers.registered()
-
-
-def test_the_generic_launcher_is_always_there() -> None:
-    assert launchers.find("GenericLauncher") is GenericLauncher is pgbeat.GenericLauncher
-
-
-def test_two_launchers_have_two_names() -> None:
-    def others() -> type[Launcher]:
-        class Always(Launcher):
-            def check_conditions(self, ctx: Context) -> bool | Skip:
-                return False
-
-        return Always
-
-    launcher(Always)
-    other = others()
-    with pytest.raises(ValueError, match="two launchers are called 'Always': ") as raised:
-        launcher(other)
-    assert "test_launchers.Always and " in str(raised.value)
-    assert str(raised.value).endswith("give one another name with @launcher('name')")
-    assert launchers.find("Always") is Always
-    launcher("Other")(other)
-    assert launchers.find("Other") is other
-
-
-def test_the_name_of_the_generic_launcher_is_taken() -> None:
-    with pytest.raises(ValueError, match="two launchers are called 'GenericLauncher'"):
-        launcher("GenericLauncher")(Always)
-
-
-def test_a_module_that_is_imported_again_registers_the_new_class() -> None:
-    def load() -> type[Launcher]:
-        class Reloaded(Launcher):
-            def check_conditions(self, ctx: Context) -> bool | Skip:
-                return True
-
-        return launcher(Reloaded)
-
-    first, second = load(), load()
-    assert first is not second
-    assert launchers.find("Reloaded") is second
-
-
-@pytest.mark.parametrize("thing", [int, object(), Always(), lambda ctx: True])
-def test_only_launchers_are_registered(thing: Any) -> None:
-    with pytest.raises(TypeError, match=r"@launcher is for subclasses of pgbeat\.Launcher, not "):
-        launcher("thing")(thing)
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [("Alway", "did you mean 'Always'? "), ("GenericLaunch", "did you mean 'GenericLauncher'? "),
-     ("zzz", "")],
-)  # fmt: skip
-def test_an_unknown_launcher_is_told_what_there_is(name: str, hint: str) -> None:
-    launcher(Always)
-    with pytest.raises(UnknownLauncher) as raised:
-        launchers.find(name)
-    assert str(raised.value) == (
-        f"launcher {name!r} is not registered; {hint}registered: Always, GenericLauncher"
-    )
+    """The registry without other modules' launchers."""
+    with only_those_of(__name__) as found:
+        yield found
 
 
 # -- how one is asked ---------------------------------------------------------------------------
-
-
-def row(**values: Any) -> Schedule:
-    """A schedule's row, with what the test says and nothing else."""
-    blank: dict[str, Any] = dict.fromkeys(Schedule._fields)
-    return Schedule(**{**blank, "name": "s", "args": [], "kwargs": {}, **values})
-
-
-def unconnected() -> Connection:
-    raise AssertionError("nobody asked for a connection")
-
-
-def context(**values: Any) -> Context:
-    return Context(row(**values), NOW, NOW, unconnected)
-
-
-class Told(Launcher):
-    """Answers what it is told."""
-
-    def __init__(self, condition: Any = True, data: Any = None) -> None:
-        self.condition, self.data = condition, data
-
-    def check_conditions(self, ctx: Context) -> Any:
-        return _answer(self.condition)
-
-    def prepare_job_data(self, ctx: Context) -> Any:
-        return _answer(self.data) if self.data is not None else super().prepare_job_data(ctx)
 
 
 def _answer(value: Any) -> Any:
@@ -157,118 +38,6 @@ def _answer(value: Any) -> Any:
     if isinstance(value, list):
         raise value[0]
     return value
-
-
-def reason(answer: JobRequest | list[JobRequest] | Skip) -> str:
-    assert isinstance(answer, Skip)
-    return answer.reason
-
-
-def test_true_launches_with_the_rows_arguments() -> None:
-    request = Told().launch(context(task="t", args=[1], kwargs={"x": 2}))
-    assert request == JobRequest([1], {"x": 2}, {}, "t")
-
-
-def test_a_dict_is_the_keyword_arguments() -> None:
-    request = Told(data={"x": 3}).launch(context(task="t", args=[1], kwargs={"y": 2}))
-    assert request == JobRequest((), {"x": 3}, {}, "t")
-
-
-def test_a_request_is_all_there_is_to_say() -> None:
-    data = JobRequest([5], {"x": 3}, {"priority": 9}, "other")
-    assert Told(data=data).launch(context(task="t", args=[1])) == data
-
-
-@pytest.mark.parametrize(
-    ("asked", "in_row", "in_class", "launched"),
-    [
-        ("asked", "row", "class", "asked"),
-        ("", "row", "class", "row"),
-        ("", None, "class", "class"),
-    ],
-)
-def test_the_task_is_the_requests_then_the_rows_then_the_launchers(
-    asked: str, in_row: str | None, in_class: str, launched: str
-) -> None:
-    told = Told(data=JobRequest(task=asked))
-    told.task = in_class
-    request = told.launch(context(task=in_row))
-    assert isinstance(request, JobRequest)
-    assert request.task == launched
-
-
-def test_no_task_at_all_is_an_error() -> None:
-    with pytest.raises(ConditionError) as raised:
-        Told().launch(context())
-    assert str(raised.value) == "Told names no task; set its `task`, or the schedule's"
-
-
-@pytest.mark.parametrize(
-    ("condition", "said"),
-    [
-        (Skip("nothing to do"), "nothing to do"),
-        ([Skip("nothing to do")], "nothing to do"),
-        (Skip(), "conditions not met"),
-        (Skip(""), "conditions not met"),
-        (False, "Told: conditions not met"),
-        (0, "Told: conditions not met"),
-    ],
-    ids=["returned", "raised", "no reason", "empty reason", "False", "falsy"],
-)
-def test_a_condition_that_does_not_hold_skips_with_its_reason(condition: Any, said: str) -> None:
-    assert reason(Told(condition).launch(context(task="t"))) == said
-
-
-def test_preparation_may_skip_too() -> None:
-    assert reason(Told(data=[Skip("sold out")]).launch(context(task="t"))) == "sold out"
-
-
-def test_nothing_is_prepared_where_the_condition_does_not_hold() -> None:
-    told = Told(condition=False, data=[AssertionError("prepared")])
-    assert reason(told.launch(context(task="t"))) == "Told: conditions not met"
-
-
-def test_a_condition_that_forgets_to_answer_is_an_error() -> None:
-    with pytest.raises(ConditionError) as raised:
-        Told(condition=None).launch(context(task="t"))
-    assert str(raised.value) == (
-        "Told.check_conditions returned None; return True, False or Skip(reason)"
-    )
-
-
-@pytest.mark.parametrize("data", ["x", 7, {1, 2}])
-def test_a_preparation_that_gives_something_else_is_an_error(data: Any) -> None:
-    with pytest.raises(ConditionError) as raised:
-        Told(data=data).launch(context(task="t"))
-    assert str(raised.value) == (
-        f"Told.prepare_job_data returned {type(data).__name__}; "
-        "return a dict of keyword arguments or a JobRequest, or a list of JobRequests"
-    )
-
-
-@pytest.mark.parametrize("at", ["condition", "data"])
-def test_what_is_raised_is_passed_on(at: str) -> None:
-    with pytest.raises(ZeroDivisionError):
-        Told(**{at: [ZeroDivisionError()]}).launch(context(task="t"))
-
-
-def test_the_context_tells_what_is_known() -> None:
-    ctx = context(last_run=NOW, last_success=None, cursor={"seen": 7})
-    assert (ctx.last_run, ctx.last_success, ctx.due_at, ctx.now) == (NOW, None, NOW, NOW)
-    assert ctx.cursor == {"seen": 7}
-
-
-def test_the_connection_is_opened_once_and_only_when_it_is_used() -> None:
-    opened: list[object] = []
-
-    def connect() -> Connection:
-        opened.append(object())
-        return opened[-1]  # type: ignore[return-value]
-
-    ctx = Context(row(), NOW, NOW, connect)
-    assert opened == []
-    assert ctx.connection is ctx.connection
-    assert len(opened) == 1
 
 
 # -- in a tick ----------------------------------------------------------------------------------

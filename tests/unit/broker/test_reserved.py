@@ -4,15 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from celery import Celery, chain, chord, group
+from celery import Celery
 from celery.app.task import Context
 
-import pgbeat
 from pgbeat.broker.publishing import reserved
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.errors import Forbidden, InvalidSchedule
-from tests.support.command_line import Sql
-from tests.support.jobs import Desk, make_app, messages
+from tests.support.jobs import make_app
 
 OTHER = "7f0c0000-0000-4000-8000-000000000001"
 
@@ -75,32 +73,11 @@ def test_options_that_reach_another_message_are_invalid(options: dict[str, Any])
         check_options(options)
 
 
-def test_nested_workflows_are_looked_into(app: Celery) -> None:
-    add = app.tasks["jobs.add"]
-    bad = add.s(1).set(task_id=OTHER)
-    for link in (
-        chain(add.s(1), bad), group(add.s(1), bad), chord([add.s(1)], bad), chord([bad], add.s(1)),
-        add.s(1) | group(add.s(1), chain(add.s(2), bad)),
-    ):  # fmt: skip
-        with pytest.raises(InvalidSchedule, match="task_id"):
-            check_options({"link": link})
-    for link in (add.s(1), add.s(1) | add.s(2), chord([add.s(1)], add.s(1)), [add.si(1, 2)]):
-        check_options({"link": link})
-
-
 def test_what_is_ones_own_is_valid() -> None:
     check_options({
         "headers": {"traceparent": "00-1-2-01", "tenant": "a"}, "queue": "mails", "expires": 60,
         "link": signature(queue="mails", countdown=5, headers={"tenant": "a"}),
     })  # fmt: skip
-
-
-def test_renamed_internals_are_found_by_the_configuration(app: Celery) -> None:
-    app.conf.update(event_exchange="ev", event_queue_prefix="evq", result_exchange="res")
-    for name in ("ev", "evq.1", "res"):
-        check_options({"queue": name})
-        with pytest.raises(InvalidSchedule, match="serves Celery"):
-            check_options({"queue": name}, app.conf)
 
 
 @pytest.mark.parametrize(
@@ -119,35 +96,3 @@ def test_what_only_administrators_may_give(options: dict[str, Any]) -> None:
     check_options({key: value for key, value in options.items() if key != "link"})
     with pytest.raises(Forbidden):
         reserved.check_for_user(options)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"headers": {"id": OTHER}}, {"link": signature(task_id=OTHER, headers={"pgbeat_job": True})}],
-    ids=repr,
-)
-def test_a_job_with_such_options_is_not_made(
-    app: Celery, desk: Desk, sql: Sql, options: dict[str, Any]
-) -> None:
-    with pytest.raises(InvalidSchedule):
-        desk.make(options=options)
-    with pytest.raises(InvalidSchedule):
-        pgbeat.submit("jobs.add", 1, app=app, options=options)
-    with pytest.raises(InvalidSchedule, match="member 0"):
-        pgbeat.submit_group([{"task": "jobs.add", "args": [1], "options": options}], app=app)
-    assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
-
-
-def test_a_row_that_got_such_options_fails_instead_of_going_out(desk: Desk, sql: Sql) -> None:
-    """Rows are data: SQL by hand, or a version before, may have written them."""
-    victim = desk.make()
-    held = desk.make(requires_approval=True)
-    sql(
-        "UPDATE pgbeat.jobs SET options = jsonb_build_object('headers', "
-        "jsonb_build_object('id', %s::text)) WHERE id = %s", str(victim.id), held.id,
-    )  # fmt: skip
-    from pgbeat.jobs import control
-
-    done = desk.do(control.approve, held)
-    assert (done.state, messages(sql)) == ("failed", [str(victim.id)])
-    assert "only Celery or pgbeat may set" in str(done.error)

@@ -9,18 +9,12 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from celery import Celery
 
 from pgbeat.errors import InvalidTimetable
-from pgbeat.schedules import calendars
-from pgbeat.schedules import model as schedules
 from pgbeat.schedules.calendars import Calendar
 from pgbeat.schedules.forecast import Forecast, Load, forecast, upcoming
 from pgbeat.schedules.model import Schedule
-from pgbeat.testing.fixtures import MakeScheduler
 from pgbeat.timetables import Timetable
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 #: A Monday.
 NOW = datetime(2030, 1, 7, 12, tzinfo=UTC)
@@ -334,43 +328,6 @@ def test_what_is_counted_is_what_is_listed(seed: int, start: datetime | None) ->
 
 
 # -- and what beat does ------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_beat_does_what_was_forecast(
-    app: Celery, database: str, sql: Sql, pgbeat_scheduler: MakeScheduler
-) -> None:
-    scheduler = pgbeat_scheduler(app, NOW)
-    with scheduler._conditions.connect() as connection:
-        calendars.add(connection, "nights", NIGHTS["nights"].definition)
-        for made in mixed(7, 40):
-            given = {
-                key: getattr(made, key)
-                for key in ("cron", "every", "rrule", "once_at", "starts_at", "ends_at", "jitter",
-                            "max_runs", "min_interval", "calendar", "condition_sql", "task")
-                if getattr(made, key) is not None
-            }  # fmt: skip
-            if made.every is not None and made.every < MINUTE:
-                given["every"] = 100 * made.every
-            schedules.add(connection, made.name, source="api", **given)
-        connection.commit()
-        rows = schedules.listing(connection)
-    found = forecast(rows, lambda row: scheduler._judge.timetable(row), NIGHTS, NOW, NOW + 2 * HOUR)
-    ticks = scheduler.run_until(NOW + 2 * HOUR - timedelta(microseconds=1))
-    decided = [
-        (tick.schedule, tick.due_at.astimezone(UTC), tick.outcome == "launched") for tick in ticks
-        if "max_runs" not in str(tick.reason) and "no time left" not in str(tick.reason)
-    ]  # fmt: skip
-    wanted = [(due.schedule.name, due.due_at, due.skip is None) for due in found.times]
-    assert len(wanted) > 200
-    # Of what may be launched, min_interval and max_runs are only known when it has been.
-    sure = {
-        row.name for row in rows
-        if row.condition_sql is None or not (row.min_interval or row.max_runs)
-    }  # fmt: skip
-    assert sorted(tick for tick in decided if tick[0] in sure) == sorted(
-        tick for tick in wanted if tick[0] in sure
-    )
 
 
 # -- one schedule ------------------------------------------------------------------------------

@@ -2,11 +2,9 @@
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
 from random import Random
-from typing import Any
 
 import pytest
 from dateutil import rrule as dateutil
@@ -16,7 +14,6 @@ from pgbeat.timetables import RRule, cron, parse_rrule, rrule, zone
 from pgbeat.timetables.rrule_parts import FREQUENCIES, WEEKDAYS
 from tests.unit.timetables.test_timetables import OSLO, TICK, times, utc
 
-Sql = Callable[..., list[tuple[Any, ...]]]
 ANCHOR = utc("2025-01-01 12:34:56")
 
 
@@ -383,23 +380,3 @@ def test_a_bad_rule_is_told_what_is_wrong_and_what_is_right(text: str, problem: 
     assert str(raised.value).endswith('for example "FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9"')
     with pytest.raises(InvalidTimetable):
         RRule(text, ANCHOR)
-
-
-def test_the_database_says_the_same_of_the_shape_of_a_rule(sql: Sql) -> None:
-    """And takes whatever Python takes; what the values are it leaves to it."""
-    more = ["FREQ=", "FREQ", "FREQ=DAILY=3", ";FREQ=DAILY", "FREQ=DA\u0131LY", "FREQ=DAILY;;",
-            "RRULE:RRULE:FREQ=DAILY", "COUNT=3;FREQ=NO;FREQ=DAILY",
-            "FREQ=DAILY;BYHOUR=9.5"]  # fmt: skip
-    said = 0
-    for text in [text for text, _ in BAD] + more:
-        with pytest.raises(InvalidTimetable) as raised:
-            parse_rrule(text)
-        [(in_database,)] = sql("SELECT pgbeat.rrule_problem(%s)", text)
-        if in_database is not None:
-            assert f"rrule {text!r}: {in_database}" == str(raised.value)
-            said += 1
-    assert said == 16
-    for text in ("FREQ=DAILY", " freq=daily; count=3; ", "RRULE:FREQ=DAILY",
-                 "DTSTART:20250101T090000Z\nRRULE:FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9"):  # fmt: skip
-        assert parse_rrule(text)
-        assert sql("SELECT pgbeat.rrule_problem(%s)", text) == [(None,)]

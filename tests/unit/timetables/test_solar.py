@@ -1,11 +1,9 @@
 """Solar timetables: against Celery's own, and what is refused."""
 
 import sys
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from itertools import islice, pairwise
 from random import Random
-from typing import Any
 
 import pytest
 from celery import Celery
@@ -16,7 +14,6 @@ from pgbeat.timetables import SOLAR_EVENTS, Solar, parse_solar
 from pgbeat.timetables import solar as module
 from tests.unit.timetables.test_timetables import times, utc
 
-Sql = Callable[..., list[tuple[Any, ...]]]
 OSLO = (59.91, 10.75)
 SECOND = timedelta(seconds=1)
 PLACES = [OSLO, (0, 0), (-33.87, 151.21), (40.71, -74.01), (-77.85, 166.67), (21.3, -157.86)]
@@ -151,19 +148,6 @@ def test_what_is_no_event_or_no_place_is_told_an_example(text: str, problem: str
         parse_solar(text)
     assert str(raised.value).startswith(f"solar {text!r}: {problem}")
     assert str(raised.value).endswith('for example "sunset 59.91 10.75"')
-
-
-def test_the_database_says_the_same_of_a_solar_timetable(sql: Sql) -> None:
-    more = ["sunset .5 5", "sunset 5. 5", "sunset 1e1 5", "sunset 90.0001 0", "sunset --1 2",
-            "sunset 1.1234567890123456 2", "sunset\u00a01 2"]  # fmt: skip
-    for text in [text for text, _ in BAD] + more:
-        with pytest.raises(InvalidTimetable) as raised:
-            parse_solar(text)
-        [(in_database,)] = sql("SELECT pgbeat.solar_problem(%s)", text)
-        assert f"solar {text!r}: {in_database}" == str(raised.value)
-    for text in ("sunset 59.91 10.75", "  Dawn_Civil\t-33.87  +151.21 ", "solar_noon 90 -180"):
-        assert parse_solar(text)
-        assert sql("SELECT pgbeat.solar_problem(%s)", text) == [(None,)]
 
 
 @pytest.mark.parametrize(

@@ -1,101 +1,19 @@
 """The console in a real browser: Chromium, driven by Playwright."""
 
-import os
-import shutil
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-import uvicorn
 
-from pgbeat.web import serving
+from tests.support.browser import AXE, fits
 from tests.support.processes import until
 from tests.support.rows import make_schedule
 from tests.support.web import Web
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-if CHROMIUM is None:
-    pytest.skip("there is no Chromium", allow_module_level=True)
-AXE = Path(os.environ.get("AXE", "node_modules/axe-core/axe.min.js"))
-
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 Sql = Callable[..., list[tuple[Any, ...]]]
-
-
-@pytest.fixture
-def address(web: Web) -> Iterator[str]:
-    """Where the web side is served."""
-    sock = serving.listen("127.0.0.1", 0)
-    config = uvicorn.Config(web.app, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
-    thread.start()
-    try:
-        until(lambda: server.started)
-        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(20)
-        sock.close()
-
-
-@pytest.fixture
-def browser() -> Iterator[Any]:
-    """A browser."""
-    with sync_api.sync_playwright() as driver:
-        launched = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield launched
-        launched.close()
-
-
-class Window:
-    """A page of the browser, and what went wrong in it."""
-
-    def __init__(self, browser: Any, address: str, **options: Any) -> None:
-        context = browser.new_context(base_url=address, **options)
-        context.set_default_timeout(60_000)
-        self.page = context.new_page()
-        self.wrong: list[str] = []
-        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("console", self._heard)
-
-    def _heard(self, message: Any) -> None:
-        # A form that was wrong is answered by 422, which the browser remarks on.
-        if message.type == "error" and "422" not in message.text:
-            self.wrong.append(message.text)
-
-    def sign_in(self, token: str) -> Any:
-        """Signs in, by the keyboard alone."""
-        self.page.goto("/")
-        self.page.wait_for_selector("#token:focus")
-        self.page.keyboard.type(token)
-        self.page.keyboard.press("Enter")
-        self.page.wait_for_selector("h1:has-text('Schedules')")
-        return self.page
-
-
-@pytest.fixture
-def window(browser: Any, address: str) -> Iterator[Callable[..., Window]]:
-    """Opens windows; nothing went wrong in them."""
-    opened: list[Window] = []
-
-    def make(**options: Any) -> Window:
-        opened.append(Window(browser, address, **options))
-        return opened[-1]
-
-    yield make
-    assert [each.wrong for each in opened] == [[] for _ in opened]
-
-
-def fits(page: Any) -> bool:
-    """Whether nothing is wider than the window."""
-    width, room = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
-    return bool(width <= room)
 
 
 make_nightly = partial(make_schedule, cron="0 2 * * *")
@@ -211,7 +129,6 @@ def test_escape_closes_the_question_and_print_has_the_whole_traceback(
     assert not page.is_visible("nav")
 
 
-@pytest.mark.slow
 def test_a_page_that_nobody_sees_has_no_stream(window: Any, web: Web, sql: Sql) -> None:
     page = window().sign_in(web.token("root", "admin"))
     page.goto(f"/console/jobs/{make_running(sql)}")
@@ -237,7 +154,6 @@ def test_a_page_that_nobody_sees_has_no_stream(window: Any, web: Web, sql: Sql) 
     until(lambda: streams(web) == 0)
 
 
-@pytest.mark.slow
 def test_without_the_stream_the_page_asks(window: Any, web: Web, sql: Sql) -> None:
     shown = window()
     page = shown.sign_in(web.token("root", "admin"))
@@ -251,7 +167,6 @@ def test_without_the_stream_the_page_asks(window: Any, web: Web, sql: Sql) -> No
     shown.wrong.clear()
 
 
-@pytest.mark.slow
 def test_who_is_signed_out_is_led_to_the_form(
     window: Any, web: Web, sql: Sql, monkeypatch: Any
 ) -> None:
@@ -268,7 +183,6 @@ def test_who_is_signed_out_is_led_to_the_form(
     shown.wrong.clear()  # that the stream was refused
 
 
-@pytest.mark.slow
 def test_what_is_used_stays(window: Any, web: Web, sql: Sql) -> None:
     page = window(viewport={"width": 1280, "height": 800}).sign_in(web.token("root", "admin"))
     page.goto(f"/console/jobs/{make_running(sql)}")
@@ -284,7 +198,6 @@ def test_what_is_used_stays(window: Any, web: Web, sql: Sql) -> None:
     assert sql("SELECT cancel_requested_by FROM pgbeat.jobs") == [("user:root",)]
 
 
-@pytest.mark.slow
 def test_a_line_is_reordered_by_the_keyboard(window: Any, web: Web, sql: Sql) -> None:
     page = window(viewport={"width": 390, "height": 800}).sign_in(web.token("root", "admin"))
     page.goto("/console/lanes")
@@ -322,7 +235,6 @@ def test_a_line_is_reordered_by_the_keyboard(window: Any, web: Web, sql: Sql) ->
     assert tasks() == ["task2", "task1", "task0"]
 
 
-@pytest.mark.slow
 def test_a_dead_letter_is_put_back_by_its_button(window: Any, web: Web, sql: Sql) -> None:
     make_nightly(sql, "nightly")
     page = window(viewport={"width": 390, "height": 800}).sign_in(web.token("root", "admin"))
@@ -341,7 +253,6 @@ def test_a_dead_letter_is_put_back_by_its_button(window: Any, web: Web, sql: Sql
     assert sql("SELECT count(*) FROM kombu_message") == [(1,)]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed (npm install axe-core)")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(window: Any, web: Web, sql: Sql, scheme: str) -> None:

@@ -5,14 +5,12 @@ from typing import Any
 
 import pytest
 
+from tests.support.browser import AXE, fits
 from tests.support.command_line import Sql
+from tests.support.rows import make_schedule
 from tests.support.web import Web, done
-from tests.web.browser import test_console as driven
-from tests.web.browser.test_console import AXE, fits
 
-pytestmark = pytest.mark.timeout(300)
-
-address, browser, window = driven.address, driven.browser, driven.window
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_a_schedule_is_made_run_and_backfilled_on_a_phone(window: Any, web: Web, sql: Sql) -> None:
@@ -52,7 +50,6 @@ def test_a_schedule_is_made_run_and_backfilled_on_a_phone(window: Any, web: Web,
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(3,)]
 
 
-@pytest.mark.slow
 def test_a_template_is_made_and_a_job_run_from_it(window: Any, web: Web, sql: Sql) -> None:
     page = window(viewport={"width": 1280, "height": 800}).sign_in(web.token("root", "admin"))
     page.click("nav >> text=Jobs")
@@ -70,7 +67,6 @@ def test_a_template_is_made_and_a_job_run_from_it(window: Any, web: Web, sql: Sq
     assert sql("SELECT args, template, created_by FROM pgbeat.jobs") == [([1], "t", "user:root")]
 
 
-@pytest.mark.slow
 def test_a_webhooks_secret_is_shown_and_kept(window: Any, web: Web, sql: Sql) -> None:
     page = window(viewport={"width": 390, "height": 800}).sign_in(web.token("root", "admin"))
     page.click("nav >> text=System")
@@ -90,7 +86,6 @@ def test_a_webhooks_secret_is_shown_and_kept(window: Any, web: Web, sql: Sql) ->
     assert secret not in page.content()
 
 
-@pytest.mark.slow
 def test_a_group_is_cancelled(window: Any, web: Web, sql: Sql) -> None:
     page = window(viewport={"width": 390, "height": 800}).sign_in(web.token("root", "admin"))
     page.goto("/console/new/group")
@@ -104,11 +99,10 @@ def test_a_group_is_cancelled(window: Any, web: Web, sql: Sql) -> None:
     assert sql("SELECT DISTINCT state FROM pgbeat.jobs") == [("cancelled",)]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not AXE.exists(), reason="axe-core is not installed (npm install axe-core)")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_serious(window: Any, web: Web, sql: Sql, scheme: str) -> None:
-    driven.make_nightly(sql, "nightly")
+    make_schedule(sql, "nightly", cron="0 2 * * *")
     admin = web.admin
     done(admin.put("/templates/t", json={"task": "tests.add", "job": {"tags": ["a"]}}), 201)
     group = done(admin.post("/groups", json={"name": "g", "jobs": ["tests.add"]}), 201)["id"]
@@ -145,7 +139,6 @@ def test_axe_finds_nothing_serious(window: Any, web: Web, sql: Sql, scheme: str)
     assert wrong == []
 
 
-@pytest.mark.slow
 def test_the_audit_breaks_no_words_of_usual_length(window: Any, web: Web) -> None:
     admin = web.admin
     made = {"name": "category_refresh_of_all_shops", "task": "tests.add", "args": [1], "every": 600}

@@ -4,14 +4,12 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+from tests.support.browser import AXE, fits
 
-from tests.web.browser.test_console import AXE, address, browser, fits, window
-
-__all__ = ["address", "browser", "window"]
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_reference(window: Any, address: str, scheme: str) -> None:
     page = window(viewport={"width": 390, "height": 800}, color_scheme=scheme).page
     asked: list[str] = []

@@ -1,0 +1,196 @@
+"""Jobs of workers that are killed: none stays running, and all is done once."""
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pgbeat.jobs import workers
+from tests.integration.jobs.test_recovery import check_all, settled
+from tests.support.pgbouncer import needs_pgbouncer, pooler
+from tests.support.processes import until
+from tests.support.recorded_workers import Crew
+from tests.support.tcp_proxy import Line
+from tests.support.transport_workers import transport_url
+
+#: By those who look after others, or by the next who got the message.
+LOST = ("lost: the worker w0@tests died", "lost: the message was delivered again")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "state", "runs"),
+    [
+        ("die", "failed", [("failed", True)]),
+        ("die_once", "failed", [("failed", True)]),
+        ("die_once_rejected", "completed", [("failed", True), ("completed", False)]),
+    ],
+    ids=["acknowledged early", "late", "late and rejected"],
+)
+def test_a_killed_prefork_child(
+    crew: Crew, task: str, state: str, runs: list[tuple[str, bool]]
+) -> None:
+    crew.start("-c", "1")
+    job_id = crew.one(task, *(["died"] if task != "die" else []))
+    [seen] = crew.ended(job_id)
+    assert seen.job.state == state
+    assert [(run.state, run.lost) for run in seen.runs] == runs
+    assert crew.released() == 1
+
+
+@pytest.mark.slow
+def test_a_killed_child_whose_message_goes_back_at_once(crew: Crew) -> None:
+    """Celery tells nobody of it."""
+    worker = crew.start("-c", "1", settings={"worker_lost_wait": 1.0})
+    job_id = crew.one("die_once_rejected", "died")
+    crew.runs(job_id)
+    [seen] = crew.ended(job_id)
+    assert [run.lost for run in seen.runs] == [True, False]
+    assert worker.poll() is None
+
+
+@pytest.mark.parametrize(
+    "pool", ["prefork", *(pytest.param(p, marks=pytest.mark.slow) for p in ("solo", "threads"))]
+)
+def test_a_killed_worker(crew: Crew, pool: str) -> None:
+    """What it ran is lost: what was acknowledged is tried again by policy, the rest redelivered."""
+    victim = crew.start("-P", pool, "-c", "2")
+    early, late = crew.one("hold", "a", max_attempts=2, retry_base=0), crew.one("hold_late", "a")
+    running = [early] if pool == "solo" else [early, late]
+    for job_id in running:
+        crew.runs(job_id)
+    other = crew.start("-P", "threads", "-c", "3")
+    victim.kill_group()
+    for job_id in running:
+        until(lambda j=job_id: crew.see(j).runs[0].lost, 30)  # type: ignore[misc]
+    crew.open("a")
+    first, second = crew.ended(early, late)
+    assert first.runs[0].error in LOST
+    assert second.job.state == "completed"
+    if pool == "solo":  # it has no chance to acknowledge what it runs
+        assert first.job.state == "completed"
+        assert len(first.runs) == 2
+    else:
+        assert first.job.state == "failed"
+        [again] = crew.ended(str(first.job.retried_by))
+        assert again.job.state == "completed"
+    assert crew.released() == len(running)
+    assert other.poll() is None
+
+
+@pytest.mark.slow
+@needs_pgbouncer
+def test_a_killed_worker_behind_a_pooler(crew: Crew, database: str, tmp_path: Path) -> None:
+    """It lives by its lease, since the pooler would keep a lock for it; renewed while it lives."""
+    with pooler(database, tmp_path) as pooled:
+        victim = crew.start(
+            "-P",
+            "threads",
+            "-c",
+            "1",
+            TESTS_DATABASE=pooled.url,
+            TESTS_BROKER=f"pgbeat+{pooled.url}",
+        )
+        job_id = crew.one("hold", "a", max_attempts=1)
+        crew.runs(job_id)
+        [(lease,)] = crew.sql("SELECT alive_until FROM pgbeat.workers")
+        until(lambda: crew.sql("SELECT id FROM pgbeat.workers WHERE alive_until > %s", lease))
+        crew.start("-P", "solo")
+        victim.kill_group()
+        held = "SELECT objid FROM pg_locks WHERE locktype = 'advisory' AND classid = %s"
+        until(lambda: len(crew.sql(held, workers.LIFE)) == 1)
+        crew.sql(
+            "UPDATE pgbeat.workers SET alive_until = now() - interval '1 s'"
+            " WHERE alive_until IS NOT NULL"
+        )
+        [seen] = crew.ended(job_id)
+    assert (seen.job.state, seen.runs[0].lost) == ("failed", True)
+
+
+@pytest.mark.slow
+def test_the_main_process_killed_alone(crew: Crew) -> None:
+    """Its children go on for a while; they hold nothing of its session."""
+    victim = crew.start("-c", "2", "--max-tasks-per-child", "1")
+    crew.ended(*crew.launch("add", count=4))  # children that were forked since
+    job_id = crew.one("hold_late", "a")
+    crew.runs(job_id)
+    crew.start("-P", "threads", "-c", "1")
+    children = psutil.Process(victim.pid).children(recursive=True)
+    os.kill(victim.pid, signal.SIGKILL)
+    victim.wait()
+    until(lambda: crew.see(job_id).runs[0].lost, 30)
+    crew.open("a")
+    [seen] = crew.ended(job_id)
+    assert seen.job.state == "completed"
+    for child in children:
+        if child.is_running():
+            child.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_worker_that_is_cut_off_and_comes_back(crew: Crew, pool: str) -> None:
+    """It counts as dead, and others do what it had. What it tells later changes nothing of that."""
+    line = Line(crew.database)
+    crew.start("-P", pool, "-c", "2", TESTS_BROKER=transport_url(line.dsn))
+    early, late = crew.one("hold", "a", max_attempts=2, retry_base=0), crew.one("hold_late", "a")
+    for job_id in (early, late):
+        crew.runs(job_id)
+    other = crew.start("-P", "threads", "-c", "3")
+    line.cut()
+    until(lambda: crew.see(early).runs[0].lost, 60, "it counts as dead")
+    again = str(crew.see(early).job.retried_by)
+    assert [run.worker for run in (crew.runs(again)[0], crew.runs(late, 2)[1])] == ["w1@tests"] * 2
+    crew.open("a")
+    ends = [seen.job for seen in crew.ended(early, late, again)]
+    assert [job.state for job in ends] == ["failed", "completed", "completed"]
+    line.mend()
+    for job_id in (early, late):  # it says how they really ended
+        until(lambda j=job_id: crew.see(j).runs[0].state == "completed", 60)  # type: ignore[misc]
+    other.terminate()
+    other.wait(30)
+    [last] = crew.ended(crew.one("add"))
+    assert last.runs[0].worker == "w0@tests"
+    assert [crew.see(job.id).job for job in ends] == ends
+    assert crew.sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
+    line.close()
+
+
+@pytest.mark.slow
+def test_a_worker_that_ends_leaves_nothing(crew: Crew) -> None:
+    """It finishes what it has, tells all of it, and is no more."""
+    worker = crew.start("-c", "2")
+    made = crew.launch("work", 0.2, count=6)
+    until(lambda: crew.states().get("running") == 2)
+    assert crew.sql("SELECT name, pool, concurrency, missing_since FROM pgbeat.workers") == [
+        ("w0@tests", "prefork", 2, None)
+    ]
+    worker.terminate()
+    worker.wait(30)
+    states = crew.states()
+    assert "running" not in states, states
+    assert states["completed"] >= 2
+    assert crew.sql("SELECT count(*) FROM pgbeat.workers") == [(0,)]
+    assert len(made) == sum(states.values())
+
+
+@pytest.mark.slow
+def test_two_hundred_jobs_while_children_and_workers_are_killed(crew: Crew) -> None:
+    settings = {"worker_lost_wait": 2.0}
+    crew.start("-c", "3", settings=settings)
+    victim = crew.start("-c", "3", settings=settings)
+    made = crew.launch("work", 0.1, count=100, max_attempts=9, retry_base=0)
+    made += crew.launch("work_late", 0.1, count=100, max_attempts=9, retry_base=0)
+    until(lambda: crew.states().get("completed", 0) > 20)
+    for process in list(crew.started):
+        child = random.choice(psutil.Process(process.pid).children())  # noqa: S311
+        child.kill()
+    until(lambda: crew.states().get("completed", 0) > 80)
+    victim.kill_group()
+    crew.start("-c", "3", settings=settings)
+    until(lambda: settled(crew), 120, "all have ended")
+    check_all(crew, made)
+    assert crew.released() >= 1

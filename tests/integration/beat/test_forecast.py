@@ -1,0 +1,75 @@
+"""The forecast against what beat does."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from pgbeat.schedules import calendars
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules.forecast import forecast
+from pgbeat.testing.fixtures import MakeScheduler
+from tests.unit.schedules.test_forecast import mixed
+
+Sql = Callable[..., list[tuple[Any, ...]]]
+
+#: A Monday.
+NOW = datetime(2030, 1, 7, 12, tzinfo=UTC)
+
+MINUTE, HOUR, DAY = timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
+
+DEFAULTS: dict[str, Any] = {
+    "namespace": "default", "launcher": "GenericLauncher", "task": "tests.add", "args": [],
+    "kwargs": {}, "options": {}, "after_outcome": "completed", "run_count": 0,
+    "jitter": timedelta(0), "catch_up": "latest", "catch_up_limit": 100, "overlap": "allow",
+    "enabled": True, "max_retries": 5, "retry_base": MINUTE, "retry_factor": 2.0,
+    "retry_cap": HOUR, "retry_count": 0, "upstream_ended": 0, "source": "sql",
+    "created_at": NOW - DAY, "updated_at": NOW - DAY, "version": 1,
+}  # fmt: skip
+
+
+def calendar(name: str, definition: dict[str, Any]) -> Calendar:
+    return Calendar("default", name, definition, NOW, NOW)
+
+
+NIGHTS = {"nights": calendar("nights", {"windows": [{"from": "22:00", "to": "06:00"}]})}
+
+
+@pytest.mark.slow
+def test_beat_does_what_was_forecast(
+    app: Celery, database: str, sql: Sql, pgbeat_scheduler: MakeScheduler
+) -> None:
+    scheduler = pgbeat_scheduler(app, NOW)
+    with scheduler._conditions.connect() as connection:
+        calendars.add(connection, "nights", NIGHTS["nights"].definition)
+        for made in mixed(7, 40):
+            given = {
+                key: getattr(made, key)
+                for key in ("cron", "every", "rrule", "once_at", "starts_at", "ends_at", "jitter",
+                            "max_runs", "min_interval", "calendar", "condition_sql", "task")
+                if getattr(made, key) is not None
+            }  # fmt: skip
+            if made.every is not None and made.every < MINUTE:
+                given["every"] = 100 * made.every
+            schedules.add(connection, made.name, source="api", **given)
+        connection.commit()
+        rows = schedules.listing(connection)
+    found = forecast(rows, lambda row: scheduler._judge.timetable(row), NIGHTS, NOW, NOW + 2 * HOUR)
+    ticks = scheduler.run_until(NOW + 2 * HOUR - timedelta(microseconds=1))
+    decided = [
+        (tick.schedule, tick.due_at.astimezone(UTC), tick.outcome == "launched") for tick in ticks
+        if "max_runs" not in str(tick.reason) and "no time left" not in str(tick.reason)
+    ]  # fmt: skip
+    wanted = [(due.schedule.name, due.due_at, due.skip is None) for due in found.times]
+    assert len(wanted) > 200
+    # Of what may be launched, min_interval and max_runs are only known when it has been.
+    sure = {
+        row.name for row in rows
+        if row.condition_sql is None or not (row.min_interval or row.max_runs)
+    }  # fmt: skip
+    assert sorted(tick for tick in decided if tick[0] in sure) == sorted(
+        tick for tick in wanted if tick[0] in sure
+    )

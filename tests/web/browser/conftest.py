@@ -1,0 +1,59 @@
+"""Fixtures of the browser's tests: Chromium, the served app, windows."""
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import uvicorn
+
+from pgbeat.web import serving
+from tests.support.browser import Window
+from tests.support.processes import until
+from tests.support.web import Web
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.fixture
+def address(web: Web) -> Iterator[str]:
+    """Serves the web side; returns its address."""
+    sock = serving.listen("127.0.0.1", 0)
+    config = uvicorn.Config(web.app, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
+    thread.start()
+    try:
+        until(lambda: server.started)
+        yield f"http://127.0.0.1:{sock.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        sock.close()
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    """Starts Chromium."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium")
+    with sync_api.sync_playwright() as driver:
+        launched = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def window(browser: Any, address: str) -> Iterator[Callable[..., Window]]:
+    """Opens windows; nothing went wrong in them."""
+    opened: list[Window] = []
+
+    def make(**options: Any) -> Window:
+        opened.append(Window(browser, address, **options))
+        return opened[-1]
+
+    yield make
+    assert [each.wrong for each in opened] == [[] for _ in opened]
