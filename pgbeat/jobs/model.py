@@ -65,7 +65,7 @@ class NewJob(NamedTuple):
     #: Why its schedule launched it, and the timetable's time before `due_at`.
     trigger: str | None = None
     interval_start: datetime | None = None
-    #: What people wrote on it (`pgbeat.details`).
+    #: What people wrote on it (`pgbeat.jobs.details`).
     description: str | None = None
     labels: Mapping[str, str] | None = None
     metadata: Mapping[str, Any] | None = None

@@ -51,7 +51,7 @@ class Pending(NamedTuple):
 
 
 class Channel(stock.Channel):
-    """A channel on `pgbeat.transport`."""
+    """A channel on `pgbeat.broker.transport`."""
 
     QoS = QoS
     supports_fanout = True
