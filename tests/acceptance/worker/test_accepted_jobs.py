@@ -196,4 +196,4 @@ def test_an_open_transaction_delays_only_the_job_that_it_concerns(
     assert seen_last.job.state == "completed"
     assert len(seen_last.runs) == 1
     assert sorted(journal(crew)) == ["locked", *(f"other{i}" for i in range(5))]
-    assert crew.sql("SELECT ended FROM pgbeat.schedules WHERE name = 'then'") == [(1,)]
+    assert crew.sql("SELECT upstream_ended FROM pgbeat.schedules WHERE name = 'then'") == [(1,)]

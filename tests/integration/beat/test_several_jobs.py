@@ -242,7 +242,7 @@ def test_after_is_due_once_when_the_last_has_ended(
     scheduler.run_until(START)
     for key, state in zip("abc", states, strict=True):
         assert sql("SELECT count(*) FROM pgbeat.ticks WHERE schedule = 'next'") == [(0,)]
-        assert sql("SELECT ended FROM pgbeat.schedules WHERE name = 'next'") == [(0,)]
+        assert sql("SELECT upstream_ended FROM pgbeat.schedules WHERE name = 'next'") == [(0,)]
         end(sql, key, state)
     scheduler.run_due()
     found = sql("SELECT outcome, missed FROM pgbeat.ticks WHERE schedule = 'next'")
@@ -255,7 +255,7 @@ def test_after_is_due_once_when_all_end_in_one_statement(sql: Sql, at: At) -> No
     scheduler = at()
     scheduler.run_until(START)
     sql("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now()")
-    assert sql("SELECT ended FROM pgbeat.schedules WHERE name = 'next'") == [(1,)]
+    assert sql("SELECT upstream_ended FROM pgbeat.schedules WHERE name = 'next'") == [(1,)]
 
 
 def test_after_is_due_once_when_two_end_at_the_same_time(sql: Sql, at: At, database: str) -> None:
@@ -274,7 +274,7 @@ def test_after_is_due_once_when_two_end_at_the_same_time(sql: Sql, at: At, datab
         first.commit()
         waiting.join(20)
         second.commit()
-    assert sql("SELECT ended FROM pgbeat.schedules WHERE name = 'next'") == [(1,)]
+    assert sql("SELECT upstream_ended FROM pgbeat.schedules WHERE name = 'next'") == [(1,)]
 
 
 def test_a_retry_keeps_its_key_and_counts(sql: Sql, at: At, app: Celery) -> None:
@@ -289,9 +289,9 @@ def test_a_retry_keeps_its_key_and_counts(sql: Sql, at: At, app: Celery) -> None
     jobs.end(connection, [job_id], "failed", "boom")
     [again] = jobs.try_again(connection, [job_id])
     assert (again.run_key, again.state) == ("a", "scheduled")
-    assert sql("SELECT ended FROM pgbeat.schedules WHERE name = 'next'") == [(0,)]
+    assert sql("SELECT upstream_ended FROM pgbeat.schedules WHERE name = 'next'") == [(0,)]
     sql("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() WHERE id = %s", again.id)
-    assert sql("SELECT ended FROM pgbeat.schedules WHERE name = 'next'") == [(1,)]
+    assert sql("SELECT upstream_ended FROM pgbeat.schedules WHERE name = 'next'") == [(1,)]
 
 
 @pytest.mark.parametrize("is_broken", [False, True])
