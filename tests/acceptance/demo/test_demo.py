@@ -204,7 +204,7 @@ def test_server_that_does_not_start(folder: Path) -> None:
 
 
 def test_server_without_the_wheel(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgbeat.embedded.places.find_spec", lambda name: None)
+    monkeypatch.setattr("pgbeat.testing.embedded.places.find_spec", lambda name: None)
     with (
         pytest.raises(PgbeatError, match=r"pip install 'pgbeat\[embedded\]'"),
         embedded.server(folder / "server"),

@@ -177,7 +177,7 @@ class Meddling(Launcher):
 def test_a_row_that_changes_meanwhile(
     app: Celery, database: str, sql: Sql, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgbeat.launchers._registry", {"Meddling": Meddling})
+    monkeypatch.setattr("pgbeat.schedules.launchers._registry", {"Meddling": Meddling})
     Meddling.database, Meddling.times, Meddling.asked = database, times, 0
     add(sql, launcher="Meddling")
     shown = run_with(app, "trigger", "s")

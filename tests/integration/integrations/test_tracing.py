@@ -284,7 +284,7 @@ def test_what_goes_wrong_in_tracing_fails_no_task(traced: Traced) -> None:
 def test_off_it_costs_nothing() -> None:
     assert enqueuer.observe is None and publisher.observe is None
     code = (
-        "import sys, pgbeat.scheduler, pgbeat.worker; "
+        "import sys, pgbeat.beat.scheduler, pgbeat.worker; "
         "sys.exit(any(name.startswith('opentelemetry') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

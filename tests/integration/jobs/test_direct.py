@@ -125,7 +125,7 @@ def test_it_waits_for_what_runs_and_goes_before_what_waits(
 def test_it_is_woken_by_whoever_allots(
     floor: Lanes, app: Celery, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgbeat.direct._POLL", 600.0)
+    monkeypatch.setattr("pgbeat.jobs.direct._POLL", 600.0)
     floor.lane(max_running=1)
     first, second = floor.add(2)
     floor.allot()
@@ -140,7 +140,7 @@ def test_it_is_woken_by_whoever_allots(
 def test_it_is_woken_when_the_lane_changes(
     floor: Lanes, app: Celery, background: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgbeat.direct._POLL", 600.0)
+    monkeypatch.setattr("pgbeat.jobs.direct._POLL", 600.0)
     floor.lane(max_running=0)
     result = background.submit(run_direct, "tests.add", lane="l", app=app, timeout=600)
     waiting(floor)
