@@ -226,6 +226,8 @@ class Memory:
         #: What it was just after the last reset; `None` to reset it.
         self._base: float | None = None
         self._unit = 1024.0 if os.uname().sysname != "Darwin" else 1024.0 * 1024.0
+        #: `/proc/self/status`, where `getrusage` includes what can't be reset.
+        self._status: int | None = None
 
     def reset(self) -> None:
         """From now on. Where it has hardly grown since the last time, nothing is done."""
@@ -235,10 +237,22 @@ class Memory:
             if self._pid != os.getpid():  # the parent's file is about the parent
                 self._pid = os.getpid()
                 self._file = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
+                self._status = None
             os.write(self._file or 0, b"5")
+            self._choose_source()
         except OSError:
             self._resets = False
         self._base = self._peak()
+
+    def _choose_source(self) -> None:
+        """Reads the peak from `/proc` in a program that a larger process started by exec: Linux
+        counts that one's memory in `ru_maxrss` forever. `getrusage` is ten times as fast."""
+        if self._status is None and resource is not None:
+            status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+            if self._peak_by_usage() > self._peak_by_status(status) + _GREW:
+                self._status = status
+            else:
+                os.close(status)
 
     def peak_mb(self) -> float | None:
         """Megabytes (2^20 bytes)."""
@@ -250,4 +264,13 @@ class Memory:
     def _peak(self) -> float | None:
         if resource is None:
             return None
+        return self._peak_by_usage() if self._status is None else self._peak_by_status(self._status)
+
+    def _peak_by_usage(self) -> float:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / self._unit
+
+    @staticmethod
+    def _peak_by_status(status: int) -> float:
+        lines = os.pread(status, 4096, 0)
+        _, _, rest = lines.partition(b"VmHWM:")
+        return int(rest.split(None, 1)[0]) / 1024.0
