@@ -20,12 +20,12 @@ from pgbeat.broker import message_ends, other_brokers
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.config import Settings
 from pgbeat.database import connections, piecewise
-from pgbeat.jobs import executions, lifecycle, losses, workers
+from pgbeat.jobs import executions, lifecycle, rescue_log, workers
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import Run
-from pgbeat.jobs.losses import Line, Loss
+from pgbeat.jobs.missing_messages import RELEASED, Vanished
 from pgbeat.jobs.model import Ended
-from pgbeat.jobs.vanished import RELEASED, Vanished
+from pgbeat.jobs.rescue_log import Line, Loss
 from pgbeat.jobs.workers import Lost
 
 __all__ = ["RELEASED", "Sweeper", "Told", "lose", "release", "settle", "sweep"]
@@ -50,11 +50,11 @@ def release(
         except BaseException:
             publisher.clear()
             raise
-        return lanes, losses.describe(connection, [Loss(e.job_id, e.id) for e in lost])
+        return lanes, rescue_log.describe(connection, [Loss(e.job_id, e.id) for e in lost])
 
     freed: set[tuple[str, str]] = set()
     for lanes, lines in piecewise.in_transactions(connection, runs, part):
-        losses.log(lines)
+        rescue_log.log(lines)
         freed |= lanes
     return freed
 

@@ -24,10 +24,10 @@ from pgbeat.config import Settings, place
 from pgbeat.database import connections, piecewise
 from pgbeat.errors import SchemaError
 from pgbeat.jobs.rescue import Told
-from pgbeat.worker import recorders
+from pgbeat.worker import process_recorder
 from pgbeat.worker.attempts import Attempt
-from pgbeat.worker.ledger import Lane, Ledger
-from pgbeat.worker.writer import BATCH, Writer
+from pgbeat.worker.execution_writer import BATCH, Writer
+from pgbeat.worker.recorder_session import Lane, Ledger
 
 logger = logging.getLogger("celery.worker.pgbeat")
 
@@ -162,7 +162,7 @@ class Recorder:
             self._pause()
             if self._is_closing and (self._is_done() or time.monotonic() >= self._close_by):
                 break
-            with recorders.busy:
+            with process_recorder.busy:
                 try:
                     self._step()
                 except kombu.exceptions.OperationalError as error:
@@ -170,7 +170,7 @@ class Recorder:
                     self._complain("Can't reach the broker, jobs' retries wait", error)
                 except Exception as error:
                     self._fail(error)
-        with recorders.busy:
+        with process_recorder.busy:
             try:
                 if self._pulse is not None and self._ledger.is_open:
                     self._pulse.leave(self._ledger.open())

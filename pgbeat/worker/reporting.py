@@ -177,9 +177,9 @@ def _current() -> "tuple[Attempt | None, Recorder | None]":
     attempt = None if task is None else getattr(task.request, ATTEMPT, None)
     if attempt is None:
         return None, None
-    from pgbeat.worker import recorders
+    from pgbeat.worker import process_recorder
 
-    return attempt, recorders.recorder()
+    return attempt, process_recorder.recorder()
 
 
 def _kept(attempt: "Attempt", recorder: "Recorder") -> Any:

@@ -28,7 +28,7 @@ from pgbeat.jobs.rescue import Told
 from pgbeat.jobs.task_exceptions import Cancelled, Skip
 from pgbeat.suggest import nearest_task
 from pgbeat.webhooks import tasks
-from pgbeat.worker import attempts, recorders
+from pgbeat.worker import attempts, process_recorder
 from pgbeat.worker.attempts import Attempt, Memory
 from pgbeat.worker.heartbeat import WorkerPulse
 from pgbeat.worker.recorder import Recorder
@@ -98,7 +98,7 @@ def set_up(worker: Any) -> None:
     pool = {"thread": "threads"}.get(pool, pool)
     _tracked = Tracked(app, settings, pool, worker.concurrency or None)
     _tracked.name = str(worker.hostname or "")
-    recorders.use(_tracked.recorder)
+    process_recorder.use(_tracked.recorder)
     message_ends.accept_as(_tracked.id)
     for signal, receiver in _RECEIVERS:
         signal.connect(receiver, weak=False)
@@ -122,7 +122,7 @@ def _is_meant(app: Celery) -> bool:
 
 
 def _disconnect() -> None:
-    recorders.use(None)
+    process_recorder.use(None)
     message_ends.accept_as(None)
     for signal, receiver in _RECEIVERS:
         signal.disconnect(receiver)
@@ -153,7 +153,7 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
     attempt.is_awaited = bool(getattr(request, AWAITED_HEADER, None))
     setattr(request, ATTEMPT, attempt)
     _attempts[task_id, get_ident()] = attempt
-    recorder = recorders.recorder()
+    recorder = process_recorder.recorder()
     if recorder is not None:
         recorder.tell(attempt)
 
@@ -202,7 +202,7 @@ def _end(task_id: str, task: Any, retval: Any = None, state: str | None = None, 
         attempt.end("completed")
     elif not _end_otherwise(tracked, attempt, retval, state):
         return
-    recorder = recorders.recorder()
+    recorder = process_recorder.recorder()
     if recorder is not None:
         recorder.tell(attempt, soon=attempt.is_awaited)
 
@@ -250,7 +250,7 @@ def _is_of_main() -> bool:
 
 
 def _tell(told: Told) -> None:
-    recorder = recorders.recorder()
+    recorder = process_recorder.recorder()
     if recorder is not None and _tracked is not None:
         recorder.tell_of(told._replace(worker=_tracked.name))
 
@@ -312,15 +312,15 @@ def _refuse_unknown(message: Any, name: str = "", **kwargs: Any) -> None:
 
 def _live(**kwargs: Any) -> None:
     """The worker is ready: it is known, and sees after others, before its first task."""
-    recorders.recorder()
+    process_recorder.recorder()
 
 
 def _leave(**kwargs: Any) -> None:
-    recorders.close(_MAIN_PATIENCE)
+    process_recorder.close(_MAIN_PATIENCE)
 
 
 def _leave_child(**kwargs: Any) -> None:
-    recorders.close(_CHILD_PATIENCE)
+    process_recorder.close(_CHILD_PATIENCE)
 
 
 _RECEIVERS = (

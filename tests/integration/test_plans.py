@@ -8,7 +8,7 @@ import pytest
 
 from pgbeat.jobs import executions
 from pgbeat.testing.databases import Databases
-from pgbeat.worker import ledger
+from pgbeat.worker import recorder_session
 from tests.support.query_plans import QUERIES, explained, fill, most
 
 
@@ -53,7 +53,7 @@ def test_what_workers_tell_is_written_by_keys(pgbeat_databases: Databases, known
         connection.execute(_MANY, {"many": many})
         if known == "of full tables":
             connection.execute("VACUUM ANALYZE pgbeat.jobs, pgbeat.executions")
-        for name, value in ledger.PLANS.items():
+        for name, value in recorder_session.PLANS.items():
             connection.execute("SELECT set_config(%s, %s, false)", (name, value))
         for statement in (executions.BEGIN, executions.GO_ON):
             connection.execute(f"PREPARE {statement.name}(json) AS {statement.sql}".encode())

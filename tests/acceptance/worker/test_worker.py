@@ -18,7 +18,7 @@ from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.jobs import rescue
 from pgbeat.jobs.rescue import Told
-from pgbeat.worker import recorders
+from pgbeat.worker import process_recorder
 from pgbeat.worker import signals as worker
 from tests.support.command_line import read
 from tests.support.databases import sqlalchemy_url
@@ -210,14 +210,14 @@ def test_where_it_is_on(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(recorders, "_recorder", None)
+    monkeypatch.setattr(process_recorder, "_recorder", None)
     for name in [each for each in os.environ if each.startswith("PGBEAT_")]:
         monkeypatch.delenv(name)  # of tests on another server: PGBEAT_TEST_URL
     with caplog.at_level(logging.WARNING):
         worker.set_up(a_worker(broker, **settings))
     assert is_tracked() is tracked
     assert bool(caplog.records) is warned
-    assert recorders._recorder is None  # nothing is connected yet
+    assert process_recorder._recorder is None  # nothing is connected yet
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from sqlalchemy import Connection
 from pgbeat.broker import message_ends
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.database import piecewise
-from pgbeat.jobs import discarded, lifecycle, losses, workers
+from pgbeat.jobs import discarded_messages, lifecycle, rescue_log, workers
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.losses import Line, Loss
 from pgbeat.jobs.model import Ended
+from pgbeat.jobs.rescue_log import Line, Loss
 
 Lanes = set[tuple[str, str]]
 
@@ -70,10 +70,10 @@ class Vanished:
 
     def _end_discarded(self, connection: Connection, publisher: TransactionPublisher) -> Lanes:
         """Ends jobs whose message was purged or expired, which could not be ended with it."""
-        found = discarded.waiting(connection, self._namespace)
+        found = discarded_messages.waiting(connection, self._namespace)
 
         def part(some: Sequence[str]) -> Lanes:
-            ended = discarded.settle(connection, some)
+            ended = discarded_messages.settle(connection, some)
             return _follow(connection, publisher, ended)
 
         return set().union(*piecewise.in_transactions(connection, found, part))
@@ -132,7 +132,7 @@ def _end_expired(
     connection: Connection, publisher: TransactionPublisher, expired: Sequence[str]
 ) -> Lanes:
     def part(some: Sequence[str]) -> Lanes:
-        error = discarded.why("expired", None)
+        error = discarded_messages.why("expired", None)
         ended = jobs.end(connection, some, "cancelled", error, of=_WAITING)
         return _follow(connection, publisher, ended)
 
@@ -157,11 +157,11 @@ def _fail(
         if is_loss:
             workers.count(connection, RELEASED, len(ended))
         lanes = _follow(connection, publisher, ended)
-        return lanes, losses.describe(connection, [Loss(job.id) for job in ended])
+        return lanes, rescue_log.describe(connection, [Loss(job.id) for job in ended])
 
     freed: Lanes = set()
     for lanes, lines in piecewise.in_transactions(connection, list(errors), part):
-        losses.log(lines)
+        rescue_log.log(lines)
         freed |= lanes
     return freed
 

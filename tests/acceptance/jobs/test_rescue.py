@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from pgbeat.jobs import workers
-from tests.integration.jobs.test_recovery import check_all, settled
+from tests.integration.jobs.test_rescue import check_all, settled
 from tests.support.pgbouncer import needs_pgbouncer, pooler
 from tests.support.processes import until
 from tests.support.recorded_workers import Crew

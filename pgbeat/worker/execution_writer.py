@@ -17,8 +17,8 @@ from pgbeat.database import connections, piecewise
 from pgbeat.jobs.rescue import Told
 from pgbeat.worker import attempts
 from pgbeat.worker.attempts import Attempt
-from pgbeat.worker.ledger import Lane, Ledger, Shape
-from pgbeat.worker.postponed import Postponed
+from pgbeat.worker.locked_attempts import Postponed
+from pgbeat.worker.recorder_session import Lane, Ledger, Shape
 
 logger = logging.getLogger("celery.worker.pgbeat")
 

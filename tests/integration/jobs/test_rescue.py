@@ -14,7 +14,7 @@ from celery import Celery
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections, migrate
-from pgbeat.jobs import executions, lifecycle, rescue, vanished, workers
+from pgbeat.jobs import executions, lifecycle, missing_messages, rescue, workers
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import Run
 from pgbeat.jobs.rescue import Sweeper, Told
@@ -198,7 +198,7 @@ def test_a_job_whose_message_is_gone_fails(ward: Ward, monkeypatch: pytest.Monke
     """A worker took it and died before it told. Others wait for their message, their lane, their
     time; and it may be that the worker is just about to tell."""
     monkeypatch.setattr(rescue, "_LOOK", 0.0)
-    monkeypatch.setattr(vanished, "_GONE", 0.0)
+    monkeypatch.setattr(missing_messages, "_GONE", 0.0)
     ward.worker(1, lives=True)
     waits, gone, expired = ward.job(), ward.job(), ward.job(options={"expires": 1})
     parked = ward.job(with_message=False, is_dispatched=False)
@@ -228,7 +228,7 @@ def test_a_job_whose_message_is_in_another_broker_is_not_lost(
 ) -> None:
     """The app moves to pgbeat's transport, and the old broker's workers are not done yet."""
     monkeypatch.setattr(rescue, "_LOOK", 0.0)
-    monkeypatch.setattr(vanished, "_GONE", 0.0)
+    monkeypatch.setattr(missing_messages, "_GONE", 0.0)
     ward.worker(1, lives=True)
     before = Celery("before", broker="memory://", set_as_current=False)
     before.conf.pgbeat_url = database
@@ -264,8 +264,8 @@ def test_many_pending_jobs_are_looked_at_in_turn(
     ward: Ward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rescue, "_LOOK", 0.0)
-    monkeypatch.setattr(vanished, "_GONE", 0.0)
-    monkeypatch.setattr(vanished, "_PAGE", 3)
+    monkeypatch.setattr(missing_messages, "_GONE", 0.0)
+    monkeypatch.setattr(missing_messages, "_PAGE", 3)
     ward.worker(1, lives=True)
     made = [ward.job() for _ in range(10)]
     ward.sql("DELETE FROM kombu_message WHERE job_id = ANY (%s::uuid[])", [made[0], made[9]])
