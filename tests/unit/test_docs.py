@@ -1,8 +1,10 @@
 """The documentation says what the code does: settings, tables, public names, words."""
 
+import importlib
 import importlib.util
 import re
 from dataclasses import fields
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -78,3 +80,16 @@ def test_every_part_that_a_page_asks_for_is_generated(generate: ModuleType) -> N
     marks = [mark for page in DOCS.rglob("*.md")
              for mark in re.findall(r"<!-- generated: (\w+) -->", page.read_text())]  # fmt: skip
     assert sorted(marks) == sorted(generate.PARTS)
+
+
+_IMPORT = re.compile(r"^ *(?:from (pgbeat[\w.]*) import (.+)|import (pgbeat[\w.]*))", re.M)
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
+def test_what_examples_import_is_there(page: Path) -> None:
+    for block in re.findall(r"```python.*?\n(.*?)```", page.read_text(), re.S):
+        for source, names, module in _IMPORT.findall(block):
+            found = importlib.import_module(source or module)
+            for name in re.findall(r"\w+", names.partition("#")[0]):
+                submodule = f"{found.__name__}.{name}"
+                assert hasattr(found, name) or importlib.util.find_spec(submodule), submodule

@@ -250,6 +250,15 @@ def test_the_app_of_the_readme_finds_its_tasks_and_launchers(database: str, tmp_
     assert (shown.returncode, shown.stderr) == (0, "")
 
 
+def test_the_app_of_the_tutorial_finds_its_launcher(database: str, tmp_path: Path) -> None:
+    page = (ROOT / "docs/tutorial/index.md").read_text()
+    for name, content in re.findall(r'```python title="([\w.]+)".*?\n(.*?)```', page, re.S):
+        (tmp_path / name).write_text(content)  # the app again, once it has launchers
+    command = [*PGBEAT, "-A", "shop", "--url", database, "add", "restock", "--every", "10 seconds"]
+    shown = shell(*command, "--launcher", "Restock", cwd=tmp_path)
+    assert (shown.returncode, shown.stderr) == (0, "")
+
+
 def test_standard_output_and_error_are_closed(database: str) -> None:
     command = ("sh", "-c", '"$@" >&- 2>&-', "sh", *PGBEAT, "--url", database)
     assert shell(*command, "list").returncode == 0
