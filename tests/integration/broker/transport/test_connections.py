@@ -73,7 +73,7 @@ def test_urls(connect: Connect, database: str, scheme: str) -> None:
 
 
 def test_the_transport_by_name(database: str) -> None:
-    options = {"transport": "pgbeat.transport:Transport", "transport_options": OPTIONS}
+    options = {"transport": "pgbeat.broker.transport:Transport", "transport_options": OPTIONS}
     with kombu.Connection(database, **options) as connection:
         publish(connection, "q", "m")
         assert Inbox(connection, "q").bodies() == ["m"]
