@@ -297,9 +297,9 @@ class Dispatcher:
         """Templates and lanes that the verdicts' rows name; `None` where none does."""
         asked = []
         for verdict in verdicts:
-            if verdict.request is not None and verdict.schedule.job:
+            if verdict.request is not None and verdict.schedule.job_policy:
                 with suppress(PgbeatError):  # told when its job is made
-                    asked.append(orders.policy_of(verdict.schedule.job))
+                    asked.append(orders.policy_of(verdict.schedule.job_policy))
         return orders.Stock(connection, self._settings, asked) if asked else None
 
     def _taken(

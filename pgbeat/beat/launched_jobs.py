@@ -38,7 +38,7 @@ def of_verdict(
     """
     row = verdict.schedule
     drafts.check_call(request.args, request.kwargs, request.options)
-    policy = orders.policy_of(row.job)
+    policy = orders.policy_of(row.job_policy)
     facts = verdict.facts or Facts(verdict.due_at, row.timezone or "UTC")
     job_id = row.job_id(verdict.due_at, request.run_key)
     if request.run_key is not None:

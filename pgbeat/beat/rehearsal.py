@@ -146,8 +146,8 @@ def _drafts(
     their policy says against it."""
     row, stock = verdict.schedule, None
     try:
-        if row.job:
-            stock = orders.Stock(connection, settings, [orders.policy_of(row.job)])
+        if row.job_policy:
+            stock = orders.Stock(connection, settings, [orders.policy_of(row.job_policy)])
         made = launched_jobs.all_of_verdict(app, settings, verdict, stock)
     except PgbeatError as error:
         return [], str(error), None

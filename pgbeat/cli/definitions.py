@@ -62,7 +62,7 @@ def add_command(
     }
     job = given_policy(given)
     values |= {key: value for key, value in given.items() if value is not None}
-    values |= {"job": job} if job else {}
+    values |= {"job_policy": job} if job else {}
     assumed = _place(target, values, None)
     asked = _asked(values, job)
     check = _checker(target, asked)
@@ -133,8 +133,8 @@ def update_command(
         if values.get("labels"):
             values["labels"] = before.labels | values["labels"]
         if job or cleared:
-            kept = {key: value for key, value in before.job.items() if key not in cleared}
-            values["job"] = kept | job
+            kept = {key: value for key, value in before.job_policy.items() if key not in cleared}
+            values["job_policy"] = kept | job
         row = schedules.edit(connection, name, namespace=namespace, **values)
         check(_whole(connection, row))
         audit.record(connection, target.author, "update", before, row)
@@ -190,10 +190,10 @@ def _missing_for_jobs(connection: Connection, row: Schedule) -> Iterator[str]:
         "template": lambda name: templates.get(connection, name, namespace=row.namespace),
     }
     for key, look_up in lookups.items():
-        if row.job.get(key) is None:
+        if row.job_policy.get(key) is None:
             continue
         try:
-            look_up(row.job[key])
+            look_up(row.job_policy[key])
         except NotFound as error:
             stop = "" if str(error).endswith("?") else "."
             yield f"{error}{stop} Until it is there, its ticks fail."
@@ -203,7 +203,7 @@ def _whole(connection: Connection, row: Schedule) -> Schedule:
     """The row with what its template adds; as it is where there is none."""
     from pgbeat.schedules.registry import completed
 
-    named = row.job.get("template")
+    named = row.job_policy.get("template")
     found = templates.load(connection, [named] if named else [], namespace=row.namespace)
     return completed(row, found[named]) if named in found else row
 
@@ -215,10 +215,10 @@ def _asked(values: Mapping[str, Any], job: Mapping[str, Any]) -> set[str]:
 
 def _change(before: Schedule, after: Schedule, key: str) -> Iterator[tuple[str, Text]]:
     """Facts: what was another value before."""
-    if key != "job":
+    if key != "job_policy":
         yield key, Text(f"{_value(getattr(before, key))} → {_value(getattr(after, key))}")
         return
-    old, new = (job_policies.read(row.job)[0]._asdict() for row in (before, after))
+    old, new = (job_policies.read(row.job_policy)[0]._asdict() for row in (before, after))
     for name, value in new.items():
         if value != old[name]:
             yield f"job {name}", Text(f"{_value(old[name])} → {_value(value)}")

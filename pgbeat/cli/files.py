@@ -196,7 +196,7 @@ def _lines(plan: Plan) -> Iterator[tuple[str, str, str]]:
 
 def _template(definition: Mapping[str, Any]) -> str:
     """What is launched where a definition names neither a task nor a launcher."""
-    return f"template {definition['job']['template']}"
+    return f"template {definition['job_policy']['template']}"
 
 
 def _changed(change: Change) -> str:

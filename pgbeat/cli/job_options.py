@@ -130,8 +130,8 @@ def cleared_keys(given: dict[str, Any], changes: Collection[str]) -> set[str]:
 
 
 def given_policy(given: dict[str, Any]) -> dict[str, Any]:
-    """Takes the policy's options out of what a command was given: the JSON object (as in
-    `pgbeat.schedules.job`) of those that are not `None`. Raises `InvalidJob`, which lists every
+    """Takes the policy's options out of a command's. Returns those that are not `None` as the JSON
+    object that `pgbeat.schedules.job_policy` holds. Raises `InvalidJob`, which lists every
     mistake."""
     found: dict[str, Any] = {}
     for key in KEYS.values():

@@ -51,7 +51,7 @@ def _table(rows: list[Template], users: dict[str, list[str]]) -> Table:
     for row in rows:
         given = " ".join(filter(None, (compact(row.args), compact(row.kwargs))))
         used = str(len(users.get(row.name, ())))
-        table.add_row(line(row.name), line(row.task), line(given), in_words(row.job), used)
+        table.add_row(line(row.name), line(row.task), line(given), in_words(row.job_policy), used)
     return table
 
 
@@ -82,7 +82,7 @@ def _facts(row: Template, users: list[str], now: datetime) -> list[Any]:
         ("kwargs", line(compact(row.kwargs))),
         ("options", line(compact(row.options))),
         ("queue", None if row.queue is None else line(row.queue)),
-        ("jobs", in_words(row.job)),
+        ("jobs", in_words(row.job_policy)),
         ("schedules", printing.named(users)),
         ("made", f"{printing.when(row.created_at, now)}{by}"),
         ("changed", printing.when(row.updated_at, now)),
@@ -109,7 +109,7 @@ def set_command(target: Target, /, name: str, dry_run: bool, as_json: bool, **gi
     """
     namespace = target.settings.namespace
     job = given_policy(given)
-    values = {key: value for key, value in given.items() if value is not None} | {"job": job}
+    values = {key: value for key, value in given.items() if value is not None} | {"job_policy": job}
     _check(target, values)
     with target.transaction(dry_run=dry_run) as connection:
         before = templates.load(connection, [name], namespace=namespace).get(name)
@@ -129,7 +129,7 @@ def set_command(target: Target, /, name: str, dry_run: bool, as_json: bool, **gi
 
 
 def _content(row: Template) -> list[Any]:
-    return [row.description, row.task, row.args, row.kwargs, row.options, row.queue, row.job]
+    return [row.description, row.task, row.args, row.kwargs, row.options, row.queue, row.job_policy]
 
 
 def _check(target: Target, values: dict[str, Any]) -> None:

@@ -108,7 +108,7 @@ def _last(row: Schedule, now: datetime) -> str:
 
 
 def _what(row: Schedule) -> str:
-    lane = f" in lane {line(row.job['lane'])}" if row.job.get("lane") else ""
+    lane = f" in lane {line(row.job_policy['lane'])}" if row.job_policy.get("lane") else ""
     if row.launcher == "GenericLauncher":
         return f"{line(row.task)}{lane}"
     return (f"{line(row.task)} by {row.launcher}" if row.task else f"by {row.launcher}") + lane
@@ -170,7 +170,7 @@ def _facts(
         ("kwargs", printing.compact(row.kwargs)),
         ("options", printing.compact(row.options)),
         ("queue", row.queue),
-        ("jobs", in_words(row.job)),
+        ("jobs", in_words(row.job_policy)),
         ("last tick", None if last is None else Text.assemble(*_tick(last, now))),
         ("last run", when(row.last_run, now)),
         ("last launch", when(row.last_success, now)),

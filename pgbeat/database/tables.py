@@ -98,7 +98,7 @@ schedules = Table(
     Column("source", Text, nullable=False, server_default="sql"),
     Column("app", Text),
     Column("file_definition", JSONB(none_as_null=True)),
-    Column("job", JSONB, nullable=False, server_default="{}"),
+    Column("job_policy", JSONB, nullable=False, server_default="{}"),
     _time("created_at", now=True),
     _time("updated_at", now=True),
     Column("pause_after_failures", Integer),
@@ -136,7 +136,7 @@ schedules = Table(
     CheckConstraint("jsonb_typeof(args) = 'array'", name="schedules_args_array"),
     CheckConstraint("jsonb_typeof(kwargs) = 'object'", name="schedules_kwargs_object"),
     CheckConstraint("jsonb_typeof(options) = 'object'", name="schedules_options_object"),
-    CheckConstraint("jsonb_typeof(job) = 'object'", name="schedules_job_object"),
+    CheckConstraint("jsonb_typeof(job_policy) = 'object'", name="schedules_job_policy_object"),
     CheckConstraint(
         "pause_after_failures BETWEEN 1 AND 1000", name="schedules_pause_after_failures"
     ),
@@ -688,7 +688,7 @@ templates = Table(
     _json("kwargs"),
     _json("options"),
     Column("queue", Text),
-    _json("job"),
+    _json("job_policy"),
     Column("created_by", Text),
     _time("created_at", now=True),
     _time("updated_at", now=True),
@@ -698,7 +698,7 @@ templates = Table(
     CheckConstraint("jsonb_typeof(args) = 'array'", name="templates_args_array"),
     CheckConstraint("jsonb_typeof(kwargs) = 'object'", name="templates_kwargs_object"),
     CheckConstraint("jsonb_typeof(options) = 'object'", name="templates_options_object"),
-    CheckConstraint("jsonb_typeof(job) = 'object'", name="templates_job_object"),
+    CheckConstraint("jsonb_typeof(job_policy) = 'object'", name="templates_job_policy_object"),
 )
 
 EVENTS = (

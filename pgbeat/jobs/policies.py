@@ -68,7 +68,7 @@ def parse(given: Mapping[str, Any]) -> JobPolicy:
     """
     policy, mistakes = read(given)
     if mistakes:
-        raise InvalidJob("job: " + "; ".join(_sentence(*mistake) for mistake in mistakes))
+        raise InvalidJob("job_policy: " + "; ".join(_sentence(*mistake) for mistake in mistakes))
     return policy
 
 

@@ -41,7 +41,7 @@ def submit(
 
     `task` is a task or the name of a registered one; left out, `template` names what to do. `args`
     and `kwargs` are the task's, `options` those of `apply_async`. `run_at` (aware) or `countdown`
-    (seconds) puts it off. `policy` has the keys of a schedule's `job`: `template`, `lane`,
+    (seconds) puts it off. `policy` has the keys of a schedule's `job_policy`: `template`, `lane`,
     `priority`, `max_attempts`, `retry_base`, `retry_cap`, `tags`, `resources`, `unique`,
     `unique_key`, `unique_for`, `requires_approval`. `description`, `labels` (names and texts) and
     `metadata` (any JSON) are kept with the job; lists can be filtered by labels.

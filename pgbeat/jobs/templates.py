@@ -34,7 +34,7 @@ class Template(NamedTuple):
     options: dict[str, Any]
     queue: str | None
     #: Its job policy, as JSON.
-    job: dict[str, Any]
+    job_policy: dict[str, Any]
     created_by: str | None
     created_at: datetime
     updated_at: datetime
@@ -42,7 +42,7 @@ class Template(NamedTuple):
     @property
     def policy(self) -> JobPolicy:
         """How its jobs are made. Raises `InvalidJob`."""
-        return job_policies.parse(self.job)
+        return job_policies.parse(self.job_policy)
 
     @property
     def audited(self) -> tuple[str, str, dict[str, Any]]:
@@ -50,10 +50,10 @@ class Template(NamedTuple):
         return "template", self.name, {name: getattr(self, name) for name in _AUDITED}
 
 
-_AUDITED = ("description", "task", "args", "kwargs", "options", "queue", "job", "created_by")
+_AUDITED = ("description", "task", "args", "kwargs", "options", "queue", "job_policy", "created_by")
 _COLUMNS = [templates.c[name] for name in Template._fields]
 #: The template that a schedule names.
-_named = schedules.c.job["template"].astext
+_named = schedules.c.job_policy["template"].astext
 
 
 def load(connection: Connection, names: Iterable[str], *, namespace: str) -> dict[str, Template]:
@@ -108,19 +108,20 @@ def put(
     kwargs: Any = None,
     options: Any = None,
     queue: str | None = None,
-    job: Any = None,
+    job_policy: Any = None,
     description: str | None = None,
     created_by: str | None = None,
 ) -> Template:
     """Makes a template, or gives the one of that name all of this instead of what it had. Schedules
     that name it, and have their task from it, go on with the new one.
 
-    `job` is its job policy, as JSON. Raises `InvalidJob`, which lists every mistake.
+    `job_policy` is JSON. Raises `InvalidJob`, which lists every mistake.
     """
     values = {
         "task": task, "args": list(args) if isinstance(args, tuple) else args,
         "kwargs": {} if kwargs is None else kwargs, "options": {} if options is None else options,
-        "queue": queue, "job": {} if job is None else job, "description": description,
+        "queue": queue, "job_policy": {} if job_policy is None else job_policy,
+        "description": description,
     }  # fmt: skip
     problems = [*filter(None, [name_problem(name)]), *_problems(connection, values, namespace)]
     if problems:
@@ -178,11 +179,11 @@ def _problems(connection: Connection, values: Mapping[str, Any], namespace: str)
     for key in ("eta", "countdown"):
         if isinstance(values["options"], Mapping) and key in values["options"]:
             yield f"options has {key!r}; who makes a job of it says when"
-    if isinstance(values["job"], Mapping):
-        policy, unfit = job_policies.read(values["job"])
-        yield from (f"job: {key}: {sentence}" for key, sentence in unfit)
+    if isinstance(values["job_policy"], Mapping):
+        policy, unfit = job_policies.read(values["job_policy"])
+        yield from (f"job_policy: {key}: {sentence}" for key, sentence in unfit)
         if policy.template is not None:
-            yield "job names a template; a template is not made from another"
+            yield "job_policy names a template; a template is not made from another"
         if policy.lane is not None and not lanes.load(
             connection, [policy.lane], namespace=namespace
         ):
@@ -196,5 +197,5 @@ _SHAPES: list[tuple[str, type, str]] = [
     ("args", list, "a JSON array"),
     ("kwargs", dict, "a JSON object"),
     ("options", dict, "a JSON object"),
-    ("job", dict, "a JSON object"),
+    ("job_policy", dict, "a JSON object"),
 ]

@@ -114,7 +114,7 @@ class Schedule(NamedTuple):
     #: The app whose code makes it (`source` is `code`); `None` where that is not known.
     app: str | None
     #: How its jobs are made: lane, priority, retries … (`job_policies.parse`).
-    job: dict[str, Any]
+    job_policy: dict[str, Any]
     created_at: datetime
     updated_at: datetime
     #: So many failed jobs in a row pause it; `None` for never.
@@ -407,7 +407,8 @@ EDITABLE = frozenset(
         "once_at", "solar", "rrule", "after", "after_outcome", "timezone", "starts_at", "ends_at",
         "max_runs", "jitter", "calendar", "catch_up", "catch_up_limit", "grace", "overlap",
         "min_interval", "max_retries", "retry_base", "retry_factor", "retry_cap", "probe_after",
-        "owner", "next_run", "job", "pause_after_failures", "description", "labels", "metadata",
+        "owner", "next_run", "job_policy", "pause_after_failures", "description", "labels",
+        "metadata",
     }
 )  # fmt: skip
 
@@ -415,7 +416,7 @@ EDITABLE = frozenset(
 def add(
     connection: Connection, name: str, *, source: str, namespace: str = NAMESPACE, **values: Any
 ) -> Schedule:
-    """Adds a schedule. `job` is its jobs' policy, as JSON (see `job_policies.parse`).
+    """Adds a schedule. `job_policy` is JSON (see `job_policies.parse`).
 
     Raises `InvalidSchedule` or `AlreadyExists`.
     """
@@ -439,8 +440,10 @@ def add(
 def edit(
     connection: Connection, name: str, *, namespace: str = NAMESPACE, **values: Any
 ) -> Schedule:
-    """Changes a schedule; `job` takes the place of what it was, whole. Raises `InvalidSchedule` or
-    `NotFound`."""
+    """Changes a schedule; a `job_policy` replaces the former one, whole.
+
+    Raises `InvalidSchedule` or `NotFound`.
+    """
     values = _checked(values)
     get(connection, name, namespace=namespace, for_update=True)
     if values:
@@ -500,11 +503,11 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
     if unknown:
         raise InvalidSchedule(f"a schedule has no {', '.join(sorted(unknown))} that can be set")
     placeholders.check(values.get("args"), values.get("kwargs"))
-    job = values.get("job", ())
-    if not isinstance(job, Mapping | None):
+    policy = values.get("job_policy", ())
+    if not isinstance(policy, Mapping | None):
         return dict(values)  # not given, or what the database has a sentence for
     try:
-        return {**values, "job": job_policies.parse(job or {}).as_json()}
+        return {**values, "job_policy": job_policies.parse(policy or {}).as_json()}
     except InvalidJob as error:
         raise InvalidSchedule(str(error)) from None
 

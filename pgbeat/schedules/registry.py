@@ -25,7 +25,7 @@ def check(app: Celery, row: Schedule) -> None:
     task = row.task or launcher.task
     if task is not None:
         check_task(app, task)
-    has_more = bool(row.job and row.job.get("template"))
+    has_more = bool(row.job_policy and row.job_policy.get("template"))
     plain = launcher is GenericLauncher and not has_more
     if plain and task is not None and row.args is not None:
         check_arguments(app, task, row.args, row.kwargs)
@@ -38,7 +38,7 @@ def completed(row: Schedule, template: Template) -> Schedule:
         kwargs=template.kwargs | row.kwargs,
         options=template.options | row.options,
         queue=row.queue or template.queue,
-        job={key: value for key, value in row.job.items() if key != "template"},
+        job_policy={key: value for key, value in row.job_policy.items() if key != "template"},
     )
 
 

@@ -243,9 +243,9 @@ _IN_THE_WAY = text(
            (SELECT count(*) FROM pgbeat.reservations
              WHERE namespace = :namespace AND lane = :lane),
            ARRAY(SELECT name FROM pgbeat.schedules
-                  WHERE namespace = :namespace AND job ->> 'lane' = :lane ORDER BY name),
+                  WHERE namespace = :namespace AND job_policy ->> 'lane' = :lane ORDER BY name),
            ARRAY(SELECT name FROM pgbeat.templates
-                  WHERE namespace = :namespace AND job ->> 'lane' = :lane ORDER BY name)
+                  WHERE namespace = :namespace AND job_policy ->> 'lane' = :lane ORDER BY name)
     """
 )
 

@@ -89,7 +89,7 @@ def problems(definition: Definition, unfit: set[str]) -> Iterator[tuple[str, str
         yield chosen[1] if chosen else "", too_many(chosen) if chosen else _NO_TIMETABLE
     is_generic = values["launcher"] == "GenericLauncher" and "launcher" not in unfit
     has_task = values["task"] is not None or has_template(values)
-    if is_generic and not has_task and not unfit & {"task", "job"}:
+    if is_generic and not has_task and not unfit & {"task", "job_policy"}:
         yield "", _NO_TASK
     for field in ("once_at", "starts_at", "ends_at"):
         moment, timezone = values[field], values["timezone"]
@@ -113,7 +113,7 @@ def problems(definition: Definition, unfit: set[str]) -> Iterator[tuple[str, str
 
 def has_template(values: Mapping[str, Any]) -> bool:
     """Whether a template says what is launched, where the definition doesn't."""
-    return bool((values.get("job") or {}).get("template"))
+    return bool((values.get("job_policy") or {}).get("template"))
 
 
 def timetables(values: Mapping[str, Any]) -> list[str]:
@@ -144,7 +144,7 @@ _OTHER_WORDS = {
 def unknown(field: str) -> str:
     """That there is no such field, and which was meant."""
     if field in JobPolicy._fields:
-        return f"there is no field {field!r}; write it in job: {{{field}: …}}"
+        return f"there is no field {field!r}; write it in job_policy: {{{field}: …}}"
     other = _OTHER_WORDS.get(field.lower().replace("-", "_"))
     hint = f"did you mean {other!r}?" if other else did_you_mean(field, FIELDS)
     return f"there is no field {field!r}; {hint or 'there are ' + ', '.join(FIELDS)}"

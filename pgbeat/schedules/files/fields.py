@@ -114,7 +114,7 @@ FIELDS = {
             "Disabled for its failures, it is tried again after this long.",
         ),
         Field(
-            "job", Policy(),
+            "job_policy", Policy(),
             "How its jobs are made, queued and retried: lane, priority, max_attempts …", {},
         ),
         Field(

@@ -61,8 +61,8 @@ class FunctionEntry:
     ) -> Iterator[Value]:
         """Yields fields, and notes what is wrong with them.
 
-        `functions` may be named, and are tasks by these names; `options` and `job` hold without
-        what the entry adds to them.
+        `functions` may be named, and are tasks by these names; `options` and `job_policy` hold
+        without what the entry adds to them.
         """
         yield from self._when()
         yield from self._what(functions)
@@ -150,12 +150,13 @@ class FunctionEntry:
             number, retries = 0, again
         if number is None or retries is None:
             return
-        own = self._given.get("job")
+        own = self._given.get("job_policy")
         if own is not None and isinstance(own.value, dict) and "max_attempts" in own.value:
             key = "max_retries" if is_wanted else "retry_on_failure"
-            self._note(retries, f"it has both {key} and job.max_attempts; keep one", "job")
+            said = f"it has both {key} and job_policy.max_attempts; keep one"
+            self._note(retries, said, "job_policy")
             return
-        yield Value("job", {**job, "max_attempts": number + 1}, retries)
+        yield Value("job_policy", {**job, "max_attempts": number + 1}, retries)
 
     def _note(self, node: Node, message: str, field: str = "") -> None:
         self._notes.at(node, message, self._name, field)

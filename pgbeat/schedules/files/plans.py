@@ -128,7 +128,7 @@ def _changes(row: Row[Any], definition: Definition) -> Iterator[Change]:
     base = row.file_definition if row.source == "file" else None
     for name, described in FIELDS.items():
         have, want = getattr(row, name), definition.values[name]
-        if name == "job":
+        if name == "job_policy":
             have = canonical(have)
         if name == "task" and _is_templates(definition, base):
             continue
@@ -192,14 +192,15 @@ def _check_names(connection: Connection, file: File, plan: Plan) -> None:
         found = [circle for circle in circles(plan.after) if applied.keys() & {*circle}]
         mistakes.extend(circular(applied, circle) for circle in found)
     for key, table in _OF_JOBS.items():
-        named = {n: d for n, d in applied.items() if d.values["job"].get(key) is not None}
+        named = {n: d for n, d in applied.items() if d.values["job_policy"].get(key) is not None}
         if named:
             query = select(table.c.name).where(table.c.namespace == plan.namespace)
             there = list(connection.scalars(query))
             for definition in named.values():
-                name = definition.values["job"][key]
+                name = definition.values["job_policy"][key]
                 if name not in there:
-                    mistakes.append(definition.mistake("job", _no(f"job: {key}", key, name, there)))
+                    said = _no(f"job_policy: {key}", key, name, there)
+                    mistakes.append(definition.mistake("job_policy", said))
     if mistakes:
         raise InvalidFile(file.label, mistakes)
 

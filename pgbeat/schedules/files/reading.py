@@ -258,7 +258,7 @@ class _Reader:
         values, places = self._fields(name, rest(node))
         options = values.get("options", self._defaults.get("options", {}))
         entry = FunctionEntry(name, key, node, self._notes)
-        job = values.get("job", self._defaults.get("job", {}))
+        job = values.get("job_policy", self._defaults.get("job_policy", {}))
         for field, value, where in entry.values(self._functions, options, job):
             values[field] = value
             places[field] = (where.line, where.column)

@@ -65,7 +65,7 @@ class ScheduleFields(Body):
         examples=[{"team": "billing"}],
     )
     metadata: Json | None = Field(None, description="Anything else to keep with it.")
-    job: Json | None = Field(
+    job_policy: Json | None = Field(
         None,
         description="How its jobs are made: lane, priority, retries …",
         examples=[{"lane": "gpu", "max_attempts": 5}],
@@ -180,7 +180,7 @@ class FoundSchedule(BaseModel):
     source: str
     #: The app whose code makes it, if `source` is `code`.
     app: str | None
-    job: Json
+    job_policy: Json
     created_at: datetime
     updated_at: datetime
 

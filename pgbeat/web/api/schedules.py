@@ -145,7 +145,7 @@ _CLEARABLE = {
     "grace", "min_interval", "probe_after", "owner", "pause_after_failures", "description",
     *schedules.TIMETABLES,
 }  # fmt: skip
-_EMPTY = {"jitter": timedelta(0), "job": {}, "options": {}, "args": [], "kwargs": {},
+_EMPTY = {"jitter": timedelta(0), "job_policy": {}, "options": {}, "args": [], "kwargs": {},
           "labels": {}, "metadata": {}}  # fmt: skip
 
 

@@ -32,7 +32,7 @@ class TemplateFields(Body):
                 {
                     "task": "tasks.report",
                     "kwargs": {"kind": "full"},
-                    "job": {"lane": "reports", "max_attempts": 5},
+                    "job_policy": {"lane": "reports", "max_attempts": 5},
                 }
             ]
         }
@@ -45,7 +45,7 @@ class TemplateFields(Body):
         default={}, description="Celery's publish options."
     )
     queue: str | None = Field(None, min_length=1, max_length=200)
-    job: Annotated[Json, AfterValidator(plain)] = Field(
+    job_policy: Annotated[Json, AfterValidator(plain)] = Field(
         default={}, description="Its job policy: lane, priority, retries …"
     )
     description: str | None = Field(None, max_length=2000)
@@ -57,7 +57,11 @@ class NewTemplate(TemplateFields):
     model_config = ConfigDict(
         json_schema_extra={
             "examples": [
-                {"name": "nightly-report", "task": "tasks.report", "job": {"lane": "reports"}}
+                {
+                    "name": "nightly-report",
+                    "task": "tasks.report",
+                    "job_policy": {"lane": "reports"},
+                }
             ]
         }
     )
@@ -75,7 +79,7 @@ class FoundTemplate(BaseModel):
     kwargs: Json
     options: Json
     queue: str | None
-    job: Json
+    job_policy: Json
     created_by: str | None
     created_at: datetime
     updated_at: datetime

@@ -189,9 +189,9 @@ _BEGINNING = 12
 def _meant(said: str, words: Mapping[str, str]) -> str:
     """The field that a sentence names first; empty for none. What is quoted was written by
     somebody."""
-    if said.startswith("job: "):  # a policy
-        inner = {name.removeprefix("job."): name for name in words if name.startswith("job.")}
-        words, said = {**words, **inner}, said.removeprefix("job: ")
+    if said.startswith("job_policy: "):
+        inner = {n.removeprefix("job_policy."): n for n in words if n.startswith("job_policy.")}
+        words, said = {**words, **inner}, said.removeprefix("job_policy: ")
     plain = re.sub(r"(?<![a-z])'[^']*'|\"[^\"]*\"|`[^`]*`", " ", said.lower())
     for word in re.findall(r"[a-z_.]+", plain)[:_BEGINNING]:
         field = words.get(word.strip("."))

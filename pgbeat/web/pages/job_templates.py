@@ -29,12 +29,16 @@ _WHAT = (
     Field("description", "Description", is_wide=True),
 )
 _SECTIONS = (
-    *job_fields.sections("job."),
+    *job_fields.sections("job_policy."),
     Section("How it is published", (job_fields.QUEUE, job_fields.OPTIONS), "queue, options"),
 )
 _ALL = (*_WHAT, *forms.all_of(_SECTIONS))
 _WORDS = {
-    **{each.name.removeprefix("job."): each.name for each in _ALL if "job." in each.name},
+    **{
+        each.name.removeprefix("job_policy."): each.name
+        for each in _ALL
+        if "job_policy." in each.name
+    },
     "arguments": "args",
 }
 
@@ -96,7 +100,7 @@ def _values(written: Mapping[str, str]) -> dict[str, Any]:
         errors |= mistakes.errors
     if errors:
         raise forms.Mistakes(errors)
-    return found | {"job": job_fields.merged({}, found, "job.")}
+    return found | {"job_policy": job_fields.merged({}, found, "job_policy.")}
 
 
 # -- one
@@ -138,9 +142,9 @@ def _written(row: Template) -> dict[str, str]:
     own = {
         each.name: forms.text(each.kind, getattr(row, each.name))
         for each in _ALL
-        if not each.name.startswith("job.")
+        if not each.name.startswith("job_policy.")
     }
-    policy = job_fields.written(row.job, "job.")
+    policy = job_fields.written(row.job_policy, "job_policy.")
     return own | {each.name: policy[each.name] for each in _ALL if each.name in policy}
 
 

@@ -20,7 +20,7 @@ def new_schedule_page(
     request: Request, backend: TheBackend, caller: TheAdmin, task: str = "", template: str = ""
 ) -> Response:
     """The form."""
-    values = {"task": task[:255], "job.template": template[:200]}
+    values = {"task": task[:255], "job_policy.template": template[:200]}
     return _show(request, backend, caller, Form(schedule_form.START | values))
 
 

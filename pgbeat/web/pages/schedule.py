@@ -145,7 +145,7 @@ def _edit(
     with backend.transaction() as connection:
         row = schedules.get(connection, name, namespace=backend.namespace)
     try:
-        changes = schedule_form.changes(written, changed, row.job)
+        changes = schedule_form.changes(written, changed, row.job_policy)
         if not changes:
             return done(request, path("schedules", name), "Nothing was changed.")
         said = api.update_schedule(backend, caller, name, ScheduleChanges.model_validate(changes))

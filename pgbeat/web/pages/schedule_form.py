@@ -36,7 +36,12 @@ _WHAT = (
         "launched when the first value is true",
         is_wide=True,
     ),
-    Field("job.template", "Template", offer="templates", hint="whose arguments and policy it has"),
+    Field(
+        "job_policy.template",
+        "Template",
+        offer="templates",
+        hint="whose arguments and policy it has",
+    ),
     Field("owner", "Owner"),
 )
 _HOW = (
@@ -78,7 +83,7 @@ SECTIONS = (
     Section("How it is launched", _HOW, "queue, launcher, publish options"),
     *(
         each._replace(title=f"Its jobs: {each.title[0].lower()}{each.title[1:]}")
-        for each in job_fields.sections("job.")
+        for each in job_fields.sections("job_policy.")
     ),
 )
 FIELDS = all_of(SECTIONS)
@@ -94,7 +99,11 @@ START = {
 #: Words that mean a field, in what refuses one.
 WORDS = {
     **dict.fromkeys(TIMETABLES, "timetable"),
-    **{each.name.removeprefix("job."): each.name for each in FIELDS if "job." in each.name},
+    **{
+        each.name.removeprefix("job_policy."): each.name
+        for each in FIELDS
+        if "job_policy." in each.name
+    },
     **{name: name for name in ("retry_base", "retry_cap", "name")},
     "zone": "timezone", "condition": "condition_sql", "arguments": "args",
 }  # fmt: skip
@@ -106,20 +115,20 @@ def written(row: Schedule) -> dict[str, str]:
     found = {
         name: text(of, getattr(row, name))
         for name, of in _KINDS.items()
-        if name not in _TIMETABLE and not name.startswith("job.")
+        if name not in _TIMETABLE and not name.startswith("job_policy.")
     }
     found |= {"kind": kind, "timetable": text("text", getattr(row, kind)) if kind else ""}
-    return found | job_fields.written(row.job, "job.")
+    return found | job_fields.written(row.job_policy, "job_policy.")
 
 
-def changes(given: Mapping[str, str], changed: Mapping[str, str], job: dict[str, Any]
+def changes(given: Mapping[str, str], changed: Mapping[str, str], policy: dict[str, Any]
             ) -> dict[str, Any]:  # fmt: skip
-    """What is to be changed, as the API takes it. `job`: the policy as it is. Raises
+    """Returns what to change, as the API takes it. `policy` is the present job policy. Raises
     `Mistakes`."""
     errors = {name: "it needs a value" for name in changed if name in _ALWAYS and not changed[name]}
     found = _read(given, changed, errors)
-    if any(name.startswith("job.") for name in found):
-        found["job"] = job_fields.merged(job, found, "job.")
+    if any(name.startswith("job_policy.") for name in found):
+        found["job_policy"] = job_fields.merged(policy, found, "job_policy.")
     return found
 
 
@@ -128,8 +137,8 @@ def values(given: Mapping[str, str]) -> dict[str, Any]:
     filled = {name: value for name, value in given.items() if value or name in _TIMETABLE}
     errors = {} if given.get("name") else {"name": "what is it called?"}
     found = _read(given, filled, errors)
-    job = job_fields.merged({}, found, "job.")
-    return found | ({"job": job} if job else {})
+    policy = job_fields.merged({}, found, "job_policy.")
+    return found | ({"job_policy": policy} if policy else {})
 
 
 def _read(

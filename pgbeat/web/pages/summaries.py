@@ -218,7 +218,7 @@ def progress(connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, Pr
 _USERS = text(
     """
     SELECT name FROM pgbeat.schedules
-     WHERE namespace = :namespace AND job ->> 'template' = :name ORDER BY name LIMIT 21
+     WHERE namespace = :namespace AND job_policy ->> 'template' = :name ORDER BY name LIMIT 21
     """
 )
 

@@ -90,7 +90,7 @@ def test_many_jobs_of_schedules_and_people_never_exceed_the_limit(
     lane(fleet, 2)
     begin(fleet, 1, concurrency=6)
     fleet.sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run, args, job) "
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run, args, job_policy) "
         "SELECT 's' || n, 'transport.work', '1h', now(), '[0.02]', '{\"lane\": \"l\"}' "
         "FROM generate_series(1, 30) n"
     )
@@ -105,7 +105,7 @@ def test_two_beats_and_three_workers_never_exceed_the_limit(fleet: Fleet, client
     """The issue's: under load, and with workers and the leading beat killed in the middle of it."""
     lane(fleet, 2)
     fleet.sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run, args, job) "
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run, args, job_policy) "
         "SELECT 's' || n, 'transport.work', '1h', now() + n % 10 * interval '1 second', "
         "'[0.03]', '{\"lane\": \"l\"}' FROM generate_series(1, 200) n"
     )

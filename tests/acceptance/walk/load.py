@@ -35,7 +35,7 @@ UNREACHABLE = (DBAPIError, kombu.exceptions.OperationalError, psycopg.Error, OSE
 
 _SCHEDULES = """
 INSERT INTO pgbeat.schedules
-    (name, task, launcher, every, kwargs, overlap, catch_up, condition_sql, job, max_retries)
+    (name, task, launcher, every, kwargs, overlap, catch_up, condition_sql, job_policy, max_retries)
 SELECT kind || i, task, launcher, every::interval, kwargs::jsonb, overlap, catch_up, condition,
        job::jsonb, 1000
   FROM (VALUES

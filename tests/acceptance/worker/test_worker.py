@@ -36,7 +36,7 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 def test_jobs_of_schedules_are_followed(processes: Processes, sql: Sql, pool: str) -> None:
     """On a stock transport too."""
     sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run, job) "
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run, job_policy) "
         "SELECT t, 'tests.' || t, '1 hour', now(), '{\"max_attempts\": 1}' "
         "FROM unnest(ARRAY['add', 'fail', 'retry']) t"
     )
@@ -68,7 +68,7 @@ def test_a_task_that_no_worker_has_registered(
         """Known to beat alone."""
 
     sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run, job) VALUES "
+        "INSERT INTO pgbeat.schedules (name, task, every, next_run, job_policy) VALUES "
         "('s', 'tests.failing', '1 hour', now(), '{\"max_attempts\": 3}')"
     )
     processes.worker("-P", "solo", app="tests.support.apps.recorded")

@@ -173,7 +173,7 @@ def test_a_template_has_placeholders_too(app: Celery, sql: Sql) -> None:
     made = run_with(app, "templates", "set", "daily", "--task", "tests.call", "--kwargs",
                     json.dumps({"day": "{{ due_at | date }}"}))  # fmt: skip
     assert made.exit_code == 0, made.output
-    add(sql, kwargs=Jsonb({"more": "{{ schedule }}"}), job=Jsonb({"template": "daily"}))
+    add(sql, kwargs=Jsonb({"more": "{{ schedule }}"}), job_policy=Jsonb({"template": "daily"}))
     assert run_with(app, "trigger", "s").exit_code == 0
     run_with(app, "jobs", "run", "--template", "daily", "--kwargs", '{"text": "{{ as it is"}')
     today = sql("SELECT to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD')")[0][0]
@@ -254,7 +254,7 @@ def test_a_task_asks_and_its_retries_hear_the_same(processes: Processes, sql: Sq
     processes.beat(app="tests.support.apps.due_times", **env)
     add(
         sql, task="tests.tell", kwargs=Jsonb({}), next_run=START + timedelta(hours=7),
-        catch_up="all", catch_up_limit=10_000, max_runs=1, job=Jsonb({"max_attempts": 2}),
+        catch_up="all", catch_up_limit=10_000, max_runs=1, job_policy=Jsonb({"max_attempts": 2}),
     )  # fmt: skip
 
     def told() -> list[Any]:

@@ -52,7 +52,7 @@ def running(beat: Beat, app: Celery) -> Iterator[Callable[[], Any]]:
 
 
 def add(sql: Sql, name: str = "s", job: str = "{}", **values: Any) -> None:
-    make_schedule(sql, name, due="0 seconds", job=job, **values)
+    make_schedule(sql, name, due="0 seconds", job_policy=job, **values)
 
 
 def add_others(sql: Sql, count: int = 20) -> None:

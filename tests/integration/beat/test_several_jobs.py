@@ -148,14 +148,14 @@ def test_the_bound_itself_is_allowed(sql: Sql, at: At) -> None:
 
 
 def test_jobs_that_need_a_key_of_their_own_fail(sql: Sql, at: At) -> None:
-    add(sql, launcher="Several", job=json.dumps({"unique_key": "k"}))
+    add(sql, launcher="Several", job_policy=json.dumps({"unique_key": "k"}))
     [tick] = at().run_until(START)
     assert tick.outcome == "failed"
     assert str(tick.error).startswith("3 jobs are to be launched, and at least two of them have ")
 
 
 def test_a_key_that_one_of_them_shares_skips_all(sql: Sql, at: At) -> None:
-    add(sql, launcher="Several", job=json.dumps({"unique": True}))
+    add(sql, launcher="Several", job_policy=json.dumps({"unique": True}))
     scheduler = at()
     assert [tick.outcome for tick in scheduler.run_until(START)] == ["launched"]
     end(sql, "a")
@@ -171,7 +171,7 @@ def test_a_key_that_one_of_them_shares_skips_all(sql: Sql, at: At) -> None:
 
 def test_all_wait_in_the_lane(sql: Sql, app: Celery) -> None:
     sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('one', 1)")
-    add(sql, launcher="Several", job=json.dumps({"lane": "one"}))
+    add(sql, launcher="Several", job_policy=json.dumps({"lane": "one"}))
     assert run_with(app, "trigger", "s").exit_code == 0
     assert sql("SELECT lane, count(*), count(dispatched_at) FROM pgbeat.jobs GROUP BY 1") == [
         ("one", 3, 1)
@@ -278,7 +278,7 @@ def test_after_is_due_once_when_two_end_at_the_same_time(sql: Sql, at: At, datab
 
 
 def test_a_retry_keeps_its_key_and_counts(sql: Sql, at: At, app: Celery) -> None:
-    add(sql, launcher="Several", job=json.dumps({"max_attempts": 2}))
+    add(sql, launcher="Several", job_policy=json.dumps({"max_attempts": 2}))
     add(sql, "next", after="s")
     scheduler = at()
     scheduler.run_until(START)

@@ -185,7 +185,7 @@ CHANGING = {
     ),
     "templates set": Case(
         "templates set n --task jobs.add --priority 3", ("update", "template", "n"),
-        {"job": {}}, {"job": {"priority": 3}}, ("templates set n --task jobs.add",),
+        {"job_policy": {}}, {"job_policy": {"priority": 3}}, ("templates set n --task jobs.add",),
     ),
     "tokens create": Case(
         "tokens create --for bob", ("create", "token", "?"), None,

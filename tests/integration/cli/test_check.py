@@ -229,7 +229,7 @@ def reason(checked: Check, policy: str | None = None) -> str:
 
 def test_what_its_jobs_would_meet(checked: Check, sql: Sql) -> None:
     """As beat would tell it, in the same words."""
-    add(sql, job='{"lane": "gpu"}')
+    add(sql, job_policy='{"lane": "gpu"}')
     assert reason(checked) == ("there is no lane 'gpu'; `pgbeat lanes set gpu --limit 1` makes it")
     make_lane(sql, "gpu", 1, paused_at="now")
     assert reason(checked, "lane") == "lane 'gpu' is paused"
@@ -247,24 +247,24 @@ def test_what_its_jobs_would_meet(checked: Check, sql: Sql) -> None:
         "awaits_approval": False,
         "waits_for": "a slot of lane 'gpu', behind 2 that wait already",
     }  # fmt: skip
-    sql("""UPDATE pgbeat.schedules SET job = '{"requires_approval": true, "priority": 3}'""")
+    sql("""UPDATE pgbeat.schedules SET job_policy = '{"requires_approval": true, "priority": 3}'""")
     assert checked().stdout == (
         'would be launched: tests.add, options {"priority": 3}\n'
         "Its job would wait for a person's approval.\n"
     )
     other = make_job(sql, "running", unique_key="k")
-    sql("""UPDATE pgbeat.schedules SET job = '{"unique_key": "k"}'""")
+    sql("""UPDATE pgbeat.schedules SET job_policy = '{"unique_key": "k"}'""")
     assert reason(checked, "unique") == (f"job {other}, which has the same unique key, is running")
-    sql("""UPDATE pgbeat.schedules SET job = '{"priority": "high"}'""")
-    assert reason(checked) == "job: priority: 'high' is not a whole number"
+    sql("""UPDATE pgbeat.schedules SET job_policy = '{"priority": "high"}'""")
+    assert reason(checked) == "job_policy: priority: 'high' is not a whole number"
 
 
 def test_a_template_adds_to_what_would_be_launched(checked: Check, sql: Sql) -> None:
-    add(sql, args="[7]", job='{"template": "x"}')
+    add(sql, args="[7]", job_policy='{"template": "x"}')
     assert reason(checked) == (
         "there is no template 'x'; `pgbeat templates list` shows those there are"
     )
-    sql("INSERT INTO pgbeat.templates (name, task, args, kwargs, queue, job) VALUES "
+    sql("INSERT INTO pgbeat.templates (name, task, args, kwargs, queue, job_policy) VALUES "
         """('x', 'tests.add', '[1]', '{"y": 2}', 'slow', '{"max_attempts": 9}')""")  # fmt: skip
     assert checked().stdout == (
         'would be launched: tests.add, args [7], kwargs {"y": 2}, queue slow\n'

@@ -470,10 +470,10 @@ def test_a_policy_for_its_jobs(database: str, sql: Sql) -> None:
     make_lane(sql, "gpu")
     add(database, "s", *JOBS)
     row = read(database, "status", "s")
-    assert row["job"] == POLICY
+    assert row["job_policy"] == POLICY
     assert (row["retry_base"], row["retry_cap"]) == (60, 3600)  # the schedule's own
     add(database, "plain")
-    assert read(database, "status", "plain")["job"] == {}
+    assert read(database, "status", "plain")["job_policy"] == {}
 
 
 def test_update_changes_what_is_given_of_a_policy(database: str, sql: Sql) -> None:
@@ -493,21 +493,21 @@ def test_update_changes_what_is_given_of_a_policy(database: str, sql: Sql) -> No
     ]  # fmt: skip
     gone = ("retry_cap", "tags", "unique")
     wanted = {key: value for key, value in POLICY.items() if key not in gone} | {"priority": 9}
-    assert read(database, "status", "s")["job"] == wanted
+    assert read(database, "status", "s")["job_policy"] == wanted
     said = run(database, "update", "s", "--priority", "9", "--no-tag").stdout
     assert said == "Schedule 's' is like that already.\n"
     for key in wanted:
         option = "resource" if key == "resources" else key.replace("_", "-")
         option = f"job-{option}" if option.startswith("retry") else option
         assert run(database, "update", "s", f"--no-{option}").exit_code == 0
-    assert read(database, "status", "s")["job"] == {}
+    assert read(database, "status", "s")["job_policy"] == {}
 
 
 def test_a_policy_that_makes_no_sense(database: str, sql: Sql) -> None:
     base = ("--task", "t", "--every", "5")
     said = refused(run(database, "add", "s", *base, "--job-retry-base", "60", "--job-retry-cap",
                        "59"))  # fmt: skip
-    assert said == "job: retry_cap: must not be below retry_base"
+    assert said == "job_policy: retry_cap: must not be below retry_base"
     assert "no amount of a resource" in refused(
         run(database, "add", "s", *base, "--resource", "gpu=much")
     )
@@ -516,7 +516,7 @@ def test_a_policy_that_makes_no_sense(database: str, sql: Sql) -> None:
     )
     add(database, "s", "--job-retry-base", "60")
     assert refused(run(database, "update", "s", "--job-retry-cap", "59")) == (
-        "job: retry_cap: must not be below retry_base"
+        "job_policy: retry_cap: must not be below retry_base"
     )
 
 

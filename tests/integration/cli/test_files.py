@@ -78,7 +78,7 @@ def test_a_plan_names_the_template_of_a_schedule_that_has_its_task_from_it(
     database: str, write: Write
 ) -> None:
     run(database, "templates", "set", "daily", "--task", "tests.add")
-    path = write("schedules:\n  tmpl: {cron: '0 2 * * *', job: {template: daily}}\n")
+    path = write("schedules:\n  tmpl: {cron: '0 2 * * *', job_policy: {template: daily}}\n")
     assert sync(database, path, "--plan", exit_code=3).stdout.splitlines()[1] == (
         "  + tmpl: template daily, cron 0 2 * * *"
     )

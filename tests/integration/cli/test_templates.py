@@ -42,7 +42,7 @@ def test_set_shown_changed_and_removed(app: Celery, sql: Sql, database: str) -> 
     row = read(database, "templates", "show", "sum")
     assert (row["task"], row["args"], row["kwargs"]) == ("jobs.add", [1], {"y": 2})
     assert (row["queue"], row["options"], row["schedules"]) == ("q", {"expires": 60}, [])
-    assert row["job"] == {
+    assert row["job_policy"] == {
         "lane": "gpu", "priority": 3, "max_attempts": 5, "retry_base": 10, "retry_cap": 120,
         "tags": ["a", "b"], "resources": {"gpu": 0.5, "disk": 1}, "unique": True,
         "unique_for": 3600, "requires_approval": True,
@@ -51,7 +51,7 @@ def test_set_shown_changed_and_removed(app: Celery, sql: Sql, database: str) -> 
     for said in ("jobs.add", '{"y": 2}', "Adds.", "lane gpu, priority 3, 5 attempts", "0.5 gpu"):
         assert said in shown
     sql(
-        "INSERT INTO pgbeat.schedules (name, every, job) VALUES "
+        "INSERT INTO pgbeat.schedules (name, every, job_policy) VALUES "
         "('nightly', '1h', '{\"template\": \"sum\"}')"
     )
     assert did(app, "list").splitlines()[1].split()[0] == "sum"
@@ -63,7 +63,7 @@ def test_set_shown_changed_and_removed(app: Celery, sql: Sql, database: str) -> 
     assert did(app, "set", "sum", "--task", "jobs.add") == (
         "Changed template 'sum', of task 'jobs.add'.\n"
     )
-    assert read(database, "templates", "show", "sum")["job"] == {}
+    assert read(database, "templates", "show", "sum")["job_policy"] == {}
     assert did(app, "remove", "sum", "--dry-run") == "Would remove template 'sum'.\n"
     assert did(app, "remove", "sum", "--yes") == "Removed template 'sum'.\n"
     assert refused(run_with(app, "templates", "show", "sum"), 1) == "there is no template 'sum'"
@@ -83,12 +83,15 @@ def test_asked_before_it_is_removed(app: Celery, sql: Sql, database: str) -> Non
         (("--task", "jobs.ad"), "task 'jobs.ad' is not registered; did you mean 'jobs.add'?"),
         (("--task", "jobs.add", "--lane", "x"), "template 't': there is no lane 'x'; `pgbeat lane"),
         (("--task", "jobs.add", "--resource", "gpu=x"), "'gpu=x' is no amount of a resource"),
-        (("--task", "jobs.add", "--resource", "gpu=-1"), "job: resources: {'gpu': -1} is no obj"),
+        (
+            ("--task", "jobs.add", "--resource", "gpu=-1"),
+            "job_policy: resources: {'gpu': -1} is no obj",
+        ),
         (("--task", "jobs.add", "--args", "{}"), "'{}' is not an array"),
         (("--task", "jobs.add", "--options", '{"x": 1}'), "options has 'x', which is no publish"),
         (
             ("--task", "jobs.add", "--retry-base", "2h", "--retry-cap", "1h"),
-            "job: retry_cap: must not be below retry_base",
+            "job_policy: retry_cap: must not be below retry_base",
         ),
         ((), "Missing option '--task'."),
     ],

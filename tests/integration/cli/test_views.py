@@ -200,7 +200,7 @@ def test_status_tells_what_is_not_as_usual(database: str, sql: Sql) -> None:
 
 def test_status_tells_how_its_jobs_are_made_and_fare(database: str, sql: Sql) -> None:
     assert read(database, "status", "due")["runs"]["total"] == 0
-    sql("""UPDATE pgbeat.schedules SET job = '{"template": "x", "lane": "gpu", "priority": 3,
+    sql("""UPDATE pgbeat.schedules SET job_policy = '{"template": "x", "lane": "gpu", "priority": 3,
            "max_attempts": 1, "retry_base": 90, "retry_cap": "2 hours", "tags": ["a", "b"],
            "resources": {"gpu": 1, "gb": 0.5}, "unique": true, "unique_for": 60,
            "requires_approval": true}' WHERE name = 'due'""")
@@ -208,12 +208,12 @@ def test_status_tells_how_its_jobs_are_made_and_fare(database: str, sql: Sql) ->
         "template x, lane gpu, priority 3, no retry, retried after 1 min 30 s, doubled each time, "
         "2 h at most, tag a, tag b, 0.5 gb, 1 gpu, unique, once in 1 min, with approval"
     )
-    sql("""UPDATE pgbeat.schedules SET job = '{"unique_key": "k", "max_attempts": 5}'
+    sql("""UPDATE pgbeat.schedules SET job_policy = '{"unique_key": "k", "max_attempts": 5}'
             WHERE name = 'due'""")
     assert facts(database, "due")["jobs"] == "5 attempts, unique as k"
-    sql("""UPDATE pgbeat.schedules SET job = '{"priority": "high"}' WHERE name = 'due'""")
+    sql("""UPDATE pgbeat.schedules SET job_policy = '{"priority": "high"}' WHERE name = 'due'""")
     assert facts(database, "due")["jobs"] == '{"priority": "high"}'
-    assert read(database, "status", "due")["job"] == {"priority": "high"}
+    assert read(database, "status", "due")["job_policy"] == {"priority": "high"}
     for number, (state, ms) in enumerate(
         [("completed", 1000), ("completed", 3000), ("failed", 9), ("running", None)]
     ):
@@ -230,7 +230,7 @@ def test_status_tells_how_its_jobs_are_made_and_fare(database: str, sql: Sql) ->
 
 
 def test_list_names_the_lane_of_its_jobs(database: str, sql: Sql) -> None:
-    sql("""UPDATE pgbeat.schedules SET job = '{"lane": "gpu"}' WHERE name = 'due'""")
+    sql("""UPDATE pgbeat.schedules SET job_policy = '{"lane": "gpu"}' WHERE name = 'due'""")
     listed = next(text for text in run(database, "list").stdout.splitlines() if "due" in text)
     assert listed.endswith(" in lane gpu")
 

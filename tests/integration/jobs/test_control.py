@@ -151,7 +151,7 @@ def test_from_a_template(desk: Desk, sql: Sql) -> None:
     with connections.transaction(desk.connection):
         templates.put(
             desk.connection, "t", namespace="default", task="jobs.add", args=[1], kwargs={"y": 5},
-            queue="extra", options={"expires": 60}, job={"max_attempts": 9, "tags": ["x"]},
+            queue="extra", options={"expires": 60}, job_policy={"max_attempts": 9, "tags": ["x"]},
         )  # fmt: skip
     change = desk.order(template="t")
     job = change.job

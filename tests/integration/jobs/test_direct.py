@@ -246,7 +246,7 @@ def test_a_reservation_that_somebody_deletes_is_an_error(
 )
 def test_tags_and_resources_that_are_none(floor: Lanes, app: Celery, given: dict[str, Any]) -> None:
     floor.lane()
-    with pytest.raises(InvalidJob, match=r"job: (tags|resources): "):
+    with pytest.raises(InvalidJob, match=r"job_policy: (tags|resources): "):
         run_direct("tests.add", (1, 2), lane="l", app=app, **given)
     assert nobody_reserves(floor)
 

@@ -476,7 +476,7 @@ def test_only_who_made_a_group_cancels_it(fleet: Fleet, submit: Submit, states: 
 
 def test_what_members_may_be(app: Celery, submit: Submit, sql: Sql) -> None:
     add = app.tasks["tests.add"]
-    sql("INSERT INTO pgbeat.templates (name, task, args, job) "
+    sql("INSERT INTO pgbeat.templates (name, task, args, job_policy) "
         """VALUES ('t', 'tests.add', '[7, 8]', '{"priority": 4}')""")  # fmt: skip
     made = submit([
         add, "tests.add", add.s(1, y=3).set(queue="mail"), add.signature((2,), countdown=60),

@@ -25,7 +25,7 @@ DUE = "now() - interval '1 second'"
 
 
 def add(sql: Sql, name: str = "s", job: str = "{}", **values: Any) -> None:
-    make_schedule(sql, name, due="-1 second", job=job, **values)
+    make_schedule(sql, name, due="-1 second", job_policy=job, **values)
 
 
 def make_due(sql: Sql) -> None:
@@ -65,45 +65,50 @@ def test_a_policy_is_kept_as_everybody_reads_it(inside: Connection) -> None:
     connection = inside
     row = schedules.add(
         connection, "s", source="sql", task="t", every=timedelta(1),
-        job={"lane": "gpu", "retry_base": "1 min", "tags": ("a",), "priority": None},
+        job_policy={"lane": "gpu", "retry_base": "1 min", "tags": ("a",), "priority": None},
     )  # fmt: skip
-    assert row.job == {"lane": "gpu", "retry_base": 60, "tags": ["a"]}
-    assert schedules.edit(connection, "s", owner="me").job == row.job
-    assert schedules.edit(connection, "s", job={"priority": 1}).job == {"priority": 1}
-    assert schedules.edit(connection, "s", job=None).job == {}
-    assert schedules.add(connection, "u", source="sql", task="t", every=timedelta(1)).job == {}
+    assert row.job_policy == {"lane": "gpu", "retry_base": 60, "tags": ["a"]}
+    assert schedules.edit(connection, "s", owner="me").job_policy == row.job_policy
+    assert schedules.edit(connection, "s", job_policy={"priority": 1}).job_policy == {"priority": 1}
+    assert schedules.edit(connection, "s", job_policy=None).job_policy == {}
+    assert (
+        schedules.add(connection, "u", source="sql", task="t", every=timedelta(1)).job_policy == {}
+    )
 
 
 @pytest.mark.parametrize(
     ("job", "problem"),
     [
-        ({"lan": 1, "priority": "x"}, "job: 'lan' is no key of it; did you mean 'lane'?; priority"),
-        ([1], 'schedule "s": job is a JSON array; it must be an object, for example'),
+        (
+            {"lan": 1, "priority": "x"},
+            "job_policy: 'lan' is no key of it; did you mean 'lane'?; priority",
+        ),
+        ([1], 'schedule "s": job_policy is a JSON array; it must be an object, for example'),
         ({"template": "none"}, "schedule \"s\": there is no template 'none'"),
     ],
 )
 def test_what_makes_no_sense_is_refused(inside: Connection, job: Any, problem: str) -> None:
     connection = inside
     with pytest.raises(InvalidSchedule) as error:
-        schedules.add(connection, "s", source="sql", every=timedelta(1), job=job)
+        schedules.add(connection, "s", source="sql", every=timedelta(1), job_policy=job)
     assert str(error.value).startswith(problem)
     schedules.add(connection, "s", source="sql", task="t", every=timedelta(1))
     if "template" not in job:  # a row with a task of its own may wait for its template
         with pytest.raises(InvalidSchedule):
-            schedules.edit(connection, "s", job=job)
+            schedules.edit(connection, "s", job_policy=job)
 
 
 def test_a_schedule_without_a_task_gets_its_templates(inside: Connection, sql: Sql) -> None:
     connection = inside
     sql("INSERT INTO pgbeat.templates (name, task) VALUES ('x', 't.x'), ('y', 't.y')")
     sql("INSERT INTO pgbeat.templates (namespace, name, task) VALUES ('shop', 'x', 't.shop')")
-    each: dict[str, Any] = {"source": "sql", "every": timedelta(1), "job": {"template": "x"}}
+    each: dict[str, Any] = {"source": "sql", "every": timedelta(1), "job_policy": {"template": "x"}}
     assert schedules.add(connection, "s", **each).task == "t.x"
     assert schedules.add(connection, "s", namespace="shop", **each).task == "t.shop"
     assert schedules.add(connection, "own", task="own", **each).task == "own"
     # Another template has another task only where the row is said to have none.
-    assert schedules.edit(connection, "s", job={"template": "y"}).task == "t.x"
-    assert schedules.edit(connection, "s", job={"template": "y"}, task=None).task == "t.y"
+    assert schedules.edit(connection, "s", job_policy={"template": "y"}).task == "t.x"
+    assert schedules.edit(connection, "s", job_policy={"template": "y"}, task=None).task == "t.y"
 
 
 # -- launches -------------------------------------------------------------------------------------
@@ -145,7 +150,8 @@ def test_the_settings_say_the_rest(beat: Beat, sql: Sql, app: Celery) -> None:
 
 def test_a_template_adds_what_the_row_leaves_open(beat: Beat, sql: Sql) -> None:
     sql(
-        "INSERT INTO pgbeat.templates (name, task, args, kwargs, options, queue, job) VALUES "
+        "INSERT INTO pgbeat.templates (name, task, args, kwargs, options, queue, job_policy) "
+        "VALUES "
         """('x', 'tests.add', '[1]', '{"y": 2}', '{"expires": 60}', 'slow', """
         """'{"max_attempts": 7, "priority": 2}')"""
     )
@@ -214,7 +220,8 @@ def test_a_unique_key_skips(beat: Beat, sql: Sql) -> None:
     scheduler.run_due()
     assert ticks(sql)["one"] == ("launched", None)
     # Within its time, an end doesn't matter.
-    sql("""UPDATE pgbeat.schedules SET job = '{"unique_for": "1 hour"}' WHERE name = 'content'""")
+    sql("""UPDATE pgbeat.schedules SET job_policy = '{"unique_for": "1 hour"}'
+            WHERE name = 'content'""")
     sql("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() WHERE state = 'pending'")
     make_due(sql)
     scheduler.run_due()
@@ -243,13 +250,14 @@ def test_of_two_with_one_key_at_once_one_is_launched(beat: Beat, sql: Sql) -> No
             '{"template": "none"}',
             "there is no template 'none'; `pgbeat templates list`",
         ),
-        ('{"priority": "high"}', "job: priority: 'high' is not a whole number"),
-        ('{"template": "bad"}', "job: 'lan' is no key of it; did you mean 'lane'?"),
+        ('{"priority": "high"}', "job_policy: priority: 'high' is not a whole number"),
+        ('{"template": "bad"}', "job_policy: 'lan' is no key of it; did you mean 'lane'?"),
     ],
 )
 def test_what_is_wrong_fails_its_own_tick(beat: Beat, sql: Sql, job: str, error: str) -> None:
     """Written by SQL, past the checks, or gone since."""
-    sql("""INSERT INTO pgbeat.templates (name, task, job) VALUES ('bad', 't', '{"lan": "gpu"}')""")
+    sql("""INSERT INTO pgbeat.templates (name, task, job_policy)
+           VALUES ('bad', 't', '{"lan": "gpu"}')""")
     make_lane(sql, "gpu")
     add(sql, "bad", job)
     add(sql, "good", '{"lane": "gpu"}')

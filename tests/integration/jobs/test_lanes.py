@@ -513,7 +513,7 @@ def test_remove_is_refused_while_the_lane_is_in_use(floor: Lanes) -> None:
     floor.add(2)
     floor.add(state="paused")
     floor.sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, job) "
+        "INSERT INTO pgbeat.schedules (name, task, every, job_policy) "
         """VALUES ('s', 'tests.add', '1h', '{"lane": "l"}')"""
     )
     [first] = floor.allot()

@@ -20,7 +20,7 @@ def test_made_and_replaced(connection: Connection, sql: Sql) -> None:
     make_lane(sql)
     made = put(
         connection, args=[1], kwargs={"y": 2}, queue="q", options={"expires": 60},
-        job={"lane": "l", "max_attempts": 5}, description="adds", created_by="user:alice",
+        job_policy={"lane": "l", "max_attempts": 5}, description="adds", created_by="user:alice",
     )  # fmt: skip
     assert (made.task, made.args, made.kwargs, made.options) == (
         "jobs.add", [1], {"y": 2}, {"expires": 60},
@@ -28,7 +28,7 @@ def test_made_and_replaced(connection: Connection, sql: Sql) -> None:
     assert (made.policy.lane, made.policy.max_attempts) == ("l", 5)
     assert templates.get(connection, "t", namespace="default") == made
     replaced = put(connection, created_by="user:bob")
-    assert (replaced.args, replaced.kwargs, replaced.job, replaced.description) == (
+    assert (replaced.args, replaced.kwargs, replaced.job_policy, replaced.description) == (
         [], {}, {}, None,
     )  # fmt: skip
     assert (replaced.created_at, replaced.created_by) == (made.created_at, "user:alice")
@@ -52,7 +52,7 @@ def test_every_mistake_is_told(connection: Connection, sql: Sql) -> None:
     with pytest.raises(InvalidJob) as error:
         put(
             connection, "a/b", task="", args={"x": 1}, kwargs={"x": {1}}, options={"eta": "2030"},
-            job={"lane": "none", "priority": 1000, "lan": 1, "template": "t"},
+            job_policy={"lane": "none", "priority": 1000, "lan": 1, "template": "t"},
         )  # fmt: skip
     assert str(error.value).startswith("template 'a/b': ")
     assert str(error.value).removeprefix("template 'a/b': ").split("; ") == [
@@ -64,11 +64,11 @@ def test_every_mistake_is_told(connection: Connection, sql: Sql) -> None:
         "kwargs is not JSON: Object of type set is not JSON serializable",
         "options has 'eta'",
         "who makes a job of it says when",
-        "job: priority: 1000 is out of range",
+        "job_policy: priority: 1000 is out of range",
         "it is 0 to 255",
-        "job: lan: is no key of it",
+        "job_policy: lan: is no key of it",
         "did you mean 'lane'?",
-        "job names a template",
+        "job_policy names a template",
         "a template is not made from another",
         "there is no lane 'none'",
         "`pgbeat lanes set none --limit 1` makes it",
@@ -85,7 +85,7 @@ def test_what_is_no_task(connection: Connection, task: object) -> None:
 def test_removed(connection: Connection, sql: Sql) -> None:
     put(connection)
     sql(
-        "INSERT INTO pgbeat.schedules (name, every, job) "
+        "INSERT INTO pgbeat.schedules (name, every, job_policy) "
         "SELECT 's' || n, '1 hour', '{\"template\": \"t\"}' FROM generate_series(1, 7) AS n"
     )
     assert templates.users(connection, namespace="default") == {"t": [f"s{n}" for n in range(1, 8)]}
@@ -104,7 +104,7 @@ def test_removed(connection: Connection, sql: Sql) -> None:
 def test_schedules_go_on_with_another_task(connection: Connection, sql: Sql) -> None:
     put(connection)
     sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, job) VALUES "
+        "INSERT INTO pgbeat.schedules (name, task, every, job_policy) VALUES "
         "('from', NULL, '1h', '{\"template\": \"t\"}'), "
         "('own', 'jobs.own', '1h', '{\"template\": \"t\"}'), ('other', 'jobs.add', '1h', '{}')"
     )

@@ -47,7 +47,7 @@ def random_values(chance: random.Random) -> dict[str, Any]:
         "min_interval": length(), "max_retries": chance.randrange(99), "retry_base": base,
         "retry_factor": 1 + chance.random(), "retry_cap": base + length(),
         "probe_after": length(), "owner": text(), "calendar": chance.choice([None, "office"]),
-        "job": chance.choice([{}, {"lane": "gpu"}, random_policy(chance)]),
+        "job_policy": chance.choice([{}, {"lane": "gpu"}, random_policy(chance)]),
     }  # fmt: skip
     for name in list(made):
         if name not in ("task", "launcher", "retry_base", "retry_cap") and chance.random() < 0.4:
@@ -145,7 +145,7 @@ schedules:
         FROM orders
        WHERE NOT done
     retry_base: 1 minute 30 seconds
-    job:
+    job_policy:
       max_attempts: 5
       retry_base: 1 minute 30 seconds
       tags: [heavy]

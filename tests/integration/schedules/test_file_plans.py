@@ -433,16 +433,16 @@ def stock(sql: Sql) -> None:
 
 @pytest.mark.usefixtures("stock")
 def test_a_policy_is_the_same_however_it_is_written(connection: Connection, sql: Sql) -> None:
-    text = "schedules: {s: {task: t, every: 5, job: {lane: gpu, retry_base: 1 min}}}"
+    text = "schedules: {s: {task: t, every: 5, job_policy: {lane: gpu, retry_base: 1 min}}}"
     synced(connection, text)
-    assert sql("SELECT job FROM pgbeat.schedules") == [({"lane": "gpu", "retry_base": 60},)]
+    assert sql("SELECT job_policy FROM pgbeat.schedules") == [({"lane": "gpu", "retry_base": 60},)]
     for other in ("60", "60.0", "'60 seconds'", "1 minute", "60, tags: null"):
         assert not planned(connection, text.replace("1 min", other)), other
-    sql("""UPDATE pgbeat.schedules SET job = '{"retry_base": "1 minute", "lane": "gpu"}'""")
+    sql("""UPDATE pgbeat.schedules SET job_policy = '{"retry_base": "1 minute", "lane": "gpu"}'""")
     assert not planned(connection, text)
     plan = planned(connection, text.replace("1 min", "90").replace("lane: gpu", "priority: 0"))
     assert changes(plan) == {
-        "job": (
+        "job_policy": (
             {"lane": "gpu", "retry_base": "1 minute"},
             {"priority": 0, "retry_base": "1 minute 30 seconds"},
         )
@@ -452,42 +452,46 @@ def test_a_policy_is_the_same_however_it_is_written(connection: Connection, sql:
 
 @pytest.mark.usefixtures("stock")
 def test_a_policy_edited_by_hand_is_drift(connection: Connection) -> None:
-    text = ONE.replace("owner: ops", "job: {lane: gpu}")
+    text = ONE.replace("owner: ops", "job_policy: {lane: gpu}")
     synced(connection, text)
-    edit(connection, job={"lane": "gpu", "max_attempts": 9})
+    edit(connection, job_policy={"lane": "gpu", "max_attempts": 9})
     plan = synced(connection, text)
-    assert drift(plan) == {"job": {"lane": "gpu"}}
-    assert everything(connection)["job"] == {"lane": "gpu"}
+    assert drift(plan) == {"job_policy": {"lane": "gpu"}}
+    assert everything(connection)["job_policy"] == {"lane": "gpu"}
     # One that makes no sense, written past the checks, is set back too.
-    connection.exec_driver_sql("""UPDATE pgbeat.schedules SET job = '{"priority": "high"}'""")
-    assert changes(synced(connection, text)) == {"job": ({"priority": "high"}, {"lane": "gpu"})}
+    connection.exec_driver_sql(
+        """UPDATE pgbeat.schedules SET job_policy = '{"priority": "high"}'"""
+    )
+    assert changes(synced(connection, text)) == {
+        "job_policy": ({"priority": "high"}, {"lane": "gpu"})
+    }
 
 
 @pytest.mark.usefixtures("stock")
 def test_a_templates_task_is_no_drift(connection: Connection) -> None:
     """The database fills it in."""
-    text = "schedules: {s: {every: 1 hour, job: {template: x}}}"
+    text = "schedules: {s: {every: 1 hour, job_policy: {template: x}}}"
     synced(connection, text)
     before = everything(connection)
     assert before["task"] == "t.x"
     assert not synced(connection, text)
     assert everything(connection) == before
     plan = synced(connection, text.replace("template: x", "template: y"))
-    assert changes(plan) == {"job": ({"template": "x"}, {"template": "y"})}
+    assert changes(plan) == {"job_policy": ({"template": "x"}, {"template": "y"})}
     assert everything(connection)["task"] == "t.y"
 
 
 @pytest.mark.usefixtures("stock")
 def test_a_task_gives_way_to_a_templates(connection: Connection) -> None:
-    both = "schedules: {s: {task: own, every: 1 hour, job: {template: x}}}"
+    both = "schedules: {s: {task: own, every: 1 hour, job_policy: {template: x}}}"
     synced(connection, both)
     assert everything(connection)["task"] == "own"
     plan = synced(connection, both.replace("task: own, ", ""))
     assert changes(plan) == {"task": ("own", None)}
     assert everything(connection)["task"] == "t.x"
     assert not planned(connection, both.replace("task: own, ", ""))
-    add(connection, "other", job={"template": "x"}, every=timedelta(1), task="own")
-    text = "schedules: {other: {every: 1 day, job: {template: x}}}"
+    add(connection, "other", job_policy={"template": "x"}, every=timedelta(1), task="own")
+    text = "schedules: {other: {every: 1 day, job_policy: {template: x}}}"
     assert synced(connection, text, adopt=True).adopted == {"other": "sql"}
     assert everything(connection, "other")["task"] == "t.x"
 
@@ -495,18 +499,18 @@ def test_a_task_gives_way_to_a_templates(connection: Connection) -> None:
 @pytest.mark.usefixtures("stock")
 def test_lanes_and_templates_must_be_there(connection: Connection) -> None:
     text = """\
-defaults: {job: {lane: gpo}}
+defaults: {job_policy: {lane: gpo}}
 schedules:
   s: {task: t, every: 5}
-  u: {every: 5, job: {template: z, lane: gpu}}
-  v: {every: 5, job: {template: x, lane: gpu}}
+  u: {every: 5, job_policy: {template: z, lane: gpu}}
+  v: {every: 5, job_policy: {template: x, lane: gpu}}
 """
     assert refused(connection, text) == [
-        "1:17: defaults: job: lane: there is no lane 'gpo'; did you mean 'gpu'?",
-        "4:22: u: job: template: there is no template 'z'; there are x, y",
+        "1:24: defaults: job_policy: lane: there is no lane 'gpo'; did you mean 'gpu'?",
+        "4:29: u: job_policy: template: there is no template 'z'; there are x, y",
     ]
     with connections.transaction(connection):  # those of other namespaces are not
         connection.exec_driver_sql("UPDATE pgbeat.lanes SET namespace = 'shop'")
-    assert refused(connection, "schedules: {s: {task: t, every: 5, job: {lane: gpu}}}") == [
-        "1:41: s: job: lane: there is no lane 'gpu'; there are none"
+    assert refused(connection, "schedules: {s: {task: t, every: 5, job_policy: {lane: gpu}}}") == [
+        "1:48: s: job_policy: lane: there is no lane 'gpu'; there are none"
     ]

@@ -108,11 +108,11 @@ def test_how_jobs_are_made_is_a_persons(connection: Connection) -> None:
     """No entry says it, and it stays through what the code changes."""
     apply(connection, [entry()])
     with connections.transaction(connection):
-        schedules.edit(connection, "s", job={"lane": "gpu", "max_attempts": 1})
+        schedules.edit(connection, "s", job_policy={"lane": "gpu", "max_attempts": 1})
     assert apply(connection, [entry()]) == Changes()
     assert apply(connection, [entry(args=[7])]) == Changes(changed=["s"])
     row = schedules.get(connection, "s")
-    assert (row.args, row.job) == ([7], {"lane": "gpu", "max_attempts": 1})
+    assert (row.args, row.job_policy) == ([7], {"lane": "gpu", "max_attempts": 1})
 
 
 def test_what_the_code_dropped_is_removed(connection: Connection) -> None:

@@ -56,7 +56,7 @@ def test_everything_there_is() -> None:
 def test_a_mistake_says_what_would_be_right(given: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidJob) as error:
         parse(given)
-    assert str(error.value).startswith(f"job: {problem}")
+    assert str(error.value).startswith(f"job_policy: {problem}")
 
 
 def test_every_mistake_is_listed() -> None:

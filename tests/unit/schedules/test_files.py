@@ -88,7 +88,7 @@ schedules:
     retry_factor: 1.5
     retry_cap: 2 days
     probe_after: 6 hours
-    job: {lane: gpu, max_attempts: 5, retry_base: 1 min, tags: [heavy], unique: true}
+    job_policy: {lane: gpu, max_attempts: 5, retry_base: 1 min, tags: [heavy], unique: true}
     owner: data team
     enabled: false
     paused: true
@@ -109,7 +109,7 @@ def test_everything_there_is() -> None:
         "min_interval": timedelta(seconds=0.5), "max_retries": 0, "retry_base": timedelta(0),
         "retry_factor": 1.5, "retry_cap": timedelta(days=2), "probe_after": timedelta(hours=6),
         "owner": "data team", "enabled": False, "paused": True,
-        "job": {
+        "job_policy": {
             "lane": "gpu", "max_attempts": 5, "retry_base": 60, "tags": ["heavy"], "unique": True,
         },
     }  # fmt: skip
@@ -241,7 +241,7 @@ schedulers:
 def test_functions_and_how_often() -> None:
     assert values(SEEDS, "electricity_price_fetcher", functions=FUNCTIONS) == {
         "task": "shop.prices", "every": timedelta(minutes=15), "kwargs": {"area": "DK1"},
-        "job": {"max_attempts": 4}, "options": {"time_limit": 300},
+        "job_policy": {"max_attempts": 4}, "options": {"time_limit": 300},
     }  # fmt: skip
     assert values(SEEDS, "daily_report", functions=FUNCTIONS) == {
         "task": "shop.report", "cron": "0 8 * * *",
@@ -257,13 +257,13 @@ def test_functions_with_what_else_a_schedule_has() -> None:
         schedulers:
         - {name: s, function: maintenance.cleanup, interval_minutes: 0.5, args: [1, 2],
            retry_on_failure: false, max_retries: 3, timeout_seconds: 5, enabled: false,
-           overlap: skip, trigger: interval, job: {lane: gpu}}
+           overlap: skip, trigger: interval, job_policy: {lane: gpu}}
         schedules:
           other: {task: t, after: s}
     """
     assert values(text, functions=FUNCTIONS) == {
         "task": "maintenance.cleanup", "every": timedelta(seconds=30), "args": [1, 2],
-        "job": {"lane": "gpu", "max_attempts": 1},
+        "job_policy": {"lane": "gpu", "max_attempts": 1},
         "options": {"priority": 2, "time_limit": 5}, "enabled": False,
         "overlap": "skip", "timezone": "Europe/Oslo", "owner": "ops",
     }  # fmt: skip
@@ -278,13 +278,13 @@ def test_functions_say_how_often_a_job_is_tried_again() -> None:
         """
         given = values(text, functions=FUNCTIONS)
         assert "max_retries" not in given  # which is about decisions
-        return given.get("job")
+        return given.get("job_policy")
 
     assert job("max_retries: 0") == {"max_attempts": 1}
     assert job("max_retries: 2, retry_on_failure: true") == {"max_attempts": 3}
     assert job("retry_on_failure: true") is None
     assert job("retry_on_failure: null, max_retries: null") is None
-    assert job("retry_on_failure: false", "{job: {lane: a, max_attempts: 7}}") == {
+    assert job("retry_on_failure: false", "{job_policy: {lane: a, max_attempts: 7}}") == {
         "lane": "a", "max_attempts": 1,
     }  # fmt: skip
 
@@ -527,8 +527,8 @@ def test_a_mistake_in_json(text: str, said: str) -> None:
          "true or false"),
         ("FUNCTION, interval_minutes: 5, max_retries: ^1000", "max_retries is 1000; it must be 0 "
          "to 999"),
-        ("FUNCTION, interval_minutes: 5, job: {max_attempts: 2}, max_retries: ^3", "it has both "
-         "max_retries and job.max_attempts; keep one"),
+        ("FUNCTION, interval_minutes: 5, job_policy: {max_attempts: 2}, max_retries: ^3",
+         "it has both max_retries and job_policy.max_attempts; keep one"),
         ("FUNCTION, interval_minutes: 5, timeout_seconds: ^0", "timeout_seconds is 0; it must be 1 "
          "to"),
         ("FUNCTION, interval_minutes: 5, ^kwargs: {}", "`schedulers:` has no kwargs; use args"),
@@ -712,8 +712,8 @@ def test_any_length_of_time_comes_back() -> None:
     ],
 )
 def test_a_job_policy(written: str, kept: dict[str, Any]) -> None:
-    text = f"schedules: {{s: {{task: t, every: 5, job: {written}}}}}"
-    assert loaded(text).definitions["s"].values["job"] == kept
+    text = f"schedules: {{s: {{task: t, every: 5, job_policy: {written}}}}}"
+    assert loaded(text).definitions["s"].values["job_policy"] == kept
 
 
 def test_every_mistake_in_a_job_policy_has_its_place() -> None:
@@ -722,7 +722,7 @@ schedules:
   s:
     task: t
     every: 5
-    job:
+    job_policy:
       lan: gpu
       priority: high
       retry_base: 2 hours
@@ -730,36 +730,35 @@ schedules:
       unique_for: soon
       tags: one
       resources: {gpu: -1}
-  u: {task: t, every: 5, job: [1]}
+  u: {task: t, every: 5, job_policy: [1]}
   v: {task: t, every: 5, lane: gpu}
-  w: {task: t, every: 5, job: {lane: "a\\0"}}
+  w: {task: t, every: 5, job_policy: {lane: "a\\0"}}
 """
     assert mistakes(text) == [
-        "6:7: s: job: lan: is no key of it; did you mean 'lane'?",
-        "7:17: s: job: priority: 'high' is not a whole number",
-        "9:18: s: job: retry_cap: must not be below retry_base",
-        "10:19: s: job: unique_for: 'soon': it is no length of time; write seconds, or for "
+        "6:7: s: job_policy: lan: is no key of it; did you mean 'lane'?",
+        "7:17: s: job_policy: priority: 'high' is not a whole number",
+        "9:18: s: job_policy: retry_cap: must not be below retry_base",
+        "10:19: s: job_policy: unique_for: 'soon': it is no length of time; write seconds, or for "
         "example '15 minutes', '1h 30m' or '2 days'",
-        "11:13: s: job: tags: 'one' is no list of names",
-        """12:18: s: job: resources: {'gpu': -1} is no object of amounts, such as {"gpu": 1}""",
-        "13:31: u: job is [1]; it must be a mapping, for example "
+        "11:13: s: job_policy: tags: 'one' is no list of names",
+        "12:18: s: job_policy: resources: {'gpu': -1} is no object of amounts, such as "
+        '{"gpu": 1}',
+        "13:38: u: job_policy is [1]; it must be a mapping, for example "
         '{"lane": "gpu", "max_attempts": 5}',
-        "14:26: v: there is no field 'lane'; write it in job: {lane: …}",
-        "15:31: w: job holds what can't be kept as JSON: jsonb holds no NUL",
+        "14:26: v: there is no field 'lane'; write it in job_policy: {lane: …}",
+        "15:38: w: job_policy holds what can't be kept as JSON: jsonb holds no NUL",
     ]
 
 
 def test_a_template_says_what_is_launched() -> None:
-    assert (
-        loaded("schedules: {s: {every: 5, job: {template: x}}}").definitions["s"].values["task"]
-        is None
-    )
-    assert loaded("defaults: {job: {template: x}}\nschedules: {s: {every: 5}}").definitions
-    [said] = mistakes("schedules: {s: {every: 5, job: {lane: gpu}}}")
+    found = loaded("schedules: {s: {every: 5, job_policy: {template: x}}}")
+    assert found.definitions["s"].values["task"] is None
+    assert loaded("defaults: {job_policy: {template: x}}\nschedules: {s: {every: 5}}").definitions
+    [said] = mistakes("schedules: {s: {every: 5, job_policy: {lane: gpu}}}")
     assert said.startswith("1:13: s: it has no task; set task to a registered task's name")
     # Of a policy that can't be read it isn't said, too, that it names no template.
-    [said] = mistakes("schedules: {s: {every: 5, job: {templat: x}}}")
-    assert said == "1:33: s: job: templat: is no key of it; did you mean 'template'?"
+    [said] = mistakes("schedules: {s: {every: 5, job_policy: {templat: x}}}")
+    assert said == "1:40: s: job_policy: templat: is no key of it; did you mean 'template'?"
 
 
 # -- the schema ------------------------------------------------------------------------------------
@@ -793,8 +792,9 @@ def is_valid() -> Callable[[str], bool]:
         "x-any: {a: 1}\nschedules:\n- {name: a b, task: t, every: 5, queue: null}\n",
         "$schema: x\ndefaults: {every: 5 min}\ncalendars: {c: {weekdays: [sat], only: {windows: "
         "[{from: '09:00', to: '17:00'}]}}}\nschedules: {s: {task: t, solar: sunset 1 2}}",
-        "schedules: {s: {every: 5, job: {template: x, lane: null, retry_base: 1 min, retry_cap: "
-        "null, tags: [a], resources: {gpu: 0.5}, unique: true}}, u: {task: t, every: 5, job: }}",
+        "schedules: {s: {every: 5, job_policy: {template: x, lane: null, retry_base: 1 min, "
+        "retry_cap: null, tags: [a], resources: {gpu: 0.5}, unique: true}}, "
+        "u: {task: t, every: 5, job_policy: }}",
     ],
 )  # fmt: skip
 def test_what_is_a_file_is_valid_by_the_schema(is_valid: Callable[[str], bool], text: str) -> None:
@@ -815,11 +815,11 @@ def test_what_is_a_file_is_valid_by_the_schema(is_valid: Callable[[str], bool], 
         "schedulers: [{name: s, function: f, interval_minutes: 5, task: t}]",
         "schedulers: [{name: s, interval_minutes: 5}]", "schedules: {}\nfoo: 1",
         "schedules: {}\ncalendars: {c: {week: 1}}",
-        "schedules: {s: {task: t, every: 5, job: {lan: x}}}",
-        "schedules: {s: {task: t, every: 5, job: {priority: 256}}}",
-        "schedules: {s: {task: t, every: 5, job: {tags: a}}}",
-        "schedules: {s: {task: t, every: 5, job: {resources: {gpu: 0}}}}",
-        "schedules: {s: {task: t, every: 5, job: gpu}}",
+        "schedules: {s: {task: t, every: 5, job_policy: {lan: x}}}",
+        "schedules: {s: {task: t, every: 5, job_policy: {priority: 256}}}",
+        "schedules: {s: {task: t, every: 5, job_policy: {tags: a}}}",
+        "schedules: {s: {task: t, every: 5, job_policy: {resources: {gpu: 0}}}}",
+        "schedules: {s: {task: t, every: 5, job_policy: gpu}}",
     ],
 )  # fmt: skip
 def test_what_is_no_file_is_not_valid(is_valid: Callable[[str], bool], text: str) -> None:

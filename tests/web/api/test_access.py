@@ -166,7 +166,7 @@ def test_a_retry_waits_for_approval_again(web: Web, sql: Sql) -> None:
 
 
 def test_a_template_s_approval_is_waived_by_administrators_only(web: Web, sql: Sql) -> None:
-    template(web, job={"requires_approval": True})
+    template(web, job_policy={"requires_approval": True})
     order = {"template": "t", "requires_approval": False}
     assert "administrator" in problem(web.user.post("/jobs", json=order), 403)
     problem(web.user.post("/groups", json={"jobs": [order]}), 403)
@@ -181,7 +181,7 @@ def test_a_program_waives_no_approval(app: Celery, web: Web) -> None:
     import pgbeat
     from pgbeat.errors import Forbidden
 
-    template(web, job={"requires_approval": True})
+    template(web, job_policy={"requires_approval": True})
     with pytest.raises(Forbidden):
         pgbeat.submit(template="t", requires_approval=False, app=app)
     with pytest.raises(Forbidden):

@@ -133,13 +133,13 @@ def test_a_bad_group_makes_nothing(web: Web, admin: Any, sql: Sql) -> None:
 
 
 def test_a_template_is_made_changed_and_deleted(web: Web, admin: Any, sql: Sql) -> None:
-    body = {"name": "t", "task": "jobs.add", "args": [1], "job": {"priority": 5}}
+    body = {"name": "t", "task": "jobs.add", "args": [1], "job_policy": {"priority": 5}}
     made = done(admin.post("/templates", json=body), 201)
     assert made.items() >= (body | {"kwargs": {}, "created_by": "user:root"}).items()
     assert done(web.user.get("/templates/t")) == made | {"schedules": []}
     assert "there is a template 't' already" in problem(admin.post("/templates", json=body), 409)
     changed = done(admin.put("/templates/t", json={"task": "jobs.add", "description": "sums"}))
-    assert (changed["args"], changed["job"], changed["description"]) == ([], {}, "sums")
+    assert (changed["args"], changed["job_policy"], changed["description"]) == ([], {}, "sums")
     done(admin.put("/templates/u", json={"task": "jobs.add"}), 201)
     names = [each["name"] for each in done(web.user.get("/templates"))["templates"]]
     assert names == ["t", "u"]
@@ -152,7 +152,7 @@ def test_a_template_is_made_changed_and_deleted(web: Web, admin: Any, sql: Sql) 
 
 def test_a_template_in_use_stays(web: Web, admin: Any, sql: Sql) -> None:
     done(admin.put("/templates/t", json={"task": "jobs.add", "args": [1]}), 201)
-    schedule = {"name": "s", "cron": "0 0 * * *", "job": {"template": "t"}}
+    schedule = {"name": "s", "cron": "0 0 * * *", "job_policy": {"template": "t"}}
     done(admin.post("/admin/scheduled-jobs", json={"task": "jobs.add", **schedule}), 201)
     assert done(admin.get("/templates/t"))["schedules"] == ["s"]
     assert done(web.user.get("/templates/t"))["schedules"] == []
@@ -167,10 +167,10 @@ BAD_TEMPLATES: list[tuple[Any, str]] = [
     ({"task": "jobs.add", "kwargs": []}, "body.kwargs"),
     ({"task": "jobs.add", "options": {"prio": 1}}, "no publish option"),
     ({"task": "jobs.add", "options": {"eta": 1}}, "says when"),
-    ({"task": "jobs.add", "job": {"lanes": "x"}}, "did you mean 'lane'?"),
-    ({"task": "jobs.add", "job": {"lane": "x"}}, "there is no lane 'x'"),
-    ({"task": "jobs.add", "job": {"template": "x"}}, "not made from another"),
-    ({"task": "jobs.add", "job": {"priority": "high"}}, "whole number"),
+    ({"task": "jobs.add", "job_policy": {"lanes": "x"}}, "did you mean 'lane'?"),
+    ({"task": "jobs.add", "job_policy": {"lane": "x"}}, "there is no lane 'x'"),
+    ({"task": "jobs.add", "job_policy": {"template": "x"}}, "not made from another"),
+    ({"task": "jobs.add", "job_policy": {"priority": "high"}}, "whole number"),
     ({"task": "jobs.add", "tsk": 1}, "did you mean 'task'?"),
     ({"task": "jobs.add", "description": "\0"}, ""),
     ({"task": "jobs.add", "kwargs": {"x": "\0"}}, ""),

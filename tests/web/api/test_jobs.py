@@ -84,7 +84,9 @@ def test_a_job_is_made_and_found(alice: Any, admin: Any, sql: Sql) -> None:
 
 def test_a_job_of_a_template(alice: Any, admin: Any) -> None:
     done(
-        admin.put("/templates/t", json={"task": "jobs.add", "args": [5], "job": {"priority": 9}}),
+        admin.put(
+            "/templates/t", json={"task": "jobs.add", "args": [5], "job_policy": {"priority": 9}}
+        ),
         201,
     )
     made = done(alice.post("/jobs", json={"template": "t", "kwargs": {"y": 1}}), 201)

@@ -143,13 +143,21 @@ def test_a_new_timetable_takes_the_place_of_the_old_one(admin: Any) -> None:
 
 
 def test_null_clears(admin: Any) -> None:
-    make(admin, queue="q", owner="o", jitter=5, kwargs={"x": 1}, max_runs=3, job={"priority": 3})
+    make(
+        admin,
+        queue="q",
+        owner="o",
+        jitter=5,
+        kwargs={"x": 1},
+        max_runs=3,
+        job_policy={"priority": 3},
+    )
     cleared = {"queue": None, "owner": None, "jitter": None, "kwargs": None, "max_runs": None,
-               "job": None}  # fmt: skip
+               "job_policy": None}  # fmt: skip
     done(admin.patch(f"{PATH}/s", json=cleared))
     found = done(admin.get(f"{PATH}/s"))
     assert found.items() >= {
-        "queue": None, "owner": None, "jitter": 0, "kwargs": {}, "max_runs": None, "job": {},
+        "queue": None, "owner": None, "jitter": 0, "kwargs": {}, "max_runs": None, "job_policy": {},
     }.items()  # fmt: skip
 
 
@@ -396,8 +404,8 @@ def test_what_has_no_times_has_no_backfill(admin: Any) -> None:
         ({"max_retries": 2**63}, "less than or equal to"),
         ({"catch_up": "some"}, "body.catch_up: Input should be"),
         ({"retry_base": 100, "retry_cap": 99}, "retry_cap"),
-        ({"job": {"lane": 5}}, "lane"),
-        ({"job": {"lanes": "x"}}, "lane"),
+        ({"job_policy": {"lane": 5}}, "lane"),
+        ({"job_policy": {"lanes": "x"}}, "lane"),
         ({"calendar": "nope"}, "calendar"),
         ({"schedule_crn": "* * * * *"}, "there is no field 'schedule_crn'; did you mean"),
         ({"next_run": "2026-01-01T00:00:00Z"}, "there is no field 'next_run'"),

@@ -104,7 +104,7 @@ def test_a_group_is_cancelled(window: Any, web: Web, sql: Sql) -> None:
 def test_axe_finds_nothing_serious(window: Any, web: Web, sql: Sql, scheme: str) -> None:
     make_schedule(sql, "nightly", cron="0 2 * * *")
     admin = web.admin
-    done(admin.put("/templates/t", json={"task": "tests.add", "job": {"tags": ["a"]}}), 201)
+    done(admin.put("/templates/t", json={"task": "tests.add", "job_policy": {"tags": ["a"]}}), 201)
     group = done(admin.post("/groups", json={"name": "g", "jobs": ["tests.add"]}), 201)["id"]
     sql(
         "INSERT INTO pgbeat.webhooks (name, url, secret, events) VALUES ('h', 'https://a.b',"

@@ -28,8 +28,8 @@ def test_a_schedule_is_made(page: Any, sql: Sql) -> None:
         "name": "nightly", "timetable": "30 2 * * *", "timezone": "Europe/Oslo",
         "task": "tests.add", "args": "[1]", "kwargs": '{"y": 3}', "grace": "15 min",
         "starts_at": "2026-01-01T02:00", "overlap": "skip", "max_retries": "7", "owner": "data",
-        "job.max_attempts": "4", "job.retry_base": "90 s", "job.tags": "a, b",
-        "job.requires_approval": "yes", "do": "make",
+        "job_policy.max_attempts": "4", "job_policy.retry_base": "90 s", "job_policy.tags": "a, b",
+        "job_policy.requires_approval": "yes", "do": "make",
     }  # fmt: skip
     said = after(page, page.post(NEW, data=form)).words
     assert "Schedule 'nightly' was made." in said
@@ -37,7 +37,7 @@ def test_a_schedule_is_made(page: Any, sql: Sql) -> None:
     assert "the console," in said
     [found] = sql(
         "SELECT cron, timezone, task, args, kwargs, grace::text, starts_at::text, overlap,"
-        " max_retries, owner, job, source FROM pgbeat.schedules"
+        " max_retries, owner, job_policy, source FROM pgbeat.schedules"
     )
     assert found == (
         "30 2 * * *", "Europe/Oslo", "tests.add", [1], {"y": 3}, "00:15:00",
@@ -95,9 +95,9 @@ WRONG_SCHEDULES: list[tuple[str, str, str]] = [
     ("overlap", "maybe", "allow"),
     ("calendar", "nowhere", "calendar"),
     ("launcher", "Nobody", "Nobody"),
-    ("job.priority", "300", "255"),
-    ("job.retry_base", "soon", "length of time"),
-    ("job.resources", "[1]", "resources"),
+    ("job_policy.priority", "300", "255"),
+    ("job_policy.retry_base", "soon", "length of time"),
+    ("job_policy.resources", "[1]", "resources"),
     ("owner", "\x00", ""),
 ]
 
@@ -123,22 +123,23 @@ def test_a_schedule_that_is_wrong_is_not_made(page: Any, sql: Sql) -> None:
 
 def test_what_is_wrong_is_in_a_part_that_is_open(page: Any) -> None:
     form = {"name": "s", "kind": "cron", "timetable": "@daily", "task": "tests.add",
-            "job.priority": "x"}  # fmt: skip
+            "job_policy.priority": "x"}  # fmt: skip
     text = html(page.post(NEW, data=form), 422)
-    assert text.one("details.part[open] #e-job-priority") is not None
+    assert text.one("details.part[open] #e-job_policy-priority") is not None
 
 
 def test_a_policy_is_changed_as_far_as_it_was_written(page: Any, sql: Sql) -> None:
     sql(
-        "INSERT INTO pgbeat.schedules (name, task, cron, job) VALUES ('s', 'tests.add', '@daily',"
+        "INSERT INTO pgbeat.schedules (name, task, cron, job_policy) "
+        "VALUES ('s', 'tests.add', '@daily',"
         ' \'{"max_attempts": 4, "tags": ["x"], "retry_base": 90}\')'
     )
     shown = html(page.get("/console/schedules/s"))
     form = shown.edit
-    assert (form["job.max_attempts"], form["job.retry_base"]) == ("4", "1 min 30 s")
-    form |= {"job.max_attempts": "", "job.priority": "9"}
+    assert (form["job_policy.max_attempts"], form["job_policy.retry_base"]) == ("4", "1 min 30 s")
+    form |= {"job_policy.max_attempts": "", "job_policy.priority": "9"}
     after(page, page.post("/console/schedules/s", data=form))
-    assert sql("SELECT job FROM pgbeat.schedules") == [
+    assert sql("SELECT job_policy FROM pgbeat.schedules") == [
         ({"tags": ["x"], "priority": 9, "retry_base": 90},)
     ]
 

@@ -133,7 +133,8 @@ def test_a_template_is_made_changed_and_deleted(page: Any, sql: Sql) -> None:
     sql("INSERT INTO pgbeat.lanes (name) VALUES ('gpu')")
     form = html(page.get("/console/new/template")).fields
     form |= {"name": "t", "task": "tests.add", "args": "[1]", "description": "Adds",
-             "job.lane": "gpu", "job.max_attempts": "5", "job.unique": "yes"}  # fmt: skip
+             "job_policy.lane": "gpu", "job_policy.max_attempts": "5",
+             "job_policy.unique": "yes"}  # fmt: skip
     assert "was made" in after(page, page.post("/console/new/template", data=form))
     text = html(page.get("/console/templates/t"))
     assert "Runs tests.add Arguments [1] Lane gpu Attempts 5" in text.words
@@ -142,12 +143,12 @@ def test_a_template_is_made_changed_and_deleted(page: Any, sql: Sql) -> None:
     assert "Nothing was changed" in after(page, page.post("/console/templates/t", data=edit))
     # What another changed meanwhile stays.
     sql("UPDATE pgbeat.templates SET description = 'Adds well'")
-    edit |= {"args": "[2]", "job.unique": "", "job.retry_cap": "2 h"}
+    edit |= {"args": "[2]", "job_policy.unique": "", "job_policy.retry_cap": "2 h"}
     assert "was changed" in after(page, page.post("/console/templates/t", data=edit))
-    assert sql("SELECT args, description, job FROM pgbeat.templates") == [
+    assert sql("SELECT args, description, job_policy FROM pgbeat.templates") == [
         ([2], "Adds well", {"lane": "gpu", "max_attempts": 5, "retry_cap": "2 h"})
     ]
-    sql("INSERT INTO pgbeat.schedules (name, task, cron, job)"
+    sql("INSERT INTO pgbeat.schedules (name, task, cron, job_policy)"
         " VALUES ('s', 'tests.add', '@daily', '{\"template\": \"t\"}')")  # fmt: skip
     text = html(page.get("/console/templates/t"))
     assert 'href="/console/schedules/s"' in text
@@ -172,9 +173,9 @@ WRONG_TEMPLATES: list[tuple[str, str, str]] = [
     ("kwargs", "{", "no JSON"),
     ("args", "{}", "list"),
     ("options", '{"countdown": 1}', "countdown"),
-    ("job.lane", "nowhere", "no lane"),
-    ("job.retry_cap", "soon", "length of time"),
-    ("job.priority", "-1", "0 to 255"),
+    ("job_policy.lane", "nowhere", "no lane"),
+    ("job_policy.retry_cap", "soon", "length of time"),
+    ("job_policy.priority", "-1", "0 to 255"),
 ]
 
 
@@ -190,7 +191,9 @@ def test_a_template_that_is_wrong_is_not_made(web: Web, page: Any, sql: Sql) -> 
             text = html(page.post("/console/templates/taken", data=edit), 422)
             assert said in text.wrong[field.replace(".", "-")]
             assert '<details class="edit" id="edit" open>' in text
-        assert sql("SELECT name, task, job FROM pgbeat.templates") == [("taken", "tests.add", {})]
+        assert sql("SELECT name, task, job_policy FROM pgbeat.templates") == [
+            ("taken", "tests.add", {})
+        ]
         assert len(noted(sql)) == 1
 
 

@@ -76,7 +76,7 @@ CREATE TABLE pgbeat.templates (
     kwargs      jsonb NOT NULL DEFAULT '{}',
     options     jsonb NOT NULL DEFAULT '{}',
     queue       text,
-    job         jsonb NOT NULL DEFAULT '{}',          -- lane, priority, retries … of its jobs
+    job_policy  jsonb NOT NULL DEFAULT '{}',          -- lane, priority, retries … of its jobs
     created_by  text,
     created_at  timestamptz NOT NULL DEFAULT now(),
     updated_at  timestamptz NOT NULL DEFAULT now(),
@@ -88,5 +88,5 @@ CREATE TABLE pgbeat.templates (
     CONSTRAINT templates_args_array CHECK (jsonb_typeof(args) = 'array'),
     CONSTRAINT templates_kwargs_object CHECK (jsonb_typeof(kwargs) = 'object'),
     CONSTRAINT templates_options_object CHECK (jsonb_typeof(options) = 'object'),
-    CONSTRAINT templates_job_object CHECK (jsonb_typeof(job) = 'object')
+    CONSTRAINT templates_job_policy_object CHECK (jsonb_typeof(job_policy) = 'object')
 );

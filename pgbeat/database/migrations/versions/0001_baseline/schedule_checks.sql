@@ -232,32 +232,33 @@ CREATE TRIGGER check_next_run
     EXECUTE FUNCTION pgbeat.check_next_run();
 
 -- Takes the task from the template; before check_schedule, which demands a task.
-CREATE FUNCTION pgbeat.check_job() RETURNS trigger
+CREATE FUNCTION pgbeat.check_job_policy() RETURNS trigger
 LANGUAGE plpgsql AS $$
 DECLARE
     problem text;
     key     text;
 BEGIN
-    IF jsonb_typeof(NEW.job) IS DISTINCT FROM 'object' THEN
-        problem := format('job is a JSON %s; it must be an object, for example ''{"lane": "gpu"}''',
-            coalesce(jsonb_typeof(NEW.job), 'null'));
+    IF jsonb_typeof(NEW.job_policy) IS DISTINCT FROM 'object' THEN
+        problem := format(
+            'job_policy is a JSON %s; it must be an object, for example ''{"lane": "gpu"}''',
+            coalesce(jsonb_typeof(NEW.job_policy), 'null'));
     ELSE
-        SELECT k INTO key FROM jsonb_object_keys(NEW.job) k
+        SELECT k INTO key FROM jsonb_object_keys(NEW.job_policy) k
          WHERE k NOT IN ('template', 'lane', 'priority', 'max_attempts', 'retry_base', 'retry_cap',
             'tags', 'resources', 'unique', 'unique_key', 'unique_for', 'requires_approval')
          LIMIT 1;
         IF key IS NOT NULL THEN
-            problem := format('job has %L, and there is no such key; there are template, lane, '
+            problem := format('job_policy has %L, and there is no such key; there are template, lane, '
                 'priority, max_attempts, retry_base, retry_cap, tags, resources, unique, '
                 'unique_key, unique_for, requires_approval', key);
         END IF;
     END IF;
-    IF problem IS NULL AND NEW.task IS NULL AND NEW.job ? 'template' THEN
+    IF problem IS NULL AND NEW.task IS NULL AND NEW.job_policy ? 'template' THEN
         SELECT t.task INTO NEW.task FROM pgbeat.templates t
-         WHERE t.namespace = NEW.namespace AND t.name = NEW.job ->> 'template';
+         WHERE t.namespace = NEW.namespace AND t.name = NEW.job_policy ->> 'template';
         IF NOT FOUND THEN
             problem := format('there is no template %L; `pgbeat templates list` shows those '
-                'there are', NEW.job ->> 'template');
+                'there are', NEW.job_policy ->> 'template');
         END IF;
     END IF;
     IF problem IS NOT NULL THEN
@@ -268,8 +269,9 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER check_job BEFORE INSERT OR UPDATE OF job, task ON pgbeat.schedules FOR EACH ROW
-    WHEN (NEW.job <> '{}') EXECUTE FUNCTION pgbeat.check_job();
+CREATE TRIGGER check_job_policy
+    BEFORE INSERT OR UPDATE OF job_policy, task ON pgbeat.schedules FOR EACH ROW
+    WHEN (NEW.job_policy <> '{}') EXECUTE FUNCTION pgbeat.check_job_policy();
 
 CREATE FUNCTION pgbeat.check_overlap() RETURNS trigger
 LANGUAGE plpgsql AS $$

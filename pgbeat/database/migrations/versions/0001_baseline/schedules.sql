@@ -52,7 +52,7 @@ CREATE TABLE pgbeat.schedules (
     kwargs          jsonb NOT NULL DEFAULT '{}',
     options         jsonb NOT NULL DEFAULT '{}',
     queue           text,
-    job             jsonb NOT NULL DEFAULT '{}',  -- its jobs' template, lane, priority, retries …
+    job_policy      jsonb NOT NULL DEFAULT '{}',  -- its jobs' template, lane, priority, retries …
     condition_sql   text,
 
     -- Its timetable: one of six.
@@ -139,7 +139,7 @@ CREATE TABLE pgbeat.schedules (
     CONSTRAINT schedules_args_array CHECK (jsonb_typeof(args) = 'array'),
     CONSTRAINT schedules_kwargs_object CHECK (jsonb_typeof(kwargs) = 'object'),
     CONSTRAINT schedules_options_object CHECK (jsonb_typeof(options) = 'object'),
-    CONSTRAINT schedules_job_object CHECK (jsonb_typeof(job) = 'object'),
+    CONSTRAINT schedules_job_policy_object CHECK (jsonb_typeof(job_policy) = 'object'),
     CONSTRAINT schedules_labels_object CHECK (jsonb_typeof(labels) = 'object'),
     CONSTRAINT schedules_metadata_object CHECK (jsonb_typeof(metadata) = 'object'),
     -- One row whose time Python can't hold would keep beat from reading all the others.
