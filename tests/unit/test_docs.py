@@ -93,3 +93,23 @@ def test_what_examples_import_is_there(page: Path) -> None:
             for name in re.findall(r"\w+", names.partition("#")[0]):
                 submodule = f"{found.__name__}.{name}"
                 assert hasattr(found, name) or importlib.util.find_spec(submodule), submodule
+
+
+def test_messages_of_the_troubleshooting_page_are_ours() -> None:
+    page = (DOCS / "how-to/troubleshooting.md").read_text().partition("## By message")[2]
+    package = ROOT / "pgbeat"
+    source = "\n".join(
+        path.read_text() for path in package.rglob("*.*") if path.suffix in (".py", ".sql")
+    )
+    source = re.sub(r'"\s*\n\s*f?"', "", source).replace("''", "'")
+    messages = re.findall(r"`([^`]+)`", " ".join(re.findall(r"^(`.*)\n:", page, re.M)))
+    parts = [part.strip() for message in messages for part in message.split("…")]
+    assert len(parts) > 20
+    assert [part for part in parts if part not in source] == []
+
+
+def test_every_package_is_on_the_map() -> None:
+    page = (DOCS / "contributing/index.md").read_text()
+    rows = re.findall(r"^\| (`.*?) \| ", page, re.M)
+    packages = {path.parent.name for path in (ROOT / "pgbeat").glob("*/__init__.py")}
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == packages
