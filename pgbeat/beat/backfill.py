@@ -8,7 +8,7 @@ from celery import Celery
 from sqlalchemy import Connection, text
 
 from pgbeat.beat.enqueuer import Decision
-from pgbeat.beat.evaluation import Verdict
+from pgbeat.beat.evaluator import Verdict
 from pgbeat.beat.manual import Note, dispatching, evaluate, hand_out, nothing
 from pgbeat.config import Settings
 from pgbeat.database import connections

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
-from pgbeat.beat.evaluation import Verdict
+from pgbeat.beat.evaluator import Verdict
 
 logger = logging.getLogger("pgbeat")
 

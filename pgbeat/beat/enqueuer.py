@@ -10,7 +10,7 @@ from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat.beat import due, launched_jobs
-from pgbeat.beat.evaluation import LONGEST, Judge, Verdict
+from pgbeat.beat.evaluator import LONGEST, Judge, Verdict
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
 from pgbeat.database import connections, leases, lock_waits

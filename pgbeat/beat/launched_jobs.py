@@ -4,7 +4,7 @@ from typing import Any
 
 from celery import Celery
 
-from pgbeat.beat.evaluation import Verdict
+from pgbeat.beat.evaluator import Verdict
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.broker.publishing.templates import Launch
 from pgbeat.config import Settings

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from pgbeat.access import audit
 from pgbeat.access.audit import Author
 from pgbeat.beat.enqueuer import Decision, Dispatcher
-from pgbeat.beat.evaluation import Judge, Verdict
+from pgbeat.beat.evaluator import Judge, Verdict
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings
 from pgbeat.database import connections

@@ -7,7 +7,7 @@ from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat.beat import launched_jobs
-from pgbeat.beat.evaluation import Judge, Verdict
+from pgbeat.beat.evaluator import Judge, Verdict
 from pgbeat.beat.manual import evaluate
 from pgbeat.config import Settings
 from pgbeat.database import connections

@@ -17,7 +17,7 @@ from sqlalchemy.pool import QueuePool
 from pgbeat.beat import due
 from pgbeat.beat.condition_pool import Evaluator
 from pgbeat.beat.enqueuer import Decision, Dispatcher
-from pgbeat.beat.evaluation import Judge, Verdict
+from pgbeat.beat.evaluator import Judge, Verdict
 from pgbeat.beat.leader import Leader
 from pgbeat.beat.log import DecisionLog
 from pgbeat.beat.maintenance import Upkeep

@@ -6,7 +6,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from pgbeat.beat.evaluation import Verdict
+from pgbeat.beat.evaluator import Verdict
 from pgbeat.beat.rehearsal import Rehearsal, rehearse
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED, SKIPPED
