@@ -8,8 +8,8 @@ from celery import Celery
 from sqlalchemy import Connection, text
 
 from pgbeat.beat.enqueuer import Decision
-from pgbeat.beat.evaluator import Verdict
-from pgbeat.beat.manual import Note, dispatching, evaluate, hand_out, nothing
+from pgbeat.beat.evaluator import Evaluation
+from pgbeat.beat.manual import Note, dispatch_lanes, enqueuing, evaluate, nothing
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.errors import Busy, InvalidSchedule
@@ -168,8 +168,8 @@ def backfill(
     alone, and so is what was launched meanwhile. `connection` is in autocommit mode; `note` is as
     of `manual.trigger`. Raises `NotFound`, and `Busy` for a schedule that goes on changing.
     """
-    with dispatching(connection, app, settings) as (judge, dispatcher):
-        dispatcher.note = note
+    with enqueuing(connection, app, settings) as (evaluator, enqueuer):
+        enqueuer.note = note
         for due_at in times:
             for number in range(_TRIES):
                 # Once it has changed, whoever writes to it is waited for.
@@ -179,13 +179,13 @@ def backfill(
                 if _launched(connection, row, due_at, due_at).get(due_at):
                     break
                 now = connections.now(connection)
-                verdict = Verdict(
+                evaluation = Evaluation(
                     row, due_at, "backfill", due_at, job_source=job_source, created_by=created_by
                 )
-                verdict = evaluate(judge, verdict, now, settings.condition_timeout)
+                evaluation = evaluate(evaluator, evaluation, now, settings.condition_timeout)
                 connection.execute(_FORGET, {"schedule": row.id, "due_at": due_at})
-                decisions = dispatcher.commit(connection, [verdict], now)
-                hand_out(connection, dispatcher)
+                decisions = enqueuer.commit(connection, [evaluation], now)
+                dispatch_lanes(connection, enqueuer)
                 if decisions:
                     yield decisions[0]
                     break

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
-from pgbeat.beat.evaluator import Verdict
+from pgbeat.beat.evaluator import Evaluation
 
 logger = logging.getLogger("pgbeat")
 
@@ -18,10 +18,10 @@ _GRACE = 0.5
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    verdicts: Sequence[Verdict]
-    run: Callable[[], list[Verdict]]
+    evaluations: Sequence[Evaluation]
+    run: Callable[[], list[Evaluation]]
     started: float | None = None
-    result: Sequence[Verdict] = ()
+    result: Sequence[Evaluation] = ()
     is_done: bool = False
     #: Its time was up; its thread is left to itself.
     abandoned: bool = False
@@ -31,7 +31,7 @@ class _Work:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
-class Evaluator:
+class ConditionPool:
     """Runs evaluations on up to `threads` daemon threads, each for `timeout` seconds at most;
     up to `capacity` schedules may wait or be asked.
 
@@ -68,11 +68,13 @@ class Evaluator:
             return False
         return work is not None
 
-    def submit(self, verdicts: Sequence[Verdict], run: Callable[[], list[Verdict]]) -> None:
+    def submit(
+        self, evaluations: Sequence[Evaluation], run: Callable[[], list[Evaluation]]
+    ) -> None:
         """Hands in an evaluation of some schedules together. `run` must not raise."""
-        work = _Work(verdicts, run)
-        for verdict in verdicts:
-            self._work[verdict.schedule.id] = work
+        work = _Work(evaluations, run)
+        for evaluation in evaluations:
+            self._work[evaluation.schedule.id] = work
         self._queue.put(work)
         with self._mutex:
             start = self._idle < self._queue.qsize() and self._alive < self._threads
@@ -80,14 +82,14 @@ class Evaluator:
         if start:
             threading.Thread(target=self._serve, name="pgbeat-condition", daemon=True).start()
 
-    def collect(self) -> tuple[list[Verdict], list[Verdict]]:
-        """Verdicts that are in, and those whose time is up."""
+    def collect(self) -> tuple[list[Evaluation], list[Evaluation]]:
+        """Evaluations that are in, and those whose time is up."""
         self._drain()
-        results: list[Verdict] = []
-        expired: list[Verdict] = []
+        results: list[Evaluation] = []
+        expired: list[Evaluation] = []
         now = time.monotonic()
         for work in dict.fromkeys(self._work.values()):
-            ids = [verdict.schedule.id for verdict in work.verdicts]
+            ids = [evaluation.schedule.id for evaluation in work.evaluations]
             with work.lock:
                 if work.is_done:
                     if not work.unwanted:
@@ -96,7 +98,7 @@ class Evaluator:
                     work.abandoned = True
                     self._abandoned.update(dict.fromkeys(ids, work))
                     if not work.unwanted:
-                        expired += work.verdicts
+                        expired += work.evaluations
                     with self._mutex:
                         self._alive -= 1
                 else:
@@ -149,7 +151,7 @@ class Evaluator:
             if late:
                 logger.warning(
                     "Schedule '%s': a condition that had been given up returned after %.1f s",
-                    work.verdicts[0].schedule.name,
+                    work.evaluations[0].schedule.name,
                     time.monotonic() - work.started,
                 )
                 return  # another thread has taken this one's place

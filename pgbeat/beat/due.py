@@ -16,7 +16,7 @@ from pgbeat.names import NAMESPACE
 from pgbeat.schedules.model import ACTIVE, SELECT, Schedule
 
 
-class Outlook(NamedTuple):
+class Snapshot(NamedTuple):
     """What an idle look at the schedules says, in one statement."""
 
     #: The database's clock.
@@ -28,7 +28,7 @@ class Outlook(NamedTuple):
     #: When the next schedule that failed too often is to be tried again; `None` for none.
     next_probe: datetime | None
     #: Seconds until a job or a delivery is due that beat hands out; `None` when there is none.
-    chores_in: float | None = None
+    maintenance_in: float | None = None
 
     @property
     def next(self) -> datetime | None:
@@ -37,7 +37,7 @@ class Outlook(NamedTuple):
 
 
 # Asked at every idle tick: straight to the driver, which has it prepared.
-_OUTLOOK = """
+_SNAPSHOT = """
     SELECT statement_timestamp(),
            (SELECT min(next_run) FROM pgbeat.schedules
              WHERE namespace = %(namespace)s AND enabled AND paused_at IS NULL
@@ -56,12 +56,12 @@ _OUTLOOK = """
 """
 
 
-def outlook(
+def snapshot(
     connection: Connection, held: Iterable[int] = (), *, namespace: str = NAMESPACE
-) -> Outlook:
+) -> Snapshot:
     """The clock and the next due time, leaving out the `held` ids."""
     values = {"namespace": namespace, "held": list(held)}
-    return Outlook(*connection.exec_driver_sql(_OUTLOOK, values).one())
+    return Snapshot(*connection.exec_driver_sql(_SNAPSHOT, values).one())
 
 
 _DUE = (

@@ -1,4 +1,4 @@
-"""Dispatch: verdicts on due schedules are written, with everything that follows from them."""
+"""Writes evaluations of due schedules, with everything that follows from them."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -10,7 +10,7 @@ from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat.beat import due, launched_jobs
-from pgbeat.beat.evaluator import LONGEST, Judge, Verdict
+from pgbeat.beat.evaluator import LONGEST, Evaluation, Evaluator
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
 from pgbeat.database import connections, leases, lock_waits
@@ -45,18 +45,23 @@ class Decision(NamedTuple):
 observe: Callable[[Sequence[Decision], int], None] | None = None
 
 
-class Dispatcher:
-    """Writes verdicts. One instance for one app; not for several threads."""
+class Enqueuer:
+    """Writes evaluations. One instance for one app; not for several threads."""
 
     def __init__(
         self,
         app: Celery,
         settings: Settings,
         publisher: Publisher,
-        judge: Judge,
+        evaluator: Evaluator,
         reached: Callable[[str], None] = lambda step: None,
     ) -> None:
-        self._app, self._settings, self.publisher, self._judge = app, settings, publisher, judge
+        self._app, self._settings, self.publisher, self._evaluator = (
+            app,
+            settings,
+            publisher,
+            evaluator,
+        )
         self._reached = reached
         #: Whether locks that other transactions hold are waited for. A beat does not wait: what
         #: needs such a lock is `postponed`.
@@ -73,21 +78,21 @@ class Dispatcher:
     def commit(
         self,
         connection: Connection,
-        verdicts: Sequence[Verdict],
+        evaluations: Sequence[Evaluation],
         now: datetime,
         *,
         suspects: Collection[int] = (),
     ) -> list[Decision]:
-        """Writes verdicts with everything that follows from them, each all or nothing.
+        """Writes evaluations with everything that follows from them, each all or nothing.
 
-        One transaction for all; should it fail, smaller ones, and verdicts that fail by themselves
-        become `failed`, or are `postponed` where another transaction holds a lock that they need.
+        One transaction for all; should it fail, smaller ones. An evaluation that fails by itself
+        becomes `failed`, or is `postponed` if another transaction holds a lock that it needs.
         `suspects` are schedules (ids) of which that is likely: they come last, by themselves.
-        Verdicts on rows that changed meanwhile are dropped.
+        Evaluations on rows that changed meanwhile are dropped.
         """
         self.waiting, self.postponed = set(), {}
-        likely = [v for v in verdicts if v.schedule.id not in suspects]
-        others = [v for v in verdicts if v.schedule.id in suspects]
+        likely = [v for v in evaluations if v.schedule.id not in suspects]
+        others = [v for v in evaluations if v.schedule.id in suspects]
         try:
             try:
                 decisions = self._commit(connection, likely, now) if likely else []
@@ -99,57 +104,62 @@ class Dispatcher:
                 decisions += self._commit_in_parts(connection, others, now)
             return decisions
         finally:
-            self._forget_messages(verdicts)
+            self._forget_messages(evaluations)
 
     def _commit_in_parts(
-        self, connection: Connection, verdicts: Sequence[Verdict], now: datetime
+        self, connection: Connection, evaluations: Sequence[Evaluation], now: datetime
     ) -> list[Decision]:
         decisions: list[Decision] = []
 
-        def write(part: Sequence[Verdict]) -> None:
+        def write(part: Sequence[Evaluation]) -> None:
             if self.publisher.transactional:
                 self.publisher.clear()
             decisions.extend(self._commit(connection, part, now, is_brief=not self.waits))
 
-        def give_up(verdict: Verdict, error: Exception) -> None:
+        def give_up(evaluation: Evaluation, error: Exception) -> None:
             if not leases.is_lock_timeout(error):
                 try:
-                    write([self._judge.broken(verdict, error)])
+                    write([self._evaluator.broken(evaluation, error)])
                     return
                 except Exception as again:
                     if not leases.is_lock_timeout(again):
                         raise
-            self.postponed[verdict.schedule.id] = "another transaction holds a lock that it needs"
+            self.postponed[evaluation.schedule.id] = (
+                "another transaction holds a lock that it needs"
+            )
 
-        lock_waits.in_parts(verdicts, write, give_up)
+        lock_waits.in_parts(evaluations, write, give_up)
         return decisions
 
-    def _forget_messages(self, verdicts: Sequence[Verdict]) -> None:
+    def _forget_messages(self, evaluations: Sequence[Evaluation]) -> None:
         """Forgets the messages that were made, but for those that an external broker has already
         and whose decision is postponed: they must not be sent again."""
         if self.publisher.transactional or not self.postponed:
             self.publisher.clear()
             return
         self.publisher.clear(
-            job_id for v in verdicts if v.schedule.id not in self.postponed for job_id in v.job_ids
+            job_id
+            for v in evaluations
+            if v.schedule.id not in self.postponed
+            for job_id in v.job_ids
         )
 
     def _commit(
         self,
         connection: Connection,
-        verdicts: Sequence[Verdict],
+        evaluations: Sequence[Evaluation],
         now: datetime,
         *,
         is_brief: bool = False,
     ) -> list[Decision]:
         began = 0 if observe is None else time.time_ns()
-        for verdict in verdicts:
-            self.postponed.pop(verdict.schedule.id, None)
+        for evaluation in evaluations:
+            self.postponed.pop(evaluation.schedule.id, None)
         with connections.transaction(connection):
             if is_brief:
                 lock_waits.briefly(connection)
-            locked = due.lock(connection, [verdict.schedule for verdict in verdicts])
-            live = [verdict for verdict in verdicts if verdict.schedule.id in locked]
+            locked = due.lock(connection, [evaluation.schedule for evaluation in evaluations])
+            live = [evaluation for evaluation in evaluations if evaluation.schedule.id in locked]
             decisions = self.write(connection, live, now)
             self.note(connection, decisions)
             self._reached("before commit")
@@ -159,20 +169,20 @@ class Dispatcher:
         return decisions
 
     def write(
-        self, connection: Connection, verdicts: Sequence[Verdict], now: datetime
+        self, connection: Connection, evaluations: Sequence[Evaluation], now: datetime
     ) -> list[Decision]:
-        """Writes verdicts into the open transaction, whose rows are locked: messages, jobs, ticks
-        and the schedules' advance, in one statement each."""
-        verdicts, waiting, previous = self._overlaps(connection, verdicts, now)
-        written = self._launches(connection, verdicts)
+        """Writes evaluations into the open transaction, which has locked their rows: messages,
+        jobs, ticks and the schedules' advance, in one statement each."""
+        evaluations, waiting, previous = self._overlaps(connection, evaluations, now)
+        written = self._launches(connection, evaluations)
         fresh = ticks.record(connection, [tick for _, tick, _ in written])
         made = [job for _, tick, new in written if tick.schedule_id in fresh for job in new]
         launched = {job.schedule_id for job in made} & previous.keys()
-        outdone = [job_id for schedule_id in launched for job_id in previous[schedule_id]]
-        if outdone:
+        superseded = [job_id for schedule_id in launched for job_id in previous[schedule_id]]
+        if superseded:
             reason = "cancelled: its schedule is due again"
             ended = lifecycle.cancel(
-                connection, self.publisher, outdone, by="system:scheduler", reason=reason
+                connection, self.publisher, superseded, by="system:scheduler", reason=reason
             )
             self.lanes |= lifecycle.follow(connection, self.publisher, ended)
         jobs.create(connection, made)
@@ -182,11 +192,11 @@ class Dispatcher:
 
         self.waiting |= {advance.id for advance in waiting}
         decisions, advances = [], waiting
-        for verdict, tick, _ in written:
-            decision, advance = self._advance(verdict, tick, now)
+        for evaluation, tick, _ in written:
+            decision, advance = self._advance(evaluation, tick, now)
             if advance is not None:
                 advances.append(advance)
-            if verdict.schedule.id in fresh:
+            if evaluation.schedule.id in fresh:
                 decisions.append(decision)
         due.advance(connection, advances, now)
         disabled = [d for d in decisions if d.disabled_reason]
@@ -200,33 +210,35 @@ class Dispatcher:
         return decisions
 
     def _overlaps(
-        self, connection: Connection, verdicts: Sequence[Verdict], now: datetime
-    ) -> tuple[list[Verdict], list[due.Advance], dict[int | None, list[str]]]:
-        """Launches that meet an unfinished job of their schedule, by its policy: verdicts to write,
-        schedules that wait for the job's end, and jobs to cancel by schedule."""
+        self, connection: Connection, evaluations: Sequence[Evaluation], now: datetime
+    ) -> tuple[list[Evaluation], list[due.Advance], dict[int | None, list[str]]]:
+        """Applies the overlap policy to launches whose schedule has an unfinished job.
+
+        Returns evaluations to write, schedules that wait for the job's end, and jobs to cancel by
+        schedule."""
         careful = {
             v.schedule.id
-            for v in verdicts
+            for v in evaluations
             if v.request is not None and v.schedule.overlap != "allow" and v.trigger != "backfill"
         }
         if not careful:
-            return list(verdicts), [], {}
+            return list(evaluations), [], {}
         unfinished = jobs.unfinished(connection, careful)
-        held = self._hold(connection, verdicts, unfinished)
-        kept: list[Verdict] = []
+        held = self._lock_jobs(connection, evaluations, unfinished)
+        kept: list[Evaluation] = []
         waiting: list[due.Advance] = []
-        outdone: dict[int | None, list[str]] = {}
-        for verdict in verdicts:
-            row = verdict.schedule
-            before = unfinished.get(row.id) if verdict.request is not None else None
+        superseded: dict[int | None, list[str]] = {}
+        for evaluation in evaluations:
+            row = evaluation.schedule
+            before = unfinished.get(row.id) if evaluation.request is not None else None
             if not before:
-                kept.append(verdict)
-            elif not held.issuperset(_to_hold(verdict, before)):
+                kept.append(evaluation)
+            elif not held.issuperset(_jobs_to_lock(evaluation, before)):
                 self.postponed[row.id] = "another transaction changes the job before it"
             elif row.overlap == "cancel_previous":
-                kept.append(verdict)
-                outdone[row.id] = [job.id for job in before]
-            elif row.overlap in _WAITING and verdict.trigger != "manual":
+                kept.append(evaluation)
+                superseded[row.id] = [job.id for job in before]
+            elif row.overlap in _WAITING and evaluation.trigger != "manual":
                 waiting.append(
                     due.Advance(
                         row.id,
@@ -240,22 +252,22 @@ class Dispatcher:
                 )
             else:
                 reason = jobs.in_the_way(before)
-                kept.append(verdict._replace(request=None, more=(), skip=reason))
-        return kept, waiting, outdone
+                kept.append(evaluation._replace(request=None, more=(), skip=reason))
+        return kept, waiting, superseded
 
-    def _hold(
+    def _lock_jobs(
         self,
         connection: Connection,
-        verdicts: Sequence[Verdict],
+        evaluations: Sequence[Evaluation],
         unfinished: Mapping[int, Sequence[jobs.Unfinished]],
     ) -> set[str]:
-        """Locks the unfinished jobs that the verdicts concern; those that it could lock, if it
+        """Locks the unfinished jobs that the evaluations concern; those that it could lock, if it
         does not wait."""
         wanted = [
             job_id
-            for verdict in verdicts
-            if verdict.request is not None
-            for job_id in _to_hold(verdict, unfinished.get(verdict.schedule.id, ()))
+            for evaluation in evaluations
+            if evaluation.request is not None
+            for job_id in _jobs_to_lock(evaluation, unfinished.get(evaluation.schedule.id, ()))
         ]
         if not wanted:
             return set()
@@ -265,57 +277,62 @@ class Dispatcher:
         return set(wanted)
 
     def _launches(
-        self, connection: Connection, verdicts: Sequence[Verdict]
-    ) -> list[tuple[Verdict, Tick, list[jobs.NewJob]]]:
-        """The verdicts with their ticks and, of those that launch, their jobs, the messages made;
-        without those that are postponed."""
+        self, connection: Connection, evaluations: Sequence[Evaluation]
+    ) -> list[tuple[Evaluation, Tick, list[jobs.NewJob]]]:
+        """Returns the evaluations with their ticks and, of those that launch, their jobs, the
+        messages made; without those that are postponed."""
         made: dict[int, list[Draft]] = {}
         errors: dict[int, str] = {}
         skips: dict[int, str] = {}
-        stock = self._stock(connection, verdicts)
-        for verdict in verdicts:
-            if verdict.request is None:
+        stock = self._stock(connection, evaluations)
+        for evaluation in evaluations:
+            if evaluation.request is None:
                 continue
-            key = verdict.schedule.id
+            key = evaluation.schedule.id
             try:
-                made[key] = launched_jobs.all_of_verdict(self._app, self._settings, verdict, stock)
+                made[key] = launched_jobs.build_all(self._app, self._settings, evaluation, stock)
             except Exception as error:
-                errors[key] = self._judge.explain(error)
+                errors[key] = self._evaluator.explain(error)
                 continue
             lane = made[key][0].job.lane  # the same of all: the row's policy has it
             if stock is not None and lane and stock.lane(lane).paused_at:
                 skips[key] = f"lane {lane!r} is paused"
         if stock is not None:
-            skips |= self._taken(connection, verdicts, made)
+            skips |= self._taken(connection, evaluations, made)
         return [
-            (verdict, *self._publish(verdict, made.get(verdict.schedule.id, ()), errors, skips))
-            for verdict in verdicts
-            if verdict.schedule.id not in self.postponed
+            (
+                evaluation,
+                *self._publish(evaluation, made.get(evaluation.schedule.id, ()), errors, skips),
+            )
+            for evaluation in evaluations
+            if evaluation.schedule.id not in self.postponed
         ]
 
-    def _stock(self, connection: Connection, verdicts: Sequence[Verdict]) -> orders.Stock | None:
-        """Templates and lanes that the verdicts' rows name; `None` where none does."""
+    def _stock(
+        self, connection: Connection, evaluations: Sequence[Evaluation]
+    ) -> orders.Stock | None:
+        """Templates and lanes that the evaluations' rows name; `None` where none does."""
         asked = []
-        for verdict in verdicts:
-            if verdict.request is not None and verdict.schedule.job_policy:
+        for evaluation in evaluations:
+            if evaluation.request is not None and evaluation.schedule.job_policy:
                 with suppress(PgbeatError):  # told when its job is made
-                    asked.append(orders.policy_of(verdict.schedule.job_policy))
+                    asked.append(orders.policy_of(evaluation.schedule.job_policy))
         return orders.Stock(connection, self._settings, asked) if asked else None
 
     def _taken(
         self,
         connection: Connection,
-        verdicts: Sequence[Verdict],
+        evaluations: Sequence[Evaluation],
         made: Mapping[int, Sequence[Draft]],
     ) -> dict[int, str]:
         """Launches (by schedule) whose unique key another job has, or an earlier one here: none of
         the jobs of such a launch is made."""
         keys: dict[str, timedelta | None] = {}
         skips: dict[int, str] = {}
-        for verdict in verdicts:
-            own = drafts.unique_keys(made.get(verdict.schedule.id, ()))
+        for evaluation in evaluations:
+            own = drafts.unique_keys(made.get(evaluation.schedule.id, ()))
             if own.keys() & keys.keys():
-                skips[verdict.schedule.id] = "another job with its unique key is made just now"
+                skips[evaluation.schedule.id] = "another job with its unique key is made just now"
             else:
                 keys |= own
         namespace = self._settings.namespace
@@ -335,22 +352,22 @@ class Dispatcher:
 
     def _publish(
         self,
-        verdict: Verdict,
+        evaluation: Evaluation,
         made: Sequence[Draft],
         errors: Mapping[int, str],
         skips: Mapping[int, str],
     ) -> tuple[Tick, list[jobs.NewJob]]:
-        """The verdict's tick and, where it launches, its jobs, the messages made."""
-        row = verdict.schedule
+        """The evaluation's tick and, where it launches, its jobs, the messages made."""
+        row = evaluation.schedule
         head = Tick(
-            row.id, row.name, verdict.trigger, verdict.due_at, "failed",
-            missed=verdict.missed, note=verdict.note,
+            row.id, row.name, evaluation.trigger, evaluation.due_at, "failed",
+            missed=evaluation.missed, note=evaluation.note,
         )  # fmt: skip
-        skip = verdict.skip or skips.get(row.id)
+        skip = evaluation.skip or skips.get(row.id)
         if skip is not None:
             return head._replace(outcome="skipped", reason=skip[:LONGEST]), []
         if not made:
-            return head._replace(error=verdict.error or errors.get(row.id)), []
+            return head._replace(error=evaluation.error or errors.get(row.id)), []
         ready: list[jobs.NewJob] = []
         for draft in made:
             job = draft.job
@@ -360,24 +377,24 @@ class Dispatcher:
                 except Exception as error:
                     if connections.is_lost(error) and self.publisher.transactional:
                         raise
-                    return head._replace(error=self._judge.explain(error)), []
+                    return head._replace(error=self._evaluator.explain(error)), []
                 job = job._replace(queue=queue or _queue_name(draft.launch.options))
             ready.append(job)
         more = [job.id for job in ready[1:]] or None
         return head._replace(outcome="launched", job_id=ready[0].id, more_job_ids=more), ready
 
     def _advance(
-        self, verdict: Verdict, tick: Tick, now: datetime
+        self, evaluation: Evaluation, tick: Tick, now: datetime
     ) -> tuple[Decision, due.Advance | None]:
         """What a tick does to its schedule."""
-        row, launched = verdict.schedule, tick.outcome == "launched"
-        if verdict.trigger == "backfill":
+        row, launched = evaluation.schedule, tick.outcome == "launched"
+        if evaluation.trigger == "backfill":
             return Decision(tick, row, row.retry_count, row.next_run, None), None
-        if verdict.trigger == "manual":
+        if evaluation.trigger == "manual":
             # A person's trigger neither moves the timetable nor counts as a failure in a row.
             retry_count = 0 if launched else row.retry_count
             advance = due.Advance(
-                row.id, tick.outcome, row.next_run, retry_count, tick.error, verdict.cursor,
+                row.id, tick.outcome, row.next_run, retry_count, tick.error, evaluation.cursor,
                 row.due_at, None if row.waiting_for is None else str(row.waiting_for),
                 row.upstream_ended,
             )  # fmt: skip
@@ -391,32 +408,32 @@ class Dispatcher:
             # What was not launched after all is to be found again by the retry.
             advance = due.Advance(
                 row.id, "failed", next_run, retry_count, tick.error,
-                due_at=verdict.then, upstream_ended=row.upstream_ended,
+                due_at=evaluation.then, upstream_ended=row.upstream_ended,
             )  # fmt: skip
             return Decision(tick, row, retry_count, next_run, disabled), advance
-        then, disabled = self._then(verdict, launched, now)
+        then, disabled = self._then(evaluation, launched, now)
         after = None if then is None else then.next_run
         advance = due.Advance(
-            row.id, tick.outcome, after, 0, tick.error, verdict.cursor,
+            row.id, tick.outcome, after, 0, tick.error, evaluation.cursor,
             None if then is None else then.due_at, runs=int(launched),
         )  # fmt: skip
         is_complete = disabled is not None and then is None
         return Decision(tick, row, 0, after, disabled, is_complete), advance
 
     def _then(
-        self, verdict: Verdict, launched: bool, now: datetime
+        self, evaluation: Evaluation, launched: bool, now: datetime
     ) -> tuple[due.Next | None, str | None]:
         """Returns when a schedule is due next, and why it is disabled, if so: with no next time,
         because nothing is left to do."""
-        row = verdict.schedule
+        row = evaluation.schedule
         if row.max_runs is not None and row.run_count + launched >= row.max_runs:
             return None, f"launched {row.max_runs} times (max_runs)"
-        if verdict.snooze is not None:
-            return due.Next(row, self._snoozed(verdict.snooze, now)), None
+        if evaluation.snooze is not None:
+            return due.Next(row, self._snoozed(evaluation.snooze, now)), None
         if row.after is not None:
             return None, None
         try:
-            found = self._judge.next(row, verdict.then, verdict.following)
+            found = self._evaluator.next(row, evaluation.then, evaluation.following)
         except PgbeatError as error:
             return due.Next(row, row.next_run or now, row.due_at), str(error)
         if found is None:
@@ -432,18 +449,18 @@ class Dispatcher:
         return now + min(max(snooze, least), most)
 
 
-def _to_hold(verdict: Verdict, unfinished: Sequence[jobs.Unfinished]) -> list[str]:
-    """Jobs (ids) that must not change until the verdict is committed.
+def _jobs_to_lock(evaluation: Evaluation, unfinished: Sequence[jobs.Unfinished]) -> list[str]:
+    """Jobs (ids) that must not change until the evaluation is committed.
 
     A job that is to be cancelled; and one that the schedule waits for: if its end committed between
     our look at it and our commit, the end would not see that the schedule waits.
     """
-    overlap = verdict.schedule.overlap
-    if verdict.trigger == "backfill" or not unfinished:
+    overlap = evaluation.schedule.overlap
+    if evaluation.trigger == "backfill" or not unfinished:
         return []
     if overlap == "cancel_previous":
         return [job.id for job in unfinished]
-    return [unfinished[-1].id] if overlap in _WAITING and verdict.trigger != "manual" else []
+    return [unfinished[-1].id] if overlap in _WAITING and evaluation.trigger != "manual" else []
 
 
 def _queue_name(options: Mapping[str, Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""The judge: which due time of a schedule to decide, and what its policies and launcher say."""
+"""Determines which due time of a schedule to decide, and what its policies and launcher say."""
 
 import json
 import logging
@@ -45,7 +45,7 @@ LONGEST = 2000
 _TOGETHER = 0.25
 
 
-class Verdict(NamedTuple):
+class Evaluation(NamedTuple):
     """What is decided for a schedule, not yet written: one of launch, skip and error; none of
     them while its launcher is still to be asked."""
 
@@ -75,7 +75,7 @@ class Verdict(NamedTuple):
     facts: Facts | None = None
 
     @property
-    def is_reached(self) -> bool:
+    def is_decided(self) -> bool:
         """Whether it says anything yet."""
         return self.request is not None or self.skip is not None or self.error is not None
 
@@ -91,7 +91,7 @@ class Verdict(NamedTuple):
         return [row.job_id(self.due_at, key) for key in keys]
 
 
-class Judge:
+class Evaluator:
     """Decides schedules of one app. `evaluate` and `ask` may be called by any thread."""
 
     def __init__(
@@ -144,7 +144,7 @@ class Judge:
 
     def open(
         self, schedule: Schedule, now: datetime, known: Mapping[str, calendars.Calendar]
-    ) -> Verdict:
+    ) -> Evaluation:
         """The due time to decide, skipped already where a policy says so. `known` are calendars.
 
         Raises for a timetable or a calendar that can't be understood.
@@ -161,40 +161,40 @@ class Judge:
             trigger = "retry"
         elif schedule.after is not None:
             trigger = "after"
-        return Verdict(
+        return Evaluation(
             schedule, settled.at, trigger, settled.then, settled.missed, settled.note,
             settled.following, skip=skip,
         )  # fmt: skip
 
-    def plain(self, verdict: Verdict) -> Verdict:
-        """The verdict on a schedule that launches what its row says."""
-        row, facts = verdict.schedule, self.facts(verdict)
+    def plain(self, evaluation: Evaluation) -> Evaluation:
+        """The evaluation on a schedule that launches what its row says."""
+        row, facts = evaluation.schedule, self.facts(evaluation)
         args, kwargs = row.args or (), row.kwargs
         if row.has_placeholders:
             try:
                 args = placeholders.fill(args, facts, "args")
                 kwargs = placeholders.fill(kwargs, facts, "kwargs")
             except InvalidSchedule as error:
-                return self.broken(verdict, error)
+                return self.broken(evaluation, error)
         request = JobRequest(args, kwargs, {}, row.task or "")
-        return verdict._replace(request=request, facts=facts)
+        return evaluation._replace(request=request, facts=facts)
 
-    def facts(self, verdict: Verdict) -> Facts:
-        """Returns what a job of the verdict is for.
+    def facts(self, evaluation: Evaluation) -> Facts:
+        """Returns what a job of the evaluation is for.
 
         A decision that is made again stands for the due time that failed before, not for the
         moment of the retry.
         """
-        row, due_at, start = verdict.schedule, verdict.due_at, None
+        row, due_at, start = evaluation.schedule, evaluation.due_at, None
         with suppress(PgbeatError):  # a person may trigger what is never due
             timetable = row.timetable(self.timezone)
             if timetable is not None:
-                if verdict.trigger == "retry":
-                    due_at = timetable.previous(verdict.then + TICK) or due_at
+                if evaluation.trigger == "retry":
+                    due_at = timetable.previous(evaluation.then + TICK) or due_at
                 start = timetable.previous(due_at)
         return Facts(
-            due_at, row.timezone or self.timezone, row.job_id(verdict.due_at), row.name,
-            verdict.trigger, start,
+            due_at, row.timezone or self.timezone, row.job_id(evaluation.due_at), row.name,
+            evaluation.trigger, start,
         )  # fmt: skip
 
     def is_quick(self, schedule: Schedule) -> bool:
@@ -202,12 +202,14 @@ class Judge:
         condition = schedule.condition_sql
         return schedule.is_sql_only and condition not in self._slow and condition not in self._alone
 
-    def ask(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
+    def ask(self, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
         """Asks the conditions in SQL of schedules that need no more, all in one statement.
 
-        Verdicts that there was no time for are not reached, nor is any where the statement failed.
+        Those that there was no time for stay undecided, and all do if the statement failed.
         """
-        texts = list(dict.fromkeys(str(verdict.schedule.condition_sql) for verdict in verdicts))
+        texts = list(
+            dict.fromkeys(str(evaluation.schedule.condition_sql) for evaluation in evaluations)
+        )
         try:
             with self._engine.connect() as connection:
                 read_only(connection, min(_TOGETHER, self._settings.condition_timeout))
@@ -216,39 +218,41 @@ class Judge:
             # One of them ended the session, or the statement: it is not known which.
             logger.debug("Conditions are asked one by one", exc_info=True)
             self._alone.update(texts)
-            return list(verdicts)
+            return list(evaluations)
         if answers and isinstance(answers[-1], psycopg.errors.QueryCanceled):
             self._slow.add(texts[len(answers) - 1])
             answers.pop()
         said = dict(zip(texts, answers, strict=False))
-        return [self._said(v, said.get(str(v.schedule.condition_sql))) for v in verdicts]
+        return [self._said(v, said.get(str(v.schedule.condition_sql))) for v in evaluations]
 
-    def _said(self, verdict: Verdict, answer: Literal[True] | Skip | Exception | None) -> Verdict:
+    def _said(
+        self, evaluation: Evaluation, answer: Literal[True] | Skip | Exception | None
+    ) -> Evaluation:
         if answer is None:
-            return verdict
+            return evaluation
         if isinstance(answer, Skip):
-            return verdict._replace(skip=answer.reason)
-        return self.plain(verdict) if answer is True else self.broken(verdict, answer)
+            return evaluation._replace(skip=answer.reason)
+        return self.plain(evaluation) if answer is True else self.broken(evaluation, answer)
 
-    def evaluate(self, verdict: Verdict, now: datetime) -> Verdict:
-        """Runs the launcher; whatever it raises becomes the verdict's error."""
-        condition = verdict.schedule.condition_sql or ""
+    def evaluate(self, evaluation: Evaluation, now: datetime) -> Evaluation:
+        """Runs the launcher; whatever it raises becomes the evaluation's error."""
+        condition = evaluation.schedule.condition_sql or ""
         for last_try in (False, True):
             try:
-                decided = self._launch(verdict, now)
+                decided = self._launch(evaluation, now)
             except Exception as error:
                 if connections.is_lost(error):
                     if not last_try:
                         continue  # a pooled connection had died
                 else:
                     self._alone.discard(condition)
-                return self.broken(verdict, error)
+                return self.broken(evaluation, error)
             self._alone.discard(condition)
             return decided
         raise AssertionError("unreachable")
 
-    def _launch(self, verdict: Verdict, now: datetime) -> Verdict:
-        row = verdict.schedule
+    def _launch(self, evaluation: Evaluation, now: datetime) -> Evaluation:
+        row = evaluation.schedule
         launcher = find(row.launcher)()
         opened: list[Connection] = []
 
@@ -258,8 +262,8 @@ class Judge:
             read_only(connection, self._settings.condition_timeout)
             return connection
 
-        facts = self.facts(verdict)
-        ctx = Context(row, verdict.due_at, now, connect, facts)
+        facts = self.facts(evaluation)
+        ctx = Context(row, evaluation.due_at, now, connect, facts)
         try:
             with _signalled(type(launcher), row):
                 answer = launcher.launch(ctx)
@@ -269,24 +273,24 @@ class Judge:
         finally:
             for connection in opened:
                 connection.close()
-        verdict = verdict._replace(cursor=cursor, snooze=snooze, facts=facts)
+        evaluation = evaluation._replace(cursor=cursor, snooze=snooze, facts=facts)
         if isinstance(answer, Skip):
-            return verdict._replace(skip=_storable(answer.reason))
+            return evaluation._replace(skip=_storable(answer.reason))
         if row.args is None:
             args, kwargs, options = entries.code_arguments(self._app, row, self._default_entries)
             requests = [
                 replace(each, args=args, kwargs=kwargs, options={**options, **each.options})
                 for each in requests
             ]
-        return verdict._replace(request=requests[0], more=tuple(requests[1:]))
+        return evaluation._replace(request=requests[0], more=tuple(requests[1:]))
 
-    def broken(self, verdict: Verdict, error: Exception) -> Verdict:
-        """The verdict where something was raised."""
-        return verdict._replace(request=None, more=(), skip=None, error=self.explain(error))
+    def broken(self, evaluation: Evaluation, error: Exception) -> Evaluation:
+        """The evaluation where something was raised."""
+        return evaluation._replace(request=None, more=(), skip=None, error=self.explain(error))
 
-    def overdue(self, verdict: Verdict, message: str = "") -> Verdict:
-        """The verdict on a condition whose time is up."""
-        return self.broken(verdict, ConditionTimeout(message or self._too_long()))
+    def overdue(self, evaluation: Evaluation, message: str = "") -> Evaluation:
+        """The evaluation on a condition whose time is up."""
+        return self.broken(evaluation, ConditionTimeout(message or self._too_long()))
 
     def _too_long(self) -> str:
         limit = self._settings.condition_timeout

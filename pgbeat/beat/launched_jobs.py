@@ -4,7 +4,7 @@ from typing import Any
 
 from celery import Celery
 
-from pgbeat.beat.evaluator import Verdict
+from pgbeat.beat.evaluator import Evaluation
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.broker.publishing.templates import Launch
 from pgbeat.config import Settings
@@ -24,10 +24,10 @@ from pgbeat.schedules.model import Schedule
 _OF_BEAT = {"celery_beat_task": True}
 
 
-def of_verdict(
+def build(
     app: Celery | None,
     settings: Settings,
-    verdict: Verdict,
+    evaluation: Evaluation,
     request: JobRequest,
     stock: Stock | None,
 ) -> Draft:
@@ -36,11 +36,11 @@ def of_verdict(
     `stock` is needed where the row has a job policy; without the app its task is not checked.
     Raises `PgbeatError` for whatever is wrong with the row.
     """
-    row = verdict.schedule
+    row = evaluation.schedule
     drafts.check_call(request.args, request.kwargs, request.options)
     policy = orders.policy_of(row.job_policy)
-    facts = verdict.facts or Facts(verdict.due_at, row.timezone or "UTC")
-    job_id = row.job_id(verdict.due_at, request.run_key)
+    facts = evaluation.facts or Facts(evaluation.due_at, row.timezone or "UTC")
+    job_id = row.job_id(evaluation.due_at, request.run_key)
     if request.run_key is not None:
         facts = facts._replace(job_id=job_id)
     args, kwargs, queue = request.args, request.kwargs, row.queue
@@ -65,13 +65,13 @@ def of_verdict(
         task=request.task,
         args=_if_json(row, list(args)),
         kwargs=_if_json(row, dict(kwargs)),
-        job_source=verdict.job_source,
-        created_by=verdict.created_by or f"system:scheduler:{row.launcher}",
+        job_source=evaluation.job_source,
+        created_by=evaluation.created_by or f"system:scheduler:{row.launcher}",
         is_system_job=True,
         schedule_id=row.id,
         schedule=row.name,
         due_at=facts.due_at,
-        trigger=verdict.trigger,
+        trigger=evaluation.trigger,
         interval_start=facts.interval_start,
         queue=queue,
         options=_if_json(row, options) if options else None,
@@ -90,12 +90,12 @@ def of_verdict(
     return Draft(job, launch, policy.unique_for)
 
 
-def all_of_verdict(
-    app: Celery | None, settings: Settings, verdict: Verdict, stock: Stock | None
+def build_all(
+    app: Celery | None, settings: Settings, evaluation: Evaluation, stock: Stock | None
 ) -> list[Draft]:
-    """Returns the jobs of a launch, as `of_verdict` makes each. Raises `ConditionError` for two
+    """Returns the jobs of a launch, as `build` makes each. Raises `ConditionError` for two
     that have the same unique key, by the schedule's policy."""
-    made = [of_verdict(app, settings, verdict, each, stock) for each in verdict.requests]
+    made = [build(app, settings, evaluation, each, stock) for each in evaluation.requests]
     keys = [each.job.unique_key for each in made if each.job.unique_key is not None]
     if len(keys) > len(set(keys)):
         raise ConditionError(

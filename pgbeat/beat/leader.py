@@ -109,7 +109,7 @@ class Leader:
         soon = min(wait, standby.SOON)
         if leases.acquire(connection, key, soon):
             return True
-        self._standing_by.look()
+        self._standing_by.report_leader()
         return leases.acquire(connection, key, wait - soon)
 
     def wait(self, seconds: float, other: Readable) -> None:
@@ -124,7 +124,7 @@ class Leader:
             while (found := raw.pgconn.notifies()) is not None:
                 self._note(found.relname.decode(), found.extra.decode())
 
-    def lose(self, error: BaseException) -> None:
+    def disconnect(self, error: BaseException) -> None:
         """Gives up the connection for an error; says so once."""
         if self._lost_at is None:
             self._lost_at = time.monotonic()

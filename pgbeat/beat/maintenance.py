@@ -1,4 +1,4 @@
-"""Upkeep: what the leading beat sees to beside schedules, so that nothing waits for nobody."""
+"""Maintenance that the leader runs besides scheduling."""
 
 import logging
 import time
@@ -24,14 +24,14 @@ from pgbeat.webhooks.deliverer import Deliverer
 logger = logging.getLogger("celery.beat.pgbeat")
 
 #: Seconds between two looks for lost executions and lanes that nobody told of, and for groups.
-_SWEEP, _GROUPS = 2.0, 10.0
+_RESCUE, _GROUPS = 2.0, 10.0
 #: Seconds between two rounds of pruning; at most between two batches of a round.
 _PRUNE, _PAUSE = 60.0, 0.1
 #: Seconds that a broker which is away is left alone, and what somebody else holds locked.
 _PATIENCE, _BUSY = 5.0, 0.1
 
 
-class Upkeep:
+class Maintenance:
     """One for a beat; its connection, in autocommit mode, is the leader's."""
 
     def __init__(self, app: Celery, settings: Settings, publisher: Publisher) -> None:
@@ -40,7 +40,7 @@ class Upkeep:
         self._deliverer = Deliverer(settings)
         #: When to allot which lane (`time.monotonic()`).
         self._lanes: dict[tuple[str, str], float] = {}
-        self._sweep_at = self._groups_at = self._prune_at = 0.0
+        self._rescue_at = self._groups_at = self._prune_at = 0.0
         self._away_until = 0.0
         self._postponed = Postponed()
 
@@ -57,11 +57,11 @@ class Upkeep:
         if now < self._away_until:
             return
         if is_due:
-            self._try("the jobs that are due", lambda: self._hand_out_due(connection))
-        if now >= self._sweep_at:
-            self._sweep_at = now + _SWEEP
-            self._try("looking for lost executions", lambda: self._recover(connection))
-            self._try("looking at the lanes", lambda: self._look_at_lanes(connection))
+            self._try("the jobs that are due", lambda: self._dispatch_due(connection))
+        if now >= self._rescue_at:
+            self._rescue_at = now + _RESCUE
+            self._try("looking for lost executions", lambda: self._rescue(connection))
+            self._try("looking at the lanes", lambda: self._find_lanes(connection))
         if now >= self._groups_at:
             self._groups_at = now + _GROUPS
             self._try("groups", lambda: self._settle_groups(connection))
@@ -69,7 +69,7 @@ class Upkeep:
             del self._lanes[lane]
             delay = self._try(
                 f"lane '{lane[1]}'",
-                lambda lane=lane: self._allot(connection, *lane),  # type: ignore[misc]
+                lambda lane=lane: self._dispatch_lane(connection, *lane),  # type: ignore[misc]
                 key=("lane", *lane),
             )
             if delay is not None:
@@ -79,16 +79,18 @@ class Upkeep:
             if delay is not None:
                 self._prune_at = time.monotonic() + delay
 
-    def until(self, chores_in: float | None) -> float:
-        """Seconds until there is something to do; `chores_in` until a job's or a delivery's time.
-        What was due just now, and is still there, somebody holds locked: it is left for a moment.
+    def until(self, maintenance_in: float | None) -> float:
+        """Returns the seconds until there is something to do.
+
+        `maintenance_in` are those until a job or a delivery is due. What was due just now, and
+        still is, another transaction holds locked: it is left for a moment.
         """
         now = time.monotonic()
         if now < self._away_until:
             return self._away_until - now
-        times = [at - now for at in (*self._lanes.values(), self._sweep_at, self._prune_at)]
-        if chores_in is not None:
-            times.append(max(chores_in, self._postponed.wake_in() or _BUSY))
+        times = [at - now for at in (*self._lanes.values(), self._rescue_at, self._prune_at)]
+        if maintenance_in is not None:
+            times.append(max(maintenance_in, self._postponed.wake_in() or _BUSY))
         return max(0.0, min(times))
 
     def forget(self) -> None:
@@ -96,28 +98,28 @@ class Upkeep:
         self._deliverer.pause()
         self._lanes.clear()
         self._postponed.clear()
-        self._sweep_at = self._groups_at = 0.0
+        self._rescue_at = self._groups_at = 0.0
 
     def close(self, seconds: float) -> None:
         """Waits so long for deliveries that are under way."""
         self._deliverer.close(seconds)
 
-    def _hand_out_due(self, connection: Connection) -> None:
+    def _dispatch_due(self, connection: Connection) -> None:
         """Hands out the jobs whose time has come: all together, or in parts, where some of them
         need a lock that is held. Raises the error of the lock then."""
         try:
-            self._hand_out_some(connection)
+            self._dispatch_some(connection)
         except DBAPIError as error:
             if not leases.is_lock_timeout(error):
                 raise
             ids = jobs.due(connection, self._settings.namespace)
             _, left = piecewise.each_unlocked(
-                ids, lambda some: self._hand_out_some(connection, some)
+                ids, lambda some: self._dispatch_some(connection, some)
             )
             if left:
                 raise
 
-    def _hand_out_some(self, connection: Connection, ids: Sequence[UUID] | None = None) -> None:
+    def _dispatch_some(self, connection: Connection, ids: Sequence[UUID] | None = None) -> None:
         if ids is not None:
             self._clear_messages()
         with connections.transaction(connection):
@@ -130,10 +132,10 @@ class Upkeep:
             changed = lifecycle.follow(connection, self._publisher, failed)
         self.lanes(changed | {(job.namespace, job.lane) for job in due if job.lane is not None})
 
-    def _recover(self, connection: Connection) -> None:
+    def _rescue(self, connection: Connection) -> None:
         self.lanes(rescue.sweep(connection, self._publisher, self._settings))
 
-    def _look_at_lanes(self, connection: Connection) -> None:
+    def _find_lanes(self, connection: Connection) -> None:
         namespace = self._settings.namespace
         self.lanes((namespace, name) for name in lanes.wanted(connection, namespace))
 
@@ -157,7 +159,7 @@ class Upkeep:
         ended = time.monotonic()
         self._prune_at = ended + (min(ended - began, _PAUSE) if looked else _PRUNE)
 
-    def _allot(self, connection: Connection, namespace: str, lane: str) -> None:
+    def _dispatch_lane(self, connection: Connection, namespace: str, lane: str) -> None:
         allotted = dispatch.allot(connection, self._publisher, namespace, lane, wait=False)
         if allotted.again is not None:
             self._lanes[namespace, lane] = time.monotonic() + allotted.again

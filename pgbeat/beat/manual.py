@@ -12,8 +12,8 @@ from sqlalchemy import Connection
 
 from pgbeat.access import audit
 from pgbeat.access.audit import Author
-from pgbeat.beat.enqueuer import Decision, Dispatcher
-from pgbeat.beat.evaluator import Judge, Verdict
+from pgbeat.beat.enqueuer import Decision, Enqueuer
+from pgbeat.beat.evaluator import Evaluation, Evaluator
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings
 from pgbeat.database import connections
@@ -59,55 +59,59 @@ def trigger(
     transaction. Raises `NotFound`, and `Busy` when the schedule
     changed while it was decided, twice: a tick of the beat's at the same time goes first.
     """
-    with dispatching(connection, app, settings) as (judge, dispatcher):
-        dispatcher.note = note
+    with enqueuing(connection, app, settings) as (evaluator, enqueuer):
+        enqueuer.note = note
         for again in (False, True):
             # The second time, whoever writes to the row is waited for.
             row = schedules.get(connection, name, namespace=settings.namespace, for_update=again)
             now = connections.now(connection)
-            verdict = Verdict(row, now, "manual", now, job_source=job_source, created_by=created_by)
-            verdict = evaluate(judge, verdict, now, settings.condition_timeout)
-            decisions = dispatcher.commit(connection, [verdict], now)
+            evaluation = Evaluation(
+                row, now, "manual", now, job_source=job_source, created_by=created_by
+            )
+            evaluation = evaluate(evaluator, evaluation, now, settings.condition_timeout)
+            decisions = enqueuer.commit(connection, [evaluation], now)
             if decisions:
-                hand_out(connection, dispatcher)
+                dispatch_lanes(connection, enqueuer)
                 return decisions[0]
     raise Busy(f"schedule {name!r} changed while it was being decided; try again")
 
 
 @contextmanager
-def dispatching(
+def enqueuing(
     connection: Connection, app: Celery, settings: Settings
-) -> Iterator[tuple[Judge, Dispatcher]]:
+) -> Iterator[tuple[Evaluator, Enqueuer]]:
     """What decides and writes outside of beat. `connection` is in autocommit mode."""
     with ExitStack() as stack:
         broker = publisher(
             app, settings, lambda: stack.enter_context(app.producer_or_acquire(None))
         )
         conditions = connections.engine(settings.url, "pgbeat condition")
-        judge = Judge(app, settings, conditions, entries.built_in(app))
+        evaluator = Evaluator(app, settings, conditions, entries.built_in(app))
         with connections.transaction(connection):
             broker.prepare(connection)
-        yield judge, Dispatcher(app, settings, broker, judge)
+        yield evaluator, Enqueuer(app, settings, broker, evaluator)
 
 
-def hand_out(connection: Connection, dispatcher: Dispatcher) -> None:
+def dispatch_lanes(connection: Connection, enqueuer: Enqueuer) -> None:
     """Hands out the free slots of the lanes that a commit put something into. While the broker is
     away that is left to beat. `connection` is in autocommit mode."""
-    for lane in dispatcher.lanes:
+    for lane in enqueuer.lanes:
         with suppress(kombu.exceptions.OperationalError):
-            dispatch.allot(connection, dispatcher.publisher, *lane)
-    dispatcher.lanes.clear()
+            dispatch.allot(connection, enqueuer.publisher, *lane)
+    enqueuer.lanes.clear()
 
 
-def evaluate(judge: Judge, verdict: Verdict, now: datetime, timeout: float) -> Verdict:
-    """The verdict, or that its time (seconds) is up: a thread can't be stopped, but left."""
-    verdicts: SimpleQueue[Verdict] = SimpleQueue()
+def evaluate(
+    evaluator: Evaluator, evaluation: Evaluation, now: datetime, timeout: float
+) -> Evaluation:
+    """The evaluation, or that its time (seconds) is up: a thread can't be stopped, but left."""
+    evaluations: SimpleQueue[Evaluation] = SimpleQueue()
     threading.Thread(
-        target=lambda: verdicts.put(judge.evaluate(verdict, now)),
+        target=lambda: evaluations.put(evaluator.evaluate(evaluation, now)),
         name="pgbeat-condition",
         daemon=True,
     ).start()
     try:
-        return verdicts.get(timeout=timeout + _GRACE)
+        return evaluations.get(timeout=timeout + _GRACE)
     except Empty:
-        return judge.overdue(verdict)
+        return evaluator.overdue(evaluation)

@@ -18,7 +18,7 @@ from pgbeat.database import connections
 
 #: Rows that a step looks at, at most.
 BATCH = 500
-#: Seconds after which what was kept is looked at once more: there are newer ones by then.
+#: Seconds after which what was kept is scanned at once more: there are newer ones by then.
 _AGAIN = 3600.0
 
 
@@ -29,11 +29,11 @@ class _Kind(NamedTuple):
     #: Where to begin: below every value of the index.
     start: tuple[Any, ...]
     #: Old rows after a place (`at_0`, `at_1`), in the index's order: what a step looks at.
-    looked: str
+    scanned: str
     #: Those of them that are to go: ids.
     old: str
     #: A table whose rows go with them, and its column that has their ids.
-    with_them: tuple[str, str] | None = None
+    dependents: tuple[str, str] | None = None
 
 
 _OLD = "now() - make_interval(secs => :seconds)"
@@ -51,12 +51,12 @@ _KINDS = (
          WHERE decided_at < {_OLD}
         """,
         """
-        SELECT l.id FROM looked l LEFT JOIN (
+        SELECT l.id FROM scanned l LEFT JOIN (
                SELECT s.id, s.namespace, (
                       SELECT due_at FROM pgbeat.ticks WHERE schedule_id = s.id
                        ORDER BY due_at DESC OFFSET greatest(:count - 1, 0) LIMIT 1) AS last
                  FROM pgbeat.schedules s
-                WHERE s.id IN (SELECT schedule_id FROM looked) OFFSET 0) AS s
+                WHERE s.id IN (SELECT schedule_id FROM scanned) OFFSET 0) AS s
                ON s.id = l.schedule_id
          WHERE s.id IS NULL OR s.namespace = :namespace AND (:count = 0 OR l.due_at < s.last)
         """,
@@ -73,13 +73,13 @@ _KINDS = (
          ORDER BY created_at, id LIMIT :batch
         """,
         f"""
-        SELECT l.id FROM looked l
+        SELECT l.id FROM scanned l
                LEFT JOIN (
                SELECT s.id, (
                       SELECT created_at FROM pgbeat.jobs WHERE schedule_id = s.id
                        ORDER BY created_at DESC OFFSET greatest(:count - 1, 0) LIMIT 1) AS last
                  FROM pgbeat.schedules s
-                WHERE s.id IN (SELECT schedule_id FROM looked) OFFSET 0) AS s
+                WHERE s.id IN (SELECT schedule_id FROM scanned) OFFSET 0) AS s
                ON s.id = l.schedule_id
          WHERE l.state IN ('completed', 'failed', 'cancelled', 'skipped')
            AND l.finished_at < {_OLD}
@@ -100,7 +100,7 @@ _KINDS = (
          ORDER BY started_at, id LIMIT :batch
         """,
         """
-        SELECT l.id FROM looked l
+        SELECT l.id FROM scanned l
          WHERE NOT EXISTS (SELECT FROM pgbeat.jobs j WHERE j.id = l.job_id)
         """,
     ),
@@ -114,7 +114,7 @@ _KINDS = (
          ORDER BY created_at, id LIMIT :batch
         """,
         f"""
-        SELECT l.id FROM looked l
+        SELECT l.id FROM scanned l
          WHERE l.finished_at < {_OLD}
            AND NOT EXISTS (SELECT FROM pgbeat.jobs j WHERE j.group_id = l.id
                               AND (NOT :dry_run OR j.finished_at IS NULL
@@ -132,7 +132,7 @@ _KINDS = (
          ORDER BY d.created_at, d.id LIMIT :batch
         """,
         f"""
-        SELECT l.id FROM looked l JOIN pgbeat.webhooks w ON w.id = l.webhook_id
+        SELECT l.id FROM scanned l JOIN pgbeat.webhooks w ON w.id = l.webhook_id
          WHERE l.finished_at < {_OLD} AND w.namespace = :namespace
         """,
     ),
@@ -145,7 +145,7 @@ _KINDS = (
                 ORDER BY id LIMIT :batch) AS oldest
          WHERE at < {_OLD}
         """,
-        "SELECT id FROM looked",
+        "SELECT id FROM scanned",
     ),
 )
 
@@ -157,34 +157,34 @@ Note = Callable[[Connection, Counter[str]], None]
 
 
 def _statement(kind: _Kind, *, dry_run: bool) -> TextClause:
-    """How many it looked at, the place of the last of them, and how many of each table went."""
+    """How many it scanned at, the place of the last of them, and how many of each table went."""
     delete = "SELECT" if dry_run else "DELETE"
     returning = "" if dry_run else "RETURNING 1"
     # A row that somebody holds is for later: the beat waits for nobody.
     lock = "" if dry_run else "FOR UPDATE SKIP LOCKED"
     parts = [
-        f"looked AS MATERIALIZED ({kind.looked})",
+        f"scanned AS MATERIALIZED ({kind.scanned})",
         f"old AS MATERIALIZED ({kind.old})",
-        f"mine AS MATERIALIZED (SELECT id FROM pgbeat.{kind.table} "
+        f"ids AS MATERIALIZED (SELECT id FROM pgbeat.{kind.table} "
         f"WHERE id IN (SELECT id FROM old) {lock})",
-        f"gone AS ({delete} FROM pgbeat.{kind.table} "
-        f"WHERE id IN (SELECT id FROM mine) {returning})",
+        f"deleted_rows AS ({delete} FROM pgbeat.{kind.table} "
+        f"WHERE id IN (SELECT id FROM ids) {returning})",
     ]
-    counts = ["(SELECT count(*) FROM looked)", "(SELECT count(*) FROM gone)"]
-    if kind.with_them is None:
+    counts = ["(SELECT count(*) FROM scanned)", "(SELECT count(*) FROM deleted_rows)"]
+    if kind.dependents is None:
         counts.append("0")
     else:
-        table, column = kind.with_them
+        table, column = kind.dependents
         parts += [
-            f"theirs AS MATERIALIZED (SELECT id FROM pgbeat.{table} "
-            f"WHERE {column} IN (SELECT id FROM mine) {lock})",
-            f"gone_too AS ({delete} FROM pgbeat.{table} "
-            f"WHERE id IN (SELECT id FROM theirs) {returning})",
+            f"their_ids AS MATERIALIZED (SELECT id FROM pgbeat.{table} "
+            f"WHERE {column} IN (SELECT id FROM ids) {lock})",
+            f"dependents_deleted AS ({delete} FROM pgbeat.{table} "
+            f"WHERE id IN (SELECT id FROM their_ids) {returning})",
         ]
-        counts.append("(SELECT count(*) FROM gone_too)")
+        counts.append("(SELECT count(*) FROM dependents_deleted)")
     places = [f"at_{n}" for n in range(len(kind.start))]
     order = ", ".join(f"{place} DESC" for place in places)
-    last = [f"(SELECT {place} FROM looked ORDER BY {order} LIMIT 1)" for place in places]
+    last = [f"(SELECT {place} FROM scanned ORDER BY {order} LIMIT 1)" for place in places]
     return text(f"WITH {', '.join(parts)} SELECT {', '.join(counts + last)}")
 
 
@@ -208,16 +208,16 @@ class Pruner:
 
     def step(self, connection: Connection) -> int:
         """Looks at no more than `BATCH` old rows and deletes of them what is not to be kept; how
-        many it looked at, 0 at the end of a round. The connection is in autocommit mode."""
+        many it scanned at, 0 at the end of a round. The connection is in autocommit mode."""
         now = time.monotonic()
         if self._kind == 0 and (not self._places or now - self._began_at >= _AGAIN):
             self._places, self._began_at = [kind.start for kind in _KINDS], now
         while self._kind < len(_KINDS):
-            looked = self._look(connection, self._kind) if self._days(_KINDS[self._kind]) else 0
-            if looked < BATCH:
+            scanned = self._scan(connection, self._kind) if self._days(_KINDS[self._kind]) else 0
+            if scanned < BATCH:
                 self._kind += 1
-            if looked:
-                return looked
+            if scanned:
+                return scanned
         self._kind = 0
         return 0
 
@@ -226,7 +226,7 @@ class Pruner:
         settings = self._settings
         return settings.audit_days if kind.table == "audit" else settings.retention_days
 
-    def _look(self, connection: Connection, number: int) -> int:
+    def _scan(self, connection: Connection, number: int) -> int:
         kind, place = _KINDS[number], self._places[number]
         values = {
             "namespace": self._settings.namespace,
@@ -239,19 +239,19 @@ class Pruner:
         statement = self._statements[number]
         used = {name: values[name] for name in statement.compile().params}
         if self._note is None:
-            looked, gone, gone_too, *last = connection.execute(statement, used).one()
-            self._count(kind, gone, gone_too)
+            scanned, deleted, dependents, *last = connection.execute(statement, used).one()
+            self._count(kind, deleted, dependents)
         else:
             with connections.transaction(connection):
-                looked, gone, gone_too, *last = connection.execute(statement, used).one()
-                self._count(kind, gone, gone_too)
-                if gone or gone_too:
+                scanned, deleted, dependents, *last = connection.execute(statement, used).one()
+                self._count(kind, deleted, dependents)
+                if deleted or dependents:
                     self._note(connection, self.deleted)
-        if looked:
+        if scanned:
             self._places[number] = tuple(last)
-        return int(looked)
+        return int(scanned)
 
-    def _count(self, kind: _Kind, gone: int, gone_too: int) -> None:
-        self.deleted[kind.table] += gone
-        if kind.with_them is not None:
-            self.deleted[kind.with_them[0]] += gone_too
+    def _count(self, kind: _Kind, deleted: int, dependents: int) -> None:
+        self.deleted[kind.table] += deleted
+        if kind.dependents is not None:
+            self.deleted[kind.dependents[0]] += dependents

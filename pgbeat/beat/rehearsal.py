@@ -7,7 +7,7 @@ from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat.beat import launched_jobs
-from pgbeat.beat.evaluator import Judge, Verdict
+from pgbeat.beat.evaluator import Evaluation, Evaluator
 from pgbeat.beat.manual import evaluate
 from pgbeat.config import Settings
 from pgbeat.database import connections
@@ -46,7 +46,7 @@ class Rehearsal(NamedTuple):
     error: str | None
     objections: list[Objection]
     #: What the launcher says.
-    verdict: Verdict
+    evaluation: Evaluation
     #: Its job and message, where they can be made.
     draft: Draft | None = None
     #: Those of its other jobs, where it would launch several.
@@ -68,18 +68,18 @@ def rehearse(
     now = connections.now(connection)
     asked = app or Celery("pgbeat", set_as_current=False)
     conditions = connections.engine(settings.url, "pgbeat condition")
-    judge = Judge(asked, settings, conditions, {} if app is None else entries.built_in(app))
-    objections = _objections(connection, row, now, judge.timezone)
-    verdict = Verdict(row, now, "manual", now)
-    verdict = evaluate(judge, verdict, now, settings.condition_timeout)
+    evaluator = Evaluator(asked, settings, conditions, {} if app is None else entries.built_in(app))
+    objections = _objections(connection, row, now, evaluator.timezone)
+    evaluation = Evaluation(row, now, "manual", now)
+    evaluation = evaluate(evaluator, evaluation, now, settings.condition_timeout)
     overlap = _overlap(connection, row)
     outcome: Outcome = "skipped"
     reason = error = None
     if objections:
         reason = objections[0].reason
-    elif verdict.request is None:
-        outcome = "failed" if verdict.skip is None else "skipped"
-        reason, error = verdict.skip, verdict.error
+    elif evaluation.request is None:
+        outcome = "failed" if evaluation.skip is None else "skipped"
+        reason, error = evaluation.skip, evaluation.error
     elif overlap is not None:
         outcome = "waiting" if row.overlap in ("queue_one", "buffer_all") else "skipped"
         reason = overlap.reason
@@ -89,8 +89,8 @@ def rehearse(
     waits = None
     if overlap is not None:
         objections.append(overlap)
-    if verdict.request is not None:
-        planned, problem, refusal = _drafts(connection, app, settings, verdict)
+    if evaluation.request is not None:
+        planned, problem, refusal = _drafts(connection, app, settings, evaluation)
         if refusal is not None:
             objections.append(refusal)
         if outcome == "launched" and problem is not None:
@@ -100,7 +100,7 @@ def rehearse(
     draft, more = (planned[0], tuple(planned[1:])) if planned else (None, ())
     if outcome == "launched" and draft is not None:
         waits = _waits(connection, draft.job)
-    return Rehearsal(row, outcome, reason, error, objections, verdict, draft, more, waits)
+    return Rehearsal(row, outcome, reason, error, objections, evaluation, draft, more, waits)
 
 
 def _objections(
@@ -140,15 +140,15 @@ def _overlap(connection: Connection, row: Schedule) -> Objection | None:
 
 
 def _drafts(
-    connection: Connection, app: Celery | None, settings: Settings, verdict: Verdict
+    connection: Connection, app: Celery | None, settings: Settings, evaluation: Evaluation
 ) -> tuple[list[Draft], str | None, Objection | None]:
     """The launch's jobs and messages; or what is wrong with it, as far as the app knows; and what
     their policy says against it."""
-    row, stock = verdict.schedule, None
+    row, stock = evaluation.schedule, None
     try:
         if row.job_policy:
             stock = orders.Stock(connection, settings, [orders.policy_of(row.job_policy)])
-        made = launched_jobs.all_of_verdict(app, settings, verdict, stock)
+        made = launched_jobs.build_all(app, settings, evaluation, stock)
     except PgbeatError as error:
         return [], str(error), None
     job = made[0].job

@@ -15,12 +15,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from pgbeat.beat import due
-from pgbeat.beat.condition_pool import Evaluator
-from pgbeat.beat.enqueuer import Decision, Dispatcher
-from pgbeat.beat.evaluator import Judge, Verdict
+from pgbeat.beat.condition_pool import ConditionPool
+from pgbeat.beat.enqueuer import Decision, Enqueuer
+from pgbeat.beat.evaluator import Evaluation, Evaluator
 from pgbeat.beat.leader import Leader
 from pgbeat.beat.log import DecisionLog
-from pgbeat.beat.maintenance import Upkeep
+from pgbeat.beat.maintenance import Maintenance
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, direct_url, redacted
 from pgbeat.database import connections
@@ -97,7 +97,7 @@ class Scheduler(celery.beat.Scheduler):
 
     def setup_schedule(self) -> None:
         """Connects and checks the schema; a server that is away is waited for in `tick`."""
-        self._evaluator = Evaluator(
+        self._pool = ConditionPool(
             self.settings.condition_threads,
             self.settings.condition_timeout,
             self.settings.batch_size,
@@ -109,16 +109,18 @@ class Scheduler(celery.beat.Scheduler):
             pool_size=self.settings.condition_threads,
             max_overflow=-1,
         )
-        self._judge = Judge(self.app, self.settings, self._conditions, self.default_entries())
-        self._dispatcher = Dispatcher(
+        self._evaluator = Evaluator(
+            self.app, self.settings, self._conditions, self.default_entries()
+        )
+        self._enqueuer = Enqueuer(
             self.app,
             self.settings,
             publisher(self.app, self.settings, lambda: self.producer),
-            self._judge,
+            self._evaluator,
             self.reached,
         )
-        self._dispatcher.waits = False
-        self._upkeep = Upkeep(self.app, self.settings, self._dispatcher.publisher)
+        self._enqueuer.waits = False
+        self._maintenance = Maintenance(self.app, self.settings, self._enqueuer.publisher)
         self._meter = Meter(self.settings.namespace)
         try:
             self._leader = Leader(
@@ -135,7 +137,7 @@ class Scheduler(celery.beat.Scheduler):
         except Exception as error:
             if not connections.is_lost(error):
                 raise
-            self._leader.lose(error)
+            self._leader.disconnect(error)
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """One look at the schedules; 0, for it has done the waiting itself.
@@ -144,7 +146,7 @@ class Scheduler(celery.beat.Scheduler):
         """
         try:
             if self._leader.lead():
-                self._look(wait=True)
+                self._run_pass(wait=True)
                 self._postponed.done(["look"])
         except ConfigError as error:  # a pooler answers where the server was away at the start
             raise SystemExit(f"pgbeat: {error}") from None
@@ -157,7 +159,7 @@ class Scheduler(celery.beat.Scheduler):
                 if not isinstance(error, DBAPIError | psycopg.Error):
                     raise
                 self._forget()
-                self._leader.lose(error)
+                self._leader.disconnect(error)
                 self._leader.back_off()
         if self._closed:
             # By the handler of a signal that came in some object's `__del__`: Python drops what is
@@ -175,11 +177,11 @@ class Scheduler(celery.beat.Scheduler):
             return decided
         begun: datetime | None = None
         while True:
-            decided += len(self._look(wait=False))
+            decided += len(self._run_pass(wait=False))
             begun = begun or self._seen.now
             oldest = self._seen.next_run
             is_newer = oldest is not None and oldest > begun and not self._seen.has_new
-            if (self._idle or is_newer) and not self._evaluator.held:
+            if (self._idle or is_newer) and not self._pool.held:
                 return decided
 
     def close(self) -> None:
@@ -192,7 +194,7 @@ class Scheduler(celery.beat.Scheduler):
             self._forget()
             self._leader.drop()
             # Another beat leads by now.
-            self._upkeep.close(_FAREWELL)
+            self._maintenance.close(_FAREWELL)
         super().close()
 
     @property
@@ -241,12 +243,12 @@ class Scheduler(celery.beat.Scheduler):
     def _become_leader(self, connection: Connection) -> None:
         try:
             with connections.transaction(connection):
-                self._dispatcher.publisher.prepare(connection, again=True)
+                self._enqueuer.publisher.prepare(connection, again=True)
         except Exception as error:
             if not is_lock_timeout(error):
                 raise
             # Queues that are missing are made when something is published to them.
-            self._dispatcher.publisher.clear()
+            self._enqueuer.publisher.clear()
             logger.warning("The app's queues are not declared now: %s", _LOCKED)
         self._follow_zone(connection)
         self._apply_entries(connection)
@@ -261,7 +263,7 @@ class Scheduler(celery.beat.Scheduler):
     def _follow_zone(self, connection: Connection) -> None:
         """Has the times computed anew that depend on the app's zone, where that has changed; later,
         where rows are locked."""
-        namespace, zone = self.settings.namespace, self._judge.timezone
+        namespace, zone = self.settings.namespace, self._evaluator.timezone
         self._zone_at = None
         try:
             with connections.transaction(connection):
@@ -282,8 +284,8 @@ class Scheduler(celery.beat.Scheduler):
 
     def _forget(self) -> None:
         """Drops what is under way: the next leader decides it."""
-        self._evaluator.forget()
-        self._upkeep.forget()
+        self._pool.forget()
+        self._maintenance.forget()
         self._conditions.dispose()
         self._postponed.clear()
 
@@ -303,7 +305,7 @@ class Scheduler(celery.beat.Scheduler):
         if later is not None:
             self._resync_at = time.monotonic() + later
 
-    def _look(self, *, wait: bool) -> list[Decision]:
+    def _run_pass(self, *, wait: bool) -> list[Decision]:
         """Decides one batch of what is due; if there is none and `wait` is set, waits for it."""
         began = time.monotonic()
         connection = self._leader.connect()
@@ -312,50 +314,52 @@ class Scheduler(celery.beat.Scheduler):
         if self._zone_at is not None and time.monotonic() >= self._zone_at:
             self._follow_zone(connection)
         self._leader.changed = False
-        verdicts, unreached = self._collect()
-        decided = [verdict.schedule.id for verdict in (*verdicts, *unreached)]
-        held = [*decided, *self._evaluator.held, *self._left_alone()]
-        outlook = self._outlook(connection, held)
-        self._seen, now = outlook, outlook.now
+        evaluations, undecided = self._collect()
+        decided = [evaluation.schedule.id for evaluation in (*evaluations, *undecided)]
+        held = [*decided, *self._pool.held, *self._left_alone()]
+        snapshot = self._snapshot(connection, held)
+        self._seen, now = snapshot, snapshot.now
         rows: list[Schedule] = []
         self._idle = False
-        if outlook.next_probe is not None and outlook.next_probe <= now:
+        if snapshot.next_probe is not None and snapshot.next_probe <= now:
             for name in due.probe(connection, now, namespace=self.settings.namespace):
                 logger.info("Schedule '%s' was disabled for its failures, and is tried again", name)
-            outlook = outlook._replace(next_run=now)
-        if outlook.next_run is not None and outlook.next_run <= now:
+            snapshot = snapshot._replace(next_run=now)
+        if snapshot.next_run is not None and snapshot.next_run <= now:
             self.reached("before claim")
             rows = self._due(connection, now, held)
-        if outlook.has_new:
-            verdicts += self._begin(connection, now, held)
-        verdicts += self._decide(connection, rows, now)
-        self._ask(unreached, now)
-        if verdicts:
+        if snapshot.has_new:
+            evaluations += self._schedule_new(connection, now, held)
+        evaluations += self._decide(connection, rows, now)
+        self._ask(undecided, now)
+        if evaluations:
             self.reached("after conditions")
-            suspects = [v.schedule.id for v in verdicts if self._postponed.was_held(v.schedule.id)]
-            decisions = self._dispatcher.commit(connection, verdicts, now, suspects=suspects)
+            suspects = [
+                v.schedule.id for v in evaluations if self._postponed.was_held(v.schedule.id)
+            ]
+            decisions = self._enqueuer.commit(connection, evaluations, now, suspects=suspects)
             self._meter.ticked(time.monotonic() - began)
-            self._keep_up(connection, outlook, is_idle=False)
-            self._note_dropped(verdicts, decisions)
+            self._maintain(connection, snapshot, is_idle=False)
+            self._note_dropped(evaluations, decisions)
             self._log.decided(decisions)
             return decisions
         self._log.sum_up()
-        is_idle = not rows and not outlook.has_new
-        self._keep_up(connection, outlook, is_idle=is_idle)
+        is_idle = not rows and not snapshot.has_new
+        self._maintain(connection, snapshot, is_idle=is_idle)
         if is_idle:
             self._idle = True
-            until = None if outlook.next is None else (outlook.next - now).total_seconds()
+            until = None if snapshot.next is None else (snapshot.next - now).total_seconds()
             if until is not None and until <= 0:
                 until = _NO_ROOM  # conditions that are due and find no room: one that ends wakes us
             if wait:
-                limits = (until, self._upkeep.until(outlook.chores_in))
+                limits = (until, self._maintenance.until(snapshot.maintenance_in))
                 self._wait(min((limit for limit in limits if limit is not None), default=None))
-        if not wait and self._evaluator.held:
+        if not wait and self._pool.held:
             self._wait(None)
         return []
 
-    def _outlook(self, connection: Connection, held: list[int]) -> due.Outlook:
-        return due.outlook(connection, held, namespace=self.settings.namespace)
+    def _snapshot(self, connection: Connection, held: list[int]) -> due.Snapshot:
+        return due.snapshot(connection, held, namespace=self.settings.namespace)
 
     def _due(self, connection: Connection, now: datetime, held: list[int]) -> list[Schedule]:
         return due.oldest(
@@ -363,96 +367,100 @@ class Scheduler(celery.beat.Scheduler):
             now,
             limit=self.settings.batch_size,
             held=held,
-            only_plain=not self._evaluator.room,
+            only_plain=not self._pool.room,
             namespace=self.settings.namespace,
         )
 
-    def _begin(self, connection: Connection, now: datetime, held: list[int]) -> list[Verdict]:
-        """Gives new rows their first time; verdicts on those that have none."""
-        verdicts: list[Verdict] = []
+    def _schedule_new(
+        self, connection: Connection, now: datetime, held: list[int]
+    ) -> list[Evaluation]:
+        """Gives new rows their first time; evaluations on those that have none."""
+        evaluations: list[Evaluation] = []
         times: list[due.Next] = []
         limit, namespace = self.settings.batch_size, self.settings.namespace
         for row in due.new(connection, limit=limit, held=held, namespace=namespace):
-            verdict = Verdict(row, now, "retry" if row.retry_count else "timetable", now)
+            evaluation = Evaluation(row, now, "retry" if row.retry_count else "timetable", now)
             try:
-                first = self._judge.first(row, now)
+                first = self._evaluator.first(row, now)
             except Exception as error:
-                verdicts.append(self._judge.broken(verdict, error))
+                evaluations.append(self._evaluator.broken(evaluation, error))
                 continue
             if first is None:
-                verdicts.append(verdict._replace(skip="its timetable has no time left"))
+                evaluations.append(evaluation._replace(skip="its timetable has no time left"))
             else:
                 times.append(first)
         self._set_next(connection, times)
-        return verdicts
+        return evaluations
 
-    def _collect(self) -> tuple[list[Verdict], list[Verdict]]:
-        """Verdicts of conditions that have come in or run out of time, and those that there was no
-        time for among many."""
-        results, expired = self._evaluator.collect()
-        verdicts = [self._judge.overdue(verdict) for verdict in expired]
-        verdicts += [verdict for verdict in results if verdict.is_reached]
-        return verdicts, [verdict for verdict in results if not verdict.is_reached]
+    def _collect(self) -> tuple[list[Evaluation], list[Evaluation]]:
+        """Returns evaluations whose conditions have answered or run out of time, and those that
+        there was no time for among many."""
+        results, expired = self._pool.collect()
+        evaluations = [self._evaluator.overdue(evaluation) for evaluation in expired]
+        evaluations += [evaluation for evaluation in results if evaluation.is_decided]
+        return evaluations, [evaluation for evaluation in results if not evaluation.is_decided]
 
-    def _decide(self, connection: Connection, rows: list[Schedule], now: datetime) -> list[Verdict]:
-        """Verdicts that need no waiting; what has a condition is asked."""
+    def _decide(
+        self, connection: Connection, rows: list[Schedule], now: datetime
+    ) -> list[Evaluation]:
+        """Evaluations that need no waiting; what has a condition is asked."""
         named = {row.calendar for row in rows if row.calendar is not None}
         known = calendars.load(connection, named, namespace=self.settings.namespace)
-        verdicts: list[Verdict] = []
+        evaluations: list[Evaluation] = []
         later: list[due.Next] = []
-        asked: list[Verdict] = []
-        room = self._evaluator.room
+        asked: list[Evaluation] = []
+        room = self._pool.room
         for row in rows:
             due_at = row.due_at or row.next_run or now
-            verdict = Verdict(row, due_at, "retry" if row.retry_count else "timetable", now)
+            evaluation = Evaluation(row, due_at, "retry" if row.retry_count else "timetable", now)
             try:
-                again = self._judge.not_yet(row, now)
+                again = self._evaluator.not_yet(row, now)
                 if again is None:
-                    verdict = self._judge.open(row, now, known)
+                    evaluation = self._evaluator.open(row, now, known)
             except Exception as error:
-                verdicts.append(self._judge.broken(verdict, error))
+                evaluations.append(self._evaluator.broken(evaluation, error))
                 continue
             if again is not None:
                 later.append(due.Next(row, again))
-            elif verdict.skip is not None:
-                verdicts.append(verdict)
+            elif evaluation.skip is not None:
+                evaluations.append(evaluation)
             elif row.is_plain:
-                verdicts.append(self._judge.plain(verdict))
-            elif self._evaluator.is_stuck(row.id):
+                evaluations.append(self._evaluator.plain(evaluation))
+            elif self._pool.is_stuck(row.id):
                 message = "the condition of an earlier tick was given up and still runs"
-                verdicts.append(self._judge.overdue(verdict, message))
+                evaluations.append(self._evaluator.overdue(evaluation, message))
             elif room > 0:
                 room -= 1
-                asked.append(verdict)
+                asked.append(evaluation)
         self._ask(asked, now)
         self._set_next(connection, later)
-        return verdicts
+        return evaluations
 
-    def _ask(self, verdicts: list[Verdict], now: datetime) -> None:
+    def _ask(self, evaluations: list[Evaluation], now: datetime) -> None:
         """Hands conditions to the evaluator: quick ones in SQL together, others by themselves."""
-        together: list[Verdict] = []
-        for verdict in verdicts:
-            if self._judge.is_quick(verdict.schedule):
-                together.append(verdict)
+        together: list[Evaluation] = []
+        for evaluation in evaluations:
+            if self._evaluator.is_quick(evaluation.schedule):
+                together.append(evaluation)
             else:
-                self._evaluator.submit([verdict], partial(self._evaluate, verdict, now))
+                self._pool.submit([evaluation], partial(self._evaluate, evaluation, now))
         for first in range(0, len(together), _TOGETHER):
             batch = together[first : first + _TOGETHER]
-            self._evaluator.submit(batch, partial(self._judge.ask, batch))
+            self._pool.submit(batch, partial(self._evaluator.ask, batch))
 
-    def _evaluate(self, verdict: Verdict, now: datetime) -> list[Verdict]:
-        return [self._judge.evaluate(verdict, now)]
+    def _evaluate(self, evaluation: Evaluation, now: datetime) -> list[Evaluation]:
+        return [self._evaluator.evaluate(evaluation, now)]
 
-    def _note_dropped(self, verdicts: list[Verdict], decisions: list[Decision]) -> None:
+    def _note_dropped(self, evaluations: list[Evaluation], decisions: list[Decision]) -> None:
         """Leaves postponed schedules alone for a moment. A row that changed is looked at again at
         once; one that is dropped twice running is locked by another transaction, and postponed."""
-        decided = {decision.schedule.id for decision in decisions} | self._dispatcher.waiting
+        decided = {decision.schedule.id for decision in decisions} | self._enqueuer.waiting
         self._postponed.done(decided)
-        dropped = {v.schedule.id: v.schedule for v in verdicts if v.schedule.id not in decided}
+        dropped = {v.schedule.id: v.schedule for v in evaluations if v.schedule.id not in decided}
         for key, row in dropped.items():
-            if key in self._dispatcher.postponed or key in self._dropped:
-                self._postpone(row, self._dispatcher.postponed.get(key, _LOCKED_ROW))
-        self._dropped = set(dropped).difference(self._dispatcher.postponed)
+            if key in self._enqueuer.postponed or key in self._dropped:
+                self._postpone(row, self._enqueuer.postponed.get(key, _LOCKED_ROW))
+        self._dropped = set(dropped).difference(self._enqueuer.postponed)
 
     def _postpone(self, row: Schedule, why: str) -> None:
         self._postponed.add(row.id, f"schedule '{row.name}'", why)
@@ -472,24 +480,24 @@ class Scheduler(celery.beat.Scheduler):
     def _hold_back(self) -> None:
         """Waits a moment where another transaction holds a lock without which nothing can be
         decided, such as that of a whole table."""
-        self._leader.wait(self._postponed.add("look", "all schedules", _LOCKED), self._evaluator)
+        self._leader.wait(self._postponed.add("look", "all schedules", _LOCKED), self._pool)
 
     def _wait(self, until: float | None) -> None:
         """Sleeps until something is due (seconds), a row changed, or a condition is decided."""
-        limits = [self.max_interval, until, self._evaluator.next_deadline()]
+        limits = [self.max_interval, until, self._pool.next_deadline()]
         limits.append(self._postponed.wake_in())
         seconds = min(limit for limit in limits if limit is not None)
-        self._leader.wait(seconds, self._evaluator)
+        self._leader.wait(seconds, self._pool)
 
-    def _keep_up(self, connection: Connection, outlook: due.Outlook, *, is_idle: bool) -> None:
+    def _maintain(self, connection: Connection, snapshot: due.Snapshot, *, is_idle: bool) -> None:
         """Sees to jobs, lanes and deliveries."""
         try:
             self._meter.write(connection)
         except DBAPIError as error:
             if not is_lock_timeout(error):
                 raise
-        self._upkeep.lanes(self._dispatcher.lanes | self._leader.lanes)
-        self._dispatcher.lanes.clear()
+        self._maintenance.lanes(self._enqueuer.lanes | self._leader.lanes)
+        self._enqueuer.lanes.clear()
         self._leader.lanes.clear()
-        is_due = outlook.chores_in is not None and outlook.chores_in <= 0
-        self._upkeep.step(connection, is_due=is_due, is_idle=is_idle)
+        is_due = snapshot.maintenance_in is not None and snapshot.maintenance_in <= 0
+        self._maintenance.step(connection, is_due=is_due, is_idle=is_idle)

@@ -24,18 +24,18 @@ class StandingBy:
     def __init__(self, settings: Settings, url: URL, name: str) -> None:
         self._settings = settings
         self._engine = connections.engine(url, name)
-        self._look_at = 0.0
+        self._next_report = 0.0
         #: The session that led when it looked last.
         self._seen: int | None = None
         #: What is known of that beat; `None` before the first look.
         self.leader: Beat | None = None
 
-    def look(self) -> None:
+    def report_leader(self) -> None:
         """Logs which beat leads, if that is another than at the last look."""
         now = time.monotonic()
-        if now < self._look_at:
+        if now < self._next_report:
             return
-        self._look_at = now + _EVERY
+        self._next_report = now + _EVERY
         try:
             with self._engine.connect() as connection:
                 leader = beats.leader(connection, self._settings)
@@ -57,4 +57,4 @@ class StandingBy:
 
     def forget(self) -> None:
         """Has the next look logged, whichever beat leads."""
-        self._look_at, self._seen, self.leader = 0.0, None, None
+        self._next_report, self._seen, self.leader = 0.0, None, None

@@ -6,7 +6,7 @@ from typing import Any
 import click
 from rich.text import Text
 
-from pgbeat.beat.evaluator import Verdict
+from pgbeat.beat.evaluator import Evaluation
 from pgbeat.beat.rehearsal import Rehearsal, rehearse
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED, SKIPPED
@@ -55,7 +55,7 @@ def check_command(target: Target, ctx: click.Context, name: str, as_json: bool) 
 
 
 def _json(found: Rehearsal) -> dict[str, Any]:
-    outcome, why = _said(found.verdict)
+    outcome, why = _said(found.evaluation)
     return {
         "schedule": found.schedule.name,
         "outcome": found.outcome,
@@ -76,7 +76,7 @@ def _request(found: Rehearsal) -> dict[str, Any] | None:
 
 def _requests(found: Rehearsal) -> list[dict[str, Any]]:
     """What would be launched, job by job; what is not JSON is shown as Python writes it."""
-    requests = found.verdict.requests
+    requests = found.evaluation.requests
     drafts = [found.draft, *found.more] if found.draft is not None else [None] * len(requests)
     return [
         _call(found.schedule, request, draft)
@@ -122,11 +122,11 @@ def _plain(value: Any) -> Any:
         return repr(value)
 
 
-def _said(verdict: Verdict) -> tuple[str, str | None]:
+def _said(evaluation: Evaluation) -> tuple[str, str | None]:
     """The outcome that the launcher alone would lead to, and why."""
-    if verdict.request is not None:
+    if evaluation.request is not None:
         return "launched", None
-    return ("failed", verdict.error) if verdict.skip is None else ("skipped", verdict.skip)
+    return ("failed", evaluation.error) if evaluation.skip is None else ("skipped", evaluation.skip)
 
 
 def _show(found: Rehearsal) -> None:
@@ -145,7 +145,7 @@ def _show(found: Rehearsal) -> None:
     if found.waits is not None:
         noun = "Its first job" if len(requests) > 1 else "Its job"
         click.echo(f"{noun} would wait for {line(found.waits)}.")
-    outcome, said = _said(found.verdict)
+    outcome, said = _said(found.evaluation)
     others: list[tuple[str, str]] = [(o.policy, line(o.reason)) for o in found.objections]
     if others:
         word = "condition" if found.schedule.launcher == "GenericLauncher" else "launcher"

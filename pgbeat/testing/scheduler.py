@@ -7,7 +7,7 @@ from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat.beat import scheduler
-from pgbeat.beat.due import Outlook
+from pgbeat.beat.due import Snapshot
 from pgbeat.beat.enqueuer import Decision
 from pgbeat.schedules.ticks import Tick
 from pgbeat.timetables import parse_duration
@@ -31,7 +31,7 @@ class Scheduler(scheduler.Scheduler):
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """One look at the schedules, without waiting; 0, as a beat's tick."""
         if self._leader.lead():
-            self._look(wait=False)
+            self._run_pass(wait=False)
         return 0.0
 
     def run_until(self, moment: datetime) -> list[Tick]:
@@ -53,20 +53,20 @@ class Scheduler(scheduler.Scheduler):
         """
         step = parse_duration(length) if isinstance(length, str) else length
         connection = self._leader.connect()
-        self.now = self._outlook(connection, []).now + step
+        self.now = self._snapshot(connection, []).now + step
         return self.now
 
     def next_run(self) -> datetime | None:
         """When something is due next."""
         if not self._leader.lead():
             return None
-        return self._outlook(self._leader.connect(), []).next
+        return self._snapshot(self._leader.connect(), []).next
 
-    def _outlook(self, connection: Connection, held: list[int]) -> Outlook:
-        outlook = super()._outlook(connection, held)
-        return outlook if self.now is None else outlook._replace(now=self.now)
+    def _snapshot(self, connection: Connection, held: list[int]) -> Snapshot:
+        snapshot = super()._snapshot(connection, held)
+        return snapshot if self.now is None else snapshot._replace(now=self.now)
 
-    def _look(self, *, wait: bool) -> list[Decision]:
-        decisions = super()._look(wait=wait)
+    def _run_pass(self, *, wait: bool) -> list[Decision]:
+        decisions = super()._run_pass(wait=wait)
         self.ticks += [decision.tick for decision in decisions]
         return decisions

@@ -369,7 +369,7 @@ def _round(world: World, connection: Connection) -> None:
     for kind in range(len(retention.TABLES)):
         pruner._kind = kind
         pruner._places = pruner._places or [each.start for each in retention._KINDS]
-        pruner._look(connection, kind)
+        pruner._scan(connection, kind)
 
 
 def _keys(world: World, connection: Connection) -> None:
@@ -388,7 +388,7 @@ def _create(world: World, connection: Connection) -> None:
 
 
 QUERIES: dict[str, Query] = {
-    "beat: what is due next": Query(lambda w, c: due.outlook(c)),
+    "beat: what is due next": Query(lambda w, c: due.snapshot(c)),
     "beat: schedules' unfinished jobs": Query(lambda w, c: jobs.unfinished(c, range(1, 100))),
     "beat: 100 jobs are made": Query(_create),
     "beat: 50 unique keys": Query(_keys),

@@ -191,7 +191,7 @@ def check_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Checked
         reason=found.reason,
         error=found.error,
         objections=[objection.reason for objection in found.objections],
-        jobs=len(found.verdict.requests),
+        jobs=len(found.evaluation.requests),
     )
 
 

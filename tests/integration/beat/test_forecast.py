@@ -57,7 +57,9 @@ def test_beat_does_what_was_forecast(
             schedules.add(connection, made.name, source="api", **given)
         connection.commit()
         rows = schedules.listing(connection)
-    found = forecast(rows, lambda row: scheduler._judge.timetable(row), NIGHTS, NOW, NOW + 2 * HOUR)
+    found = forecast(
+        rows, lambda row: scheduler._evaluator.timetable(row), NIGHTS, NOW, NOW + 2 * HOUR
+    )
     ticks = scheduler.run_until(NOW + 2 * HOUR - timedelta(microseconds=1))
     decided = [
         (tick.schedule, tick.due_at.astimezone(UTC), tick.outcome == "launched") for tick in ticks

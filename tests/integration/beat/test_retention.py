@@ -345,7 +345,7 @@ def test_a_step_in_the_audit_goes_by_an_index(connection: Connection, sql: Sql) 
     sql("ANALYZE pgbeat.audit")
     [kind] = [kind for kind in retention._KINDS if kind.table == "audit"]
     values = {"namespace": "default", "at_0": 0, "batch": 500, "seconds": 365 * 86_400}
-    plan = connection.execute(text(f"EXPLAIN (ANALYZE, BUFFERS, COSTS off) {kind.looked}"), values)
+    plan = connection.execute(text(f"EXPLAIN (ANALYZE, BUFFERS, COSTS off) {kind.scanned}"), values)
     said = "\n".join(plan.scalars())
     assert "Index Scan using audit_newest" in said
     assert "Sort" not in said

@@ -483,8 +483,8 @@ def due_now(connection: Connection, limit: int = 500) -> list[schedules.Schedule
 
 
 QUERIES: dict[str, Callable[[Connection], Any]] = {
-    "outlook": due.outlook,
-    "outlook without held": lambda connection: due.outlook(connection, range(1, 64)),
+    "snapshot": due.snapshot,
+    "snapshot without held": lambda connection: due.snapshot(connection, range(1, 64)),
     "due": due_now,
     "due, only plain": lambda connection: due.oldest(
         connection, connections.now(connection), limit=500, held=range(1, 64), only_plain=True
@@ -541,7 +541,7 @@ def test_an_idle_look_reads_a_handful_of_pages(many: str) -> None:
         pages = []
         for _ in range(8):  # until a function's plan is kept
             rows = connection.exec_driver_sql(
-                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {due._OUTLOOK}",
+                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {due._SNAPSHOT}",
                 {"held": [], "namespace": "default"},
             )
             [plan] = rows.scalar_one()
@@ -581,19 +581,19 @@ def test_only_plain_leaves_out_what_has_to_be_asked(sql: Sql, connection: Connec
 
 
 def test_the_outlook(sql: Sql, connection: Connection) -> None:
-    assert due.outlook(connection).next_run is None
+    assert due.snapshot(connection).next_run is None
     insert(sql, "b", next_run="2031-01-01Z")
     insert(sql, "a", next_run="2030-01-01Z")
     insert(sql, "disabled", next_run="2029-01-01Z", enabled=False)
     insert(sql, "paused", next_run="2029-01-01Z", paused_at="2025-01-01")
-    outlook = due.outlook(connection)
-    assert (outlook.next_run, outlook.has_new) == (datetime(2030, 1, 1, tzinfo=UTC), False)
+    snapshot = due.snapshot(connection)
+    assert (snapshot.next_run, snapshot.has_new) == (datetime(2030, 1, 1, tzinfo=UTC), False)
     insert(sql, "new")
-    assert due.outlook(connection).has_new
+    assert due.snapshot(connection).has_new
     held = [schedules.get(connection, name).id for name in ("a", "new")]
-    outlook = due.outlook(connection, held)
-    assert (outlook.next_run, outlook.has_new) == (datetime(2031, 1, 1, tzinfo=UTC), False)
-    assert abs(outlook.now - connections.now(connection)) < timedelta(seconds=30)
+    snapshot = due.snapshot(connection, held)
+    assert (snapshot.next_run, snapshot.has_new) == (datetime(2031, 1, 1, tzinfo=UTC), False)
+    assert abs(snapshot.now - connections.now(connection)) < timedelta(seconds=30)
 
 
 @pytest.fixture
