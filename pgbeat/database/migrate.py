@@ -95,12 +95,12 @@ def check(connection: Connection) -> Installed:
     """
     found = installed(connection)
     if found is None:
-        raise SchemaError("the database has no pgbeat schema; run `pgbeat migrate`")
+        raise SchemaError("the database has no pgbeat schema", advice="run `pgbeat migrate`")
     _refuse_foreign(found)
     if found.version < OLDEST:
         raise SchemaError(
-            f"the database's pgbeat schema is {found.version}, this pgbeat needs {OLDEST} or "
-            "newer; run `pgbeat migrate`"
+            f"the database's pgbeat schema is {found.version}, this pgbeat needs {OLDEST} or newer",
+            advice="run `pgbeat migrate`",
         )
     return found
 
@@ -110,13 +110,15 @@ def _refuse_foreign(found: Installed) -> None:
     if found.oldest_program is None:
         raise SchemaError(
             f"the database's pgbeat schema ({found.version}) was made by a build before the first "
-            "release and can't be upgraded; drop the schema pgbeat and the broker's tables "
-            "(kombu_…), then run `pgbeat migrate`"
+            "release and can't be upgraded",
+            advice="drop the schema pgbeat and the broker's tables (kombu_…), then run `pgbeat "
+            "migrate`",
         )
     if found.oldest_program > newest():
         raise SchemaError(
             f"the database's pgbeat schema is {found.version}, which admits programs from "
-            f"{found.oldest_program} on, and this pgbeat is {newest()}; upgrade pgbeat"
+            f"{found.oldest_program} on, and this pgbeat is {newest()}",
+            advice="upgrade pgbeat",
         )
 
 

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
-from pgbeat.errors import InvalidPlaceholder, InvalidTimetable
+from pgbeat.errors import InvalidPlaceholder, InvalidTimetable, Problem
 from pgbeat.suggest import did_you_mean
 from pgbeat.timetables import parse_duration, zone
 
@@ -162,25 +162,25 @@ def fill(value: Any, facts: Facts, path: str = "") -> Any:
 
 
 def check(args: Any, kwargs: Any) -> None:
-    """Raises `InvalidPlaceholder`, which lists every mistake, for arguments that have some."""
-    found = [*mistakes(args, "args"), *mistakes(kwargs, "kwargs")]
+    """Raises `InvalidPlaceholder`, which lists every problem, for arguments that have some."""
+    found = [*problems(args, "args"), *problems(kwargs, "kwargs")]
     if found:
         raise InvalidPlaceholder(found)
 
 
-def mistakes(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yields what is wrong with a value's placeholders: the place of each, and a sentence."""
+def problems(value: Any, path: str) -> Iterator[Problem]:
+    """Yields what is wrong with a value's placeholders."""
     if isinstance(value, str):
         try:
             _parsed(value)
         except ValueError as error:
-            yield path, str(error)
+            yield Problem(path, "malformed", f"{path}: {error}")
     elif isinstance(value, list | tuple):
         for number, each in enumerate(value):
-            yield from mistakes(each, f"{path}[{number}]")
+            yield from problems(each, f"{path}[{number}]")
     elif isinstance(value, Mapping):
         for key, each in value.items():
-            yield from mistakes(each, _below(path, key))
+            yield from problems(each, _below(path, key))
 
 
 def escape(value: Any) -> Any:
@@ -213,7 +213,7 @@ def _filled(text: str, facts: Facts, path: str) -> Any:
                 )
             written.append(str(found))
     except (ValueError, OverflowError) as error:
-        raise InvalidPlaceholder([(path, str(error))]) from None
+        raise InvalidPlaceholder.of(path, "malformed", f"{path}: {error}") from None
     return "".join(written)
 
 

@@ -13,9 +13,9 @@ from sqlalchemy.dialects.postgresql import insert
 
 from pgbeat.database.tables import schedules, templates
 from pgbeat.errors import InvalidJob, NotFound
+from pgbeat.jobs import placeholders
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.lanes import model as lanes
-from pgbeat.jobs.placeholders import mistakes
 from pgbeat.jobs.policies import JobPolicy
 from pgbeat.names import name_problem
 from pgbeat.suggest import did_you_mean
@@ -175,7 +175,7 @@ def _problems(connection: Connection, values: Mapping[str, Any], namespace: str)
             except (TypeError, ValueError) as error:
                 yield f"{key} is not JSON: {error}"
     for key in ("args", "kwargs"):
-        yield from (f"{place}: {said}" for place, said in mistakes(values[key], key))
+        yield from (each.message for each in placeholders.problems(values[key], key))
     for key in ("eta", "countdown"):
         if isinstance(values["options"], Mapping) and key in values["options"]:
             yield f"options has {key!r}; who makes a job of it says when"

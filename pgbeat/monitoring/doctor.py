@@ -196,8 +196,8 @@ def _schema(connection: Connection) -> Check:
     try:
         version = migrate.check(connection).version
     except SchemaError as error:
-        problem, _, advice = str(error).partition("; ")
-        return Check("schema", "fail", problem, f"{advice[:1].upper()}{advice[1:]}.")
+        advice = f"{error.advice[:1].upper()}{error.advice[1:]}."
+        return Check("schema", "fail", error.message, advice)
     if version < newest:
         detail = f"version {version}, which works, but this pgbeat's is {newest}"
         return Check("schema", "warn", detail, "Run `pgbeat migrate`.")

@@ -25,7 +25,14 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from pgbeat.database.tables import schedules
-from pgbeat.errors import AlreadyExists, InvalidJob, InvalidSchedule, InvalidTimetable, NotFound
+from pgbeat.errors import (
+    AlreadyExists,
+    InvalidJob,
+    InvalidSchedule,
+    InvalidTimetable,
+    NotFound,
+    Problem,
+)
 from pgbeat.jobs import placeholders
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.placeholders import in_use
@@ -537,6 +544,11 @@ def _invalid(error: DBAPIError) -> InvalidSchedule:
     message = str(said.message_primary)
     if not state.startswith("23") and said.message_detail:
         message += f": {said.message_detail}"
-    about = ("cron ", "timezone ", "solar ", "rrule ")
-    kind = InvalidTimetable if any(word in message for word in about) else InvalidSchedule
-    return kind(message)
+    if said.datatype_name is None:  # not one of our triggers
+        return InvalidSchedule(message)
+    kind = InvalidTimetable if said.column_name in _OF_TIME else InvalidSchedule
+    return kind([Problem(said.column_name or "", said.constraint_name, message)])
+
+
+#: Fields that are wrong in a timetable's way.
+_OF_TIME = {"cron", "timezone", "solar", "rrule"}

@@ -25,7 +25,7 @@ HEADERS = {
 #: What may be kept by browsers.
 _STATIC = "/static/"
 _TOO_LARGE = (
-    b'{"type":"about:blank","title":"Content Too Large","status":413,'
+    b'{"type":"about:blank","title":"Content Too Large","status":413,"code":"too_large",'
     b'"detail":"the request has more than 1 MB"}'
 )
 

@@ -1,7 +1,9 @@
 """Errors as problem documents (RFC 9457): what is wrong, and what would be right."""
 
 import logging
+from collections.abc import Iterable
 from http import HTTPStatus
+from itertools import islice
 from typing import Any
 
 import kombu.exceptions
@@ -15,6 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Mount
 
+from pgbeat import errors
 from pgbeat.database import connections
 from pgbeat.errors import (
     AlreadyExists,
@@ -22,9 +25,7 @@ from pgbeat.errors import (
     ConditionError,
     ConfigError,
     Forbidden,
-    InvalidJob,
-    InvalidPlaceholder,
-    InvalidSchedule,
+    InvalidInput,
     InvalidToken,
     InvalidTransition,
     NoSlot,
@@ -51,23 +52,42 @@ STATUS: dict[type[Exception], int] = {
     NotUnique: 409,
     Busy: 409,
     QueueLocked: 409,
-    InvalidSchedule: 422,
-    InvalidJob: 422,
+    InvalidInput: 422,
     ConditionError: 422,
     ConfigError: 500,
     SchemaError: 503,
     NoSlot: 503,
     PgbeatError: 400,
 }
+#: Codes of answers that no error of ours is behind.
+_OF_STATUS = {
+    400: "bad_request", 401: "invalid_token", 403: "forbidden", 404: "not_found",
+    405: "method_not_allowed", 413: "too_large", 422: "invalid", 500: "internal_error",
+}  # fmt: skip
+#: Problems of one answer, at most.
+MOST_PROBLEMS = 50
 #: SQLSTATEs of what a missing or another schema looks like: no schema, table, column, function.
 _OTHER_SCHEMA = {"3F000", "42P01", "42703", "42883"}
 
 
-class Mistake(BaseModel):
+class FieldProblem(BaseModel):
     """One thing that is wrong with a request."""
 
-    where: str = Field(examples=["body.cron"])
-    detail: str = Field(examples=["Input should be a valid string"])
+    field: str = Field(
+        examples=["cron", "job_policy.lane", "kwargs.days[0]"],
+        description="The path of the field at fault; empty for the request as a whole.",
+    )
+    code: str = Field(
+        examples=["malformed"],
+        description="What is wrong, for programs; it stays the same when the message is reworded.",
+    )
+    message: str = Field(examples=["must be a string"], description="What is wrong, for people.")
+
+    @classmethod
+    def of(cls, problem: errors.Problem) -> "FieldProblem":
+        """Returns a problem as it can be sent."""
+        field, code, message = problem
+        return cls(field=readable(field)[:200], code=code, message=readable(message))
 
 
 class Problem(BaseModel):
@@ -76,9 +96,16 @@ class Problem(BaseModel):
     type: str = Field("about:blank", examples=["about:blank"])
     title: str = Field(examples=["Not Found"])
     status: int = Field(examples=[404])
+    code: str = Field(
+        examples=["not_found"],
+        description="What kind of error it is, for programs; it stays the same when `detail` is "
+        "reworded.",
+    )
     detail: str = Field(examples=["there is no schedule 'refresh'; did you mean 'refresh_all'?"])
     instance: str | None = Field(None, examples=["/admin/scheduled-jobs/refresh"])
-    errors: list[Mistake] | None = None
+    errors: list[FieldProblem] | None = Field(
+        default=None, description="What is wrong with the request, field by field."
+    )
 
 
 #: For OpenAPI: what an endpoint may answer beside what it is for.
@@ -91,7 +118,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
         404: "There is nothing of that name.",
         409: "Its state doesn't allow that, it is there already, or it is just being changed.",
         413: "The request has more than 1 MB.",
-        422: "Something of the request is not well formed; `errors` may list what.",
+        422: "Something of the request is not well formed; `errors` lists what.",
         503: "The database, or what else it takes, can't be had just now.",
     }.items()
 }
@@ -102,17 +129,19 @@ def problem(
     status: int,
     detail: str,
     *,
-    errors: list[Mistake] | None = None,
+    code: str | None = None,
+    problems: Iterable[errors.Problem] = (),
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """The answer that says so."""
+    """Returns the answer of that status. Its code is that of the status, unless it is given."""
     found = Problem(
         type="about:blank",
         title=HTTPStatus(status).phrase,
         status=status,
+        code=code or _OF_STATUS.get(status, "error"),
         detail=readable(detail),
         instance=readable(request.url.path),
-        errors=errors,
+        errors=[FieldProblem.of(each) for each in islice(problems, MOST_PROBLEMS)] or None,
     )
     content = found.model_dump(exclude_none=True)
     return JSONResponse(content, status, media_type=MEDIA_TYPE, headers=headers)
@@ -145,34 +174,64 @@ def install(app: FastAPI) -> None:
 def _ours(request: Request, error: Exception) -> Response:
     status = status_of(error)
     headers = {"WWW-Authenticate": 'Bearer realm="pgbeat"'} if status == 401 else None
+    code = getattr(error, "code", None)
+    problems = error.problems if isinstance(error, InvalidInput) and status < 500 else ()
     # What the command line has for it.
     said = str(error).replace(" (--admin)", "")
-    errors = None
-    if isinstance(error, InvalidPlaceholder):
-        errors = [Mistake(where=f"body.{place}", detail=why) for place, why in error.mistakes]
-    return problem(request, status, said, errors=errors, headers=headers)
+    return problem(request, status, said, code=code, problems=problems, headers=headers)
 
 
 def _away(request: Request, error: Exception) -> Response:
-    return problem(request, 503, str(error))
+    return problem(request, 503, str(error), code="issuer_unavailable")
 
 
 def _broker(request: Request, error: Exception) -> Response:
     logger.warning("The broker can't be had: %s", connections.first_line(error))
-    return problem(request, 503, "the broker can't be had just now")
+    return problem(request, 503, "the broker can't be had just now", code="broker_unavailable")
 
 
 def _invalid(request: Request, error: Exception) -> Response:
-    found = error.errors() if isinstance(error, RequestValidationError) else []
-    mistakes = [
-        Mistake(
-            where=readable(".".join(map(str, each["loc"])))[:200],
-            detail=readable(str(each["msg"]).removeprefix("Value error, ")),
-        )
-        for each in found[:50]
-    ]
-    said = "; ".join(f"{each.where}: {each.detail}" for each in mistakes[:5])
-    return problem(request, 422, said or "the request can't be understood", errors=mistakes)
+    found = problems_of(error.errors()) if isinstance(error, RequestValidationError) else []
+    said = "; ".join(each.message for each in found[:5])
+    return problem(
+        request, 422, said or "the request can't be understood", code="invalid", problems=found
+    )
+
+
+def problems_of(found: Iterable[Any], *, is_request: bool = True) -> list[errors.Problem]:
+    """Returns what pydantic has found wrong with a request, or with a model."""
+    problems: list[errors.Problem] = []
+    for each in found:
+        path = ""
+        for part in each["loc"][1 if is_request else 0 :]:
+            path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+        context = each.get("ctx", {})
+        cause = context.get("error")
+        if isinstance(cause, PgbeatError):
+            found_here: Iterable[errors.Problem] = cause.problems
+        elif isinstance(cause, Exception):
+            found_here = [errors.Problem("", "malformed", str(cause))]
+        else:
+            code = _CODES.get(each["type"], "malformed")
+            found_here = [errors.Problem(context.get("field", ""), code, str(each["msg"]))]
+        for one in found_here:
+            inner = one.within(path)
+            named = f"{inner.field}: {one.message}" if inner.field else one.message
+            problems.append(inner._replace(message=named))
+    return problems
+
+
+#: Codes of ours for those of pydantic; others are `malformed`.
+_CODES = {
+    "missing": "required",
+    "unknown_field": "unknown_field",
+    **dict.fromkeys(
+        ("greater_than", "greater_than_equal", "less_than", "less_than_equal"), "out_of_range"
+    ),
+    **dict.fromkeys(("string_too_long", "too_long"), "too_long"),
+    **dict.fromkeys(("string_too_short", "too_short"), "too_short"),
+    **dict.fromkeys(("enum", "literal_error"), "unknown"),
+}
 
 
 def _http(request: Request, error: Exception) -> Response:
@@ -206,28 +265,29 @@ def _database(request: Request, error: Exception) -> Response:
     cause = getattr(error, "orig", None) or error
     state = getattr(cause, "sqlstate", None) or ""
     if state[:2] in {"22", "23"} or isinstance(cause, psycopg.DataError):
-        return problem(request, 422, connections.first_line(error))
+        return problem(request, 422, connections.first_line(error), code="invalid")
     if state == "55P03":
-        return problem(request, 409, "somebody else is just changing that; try again")
+        return problem(request, 409, "somebody else is just changing that; try again", code="busy")
     if state in {"40001", "40P01"}:
-        return problem(request, 409, "somebody else changed that at the same time; try again")
+        said = "somebody else changed that at the same time; try again"
+        return problem(request, 409, said, code="busy")
     if state == "57014":
-        return problem(request, 503, "the database took too long; ask for less")
+        return problem(request, 503, "the database took too long; ask for less", code="timeout")
     if isinstance(error, PoolTimeout) or connections.is_lost(error):
         logger.warning("The database can't be had: %s", connections.first_line(error))
-        return problem(request, 503, "the database can't be had just now")
+        said = "the database can't be had just now"
+        return problem(request, 503, said, code="database_unavailable")
     logger.error("The database refused a statement", exc_info=error)
     if state in _OTHER_SCHEMA:
-        return problem(
-            request, 503, "the database has no pgbeat schema, or another; run `pgbeat migrate`"
-        )
+        said = "the database has no pgbeat schema, or another; run `pgbeat migrate`"
+        return problem(request, 503, said, code=SchemaError.code)
     return problem(request, 500, "the database refused; the log says why")
 
 
 def _unfit(request: Request, error: Exception) -> Response:
     logger.info("A request that can't be worked with", exc_info=error)
     said = "nested too deeply" if isinstance(error, RecursionError) else "not valid Unicode"
-    return problem(request, 422, f"something in the request is {said}")
+    return problem(request, 422, f"something in the request is {said}", code="invalid")
 
 
 def _unexpected(request: Request, error: Exception) -> Response:

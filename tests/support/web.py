@@ -145,6 +145,7 @@ def problem(response: Response, status: int) -> str:
     found = response.json()
     assert found["status"] == status
     assert found["title"]
+    assert found["code"]
     assert ("retry-after" in response.headers) is (status == 503)
     return str(found["detail"])
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pgbeat.errors import InvalidTimetable
-from pgbeat.jobs.placeholders import mistakes
+from pgbeat.jobs import placeholders
 from pgbeat.jobs.policies import JobPolicy
 from pgbeat.schedules.files.documents import Mistake
 from pgbeat.schedules.files.fields import FIELDS, TIMETABLES
@@ -54,7 +54,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 def misfit(field: str, value: Any) -> str | None:
     """What is wrong with a value that its field's kind doesn't know."""
     if field in ("args", "kwargs"):
-        return "; ".join(f"{place}: {said}" for place, said in mistakes(value, field)) or None
+        return "; ".join(each.message for each in placeholders.problems(value, field)) or None
     parser = _PARSERS.get(field)
     if parser is not None:
         try:

@@ -13,6 +13,7 @@ from pydantic import (
     WithJsonSchema,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from pgbeat.errors import InvalidTimetable
 from pgbeat.suggest import did_you_mean
@@ -30,7 +31,9 @@ class Body(BaseModel):
         if isinstance(given, dict):
             unknown = [key for key in given if key not in cls._names()]
             if unknown:
-                raise ValueError("; ".join(cls._hint(str(key)[:80]) for key in unknown[:5]))
+                said = "; ".join(cls._hint(str(key)[:80]) for key in unknown[:5])
+                context = {"said": said, "field": str(unknown[0])}
+                raise PydanticCustomError("unknown_field", "{said}", context)
         return given
 
     @classmethod

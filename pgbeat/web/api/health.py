@@ -156,6 +156,7 @@ def readyz(backend: TheBackend) -> Ready:
         type="about:blank",
         title="Service Unavailable",
         status=503,
+        code="not_ready",
         detail="; ".join(reasons),
         instance="/readyz",
         reasons=reasons,

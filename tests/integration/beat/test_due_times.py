@@ -197,7 +197,7 @@ def test_a_row_is_checked_when_it_is_written(database: str, sql: Sql, web: Any) 
         "name": "s", "task": "tests.add", "cron": "0 0 * * *", "kwargs": json.loads(bad),
     })  # fmt: skip
     assert answer.status_code == 422
-    assert [each["where"] for each in answer.json()["errors"]] == ["body.kwargs.day"]
+    assert [each["field"] for each in answer.json()["errors"]] == ["kwargs.day"]
     assert sql("SELECT 1 FROM pgbeat.schedules WHERE name = 's'") == []
 
 

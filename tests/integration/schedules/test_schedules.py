@@ -783,3 +783,44 @@ def test_the_job_id_is_the_same_in_every_zone(sql: Sql, connection: Connection) 
     elsewhere = NOW.astimezone(tz=None)
     assert row.job_id(NOW) == row.job_id(elsewhere) == str(uuid.uuid5(row.uid, NOW.isoformat()))
     assert row.job_id(NOW) != row.job_id(NOW + timedelta(microseconds=1))
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "code"),
+    [
+        ({"cron": "61 * * * *"}, "cron", "malformed"),
+        ({"cron": "* * * * *", "timezone": "Mars"}, "timezone", "unknown"),
+        ({"cron": "* * * * *", "rrule": "FREQ=DAILY"}, "rrule", "conflict"),
+        ({"cron": "* * * * *", "after": "s"}, "after", "conflict"),
+        ({"after": "s"}, "after", "circle"),
+        ({"every": timedelta(0)}, "every", "out_of_range"),
+        ({}, "", "required"),
+        ({"every": timedelta(hours=1), "kwargs": []}, "kwargs", "malformed"),
+        ({"every": timedelta(hours=1), "overlap": "wait"}, "overlap", "unknown"),
+        ({"after": "other", "overlap": "buffer_all"}, "overlap", "conflict"),
+        ({"every": timedelta(hours=1), "calendar": "none"}, "calendar", "unknown"),
+        (
+            {"every": timedelta(hours=1), "pause_after_failures": 0},
+            "pause_after_failures",
+            "out_of_range",
+        ),
+        (
+            {"every": timedelta(hours=1), "next_run": datetime.max.replace(tzinfo=UTC)},
+            "next_run",
+            "out_of_range",
+        ),
+        (
+            {"every": timedelta(hours=1), "task": None, "job_policy": {"template": "t"}},
+            "job_policy.template",
+            "unknown",
+        ),
+        ({"every": timedelta(hours=1), "description": " "}, "description", "malformed"),
+        ({"every": timedelta(hours=1), "labels": {"!": "x"}}, "labels", "malformed"),
+    ],
+)
+def test_what_the_database_refuses_has_a_field_and_a_code(
+    connection: Connection, values: dict[str, Any], field: str, code: str
+) -> None:
+    with pytest.raises(InvalidSchedule) as raised:
+        schedules.add(connection, "s", source="cli", **{"task": "t", **values})
+    assert [(each.field, each.code) for each in raised.value.problems] == [(field, code)]

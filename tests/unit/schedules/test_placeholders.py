@@ -100,8 +100,8 @@ def test_what_is_no_placeholder(text: str, about: str) -> None:
         check([], {"a": [text], "b": "{{ also }}"})
     error = raised.value
     assert (error.code, error.field) == ("invalid_placeholder", "kwargs.a[0]")
-    assert [place for place, _ in error.mistakes] == ["kwargs.a[0]", "kwargs.b"]
-    assert about in error.mistakes[0][1]
+    assert [problem.field for problem in error.problems] == ["kwargs.a[0]", "kwargs.b"]
+    assert about in error.problems[0].message
     with pytest.raises(InvalidPlaceholder):
         fill(text, FACTS)
 

@@ -109,13 +109,13 @@ def test_pages_of_groups(web: Web) -> None:
 
 def test_a_bad_group_makes_nothing(web: Web, admin: Any, sql: Sql) -> None:
     for body, status, refusal in (
-        ({}, 422, "body.jobs: Field required"),
+        ({}, 422, "jobs: Field required"),
         ({"jobs": []}, 422, "at least 1 item"),
         ({"jobs": ["jobs.ad"]}, 422, "member 0: task 'jobs.ad'"),
         ({"jobs": [ORDER, {"task": "jobs.add"}]}, 422, "member 1: the arguments don't fit"),
         ({"jobs": [ORDER, {"args": [1]}]}, 422, "member 1: a job of which task?"),
-        ({"jobs": [ORDER], "mode": "random"}, 422, "body.mode"),
-        ({"jobs": [ORDER], "on_failure": "cry"}, 422, "body.on_failure"),
+        ({"jobs": [ORDER], "mode": "random"}, 422, "mode"),
+        ({"jobs": [ORDER], "on_failure": "cry"}, 422, "on_failure"),
         ({"jobs": [ORDER], "nam": "x"}, 422, "did you mean 'name'?"),
         ({"jobs": [ORDER], "name": "\0"}, 422, ""),
         ({"jobs": [ORDER | {"subtask_type": None}]}, 422, ""),
@@ -161,10 +161,10 @@ def test_a_template_in_use_stays(web: Web, admin: Any, sql: Sql) -> None:
 
 
 BAD_TEMPLATES: list[tuple[Any, str]] = [
-    ({}, "body.task: Field required"),
+    ({}, "task: Field required"),
     ({"task": "jobs.ad"}, "did you mean 'jobs.add'?"),
-    ({"task": "jobs.add", "args": {}}, "body.args"),
-    ({"task": "jobs.add", "kwargs": []}, "body.kwargs"),
+    ({"task": "jobs.add", "args": {}}, "args"),
+    ({"task": "jobs.add", "kwargs": []}, "kwargs"),
     ({"task": "jobs.add", "options": {"prio": 1}}, "no publish option"),
     ({"task": "jobs.add", "options": {"eta": 1}}, "says when"),
     ({"task": "jobs.add", "job_policy": {"lanes": "x"}}, "did you mean 'lane'?"),

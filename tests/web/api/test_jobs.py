@@ -120,8 +120,8 @@ BAD_ORDERS: list[tuple[Any, str]] = [
         ({"template": "none"}, "template 'none'"),
         ({"task": "jobs.add"}, "the arguments don't fit task 'jobs.add'"),
         ({"task": "jobs.add", "args": [1, 2, 3]}, "the arguments don't fit"),
-        ({"task": "jobs.add", "args": {"x": 1}}, "body.args: Input should be a valid list"),
-        ({"task": "jobs.add", "kwargs": [1]}, "body.kwargs"),
+        ({"task": "jobs.add", "args": {"x": 1}}, "args: Input should be a valid list"),
+        ({"task": "jobs.add", "kwargs": [1]}, "kwargs"),
         ({"task": "jobs.add", "args": [1], "lane": "nope"}, "lane 'nope'"),
         ({"task": "jobs.add", "args": [1], "priority": 256}, "less than or equal to 255"),
         ({"task": "jobs.add", "args": [1], "priority": -1}, "greater than or equal to 0"),
@@ -475,7 +475,7 @@ def test_jobs_are_moved_in_their_lane(web: Web, alice: Any, admin: Any, sql: Sql
         ({"where": "before", "other": first, "priority": 1}, "takes on that one's"),
         ({"where": "before", "other": third}, "can't be moved before itself"),
         ({"where": "top"}, "Input should be"),
-        ({}, "body.where: Field required"),
+        ({}, "where: Field required"),
         ({"where": "front", "priority": 999}, "255"),
     ):
         assert refusal in problem(alice.post(f"/jobs/{third}/move", json=body), 422)

@@ -10,8 +10,8 @@ ANY = "00000000-0000-4000-8000-000000000000"
 
 def test_the_near_parameter_is_named(web: Web) -> None:
     answer = web.admin.get("/jobs", params={"stat": "failed"})
-    assert problem(answer, 422) == "query.stat: there is no parameter 'stat'; did you mean 'state'?"
-    assert answer.json()["errors"][0]["where"] == "query.stat"
+    assert problem(answer, 422) == "stat: there is no parameter 'stat'; did you mean 'state'?"
+    assert answer.json()["errors"][0]["field"] == "stat"
     said = problem(web.admin.get("/audit?zzz=1"), 422)
     assert "there are actor, after, kind, limit, subject, verb" in said
     assert "it takes none" in problem(web.admin.get("/templates?limit=1"), 422)
