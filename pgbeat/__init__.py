@@ -116,7 +116,7 @@ def settle_discarded(connection: "Connection") -> None:
 
     It is here for the broker, which knows nothing of jobs.
     """
-    import_module("pgbeat.jobs.discarded_messages").settle_own(connection)
+    import_module("pgbeat.jobs.discarded_messages").end_own_jobs(connection)
 
 
 def _on_celeryd_init(instance: Any, **kwargs: Any) -> None:

@@ -133,7 +133,7 @@ class Maintenance:
         self.lanes(changed | {(job.namespace, job.lane) for job in due if job.lane is not None})
 
     def _rescue(self, connection: Connection) -> None:
-        self.lanes(rescue.sweep(connection, self._publisher, self._settings))
+        self.lanes(rescue.rescue(connection, self._publisher, self._settings))
 
     def _find_lanes(self, connection: Connection) -> None:
         namespace = self._settings.namespace

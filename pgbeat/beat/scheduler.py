@@ -28,7 +28,7 @@ from pgbeat.database.leases import is_lock_timeout
 from pgbeat.database.lock_waits import Postponed
 from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.log import use_json
-from pgbeat.monitoring.counters import Meter
+from pgbeat.monitoring.counters import BeatCounters
 from pgbeat.schedules import calendars, entries
 from pgbeat.schedules import code as code_schedules
 from pgbeat.schedules import model as schedules
@@ -121,7 +121,7 @@ class Scheduler(celery.beat.Scheduler):
         )
         self._enqueuer.waits = False
         self._maintenance = Maintenance(self.app, self.settings, self._enqueuer.publisher)
-        self._meter = Meter(self.settings.namespace)
+        self._counters = BeatCounters(self.settings.namespace)
         try:
             self._leader = Leader(
                 self.settings,
@@ -253,7 +253,7 @@ class Scheduler(celery.beat.Scheduler):
         self._follow_zone(connection)
         self._apply_entries(connection)
         self._warn_of_others(connection)
-        self._meter.took_over()
+        self._counters.took_over()
 
     def _warn_of_others(self, connection: Connection) -> None:
         self._others = code_schedules.warn_of_others(
@@ -338,7 +338,7 @@ class Scheduler(celery.beat.Scheduler):
                 v.schedule.id for v in evaluations if self._postponed.was_held(v.schedule.id)
             ]
             decisions = self._enqueuer.commit(connection, evaluations, now, suspects=suspects)
-            self._meter.ticked(time.monotonic() - began)
+            self._counters.ticked(time.monotonic() - began)
             self._maintain(connection, snapshot, is_idle=False)
             self._note_dropped(evaluations, decisions)
             self._log.decided(decisions)
@@ -492,7 +492,7 @@ class Scheduler(celery.beat.Scheduler):
     def _maintain(self, connection: Connection, snapshot: due.Snapshot, *, is_idle: bool) -> None:
         """Sees to jobs, lanes and deliveries."""
         try:
-            self._meter.write(connection)
+            self._counters.write(connection)
         except DBAPIError as error:
             if not is_lock_timeout(error):
                 raise

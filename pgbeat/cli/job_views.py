@@ -16,7 +16,7 @@ from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs.executions import Execution
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import Actor
-from pgbeat.monitoring.statistics import Figures, Overview
+from pgbeat.monitoring.statistics import ExecutionStatistics, Overview
 
 #: Jobs of others are counted up to here.
 MANY = 1000
@@ -277,7 +277,7 @@ def now_is(job: Job) -> str:
 # -- figures
 
 
-def figures_json(figures: Figures) -> dict[str, Any]:
+def figures_json(figures: ExecutionStatistics) -> dict[str, Any]:
     """Figures with their rate."""
     return figures._asdict() | {"success_rate": figures.success_rate}
 
@@ -295,7 +295,7 @@ def show_overview(overview: Overview) -> None:
     click.secho("executions", bold=True)
 
 
-def show_figures(figures: Figures, now: datetime) -> None:
+def show_figures(figures: ExecutionStatistics, now: datetime) -> None:
     """How executions came out."""
     rate = figures.success_rate
     parts = [

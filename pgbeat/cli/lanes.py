@@ -19,8 +19,8 @@ from pgbeat.database import connections
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs.lanes import concurrency, occupancy
 from pgbeat.jobs.lanes import model as lanes
-from pgbeat.jobs.lanes.model import Figures, Lane
-from pgbeat.jobs.lanes.occupancy import Holder, InLine
+from pgbeat.jobs.lanes.model import Lane, LaneUsage
+from pgbeat.jobs.lanes.occupancy import InLine, SlotHolder
 
 
 @click.group("lanes", cls=Noun)
@@ -49,7 +49,7 @@ def list_command(target: Target, as_json: bool) -> None:
     )  # fmt: skip
 
 
-def _table(rows: list[Figures], now: datetime) -> Table:
+def _table(rows: list[LaneUsage], now: datetime) -> Table:
     numbers = ("running", "limit", "waiting")
     columns = ("lane", *numbers, "rate", "policy", "waits", "paused")
     table = printing.table(*columns, folding={"lane", "policy"}, numbers=numbers)
@@ -114,7 +114,7 @@ def show_command(target: Target, name: str, limit: int, as_json: bool) -> None:
         printing.note(f"policy {lane.policy!r} is the app's own; give the app with -A to ask it.")
 
 
-def _slots(holders: list[Holder], now: datetime) -> Any:
+def _slots(holders: list[SlotHolder], now: datetime) -> Any:
     table = printing.table("has a slot", "task", "state", "by", "for", folding={"task", "by"})
     for each in holders:
         table.add_row(
@@ -135,7 +135,7 @@ def _line(waiting: list[InLine], now: datetime) -> Any:
     return table
 
 
-def _json(row: Figures) -> dict[str, Any]:
+def _json(row: LaneUsage) -> dict[str, Any]:
     figures: dict[str, Any] = row._asdict()
     del figures["lane"]
     return row.lane._asdict() | {"rate": row.lane.rate} | figures

@@ -244,7 +244,7 @@ def _retries(row: Schedule) -> str:
     )
 
 
-def _runs(figures: statistics.Figures) -> str | None:
+def _runs(figures: statistics.ExecutionStatistics) -> str | None:
     """How its jobs' executions came out, in a line."""
     if not figures.total:
         return None

@@ -26,7 +26,7 @@ from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.dispatch import allot
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import occupancy, reservations
-from pgbeat.jobs.lanes.occupancy import Holder
+from pgbeat.jobs.lanes.occupancy import SlotHolder
 from pgbeat.jobs.submissions import publishing
 from pgbeat.jobs.task_checks import check_task
 from pgbeat.timetables import span
@@ -208,7 +208,7 @@ class _Place:
         return "; ".join(parts)
 
 
-def _who(holder: Holder, now: datetime) -> str:
+def _who(holder: SlotHolder, now: datetime) -> str:
     if holder.is_direct:
         return f"a direct execution of {holder.task} by {holder.by}, for {span(now - holder.since)}"
     where = f" on {holder.by}" if holder.by and holder.state == "running" else ""

@@ -1,9 +1,9 @@
-"""Discarded: jobs whose message was taken out of its queue without being delivered.
+"""Ends jobs whose message was taken out of its queue without being delivered.
 
 `pgbeat.message_ends` has a row for each, written where the message was deleted (`discards`). A job
 that stands alone ends in the same transaction. One in a lane or a group, and one that another
-transaction has locked, ends with the next sweep (`pgbeat.jobs.rescue`), together with what follows
-from it.
+transaction has locked, ends with the next rescue (`pgbeat.jobs.rescue`), together with what
+follows from it.
 """
 
 from collections.abc import Collection, Sequence
@@ -41,20 +41,21 @@ _OWN = text(
 )
 
 
-def waiting(connection: Connection, namespace: str) -> list[str]:
-    """Returns the jobs (ids) of discarded messages that have not ended."""
+def unfinished_jobs(connection: Connection, namespace: str) -> list[str]:
+    """Returns the ids of the jobs of discarded messages that have not ended."""
     return [str(row.job_id) for row in connection.execute(_WAITING, {"namespace": namespace})]
 
 
-def settle(connection: Connection, job_ids: Collection[str]) -> list[Ended]:
-    """Ends those of the jobs whose message was discarded; what follows is for `lifecycle.follow`.
+def end_jobs(connection: Connection, job_ids: Collection[str]) -> list[Ended]:
+    """Ends those of the jobs whose message was discarded.
 
-    A job that another transaction has locked is left out.
+    Leaves out jobs that another transaction has locked. Returns the jobs that ended, for
+    `lifecycle.follow`.
     """
     return _end(connection, connection.execute(_AMONG, {"jobs": list(job_ids)}).all())
 
 
-def settle_own(connection: Connection) -> None:
+def end_own_jobs(connection: Connection) -> None:
     """Ends the jobs whose messages the open transaction has discarded, if they stand alone."""
     _end(connection, connection.execute(_OWN).all())
 

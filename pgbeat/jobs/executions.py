@@ -18,7 +18,7 @@ from pgbeat.jobs.model import ENDING, OUTCOME, REASON, RETRY, Ended, of_known
 State = Literal["running", "completed", "failed", "cancelled", "skipped"]
 
 
-class Run(NamedTuple):
+class ExecutionRecord(NamedTuple):
     """What a worker tells of an attempt: that it began, how it goes, that it ended.
 
     Times are seconds before now: workers' clocks are not compared with the database's. What is
@@ -219,7 +219,7 @@ BEGIN = Statement("executions_begin", _BEGIN_SQL.replace(":batch", "$1"))
 GO_ON = Statement("executions_go_on", _GO_ON_SQL.replace(":batch", "$1"))
 
 
-def record(connection: Connection, runs: Sequence[Run]) -> list[Ended]:
+def record(connection: Connection, runs: Sequence[ExecutionRecord]) -> list[Ended]:
     """Writes what a worker tells, with what it does to the jobs; those that somebody waits for: a
     lane, a group, the job that tries again (which is not made yet); and those that are cancelled.
 
@@ -240,9 +240,9 @@ def is_race(error: BaseException) -> bool:
     return isinstance(cause, psycopg.errors.UniqueViolation) and "executions_number" in str(cause)
 
 
-def _batches(runs: Sequence[Run]) -> Iterator[tuple[bool, list[Run]]]:
+def _batches(runs: Sequence[ExecutionRecord]) -> Iterator[tuple[bool, list[ExecutionRecord]]]:
     """Runs of the same kind one after the other, each job once in a batch."""
-    batch: list[Run] = []
+    batch: list[ExecutionRecord] = []
     seen: set[str] = set()
     for run in runs:
         if batch and (run.is_new != batch[0].is_new or run.job_id in seen):

@@ -1,4 +1,4 @@
-"""Vanished messages: what becomes of jobs that were given to the broker and have no message now.
+"""Ends jobs that were given to the broker and have no message any more.
 
 `pgbeat.jobs.rescue` has the rule.
 """
@@ -16,38 +16,39 @@ from pgbeat.database import piecewise
 from pgbeat.jobs import discarded_messages, lifecycle, rescue_log, workers
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Ended
-from pgbeat.jobs.rescue_log import Line, Loss
+from pgbeat.jobs.rescue_log import LogLine, Loss
 
 Lanes = set[tuple[str, str]]
 
-#: What is counted of executions and jobs that are given up, in `pgbeat.counters`.
-RELEASED = "stale_claims_released"
-#: How many jobs are looked at in one look, and the seconds for which a job has to be without a
-#: message that no worker is known to have accepted.
+#: Jobs that one round reads, and seconds without a message, nor a worker that is known to have
+#: accepted it, after which a job is given up.
 _PAGE, _GONE = 500, 15.0
 #: States of a job that was given to the broker and has not begun.
 _WAITING = ("pending", "scheduled")
 
 
-class Vanished:
-    """What one process remembers from look to look, in one namespace."""
+class MissingMessages:
+    """Remembers from round to round which jobs of a namespace had no message."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
-        #: Jobs whose message was not there, and since when (`time.monotonic()`).
+        #: Jobs whose message is missing, and since when (`time.monotonic()`).
         self._suspects: dict[str, float] = {}
-        #: Of each state, the last job that was looked at.
+        #: Of each state, the last job that was read.
         self._after = dict.fromkeys(_WAITING, _START)
 
     def forget(self) -> None:
-        """Begins anew."""
+        """Forgets what was noticed."""
         self._suspects = {}
 
-    def look(
+    def rescue(
         self, connection: Connection, publisher: TransactionPublisher, dead: Sequence[int]
     ) -> Lanes:
-        """Looks around once. `dead` are the workers (ids) that count as dead; returns the lanes
-        that have room. The connection is in autocommit mode."""
+        """Does one round, and returns the lanes that have room.
+
+        `dead` are the ids of the workers that count as dead. The connection must be in autocommit
+        mode.
+        """
         if not publisher.tables.exist(connection):
             return set()
         lanes = self._end_dead_letters(connection, publisher)
@@ -60,8 +61,7 @@ class Vanished:
         return lanes
 
     def _end_dead_letters(self, connection: Connection, publisher: TransactionPublisher) -> Lanes:
-        """Ends jobs whose message nobody will get: a worker rejected it, or it was delivered in
-        vain too often."""
+        """Ends jobs whose message is a dead letter: rejected, or delivered too often."""
         rows = connection.execute(
             publisher.tables.text(_DEAD_LETTERS), {"namespace": self._namespace}
         )
@@ -69,11 +69,11 @@ class Vanished:
         return _fail(connection, publisher, errors, of=(*_WAITING, "running"))
 
     def _end_discarded(self, connection: Connection, publisher: TransactionPublisher) -> Lanes:
-        """Ends jobs whose message was purged or expired, which could not be ended with it."""
-        found = discarded_messages.waiting(connection, self._namespace)
+        """Ends jobs that could not be ended together with their purged or expired message."""
+        found = discarded_messages.unfinished_jobs(connection, self._namespace)
 
         def part(some: Sequence[str]) -> Lanes:
-            ended = discarded_messages.settle(connection, some)
+            ended = discarded_messages.end_jobs(connection, some)
             return _follow(connection, publisher, ended)
 
         return set().union(*piecewise.in_transactions(connection, found, part))
@@ -81,7 +81,7 @@ class Vanished:
     def _give_up_accepted(
         self, connection: Connection, publisher: TransactionPublisher, dead: Sequence[int]
     ) -> Lanes:
-        """Gives up jobs that a worker accepted which died before it recorded that they began."""
+        """Gives up jobs that a worker accepted but died before it recorded that they began."""
         values = {"namespace": self._namespace, "dead": list(dead)}
         rows = connection.execute(publisher.tables.text(_ACCEPTED), values)
         errors = {
@@ -147,15 +147,15 @@ def _fail(
     of: Sequence[str],
     is_loss: bool = False,
 ) -> Lanes:
-    """Fails jobs, by their ids, with an error each, and does what follows."""
+    """Fails jobs, each with its error, and does what follows; returns the lanes with room."""
 
-    def part(some: Sequence[str]) -> tuple[Lanes, list[Line]]:
+    def part(some: Sequence[str]) -> tuple[Lanes, list[LogLine]]:
         ended: list[Ended] = []
         for error in sorted({errors[job_id] for job_id in some}):
             batch = [job_id for job_id in some if errors[job_id] == error]
             ended += jobs.end(connection, batch, "failed", error, of=of)
         if is_loss:
-            workers.count(connection, RELEASED, len(ended))
+            workers.count(connection, workers.RELEASED, len(ended))
         lanes = _follow(connection, publisher, ended)
         return lanes, rescue_log.describe(connection, [Loss(job.id) for job in ended])
 

@@ -1,17 +1,16 @@
-"""Recovery: ends what nobody else will end: executions of dead workers, jobs without a message.
+"""Rescues executions of dead workers and jobs without a message: they end, and may be retried.
 
 The rule: a job that was given to the broker is given up only if it has no message any more, and
-no worker that lives has accepted it. Either its message left the queue in another way
-(`pgbeat.message_ends` says which), or the worker that acknowledged it is dead.
+no living worker has accepted it. Either its message left the queue in another way
+(`pgbeat.broker.message_ends` says which), or the worker that acknowledged it is dead.
 
-Any number of processes sweep; what one has locked the others leave alone, so all is done once. What
-an open transaction has locked is left for the next sweep, and delays nothing else.
+Any number of processes rescue. Each leaves alone what another has locked, so everything is done
+once. Rows that an open transaction has locked wait for the next round, and delay nothing else.
 """
 
 import time
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
-from uuid import UUID, uuid4
+from uuid import UUID
 from weakref import WeakKeyDictionary, ref
 
 from sqlalchemy import Connection, text
@@ -21,31 +20,29 @@ from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.config import Settings
 from pgbeat.database import connections, piecewise
 from pgbeat.jobs import executions, lifecycle, rescue_log, workers
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.executions import Run
-from pgbeat.jobs.missing_messages import RELEASED, Vanished
+from pgbeat.jobs.executions import ExecutionRecord
+from pgbeat.jobs.missing_messages import MissingMessages
 from pgbeat.jobs.model import Ended
-from pgbeat.jobs.rescue_log import Line, Loss
-from pgbeat.jobs.workers import Lost
+from pgbeat.jobs.rescue_log import LogLine, Loss
+from pgbeat.jobs.workers import LostExecution
 
-__all__ = ["RELEASED", "Sweeper", "Told", "lose", "release", "settle", "sweep"]
-
-#: Seconds between two looks for jobs whose message is gone.
-_LOOK = 5.0
+#: Seconds between two searches for jobs whose message is gone.
+_MESSAGES_INTERVAL = 5.0
 
 
-def release(
-    connection: Connection, publisher: Publisher, runs: Sequence[UUID], why: str
+def end_lost(
+    connection: Connection, publisher: Publisher, execution_ids: Sequence[UUID], why: str
 ) -> set[tuple[str, str]]:
-    """Ends executions (ids) as lost, with all that follows; returns the lanes that have room.
+    """Ends executions as lost, with all that follows; returns the lanes that have room.
 
-    The connection is in autocommit mode. What is locked is left for the next time.
+    `why` may name the `{worker}`. The connection must be in autocommit mode. Rows that another
+    transaction has locked are left for the next round.
     """
 
-    def part(some: Sequence[UUID]) -> tuple[set[tuple[str, str]], list[Line]]:
+    def part(some: Sequence[UUID]) -> tuple[set[tuple[str, str]], list[LogLine]]:
         try:
-            lost = workers.take(connection, some)
-            ended = lose(connection, publisher, lost, why)
+            lost = workers.lock_running(connection, some)
+            ended = mark_lost(connection, publisher, lost, why)
             lanes = lifecycle.follow(connection, publisher, ended)
         except BaseException:
             publisher.clear()
@@ -53,39 +50,43 @@ def release(
         return lanes, rescue_log.describe(connection, [Loss(e.job_id, e.id) for e in lost])
 
     freed: set[tuple[str, str]] = set()
-    for lanes, lines in piecewise.in_transactions(connection, runs, part):
+    for lanes, lines in piecewise.in_transactions(connection, execution_ids, part):
         rescue_log.log(lines)
         freed |= lanes
     return freed
 
 
-def lose(
-    connection: Connection, publisher: Publisher, lost: Sequence[Lost], why: str
+def mark_lost(
+    connection: Connection, publisher: Publisher, lost: Sequence[LostExecution], why: str
 ) -> list[Ended]:
-    """Ends executions that are locked (`workers.abandoned`, `workers.take`) as lost. Their jobs
-    wait for the message that comes again, or else fail, and may be retried. Those that ended; the
-    rest is for `lifecycle.follow`."""
+    """Ends locked executions (`workers.lock_running`) as lost.
+
+    Their jobs wait for the message to be delivered again, or else fail, and may be retried. Returns
+    the jobs that ended, for `lifecycle.follow`.
+    """
     if not lost:
         return []
-    fates = _fates(connection, publisher, lost)
-    runs = [
-        Run(
+    job_states = _job_states(connection, publisher, lost)
+    records = [
+        ExecutionRecord(
             str(each.id),
             str(each.job_id),
             False,
             state="failed",
-            job_state=fates[each.id],
+            job_state=job_states[each.id],
             lost=True,
             error=f"lost: {why.format(worker=each.worker)}",
         )
         for each in lost
     ]
-    ended = executions.record(connection, runs)
-    workers.count(connection, RELEASED, len(lost))
+    ended = executions.record(connection, records)
+    workers.count(connection, workers.RELEASED, len(lost))
     return ended
 
 
-def _fates(connection: Connection, publisher: Publisher, lost: Sequence[Lost]) -> dict[UUID, str]:
+def _job_states(
+    connection: Connection, publisher: Publisher, lost: Sequence[LostExecution]
+) -> dict[UUID, str]:
     """Returns what becomes of the job of each execution.
 
     `pending`: its message is delivered again, or another worker has accepted it since then, and is
@@ -102,143 +103,69 @@ def _fates(connection: Connection, publisher: Publisher, lost: Sequence[Lost]) -
         ends = message_ends.newest(connection, set(job_ids) - back)
     else:
         back = {str(each.job_id) for each in lost if each.acks_late}
-    fates: dict[UUID, str] = {}
+    states: dict[UUID, str] = {}
     for each in lost:
         end = ends.get(str(each.job_id))
-        fates[each.id] = "pending" if str(each.job_id) in back else "failed"
+        states[each.id] = "pending" if str(each.job_id) in back else "failed"
         if end is not None and end.how != "accepted":
-            fates[each.id] = "cancelled"
+            states[each.id] = "cancelled"
         elif end is not None and end.worker_id not in (None, each.worker_id):
-            fates[each.id] = "pending"
-    return fates
+            states[each.id] = "pending"
+    return states
 
 
-class Told(NamedTuple):
-    """What a worker's main process says of a job whose own process can't."""
+def rescue(
+    connection: Connection, publisher: Publisher, settings: Settings
+) -> set[tuple[str, str]]:
+    """Rescues once, and returns the lanes that have room now.
 
-    job_id: str
-    state: Literal["failed", "cancelled"]
-    error: str
-    job_state: str
-    #: Whether its process died.
-    lost: bool
-    #: Whether it had begun.
-    began: bool = True
-    worker: str = ""
-    acks_late: bool = False
-    #: The worker hasn't registered its task. Another one may have: unless none has, it is retried.
-    is_unknown: bool = False
-
-
-_LAST = text(
+    The connection must be in autocommit mode. Calls with the same publisher share one `Rescuer`,
+    and so what it has noticed.
     """
-    SELECT j.id, e.id, coalesce(e.state = 'running', false),
-           1 + coalesce((SELECT max(number) FROM pgbeat.executions WHERE job_id = j.id), 0)
-      FROM pgbeat.jobs j LEFT JOIN LATERAL (
-               SELECT id, state FROM pgbeat.executions
-                WHERE job_id = j.id AND worker_id = :worker
-                  AND (state = 'running' OR finished_at > now() - interval '1 minute')
-                ORDER BY number DESC LIMIT 1) AS e ON true
-     WHERE j.id = ANY (CAST(:jobs AS uuid[]))
-    """
-)
+    rescuer = _rescuers.get(publisher)
+    if rescuer is None or rescuer.settings != settings:
+        rescuer = _rescuers[publisher] = Rescuer(publisher, settings)
+    return rescuer.rescue(connection)
 
 
-def settle(connection: Connection, worker: int, told: Sequence[Told]) -> list[Ended]:
-    """Writes it: ends the execution of that worker, which may have died before it was told of.
-
-    Waits for rows that another transaction has locked; a `lock_timeout` limits that.
-    """
-    job_ids = [each.job_id for each in told]
-    jobs.lock(connection, job_ids)
-    values = {"worker": worker, "jobs": job_ids}
-    known = {str(job): rest for job, *rest in connection.execute(_LAST, values)}
-    ended: list[Ended] = []
-    for each in told:
-        if each.job_id not in known:
-            continue
-        run, is_running, number = known[each.job_id]
-        if is_running or (run is None and each.began):
-            said = _run(each, worker, run, number)
-            ended += executions.record(connection, [said])
-            known[each.job_id] = [said.id, False, number]
-        else:
-            to = each.state
-            is_final = each.is_unknown and not workers.may_know_task(connection, each.job_id)
-            ended += jobs.end(
-                connection, [each.job_id], to, each.error, of=("pending", "scheduled"),
-                is_final=is_final,
-            )  # fmt: skip
-    workers.count(connection, RELEASED, sum(each.lost for each in told))
-    return ended
-
-
-def _run(told: Told, worker: int, run: UUID | None, number: int) -> Run:
-    return Run(
-        str(run or uuid4()),
-        told.job_id,
-        run is None,
-        state=told.state,
-        job_state=told.job_state,
-        worker=told.worker,
-        worker_id=worker,
-        acks_late=told.acks_late,
-        lost=told.lost,
-        error=told.error,
-        number=number,
-    )
-
-
-def sweep(connection: Connection, publisher: Publisher, settings: Settings) -> set[tuple[str, str]]:
-    """Looks around once, and sees to what is left of the dead; the lanes that have room now.
-
-    The connection is in autocommit mode. Of several calls with one publisher each knows what the
-    last one saw.
-    """
-    sweeper = _sweepers.get(publisher)
-    if sweeper is None or sweeper.settings != settings:
-        sweeper = _sweepers[publisher] = Sweeper(publisher, settings)
-    return sweeper.sweep(connection)
-
-
-class Sweeper:
-    """What one process remembers from sweep to sweep."""
+class Rescuer:
+    """Remembers from round to round what one process has noticed."""
 
     def __init__(self, publisher: Publisher, settings: Settings) -> None:
-        # The sweeper is found by its publisher, and must not keep it.
+        # The rescuer is found by its publisher, and must not keep it alive.
         self.settings, self.namespace = settings, settings.namespace
         self._publisher = ref(publisher)
         self._session = 0
-        self._look_at = 0.0
-        self._vanished = Vanished(settings.namespace)
+        self._messages_at = 0.0
+        self._missing_messages = MissingMessages(settings.namespace)
 
-    def sweep(self, connection: Connection) -> set[tuple[str, str]]:
-        """One round."""
+    def rescue(self, connection: Connection) -> set[tuple[str, str]]:
+        """Does one round, and returns the lanes that have room now."""
         publisher = self._publisher()
         if publisher is None:  # pragma: no cover
             return set()
         session = connections.driver(connection).info.backend_pid
-        if session != self._session:  # those that tell may have been cut off just as we were
+        if session != self._session:  # workers that record may have been cut off just as we were
             self._session = session
-            self._vanished.forget()
-        dead = workers.look_for_missing(connection)
-        lanes = self._release(connection, publisher, dead)
-        if isinstance(publisher, TransactionPublisher) and time.monotonic() >= self._look_at:
-            self._look_at = time.monotonic() + _LOOK
-            lanes |= self._vanished.look(connection, publisher, dead)
+            self._missing_messages.forget()
+        dead = workers.find_dead(connection)
+        lanes = self._end_abandoned(connection, publisher, dead)
+        if isinstance(publisher, TransactionPublisher) and time.monotonic() >= self._messages_at:
+            self._messages_at = time.monotonic() + _MESSAGES_INTERVAL
+            lanes |= self._missing_messages.rescue(connection, publisher, dead)
         return lanes
 
-    def _release(
+    def _end_abandoned(
         self, connection: Connection, publisher: Publisher, dead: Sequence[int]
     ) -> set[tuple[str, str]]:
         if not connection.scalar(_ANY_ABANDONED, {"dead": list(dead)}):
             return set()
-        found = workers.abandoned(connection, self.namespace, dead)
+        found = workers.abandoned_executions(connection, self.namespace, dead)
         why = "the worker {worker} died"
-        return release(connection, publisher, [each.id for each in found], why)
+        return end_lost(connection, publisher, [each.id for each in found], why)
 
 
-_sweepers: "WeakKeyDictionary[Publisher, Sweeper]" = WeakKeyDictionary()
+_rescuers: "WeakKeyDictionary[Publisher, Rescuer]" = WeakKeyDictionary()
 
 # Asked before a transaction is begun for it.
 _ANY_ABANDONED = text(

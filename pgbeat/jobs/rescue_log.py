@@ -1,4 +1,4 @@
-"""Losses: what is logged of executions and jobs that are given up, and what became of them."""
+"""Logs which executions and jobs were given up as lost, and what became of them."""
 
 import logging
 from collections import Counter
@@ -23,10 +23,10 @@ class Loss(NamedTuple):
 
     job_id: UUID | str
     #: The execution; `None` where none had been recorded.
-    run_id: UUID | None = None
+    execution_id: UUID | None = None
 
 
-class Line(NamedTuple):
+class LogLine(NamedTuple):
     """A line of the log, and its fields for programs."""
 
     level: int
@@ -34,7 +34,7 @@ class Line(NamedTuple):
     fields: dict[str, Any]
 
 
-def describe(connection: Connection, losses: Sequence[Loss]) -> list[Line]:
+def describe(connection: Connection, losses: Sequence[Loss]) -> list[LogLine]:
     """Returns the lines about these losses, which the open transaction has written."""
     if not losses:
         return []
@@ -42,54 +42,61 @@ def describe(connection: Connection, losses: Sequence[Loss]) -> list[Line]:
     found = {job.id: job for job in jobs.find(connection, {each.job_id for each in losses})}
     again = [job.retried_by for job in found.values() if job.retried_by is not None]
     retries = {job.id: job for job in jobs.find(connection, again)}
-    lines: list[Line] = []
+    lines: list[LogLine] = []
     for each in losses:
         job = found.get(UUID(str(each.job_id)))
         if job is None:
             continue
-        if each.run_id is not None:
-            lines.append(_of_run(connection, each.run_id, job, now))
+        if each.execution_id is not None:
+            lines.append(_of_execution(connection, each.execution_id, job, now))
         lines.append(_of_job(job, retries.get(job.retried_by) if job.retried_by else None, now))
     lines.extend(_of_lanes([job for job in found.values() if job.has_ended]))
     return lines
 
 
-def log(lines: Sequence[Line]) -> None:
-    """Logs them, after the commit."""
+def log(lines: Sequence[LogLine]) -> None:
+    """Logs the lines. To be called after the commit."""
     for line in lines:
         logger.log(line.level, "%s", line.message, extra=line.fields)
 
 
-def _of_run(connection: Connection, run_id: UUID, job: Job, now: datetime) -> Line:
-    run = executions.get(connection, run_id)
-    age = span(now - run.started_at)
-    message = f"Execution {run.number} of job {job.id} ({job.task}) is lost after {age}: "
-    fields = {"execution_id": str(run.id), "worker": run.worker, "lock_age": age, **_fields(job)}
-    return Line(logging.WARNING, message + (run.error or "").removeprefix("lost: "), fields)
+def _of_execution(connection: Connection, execution_id: UUID, job: Job, now: datetime) -> LogLine:
+    execution = executions.get(connection, execution_id)
+    age = span(now - execution.started_at)
+    message = f"Execution {execution.number} of job {job.id} ({job.task}) is lost after {age}: "
+    fields = {
+        "execution_id": str(execution.id),
+        "worker": execution.worker,
+        "lock_age": age,
+        **_fields(job),
+    }
+    return LogLine(
+        logging.WARNING, message + (execution.error or "").removeprefix("lost: "), fields
+    )
 
 
-def _of_job(job: Job, retry: Job | None, now: datetime) -> Line:
+def _of_job(job: Job, retry: Job | None, now: datetime) -> LogLine:
     name, attempt = f"Job {job.id} ({job.task})", f"attempt {job.attempt}/{job.max_attempts}"
     fields = _fields(job)
     if retry is not None and retry.run_at is not None:
         fields |= {"retry_id": str(retry.id), "retry_at": retry.run_at.isoformat()}
         wait = span(max(retry.run_at - now, now - now))
         message = f"{name} failed ({attempt}), retrying in {wait} as job {retry.id}: {job.error}"
-        return Line(logging.WARNING, message, fields)
+        return LogLine(logging.WARNING, message, fields)
     if job.state == "failed":
-        return Line(logging.ERROR, f"{name} failed ({attempt}): {job.error}", fields)
+        return LogLine(logging.ERROR, f"{name} failed ({attempt}): {job.error}", fields)
     if job.has_ended:
-        return Line(logging.WARNING, f"{name} is {job.state}: {job.error}", fields)
+        return LogLine(logging.WARNING, f"{name} is {job.state}: {job.error}", fields)
     message = f"{name} runs again once its message is delivered again"
-    return Line(logging.WARNING, message, fields)
+    return LogLine(logging.WARNING, message, fields)
 
 
-def _of_lanes(ended: Sequence[Job]) -> Iterator[Line]:
+def _of_lanes(ended: Sequence[Job]) -> Iterator[LogLine]:
     slots = Counter(job.lane for job in ended if job.lane is not None)
     for lane, count in sorted(slots.items()):
         what = "1 slot" if count == 1 else f"{count} slots"
         message = f"Cleared stale locks: {what} of lane '{lane}' {'is' if count == 1 else 'are'}"
-        yield Line(logging.WARNING, f"{message} free again", {"lane": lane, "slots": count})
+        yield LogLine(logging.WARNING, f"{message} free again", {"lane": lane, "slots": count})
 
 
 def _fields(job: Job) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import Actor
 
 
-class Submitted(NamedTuple):
+class SubmittedJob(NamedTuple):
     """What became of an order."""
 
     job: Job
@@ -32,7 +32,9 @@ class Submitted(NamedTuple):
     is_new: bool
 
 
-def write(connection: Connection, publisher: Publisher, batch: Sequence[Draft]) -> list[Submitted]:
+def write(
+    connection: Connection, publisher: Publisher, batch: Sequence[Draft]
+) -> list[SubmittedJob]:
     """Writes jobs and their messages into the open transaction, in their order. Where an unfinished
     job has a job's unique key, or one of the batch before it, that one is returned instead.
 
@@ -61,7 +63,7 @@ def write(connection: Connection, publisher: Publisher, batch: Sequence[Draft]) 
     if not rows.keys() >= set(ids):
         raise NotUnique("a job with the same unique key was made at this moment; try again")
     return [
-        Submitted(rows[job_id], job_id == d.job.id) for job_id, d in zip(ids, batch, strict=True)
+        SubmittedJob(rows[job_id], job_id == d.job.id) for job_id, d in zip(ids, batch, strict=True)
     ]
 
 
@@ -150,7 +152,7 @@ def place(
     created_by: str,
     job_source: str,
     actor: Actor | None = None,
-) -> Submitted:
+) -> SubmittedJob:
     """Makes a job, with its message, in the open transaction. Raises as `drafts.of_order` and
     `write`.
 

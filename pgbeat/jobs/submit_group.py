@@ -32,7 +32,7 @@ _KEYS = frozenset({"task", "args", "kwargs", "queue", "options", "run_at", "coun
     "description", "labels", "metadata"})  # fmt: skip
 
 
-class Submitted(NamedTuple):
+class SubmittedGroup(NamedTuple):
     """A group that was made, and its members by their positions."""
 
     group: Group
@@ -140,7 +140,7 @@ def place(
     job_source: str,
     actor: Actor | None = None,
     is_own: bool = True,
-) -> Submitted:
+) -> SubmittedGroup:
     """Makes a group with its jobs and messages in the open transaction: all or none.
 
     `is_own` is whether the transaction is the publisher's own: in a caller's, what a broker
@@ -165,7 +165,7 @@ def place(
             raise NotUnique(
                 f"member {number}: job {job.id}, which is {job.state}, has the same unique key"
             )
-    return Submitted(groups.get(connection, group_id), [job for job, _ in written])
+    return SubmittedGroup(groups.get(connection, group_id), [job for job, _ in written])
 
 
 def _named(number: int, what: Any, *args: Any, **kwargs: Any) -> Any:
@@ -192,7 +192,7 @@ def submit_group(
     app: Celery | None = None,
     created_by: str | None = None,
     job_source: str = "user_api",
-) -> Submitted:
+) -> SubmittedGroup:
     """Makes a group of jobs, all at once or one after the other.
 
         pgbeat.submit_group([load.s("a"), load.s("b"), merge.s()], mode="sequential")
@@ -236,9 +236,9 @@ def run(
     publisher: Publisher,
     members: Sequence[Any],
     *,
-    note: Callable[[Connection, Submitted], None] | None = None,
+    note: Callable[[Connection, SubmittedGroup], None] | None = None,
     **values: Any,
-) -> Submitted:
+) -> SubmittedGroup:
     """`place` in a transaction of its own, in which `note` writes too, on a connection in
     autocommit mode; then lanes' free slots are handed out."""
     with connections.transaction(connection):

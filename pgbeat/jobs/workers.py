@@ -1,4 +1,4 @@
-"""Workers: which of them live, and the executions of those that don't.
+"""Registers workers, finds the dead ones and their executions.
 
 A worker lives as long as its session holds an advisory lock. Behind a transaction-mode pooler its
 session is not its own, and a lock would outlive it: there it lives by a lease, which it renews.
@@ -22,6 +22,8 @@ PATIENCE = 5.0
 LEASE = 30.0
 #: Seconds that a dead worker's row is kept.
 _KEPT = 3600.0
+#: The counter (`pgbeat.counters`) of executions and jobs that were given up as lost.
+RELEASED = "stale_claims_released"
 
 # One statement: its row is never seen without its lock.
 _REGISTER = text(
@@ -51,10 +53,10 @@ def register(
     tasks: Sequence[str] | None = None,
 ) -> bool:
     """Records the worker, or that it is back. Returns whether it lives by this session from now on:
-    it does not while an earlier session of its own still has its lock; try again.
+    it does not while an earlier session of its own still has its lock; then try again.
 
     Behind a pooler it lives for `LEASE` seconds, and must `renew` that. `tasks` are the names of
-    those that it has registered.
+    the tasks that it has registered.
     """
     values = {
         "id": worker, "name": name, "pid": pid, "pool": pool, "concurrency": concurrency,
@@ -95,11 +97,11 @@ _LEAVE = text("DELETE FROM pgbeat.workers WHERE id = :id")
 
 
 def leave(connection: Connection, worker: int) -> None:
-    """The worker ends, and has told all that there was to tell."""
+    """Removes the worker: it ends, and has recorded everything."""
     connection.execute(_LEAVE, {"id": worker})
 
 
-class Missing(NamedTuple):
+class MissingWorker(NamedTuple):
     """A worker without its lock or lease, or one that was missing before."""
 
     id: int
@@ -142,11 +144,13 @@ _FORGET = text(
 )
 
 
-def look_for_missing(connection: Connection) -> list[int]:
-    """Notes who is missing and who is back; the ids of those that count as dead. One statement
-    where all is well; the connection is in autocommit mode."""
+def find_dead(connection: Connection) -> list[int]:
+    """Notes which workers are missing and which are back; returns the ids of the dead ones.
+
+    Executes one statement if all is well. The connection must be in autocommit mode.
+    """
     values = {"patience": PATIENCE, "kept": _KEPT}
-    found = [Missing(*row) for row in connection.execute(_MISSING, values)]
+    found = [MissingWorker(*row) for row in connection.execute(_MISSING, values)]
     for statement, ids in (
         (_NOTE, [w.id for w in found if not w.lives and not w.is_noted]),
         (_FORGIVE, [w.id for w in found if w.lives]),
@@ -157,8 +161,8 @@ def look_for_missing(connection: Connection) -> list[int]:
     return [w.id for w in found if w.is_dead]
 
 
-class Lost(NamedTuple):
-    """An execution that nobody ends any more."""
+class LostExecution(NamedTuple):
+    """A running execution whose worker is dead or has left."""
 
     id: UUID
     job_id: UUID
@@ -183,32 +187,37 @@ _ABANDONED = text(
 )
 
 
-def abandoned(
+def abandoned_executions(
     connection: Connection, namespace: str, dead: Collection[int], *, limit: int = 500
-) -> list[Lost]:
-    """Returns running executions of dead workers, and of such as have left. To end them, `take`
-    them first."""
+) -> list[LostExecution]:
+    """Returns running executions of workers that are dead or have left.
+
+    To end them, lock them first (`lock_running`).
+    """
     values = {"namespace": namespace, "dead": list(dead), "limit": limit}
-    return [Lost(*row) for row in connection.execute(_ABANDONED, values)]
+    return [LostExecution(*row) for row in connection.execute(_ABANDONED, values)]
 
 
 _RUNNING = text("SELECT id, pid FROM pgbeat.executions WHERE worker_id = :id AND state = 'running'")
 
 
-def running(connection: Connection, worker: int) -> dict[UUID, int | None]:
-    """A worker's running executions, and their processes' ids."""
+def running_executions(connection: Connection, worker: int) -> dict[UUID, int | None]:
+    """Returns a worker's running executions, with the ids of their processes."""
     return {row.id: row.pid for row in connection.execute(_RUNNING, {"id": worker})}
 
 
-_TAKE = text(
+_LOCK_RUNNING = text(
     "SELECT id, job_id, worker, worker_id, acks_late FROM pgbeat.executions "
     "WHERE id = ANY (CAST(:ids AS uuid[])) AND state = 'running' FOR UPDATE SKIP LOCKED"
 )
 
 
-def take(connection: Connection, executions: Collection[UUID]) -> list[Lost]:
-    """Those of the executions that are running still, locked."""
-    return [Lost(*row) for row in connection.execute(_TAKE, {"ids": [str(e) for e in executions]})]
+def lock_running(connection: Connection, execution_ids: Collection[UUID]) -> list[LostExecution]:
+    """Locks and returns those of the executions that still run; skips what is locked."""
+    return [
+        LostExecution(*row)
+        for row in connection.execute(_LOCK_RUNNING, {"ids": list(map(str, execution_ids))})
+    ]
 
 
 _COUNT = text(
@@ -256,10 +265,10 @@ _LIVING = text("SELECT count(*) FROM pgbeat.workers WHERE missing_since IS NULL"
 
 
 def number(connection: Connection) -> int:
-    """How many workers tell, or did within the hour."""
+    """Returns how many workers record executions, or did within the last hour."""
     return int(connection.scalar(_NUMBER) or 0)
 
 
 def living(connection: Connection) -> int:
-    """How many of those are not missed."""
+    """Returns how many of those are not missing."""
     return int(connection.scalar(_LIVING) or 0)

@@ -182,7 +182,7 @@ def count_up(connection: Connection, *, most: int = MOST) -> bool:
     return bool(max(looked) < most)
 
 
-class Sum(NamedTuple):
+class CounterValue(NamedTuple):
     """One of them."""
 
     metric: str
@@ -199,9 +199,9 @@ _READ = text(
 )
 
 
-def read(connection: Connection, namespace: str) -> list[Sum]:
+def read(connection: Connection, namespace: str) -> list[CounterValue]:
     """All of a namespace."""
-    return [Sum(*row) for row in connection.execute(_READ, {"namespace": namespace})]
+    return [CounterValue(*row) for row in connection.execute(_READ, {"namespace": namespace})]
 
 
 _PLUS = text(
@@ -216,7 +216,7 @@ _PLUS = text(
 )
 
 
-def add(connection: Connection, namespace: str, more: Iterable[Sum]) -> None:
+def add(connection: Connection, namespace: str, more: Iterable[CounterValue]) -> None:
     """Adds to them, each named once."""
     connection.execute(_PLUS, {"namespace": namespace, "batch": recordset(more)})
 
@@ -226,7 +226,7 @@ def bucket(seconds: float, bounds: Sequence[float]) -> int:
     return sum(bound <= seconds for bound in bounds)
 
 
-class Meter:
+class BeatCounters:
     """What a beat measures of itself. It is kept here and written now and then."""
 
     #: Seconds between two writes.
@@ -256,5 +256,5 @@ class Meter:
             self._counts.clear()
 
 
-def _sums(counts: Mapping[tuple[str, str], float]) -> list[Sum]:
-    return [Sum(metric, "", kind, value) for (metric, kind), value in counts.items()]
+def _sums(counts: Mapping[tuple[str, str], float]) -> list[CounterValue]:
+    return [CounterValue(metric, "", kind, value) for (metric, kind), value in counts.items()]

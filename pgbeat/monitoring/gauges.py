@@ -106,7 +106,7 @@ def released(connection: Connection) -> int:
     return int(connection.execute(_RELEASED).scalar_one_or_none() or 0)
 
 
-class Lane(NamedTuple):
+class LaneGauges(NamedTuple):
     """How full a lane is."""
 
     name: str
@@ -139,13 +139,13 @@ _LANES = text(
 )
 
 
-def lanes(connection: Connection, namespace: str) -> list[Lane]:
+def lanes(connection: Connection, namespace: str) -> list[LaneGauges]:
     """The lanes, direct executions counted too."""
     values = {"namespace": namespace, "most": MOST, "named": NAMED}
-    return [Lane(*row) for row in connection.execute(_LANES, values)]
+    return [LaneGauges(*row) for row in connection.execute(_LANES, values)]
 
 
-class Webhook(NamedTuple):
+class WebhookGauges(NamedTuple):
     """How a webhook's deliveries fare, of those that are kept."""
 
     name: str
@@ -177,13 +177,13 @@ _WEBHOOKS = text(
 )
 
 
-def webhooks(connection: Connection, namespace: str) -> list[Webhook]:
+def webhooks(connection: Connection, namespace: str) -> list[WebhookGauges]:
     """The webhooks."""
     values = {"namespace": namespace, "most": MOST, "over": OVER, "named": NAMED}
-    return [Webhook(*row) for row in connection.execute(_WEBHOOKS, values)]
+    return [WebhookGauges(*row) for row in connection.execute(_WEBHOOKS, values)]
 
 
-class Queue(NamedTuple):
+class QueueGauges(NamedTuple):
     """What is in a queue of the broker's."""
 
     name: str
@@ -236,7 +236,7 @@ _QUEUES = """
 """
 
 
-def queues(connection: Connection, tables: BrokerTables) -> list[Queue]:
+def queues(connection: Connection, tables: BrokerTables) -> list[QueueGauges]:
     """The queues but those that go with their user: of remote control, events, replies."""
     values = {"most": MOST, "named": NAMED}
-    return [Queue(*row) for row in connection.execute(tables.text(_QUEUES), values)]
+    return [QueueGauges(*row) for row in connection.execute(tables.text(_QUEUES), values)]

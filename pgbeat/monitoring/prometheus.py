@@ -22,7 +22,7 @@ from pgbeat import __version__
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.config import Settings
 from pgbeat.monitoring import beats, counters, gauges, schedule_health
-from pgbeat.monitoring.counters import Sum
+from pgbeat.monitoring.counters import CounterValue
 
 Connect = Callable[[], AbstractContextManager[Connection]]
 
@@ -128,7 +128,7 @@ def _schedules(connection: Connection, namespace: str) -> Iterator[Metric]:
                  ])  # fmt: skip
 
 
-def _ticks(sums: Sequence[Sum]) -> Iterator[Metric]:
+def _ticks(sums: Sequence[CounterValue]) -> Iterator[Metric]:
     yield _counter("pgbeat_ticks", "Decisions on due schedules", ("schedule", "outcome"),
                    _of(sums, "ticks"))  # fmt: skip
     yield _histogram("pgbeat_tick_lateness_seconds",
@@ -143,7 +143,7 @@ def _ticks(sums: Sequence[Sum]) -> Iterator[Metric]:
     yield made
 
 
-def _jobs(connection: Connection, namespace: str, sums: Sequence[Sum]) -> Iterator[Metric]:
+def _jobs(connection: Connection, namespace: str, sums: Sequence[CounterValue]) -> Iterator[Metric]:
     found = gauges.jobs(connection, namespace)
     yield _gauge("pgbeat_jobs",
                  "Jobs that are kept, the newest 10000 of each state, of ended ones 1000",
@@ -161,7 +161,7 @@ def _jobs(connection: Connection, namespace: str, sums: Sequence[Sum]) -> Iterat
     yield made
 
 
-def _executions(sums: Sequence[Sum]) -> Metric:
+def _executions(sums: Sequence[CounterValue]) -> Metric:
     made = CounterMetricFamily(
         "pgbeat_executions", "Executions that ended, by how",
         labels=("task", "state", "job_source"),
@@ -224,7 +224,7 @@ def _queues(connection: Connection, tables: BrokerTables) -> Iterator[Metric]:
 Samples = Iterable[tuple[Sequence[str], float]]
 
 
-def _of(sums: Sequence[Sum], metric: str) -> list[Sum]:
+def _of(sums: Sequence[CounterValue], metric: str) -> list[CounterValue]:
     return [each for each in sums if each.metric == metric]
 
 
@@ -239,7 +239,7 @@ def _plain(name: str, about: str, value: float) -> Metric:
     return _gauge(name, about, (), [((), value)])
 
 
-def _counter(name: str, about: str, labels: Sequence[str], sums: Sequence[Sum]) -> Metric:
+def _counter(name: str, about: str, labels: Sequence[str], sums: Sequence[CounterValue]) -> Metric:
     made = CounterMetricFamily(name, about, labels=labels)
     for each in sums:
         made.add_metric((each.label, each.kind), each.value)
@@ -247,7 +247,11 @@ def _counter(name: str, about: str, labels: Sequence[str], sums: Sequence[Sum]) 
 
 
 def _histogram(
-    name: str, about: str, labels: Sequence[str], bounds: Sequence[float], sums: Sequence[Sum]
+    name: str,
+    about: str,
+    labels: Sequence[str],
+    bounds: Sequence[float],
+    sums: Sequence[CounterValue],
 ) -> Metric:
     made = HistogramMetricFamily(name, about, labels=labels)
     found: dict[str, dict[str, float]] = {} if labels else {"": {}}

@@ -18,7 +18,7 @@ NEWEST = 1000
 MOST = 10_000
 
 
-class Figures(NamedTuple):
+class ExecutionStatistics(NamedTuple):
     """How executions came out. Durations are milliseconds, of those that completed."""
 
     total: int
@@ -77,11 +77,11 @@ _NEXT_OF_SCHEDULE = text(
 )
 
 
-def of_schedule(connection: Connection, schedule_id: int) -> Figures:
+def of_schedule(connection: Connection, schedule_id: int) -> ExecutionStatistics:
     """Of a schedule's newest executions; `next_at` is its next due time."""
     next_at = connection.scalar(_NEXT_OF_SCHEDULE, {"schedule_id": schedule_id})
     values = {"schedule_id": schedule_id, "next_at": next_at, "newest": NEWEST}
-    return Figures(*connection.execute(_OF_SCHEDULE, values).one())
+    return ExecutionStatistics(*connection.execute(_OF_SCHEDULE, values).one())
 
 
 # Both ways, whichever of the chain was asked for.
@@ -115,13 +115,15 @@ _NEXT_OF_JOB = text(
 )
 
 
-def of_job(connection: Connection, job_id: str | UUID, *, namespace: str | None = None) -> Figures:
+def of_job(
+    connection: Connection, job_id: str | UUID, *, namespace: str | None = None
+) -> ExecutionStatistics:
     """Of the executions of a job, of those that it tries again, and of those that try it again;
     `next_at` is the time of the attempt that is to come. Raises `NotFound`."""
     job = jobs.get(connection, job_id, namespace=namespace)
     next_at = connection.scalar(_NEXT_OF_JOB, {"job_id": job.id})
     values = {"job_id": job.id, "next_at": next_at, "newest": NEWEST}
-    return Figures(*connection.execute(_OF_JOB, values).one())
+    return ExecutionStatistics(*connection.execute(_OF_JOB, values).one())
 
 
 class Overview(NamedTuple):
@@ -130,7 +132,7 @@ class Overview(NamedTuple):
     #: Jobs of each state, counted no further than `MOST`.
     jobs: dict[str, int]
     #: Of the newest jobs' executions; `next_at` is when a schedule is due next.
-    runs: Figures
+    runs: ExecutionStatistics
     #: Counters of the whole database since it was made, such as `stale_claims_released`.
     counters: dict[str, int]
 
@@ -180,6 +182,6 @@ def of_all(connection: Connection, namespace: str) -> Overview:
     values = {"namespace": namespace, "next_at": next_at, "newest": NEWEST}
     return Overview(
         {state: int(count) for state, count in connection.execute(_COUNTS, counts)},
-        Figures(*connection.execute(_OF_ALL, values).one()),
+        ExecutionStatistics(*connection.execute(_OF_ALL, values).one()),
         {name: int(value) for name, value in connection.execute(_COUNTERS)},
     )

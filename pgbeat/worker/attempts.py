@@ -91,11 +91,12 @@ class Attempt:
         self.state = state  # last: who sees it sees the rest
 
     def documents(self, worker_id: int | None, pid: int) -> list[tuple[bool, dict[str, Any]]]:
-        """What is to be written of it now, as JSON objects with the fields of `executions.Run`, and
-        whether each is of a new execution.
+        """Returns what to write now, and whether each part is of a new execution.
 
-        Where it may have been written in part, it is told as at first and then as an addition: each
-        is written once.
+        The parts are JSON objects with the fields of `executions.ExecutionRecord`.
+
+        If it may have been written in part, its beginning and the rest are recorded separately:
+        each is written once.
         """
         now = time.monotonic()
         more: dict[str, Any] = {"id": self.id, "job_id": self.job_id, "state": "running"}

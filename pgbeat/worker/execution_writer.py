@@ -14,11 +14,11 @@ from contextlib import suppress
 import kombu.exceptions
 
 from pgbeat.database import connections, piecewise
-from pgbeat.jobs.rescue import Told
+from pgbeat.jobs.job_reports import JobReport
 from pgbeat.worker import attempts
 from pgbeat.worker.attempts import Attempt
-from pgbeat.worker.locked_attempts import Postponed
-from pgbeat.worker.recorder_session import Lane, Ledger, Shape
+from pgbeat.worker.locked_attempts import LockedAttempts
+from pgbeat.worker.recorder_session import Lane, RecorderSession, Shape
 
 logger = logging.getLogger("celery.worker.pgbeat")
 
@@ -31,16 +31,18 @@ _KEPT = 10_000
 _LOCK_BUDGET, _LOCKED = 0.3, 0.25
 
 
-class Writer:
+class ExecutionWriter:
     """Of one recorder. Any thread may add to it; the recorder's thread writes."""
 
-    def __init__(self, ledger: Ledger, complain: Callable[[str, Exception], None]) -> None:
-        self._ledger, self._complain = ledger, complain
+    def __init__(
+        self, session: RecorderSession, complain: Callable[[str, Exception], None]
+    ) -> None:
+        self._session, self._complain = session, complain
         #: Attempts that have changed.
         self.queue: deque[Attempt] = deque()
-        self._postponed = Postponed()
-        self._told: deque[Told] = deque()
-        self._told_at = 0.0
+        self._locked = LockedAttempts()
+        self._reports: deque[JobReport] = deque()
+        self._reports_at = 0.0
         self._written = threading.Condition()
         self._dropped = 0
 
@@ -57,10 +59,10 @@ class Writer:
                 self.queue.popleft().is_queued = False
             self._drop("the database is away too long")
 
-    def tell_of(self, told: Told) -> None:
+    def add_report(self, report: JobReport) -> None:
         """Adds what the main process says of a job."""
-        self._told.append(told)
-        self._told_at = 0.0
+        self._reports.append(report)
+        self._reports_at = 0.0
 
     def wait_for(self, attempt: Attempt, change: int, seconds: float) -> bool:
         """Waits until a change of an attempt is written; returns whether it is."""
@@ -72,26 +74,26 @@ class Writer:
     @property
     def is_empty(self) -> bool:
         """Whether all is written."""
-        return not (self.queue or self._postponed or self._told)
+        return not (self.queue or self._locked or self._reports)
 
     def is_awaited(self) -> bool:
         """Whether a task waits until it is written."""
         return any(attempt.changes > attempt.written for attempt in self.queue)
 
-    def has_told(self, now: float) -> bool:
+    def has_reports(self, now: float) -> bool:
         """Whether something that the main process says is to be written now."""
-        return bool(self._told) and now >= self._told_at
+        return bool(self._reports) and now >= self._reports_at
 
     def times(self) -> list[float]:
         """Returns when there is something to write beside the queue (`time.monotonic()`)."""
-        times = [self._told_at] if self._told else []
-        retry_at = self._postponed.retry_at
+        times = [self._reports_at] if self._reports else []
+        retry_at = self._locked.retry_at
         return times if retry_at is None else [*times, retry_at]
 
     def write_queue(self) -> set[Lane]:
         """Writes the queue, up to a batch; returns the lanes that have room now."""
         batch: list[Attempt] = []
-        held = self._postponed.jobs()
+        held = self._locked.jobs()
         while self.queue and len(batch) < BATCH:
             attempt = self.queue.popleft()
             attempt.is_queued = False  # what changes from now on is for the next time
@@ -101,33 +103,36 @@ class Writer:
                 batch.append(attempt)
         return self._write_batch(batch)
 
-    def write_postponed(self, now: float) -> set[Lane]:
+    def write_locked(self, now: float) -> set[Lane]:
         """Tries what was locked again, if it is time to; returns the lanes that have room now."""
-        if self._postponed.retry_at is None or now < self._postponed.retry_at:
+        if self._locked.retry_at is None or now < self._locked.retry_at:
             return set()
-        taken = self._postponed.take()
+        taken = self._locked.take()
         try:
             return self._write_batch(taken)
         finally:
-            self._postponed.forget_wait()
+            self._locked.forget_wait()
 
-    def write_told(self) -> set[Lane]:
+    def write_reports(self) -> set[Lane]:
         """Writes what the main process says of jobs; returns the lanes that have room now."""
-        told = list(self._told)
-        left: list[Told] = []
+        reports = list(self._reports)
+        left: list[JobReport] = []
         freed: list[set[Lane]] = []
         try:
             freed, left = piecewise.each_unlocked(
-                told, self._ledger.settle, key=lambda each: each.job_id, budget=_LOCK_BUDGET
+                reports,
+                self._session.record_reports,
+                key=lambda each: each.job_id,
+                budget=_LOCK_BUDGET,
             )
         except Exception as error:
             if connections.is_lost(error):
                 raise
             self._complain("Can't write how jobs ended", error)
-        for _ in told:
-            self._told.popleft()
-        self._told.extendleft(reversed(left))
-        self._told_at = time.monotonic() + _LOCKED if left else 0.0
+        for _ in reports:
+            self._reports.popleft()
+        self._reports.extendleft(reversed(left))
+        self._reports_at = time.monotonic() + _LOCKED if left else 0.0
         return set().union(*freed)
 
     # ----- attempts
@@ -143,7 +148,7 @@ class Writer:
                 del todo[attempt]
 
         try:
-            if self._postponed:
+            if self._locked:
                 self._set_aside(todo)
             try:
                 part(list(todo), None)
@@ -169,7 +174,7 @@ class Writer:
         """Postpones those attempts whose jobs are locked just now."""
         if not todo:
             return
-        locked = self._ledger.locked([attempt.job_id for attempt in todo])
+        locked = self._session.locked([attempt.job_id for attempt in todo])
         self._postpone([attempt for attempt in todo if attempt.job_id in locked])
         for attempt in list(todo):
             if attempt.job_id in locked:
@@ -182,7 +187,7 @@ class Writer:
         if not batch:
             return set()
         seen = [(attempt, attempt.changes) for attempt in batch]
-        lanes = self._ledger.write(batch, shape, wait=wait)
+        lanes = self._session.write(batch, shape, wait=wait)
         for attempt, changes in seen:
             attempt.is_known = True
             attempt.written = changes
@@ -213,9 +218,9 @@ class Writer:
                 self.queue.appendleft(attempt)
 
     def _postpone(self, attempts: Collection[Attempt]) -> None:
-        self._postponed.add(attempts)
-        while len(self._postponed) > _KEPT:
-            self._postponed.drop()
+        self._locked.add(attempts)
+        while len(self._locked) > _KEPT:
+            self._locked.drop()
             self._drop("other transactions lock their rows too long")
 
     def _drop(self, why: str) -> None:

@@ -9,7 +9,7 @@ from pgbeat.worker.attempts import Attempt
 _FIRST, _LONGEST = 0.1, 2.0
 
 
-class Postponed:
+class LockedAttempts:
     """Of one recorder, used by its thread. In the order in which they are to be written."""
 
     def __init__(self) -> None:

@@ -47,7 +47,7 @@ def use(make: "Callable[[], Recorder] | None") -> None:
     _make = make
 
 
-def recorder() -> "Recorder | None":
+def get() -> "Recorder | None":
     """This process's recorder, made when first asked for."""
     global _recorder
     if _recorder is None and _make is not None:

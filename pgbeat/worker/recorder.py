@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import kombu.exceptions
 import psycopg
@@ -19,15 +19,15 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings, place
 from pgbeat.database import connections, piecewise
 from pgbeat.errors import SchemaError
-from pgbeat.jobs.rescue import Told
+from pgbeat.jobs.job_reports import JobReport
 from pgbeat.worker import process_recorder
 from pgbeat.worker.attempts import Attempt
-from pgbeat.worker.execution_writer import BATCH, Writer
-from pgbeat.worker.recorder_session import Lane, Ledger
+from pgbeat.worker.execution_writer import BATCH, ExecutionWriter
+from pgbeat.worker.heartbeat import Heartbeat
+from pgbeat.worker.recorder_session import Lane, RecorderSession
 
 logger = logging.getLogger("celery.worker.pgbeat")
 
@@ -50,22 +50,6 @@ _LOCKED = 0.25
 _NOT_OURS = 60.0
 
 
-class Pulse(Protocol):
-    """What a worker's main process does besides, with the recorder's connection."""
-
-    #: When there is something to do (`time.monotonic()`).
-    next_at: float
-
-    def connected(self, connection: Connection) -> None:
-        """The connection is a new one."""
-
-    def beat(self, connection: Connection, publisher: Publisher) -> set[tuple[str, str]]:
-        """Does what there is to do; lanes to be allotted."""
-
-    def leave(self, connection: Connection) -> None:
-        """All is told."""
-
-
 class Recorder:
     """Of one process. Its methods may be called from any thread."""
 
@@ -76,11 +60,11 @@ class Recorder:
         worker_id: int,
         *,
         url: URL | None = None,
-        pulse: Pulse | None = None,
+        heartbeat: Heartbeat | None = None,
     ) -> None:
-        self._url, self._pulse = url or settings.url, pulse
-        self._ledger = Ledger(app, settings, worker_id, self._url, self._connected)
-        self._writer = Writer(self._ledger, self._complain)
+        self._url, self._heartbeat = url or settings.url, heartbeat
+        self._session = RecorderSession(app, settings, worker_id, self._url, self._connected)
+        self._writer = ExecutionWriter(self._session, self._complain)
         self._questions: deque[Callable[[Connection], object]] = deque()
         #: What has begun and not ended, by its id, and what of that has progress to be written.
         self._running: dict[str, Attempt] = {}
@@ -97,7 +81,7 @@ class Recorder:
 
     # ----- told by tasks' threads
 
-    def tell(self, attempt: Attempt, *, soon: bool = False) -> None:
+    def record(self, attempt: Attempt, *, soon: bool = False) -> None:
         """The attempt began, or ended: to be written, and soon where somebody waits for it."""
         if attempt.ended is None:
             self._running[attempt.id] = attempt
@@ -113,11 +97,11 @@ class Recorder:
         if self._is_idle:
             self._wake.set()
 
-    def tell_soon(self, attempt: Attempt) -> None:
+    def record_progress(self, attempt: Attempt) -> None:
         """It got on: to be written with the next look at what runs."""
         self._soft.add(attempt)
 
-    def write(self, attempt: Attempt, seconds: float) -> bool:
+    def record_now(self, attempt: Attempt, seconds: float) -> bool:
         """Has it written now, and waits for that; whether it is."""
         attempt.changes += 1
         change = attempt.changes
@@ -125,12 +109,12 @@ class Recorder:
         self._hurry()
         return self._writer.wait_for(attempt, change, seconds)
 
-    def tell_of(self, told: Told) -> None:
+    def record_report(self, report: JobReport) -> None:
         """Something that the main process has to say of a job."""
-        self._writer.tell_of(told)
+        self._writer.add_report(report)
         self._hurry()
 
-    def ask(self, question: Callable[[Connection], T], seconds: float) -> T | None:
+    def query(self, question: Callable[[Connection], T], seconds: float) -> T | None:
         """The answer to a question to the database; `None` where there is none in that time."""
         answered = threading.Event()
         answers: list[T] = []
@@ -172,11 +156,11 @@ class Recorder:
                     self._fail(error)
         with process_recorder.busy:
             try:
-                if self._pulse is not None and self._ledger.is_open:
-                    self._pulse.leave(self._ledger.open())
+                if self._heartbeat is not None and self._session.is_open:
+                    self._heartbeat.leave(self._session.open())
             except Exception as error:
                 logger.debug("The worker leaves without a word: %s", error)
-            self._ledger.close()
+            self._session.close()
 
     def _is_done(self) -> bool:
         return self._writer.is_empty and not self._soft
@@ -193,8 +177,8 @@ class Recorder:
             times += self._writer.times()
             if self._running or self._soft:
                 times.append(self._look_at)
-            if self._pulse is not None:
-                times.append(self._pulse.next_at)
+            if self._heartbeat is not None:
+                times.append(self._heartbeat.next_at)
             times += self._lanes.values()
         seconds = min(times) - time.monotonic() if times else None
         if self._is_closing:
@@ -214,35 +198,35 @@ class Recorder:
         if now < self._away_until:
             return
         self._is_urgent = False
-        connection = self._ledger.open()
+        connection = self._session.open()
         # What a thread of ours told of a job comes before what is said of it otherwise.
         writer = self._writer
-        is_told = writer.has_told(now)
+        is_told = writer.has_reports(now)
         is_due = is_told or self._is_closing or now >= self._write_at
         if writer.queue and (is_due or writer.is_awaited()):
             later = max(self._write_at, now - _BURST * _INTERVAL) + _INTERVAL
             self._write_at = min(later, now + _INTERVAL)
-            self._allot(writer.write_queue())
+            self._dispatch(writer.write_queue())
             done = time.monotonic()
             self._soon_at = done + min((done - now) / 2, _SOON)
             if len(writer.queue) < BATCH:  # what takes long comes seldom
                 pause = min(_SHARE * (done - now), _LONGEST_INTERVAL)
                 self._write_at = max(self._write_at, done + pause)
-        self._allot(writer.write_postponed(now))
+        self._dispatch(writer.write_locked(now))
         if is_told:
-            self._allot(writer.write_told())
+            self._dispatch(writer.write_reports())
         while self._questions:
             self._answer(connection)
         if now >= self._look_at and (self._running or self._soft):
             self._look_at = now + _LOOK
             self._look()
-        if self._pulse is not None and now >= self._pulse.next_at and not self._is_closing:
-            self._beat(connection, self._pulse)
-        self._allot([lane for lane, at in self._lanes.items() if at <= now])
+        if self._heartbeat is not None and now >= self._heartbeat.next_at and not self._is_closing:
+            self._beat(connection, self._heartbeat)
+        self._dispatch([lane for lane, at in self._lanes.items() if at <= now])
 
-    def _beat(self, connection: Connection, pulse: Pulse) -> None:
+    def _beat(self, connection: Connection, heartbeat: Heartbeat) -> None:
         try:
-            lanes = pulse.beat(connection, self._ledger.publisher())
+            lanes = heartbeat.beat(connection, self._session.publisher())
         except Exception as error:
             if connections.is_lost(error):
                 raise
@@ -250,13 +234,13 @@ class Recorder:
                 return  # until the next beat
             self._complain("Can't look after executions that were lost", error)
         else:
-            self._allot(lanes)
+            self._dispatch(lanes)
 
-    def _allot(self, lanes: Iterable[Lane]) -> None:
+    def _dispatch(self, lanes: Iterable[Lane]) -> None:
         for lane in list(lanes):
             self._lanes.pop(lane, None)
             try:
-                allotted = self._ledger.allot(lane)
+                allotted = self._session.dispatch(lane)
             except Exception as error:
                 if connections.is_lost(error):
                     self._lanes[lane] = 0.0
@@ -289,15 +273,15 @@ class Recorder:
         long = [each for each in list(self._running.values()) if each.began < since]
         asked = [each.job_id for each in long if not each.cancel_asked]
         if asked:
-            found = self._ledger.cancelled(asked)
+            found = self._session.cancelled(asked)
             for attempt in long:
                 attempt.cancel_asked = attempt.cancel_asked or attempt.job_id in found
 
     # ----- the connection
 
     def _connected(self, connection: Connection) -> None:
-        if self._pulse is not None:
-            self._pulse.connected(connection)
+        if self._heartbeat is not None:
+            self._heartbeat.connected(connection)
         if self._wait:
             logger.info("How jobs fare is written again")
         self._wait = self._away_until = 0.0
@@ -305,11 +289,11 @@ class Recorder:
 
     def fileno(self) -> int | None:
         """The connection's socket, where there is one."""
-        return self._ledger.fileno()
+        return self._session.fileno()
 
     def _fail(self, error: Exception) -> None:
         """What was to be done is to be done later."""
-        self._ledger.close()
+        self._session.close()
         first = not self._wait
         self._wait = min(self._wait * 2 or _FIRST_WAIT, _LONGEST_WAIT)
         if isinstance(error, SchemaError):

@@ -21,10 +21,10 @@ from pgbeat.broker.publishing.publisher import Publisher, publisher
 from pgbeat.config import Settings
 from pgbeat.database import connections, leases, migrate, own_sessions
 from pgbeat.database.prepared import PreparedConnection, Statement
-from pgbeat.jobs import dispatch, executions, lifecycle, rescue
+from pgbeat.jobs import dispatch, executions, job_reports, lifecycle
 from pgbeat.jobs.dispatch import Allotted
+from pgbeat.jobs.job_reports import JobReport
 from pgbeat.jobs.model import Ended
-from pgbeat.jobs.rescue import Told
 from pgbeat.worker.attempts import Attempt
 
 Shape = Callable[[dict[str, Any]], dict[str, Any]]
@@ -35,7 +35,7 @@ Lane = tuple[str, str]
 _STATEMENT = 100
 
 
-class Ledger:
+class RecorderSession:
     """Of one process; used by one thread. What its methods raise is the driver's, or Celery's for
     what can't be published."""
 
@@ -145,12 +145,12 @@ class Ledger:
         has locked them, their schedule, one that waits for that, or their group."""
         return set(map(str, self.open().scalars(_LOCKED, {"ids": list(job_ids)})))
 
-    def settle(self, told: Sequence[Told]) -> set[Lane]:
-        """Writes what the main process has to say of jobs; lanes that have room now."""
-        return self._commit(lambda: rescue.settle(self.open(), self._worker_id, told))
+    def record_reports(self, reports: Sequence[JobReport]) -> set[Lane]:
+        """Records what the main process reports of jobs; returns the lanes that have room now."""
+        return self._commit(lambda: job_reports.record(self.open(), self._worker_id, reports))
 
-    def allot(self, lane: Lane) -> Allotted:
-        """Hands out a lane's jobs, as far as it has room, in transactions of its own."""
+    def dispatch(self, lane: Lane) -> Allotted:
+        """Dispatches a lane's jobs, as far as it has room, in transactions of its own."""
         return dispatch.allot(self.open(), self.publisher(), *lane)
 
     def cancelled(self, jobs: Sequence[str]) -> set[str]:

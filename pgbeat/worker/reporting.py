@@ -90,7 +90,7 @@ def progress(done: float, total: float | None = None, message: str | None = None
         return
     words = None if message is None else attempts.text(str(message), attempts.ERROR)
     attempt.progress = (_number(done), _number(total), words)
-    recorder.tell_soon(attempt)
+    recorder.record_progress(attempt)
     _end_if_cancelled(attempt)
 
 
@@ -115,7 +115,7 @@ def checkpoint(data: Any = None) -> Any:
     if attempt is None or recorder is None:
         return None
     attempt.checkpoint, attempt.has_checkpoint = value, True
-    if not recorder.write(attempt, PATIENCE):
+    if not recorder.record_now(attempt, PATIENCE):
         logger.warning(
             "The checkpoint of job %s is not written after %g s; it is tried on",
             attempt.job_id, PATIENCE,
@@ -132,7 +132,7 @@ def report(**metadata: Any) -> None:
         return
     found = {attempts.storable(key): _as_metadata(value) for key, value in metadata.items()}
     attempt.metadata = {**(attempt.metadata or {}), **found}
-    recorder.tell_soon(attempt)
+    recorder.record_progress(attempt)
 
 
 def artifacts(*produced: str | os.PathLike[str]) -> None:
@@ -155,7 +155,7 @@ def artifacts(*produced: str | os.PathLike[str]) -> None:
             attempt.job_id, len(known), _MOST,
         )  # fmt: skip
     attempt.metadata = {**metadata, ARTIFACTS: known[:_MOST]}
-    recorder.tell_soon(attempt)
+    recorder.record_progress(attempt)
 
 
 def _artifact(produced: object) -> str:
@@ -179,7 +179,7 @@ def _current() -> "tuple[Attempt | None, Recorder | None]":
         return None, None
     from pgbeat.worker import process_recorder
 
-    return attempt, process_recorder.recorder()
+    return attempt, process_recorder.get()
 
 
 def _kept(attempt: "Attempt", recorder: "Recorder") -> Any:
@@ -187,7 +187,7 @@ def _kept(attempt: "Attempt", recorder: "Recorder") -> Any:
         return attempt.checkpoint
     if attempt.left is None:
         job = attempt.job_id
-        attempt.left = recorder.ask(
+        attempt.left = recorder.query(
             lambda connection: (connection.scalar(_LEFT, {"id": job}),), PATIENCE
         )
         if attempt.left is None:

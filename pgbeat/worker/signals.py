@@ -24,13 +24,13 @@ from pgbeat.broker.messages import AWAITED_HEADER, JOB_HEADER
 from pgbeat.broker.transport.options import Options
 from pgbeat.config import Settings, check_broker_url, delays_in_table, direct_url
 from pgbeat.errors import ConfigError
-from pgbeat.jobs.rescue import Told
+from pgbeat.jobs.job_reports import JobReport
 from pgbeat.jobs.task_exceptions import Cancelled, Skip
 from pgbeat.suggest import nearest_task
 from pgbeat.webhooks import tasks
 from pgbeat.worker import attempts, process_recorder
 from pgbeat.worker.attempts import Attempt, Memory
-from pgbeat.worker.heartbeat import WorkerPulse
+from pgbeat.worker.heartbeat import Heartbeat
 from pgbeat.worker.recorder import Recorder
 from pgbeat.worker.reporting import ATTEMPT
 
@@ -44,7 +44,7 @@ _CHILD_PATIENCE, _MAIN_PATIENCE = 3.0, 5.0
 _PROCESSES, _THREADS = {"prefork", "processes"}, {"prefork", "processes", "solo", "threads"}
 
 
-class Tracked:
+class TrackedWorker:
     """A worker whose executions are told of: what its main process and their children know."""
 
     def __init__(self, app: Celery, settings: Settings, pool: str, concurrency: int | None) -> None:
@@ -64,16 +64,16 @@ class Tracked:
         if os.getpid() != self.main:
             return Recorder(self.app, self.settings, self.id)
         patience = float(self.app.conf.get("worker_lost_wait") or 10.0) + 2
-        pulse = WorkerPulse(
+        heartbeat = Heartbeat(
             self.settings, self.id, self.name, self.pool, self.concurrency, patience=patience,
             tasks=sorted(self.app.tasks),
         )  # fmt: skip
         # A lock is a session's.
         url = direct_url(self.app.conf, self.settings.url)
-        return Recorder(self.app, self.settings, self.id, url=url, pulse=pulse)
+        return Recorder(self.app, self.settings, self.id, url=url, heartbeat=heartbeat)
 
 
-_tracked: Tracked | None = None
+_tracked: TrackedWorker | None = None
 #: What runs, by task id and thread: it is quicker to find here than by the task's request.
 _attempts: dict[tuple[str, int], Attempt] = {}
 
@@ -96,7 +96,7 @@ def set_up(worker: Any) -> None:
         return
     pool = getattr(worker.pool_cls, "__module__", str(worker.pool_cls)).rpartition(".")[2]
     pool = {"thread": "threads"}.get(pool, pool)
-    _tracked = Tracked(app, settings, pool, worker.concurrency or None)
+    _tracked = TrackedWorker(app, settings, pool, worker.concurrency or None)
     _tracked.name = str(worker.hostname or "")
     process_recorder.use(_tracked.recorder)
     message_ends.accept_as(_tracked.id)
@@ -153,9 +153,9 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
     attempt.is_awaited = bool(getattr(request, AWAITED_HEADER, None))
     setattr(request, ATTEMPT, attempt)
     _attempts[task_id, get_ident()] = attempt
-    recorder = process_recorder.recorder()
+    recorder = process_recorder.get()
     if recorder is not None:
-        recorder.tell(attempt)
+        recorder.record(attempt)
 
 
 def _is_trackable(task_id: str, task: Any, request: Any) -> bool:
@@ -169,7 +169,7 @@ def _is_trackable(task_id: str, task: Any, request: Any) -> bool:
     return True
 
 
-def _makes(tracked: Tracked, task: Any, request: Any) -> Mapping[str, Any]:
+def _makes(tracked: TrackedWorker, task: Any, request: Any) -> Mapping[str, Any]:
     """What a job is made of for such a task."""
     return {
         "makes_job": True,
@@ -189,7 +189,7 @@ def _fail(sender: Any, task_id: str, exception: Any, einfo: Any = None, **kwargs
         if einfo is not None:
             attempt.traceback = attempts.text(str(einfo.traceback), attempts.TRACEBACK)
     elif _is_of_main() and type(exception).__name__ in {"WorkerLostError", "TimeLimitExceeded"}:
-        _tell_of_failure(sender, task_id, exception)
+        _record_failure(sender, task_id, exception)
 
 
 def _end(task_id: str, task: Any, retval: Any = None, state: str | None = None, **kw: Any) -> None:
@@ -202,12 +202,14 @@ def _end(task_id: str, task: Any, retval: Any = None, state: str | None = None, 
         attempt.end("completed")
     elif not _end_otherwise(tracked, attempt, retval, state):
         return
-    recorder = process_recorder.recorder()
+    recorder = process_recorder.get()
     if recorder is not None:
-        recorder.tell(attempt, soon=attempt.is_awaited)
+        recorder.record(attempt, soon=attempt.is_awaited)
 
 
-def _end_otherwise(tracked: Tracked, attempt: Attempt, retval: Any, state: str | None) -> bool:
+def _end_otherwise(
+    tracked: TrackedWorker, attempt: Attempt, retval: Any, state: str | None
+) -> bool:
     """Ends what did not succeed; false where that is not known here."""
     error = retval if isinstance(retval, BaseException) else sys.exc_info()[1]
     if isinstance(retval, ExceptionInfo):
@@ -249,19 +251,19 @@ def _is_of_main() -> bool:
     return _tracked is not None and os.getpid() == _tracked.main
 
 
-def _tell(told: Told) -> None:
-    recorder = process_recorder.recorder()
+def _record_report(report: JobReport) -> None:
+    recorder = process_recorder.get()
     if recorder is not None and _tracked is not None:
-        recorder.tell_of(told._replace(worker=_tracked.name))
+        recorder.record_report(report._replace(worker=_tracked.name))
 
 
-def _tell_of_failure(task: Any, task_id: str, exception: BaseException) -> None:
+def _record_failure(task: Any, task_id: str, exception: BaseException) -> None:
     is_timeout = type(exception).__name__ == "TimeLimitExceeded"
     acks = getattr(task, "acks_on_timeout", None)
     acks = task.acks_on_failure_or_timeout if acks is None else acks
     goes_back = is_timeout and task.acks_late and not acks
-    _tell(
-        Told(
+    _record_report(
+        JobReport(
             task_id,
             "failed",
             attempts.error_text(exception),
@@ -287,7 +289,9 @@ def _revoke(
     if _tracked is None or not (is_job or (_tracked.all and terminated)):
         return
     reason = "terminated" if terminated else "expired" if expired else "revoked"
-    _tell(Told(str(request.id), "cancelled", reason, "cancelled", lost=False, began=terminated))
+    _record_report(
+        JobReport(str(request.id), "cancelled", reason, "cancelled", lost=False, began=terminated)
+    )
 
 
 def _refuse(message: Any, exc: Any, **kwargs: Any) -> None:
@@ -295,7 +299,9 @@ def _refuse(message: Any, exc: Any, **kwargs: Any) -> None:
     headers = getattr(message, "headers", None) or {}
     if headers.get(JOB_HEADER) and headers.get("id"):
         what = f"the worker refused its message: {attempts.error_text(exc)}"
-        _tell(Told(str(headers["id"]), "failed", what, "failed", lost=False, began=False))
+        _record_report(
+            JobReport(str(headers["id"]), "failed", what, "failed", lost=False, began=False)
+        )
 
 
 def _refuse_unknown(message: Any, name: str = "", **kwargs: Any) -> None:
@@ -306,13 +312,13 @@ def _refuse_unknown(message: Any, name: str = "", **kwargs: Any) -> None:
     similar = nearest_task(name, list(_tracked.app.tasks))
     hint = f"; did you mean {similar!r}?" if similar else ""
     what = f"NotRegistered: worker {_tracked.name} has not registered task {name!r}{hint}"
-    told = Told(str(headers["id"]), "failed", what, "failed", lost=False, began=False)
-    _tell(told._replace(is_unknown=True))
+    report = JobReport(str(headers["id"]), "failed", what, "failed", lost=False, began=False)
+    _record_report(report._replace(is_unknown=True))
 
 
 def _live(**kwargs: Any) -> None:
     """The worker is ready: it is known, and sees after others, before its first task."""
-    process_recorder.recorder()
+    process_recorder.get()
 
 
 def _leave(**kwargs: Any) -> None:

@@ -24,7 +24,7 @@ from pgbeat.cli import COMMANDS
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections, migrate
 from pgbeat.monitoring import prometheus
-from pgbeat.monitoring.counters import Sum, add
+from pgbeat.monitoring.counters import CounterValue, add
 from tests.support.processes import ROOT, until
 from tests.support.rows import make_job, make_lane
 
@@ -305,10 +305,11 @@ def _one_of_everything(sql: Callable[..., list[tuple[Any, ...]]]) -> None:
     )
 
 
-def _sums() -> list[Sum]:
+def _sums() -> list[CounterValue]:
     return [
-        Sum("ticks", "s", "failed", 1), Sum("executions", "t", "failed/system", 1),
-        Sum("duration", "t", "1", 1), Sum("duration", "t", "sum", 1),
+        CounterValue("ticks", "s", "failed", 1),
+        CounterValue("executions", "t", "failed/system", 1),
+        CounterValue("duration", "t", "1", 1), CounterValue("duration", "t", "sum", 1),
     ]  # fmt: skip
 
 

@@ -27,7 +27,7 @@ from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from pgbeat.jobs import dispatch, executions, lifecycle, orders, permissions, rescue
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.executions import Run
+from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import model as lanes
@@ -314,7 +314,7 @@ def _listing(rows: int = 5000, **which: Any) -> Query:
 def _record(world: World, connection: Connection) -> None:
     """A batch of a worker's: 50 jobs that begin and end; the last of each half is tried again."""
     ids = [world.job(world.rows - 16 * n - 12) for n in range(50)]
-    runs = [Run(str(uuid4()), job_id, True, worker="w", worker_id=1) for job_id in ids]
+    runs = [ExecutionRecord(str(uuid4()), job_id, True, worker="w", worker_id=1) for job_id in ids]
     with connections.transaction(connection):
         executions.record(connection, runs)
     failed = [
@@ -396,7 +396,7 @@ QUERIES: dict[str, Query] = {
     "beat: lanes in which somebody waits": Query(lambda w, c: lanes.wanted(c, "default")),
     "beat: groups in which nothing moves": Query(lambda w, c: progress.stuck(c, "default")),
     "beat: what the dead left": Query(
-        lambda w, c: rescue.sweep(c, w.publisher, w.settings), 10_000
+        lambda w, c: rescue.rescue(c, w.publisher, w.settings), 10_000
     ),
     "beat: deliveries that are due": Query(
         lambda w, c: webhook_outbox.claim(c, namespace="default", worker="b", limit=64), 20_000

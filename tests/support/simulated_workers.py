@@ -10,7 +10,7 @@ from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from pgbeat.jobs import executions, lifecycle, rescue, workers
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.executions import Run
+from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.model import NewJob
 from tests.support.transport_workers import transport_url
 
@@ -45,7 +45,9 @@ class Ward:
     def run(self, job_id: str, worker: int, *, acks: bool = True, **values: Any) -> str:
         """An execution of it; the message is acknowledged."""
         run_id = str(uuid4())
-        run = Run(run_id, job_id, True, worker=f"w{worker}", worker_id=worker, pid=1, **values)
+        run = ExecutionRecord(
+            run_id, job_id, True, worker=f"w{worker}", worker_id=worker, pid=1, **values
+        )
         executions.record(self.connection, [run])
         if acks:
             self.sql("DELETE FROM kombu_message WHERE job_id = %s", job_id)
@@ -92,12 +94,12 @@ class Ward:
 
     def released(self) -> int:
         """The counter."""
-        found = self.sql("SELECT value FROM pgbeat.counters WHERE metric = %s", rescue.RELEASED)
+        found = self.sql("SELECT value FROM pgbeat.counters WHERE metric = %s", workers.RELEASED)
         return int(found[0][0]) if found else 0
 
-    def sweep(self) -> None:
-        """One sweep."""
-        rescue.sweep(self.connection, self.publisher, self.settings)
+    def rescue(self) -> None:
+        """Rescues once."""
+        rescue.rescue(self.connection, self.publisher, self.settings)
 
     def close(self) -> None:
         """Ends it."""

@@ -92,7 +92,7 @@ def get(connection: Connection, namespace: str, name: str) -> Lane:
     return found[name]
 
 
-class Figures(NamedTuple):
+class LaneUsage(NamedTuple):
     """A lane, and how full it is."""
 
     lane: Lane
@@ -129,11 +129,11 @@ _LISTING = text(
 )
 
 
-def listing(connection: Connection, namespace: str) -> list[Figures]:
+def listing(connection: Connection, namespace: str) -> list[LaneUsage]:
     """All lanes, by name."""
     rows = connection.execute(_LISTING, {"namespace": namespace})
     own = len(Lane._fields)
-    return [Figures(Lane(*row[:own]), *row[own:]) for row in rows]
+    return [LaneUsage(Lane(*row[:own]), *row[own:]) for row in rows]
 
 
 # -- changed

@@ -9,7 +9,7 @@ from pgbeat.jobs.lanes import reservations, slots
 from pgbeat.jobs.lanes.model import Lane
 
 
-class Holder(NamedTuple):
+class SlotHolder(NamedTuple):
     """One that has a slot."""
 
     #: A job's id, or `direct/NUMBER`.
@@ -40,10 +40,10 @@ _HOLDERS = text(
 )
 
 
-def holders(connection: Connection, lane: Lane, *, limit: int = 1000) -> list[Holder]:
+def holders(connection: Connection, lane: Lane, *, limit: int = 1000) -> list[SlotHolder]:
     """Who has a slot, the oldest first."""
     values = {"namespace": lane.namespace, "lane": lane.name, "limit": limit}
-    return [Holder(*row) for row in connection.execute(_HOLDERS, values)]
+    return [SlotHolder(*row) for row in connection.execute(_HOLDERS, values)]
 
 
 class InLine(NamedTuple):

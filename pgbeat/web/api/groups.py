@@ -155,7 +155,7 @@ def create_group(backend: TheBackend, caller: TheCaller, body: NewGroup) -> Grou
     members = [each if isinstance(each, str) else each.member() for each in body.jobs]
     with steering(backend) as (connection, publisher):
 
-        def make(connection: Connection) -> submit_group.Submitted:
+        def make(connection: Connection) -> submit_group.SubmittedGroup:
             made = submit_group.place(
                 connection, backend.celery, backend.settings, publisher, members, mode=body.mode,
                 on_failure=body.on_failure, name=body.name, created_by=caller.name,

@@ -13,7 +13,7 @@ from pgbeat.jobs.drafts import Order
 from pgbeat.jobs.executions import Execution
 from pgbeat.jobs.model import Job, State
 from pgbeat.jobs.policies import JobPolicy
-from pgbeat.monitoring.statistics import Figures
+from pgbeat.monitoring.statistics import ExecutionStatistics
 from pgbeat.web.api.bodies import Body, Json, Length
 from pgbeat.web.api.steering import is_deep, plain, set_fields
 
@@ -320,7 +320,7 @@ def _count(metadata: Mapping[str, Any], key: str) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def stats(figures: Figures) -> JobStats:
+def stats(figures: ExecutionStatistics) -> JobStats:
     """Figures as answers show them."""
     return JobStats(
         total_executions=figures.total,

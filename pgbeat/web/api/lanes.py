@@ -13,8 +13,8 @@ from pgbeat.errors import AlreadyExists, InvalidJob, InvalidTransition, NotFound
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import occupancy, reservations
-from pgbeat.jobs.lanes.model import Figures, Lane
-from pgbeat.jobs.lanes.occupancy import Holder, InLine
+from pgbeat.jobs.lanes.model import Lane, LaneUsage
+from pgbeat.jobs.lanes.occupancy import InLine, SlotHolder
 from pgbeat.web.api.bodies import Body, Json, Length
 from pgbeat.web.api.steering import hand_out, plain, steering
 from pgbeat.web.backend import Backend, TheBackend
@@ -150,7 +150,7 @@ def _found(lane: Lane) -> FoundLane:
     return FoundLane.model_validate(_shown(lane))
 
 
-def _figures(row: Figures) -> Json:
+def _figures(row: LaneUsage) -> Json:
     return _shown(row.lane) | row._asdict()
 
 
@@ -193,7 +193,7 @@ def get_lane(
     return LaneDetail.model_validate(_figures(row) | {"slots": slots, "line": waiting})
 
 
-def _own(connection: Connection, caller: Caller, holders: list[Holder]) -> set[str] | None:
+def _own(connection: Connection, caller: Caller, holders: list[SlotHolder]) -> set[str] | None:
     """Those who have a slot that are the caller's; `None`: all may be seen."""
     if caller.is_admin:
         return None
@@ -202,7 +202,7 @@ def _own(connection: Connection, caller: Caller, holders: list[Holder]) -> set[s
     return own | {each.id for each in holders if each.is_direct and each.by == caller.name}
 
 
-def _slot(each: Holder, *, is_own: bool) -> Json:
+def _slot(each: SlotHolder, *, is_own: bool) -> Json:
     return each._asdict() | ({} if is_own else {"id": None, "task": None, "by": None})
 
 

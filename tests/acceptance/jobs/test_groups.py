@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pgbeat.jobs.submit_group import Submitted, submit_group
+from pgbeat.jobs.submit_group import SubmittedGroup, submit_group
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Process, Processes, until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 Start = Callable[..., Process]
-Submit = Callable[..., Submitted]
+Submit = Callable[..., SubmittedGroup]
 
 
 def anything(*args: Any, **kwargs: Any) -> None:
@@ -34,7 +34,7 @@ def app(app: Celery, database: str) -> Celery:
 def submit(app: Celery) -> Submit:
     """Submits a group; its jobs are tried once, unless told otherwise."""
 
-    def members(*jobs: Any, **options: Any) -> Submitted:
+    def members(*jobs: Any, **options: Any) -> SubmittedGroup:
         given = [{"task": f"tests.{job}"} if isinstance(job, str) else job for job in jobs]
         return submit_group([{"max_attempts": 1, **job} for job in given], app=app, **options)
 

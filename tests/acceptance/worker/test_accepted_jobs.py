@@ -9,7 +9,7 @@ from pgbeat.database import connections
 from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import rescue
-from pgbeat.jobs.rescue import Sweeper
+from pgbeat.jobs.rescue import Rescuer
 from tests.support.processes import until
 from tests.support.recorded_workers import Crew
 from tests.support.simulated_workers import Ward
@@ -18,15 +18,15 @@ from tests.support.simulated_workers import Ward
 @pytest.fixture
 def ward(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ward]:
     """Workers that are nothing but rows."""
-    monkeypatch.setattr(rescue, "_LOOK", 0.0)
+    monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
     ward = Ward(database)
     yield ward
     ward.close()
 
 
-def sweep(ward: Ward) -> None:
+def rescue_once(ward: Ward) -> None:
     """Looks once, as a process that has not looked before."""
-    Sweeper(ward.publisher, ward.settings).sweep(ward.connection)
+    Rescuer(ward.publisher, ward.settings).rescue(ward.connection)
 
 
 def test_what_a_living_worker_accepted_is_not_given_up(ward: Ward) -> None:
@@ -35,9 +35,9 @@ def test_what_a_living_worker_accepted_is_not_given_up(ward: Ward) -> None:
     accepted = [ward.job(), ward.job()]
     for worker, job_id in enumerate(accepted, 1):
         ward.accept(job_id, worker)
-    sweeper = Sweeper(ward.publisher, ward.settings)
-    sweeper._vanished._suspects = dict.fromkeys(accepted, 0.0)  # without a message for long
-    sweeper.sweep(ward.connection)
+    rescuer = Rescuer(ward.publisher, ward.settings)
+    rescuer._missing_messages._suspects = dict.fromkeys(accepted, 0.0)  # without a message for long
+    rescuer.rescue(ward.connection)
     assert [ward.state(job_id) for job_id in accepted] == ["pending", "pending"]
     assert ward.sql("SELECT count(*) FROM pgbeat.message_ends") == [(2,)]
 
@@ -49,7 +49,7 @@ def test_what_a_worker_accepted_that_died_or_left_is_lost(
     died, left = ward.job(max_attempts=2), ward.job(max_attempts=1)
     ward.accept(died, 1)
     ward.accept(left, 2)
-    sweep(ward)
+    rescue_once(ward)
     job = jobs.get(ward.connection, died)
     assert (job.state, job.error) == (
         "failed", "lost: the worker w accepted it, and is gone without having begun it"
@@ -59,7 +59,7 @@ def test_what_a_worker_accepted_that_died_or_left_is_lost(
     assert ward.released() == 2
     assert f"Job {died} (tests.add) failed (attempt 1/2), retrying in 1 min" in caplog.text
     assert f"Job {left} (tests.add) failed (attempt 1/1): lost: the worker" in caplog.text
-    sweep(ward)
+    rescue_once(ward)
     assert ward.sql("SELECT count(*) FROM pgbeat.message_ends") == [(0,)]
 
 
@@ -87,7 +87,7 @@ def test_what_was_accepted_just_now_may_be_of_a_worker_that_is_not_registered_ye
 ) -> None:
     job_id = ward.job()
     ward.accept(job_id, 1, ago=5)
-    sweep(ward)
+    rescue_once(ward)
     assert ward.state(job_id) == "pending"
 
 
@@ -100,10 +100,10 @@ def test_a_worker_whose_consumer_lives_is_not_dead(ward: Ward) -> None:
         "VALUES ('kombu_message', 'w', now() + interval '1 minute') RETURNING id"
     )
     ward.sql("UPDATE pgbeat.message_ends SET consumer_id = %s", consumer)
-    sweep(ward)
+    rescue_once(ward)
     assert ward.state(job_id) == "pending"
     ward.sql("DELETE FROM pgbeat.consumers")
-    sweep(ward)
+    rescue_once(ward)
     assert ward.state(job_id) == "failed"
 
 
@@ -111,9 +111,9 @@ def test_what_a_worker_accepted_that_records_nothing_is_never_given_up(ward: War
     ward.worker(1, lives=True)
     job_id = ward.job()
     ward.accept(job_id, None)
-    sweeper = Sweeper(ward.publisher, ward.settings)
-    sweeper._vanished._suspects = {job_id: 0.0}
-    sweeper.sweep(ward.connection)
+    rescuer = Rescuer(ward.publisher, ward.settings)
+    rescuer._missing_messages._suspects = {job_id: 0.0}
+    rescuer.rescue(ward.connection)
     assert ward.state(job_id) == "pending"
 
 
@@ -124,7 +124,7 @@ def test_a_lost_execution_of_a_job_that_another_worker_has_accepted(ward: Ward) 
     job_id = ward.job(max_attempts=2)
     ward.run(job_id, 1, began=30.0, acks=False)
     ward.accept(job_id, 2)
-    sweep(ward)
+    rescue_once(ward)
     assert ward.state(job_id) == "pending"
     ward.run(job_id, 2)
     assert ward.state(job_id) == "running"
@@ -137,7 +137,7 @@ def test_a_lost_execution_is_logged_with_what_becomes_of_it(
     ward.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('gpu', 1)")
     job_id = ward.job(max_attempts=2, lane="gpu")
     ward.run(job_id, 1, began=600.0)
-    sweep(ward)
+    rescue_once(ward)
     again = jobs.get(ward.connection, job_id).retried_by
     run = f"Execution 1 of job {job_id} (tests.add) is lost after 10 min: the worker w1 died"
     retry = f"Job {job_id} (tests.add) failed (attempt 1/2), retrying in 1 min as job {again}"

@@ -16,8 +16,8 @@ import pgbeat
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
-from pgbeat.jobs import rescue
-from pgbeat.jobs.rescue import Told
+from pgbeat.jobs import job_reports
+from pgbeat.jobs.job_reports import JobReport
 from pgbeat.worker import process_recorder
 from pgbeat.worker import signals as worker
 from tests.support.command_line import read
@@ -102,9 +102,10 @@ def test_an_unknown_task_is_retried_where_another_worker_may_know_it(
     sql("INSERT INTO pgbeat.workers (name, pid, tasks) VALUES ('w1', 1, '{}')")
     job = make_job(sql, dispatched_at="now", max_attempts=2)
     with connections.engine(postgres_url(database), "tests").begin() as connection:
-        told = Told(job, "failed", "NotRegistered", "failed", lost=False, began=False,
-                    is_unknown=True)  # fmt: skip
-        rescue.settle(connection, 1, [told])
+        report = JobReport(
+            job, "failed", "NotRegistered", "failed", lost=False, began=False, is_unknown=True
+        )
+        job_reports.record(connection, 1, [report])
     [(state, retried_by)] = sql("SELECT state, retried_by FROM pgbeat.jobs WHERE id = %s", job)
     assert (state, retried_by is not None) == ("failed", is_retried)
 

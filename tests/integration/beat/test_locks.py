@@ -213,7 +213,7 @@ def test_a_webhook_that_is_being_deleted_delays_only_what_is_told_to_it(
 def test_locked_sums_and_counters_delay_nothing(
     sql: Sql, database: str, running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pgbeat.monitoring.counters.Meter.INTERVAL", 0.5)
+    monkeypatch.setattr("pgbeat.monitoring.counters.BeatCounters.INTERVAL", 0.5)
     add_others(sql)
     sql(
         "INSERT INTO pgbeat.counters (namespace, metric, label, kind, value) "

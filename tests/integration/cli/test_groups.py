@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 
 from pgbeat.jobs.permissions import user
-from pgbeat.jobs.submit_group import Submitted, submit_group
+from pgbeat.jobs.submit_group import SubmittedGroup, submit_group
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.databases import sqlalchemy_url
 
@@ -24,7 +24,7 @@ def app(app: Celery, database: str) -> Celery:
 
 
 @pytest.fixture
-def submit(app: Celery) -> Callable[..., Submitted]:
+def submit(app: Celery) -> Callable[..., SubmittedGroup]:
     """Submits a group."""
     return lambda members, **options: submit_group(members, app=app, **options)
 
@@ -41,7 +41,7 @@ def write(tmp_path: Path) -> Callable[[Any], str]:
     return to_file
 
 
-Submit = Callable[..., Submitted]
+Submit = Callable[..., SubmittedGroup]
 Write = Callable[[Any], str]
 
 

@@ -15,7 +15,7 @@ from celery import Celery
 
 from pgbeat.database import connections
 from pgbeat.jobs import control, executions, lifecycle
-from pgbeat.jobs.executions import Run
+from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import Actor
 from tests.support.command_line import Sql, read, refused, run, run_with
@@ -51,7 +51,7 @@ def did(app: Celery) -> Did:
     return call
 
 
-def told(desk: Desk, job: Job, *runs: Run) -> None:
+def told(desk: Desk, job: Job, *runs: ExecutionRecord) -> None:
     """What a worker tells of a job."""
     with connections.transaction(desk.connection):
         ended = executions.record(desk.connection, runs)
@@ -133,7 +133,7 @@ def test_show(did: Did, desk: Desk, app: Celery, sql: Sql, database: str) -> Non
     shown = did("show", str(second.id)[:8])
     assert "waits in lane 'l' at place 1" in shown
     run_id = str(uuid4())
-    begun = Run(
+    begun = ExecutionRecord(
         run_id, str(job.id), True, worker="w1@host", began=2, progress_done=3, progress_total=12,
         progress_message="pages", checkpoint={"page": 3}, metadata={"items_crawled": 7},
     )  # fmt: skip
@@ -142,7 +142,7 @@ def test_show(did: Did, desk: Desk, app: Celery, sql: Sql, database: str) -> Non
     for said in ("running", "on w1@host", "[5]", '{"y": 6}', "night", '{"gpu": 1}', "1 of 3",
                  "3 of 12 (25%) pages", '{"page": 3}', '"items_crawled": 7'):  # fmt: skip
         assert said in shown, said
-    ended = Run(
+    ended = ExecutionRecord(
         run_id, str(job.id), False, "failed", "failed", error="ValueError: \x1b[31mno",
         traceback="Traceback …\n  File \x1b[0m", duration_ms=1500, cpu_time_ms=20,
         memory_peak_mb=51.5,
@@ -177,7 +177,8 @@ def test_another_s_job_is_not_shown(did: Did, desk: Desk, app: Celery) -> None:
 def test_stats(did: Did, desk: Desk, sql: Sql, database: str) -> None:
     for ms, state in ((100, "completed"), (300, "completed"), (5, "failed")):
         job = desk.make(actor=ME, max_attempts=1)
-        told(desk, job, Run(str(uuid4()), str(job.id), True, state, state, duration_ms=ms))  # type: ignore[arg-type]
+        end = ExecutionRecord(str(uuid4()), str(job.id), True, state, state, duration_ms=ms)  # type: ignore[arg-type]
+        told(desk, job, end)
     shown = did("stats")
     for said in ("completed  2", "failed     1", "67% (skips aside)", "200 ms"):
         assert said in shown, shown
@@ -276,7 +277,7 @@ def test_the_life_of_a_job(did: Did, desk: Desk, sql: Sql) -> None:
     assert said == (
         f"Retried job {job.id}, which was cancelled: job {again}: it is pending in queue 'celery'\n"
     )
-    told(desk, job, Run(str(uuid4()), str(again), True, worker="w1"))
+    told(desk, job, ExecutionRecord(str(uuid4()), str(again), True, worker="w1"))
     assert did("cancel", str(again)) == f"Asked for the end of job {again}, which runs on w1.\n"
     assert did("delete", short, "--dry-run") == f"Would delete job {job.id}.\n"
     assert did("delete", short, "--yes") == f"Deleted job {job.id}.\n"
@@ -337,7 +338,8 @@ def test_the_app_is_needed_for_messages(database: str, desk: Desk) -> None:
 def test_tail_of_a_job_until_its_end(app: Celery, desk: Desk) -> None:
     for state, status in (("completed", 0), ("failed", 1), ("skipped", 3)):
         job = desk.make(actor=ME, max_attempts=1)
-        told(desk, job, Run(str(uuid4()), str(job.id), True, state, state, error="because"))  # type: ignore[arg-type]
+        end = ExecutionRecord(str(uuid4()), str(job.id), True, state, state, error="because")  # type: ignore[arg-type]
+        told(desk, job, end)
         shown = run_with(app, "jobs", "tail", str(job.id))
         assert (shown.exit_code, shown.stderr) == (status, "")
         assert re.fullmatch(
@@ -358,18 +360,18 @@ def test_tail_as_it_goes(processes: Processes, desk: Desk, database: str) -> Non
     one.says("jobs.add: pending")
     every.says('"pending"')
     first, second = str(uuid4()), str(uuid4())
-    told(desk, job, Run(first, str(job.id), True, worker="w1"))
+    told(desk, job, ExecutionRecord(first, str(job.id), True, worker="w1"))
     one.says("running: on w1")
-    told(desk, job, Run(first, str(job.id), False, progress_done=1, progress_total=4))
+    told(desk, job, ExecutionRecord(first, str(job.id), False, progress_done=1, progress_total=4))
     one.says("running: on w1; 1 of 4 (25%)")
-    told(desk, job, Run(first, str(job.id), False, "failed", "failed", error="oops"))
+    told(desk, job, ExecutionRecord(first, str(job.id), False, "failed", "failed", error="oops"))
     one.says("jobs.add: failed: oops")
     one.says("attempt 2: scheduled")
     fresh = desk.make(actor=ME)
     desk.make(actor=BOB)
     every.says(str(fresh.id))
     again = str(desk.job(job).retried_by)
-    told(desk, job, Run(second, again, True, "completed", "completed"))
+    told(desk, job, ExecutionRecord(second, again, True, "completed", "completed"))
     assert one.wait(30) == 0
     one.says("attempt 2: completed")
     until(lambda: f'"id": "{again}"' in every.output and '"completed"' in every.output, 30)

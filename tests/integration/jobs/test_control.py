@@ -32,7 +32,7 @@ from pgbeat.errors import (
 )
 from pgbeat.jobs import control, executions, lifecycle, submit_group, templates
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.executions import Run
+from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.model import Job
 from tests.support.broker_sessions import TABLES
@@ -73,7 +73,9 @@ def refused(desk: Desk, verb: Callable[..., control.Change], job: Job, **more: o
 
 def fails(desk: Desk, job: Job, error: str = "oops") -> Job:
     """The job as it is once a worker has told that it failed."""
-    run = Run(str(uuid4()), str(job.id), True, "failed", "failed", worker="w", error=error)
+    run = ExecutionRecord(
+        str(uuid4()), str(job.id), True, "failed", "failed", worker="w", error=error
+    )
     with connections.transaction(desk.connection):
         ended = executions.record(desk.connection, [run])
         lifecycle.follow(desk.connection, desk.publisher, ended)
@@ -83,7 +85,9 @@ def fails(desk: Desk, job: Job, error: str = "oops") -> Job:
 def runs(desk: Desk, job: Job) -> Job:
     """The job as it is once a worker has told that it began."""
     with connections.transaction(desk.connection):
-        executions.record(desk.connection, [Run(str(uuid4()), str(job.id), True, worker="w")])
+        executions.record(
+            desk.connection, [ExecutionRecord(str(uuid4()), str(job.id), True, worker="w")]
+        )
     return desk.job(job)
 
 
@@ -536,7 +540,8 @@ def test_cancel_what_runs(desk: Desk, sql: Sql) -> None:
     run = sql("SELECT id FROM pgbeat.executions")[0][0]
     with connections.transaction(desk.connection):
         executions.record(
-            desk.connection, [Run(str(run), str(job.id), False, "failed", "failed", error="x")]
+            desk.connection,
+            [ExecutionRecord(str(run), str(job.id), False, "failed", "failed", error="x")],
         )
     ended = desk.job(job)
     assert (ended.state, ended.retried_by) == ("cancelled", None)

@@ -11,7 +11,7 @@ from pgbeat.broker.messages import BrokerTables
 from pgbeat.database import connections
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import rescue
-from pgbeat.jobs.rescue import Sweeper
+from pgbeat.jobs.rescue import Rescuer
 from tests.support.simulated_workers import Ward
 from tests.support.transport_workers import transport_url
 
@@ -21,7 +21,7 @@ TABLES = BrokerTables()
 @pytest.fixture
 def ward(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ward]:
     """Workers that are nothing but rows."""
-    monkeypatch.setattr(rescue, "_LOOK", 0.0)
+    monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
     ward = Ward(database)
     yield ward
     ward.close()
@@ -35,7 +35,7 @@ def end_of(ward: Ward, job_id: str) -> tuple[str, str | None, object]:
 
 def sweep(ward: Ward) -> None:
     """One sweep of a process that has not looked before."""
-    Sweeper(ward.publisher, ward.settings).sweep(ward.connection)
+    Rescuer(ward.publisher, ward.settings).rescue(ward.connection)
 
 
 PURGED = ("cancelled", "its message was purged from queue 'celery'", None)
@@ -83,8 +83,8 @@ def test_what_follows_a_purge_comes_with_the_next_sweep(ward: Ward) -> None:
         with connections.transaction(ward.connection):
             discards.purge(ward.connection, TABLES, "celery")
         assert [ward.state(job_id) for job_id in (in_lane, locked)] == ["pending", "pending"]
-        sweeper = Sweeper(ward.publisher, ward.settings)
-        assert sweeper.sweep(ward.connection) == {("default", "one")}
+        rescuer = Rescuer(ward.publisher, ward.settings)
+        assert rescuer.rescue(ward.connection) == {("default", "one")}
         assert end_of(ward, in_lane) == PURGED
         assert ward.state(locked) == "pending"
     sweep(ward)

@@ -15,11 +15,11 @@ from pgbeat.database import connections
 from pgbeat.errors import Forbidden, InvalidJob, InvalidTransition, NotFound, NotUnique, UnknownTask
 from pgbeat.jobs import control, dispatch, executions, lifecycle
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.executions import Run
+from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups import progress as turns
 from pgbeat.jobs.permissions import Actor
-from pgbeat.jobs.submit_group import Submitted, cancel, submit_group
+from pgbeat.jobs.submit_group import SubmittedGroup, cancel, submit_group
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import until
 
@@ -45,7 +45,7 @@ class Fleet:
         self.connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         self.publisher: Publisher = publisher(app, self.settings, lambda: None)
 
-    def tell(self, *runs: Run) -> None:
+    def tell(self, *runs: ExecutionRecord) -> None:
         """What a worker writes."""
         with connections.transaction(self.connection):
             ended = executions.record(self.connection, runs)
@@ -59,7 +59,7 @@ class Fleet:
             "DELETE FROM kombu_message WHERE id = (SELECT min(id) FROM kombu_message "
             "WHERE visible OR available_at <= now()) RETURNING job_id::text"
         )
-        self.tell(Run(str(uuid4()), job_id, True, worker="w"))
+        self.tell(ExecutionRecord(str(uuid4()), job_id, True, worker="w"))
         return str(job_id)
 
     def end(self, job_id: str, state: executions.State = "completed") -> None:
@@ -68,7 +68,7 @@ class Fleet:
             "SELECT id::text FROM pgbeat.executions WHERE job_id = %s AND state = 'running'", job_id
         )
         error = "oops" if state == "failed" else None
-        self.tell(Run(run, job_id, False, state=state, job_state=state, error=error))
+        self.tell(ExecutionRecord(run, job_id, False, state=state, job_state=state, error=error))
 
     def run(self, state: executions.State = "completed") -> str:
         """A worker takes a message, and the task ends so."""
@@ -84,7 +84,7 @@ def fleet(app: Celery, sql: Sql) -> Iterator[Fleet]:
     fleet.connection.close()
 
 
-Submit = Callable[..., Submitted]
+Submit = Callable[..., SubmittedGroup]
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def messages(sql: Sql) -> list[str]:
     return [job_id for (job_id,) in sql("SELECT job_id::text FROM kombu_message ORDER BY id")]
 
 
-def ids(submitted: Submitted) -> list[str]:
+def ids(submitted: SubmittedGroup) -> list[str]:
     return [str(job.id) for job in submitted.jobs]
 
 
@@ -385,10 +385,10 @@ def test_two_that_end_in_the_same_moment(
         assert states() == ["completed", "completed", "pending", "pending", "running"]
 
 
-def done(sql: Sql, job_id: str) -> Run:
+def done(sql: Sql, job_id: str) -> ExecutionRecord:
     """What a worker tells of a job's end."""
     [(run,)] = sql("SELECT id::text FROM pgbeat.executions WHERE job_id = %s", job_id)
-    return Run(run, job_id, False, state="completed", job_state="completed")
+    return ExecutionRecord(run, job_id, False, state="completed", job_state="completed")
 
 
 def test_a_turn_that_somebody_held_up_comes_all_the_same(

@@ -12,7 +12,7 @@ from pgbeat.database import connections
 from pgbeat.errors import Forbidden, InvalidJob, InvalidTransition
 from pgbeat.jobs import changes as job_changes
 from pgbeat.jobs import control, executions, lifecycle
-from pgbeat.jobs.executions import Run
+from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.model import Job
 from tests.support.command_line import Sql, refused, run_with
 from tests.support.jobs import ADMIN, ALICE, BOB, Desk, make_app, messages
@@ -113,7 +113,7 @@ def test_what_can_not_be_changed(desk: Desk, sql: Sql) -> None:
         update(desk, job, ALICE, lane=None)
     with connections.transaction(desk.connection):
         ended = executions.record(
-            desk.connection, [Run(str(job.id), str(job.id), True, worker="w")]
+            desk.connection, [ExecutionRecord(str(job.id), str(job.id), True, worker="w")]
         )
         lifecycle.follow(desk.connection, desk.publisher, ended)
     for state in (desk.job(job), desk.job(desk.do(control.cancel, desk.make()))):

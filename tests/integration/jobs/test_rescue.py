@@ -14,13 +14,14 @@ from celery import Celery
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections, migrate
-from pgbeat.jobs import executions, lifecycle, missing_messages, rescue, workers
+from pgbeat.jobs import executions, job_reports, lifecycle, missing_messages, rescue, workers
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.executions import Run
-from pgbeat.jobs.rescue import Sweeper, Told
+from pgbeat.jobs.executions import ExecutionRecord
+from pgbeat.jobs.job_reports import JobReport
+from pgbeat.jobs.rescue import Rescuer
 from pgbeat.testing.databases import Server
 from pgbeat.worker.attempts import Attempt
-from pgbeat.worker.heartbeat import WorkerPulse
+from pgbeat.worker.heartbeat import Heartbeat
 from pgbeat.worker.recorder import Recorder
 from tests.support.processes import until
 from tests.support.recorded_workers import Crew
@@ -37,13 +38,13 @@ def test_what_a_dead_worker_ran_is_lost(ward: Ward) -> None:
     ward.run(acknowledged, 1)
     ward.run(late, 1, acks=False, acks_late=True)
     ward.run(living, 2)
-    ward.sweep()
+    ward.rescue()
     lost = [("failed", True, "lost: the worker w1 died")]
     assert (ward.state(acknowledged), ward.of(acknowledged)) == ("failed", lost)
     assert (ward.state(late), ward.of(late)) == ("pending", lost)
     assert (ward.state(living), ward.of(living)) == ("running", [("running", False, None)])
     assert ward.released() == 2
-    ward.sweep()
+    ward.rescue()
     assert ward.released() == 2
 
 
@@ -51,17 +52,17 @@ def test_a_worker_is_missed_for_a_while_first(ward: Ward) -> None:
     ward.worker(1)
     job_id = ward.job()
     ward.run(job_id, 1)
-    ward.sweep()
+    ward.rescue()
     [(missing,)] = ward.sql("SELECT missing_since IS NOT NULL FROM pgbeat.workers")
     assert missing
     assert ward.state(job_id) == "running"
     ward.sql("SELECT pg_advisory_lock(%s, 1)", workers.LIFE)  # it is back
-    ward.sweep()
+    ward.rescue()
     assert ward.sql("SELECT missing_since FROM pgbeat.workers") == [(None,)]
     ward.sql("SELECT pg_advisory_unlock(%s, 1)", workers.LIFE)
-    ward.sweep()
+    ward.rescue()
     ward.sql("UPDATE pgbeat.workers SET missing_since = now() - interval '6 s'")
-    ward.sweep()
+    ward.rescue()
     assert ward.state(job_id) == "failed"
 
 
@@ -69,11 +70,11 @@ def test_the_dead_are_looked_for_as_often_after_many_died(ward: Ward) -> None:
     """Who lives takes turns with those who live, not with those who are kept for the record."""
     for worker in range(2, 202):
         ward.worker(worker, missing=60)
-    pulse = WorkerPulse(ward.settings, 1, "w1", "solo", 1)
-    pulse.connected(ward.connection)
+    heartbeat = Heartbeat(ward.settings, 1, "w1", "solo", 1)
+    heartbeat.connected(ward.connection)
 
     def is_lost() -> bool:
-        pulse.beat(ward.connection, ward.publisher)
+        heartbeat.beat(ward.connection, ward.publisher)
         return ward.state(job_id) == "failed"
 
     for worker in (2, 3):
@@ -88,7 +89,7 @@ def test_what_a_worker_left_behind_is_lost(ward: Ward) -> None:
     old, new = ward.job(), ward.job()
     ward.run(old, 7, began=20.0)
     ward.run(new, 8)
-    ward.sweep()
+    ward.rescue()
     assert (ward.state(old), ward.state(new)) == ("failed", "running")
 
 
@@ -96,7 +97,7 @@ def test_a_lost_job_is_tried_again_by_its_policy(ward: Ward) -> None:
     ward.worker(1, missing=10)
     job_id = ward.job(max_attempts=2, retry_base=60)
     ward.run(job_id, 1)
-    ward.sweep()
+    ward.rescue()
     again = jobs.get(ward.connection, job_id).retried_by
     assert again is not None
     job = jobs.get(ward.connection, again)
@@ -110,7 +111,7 @@ def test_a_lost_job_that_was_to_be_cancelled_is(ward: Ward) -> None:
     job_id = ward.job(max_attempts=3)
     ward.run(job_id, 1, acks=False, acks_late=True)
     jobs.ask_to_end(ward.connection, [job_id], "me")
-    ward.sweep()
+    ward.rescue()
     assert ward.state(job_id) == "cancelled"
     assert ward.sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
 
@@ -123,7 +124,9 @@ def test_a_cancelled_job_that_celery_was_to_retry_does_not_come_again(ward: Ward
     with connections.transaction(ward.connection):  # what `self.retry` publishes
         retry = jobs.find(ward.connection, [job_id])
         lifecycle.hand_out(ward.connection, ward.publisher, retry)
-    end = Run(run, job_id, False, state="failed", job_state="scheduled", error="not yet")
+    end = ExecutionRecord(
+        run, job_id, False, state="failed", job_state="scheduled", error="not yet"
+    )
     with connections.transaction(ward.connection):
         ended = executions.record(ward.connection, [end])
         lifecycle.follow(ward.connection, ward.publisher, ended)
@@ -136,9 +139,10 @@ def test_one_that_was_given_up_and_lived_says_how_it_ended(ward: Ward) -> None:
     ward.worker(1, missing=10)
     job_id = ward.job()
     run = ward.run(job_id, 1)
-    ward.sweep()
+    ward.rescue()
     executions.record(
-        ward.connection, [Run(run, job_id, False, state="completed", job_state="completed")]
+        ward.connection,
+        [ExecutionRecord(run, job_id, False, state="completed", job_state="completed")],
     )
     assert ward.of(job_id) == [("completed", False, None)]
     assert ward.state(job_id) == "failed"
@@ -150,7 +154,7 @@ def test_other_namespaces_are_left_alone(ward: Ward) -> None:
     job_id = ward.job()
     ward.run(job_id, 1)
     ward.sql("UPDATE pgbeat.jobs SET namespace = 'other'")
-    ward.sweep()
+    ward.rescue()
     assert ward.state(job_id) == "running"
 
 
@@ -165,7 +169,7 @@ def test_two_sweepers_do_everything_once(ward: Ward, database: str) -> None:
     def sweep(ward: Ward) -> None:
         start.wait()
         for _ in range(5):
-            ward.sweep()
+            ward.rescue()
 
     with ThreadPoolExecutor(3) as threads:
         for done in [threads.submit(sweep, each) for each in wards]:
@@ -188,16 +192,16 @@ def test_the_job_of_a_dead_letter_fails(ward: Ward) -> None:
         "enqueued_at, job_id) SELECT id, 'celery', payload, priority, 3, 'delivered 3 times', "
         "now(), job_id FROM gone"
     )
-    ward.sweep()
+    ward.rescue()
     job = jobs.get(ward.connection, dead)
     assert (job.state, job.error) == ("failed", "its message is a dead letter: delivered 3 times")
     assert ward.state(runs) == "running"
 
 
 def test_a_job_whose_message_is_gone_fails(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker took it and died before it told. Others wait for their message, their lane, their
-    time; and it may be that the worker is just about to tell."""
-    monkeypatch.setattr(rescue, "_LOOK", 0.0)
+    """A worker took it and died before it recorded that. Others wait for their message, their lane
+    or their time; or their worker is just about to record them."""
+    monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
     monkeypatch.setattr(missing_messages, "_GONE", 0.0)
     ward.worker(1, lives=True)
     waits, gone, expired = ward.job(), ward.job(), ward.job(options={"expires": 1})
@@ -209,10 +213,10 @@ def test_a_job_whose_message_is_gone_fails(ward: Ward, monkeypatch: pytest.Monke
         "UPDATE pgbeat.jobs SET dispatched_at = dispatched_at - interval '11 s' WHERE id <> %s",
         fresh,
     )
-    sweeper = Sweeper(ward.publisher, ward.settings)
-    sweeper.sweep(ward.connection)
+    rescuer = Rescuer(ward.publisher, ward.settings)
+    rescuer.rescue(ward.connection)
     assert ward.state(gone) == "pending"  # seen once
-    sweeper.sweep(ward.connection)
+    rescuer.rescue(ward.connection)
     job = jobs.get(ward.connection, gone)
     assert job.state == "failed"
     assert job.error == (
@@ -227,7 +231,7 @@ def test_a_job_whose_message_is_in_another_broker_is_not_lost(
     ward: Ward, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The app moves to pgbeat's transport, and the old broker's workers are not done yet."""
-    monkeypatch.setattr(rescue, "_LOOK", 0.0)
+    monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
     monkeypatch.setattr(missing_messages, "_GONE", 0.0)
     ward.worker(1, lives=True)
     before = Celery("before", broker="memory://", set_as_current=False)
@@ -245,17 +249,17 @@ def test_a_job_whose_message_is_in_another_broker_is_not_lost(
     ward.run(runs, 2, acks_late=True)  # what an old worker ran that died comes again, over there
     ward.sql("UPDATE pgbeat.jobs SET dispatched_at = dispatched_at - interval '11 s'")
     for _ in range(3):
-        Sweeper(ward.publisher, ward.settings).sweep(ward.connection)
-    sweeper = Sweeper(ward.publisher, ward.settings)
+        Rescuer(ward.publisher, ward.settings).rescue(ward.connection)
+    rescuer = Rescuer(ward.publisher, ward.settings)
     for _ in range(3):
-        sweeper.sweep(ward.connection)
+        rescuer.rescue(ward.connection)
     assert (ward.state(waits), ward.state(runs)) == ("pending", "pending")
     # Once it was given to this broker, it is looked for like any other.
     ward.sql("UPDATE pgbeat.jobs SET dispatched_at = elsewhere_at + interval '1 us'")
     ward.sql("UPDATE pgbeat.jobs SET elsewhere_at = elsewhere_at - interval '1 minute', "
              "dispatched_at = dispatched_at - interval '59 s'")  # fmt: skip
     for _ in range(3):
-        sweeper.sweep(ward.connection)
+        rescuer.rescue(ward.connection)
     assert ward.state(waits) == "failed"
     before.close()
 
@@ -263,16 +267,16 @@ def test_a_job_whose_message_is_in_another_broker_is_not_lost(
 def test_many_pending_jobs_are_looked_at_in_turn(
     ward: Ward, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rescue, "_LOOK", 0.0)
+    monkeypatch.setattr(rescue, "_MESSAGES_INTERVAL", 0.0)
     monkeypatch.setattr(missing_messages, "_GONE", 0.0)
     monkeypatch.setattr(missing_messages, "_PAGE", 3)
     ward.worker(1, lives=True)
     made = [ward.job() for _ in range(10)]
     ward.sql("DELETE FROM kombu_message WHERE job_id = ANY (%s::uuid[])", [made[0], made[9]])
     ward.sql("UPDATE pgbeat.jobs SET dispatched_at = dispatched_at - interval '11 s'")
-    sweeper = Sweeper(ward.publisher, ward.settings)
+    rescuer = Rescuer(ward.publisher, ward.settings)
     for _ in range(6):
-        sweeper.sweep(ward.connection)
+        rescuer.rescue(ward.connection)
     states = [ward.state(job_id) for job_id in made]
     assert states == ["failed", *["pending"] * 8, "failed"]
 
@@ -283,10 +287,12 @@ def test_a_retry_that_ran_before_its_attempt_was_told_ended(ward: Ward) -> None:
     first = ward.run(job_id, 1, began=2.0)
     second = ward.run(job_id, 2, began=1.0, retry_attempt=1)
     assert sorted(ward.of(job_id)) == [("running", False, None)] * 2
-    late = Run(first, job_id, False, state="failed", job_state="scheduled", error="not yet")
+    late = ExecutionRecord(
+        first, job_id, False, state="failed", job_state="scheduled", error="not yet"
+    )
     executions.record(ward.connection, [late])
     assert ward.state(job_id) == "running"
-    end = Run(second, job_id, False, state="completed", job_state="completed")
+    end = ExecutionRecord(second, job_id, False, state="completed", job_state="completed")
     executions.record(ward.connection, [end])
     assert ward.state(job_id) == "completed"
     assert sorted(ward.of(job_id)) == [("completed", False, None), ("failed", False, "not yet")]
@@ -296,14 +302,16 @@ def test_a_retry_that_ran_before_its_attempt_was_told_ended(ward: Ward) -> None:
 @pytest.mark.parametrize("lost", [True, False])
 @pytest.mark.parametrize("began", [True, False])
 def test_what_the_main_process_tells(ward: Ward, began: bool, lost: bool) -> None:
-    """Of a process that died, whether or not it had told that it began; once, though Celery says
-    it twice of one that took too long."""
+    """A process died, whether or not it had recorded that it began. Celery reports it twice for one
+    that took too long."""
     job_id = ward.job()
     if began:
         ward.run(job_id, 1)
-    told = Told(job_id, "failed", "WorkerLostError: killed", "failed", lost=lost, worker="w1")
-    rescue.settle(ward.connection, 1, [told, told])
-    rescue.settle(ward.connection, 1, [told])
+    reported = JobReport(
+        job_id, "failed", "WorkerLostError: killed", "failed", lost=lost, worker="w1"
+    )
+    job_reports.record(ward.connection, 1, [reported, reported])
+    job_reports.record(ward.connection, 1, [reported])
     assert ward.of(job_id) == [("failed", lost, "WorkerLostError: killed")]
     assert ward.state(job_id) == "failed"
 
@@ -314,38 +322,40 @@ def test_what_a_thread_told_comes_before_what_celery_says(ward: Ward) -> None:
     made = [ward.job() for _ in range(20)]
     for job_id in made:
         attempt = Attempt(job_id, "w1", 0, False, None)
-        recorder.tell(attempt)
+        recorder.record(attempt)
         attempt.end("failed")
-        recorder.tell(attempt)
-        recorder.tell_of(Told(job_id, "failed", "TimeLimitExceeded: 1", "failed", lost=False))
+        recorder.record(attempt)
+        recorder.record_report(
+            JobReport(job_id, "failed", "TimeLimitExceeded: 1", "failed", lost=False)
+        )
         until(lambda j=job_id: ward.state(j) == "failed")  # type: ignore[misc]
     recorder.close(10)
     assert [len(ward.of(job_id)) for job_id in made] == [1] * 20
 
 
 def test_the_last_words_of_a_process_come_after_its_parents(ward: Ward) -> None:
-    """One attempt: that it ended was told before that it began."""
+    """One attempt: that it ended was reported before that it began."""
     job_id = ward.job()
-    told = Told(job_id, "cancelled", "terminated", "cancelled", lost=False, worker="w1")
-    rescue.settle(ward.connection, 1, [told])
+    reported = JobReport(job_id, "cancelled", "terminated", "cancelled", lost=False, worker="w1")
+    job_reports.record(ward.connection, 1, [reported])
     ward.run(job_id, 1)
     assert ward.of(job_id) == [("cancelled", False, "terminated")]
     assert ward.state(job_id) == "cancelled"
 
 
 def test_a_process_and_its_parent_tell_of_one_attempt_at_once(ward: Ward, database: str) -> None:
-    """The parent waits for a job's row, and looks only then: it sees what the process has told."""
+    """The parent waits for a job's row, and reads only then: it sees what the process recorded."""
     first, second = sorted((ward.job(), ward.job()))  # they are locked in this order
     ward.run(first, 1)
     parent = Ward(database)
-    told = [
-        Told(job_id, "cancelled", "terminated", "cancelled", lost=False, worker="w1")
+    reported = [
+        JobReport(job_id, "cancelled", "terminated", "cancelled", lost=False, worker="w1")
         for job_id in (first, second)
     ]
 
     def tell() -> None:
         with connections.transaction(parent.connection):
-            rescue.settle(parent.connection, 1, told)
+            job_reports.record(parent.connection, 1, reported)
 
     with ThreadPoolExecutor(1) as threads:
         with connections.transaction(ward.connection):
@@ -366,8 +376,10 @@ def test_a_process_and_its_parent_tell_of_one_attempt_at_once(ward: Ward, databa
 def test_what_another_worker_runs_is_not_touched_by_that(ward: Ward) -> None:
     job_id = ward.job()
     ward.run(job_id, 2)
-    told = Told(job_id, "failed", "WorkerLostError: killed", "failed", lost=True, began=False)
-    rescue.settle(ward.connection, 1, [told])
+    reported = JobReport(
+        job_id, "failed", "WorkerLostError: killed", "failed", lost=True, began=False
+    )
+    job_reports.record(ward.connection, 1, [reported])
     assert ward.of(job_id) == [("running", False, None)]
     assert ward.state(job_id) == "running"
 
@@ -376,16 +388,16 @@ def test_what_another_worker_runs_is_not_touched_by_that(ward: Ward) -> None:
 
 
 def test_an_attempt_told_late_changes_nothing_of_the_next(ward: Ward) -> None:
-    """Celery's retry ran elsewhere before the attempt that asked for it was told of."""
+    """Celery's retry ran elsewhere before the attempt that asked for it was reported of."""
     job_id = ward.job()
     second = ward.run(job_id, 2, began=1.0)
-    first = Run(
+    first = ExecutionRecord(
         str(uuid4()), job_id, True, state="failed", job_state="scheduled", worker="w1",
         worker_id=1, began=2.0, ended=1.5, error="not yet",
     )  # fmt: skip
     executions.record(ward.connection, [first])
     assert ward.state(job_id) == "running"
-    end = Run(second, job_id, False, state="completed", job_state="completed")
+    end = ExecutionRecord(second, job_id, False, state="completed", job_state="completed")
     executions.record(ward.connection, [end])
     assert ward.state(job_id) == "completed"
     assert sorted(ward.of(job_id)) == [("completed", False, None), ("failed", False, "not yet")]
@@ -394,8 +406,10 @@ def test_an_attempt_told_late_changes_nothing_of_the_next(ward: Ward) -> None:
 def test_a_beginning_told_again_after_the_end_changes_nothing(ward: Ward) -> None:
     """The commit's answer was lost, and the worker tells both again."""
     job_id = ward.job()
-    begin = Run(str(uuid4()), job_id, True, worker="w1", worker_id=1, began=2.0)
-    end = Run(begin.id, job_id, False, state="failed", job_state="scheduled", error="not yet")
+    begin = ExecutionRecord(str(uuid4()), job_id, True, worker="w1", worker_id=1, began=2.0)
+    end = ExecutionRecord(
+        begin.id, job_id, False, state="failed", job_state="scheduled", error="not yet"
+    )
     for _ in range(2):
         executions.record(ward.connection, [begin, end])
         assert ward.state(job_id) == "scheduled"

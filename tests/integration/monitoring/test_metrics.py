@@ -16,9 +16,9 @@ from pgbeat.broker.messages import BrokerTables
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections, migrate
 from pgbeat.jobs import executions
-from pgbeat.jobs.executions import Run
+from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.monitoring import counters, gauges, prometheus
-from pgbeat.monitoring.counters import Sum
+from pgbeat.monitoring.counters import CounterValue
 from tests.support.command_line import run, run_with
 from tests.support.rows import make_job, make_lane, make_schedule
 
@@ -193,9 +193,9 @@ def test_more_than_is_added_up_at_a_time_is_for_the_next(connection: Connection,
     for _ in range(5):
         tick(sql, key)
     assert not counters.count_up(connection, most=3)
-    assert Sum("ticks", "s", "skipped", 3) in counters.read(connection, "default")
+    assert CounterValue("ticks", "s", "skipped", 3) in counters.read(connection, "default")
     assert counters.count_up(connection, most=3)
-    assert Sum("ticks", "s", "skipped", 5) in counters.read(connection, "default")
+    assert CounterValue("ticks", "s", "skipped", 5) in counters.read(connection, "default")
 
 
 def test_namespaces_have_counters_of_their_own(
@@ -232,15 +232,15 @@ def test_executions_are_counted_when_their_end_is_told(
     connection: Connection, settings: Settings, sql: Sql
 ) -> None:
     ids = [make_job(sql, dispatched_at="now") for _ in range(4)]
-    runs = [Run(_run(n), job, True, worker="w", began=60) for n, job in enumerate(ids)]
+    runs = [ExecutionRecord(_run(n), job, True, worker="w", began=60) for n, job in enumerate(ids)]
     executions.record(connection, runs)
     assert not _executions(scrape(connection, settings))
     # Told late: it ended long before what was counted just now.
     executions.record(connection, [
-        Run(_run(0), ids[0], False, state="completed", job_state="completed", ended=50,
+        ExecutionRecord(_run(0), ids[0], False, state="completed", job_state="completed", ended=50,
             duration_ms=10_000),
-        Run(_run(1), ids[1], False, state="failed", job_state="failed", duration_ms=40),
-        Run(_run(2), ids[2], False, state="failed", job_state="failed", lost=True),
+        ExecutionRecord(_run(1), ids[1], False, state="failed", job_state="failed", duration_ms=40),
+        ExecutionRecord(_run(2), ids[2], False, state="failed", job_state="failed", lost=True),
     ])  # fmt: skip
     found = scrape(connection, settings)
     assert _executions(found) == {"completed": 1, "failed": 1, "lost": 1}
@@ -249,10 +249,12 @@ def test_executions_are_counted_when_their_end_is_told(
     assert value(found, f"{name}_sum", task="jobs.add") == pytest.approx(10.04)
     assert value(found, f"{name}_bucket", task="jobs.add", le="0.05") == 1
     # One that was given up and was alive is not counted again.
-    executions.record(connection, [
-        Run(_run(2), ids[2], False, state="completed", job_state="completed", duration_ms=1),
-        Run(_run(3), ids[3], False, state="completed", job_state="completed", duration_ms=1),
-    ])  # fmt: skip
+    for number in (2, 3):
+        late = ExecutionRecord(
+            _run(number), ids[number], False, state="completed", job_state="completed",
+            duration_ms=1,
+        )  # fmt: skip
+        executions.record(connection, [late])
     assert _executions(scrape(connection, settings)) == {"completed": 2, "failed": 1, "lost": 1}
 
 
@@ -277,7 +279,7 @@ def test_a_beat_tells_of_its_ticks_and_of_taking_over(
     assert value(found, "pgbeat_leader") == 1
     assert value(found, "pgbeat_take_overs_total") == 1
     assert value(found, "pgbeat_ticks_total", schedule="s", outcome="launched") == 1
-    first._meter._write_at = 0.0
+    first._counters._write_at = 0.0
     sql("UPDATE pgbeat.schedules SET next_run = now()")
     first.run_due()
     ticked = value(scrape(connection, settings), "pgbeat_tick_duration_seconds_count")
@@ -374,11 +376,16 @@ def test_what_made_a_job_is_told_beside_its_state(
     found = scrape(connection, settings)
     assert value(found, "pgbeat_jobs", state="pending", job_source="scheduled_task") == 2
     assert value(found, "pgbeat_jobs", state="pending", job_source="system") == 1
-    runs = [Run(_run(n), job, True, worker="w", state="completed", job_state="completed", ended=0,
-                duration_ms=1) for n, job in enumerate(ids)]  # fmt: skip
+    runs = [
+        ExecutionRecord(
+            _run(n), job, True, worker="w", state="completed", job_state="completed", ended=0,
+            duration_ms=1,
+        )
+        for n, job in enumerate(ids)
+    ]  # fmt: skip
     executions.record(connection, runs)
     # Counted by a program of the version before, which knows no source.
-    counters.add(connection, "default", [Sum("executions", "jobs.add", "completed", 5)])
+    counters.add(connection, "default", [CounterValue("executions", "jobs.add", "completed", 5)])
     found = scrape(connection, settings)
     by_source = {
         dict(labels)["job_source"]: number

@@ -66,7 +66,7 @@ def test_of_a_schedule(connection: Connection, sql: Sql) -> None:
     execution(sql, job(sql, schedule_id=other), "failed")
     found = statistics.of_schedule(connection, key)
     ((last,),) = sql("SELECT max(started_at) FROM pgbeat.executions WHERE schedule_id = %s", key)
-    assert found == statistics.Figures(
+    assert found == statistics.ExecutionStatistics(
         total=106, running=1, completed=100, failed=3, cancelled=1, skipped=1, lost=1,
         average_ms=50.5, p95_ms=95.05, last_at=last, last_state="failed",
         next_at=due, is_whole=True,

@@ -17,7 +17,7 @@ from pgbeat.database import connections
 from pgbeat.database.tables import EVENTS
 from pgbeat.errors import AlreadyExists, InvalidJob, NotFound
 from pgbeat.jobs import executions
-from pgbeat.jobs.executions import Run
+from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.web.api.decisions import Tick, TickHistory
 from pgbeat.web.api.job_models import ExecutionDetail, FoundJob
 from pgbeat.web.api.schedule_models import FoundSchedule
@@ -263,7 +263,9 @@ def test_what_is_told_of_a_task_that_nobody_made_a_job_for(
     """It is told of once, from its beginning to its end."""
     add()
     job_id, run_id = str(uuid.uuid4()), str(uuid.uuid4())
-    run = Run(run_id, job_id, True, "failed", "failed", worker="w", makes_job=True, task="t")
+    run = ExecutionRecord(
+        run_id, job_id, True, "failed", "failed", worker="w", makes_job=True, task="t"
+    )
     executions.record(connection, [run])
     assert sorted(event for _, event in told(sql)) == ["job.failed", "job.run.failed"]
 

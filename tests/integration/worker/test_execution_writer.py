@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.rescue import Told
+from pgbeat.jobs.job_reports import JobReport
 from pgbeat.worker import attempts
 from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.recorder import Recorder
@@ -32,9 +32,9 @@ def other(database: str) -> Iterator[psycopg.Connection]:
 def run(recorder: Recorder, job_id: str, ends: str = "completed") -> Attempt:
     """An attempt that ended."""
     attempt = Attempt(job_id, "w1", 0, False, None)
-    recorder.tell(attempt)
+    recorder.record(attempt)
     attempt.end("completed" if ends == "completed" else "failed", ends)
-    recorder.tell(attempt)
+    recorder.record(attempt)
     return attempt
 
 
@@ -98,7 +98,9 @@ def test_what_the_main_process_says_of_a_locked_job_is_not_lost(
     job_id, free = ward.job(), ward.job()
     other.execute("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", [job_id])
     for each in (job_id, free):
-        recorder.tell_of(Told(each, "cancelled", "revoked", "cancelled", lost=False, began=False))
+        recorder.record_report(
+            JobReport(each, "cancelled", "revoked", "cancelled", lost=False, began=False)
+        )
     until(lambda: ward.state(free) == "cancelled", 10)
     assert ward.state(job_id) == "pending"
     other.rollback()
@@ -114,8 +116,8 @@ def test_what_no_database_takes_does_not_cost_the_rest(ward: Ward, recorder: Rec
     attempt.checkpoint, attempt.has_checkpoint = attempts.as_json(odd), True
     attempt.metadata = {attempts.storable("\ud800"): attempts.as_json(odd)}
     attempt.progress = (1.0, None, attempts.text("\ud800\0", 10))
-    recorder.tell(attempt)
-    assert recorder.write(attempt, 10)
+    recorder.record(attempt)
+    assert recorder.record_now(attempt, 10)
     kept = ["half \\ud800 of it", "nul\\0", "whole \U0001f600", {"\\udfff": "\\ud83d"}]
     assert jobs.get(ward.connection, job_id).checkpoint == kept
     assert ward.sql("SELECT metadata, progress_message FROM pgbeat.executions") == [

@@ -9,7 +9,7 @@ from celery import Celery
 
 from pgbeat.database import connections
 from pgbeat.jobs import executions, lifecycle
-from pgbeat.jobs.executions import Run
+from pgbeat.jobs.executions import ExecutionRecord
 from tests.support.command_line import Sql
 from tests.support.jobs import make_app, messages
 from tests.support.rows import make_job, make_lane
@@ -42,7 +42,7 @@ def tell(web: Web, job_id: str, *, is_new: bool = True, run: str | None = None, 
     said.setdefault("worker", "w@host")
     with web.app.state.pgbeat.publishing() as publisher, web.app.state.pgbeat.session() as session:
         with connections.transaction(session):
-            ended = executions.record(session, [Run(run_id, job_id, is_new, **said)])
+            ended = executions.record(session, [ExecutionRecord(run_id, job_id, is_new, **said)])
             lifecycle.follow(session, publisher, ended)
         publisher.clear()
     return run_id

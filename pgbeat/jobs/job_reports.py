@@ -1,0 +1,97 @@
+"""Records how jobs ended whose own process can't: it died, or never got the task.
+
+A worker's main process learns of such ends by Celery's signals.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+from uuid import UUID, uuid4
+
+from sqlalchemy import Connection, text
+
+from pgbeat.jobs import executions, workers
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.executions import ExecutionRecord
+from pgbeat.jobs.model import Ended
+
+
+class JobReport(NamedTuple):
+    """The end of a job, as a worker's main process reports it."""
+
+    job_id: str
+    state: Literal["failed", "cancelled"]
+    error: str
+    #: What becomes of the job: `state`, or `pending` if its message is delivered again.
+    job_state: str
+    #: Whether its process died.
+    lost: bool
+    #: Whether it had begun.
+    began: bool = True
+    worker: str = ""
+    acks_late: bool = False
+    #: Whether this worker hasn't registered its task. The job is retried if another worker may
+    #: have.
+    is_unknown: bool = False
+
+
+# Returns each job that exists, with the execution that this worker runs or has just ended, if any,
+# and the number of the next execution.
+_LAST = text(
+    """
+    SELECT j.id, e.id, coalesce(e.state = 'running', false),
+           1 + coalesce((SELECT max(number) FROM pgbeat.executions WHERE job_id = j.id), 0)
+      FROM pgbeat.jobs j LEFT JOIN LATERAL (
+               SELECT id, state FROM pgbeat.executions
+                WHERE job_id = j.id AND worker_id = :worker
+                  AND (state = 'running' OR finished_at > now() - interval '1 minute')
+                ORDER BY number DESC LIMIT 1) AS e ON true
+     WHERE j.id = ANY (CAST(:jobs AS uuid[]))
+    """
+)
+
+
+def record(connection: Connection, worker: int, reports: Sequence[JobReport]) -> list[Ended]:
+    """Ends the jobs and this worker's executions of them, which may not have been recorded yet.
+
+    Waits for rows that another transaction has locked, up to `lock_timeout`. Returns the jobs that
+    ended, for `lifecycle.follow`.
+    """
+    job_ids = [report.job_id for report in reports]
+    jobs.lock(connection, job_ids)
+    values = {"worker": worker, "jobs": job_ids}
+    known = {str(job): rest for job, *rest in connection.execute(_LAST, values)}
+    ended: list[Ended] = []
+    for report in reports:
+        if report.job_id not in known:
+            continue
+        execution_id, is_running, number = known[report.job_id]
+        if is_running or (execution_id is None and report.began):
+            execution = _execution(report, worker, execution_id, number)
+            ended += executions.record(connection, [execution])
+            known[report.job_id] = [execution.id, False, number]
+        else:
+            is_final = report.is_unknown and not workers.may_know_task(connection, report.job_id)
+            ended += jobs.end(
+                connection, [report.job_id], report.state, report.error,
+                of=("pending", "scheduled"), is_final=is_final,
+            )  # fmt: skip
+    workers.count(connection, workers.RELEASED, sum(report.lost for report in reports))
+    return ended
+
+
+def _execution(
+    report: JobReport, worker: int, execution_id: UUID | None, number: int
+) -> ExecutionRecord:
+    return ExecutionRecord(
+        str(execution_id or uuid4()),
+        report.job_id,
+        execution_id is None,
+        state=report.state,
+        job_state=report.job_state,
+        worker=report.worker,
+        worker_id=worker,
+        acks_late=report.acks_late,
+        lost=report.lost,
+        error=report.error,
+        number=number,
+    )
