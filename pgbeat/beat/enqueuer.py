@@ -13,7 +13,7 @@ from pgbeat.beat import due, launched_jobs
 from pgbeat.beat.evaluator import LONGEST, Evaluation, Evaluator
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
-from pgbeat.database import connections, leases, lock_waits
+from pgbeat.database import connections, lock_waits
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs import drafts, lifecycle, orders
 from pgbeat.jobs import model as jobs
@@ -117,12 +117,12 @@ class Enqueuer:
             decisions.extend(self._commit(connection, part, now, is_brief=not self.waits))
 
         def give_up(evaluation: Evaluation, error: Exception) -> None:
-            if not leases.is_lock_timeout(error):
+            if not lock_waits.is_lock_timeout(error):
                 try:
                     write([self._evaluator.broken(evaluation, error)])
                     return
                 except Exception as again:
-                    if not leases.is_lock_timeout(again):
+                    if not lock_waits.is_lock_timeout(again):
                         raise
             self.postponed[evaluation.schedule.id] = (
                 "another transaction holds a lock that it needs"
@@ -373,12 +373,12 @@ class Enqueuer:
             job = draft.job
             if job.is_dispatched:
                 try:
-                    queue = self.publisher.publish(draft.launch)
+                    queue = self.publisher.publish(draft.message)
                 except Exception as error:
                     if connections.is_lost(error) and self.publisher.transactional:
                         raise
                     return head._replace(error=self._evaluator.explain(error)), []
-                job = job._replace(queue=queue or _queue_name(draft.launch.options))
+                job = job._replace(queue=queue or _queue_name(draft.message.options))
             ready.append(job)
         more = [job.id for job in ready[1:]] or None
         return head._replace(outcome="launched", job_id=ready[0].id, more_job_ids=more), ready

@@ -6,7 +6,6 @@ from celery import Celery
 
 from pgbeat.beat.evaluator import Evaluation
 from pgbeat.broker.publishing.publisher import check_options
-from pgbeat.broker.publishing.templates import Launch
 from pgbeat.config import Settings
 from pgbeat.errors import ConditionError
 from pgbeat.jobs import drafts, orders
@@ -84,10 +83,10 @@ def build(
     if queue is not None and "queue" not in options:
         options = {**options, "queue": queue}
     told = job_headers.headers(job.schedule, job.due_at, job.interval_start, job.trigger)
-    launch = Launch(job.id, job.task, args, kwargs, options, {**_OF_BEAT, **told})
+    message = TaskMessage(job.id, job.task, args, kwargs, options, {**_OF_BEAT, **told})
     if stock is not None:
         job = stock.apply(job, policy)
-    return Draft(job, launch, policy.unique_for)
+    return Draft(job, message, policy.unique_for)
 
 
 def build_all(

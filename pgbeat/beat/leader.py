@@ -15,7 +15,7 @@ from sqlalchemy.engine import URL
 from pgbeat.beat import standby
 from pgbeat.beat.standby import StandingBy
 from pgbeat.config import Settings
-from pgbeat.database import channels, connections, leases, lock_waits, migrate, own_sessions
+from pgbeat.database import advisory_locks, channels, connections, lock_waits, migrate, poolers
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
@@ -59,7 +59,7 @@ class Leader:
         """Returns the connection, in autocommit mode. Raises `SchemaError`, and `ConfigError`
         where only a transaction-mode pooler can be reached."""
         if self._connection is None:
-            connection = own_sessions.connect(
+            connection = poolers.connect(
                 self._settings.url,
                 self._name,
                 direct_url=self._direct_url,
@@ -68,7 +68,7 @@ class Leader:
             )
             try:
                 migrate.check(connection)
-                leases.prepare_session(connection, max(15.0, 4 * self._interval))
+                connections.prepare_session(connection, max(15.0, 4 * self._interval))
                 connections.driver(connection).add_notify_handler(self._notified)
             except BaseException:
                 connection.invalidate()
@@ -107,10 +107,10 @@ class Leader:
         """Waits for the lock; a beat that has to stand by says so soon."""
         key = self._settings.leader_key
         soon = min(wait, standby.SOON)
-        if leases.acquire(connection, key, soon):
+        if advisory_locks.acquire(connection, key, soon):
             return True
         self._standing_by.report_leader()
-        return leases.acquire(connection, key, wait - soon)
+        return advisory_locks.acquire(connection, key, wait - soon)
 
     def wait(self, seconds: float, other: Readable) -> None:
         """Sleeps until a schedule is changed, or `other` is readable, or the time is up."""

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.beat.pruner import Pruner
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
-from pgbeat.database import connections, leases, lock_waits, piecewise
+from pgbeat.database import batches, connections, lock_waits
 from pgbeat.database.lock_waits import Postponed
 from pgbeat.jobs import dispatch, lifecycle, rescue
 from pgbeat.jobs import model as jobs
@@ -110,12 +110,10 @@ class Maintenance:
         try:
             self._dispatch_some(connection)
         except DBAPIError as error:
-            if not leases.is_lock_timeout(error):
+            if not lock_waits.is_lock_timeout(error):
                 raise
             ids = jobs.due(connection, self._settings.namespace)
-            _, left = piecewise.each_unlocked(
-                ids, lambda some: self._dispatch_some(connection, some)
-            )
+            _, left = batches.each_unlocked(ids, lambda some: self._dispatch_some(connection, some))
             if left:
                 raise
 
@@ -149,7 +147,7 @@ class Maintenance:
             self.lanes(changed)
 
         stuck = progress.stuck(connection, self._settings.namespace)
-        piecewise.in_transactions(connection, stuck, go_on)
+        batches.in_transactions(connection, stuck, go_on)
 
     def _prune(self, connection: Connection) -> None:
         """Deletes a batch of what is too old, and pauses for as long as that took, as long as
@@ -174,7 +172,7 @@ class Maintenance:
         try:
             do()
         except DBAPIError as error:
-            if not leases.is_lock_timeout(error):
+            if not lock_waits.is_lock_timeout(error):
                 raise
             self._clear_messages()
             return self._postponed.add(key, what, "another transaction holds a lock that it needs")

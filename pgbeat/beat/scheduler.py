@@ -24,8 +24,7 @@ from pgbeat.beat.maintenance import Maintenance
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, direct_url, redacted
 from pgbeat.database import connections
-from pgbeat.database.leases import is_lock_timeout
-from pgbeat.database.lock_waits import Postponed
+from pgbeat.database.lock_waits import Postponed, is_lock_timeout
 from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.log import use_json
 from pgbeat.monitoring.counters import BeatCounters

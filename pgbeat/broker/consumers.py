@@ -213,8 +213,8 @@ def reject(
     return [int(message) for message in left or ()]
 
 
-# A consumer may have come back to life since the survey: its row is locked and looked at anew. A
-# claim under a lease holds the row for as long as it takes.
+# A consumer may have come back to life since it was found dead: its row is locked and read again.
+# A claim under a lease holds the row for as long as it takes.
 _DOOMED = """
     WITH locked AS (
         SELECT c.id FROM pgbeat.consumers c
@@ -228,7 +228,7 @@ _DOOMED = """
 """
 
 
-def bury(
+def release_dead(
     connection: Connection, tables: BrokerTables, dead: Sequence[int], *, limit: int | None
 ) -> int:
     """Releases the claims of those of the consumers that are dead or unknown, and deletes what was
@@ -293,8 +293,8 @@ _UNKNOWN = """
 """
 
 
-class Survey(NamedTuple):
-    """What there is to do for the good of all."""
+class DueMaintenance(NamedTuple):
+    """Maintenance that is due across all consumers."""
 
     #: Consumers that died.
     dead: list[int]
@@ -306,7 +306,7 @@ class Survey(NamedTuple):
     consumers: int
 
 
-_SURVEY = """
+_DUE_MAINTENANCE = """
     SELECT ARRAY(SELECT d.id FROM pgbeat.dead_consumers() AS d (id)
                         JOIN pgbeat.consumers c USING (id)
                   WHERE c.tables = CAST(:tables AS regclass) AND c.id <> :consumer),
@@ -321,29 +321,33 @@ _SURVEY = """
 """
 
 
-_TURN = """
+_MAINTENANCE_LOCK = """
     SELECT pg_try_advisory_xact_lock(
-        hashtextextended('pgbeat.chores ' || CAST(:tables AS regclass)::oid, 0))
+        hashtextextended('pgbeat.maintenance ' || CAST(:tables AS regclass)::oid, 0))
 """
 
 
-def take_turn(connection: Connection, tables: BrokerTables) -> bool:
-    """Whether nobody else buries or promotes just now, nor will until the transaction's end.
+def try_maintenance_lock(connection: Connection, tables: BrokerTables) -> bool:
+    """Returns whether this transaction alone releases and promotes messages until it ends.
 
-    Two who give the same messages back would be one too many: the second finds nothing to do, but
-    has locked the rows by then, for Postgres looks at their newest version only under a lock; and
-    who was told of them passes over what is locked, and goes to sleep.
+    Were two consumers to requeue the same messages, the second would find nothing to do but would
+    have locked the rows: Postgres looks at their newest version only under a lock. A consumer that
+    was notified of them would skip the locked rows and go to sleep.
     """
-    return bool(connection.scalar(tables.text(_TURN), {"tables": tables.sql("{message}")}))
+    return bool(
+        connection.scalar(tables.text(_MAINTENANCE_LOCK), {"tables": tables.sql("{message}")})
+    )
 
 
-def survey(connection: Connection, tables: BrokerTables, consumer: int = 0) -> Survey:
-    """Looks around for the consumer; one statement, cheap where nothing is to do.
+def due_maintenance(
+    connection: Connection, tables: BrokerTables, consumer: int = 0
+) -> DueMaintenance:
+    """Returns the maintenance that is due: one statement, cheap where there is none.
 
-    It never finds the consumer itself dead: only others may release its claims.
+    It never reports `consumer` itself as dead: only others may release its claims.
     """
     values = {"tables": tables.sql("{message}"), "consumer": consumer}
-    return Survey(*connection.execute(tables.text(_SURVEY), values).one())
+    return DueMaintenance(*connection.execute(tables.text(_DUE_MAINTENANCE), values).one())
 
 
 _PROMOTE = """

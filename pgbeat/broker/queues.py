@@ -421,7 +421,7 @@ def _escaped(word: str) -> str:
     return "".join(c if c.isalnum() or c in "_- " else f"\\{c}" if c.isascii() else c for c in word)
 
 
-class Queue(NamedTuple):
+class QueueSummary(NamedTuple):
     """A queue as people look at it."""
 
     name: str
@@ -450,7 +450,7 @@ class Queue(NamedTuple):
         return "queue", self.name, {"paused_at": self.paused_at}
 
 
-# Consumers that died are buried by one that lives; until then their rows are there.
+# Consumers that died are released by one that is alive; until then their rows are there.
 _QUEUES = """
     WITH alive AS (SELECT id FROM pgbeat.consumers EXCEPT SELECT pgbeat.dead_consumers())
     SELECT q.name, coalesce(m.waiting, 0), coalesce(m.delayed, 0), coalesce(m.claimed, 0),
@@ -469,19 +469,19 @@ _QUEUES = """
 """
 
 
-def all_queues(connection: Connection, tables: BrokerTables) -> list[Queue]:
+def all_queues(connection: Connection, tables: BrokerTables) -> list[QueueSummary]:
     """Every queue with its numbers, by name."""
     rows = connection.execute(tables.text(_QUEUES + " ORDER BY q.name"))
-    return [Queue(*row) for row in rows]
+    return [QueueSummary(*row) for row in rows]
 
 
-def get(connection: Connection, tables: BrokerTables, name: str) -> Queue:
+def get(connection: Connection, tables: BrokerTables, name: str) -> QueueSummary:
     """Returns the queue of that name with its numbers. Raises `NotFound`."""
     values = {"name": name, "id": _id(connection, tables, name)}
     row = connection.execute(tables.text(_QUEUE), values).one_or_none()
     if row is None:
         raise NotFound(_not_found(connection, tables, name))
-    return Queue(*row)
+    return QueueSummary(*row)
 
 
 def _id(connection: Connection, tables: BrokerTables, name: str) -> int | None:

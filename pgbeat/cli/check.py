@@ -87,7 +87,7 @@ def _requests(found: Rehearsal) -> list[dict[str, Any]]:
 def _call(row: Schedule, request: JobRequest, draft: Draft | None) -> dict[str, Any]:
     args, kwargs, options = request.args, request.kwargs, {**row.options, **request.options}
     if draft is not None:  # with what its template adds
-        launch = draft.launch
+        launch = draft.message
         args, kwargs, options = launch.args, launch.kwargs, {**launch.options}
     queue = options.pop("queue", None) if draft is not None else options.get("queue")
     return {

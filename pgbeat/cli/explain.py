@@ -12,8 +12,8 @@ from pgbeat.cli import printing
 from pgbeat.cli.printing import line, relative, span, when
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option, window
-from pgbeat.database import connections, leases
-from pgbeat.database.leases import Holder
+from pgbeat.database import advisory_locks, connections
+from pgbeat.database.advisory_locks import LockHolder
 from pgbeat.errors import NotFound
 from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs.explain import Whereabouts
@@ -104,7 +104,7 @@ def explain_command(target: Target, name: str, as_json: bool) -> None:
         now = connections.now(connection)
         row = schedules.get(connection, name, namespace=settings.namespace)
         history = ticks.history(connection, row.id, limit=1)
-        holders = leases.holders(connection, settings.leader_key)
+        holders = advisory_locks.holders(connection, settings.leader_key)
         backlog = schedules.count(connection, namespace=settings.namespace)["due"]
         before = _before(connection, row, now)
         last = history[0] if history else None
@@ -157,7 +157,7 @@ def explain_command(target: Target, name: str, as_json: bool) -> None:
 
 def explain(
     row: Schedule,
-    holders: Sequence[Holder],
+    holders: Sequence[LockHolder],
     backlog: int,
     now: datetime,
     lock_key: int,
@@ -345,7 +345,7 @@ def _condition(row: Schedule) -> str | None:
     return None if row.condition_sql is None else line(row.condition_sql)
 
 
-def _beat(holder: Holder) -> str:
+def _beat(holder: LockHolder) -> str:
     since = f" since {printing.utc(holder.since)} UTC" if holder.since else ""
     where = f" at {holder.client}" if holder.client else ""
     return f"{line(holder.application_name or f'session {holder.pid}')}{where}{since}"

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from pgbeat.access import audit
 from pgbeat.broker import discards, queues
-from pgbeat.broker.queues import Queue
+from pgbeat.broker.queues import QueueSummary
 from pgbeat.cli import Group, printing
 from pgbeat.cli.asking import asking, sure
 from pgbeat.cli.printing import counted, line, span
@@ -50,7 +50,7 @@ def queues_command(target: Target, ctx: click.Context, with_internal: bool, as_j
         )
 
 
-def _show(rows: list[Queue], now: datetime) -> None:
+def _show(rows: list[QueueSummary], now: datetime) -> None:
     numbers = ["waiting", "delayed", "claimed", "dead", "consumers"]
     columns = ["queue", *numbers, "oldest", "paused"]
     table = printing.table(*columns, folding={"queue"}, numbers=numbers)
@@ -146,7 +146,7 @@ def purge_command(target: Target, name: str, yes: bool, dry_run: bool, as_json: 
         printing.note(f"{claimed} claimed by consumers can't be deleted from here.")
 
 
-def _to_purge(row: Queue) -> str:
+def _to_purge(row: QueueSummary) -> str:
     count = row.waiting + row.delayed
     delayed = f", {row.delayed} of them delayed" if row.delayed else ""
     return f"{counted(count, 'message')} from queue {row.name!r}{delayed}" if count else ""

@@ -1,57 +1,15 @@
-"""Leases: who leads, by a session's advisory lock."""
+"""Session advisory locks: beat's leader holds one, its standbys wait for it."""
 
 import select
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 
 import psycopg
 from psycopg.pq import ExecStatus, TransactionStatus
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import DBAPIError
 
 from pgbeat.database import connections
-
-#: SQLSTATE of a lock that was not had in time.
-_LOCK_NOT_AVAILABLE = "55P03"
-
-
-def prepare_session(connection: Connection, silence: float = 0.0) -> None:
-    """Makes the server notice soon that this session's owner is gone.
-
-    A vanished host is noticed by keepalives, a dead client of a waiting statement by the check
-    interval, a frozen process by its silence (seconds; 0: never): the session ends, and with it
-    its locks.
-    Its statements outside a transaction read what is committed, as those inside do.
-    In a transaction, where publishing to a broker elsewhere may take its time, a minute is given.
-
-    Behind a pooler, whose sessions are other clients' too, each `db.transaction` sets those of
-    these settings that a transaction can have.
-    """
-    connections.configure(
-        connection,
-        {
-            "statement_timeout": "0",
-            "lock_timeout": "0",
-            "idle_in_transaction_session_timeout": f"{int(max(silence, 60) * 1000)}",
-        },
-    )
-    if not connections.has_own_session(connection):
-        return
-    connections.configure(
-        connection,
-        {
-            "default_transaction_isolation": "read committed",
-            "tcp_keepalives_idle": "2",
-            "tcp_keepalives_interval": "1",
-            "tcp_keepalives_count": "3",
-            "tcp_user_timeout": "5000",
-            "idle_session_timeout": f"{int(silence * 1000)}",
-        },
-    )
-    with suppress(DBAPIError):  # refused by servers on systems that can't tell
-        connections.configure(connection, {"client_connection_check_interval": "500"})
 
 
 def acquire(connection: Connection, key: int, wait: float) -> bool:
@@ -83,23 +41,8 @@ def acquire(connection: Connection, key: int, wait: float) -> bool:
         request.consume_input()
 
 
-def limit_waiting(connection: Connection, seconds: float) -> None:
-    """Limits the wait for locks in the open transaction."""
-    connection.execute(
-        text("SELECT set_config('lock_timeout', :ms, true)"), {"ms": f"{int(seconds * 1000)}"}
-    )
-
-
-def is_lock_timeout(error: BaseException) -> bool:
-    """Returns whether a statement was refused because another transaction holds a lock that it
-    needs: it waited longer than it may, or may not wait."""
-    if not isinstance(error, DBAPIError):
-        return False
-    return getattr(error.orig, "sqlstate", None) == _LOCK_NOT_AVAILABLE
-
-
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LockHolder:
     """A session that holds, or waits for, the lock."""
 
     pid: int
@@ -111,7 +54,7 @@ class Holder:
     active_at: datetime | None = None
 
 
-def holders(connection: Connection, key: int) -> list[Holder]:
+def holders(connection: Connection, key: int) -> list[LockHolder]:
     """The leader and the standbys, leader first."""
     rows = connection.execute(
         text(
@@ -127,4 +70,4 @@ def holders(connection: Connection, key: int) -> list[Holder]:
         ),
         {"key": key},
     )
-    return [Holder(*row) for row in rows]
+    return [LockHolder(*row) for row in rows]

@@ -9,7 +9,7 @@ import psycopg
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.database import connections, leases
+from pgbeat.database import connections, lock_waits
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -80,7 +80,7 @@ def in_transactions(
 
     def part(some: Sequence[T]) -> R:
         with connections.transaction(connection):
-            leases.limit_waiting(connection, WAIT)
+            lock_waits.limit_waiting(connection, WAIT)
             return write(some)
 
     return each_unlocked(items, part)[0]

@@ -4,7 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from typing import Any
 
@@ -137,23 +137,6 @@ def is_shared(one: Connection, other: Connection) -> bool:
 _PID = text("SELECT pg_backend_pid()")
 
 
-def identity(connection: Connection) -> tuple[int, datetime]:
-    """Returns what tells this database from every other one: its number on its server, and the
-    microsecond at which that server was started.
-
-    It is the same through every pooler and by every name of the host, and another one on a copy or
-    a replica. It changes with a restart: compare two that were read at the same time.
-    """
-    number, started = connection.execute(_IDENTITY).one()
-    return int(number), started
-
-
-_IDENTITY = text(
-    "SELECT oid::bigint, pg_postmaster_start_time() FROM pg_database "
-    "WHERE datname = current_database()"
-)
-
-
 def isolate(connection: Connection) -> bool:
     """Has statements outside a transaction read what is committed, as those inside one do.
 
@@ -247,6 +230,43 @@ def configure_transaction(connection: Connection) -> None:
     settings = connection.info.get(_LOCAL)
     if settings:
         connection.execute(_SET_CONFIG, {"settings": _encode(settings), "is_local": True})
+
+
+def prepare_session(connection: Connection, silence: float = 0.0) -> None:
+    """Makes the server notice soon that this session's owner is gone.
+
+    A vanished host is noticed by keepalives, a dead client of a waiting statement by the check
+    interval, a frozen process by its silence (seconds; 0: never): the session ends, and with it
+    its locks.
+    Its statements outside a transaction read what is committed, as those inside do.
+    In a transaction, where publishing to a broker elsewhere may take its time, a minute is given.
+
+    Behind a pooler, whose sessions are other clients' too, each `transaction` sets those of
+    these settings that a transaction can have.
+    """
+    configure(
+        connection,
+        {
+            "statement_timeout": "0",
+            "lock_timeout": "0",
+            "idle_in_transaction_session_timeout": f"{int(max(silence, 60) * 1000)}",
+        },
+    )
+    if not has_own_session(connection):
+        return
+    configure(
+        connection,
+        {
+            "default_transaction_isolation": "read committed",
+            "tcp_keepalives_idle": "2",
+            "tcp_keepalives_interval": "1",
+            "tcp_keepalives_count": "3",
+            "tcp_user_timeout": "5000",
+            "idle_session_timeout": f"{int(silence * 1000)}",
+        },
+    )
+    with suppress(DBAPIError):  # refused by servers on systems that can't tell
+        configure(connection, {"client_connection_check_interval": "500"})
 
 
 #: Keys in a connection's `info`.

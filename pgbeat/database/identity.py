@@ -1,10 +1,10 @@
-"""Whether a caller's transaction is in the database that it must be in, by whatever name."""
+"""Tells databases apart by what the server says of itself, whatever name led there."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL
 
 from pgbeat.config import place
@@ -14,16 +14,33 @@ from pgbeat.errors import ConfigError
 Identity = tuple[int, datetime]
 
 #: Key in a connection's `info`.
-_IDENTITY = "pgbeat_database"
+_KEY = "pgbeat_database"
 #: What this process has read of each URL's database.
 _known: dict[URL, Identity] = {}
 
 
-def identity(connection: Connection, *, again: bool = False) -> Identity:
-    """Returns `db.identity` of the database, read once for each of the driver's connections."""
-    if again or _IDENTITY not in connection.info:
-        connection.info[_IDENTITY] = connections.identity(connection)
-    found: Identity = connection.info[_IDENTITY]
+def read(connection: Connection) -> Identity:
+    """Returns what tells this database from every other one: its number on its server, and the
+    microsecond at which that server was started.
+
+    It is the same through every pooler and by every name of the host, and another one on a copy or
+    a replica. It changes with a restart: compare two that were read at the same time.
+    """
+    number, started = connection.execute(_IDENTITY).one()
+    return int(number), started
+
+
+_IDENTITY = text(
+    "SELECT oid::bigint, pg_postmaster_start_time() FROM pg_database "
+    "WHERE datname = current_database()"
+)
+
+
+def cached(connection: Connection, *, again: bool = False) -> Identity:
+    """Returns the database's identity, read once for each of the driver's connections."""
+    if again or _KEY not in connection.info:
+        connection.info[_KEY] = read(connection)
+    found: Identity = connection.info[_KEY]
     return found
 
 
@@ -51,14 +68,14 @@ def require(
             f"the transaction is in a database of {connection.dialect.name}; it must be in "
             f"{whose}, {place(urls[0])}"
         )
-    mine = identity(connection)
+    mine = cached(connection)
     if any(_known.get(url) == mine for url in urls):
         return
     # What is known may be from before a restart of the server.
-    mine = identity(connection, again=True)
+    mine = cached(connection, again=True)
     for url in urls:
         with connections.engine(url, "pgbeat identity", connect_args).connect() as other:
-            _known[url] = connections.identity(other)
+            _known[url] = read(other)
         if _known[url] == mine:
             return
     name = connection.exec_driver_sql("SELECT current_database()").scalar_one()

@@ -10,9 +10,10 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 
-from pgbeat.database import connections, leases
+from pgbeat.database import connections
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
@@ -58,9 +59,24 @@ def in_parts(
             parts += [part[size:], part[:size]]
 
 
+def limit_waiting(connection: Connection, seconds: float) -> None:
+    """Limits the wait for locks in the open transaction."""
+    connection.execute(
+        text("SELECT set_config('lock_timeout', :ms, true)"), {"ms": f"{int(seconds * 1000)}"}
+    )
+
+
+def is_lock_timeout(error: BaseException) -> bool:
+    """Returns whether a statement was refused because another transaction holds a lock that it
+    needs: it waited longer than it may, or may not wait."""
+    if not isinstance(error, DBAPIError):
+        return False
+    return getattr(error.orig, "sqlstate", None) == "55P03"
+
+
 def briefly(connection: Connection) -> None:
     """Limits the waits of the open transaction: some lock that it may need is held elsewhere."""
-    leases.limit_waiting(connection, BRIEFLY)
+    limit_waiting(connection, BRIEFLY)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
 
 from pgbeat.config import place
-from pgbeat.database import connections
+from pgbeat.database import connections, identity
 from pgbeat.errors import ConfigError
 
 
@@ -83,7 +83,7 @@ def check_direct(connection: Connection, direct: Connection, engine: Engine) -> 
             f"direct_url: a transaction-mode pooler answers at {place(url)} too; it must be the "
             "server's own DSN"
         )
-    if connections.identity(connection) != connections.identity(direct):
+    if identity.read(connection) != identity.read(direct):
         raise ConfigError(
             f"direct_url: {place(url)} is not the database that the pooler leads to; it must be "
             "the same one, without the pooler"

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.database import leases
+from pgbeat.database import advisory_locks
 from pgbeat.demo.children import Children
 from pgbeat.errors import PgbeatError
 
@@ -92,7 +92,7 @@ class Watch:
         self.link = self.link or children.link()
         try:
             found = [Tick(*row) for row in connection.execute(_TICKS)]
-            holders = leases.holders(connection, LOCK_KEY)
+            holders = advisory_locks.holders(connection, LOCK_KEY)
             self.disabled = dict(connection.execute(_DISABLED).tuples().all())
         except DBAPIError as error:
             raise PgbeatError(f"Postgres has ended: {error.orig}") from None

@@ -35,7 +35,7 @@ from pgbeat.beat import enqueuer
 from pgbeat.beat.enqueuer import Decision
 from pgbeat.broker.messages import JOB_HEADER
 from pgbeat.broker.publishing import publisher
-from pgbeat.broker.publishing.templates import Launch
+from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.jobs.task_exceptions import Cancelled, Skip
 
 logger = logging.getLogger("pgbeat.tracing")
@@ -201,9 +201,9 @@ def _decided(decisions: Sequence[Decision], began: int) -> None:
 
 
 @contextmanager
-def _publishing(launch: Launch) -> Iterator[None]:
+def _publishing(message: TaskMessage) -> Iterator[None]:
     """The making of a job's message. It goes with the transaction that is open."""
-    span = _publish_span(launch)
+    span = _publish_span(message)
     if span is None:
         yield
     else:
@@ -211,26 +211,26 @@ def _publishing(launch: Launch) -> Iterator[None]:
             yield
 
 
-def _publish_span(launch: Launch) -> Span | None:
+def _publish_span(message: TaskMessage) -> Span | None:
     tracing = _tracing
     if tracing is None:
         return None
     try:
-        job = UUID(launch.job_id)
-        name = f"publish {launch.task}"
+        job = UUID(message.job_id)
+        name = f"publish {message.task}"
         around = trace.get_current_span().get_span_context()
         # A schedule's job has an id of version 5 (`Schedule.job_id`); of others, no tick tells.
         above = (
-            tracing.below(launch.job_id, "tick", name) if job.version == 5 else context.Context()
+            tracing.below(message.job_id, "tick", name) if job.version == 5 else context.Context()
         )
         return tracing.start(
-            launch.job_id,
+            message.job_id,
             "publish",
             name,
             context=above,
             kind=SpanKind.PRODUCER,
             links=[Link(around)] if around.is_valid else [],
-            attributes=_attributes(launch.job_id, launch.task, "send"),
+            attributes=_attributes(message.job_id, message.task, "send"),
         )
     except Exception:
         logger.exception("A span is lost")

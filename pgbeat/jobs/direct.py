@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings, direct_url
-from pgbeat.database import channels, connections, leases, own_sessions
+from pgbeat.database import channels, connections, poolers
 from pgbeat.errors import NoSlot
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.dispatch import allot
@@ -126,13 +126,13 @@ class _Place:
     @contextmanager
     def _session(self) -> Iterator[Connection]:
         """A session of its own: the reservation lives by its lock."""
-        with own_sessions.connect(
+        with poolers.connect(
             self._settings.url,
             "pgbeat direct",
             direct_url=self._direct_url,
             purpose="A direct execution needs",
         ) as connection:
-            leases.prepare_session(connection)
+            connections.prepare_session(connection)
             yield connection
 
     def _wait(self, connection: Connection, reservation: int, timeout: float) -> None:

@@ -82,7 +82,7 @@ def _hand_out(
 ) -> _Turn:
     lane = lanes.lock(connection, namespace, name, wait=wait)
     if lane is not None and lane.paused_at is not None:
-        reservations.bury(connection, namespace, name)
+        reservations.delete_dead(connection, namespace, name)
         return _Turn()
     again: float | None = None
     # Where the lane was removed nothing limits what is left in it.
@@ -109,7 +109,7 @@ def _is_tight(lane: Lane | None) -> bool:
 def _choose(connection: Connection, lane: Lane) -> tuple[Sequence[Job], float | None]:
     """Gives slots to those whom all of the lane's limits allow one; seconds after which to look
     again."""
-    reservations.bury(connection, lane.namespace, lane.name)
+    reservations.delete_dead(connection, lane.namespace, lane.name)
     direct = reservations.live(connection, lane.namespace, lane.name)
     passed: set[str] = set()
     for _ in range(_TRIES):

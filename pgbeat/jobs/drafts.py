@@ -11,8 +11,8 @@ from kombu.utils import json as kombu_json
 from sqlalchemy import Connection
 
 from pgbeat.broker.publishing import reserved
+from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import check_options
-from pgbeat.broker.publishing.templates import Launch
 from pgbeat.config import Settings
 from pgbeat.database.tables import JOB_SOURCES
 from pgbeat.errors import InvalidJob
@@ -54,7 +54,7 @@ class Draft(NamedTuple):
     """A job that is to be written, and its message."""
 
     job: NewJob
-    launch: Launch
+    message: TaskMessage
     unique_for: timedelta | None = None
 
 
@@ -145,7 +145,7 @@ def of_order(
         options.setdefault("priority", job.priority)
     if run_at is not None:
         options["eta"] = run_at
-    return Draft(job, Launch(job.id, name, args, kwargs, options), policy.unique_for)
+    return Draft(job, TaskMessage(job.id, name, args, kwargs, options), policy.unique_for)
 
 
 def require_call(

@@ -11,8 +11,8 @@ import kombu.exceptions
 from sqlalchemy import Connection
 
 from pgbeat.broker.messages import AWAITED_HEADER
+from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import Publisher
-from pgbeat.broker.publishing.templates import Launch
 from pgbeat.database import connections
 from pgbeat.jobs import headers as job_headers
 from pgbeat.jobs import model as jobs
@@ -21,7 +21,7 @@ from pgbeat.jobs.lanes import slots
 from pgbeat.jobs.model import Ended, Job
 
 
-def launch(job: Job, is_awaited: bool = True) -> Launch:
+def task_message(job: Job, is_awaited: bool = True) -> TaskMessage:
     """What is to be published for a job. `is_awaited`: others in its lane or group wait for its
     end."""
     options: dict[str, Any] = {**job.options}
@@ -33,7 +33,7 @@ def launch(job: Job, is_awaited: bool = True) -> Launch:
         options["eta"] = job.run_at
     others = job.group_id is not None or (is_awaited and job.lane is not None)
     headers = {**({AWAITED_HEADER: True} if others else {}), **_told(job)}
-    return Launch(str(job.id), job.task, job.args or (), job.kwargs or {}, options, headers)
+    return TaskMessage(str(job.id), job.task, job.args or (), job.kwargs or {}, options, headers)
 
 
 def _told(job: Job) -> Mapping[str, Any]:
@@ -51,7 +51,7 @@ def hand_out(
     failed: list[Ended] = []
     for job in batch:
         try:
-            publisher.publish(launch(job, is_awaited))
+            publisher.publish(task_message(job, is_awaited))
         except Exception as error:
             if connections.is_lost(error) or isinstance(error, kombu.exceptions.OperationalError):
                 raise

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from pgbeat.broker import message_ends
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
-from pgbeat.database import piecewise
+from pgbeat.database import batches
 from pgbeat.jobs import discarded_messages, lifecycle, rescue_log, workers
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Ended
@@ -76,7 +76,7 @@ class MissingMessages:
             ended = discarded_messages.end_jobs(connection, some)
             return _follow(connection, publisher, ended)
 
-        return set().union(*piecewise.in_transactions(connection, found, part))
+        return set().union(*batches.in_transactions(connection, found, part))
 
     def _give_up_accepted(
         self, connection: Connection, publisher: TransactionPublisher, dead: Sequence[int]
@@ -136,7 +136,7 @@ def _end_expired(
         ended = jobs.end(connection, some, "cancelled", error, of=_WAITING)
         return _follow(connection, publisher, ended)
 
-    return set().union(*piecewise.in_transactions(connection, expired, part))
+    return set().union(*batches.in_transactions(connection, expired, part))
 
 
 def _fail(
@@ -160,7 +160,7 @@ def _fail(
         return lanes, rescue_log.describe(connection, [Loss(job.id) for job in ended])
 
     freed: Lanes = set()
-    for lanes, lines in piecewise.in_transactions(connection, list(errors), part):
+    for lanes, lines in batches.in_transactions(connection, list(errors), part):
         rescue_log.log(lines)
         freed |= lanes
     return freed

@@ -15,10 +15,10 @@ from weakref import WeakKeyDictionary, ref
 
 from sqlalchemy import Connection, text
 
-from pgbeat.broker import message_ends, other_brokers
+from pgbeat.broker import external_brokers, message_ends
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.config import Settings
-from pgbeat.database import connections, piecewise
+from pgbeat.database import batches, connections
 from pgbeat.jobs import executions, lifecycle, rescue_log, workers
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.missing_messages import MissingMessages
@@ -50,7 +50,7 @@ def end_lost(
         return lanes, rescue_log.describe(connection, [Loss(e.job_id, e.id) for e in lost])
 
     freed: set[tuple[str, str]] = set()
-    for lanes, lines in piecewise.in_transactions(connection, execution_ids, part):
+    for lanes, lines in batches.in_transactions(connection, execution_ids, part):
         rescue_log.log(lines)
         freed |= lanes
     return freed
@@ -99,7 +99,7 @@ def _job_states(
         back = publisher.tables.carrying(connection, job_ids)
         # The broker that the app was moved from delivers again what was not acknowledged.
         late = [str(each.job_id) for each in lost if each.acks_late]
-        back |= other_brokers.sent(connection, late)
+        back |= external_brokers.sent(connection, late)
         ends = message_ends.newest(connection, set(job_ids) - back)
     else:
         back = {str(each.job_id) for each in lost if each.acks_late}

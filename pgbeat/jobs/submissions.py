@@ -10,11 +10,11 @@ from kombu.exceptions import OperationalError
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
+from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher, publisher
-from pgbeat.broker.publishing.templates import Launch
 from pgbeat.broker.publishing.transaction import Opened, opened
 from pgbeat.config import Settings, is_own_broker
-from pgbeat.database import channels, connections, same_database
+from pgbeat.database import channels, connections, identity
 from pgbeat.errors import InvalidJob, NotUnique, PgbeatError
 from pgbeat.jobs import drafts, orders
 from pgbeat.jobs import model as jobs
@@ -71,25 +71,25 @@ def _create(connection: Connection, publisher: Publisher, batch: Sequence[Draft]
     handed = [d for d in batch if d.job.is_dispatched]
     queues: dict[str, str | None] = {}
     if publisher.transactional:
-        queues = {d.job.id: _publish(publisher, d.launch) for d in handed}
+        queues = {d.job.id: _publish(publisher, d.message) for d in handed}
     made = jobs.make(
         connection, [d.job._replace(queue=d.job.queue or queues.get(d.job.id)) for d in batch]
     )
     if not publisher.transactional:
         for each in handed:
-            _publish(publisher, each.launch)
+            _publish(publisher, each.message)
     publisher.flush(connection, [d.job.id for d in handed])
     return made
 
 
-def _publish(publisher: Publisher, launch: Launch) -> str | None:
+def _publish(publisher: Publisher, message: TaskMessage) -> str | None:
     try:
-        return publisher.publish(launch)
+        return publisher.publish(message)
     except (PgbeatError, DBAPIError, OperationalError):
         raise
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
-        raise InvalidJob(f"task {launch.task!r} can't be published: {said}") from error
+        raise InvalidJob(f"task {message.task!r} can't be published: {said}") from error
 
 
 _ANNOUNCE_LANE = text("SELECT pgbeat.announce_lane(:namespace, :lane)")
@@ -173,7 +173,7 @@ def enlist(session: Opened, settings: Settings, broker: Publisher) -> Connection
         ValueError: It is in autocommit mode.
     """
     connection = opened(session)
-    same_database.require(connection, [settings.url], whose="pgbeat's")
+    identity.require(connection, [settings.url], whose="pgbeat's")
     if isinstance(broker, TransactionPublisher) and broker.tables not in connection.info:
         broker.tables.require(connection)
         connection.info[broker.tables] = True

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from pgbeat.config import Settings
-from pgbeat.database import leases
-from pgbeat.database.leases import Holder
+from pgbeat.database import advisory_locks
+from pgbeat.database.advisory_locks import LockHolder
 from pgbeat.schedules import model as schedules
 
 #: How sessions of beats are called, before host and process id.
@@ -19,7 +19,7 @@ class Beat(NamedTuple):
 
     host: str | None
     process: int | None
-    session: Holder
+    session: LockHolder
 
     @property
     def is_beat(self) -> bool:
@@ -49,7 +49,7 @@ class Status(NamedTuple):
 
 def status(connection: Connection, settings: Settings) -> Status:
     """How the beats of a namespace are."""
-    found = [_beat(each) for each in leases.holders(connection, settings.leader_key)]
+    found = [_beat(each) for each in advisory_locks.holders(connection, settings.leader_key)]
     leader = next((beat for beat in found if beat.session.leads), None)
     backlog = schedules.backlog(connection, namespace=settings.namespace)
     last_tick_at = connection.scalar(_LAST_TICK, {"namespace": settings.namespace})
@@ -64,7 +64,7 @@ def status(connection: Connection, settings: Settings) -> Status:
 
 def leader(connection: Connection, settings: Settings) -> Beat | None:
     """Returns the beat that leads, or whichever session holds its lock."""
-    found = leases.holders(connection, settings.leader_key)
+    found = advisory_locks.holders(connection, settings.leader_key)
     return next((_beat(each) for each in found if each.leads), None)
 
 
@@ -104,7 +104,7 @@ def _troubles(leader: Beat | None, backlog: schedules.Backlog, settings: Setting
     return found
 
 
-def _beat(session: Holder) -> Beat:
+def _beat(session: LockHolder) -> Beat:
     """`pgbeat beat HOST:PROCESS`, cut by Postgres where it is longer than 63 characters."""
     host, process = None, ""
     if session.application_name.startswith(_NAMED):

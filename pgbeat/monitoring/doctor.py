@@ -9,8 +9,8 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.config import Settings, direct_url, is_own_broker, place
-from pgbeat.database import connections, leases, migrate, own_sessions
-from pgbeat.database.leases import Holder
+from pgbeat.database import advisory_locks, connections, migrate, poolers
+from pgbeat.database.advisory_locks import LockHolder
 from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.monitoring import open_transactions, schedule_health, task_coverage
 from pgbeat.schedules import code as code_schedules
@@ -57,7 +57,7 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
             yield schema
             if schema.result != "fail":
                 yield _apps(connection, settings, app)
-                holders = leases.holders(connection, settings.leader_key)
+                holders = advisory_locks.holders(connection, settings.leader_key)
                 yield from _beat(connection, holders, settings)
                 yield from _open_transactions(connection)
                 yield _decisions(connection, settings)
@@ -106,7 +106,7 @@ def _pooler(
     try:
         direct = direct_url(app.conf, settings.url) if app is not None else None
         if direct is not None:
-            with own_sessions.connect(
+            with poolers.connect(
                 settings.url, "pgbeat doctor", direct_url=direct, purpose="Beat needs"
             ):
                 return Check("connection", "ok", f"{detail}; beat uses direct_url")
@@ -216,7 +216,7 @@ def _apps(connection: Connection, settings: Settings, app: "Celery | None") -> C
     return Check("apps", "ok", f"one app uses the namespace '{settings.namespace}'")
 
 
-def _beat(connection: Connection, holders: list[Holder], settings: Settings) -> Iterator[Check]:
+def _beat(connection: Connection, holders: list[LockHolder], settings: Settings) -> Iterator[Check]:
     figures = schedules.count(connection, namespace=settings.namespace)
     leader = next((holder for holder in holders if holder.leads), None)
     standbys = sum(not holder.leads for holder in holders)

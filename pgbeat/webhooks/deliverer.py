@@ -18,10 +18,10 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pgbeat.config import Settings
-from pgbeat.database import connections, leases
+from pgbeat.database import connections, lock_waits
 from pgbeat.webhooks import outbox as webhook_outbox
 from pgbeat.webhooks.http import Answer
-from pgbeat.webhooks.outbox import Attempt, Outcome
+from pgbeat.webhooks.outbox import DeliveryAttempt, Outcome
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
@@ -50,7 +50,7 @@ class Deliverer:
         self._connection: Connection | None = None
         # A queue in C: putting something is safe in a signal's handler.
         self._inbox: SimpleQueue[_Word | Outcome] = SimpleQueue()
-        self._attempts: SimpleQueue[Attempt] = SimpleQueue()
+        self._attempts: SimpleQueue[DeliveryAttempt] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._threads = 0
         self._under_way = 0
@@ -132,11 +132,11 @@ class Deliverer:
                 self._disconnect()
             return
         locked: list[UUID] = []
-        begun: list[Attempt] = []
+        begun: list[DeliveryAttempt] = []
         connection = self._connect()
         with connections.transaction(connection):
             connection.execute(_PREPARE)
-            leases.limit_waiting(connection, _PATIENCE)
+            lock_waits.limit_waiting(connection, _PATIENCE)
             if batch:
                 locked = list(webhook_outbox.finish(connection, batch))
             if room:
@@ -163,7 +163,7 @@ class Deliverer:
             batch.setdefault(outcome.attempt.id, outcome)
         return list(batch.values())
 
-    def _begin(self, attempts: list[Attempt]) -> None:
+    def _begin(self, attempts: list[DeliveryAttempt]) -> None:
         for attempt in attempts:
             self._under_way += 1
             self._attempts.put(attempt)

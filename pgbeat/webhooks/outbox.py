@@ -106,7 +106,7 @@ _CLAIM = text(
 
 
 @dataclass(frozen=True)
-class Attempt:
+class DeliveryAttempt:
     """One attempt at a delivery, begun; what is sent, and with which secrets it is signed."""
 
     id: UUID
@@ -130,7 +130,9 @@ class Attempt:
         return webhook_delivery.post(self.url, headers, self.body, private=private)
 
 
-def claim(connection: Connection, *, namespace: str, worker: str, limit: int) -> list[Attempt]:
+def claim(
+    connection: Connection, *, namespace: str, worker: str, limit: int
+) -> list[DeliveryAttempt]:
     """Begins an attempt at up to `limit` deliveries that are due; returns the attempts.
 
     `worker` names this process in their logs. Deliveries whose last attempt was lost have failed.
@@ -143,7 +145,7 @@ def claim(connection: Connection, *, namespace: str, worker: str, limit: int) ->
         key, webhook_id, name, event, url, secret, previous, payload, *rest = row
         signed_with = tuple(each for each in (secret, previous) if each is not None)
         found.append(
-            Attempt(key, webhook_id, name, event, url, signed_with, payload.encode(), *rest)
+            DeliveryAttempt(key, webhook_id, name, event, url, signed_with, payload.encode(), *rest)
         )
     return found
 
@@ -168,7 +170,7 @@ def secrets(connection: Connection, webhook_id: int) -> tuple[str, ...]:
 class Outcome(NamedTuple):
     """How an attempt came out."""
 
-    attempt: Attempt
+    attempt: DeliveryAttempt
     answer: Answer
 
     @property

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import kombu.exceptions
 
-from pgbeat.database import connections, piecewise
+from pgbeat.database import batches, connections
 from pgbeat.jobs.job_reports import JobReport
 from pgbeat.worker import attempts
 from pgbeat.worker.attempts import Attempt
@@ -119,7 +119,7 @@ class ExecutionWriter:
         left: list[JobReport] = []
         freed: list[set[Lane]] = []
         try:
-            freed, left = piecewise.each_unlocked(
+            freed, left = batches.each_unlocked(
                 reports,
                 self._session.record_reports,
                 key=lambda each: each.job_id,
@@ -142,7 +142,7 @@ class ExecutionWriter:
         todo = dict.fromkeys(batch)
         freed: set[Lane] = set()
 
-        def part(some: Sequence[Attempt], wait: float | None = piecewise.WAIT) -> None:
+        def part(some: Sequence[Attempt], wait: float | None = batches.WAIT) -> None:
             freed.update(self._write(some, wait=wait))
             for attempt in some:
                 del todo[attempt]
@@ -153,10 +153,10 @@ class ExecutionWriter:
             try:
                 part(list(todo), None)
             except Exception as error:
-                if not piecewise.is_locked(error):
+                if not batches.is_locked(error):
                     raise
                 self._set_aside(todo)
-                _, left = piecewise.each_unlocked(
+                _, left = batches.each_unlocked(
                     list(todo), part, key=lambda attempt: attempt.job_id, budget=_LOCK_BUDGET
                 )
                 self._postpone(left)
@@ -205,7 +205,7 @@ class ExecutionWriter:
                 if connections.is_lost(error):
                     self._put_back([attempt])
                     raise
-                if piecewise.is_locked(error):
+                if batches.is_locked(error):
                     self._postpone([attempt])
                     return set()
                 self._complain("Can't write how a job fares", error)

@@ -20,7 +20,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.config import Settings, place
-from pgbeat.database import connections, piecewise
+from pgbeat.database import batches, connections
 from pgbeat.errors import SchemaError
 from pgbeat.jobs.job_reports import JobReport
 from pgbeat.worker import process_recorder
@@ -230,7 +230,7 @@ class Recorder:
         except Exception as error:
             if connections.is_lost(error):
                 raise
-            if piecewise.is_locked(error):
+            if batches.is_locked(error):
                 return  # until the next beat
             self._complain("Can't look after executions that were lost", error)
         else:
@@ -245,7 +245,7 @@ class Recorder:
                 if connections.is_lost(error):
                     self._lanes[lane] = 0.0
                     raise
-                if piecewise.is_locked(error):
+                if batches.is_locked(error):
                     self._lanes[lane] = time.monotonic() + _LOCKED
                     continue
                 self._complain(f"Can't hand out the jobs of the lane {lane[1]}", error)

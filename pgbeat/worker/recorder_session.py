@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker.publishing.publisher import Publisher, publisher
 from pgbeat.config import Settings
-from pgbeat.database import connections, leases, migrate, own_sessions
+from pgbeat.database import connections, lock_waits, migrate, poolers
 from pgbeat.database.prepared import PreparedConnection, Statement
 from pgbeat.jobs import dispatch, executions, job_reports, lifecycle
 from pgbeat.jobs.dispatch import Allotted
@@ -69,8 +69,8 @@ class RecorderSession:
             )
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         try:
-            own = own_sessions.keeps_session(connection, self._engine)
-            leases.prepare_session(connection)
+            own = poolers.keeps_session(connection, self._engine)
+            connections.prepare_session(connection)
             migrate.check(connection)
             connections.configure(connection, PLANS)
             self._connected(connection)
@@ -135,7 +135,7 @@ class RecorderSession:
 
         def record() -> list[Ended]:
             if wait is not None:
-                leases.limit_waiting(self.open(), wait)
+                lock_waits.limit_waiting(self.open(), wait)
             return self._record(told)
 
         return self._commit(record)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, event, text
 
 from pgbeat.broker import consumers, queues
 from pgbeat.broker.messages import BrokerTables, Message
-from pgbeat.broker.transport.claims import Delivery, deliveries
+from pgbeat.broker.transport.claims import ClaimedMessage, deliveries
 from pgbeat.config import postgres_url
 from pgbeat.database import channels, connections
 from pgbeat.database.prepared import PreparedConnection, Statement, array
@@ -55,7 +55,9 @@ class Claimant:
         claims = (tables.claim, tables.claim_on, tables.claim_leased, tables.claim_leased_on)
         self._claim, self._claim_on = claims[:2] if lease is None else claims[2:]
 
-    def claim(self, *queues: str, at_most: int = 1000, acked: Sequence[int] = ()) -> list[Delivery]:
+    def claim(
+        self, *queues: str, at_most: int = 1000, acked: Sequence[int] = ()
+    ) -> list[ClaimedMessage]:
         """Claims from the queues, and acknowledges."""
         return self._run(self._claim, queues, at_most, acked)
 
@@ -65,15 +67,17 @@ class Claimant:
         self.prepared.send(self._claim, ids, b"1", b"%d" % self.id, b"{}")
         self.prepared.flush()
 
-    def end_claim(self) -> list[Delivery]:
+    def end_claim(self) -> list[ClaimedMessage]:
         """What was claimed."""
         return deliveries(self.prepared.finish())
 
-    def take(self, *queues: str, at_most: int = 1000, acked: Sequence[int] = ()) -> list[Delivery]:
+    def take(
+        self, *queues: str, at_most: int = 1000, acked: Sequence[int] = ()
+    ) -> list[ClaimedMessage]:
         """Takes from the queues for good, and acknowledges."""
         return self._run(self.tables.take, queues, at_most, acked)
 
-    def claim_on(self, *marks: tuple[str, int, int], at_most: int = 1000) -> list[Delivery]:
+    def claim_on(self, *marks: tuple[str, int, int], at_most: int = 1000) -> list[ClaimedMessage]:
         """Claims from marks on: queue, priority, lowest id."""
         ids = array([queue_id(self.connection, queue, self.tables) for queue, *_ in marks])
         priorities, lowest = array([m[1] for m in marks]), array([m[2] for m in marks])
@@ -89,7 +93,7 @@ class Claimant:
 
     def _run(
         self, statement: Statement, queues: Sequence[str], most: int, acked: Sequence[int]
-    ) -> list[Delivery]:
+    ) -> list[ClaimedMessage]:
         ids = array([queue_id(self.connection, queue, self.tables) for queue in queues])
         mine = b"%d" % self.id
         return deliveries(self.prepared.run(statement, ids, b"%d" % most, mine, array(acked)))
@@ -141,7 +145,7 @@ def put(
     tables.put(connection, [Message(queue, payload, **fields) for payload in payloads])
 
 
-def payloads(found: Iterable[Delivery]) -> list[str]:
+def payloads(found: Iterable[ClaimedMessage]) -> list[str]:
     """What the deliveries carry."""
     return [delivery.payload.decode() for delivery in found]
 

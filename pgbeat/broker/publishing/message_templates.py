@@ -47,8 +47,8 @@ def _is_stock(function: Any, module: Any) -> bool:
     return plain and code is not None and code.co_filename == module.__file__
 
 
-class Launch(NamedTuple):
-    """A task to be sent: its id, its name, its arguments, and options of `apply_async`."""
+class TaskMessage(NamedTuple):
+    """A task to be sent: what `apply_async` needs to make a job's message."""
 
     job_id: str
     task: str
@@ -59,34 +59,34 @@ class Launch(NamedTuple):
     headers: Mapping[str, Any] = {}
 
 
-class Templates:
+class MessageTemplates:
     """Messages learnt from Celery, by task and options."""
 
     def __init__(self, app: Celery) -> None:
         self._app = app
         self._known: dict[tuple[str, str, str], _Template | None] = {}
 
-    def message(self, launch: Launch) -> Message | None:
+    def message(self, message: TaskMessage) -> Message | None:
         """The message, or `None` where Celery must make it."""
-        if _BEFORE.receivers or _AFTER.receivers or _SENT.receivers or "eta" in launch.options:
+        if _BEFORE.receivers or _AFTER.receivers or _SENT.receivers or "eta" in message.options:
             return None
-        template = self._known.get(_key(launch))
-        return template.fill(launch) if template else None
+        template = self._known.get(_key(message))
+        return template.fill(message) if template else None
 
-    def learn(self, launch: Launch, made: Sequence[Message]) -> None:
+    def learn(self, message: TaskMessage, made: Sequence[Message]) -> None:
         """Takes note of what Celery made, if messages like it can be cut from it."""
-        if "eta" in launch.options:  # no other message is like it
+        if "eta" in message.options:  # no other message is like it
             return
-        key = _key(launch)
+        key = _key(message)
         if len(self._known) >= _MOST:
             self._known.clear()
         if key in self._known or _BEFORE.receivers or _AFTER.receivers or _SENT.receivers:
             return
         template = None
-        if len(made) == 1 and self._is_plain(launch.task):
-            registered = self._app.tasks[launch.task]
+        if len(made) == 1 and self._is_plain(message.task):
+            registered = self._app.tasks[message.task]
             check = registered.__header__ if registered.typing else None
-            template = _Template.of(made[0], launch, check, _Repr(self._app))
+            template = _Template.of(made[0], message, check, _Repr(self._app))
         self._known[key] = template
 
     def _is_plain(self, name: str) -> bool:
@@ -113,9 +113,9 @@ class Templates:
         )
 
 
-def _key(launch: Launch) -> tuple[str, str, str]:
-    options = repr(sorted(launch.options.items())) if launch.options else ""
-    return launch.task, options, ",".join(launch.headers)
+def _key(message: TaskMessage) -> tuple[str, str, str]:
+    options = repr(sorted(message.options.items())) if message.options else ""
+    return message.task, options, ",".join(message.headers)
 
 
 class _Repr:
@@ -159,15 +159,15 @@ _EMBED = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 class _Template:
     """One task's message with holes for the id, the arguments and the delivery tag."""
 
-    def __init__(self, message: Message, check: Any, shown: _Repr) -> None:
-        self._message, self._check, self._shown = message, check, shown
+    def __init__(self, row: Message, check: Any, shown: _Repr) -> None:
+        self._row, self._check, self._shown = row, check, shown
         self._parts: list[str] = []
         self._names: list[str] = []
 
     @classmethod
-    def of(cls, message: Message, launch: Launch, check: Any, shown: _Repr) -> "_Template | None":
+    def of(cls, row: Message, message: TaskMessage, check: Any, shown: _Repr) -> "_Template | None":
         """The template of a message, or `None` where some part is not what it is thought to be."""
-        payload = json.loads(message.payload)
+        payload = json.loads(row.payload)
         headers, properties = payload["headers"], payload["properties"]
         if (
             payload["content-type"] != "application/json"
@@ -180,10 +180,10 @@ class _Template:
             or "expiration" in properties
         ):
             return None
-        made = cls(message, check, shown)
-        values = made._values(launch)
+        made = cls(row, check, shown)
+        values = made._values(message)
         actual = {
-            **{name: headers.get(name) for name in (*_TAGS, *_varying(launch))},
+            **{name: headers.get(name) for name in (*_TAGS, *_varying(message))},
             "correlation_id": properties.get("correlation_id"),
             "body": payload["body"],
         }
@@ -194,7 +194,7 @@ class _Template:
         marked = {
             **payload,
             "body": marks["body"],
-            "headers": {**headers, **{name: marks[name] for name in (*_TAGS, *_varying(launch))}},
+            "headers": {**headers, **{name: marks[name] for name in (*_TAGS, *_varying(message))}},
             "properties": {
                 **properties,
                 "correlation_id": marks["correlation_id"],
@@ -209,22 +209,22 @@ class _Template:
         made._parts.append(rest)
         return made
 
-    def fill(self, launch: Launch) -> Message:
+    def fill(self, message: TaskMessage) -> Message:
         """The message. Raises `TypeError` where the task does not take the arguments."""
         if self._check is not None:
-            self._check(*launch.args, **launch.kwargs)
-        values = self._values(launch)
+            self._check(*message.args, **message.kwargs)
+        values = self._values(message)
         pieces = [self._parts[0]]
         for name, part in zip(self._names, self._parts[1:], strict=True):
             value = values[name]
             pieces += (quoted(value) if type(value) is str else _encode(value), part)
         payload = "".join(pieces)
-        if self._message.job_id is None:
-            return self._message._replace(payload=payload)
-        return self._message._replace(payload=payload, job_id=launch.job_id)
+        if self._row.job_id is None:
+            return self._row._replace(payload=payload)
+        return self._row._replace(payload=payload, job_id=message.job_id)
 
-    def _values(self, launch: Launch) -> dict[str, Any]:
-        job_id, args, kwargs = launch.job_id, tuple(launch.args), dict(launch.kwargs)
+    def _values(self, message: TaskMessage) -> dict[str, Any]:
+        job_id, args, kwargs = message.job_id, tuple(message.args), dict(message.kwargs)
         try:
             body = _encode((args, kwargs, _EMBED))
         except TypeError:
@@ -238,10 +238,10 @@ class _Template:
             "body": b64encode(body.encode()).decode(),
             # Anything that no other message has: Celery takes a random one.
             "delivery_tag": job_id,
-            **_varying(launch),
+            **_varying(message),
         }
 
 
-def _varying(launch: Launch) -> dict[str, Any]:
+def _varying(message: TaskMessage) -> dict[str, Any]:
     """The headers that differ from message to message."""
-    return {name: value for name, value in launch.headers.items() if value is not True}
+    return {name: value for name, value in message.headers.items() if value is not True}

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat import config
 from pgbeat.broker.messages import BrokerTables
-from pgbeat.database import connections, leases
+from pgbeat.database import connections, lock_waits
 
 logger = logging.getLogger("pgbeat")
 
@@ -45,7 +45,7 @@ def declare(
             connections.kept(config.broker_database(app.conf), "pgbeat submit") as own,
             connections.transaction(own),
         ):
-            leases.limit_waiting(own, _PATIENCE)
+            lock_waits.limit_waiting(own, _PATIENCE)
             for call in fresh.values():
                 call(own, tables)
     except Exception:

@@ -9,11 +9,10 @@ from celery.utils.time import maybe_iso8601
 from kombu import Exchange, Queue
 from sqlalchemy import Connection
 
-from pgbeat.broker import other_brokers
+from pgbeat.broker import external_brokers
 from pgbeat.broker.messages import JOB_HEADER, BrokerTables, Message
-from pgbeat.broker.publishing import declaring as declared_ahead
-from pgbeat.broker.publishing import reserved
-from pgbeat.broker.publishing.templates import Launch, Templates
+from pgbeat.broker.publishing import predeclare, reserved
+from pgbeat.broker.publishing.message_templates import MessageTemplates, TaskMessage
 from pgbeat.broker.queues import check_name
 from pgbeat.broker.transport.outbox import OutboxConnection
 from pgbeat.config import Settings, delays_in_table, is_own_broker
@@ -33,7 +32,7 @@ OPTIONS = frozenset(
 
 
 #: What is around the making of a job's message: `pgbeat.tracing` sets it.
-observe: Callable[[Launch], AbstractContextManager[object]] | None = None
+observe: Callable[[TaskMessage], AbstractContextManager[object]] | None = None
 _UNSEEN = nullcontext()
 
 
@@ -47,7 +46,7 @@ class Publisher(Protocol):
         """Sees to it that the broker can take messages; called in a transaction that commits. Once
         is enough, unless it is to be done `again`."""
 
-    def publish(self, launch: Launch) -> str | None:
+    def publish(self, message: TaskMessage) -> str | None:
         """Makes the message; the queue's name, where that is known. Raises what Celery raises."""
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
@@ -82,23 +81,23 @@ def prepare_broker(app: Celery, settings: Settings) -> bool:
     return made.transactional
 
 
-def apply_async(app: Celery, launch: Launch, producer: Any) -> None:
+def apply_async(app: Celery, message: TaskMessage, producer: Any) -> None:
     """Publishes a job through Celery, as its own beat does: the task's `apply_async`, or by
     name. Workers know by the header that it is a job. Raises `InvalidSchedule` for options that
     would make the message another job's, however they got into the row."""
-    reserved.check(launch.options, app.conf)
-    headers = {**(launch.options.get("headers") or {}), **launch.headers, JOB_HEADER: True}
-    send_task(app, launch._replace(options={**launch.options, "headers": headers}), producer)
+    reserved.check(message.options, app.conf)
+    headers = {**(message.options.get("headers") or {}), **message.headers, JOB_HEADER: True}
+    send_task(app, message._replace(options={**message.options, "headers": headers}), producer)
 
 
-def send_task(app: Celery, launch: Launch, producer: Any) -> None:
+def send_task(app: Celery, message: TaskMessage, producer: Any) -> None:
     """Publishes through Celery: the task's `apply_async`, or by name where it is not known."""
-    options = {**launch.options, "task_id": launch.job_id, "producer": producer}
-    registered = app.tasks.get(launch.task)
+    options = {**message.options, "task_id": message.job_id, "producer": producer}
+    registered = app.tasks.get(message.task)
     if registered is not None:
-        registered.apply_async(tuple(launch.args), dict(launch.kwargs), **options)
+        registered.apply_async(tuple(message.args), dict(message.kwargs), **options)
     else:
-        app.send_task(launch.task, tuple(launch.args), dict(launch.kwargs), **options)
+        app.send_task(message.task, tuple(message.args), dict(message.kwargs), **options)
 
 
 def check_options(options: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
@@ -207,7 +206,7 @@ class TransactionPublisher:
     transactional = True
 
     def __init__(
-        self, app: Celery, send: Callable[[Celery, Launch, Any], None] = apply_async
+        self, app: Celery, send: Callable[[Celery, TaskMessage, Any], None] = apply_async
     ) -> None:
         self._app, self._send = app, send
         self.tables = BrokerTables.named(app.conf.broker_transport_options or {})
@@ -219,7 +218,7 @@ class TransactionPublisher:
         # Celery's own would publish by the app's pool, at once.
         self._control = type(app.control)(app)
         self._control.mailbox.producer_pool = None
-        self._templates = Templates(app)
+        self._templates = MessageTemplates(app)
         self._made: dict[str, list[Message]] = {}
         self._is_prepared = False
 
@@ -237,21 +236,23 @@ class TransactionPublisher:
             queue(self._connection.default_channel).declare()
         self._outbox.declare(connection, self.tables)
 
-    def publish(self, launch: Launch) -> str | None:
-        made = self._made.get(launch.job_id)
+    def publish(self, message: TaskMessage) -> str | None:
+        made = self._made.get(message.job_id)
         if made is None:
-            with _UNSEEN if observe is None else observe(launch):
-                made = self._made[launch.job_id] = self._make(launch, self._send)
+            with _UNSEEN if observe is None else observe(message):
+                made = self._made[message.job_id] = self._make(message, self._send)
         return made[0].queue if made else None
 
-    def _make(self, launch: Launch, send: Callable[[Celery, Launch, Any], None]) -> list[Message]:
-        quick = self._templates.message(launch)
+    def _make(
+        self, message: TaskMessage, send: Callable[[Celery, TaskMessage, Any], None]
+    ) -> list[Message]:
+        quick = self._templates.message(message)
         if quick is not None:
             return [quick]
         self._outbox.messages.clear()
-        send(self._app, launch, self._producer)
+        send(self._app, message, self._producer)
         made = list(self._outbox.messages)
-        self._templates.learn(launch, made)
+        self._templates.learn(message, made)
         return made
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
@@ -265,8 +266,8 @@ class TransactionPublisher:
         ).autocommit:  # a caller's transaction, which may stay open
             calls = self._outbox.calls
             for message in messages:
-                calls |= declared_ahead.queue(message.queue)
-            declared_ahead.declare(self._app, connection, self.tables, calls)
+                calls |= predeclare.queue(message.queue)
+            predeclare.declare(self._app, connection, self.tables, calls)
         self._outbox.declare(connection, self.tables)
         self.tables.put(connection, messages)
 
@@ -302,17 +303,17 @@ class BrokerPublisher:
     def prepare(self, connection: Connection, *, again: bool = False) -> None:
         """Nothing to do: the broker is another server."""
 
-    def publish(self, launch: Launch) -> str | None:
-        if launch.job_id not in self._sent:
-            with _UNSEEN if observe is None else observe(launch):
-                apply_async(self._app, launch, self._producer())
-            self._sent.add(launch.job_id)
+    def publish(self, message: TaskMessage) -> str | None:
+        if message.job_id not in self._sent:
+            with _UNSEEN if observe is None else observe(message):
+                apply_async(self._app, message, self._producer())
+            self._sent.add(message.job_id)
         return None
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
         """Notes that the messages are elsewhere. Once the app has moved to pgbeat's transport they
         are not looked for in the table, and their jobs don't count as lost."""
-        other_brokers.note(connection, list(job_ids))
+        external_brokers.note(connection, list(job_ids))
 
     def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> set[str]:
         return set()

@@ -17,13 +17,13 @@ from sqlalchemy.orm import Session, scoped_session
 
 from pgbeat.broker import queues
 from pgbeat.broker.messages import BrokerTables, Message
-from pgbeat.broker.publishing import declaring as declared_ahead
+from pgbeat.broker.publishing import predeclare
+from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import TransactionPublisher, send_task
-from pgbeat.broker.publishing.templates import Launch
-from pgbeat.broker.transport import enclosing
+from pgbeat.broker.transport import transaction_blocks
 from pgbeat.broker.transport.outbox import DECLARATIONS, OutboxChannel, OutboxConnection
 from pgbeat.config import brokers, delays_in_table, is_sqlalchemy_broker, postgres_url
-from pgbeat.database import connections, same_database
+from pgbeat.database import connections, identity
 from pgbeat.errors import ConfigError
 
 #: Messages that go to the server in one statement.
@@ -71,9 +71,7 @@ class _Immediate:
     def put(self, message: Message) -> int:
         """Writes a message; returns how many rows it became, if it is for an exchange."""
         connection = self.connection
-        declared_ahead.declare(
-            self._app, connection, self.tables, declared_ahead.queue(message.queue)
-        )
+        predeclare.declare(self._app, connection, self.tables, predeclare.queue(message.queue))
         return self.tables.put(connection, [message])
 
     def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -81,7 +79,7 @@ class _Immediate:
         if function in DECLARATIONS:
             call = partial(_call, function, args, kwargs)
             key = repr((function, args, kwargs))
-            declared_ahead.declare(self._app, connection, self.tables, {key: call})
+            predeclare.declare(self._app, connection, self.tables, {key: call})
         return function(connection, self.tables, *args, **kwargs)
 
 
@@ -176,7 +174,7 @@ def _require_broker(connection: Connection, app: Celery) -> None:
             f"app {app.main!r} has {scheme}"
         )
     arguments = (app.conf.broker_transport_options or {}).get("connect_args")
-    same_database.require(connection, own, whose="the broker's", connect_args=arguments)
+    identity.require(connection, own, whose="the broker's", connect_args=arguments)
 
 
 class InTransaction(OutboxConnection):
@@ -190,7 +188,7 @@ class InTransaction(OutboxConnection):
             session, BrokerTables.named(app.conf.broker_transport_options or {}), app
         )
         self._open.tables.require(self._open.connection)
-        self._blocks: list[enclosing.Block] = []
+        self._blocks: list[transaction_blocks.Block] = []
         self._channel: _BlockChannel | None = None
         super().__init__(self._open, delays=delays_in_table(app.conf))
 
@@ -205,7 +203,7 @@ class InTransaction(OutboxConnection):
                 "`with in_transaction(…):` needs pgbeat's transport; on kombu's own, give "
                 "connection=in_transaction(…) to each apply_async"
             )
-        self._blocks.append(enclosing.enter(self))
+        self._blocks.append(transaction_blocks.enter(self))
         return self
 
     def __exit__(
@@ -215,7 +213,7 @@ class InTransaction(OutboxConnection):
         trace: TracebackType | None,
     ) -> None:
         """Ends the block; the transaction is the caller's to commit."""
-        enclosing.leave(self._blocks.pop())
+        transaction_blocks.leave(self._blocks.pop())
         if self._channel is not None:
             self._channel.forget_clients()
         if isinstance(error, _FailedInBlock) and error.__cause__ is not None:
@@ -225,7 +223,7 @@ class InTransaction(OutboxConnection):
         """Returns the channel for what a block publishes to `broker`, if that is this database."""
         if broker.tables != self._open.tables:
             return None
-        if broker.identity() != same_database.identity(self._open.connection):
+        if broker.database_identity() != identity.cached(self._open.connection):
             return None
         if self._channel is None:
             self._channel = _BlockChannel(self.transport)
@@ -251,9 +249,9 @@ class InTransaction(OutboxConnection):
             fresh = []
             for item in chunk:
                 args, kwargs = _arguments(item)
-                launch = Launch(str(uuid4()), name, args, kwargs, options)
-                publisher.publish(launch)
-                fresh.append(launch.job_id)
+                message = TaskMessage(str(uuid4()), name, args, kwargs, options)
+                publisher.publish(message)
+                fresh.append(message.job_id)
             publisher.flush(self._open.connection, fresh)
             publisher.clear()
             ids += fresh

@@ -16,11 +16,11 @@ from sqlalchemy.engine import URL
 
 from pgbeat.broker import consumers, queues
 from pgbeat.broker.messages import Message
-from pgbeat.broker.transport.claims import Delivery, deliveries
+from pgbeat.broker.transport.claims import ClaimedMessage, deliveries
 from pgbeat.broker.transport.options import Options
 from pgbeat.broker.transport.session import Session
 from pgbeat.config import place
-from pgbeat.database import connections, migrate, own_sessions, same_database
+from pgbeat.database import connections, identity, migrate, poolers
 from pgbeat.database.prepared import PreparedConnection
 
 logger = logging.getLogger("pgbeat.transport")
@@ -94,7 +94,7 @@ class Broker:
                 self.tables.adopt(connection)
                 self._has_tables = True
             # What is prepared stays in a pooler's session, for others to trip over.
-            prepares = own_sessions.keeps_session(connection, self._engine)
+            prepares = poolers.keeps_session(connection, self._engine)
             isolates = not connections.isolate(connection)
             self.end_leases(connection)
         except BaseException:
@@ -170,7 +170,7 @@ class Broker:
                     connections.close(connection)
                     engine = self._make_engine(self.options.direct_url)
                     connection = _open(engine)
-                    own_sessions.check_direct(other, connection, engine)
+                    poolers.check_direct(other, connection, engine)
                     return Session(self, connection)
                 logger.warning(
                     "A transaction-mode pooler stands before %s: LISTEN and session locks don't "
@@ -227,12 +227,12 @@ class Broker:
                 self._unbound[message.exchange] = time.monotonic() + _UNBOUND
         return count
 
-    def identity(self) -> same_database.Identity:
+    def database_identity(self) -> identity.Identity:
         """Returns what tells this broker's database from others."""
         with self.work() as (connection, _):
-            return same_database.identity(connection)
+            return identity.cached(connection)
 
-    def take(self, queue: int) -> Delivery | None:
+    def take(self, queue: int) -> ClaimedMessage | None:
         """Takes the queue's next message for good."""
         with self.work() as (_, prepared):
             found = deliveries(prepared.run(self.tables.take, b"{%d}" % queue, b"1", b"0", b"{}"))

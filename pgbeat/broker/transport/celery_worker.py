@@ -13,7 +13,7 @@ from celery.worker.consumer.gossip import Gossip
 from celery.worker.consumer.mingle import Mingle
 
 from pgbeat import follow_workers
-from pgbeat.broker.transport import elsewhere
+from pgbeat.broker.transport import ignored_options
 from pgbeat.broker.transport.transport import Transport
 
 
@@ -36,7 +36,7 @@ def prepare(app: Any) -> None:
     first = url[0] if isinstance(url, list | tuple) else url
     if not f"{app.conf.broker_transport or ''} {first}".strip().startswith("pgbeat"):
         return
-    elsewhere.warn("Settings", elsewhere.ignored_settings(app.conf, DEFAULTS))
+    ignored_options.warn("Settings", ignored_options.ignored_settings(app.conf, DEFAULTS))
     for step in (Gossip, Mingle):
         step.compatible_transports = {*step.compatible_transports, Transport.driver_type}
     if app.conf.get("worker_disable_prefetch"):

@@ -18,8 +18,8 @@ from kombu.utils.uuid import uuid
 
 from pgbeat.broker import discards, messages, queues
 from pgbeat.broker.messages import Message
-from pgbeat.broker.transport import declaring, enclosing
-from pgbeat.broker.transport.claims import Delivery
+from pgbeat.broker.transport import declarations, transaction_blocks
+from pgbeat.broker.transport.claims import ClaimedMessage
 from pgbeat.broker.transport.qos import QoS
 from pgbeat.errors import QueueLocked
 
@@ -63,7 +63,7 @@ class Channel(stock.Channel):
         self._consumers: dict[str, Consumer] = {}
         self._by_queue: dict[int, deque[Consumer]] = {}
         #: What was claimed, and whether it is to be acknowledged.
-        self._buffer: deque[tuple[Delivery, bool]] = deque()
+        self._buffer: deque[tuple[ClaimedMessage, bool]] = deque()
         #: Messages in the buffer that are to be acknowledged.
         self._reserved = 0
         self._batch = _FIRST_BATCH
@@ -102,7 +102,7 @@ class Channel(stock.Channel):
 
     def _do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if self.patience is not None:
-            return self.broker.do(declaring.briefly, self.patience, function, *args, **kwargs)
+            return self.broker.do(declarations.briefly, self.patience, function, *args, **kwargs)
         return self.broker.do(function, *args, **kwargs)
 
     def _write(self, message: Message, transient: bool) -> int | None:
@@ -116,11 +116,11 @@ class Channel(stock.Channel):
         control is never part of one: its answers are waited for."""
         if any(name and name.endswith(".pidbox") for name in names):
             return None
-        return enclosing.channel_for(self.broker)
+        return transaction_blocks.channel_for(self.broker)
 
     # ----- exchanges and queues
 
-    @declaring.at_once
+    @declarations.at_once
     def exchange_declare(
         self,
         exchange: str | None = None,
@@ -159,7 +159,7 @@ class Channel(stock.Channel):
         self.state.exchanges.pop(exchange, None)
         self._do(queues.delete_exchange, exchange, if_unused=if_unused)
 
-    @declaring.at_once
+    @declarations.at_once
     def queue_declare(
         self,
         queue: str | None = None,
@@ -183,7 +183,7 @@ class Channel(stock.Channel):
         )  # fmt: skip
         try:
             found = self._ask(queues.find_declared, queue, arguments, caller) or (
-                declaring.after_lease(self.broker.lease if exclusive else 0.0, declare)
+                declarations.after_lease(self.broker.lease if exclusive else 0.0, declare)
             )
         except QueueLocked as error:
             raise ChannelError(
@@ -206,7 +206,7 @@ class Channel(stock.Channel):
         """`message_ttl`, `expires`, `max_priority` … of kombu's queues, as in AMQP."""
         return to_rabbitmq_queue_arguments(arguments, **kwargs)
 
-    @declaring.at_once
+    @declarations.at_once
     def queue_bind(
         self,
         queue: str,
@@ -365,7 +365,7 @@ class Channel(stock.Channel):
         if self.session.lost is not None:
             return
         with self.session.alone():
-            kept: deque[tuple[Delivery, bool]] = deque()
+            kept: deque[tuple[ClaimedMessage, bool]] = deque()
             mine = []
             for delivery, acked in self._buffer:
                 if self._has_consumer(delivery.queue, acked):
@@ -435,7 +435,7 @@ class Channel(stock.Channel):
             return max(int(self.broker.options.batch_size) - len(self._buffer), 0)
         return 0 if self._buffer else self._batch
 
-    def receive(self, found: list[Delivery], *, acked: bool) -> None:
+    def receive(self, found: list[ClaimedMessage], *, acked: bool) -> None:
         self._buffer.extend((delivery, acked) for delivery in found)
         if acked:
             self._reserved += len(found)
@@ -482,7 +482,7 @@ class Channel(stock.Channel):
                 return consumer
         return None
 
-    def _message(self, delivery: Delivery, queue: str, no_ack: bool) -> Any:
+    def _message(self, delivery: ClaimedMessage, queue: str, no_ack: bool) -> Any:
         """The message, noted where it is to be acknowledged; `None` where the row is none."""
         try:
             message = self._read(delivery, queue)
@@ -495,7 +495,7 @@ class Channel(stock.Channel):
             self.qos.append(message, delivery.id)
         return message
 
-    def _read(self, delivery: Delivery, queue: str) -> Any:
+    def _read(self, delivery: ClaimedMessage, queue: str) -> Any:
         # What JSON has no word for, kombu marks so.
         read = kombu_json.loads if b"__type__" in delivery.payload else json.loads
         payload = read(delivery.payload)

@@ -13,7 +13,7 @@ from psycopg.pq.abc import PGresult
 
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.broker.transport.lease import lapsed
-from pgbeat.broker.transport.watches import Watches
+from pgbeat.broker.transport.queue_states import QueueStates
 from pgbeat.database.prepared import Parameter, Statement, array
 
 #: Claims from the queues' start may take this part of the time, while there are more of them than
@@ -25,7 +25,7 @@ _PRIORITIES = range(10)
 _MOST_MARKED = 100
 
 
-class Delivery(NamedTuple):
+class ClaimedMessage(NamedTuple):
     """A message that was claimed."""
 
     id: int
@@ -54,7 +54,7 @@ class Intake(Protocol):
     def room(self) -> int:
         """How many more it takes of the others."""
 
-    def receive(self, found: list[Delivery], *, acked: bool) -> None:
+    def receive(self, found: list[ClaimedMessage], *, acked: bool) -> None:
         """Gets what was claimed for it."""
 
 
@@ -73,11 +73,11 @@ class Claims:
         self,
         tables: BrokerTables,
         consumer: int,
-        watches: Watches,
+        states: QueueStates,
         *,
         is_leased: bool = False,
     ) -> None:
-        self._consumer, self._watches = consumer, watches
+        self._consumer, self._states = consumer, states
         self._take = tables.take
         #: From the queues' start, and from marks on.
         self._deep = tables.claim_leased if is_leased else tables.claim
@@ -136,14 +136,14 @@ class Claims:
             if acked:
                 self._note(found, result, is_deep)
             is_full = len(found) == limit
-            self._watches.claimed(of, is_full=is_full)
+            self._states.claim_done(of, is_full=is_full)
             if not is_full and not is_deep:
                 self._is_shallow = True  # before the marks there may be something
 
-        self._watches.claiming(of)
+        self._states.claim_sent(of)
         return Request(statement, parameters, done)
 
-    def _note(self, found: list[Delivery], result: PGresult, is_deep: bool) -> None:
+    def _note(self, found: list[ClaimedMessage], result: PGresult, is_deep: bool) -> None:
         for delivery in found:
             key = (delivery.queue, delivery.priority)
             self._marks[key] = max(self._marks.get(key, 0), delivery.id + 1)
@@ -159,17 +159,17 @@ def _check(result: PGresult) -> None:
         raise lapsed()
 
 
-def claimed(result: PGresult) -> list[Delivery]:
+def claimed(result: PGresult) -> list[ClaimedMessage]:
     """The rows of a claim. Raises `psycopg.OperationalError` if the consumer counts as dead."""
     _check(result)
     return deliveries(result)
 
 
-def deliveries(result: PGresult) -> list[Delivery]:
+def deliveries(result: PGresult) -> list[ClaimedMessage]:
     """The rows of a claim, in the order of delivery."""
     value = result.get_value
     found = [
-        Delivery(
+        ClaimedMessage(
             int(value(i, 0) or 0), int(value(i, 1) or 0), int(value(i, 2) or 0),
             int(value(i, 3) or 0), value(i, 4) == b"t", value(i, 5) or b"",
         )

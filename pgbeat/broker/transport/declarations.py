@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.database import leases
+from pgbeat.database import lock_waits
 from pgbeat.errors import QueueLocked
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ def briefly(
     **kwargs: Any,
 ) -> Any:
     """Calls a function of the domain that waits no longer than `patience` (seconds) for a lock."""
-    leases.limit_waiting(connection, patience)
+    lock_waits.limit_waiting(connection, patience)
     return function(connection, tables, *args, **kwargs)
 
 
@@ -70,7 +70,7 @@ def at_once(declare: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return declare(self, *args, **kwargs)
         except DBAPIError as error:
-            if not leases.is_lock_timeout(error):
+            if not lock_waits.is_lock_timeout(error):
                 raise
         finally:
             self.patience = None

@@ -1,5 +1,8 @@
-"""Chores: what consumers do for all of them, each in its turn: claims of the dead go back, what is
-expired goes, what was delayed comes."""
+"""Maintenance that each consumer does for all of them, one at a time.
+
+Messages that dead consumers had claimed are requeued, expired ones deleted, delayed ones promoted
+when they are due.
+"""
 
 import logging
 import random
@@ -8,34 +11,34 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from pgbeat.broker import consumers, dead_letters, discards, useless_messages
+from pgbeat.broker import consumers, dead_letters, discards, orphaned_messages
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.broker.transport.options import Options
 from pgbeat.database import connections
 
 logger = logging.getLogger("pgbeat.transport")
 
-#: Seconds between two looks at what there is to do.
-_SURVEY = 0.8
-#: Seconds between two looks for claims whose consumer nobody knows, by all consumers together; and
-#: the part of its time that one may spend on them.
+#: Seconds between two runs.
+_INTERVAL = 0.8
+#: Seconds between two sweeps for claims of unknown consumers, by all consumers together; and the
+#: part of its time that one may spend on them.
 _SWEEP, _SWEEP_SHARE = 30.0, 0.05
-#: Seconds between two looks for old dead letters, and messages of no use, by all together; and
-#: where there was more than one look deletes.
+#: Seconds between two deletions of old dead letters and orphaned messages, by all together; and
+#: where there was more than one deletes.
 _PRUNE, _AT_ONCE = 600.0, 0.1
-#: Most delayed messages that come at once, and most that are deleted.
-_MOST = 1000
+#: Most messages that are promoted, or deleted, at once.
+_BATCH = 1000
 
 
-class Done(NamedTuple):
-    """What a look has brought about, of which nobody else tells this session."""
+class Changes(NamedTuple):
+    """Changes by a run, of which no notification reaches the session that ran it."""
 
-    came_back: bool = False
-    came_due: bool = False
+    requeued: bool = False
+    promoted: bool = False
 
 
-class Chores:
-    """Those that are one consumer's to do."""
+class Maintenance:
+    """One consumer's share of the maintenance."""
 
     def __init__(
         self, connection: Connection, tables: BrokerTables, options: Options, consumer: int
@@ -43,70 +46,69 @@ class Chores:
         self._connection, self._tables, self._options = connection, tables, options
         self._consumer = consumer
         now = time.monotonic()
-        #: When to look again.
+        #: When the next run is due, by the monotonic clock.
         self.next_at = now
         self._sweep_at = now + random.uniform(0, _SWEEP)  # noqa: S311
         self._prune_at = now + random.uniform(0, _PRUNE)  # noqa: S311
 
-    def look(self, now: float) -> Done:
-        """Does what there is to do."""
-        survey = consumers.survey(self._connection, self._tables, self._consumer)
-        came_back, came_due = bool(survey.dead) and self._bury(survey.dead), False
-        if survey.has_expired:
+    def run(self, now: float) -> Changes:
+        """Does the maintenance that is due, and schedules the next run."""
+        due = consumers.due_maintenance(self._connection, self._tables, self._consumer)
+        requeued, promoted = bool(due.dead) and self._release_dead(due.dead), 0
+        if due.has_expired:
             with connections.transaction(self._connection):
                 discards.expire(self._connection, self._tables)
-        next_due = survey.next_due
+        next_due = due.next_due
         if next_due is not None and next_due <= 0:
             promoted = self._promote()
-            came_due = promoted > 0
-            next_due = 0.0 if promoted == _MOST else 0.05
+            next_due = 0.0 if promoted == _BATCH else 0.05
         if now >= self._sweep_at:
-            came_back = self._sweep(survey.consumers) or came_back
+            requeued = self._sweep(due.consumers) or requeued
         if now >= self._prune_at:
-            self._prune(survey.consumers)
-        # Many consumers share the work: about ten looks a second, all together.
-        interval = _SURVEY * max(1.0, survey.consumers / 10) * random.uniform(0.8, 1.2)  # noqa: S311
+            self._prune(due.consumers)
+        # Consumers share the work: about ten runs a second, all together.
+        interval = _INTERVAL * max(1.0, due.consumers / 10) * random.uniform(0.8, 1.2)  # noqa: S311
         if next_due is not None:
             interval = min(interval, next_due)
         interval = min(interval, max(self._prune_at - time.monotonic(), 0.0))
         self.next_at = time.monotonic() + interval
-        return Done(came_back, came_due)
+        return Changes(requeued, promoted > 0)
 
-    def _bury(self, dead: list[int]) -> bool:
-        """Gives back what dead consumers had; whether that was anything."""
+    def _release_dead(self, dead: list[int]) -> bool:
+        """Requeues the messages that dead consumers had claimed; returns whether there were any."""
         released = 0
         with connections.transaction(self._connection):
-            if consumers.take_turn(self._connection, self._tables):
+            if consumers.try_maintenance_lock(self._connection, self._tables):
                 limit = self._options.limit
-                released = consumers.bury(self._connection, self._tables, dead, limit=limit)
+                released = consumers.release_dead(self._connection, self._tables, dead, limit=limit)
         if released:
             logger.warning("Released %d messages that dead consumers had claimed", released)
         return released > 0
 
     def _sweep(self, consumer_count: int) -> bool:
-        """Releases claims of unknown consumers; whether there were any."""
+        """Releases claims of unknown consumers; returns whether there were any."""
         began = time.monotonic()
         unknown = consumers.unknown(self._connection, self._tables)
         ended = time.monotonic()
         interval = _SWEEP * max(consumer_count, 1) * random.uniform(0.8, 1.2)  # noqa: S311
         self._sweep_at = ended + max(interval, (ended - began) / _SWEEP_SHARE)
-        return bool(unknown) and self._bury(unknown)
+        return bool(unknown) and self._release_dead(unknown)
 
     def _promote(self) -> int:
-        """Lets come what is due; how many messages."""
+        """Promotes delayed messages that are due; returns how many."""
         with connections.transaction(self._connection):
-            if not consumers.take_turn(self._connection, self._tables):
+            if not consumers.try_maintenance_lock(self._connection, self._tables):
                 return 0
-            return consumers.promote(self._connection, self._tables, _MOST)
+            return consumers.promote(self._connection, self._tables, _BATCH)
 
     def _prune(self, consumer_count: int) -> None:
-        """Deletes what is of no use: a little at a time, as long as there is more."""
-        has_more = useless_messages.delete(self._connection, self._tables, _MOST) >= _MOST
+        """Deletes old dead letters and orphaned messages, a batch at a time."""
+        has_more = orphaned_messages.delete(self._connection, self._tables, _BATCH) >= _BATCH
         if self._options.dead_letter_days:
             seconds = self._options.dead_letter_days * 86400
             dropped = dead_letters.drop(
-                self._connection, self._tables, older_than=seconds, limit=_MOST
+                self._connection, self._tables, older_than=seconds, limit=_BATCH
             )
-            has_more = has_more or dropped >= _MOST
+            has_more = has_more or dropped >= _BATCH
         interval = _PRUNE * max(consumer_count, 1) * random.uniform(0.8, 1.2)  # noqa: S311
         self._prune_at = time.monotonic() + (_AT_ONCE if has_more else interval)

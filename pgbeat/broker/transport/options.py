@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy.engine import URL
 
 from pgbeat.broker.messages import BrokerTables
-from pgbeat.broker.transport import elsewhere
+from pgbeat.broker.transport import ignored_options
 from pgbeat.config import postgres_url
 from pgbeat.errors import ConfigError
 from pgbeat.suggest import nearest
@@ -54,8 +54,8 @@ class Options:
         for key, value in given.items():
             if key in _KOMBU:
                 continue
-            if key in elsewhere.OPTIONS:
-                ignored[key] = elsewhere.OPTIONS[key]
+            if key in ignored_options.OPTIONS:
+                ignored[key] = ignored_options.OPTIONS[key]
                 continue
             if key not in _READERS:
                 mistakes.append(f"{key}: no such option; {_hint(key)}")
@@ -66,7 +66,7 @@ class Options:
                 mistakes.append(f"{key}: {error}")
         if mistakes:
             raise ConfigError("broker_transport_options are wrong:\n  " + "\n  ".join(mistakes))
-        elsewhere.warn("Options (broker_transport_options)", ignored)
+        ignored_options.warn("Options (broker_transport_options)", ignored)
         return cls(**values)
 
     @property
@@ -84,7 +84,7 @@ def _hint(key: str) -> str:
     near = nearest(key, _READERS, cutoff=0.5)
     if near:
         return f"did you mean {near}?"
-    foreign = nearest(key, elsewhere.OPTIONS, cutoff=0.8)
+    foreign = nearest(key, ignored_options.OPTIONS, cutoff=0.8)
     if foreign:
         return f"did you mean {foreign}? It is another transport's, and ignored by this one"
     return f"there are {', '.join(sorted(_READERS))}"

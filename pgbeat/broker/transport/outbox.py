@@ -13,7 +13,7 @@ from pgbeat.broker.transport.channel import Channel
 from pgbeat.broker.transport.transport import Transport
 
 
-class Sink(Protocol):
+class MessageSink(Protocol):
     """Where a channel's messages go."""
 
     def write(self, message: Message) -> None:
@@ -86,7 +86,7 @@ class OutboxConnection(BrokerConnection):
     With `delays` a task's ETA is kept in the table; without, by the worker.
     """
 
-    def __init__(self, sink: Sink, delays: bool = True) -> None:
+    def __init__(self, sink: MessageSink, delays: bool = True) -> None:
         super().__init__("localhost", transport=_OutboxTransport)
         self.sink, self.delays = sink, delays
 

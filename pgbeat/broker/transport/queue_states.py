@@ -1,57 +1,59 @@
-"""The queues that a process consumes: which of them to look at, and which will announce messages.
+"""The state of each queue that a process consumes: whether to claim from it, or await messages.
 
-Pure bookkeeping, without a database. What is asked for at each step costs as much as there are
-queues in that state, however many are consumed.
+Pure bookkeeping, without a database. A step costs as much as there are queues in the state that it
+asks for, however many are consumed.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-#: Seconds until a queue is asked again that could not be awaited: they double up to the last.
+#: Seconds until a queue that could not be awaited is claimed from again: doubled up to the last.
 _RETRY, _LAST_RETRY = 0.002, 0.25
 
 
-class _Watch:
-    """What is known of one queue."""
+class QueueState:
+    """The state of one queue."""
 
-    __slots__ = ("full", "is_awaited", "retry_after", "users")
+    __slots__ = ("consumers", "full_claims", "is_awaited", "retry_after")
 
     def __init__(self) -> None:
-        self.users = 0
+        #: Consumers of this process.
+        self.consumers = 0
         #: Whether the next message will be announced.
         self.is_awaited = False
-        #: Claims in a row that got all they wanted.
-        self.full = 0
+        #: Claims in a row that returned as many messages as they asked for.
+        self.full_claims = 0
         self.retry_after = _RETRY
 
 
-class Left(NamedTuple):
-    """Queues that are consumed no more."""
+class Removed(NamedTuple):
+    """Queues that are not consumed any more."""
 
     queues: list[int]
     #: Those among them that were awaited.
     awaited: list[int]
 
 
-class Watches:
-    """Queues, by their ids.
+class QueueStates:
+    """The states of queues, by their ids.
 
-    A queue is *hungry* while there may be messages in it that no consumer has claimed, and
-    *awaited* while its next message will be announced.
+    A queue is *claimable* while it may have messages that no consumer has claimed, and *awaited*
+    while its next message will be announced. A queue that was found empty is to be awaited; one
+    whose claims are all full need not be.
     """
 
     def __init__(self) -> None:
-        self._watches: dict[int, _Watch] = {}
-        self.hungry: set[int] = set()
+        self._states: dict[int, QueueState] = {}
+        self.claimable: set[int] = set()
         self._not_awaited: set[int] = set()
-        #: When to look again at queues that could not be awaited.
+        #: When to claim again from queues that could not be awaited.
         self._retries: dict[int, float] = {}
 
     def __contains__(self, queue: int) -> bool:
-        return queue in self._watches
+        return queue in self._states
 
     def __len__(self) -> int:
-        return len(self._watches)
+        return len(self._states)
 
     @property
     def all_awaited(self) -> bool:
@@ -59,105 +61,104 @@ class Watches:
         return not self._not_awaited
 
     def add(self, queues: Iterable[int]) -> list[int]:
-        """Consumes queues once more; returns those that were not consumed before."""
+        """Adds a consumer of each queue; returns the queues that had none before."""
         new = []
         for queue in queues:
-            watch = self._watches.get(queue)
-            if watch is None:
-                watch = self._watches[queue] = _Watch()
+            state = self._states.get(queue)
+            if state is None:
+                state = self._states[queue] = QueueState()
                 self._not_awaited.add(queue)
                 new.append(queue)
-            watch.users += 1
-            self.hungry.add(queue)
+            state.consumers += 1
+            self.claimable.add(queue)
         return new
 
-    def remove(self, queues: Iterable[int]) -> Left:
-        """Consumes queues once less; returns those that are not consumed any more."""
-        left = Left([], [])
+    def remove(self, queues: Iterable[int]) -> Removed:
+        """Removes a consumer of each queue; returns the queues that have none any more."""
+        removed = Removed([], [])
         for queue in queues:
-            watch = self._watches.get(queue)
-            if watch is None:
+            state = self._states.get(queue)
+            if state is None:
                 continue
-            watch.users -= 1
-            if watch.users == 0:
-                del self._watches[queue]
-                self.hungry.discard(queue)
+            state.consumers -= 1
+            if state.consumers == 0:
+                del self._states[queue]
+                self.claimable.discard(queue)
                 self._not_awaited.discard(queue)
                 self._retries.pop(queue, None)
-                left.queues.append(queue)
-                if watch.is_awaited:
-                    left.awaited.append(queue)
-        return left
+                removed.queues.append(queue)
+                if state.is_awaited:
+                    removed.awaited.append(queue)
+        return removed
 
-    def make_hungry(self, queue: int) -> bool:
-        """Notes that a queue may have messages; returns whether it is consumed."""
-        is_consumed = queue in self._watches
+    def mark_claimable(self, queue: int) -> bool:
+        """Marks a queue that may have messages; returns whether it is consumed."""
+        is_consumed = queue in self._states
         if is_consumed:
-            self.hungry.add(queue)
+            self.claimable.add(queue)
         return is_consumed
 
-    def make_all_hungry(self) -> None:
-        """Notes that every queue may have messages."""
-        self.hungry.update(self._watches)
+    def mark_all_claimable(self) -> None:
+        """Marks every queue as one that may have messages."""
+        self.claimable.update(self._states)
 
-    def claiming(self, queues: Iterable[int]) -> None:
-        """Notes that a claim is about to look at queues: it may miss what is announced later."""
-        self.hungry.difference_update(queues)
+    def claim_sent(self, queues: Iterable[int]) -> None:
+        """Records that a claim is sent, which may miss what is announced from now on."""
+        self.claimable.difference_update(queues)
 
-    def claimed(self, queues: Iterable[int], *, is_full: bool) -> None:
-        """Notes what a claim found: as much as it wanted, or all that there was."""
+    def claim_done(self, queues: Iterable[int], *, is_full: bool) -> None:
+        """Records whether a claim returned as many messages as it asked for, or all there were."""
         for queue in queues:
-            watch = self._watches.get(queue)
-            if watch is not None:
-                watch.full = watch.full + 1 if is_full else 0
+            state = self._states.get(queue)
+            if state is not None:
+                state.full_claims = state.full_claims + 1 if is_full else 0
                 if is_full:
-                    self.hungry.add(queue)
+                    self.claimable.add(queue)
 
-    def plenty(self) -> list[int]:
-        """Returns queues that need not be awaited any longer: each claim is full."""
-        found = []
-        for queue in self.hungry:
-            watch = self._watches[queue]
-            if watch.is_awaited and watch.full > 1:
-                found.append(queue)
-        return found
+    def to_leave(self) -> list[int]:
+        """Returns queues that need not be awaited any longer, because each claim is full."""
+        return [
+            queue
+            for queue in self.claimable
+            if (state := self._states[queue]).is_awaited and state.full_claims > 1
+        ]
 
-    def leave(self, queues: Iterable[int]) -> None:
-        """Notes that queues are awaited no more."""
+    def left(self, queues: Iterable[int]) -> None:
+        """Records that queues are not awaited any more."""
         for queue in queues:
-            if queue in self._watches:
-                self._watches[queue].is_awaited = False
+            if queue in self._states:
+                self._states[queue].is_awaited = False
                 self._not_awaited.add(queue)
 
-    def wanted(self) -> list[int]:
-        """Returns queues that had nothing, and should announce what comes."""
-        return [q for q in self._not_awaited if q not in self.hungry and q not in self._retries]
+    def to_await(self) -> list[int]:
+        """Returns queues that were found empty, and whose next message must be announced."""
+        return [q for q in self._not_awaited if q not in self.claimable and q not in self._retries]
 
-    def answered(self, wanted: Iterable[int], granted: set[int], now: float) -> None:
-        """Notes which of the wanted queues are awaited now.
+    def awaited(self, asked: Iterable[int], granted: set[int], now: float) -> None:
+        """Records which of the queues that were asked for are awaited now.
 
-        What came before was not announced, so they are hungry. A publisher that has not committed
-        keeps the others from being awaited; they are looked at again in a moment.
+        Messages that came before were not announced, so these queues are claimable. A publisher
+        that has not committed keeps the others from being awaited; they are claimable in a moment.
         """
-        for queue in wanted:
-            watch = self._watches.get(queue)
-            if watch is None:
+        for queue in asked:
+            state = self._states.get(queue)
+            if state is None:
                 continue
             if queue in granted:
-                watch.is_awaited, watch.retry_after = True, _RETRY
+                state.is_awaited, state.retry_after = True, _RETRY
                 self._not_awaited.discard(queue)
-                self.hungry.add(queue)
+                self.claimable.add(queue)
             else:
-                self._retries[queue] = now + watch.retry_after
-                watch.retry_after = min(watch.retry_after * 2, _LAST_RETRY)
+                self._retries[queue] = now + state.retry_after
+                state.retry_after = min(state.retry_after * 2, _LAST_RETRY)
 
-    def look(self, now: float) -> None:
-        """Makes those queues hungry that it is time to look at again."""
+    def advance(self, now: float) -> None:
+        """Makes queues claimable whose retry is due."""
         for queue in [queue for queue, at in self._retries.items() if now >= at]:
             del self._retries[queue]
-            self.hungry.add(queue)
+            self.claimable.add(queue)
 
     @property
-    def next_at(self) -> float | None:
-        """When to look again at a queue that could not be awaited."""
+    def retry_at(self) -> float | None:
+        """When the next retry of a queue that could not be awaited is due."""
         return min(self._retries.values(), default=None)

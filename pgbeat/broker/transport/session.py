@@ -23,12 +23,12 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.broker import consumers
 from pgbeat.broker import queues as broker_queues
 from pgbeat.broker.transport.acks import Acks
-from pgbeat.broker.transport.chores import Chores
-from pgbeat.broker.transport.claims import Claims, Delivery, Intake, Request, claimed
+from pgbeat.broker.transport.claims import ClaimedMessage, Claims, Intake, Request, claimed
 from pgbeat.broker.transport.lease import Lease
-from pgbeat.broker.transport.leftovers import Leftovers
-from pgbeat.broker.transport.watches import Left, Watches
-from pgbeat.database import channels, connections, leases
+from pgbeat.broker.transport.maintenance import Maintenance
+from pgbeat.broker.transport.queue_states import QueueStates, Removed
+from pgbeat.broker.transport.settlements import Settlements
+from pgbeat.database import channels, connections
 from pgbeat.database.prepared import PreparedConnection, Statement, array
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ class Session:
         #: The error that ended it.
         self.lost: BaseException | None = None
         self._intakes: deque[Intake] = deque()
-        self._watches = Watches()
+        self._states = QueueStates()
         #: Queues to be left and not listened to any more, before the next step.
-        self._left: list[Left] = []
+        self._left: list[Removed] = []
         #: Queues among those consumed that go with their last consumer.
         self._fragile: set[int] = set()
         self._request: Request | None = None
@@ -82,7 +82,7 @@ class Session:
         )  # fmt: skip
         name = f"{socket.gethostname()}:{os.getpid()}"
         if self._listens:
-            leases.prepare_session(connection)
+            connections.prepare_session(connection)
             # By the indexes, whatever the statistics of an empty table say; and a crash of the
             # server may bring back what was acknowledged just before, but loses nothing.
             connections.configure(
@@ -103,9 +103,9 @@ class Session:
             connections.driver(connection), prepares=self._listens, isolates=isolates
         )
         self._acks = Acks(broker.tables, self.id)
-        self._claims = Claims(broker.tables, self.id, self._watches, is_leased=lease is not None)
-        self._leftovers = Leftovers()
-        self._chores = Chores(connection, broker.tables, broker.options, self.id)
+        self._claims = Claims(broker.tables, self.id, self._states, is_leased=lease is not None)
+        self._settlements = Settlements()
+        self._maintenance = Maintenance(connection, broker.tables, broker.options, self.id)
         self._poll_at = time.monotonic() + self._poll
 
     # ----- who consumes what
@@ -115,7 +115,7 @@ class Session:
         with self.alone():
             if intake not in self._intakes:
                 self._intakes.append(intake)
-            if new := self._watches.add(queues):
+            if new := self._states.add(queues):
                 self._fragile |= consumers.subscribe(self._connection, self._tables, self.id, new)
                 self._leave()
                 self._listen("LISTEN", new)
@@ -124,7 +124,7 @@ class Session:
     def unsubscribe(self, intake: Intake, queues: Sequence[int]) -> None:
         """The channel consumes them no more."""
         with self.alone():
-            left = self._watches.remove(queues)
+            left = self._states.remove(queues)
             if left.queues:
                 self._left.append(left)
                 self._unsubscribe([q for q in left.queues if q not in self._fragile])
@@ -230,7 +230,7 @@ class Session:
         while (request := self._acks.next(at_once=True)) is not None:
             self.prepared.run(request.statement, *request.parameters)
 
-    def claim_one(self, queue: int) -> Delivery | None:
+    def claim_one(self, queue: int) -> ClaimedMessage | None:
         """Claims the queue's next message (`basic_get`)."""
         with self.alone():
             statement, parameters = self._claims.one(queue, self._acks.take_plain())
@@ -250,7 +250,7 @@ class Session:
 
         if messages:
             with self.alone():
-                self._leftovers.settle(requeue, messages)
+                self._settlements.settle(requeue, messages)
             self.wake()
 
     def reject(self, messages: Sequence[int], reason: str = "rejected") -> None:
@@ -261,12 +261,12 @@ class Session:
 
         if messages:
             with self.alone():
-                self._leftovers.settle(reject, messages)
+                self._settlements.settle(reject, messages)
 
     def _look_again(self) -> None:
         """Messages came back: they may be anywhere. Its own announcements don't reach a session."""
         self._claims.forget()
-        self._watches.make_all_hungry()
+        self._states.mark_all_claimable()
 
     # ----- steps
 
@@ -276,7 +276,7 @@ class Session:
         self._is_starving = self._is_patient = False
         if self._lease is not None:
             self._lease.check()
-        self._leftovers.look(now)
+        self._settlements.retry(now)
         self._leave()
         self._look_at_clock(now)
         self.hear()
@@ -295,17 +295,17 @@ class Session:
         return None
 
     def _claim(self, intake: Intake, now: float) -> Request | None:
-        hungry = [queue for queue in self._watches.hungry if queue in intake.acked]
-        if hungry and (limit := intake.credit()) > 0:
+        claimable = [queue for queue in self._states.claimable if queue in intake.acked]
+        if claimable and (limit := intake.credit()) > 0:
             if now < self._patient_until and intake.has_plenty(limit):
                 self._is_patient = True
                 return None
             self._patient_until = now + _PATIENCE
-            return self._request_for(intake, hungry, limit, acked=True)
-        self._is_starving = self._is_starving or bool(hungry and intake.polls_credit)
-        hungry = [queue for queue in self._watches.hungry if queue in intake.taken]
-        if hungry and (limit := intake.room()) > 0:
-            return self._request_for(intake, hungry, limit, acked=False)
+            return self._request_for(intake, claimable, limit, acked=True)
+        self._is_starving = self._is_starving or bool(claimable and intake.polls_credit)
+        claimable = [queue for queue in self._states.claimable if queue in intake.taken]
+        if claimable and (limit := intake.room()) > 0:
+            return self._request_for(intake, claimable, limit, acked=False)
         return None
 
     def _request_for(self, intake: Intake, of: list[int], limit: int, *, acked: bool) -> Request:
@@ -314,42 +314,42 @@ class Session:
 
     def _await(self, now: float) -> Request | None:
         """Asks to be told of new messages, or not to be as long as there are plenty."""
-        if plenty := self._watches.plenty():
-            self._watches.leave(plenty)
+        if plenty := self._states.to_leave():
+            self._states.left(plenty)
             return Request(_LEAVE, (array(plenty),), lambda result: None)
-        wanted = self._watches.wanted()
+        wanted = self._states.to_await()
         if not wanted:
             return None
 
         def done(result: PGresult) -> None:
             granted = {int(result.get_value(i, 0) or 0) for i in range(result.ntuples)}
-            self._watches.answered(wanted, granted, time.monotonic())
+            self._states.awaited(wanted, granted, time.monotonic())
 
         return Request(_AWAIT, (array(wanted),), done)
 
     def _look_at_clock(self, now: float) -> None:
-        self._watches.look(now)
+        self._states.advance(now)
         deep_at = self._claims.deep_at
         if now >= self._poll_at or (deep_at is not None and now >= deep_at):
             self._poll_at = now + self._poll
             self._claims.looked()
-            self._watches.make_all_hungry()
-        if now >= self._chores.next_at:
-            came_back, came_due = self._chores.look(now)
-            if came_back:
+            self._states.mark_all_claimable()
+        if now >= self._maintenance.next_at:
+            changes = self._maintenance.run(now)
+            if changes.requeued:
                 self._look_again()
-            elif came_due:
-                self._watches.make_all_hungry()
+            elif changes.promoted:
+                self._states.mark_all_claimable()
 
     def until_next(self) -> float:
         """Seconds until there may be something to do that nobody tells of."""
-        times = [self._poll_at, self._chores.next_at]
-        if (retry_at := self._watches.next_at) is not None:
+        times = [self._poll_at, self._maintenance.next_at]
+        if (retry_at := self._states.retry_at) is not None:
             times.append(retry_at)
         if (deep_at := self._claims.deep_at) is not None:
             times.append(deep_at)
-        if self._leftovers.next_at is not None:
-            times.append(self._leftovers.next_at)
+        if self._settlements.next_at is not None:
+            times.append(self._settlements.next_at)
         if self._is_starving:
             times.append(time.monotonic() + _STARVING)
         if self._is_patient:
@@ -395,9 +395,9 @@ class Session:
                 if payload == "bindings":
                     self._broker.bindings_changed()
                 else:
-                    self._chores.next_at = 0.0
+                    self._maintenance.next_at = 0.0
                 continue
-            is_consumed = self._watches.make_hungry(int(channel.rpartition("_")[2]))
+            is_consumed = self._states.mark_claimable(int(channel.rpartition("_")[2]))
             if is_consumed and payload == "again":
                 self._claims.forget()
         return bool(heard)

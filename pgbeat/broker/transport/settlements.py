@@ -1,5 +1,4 @@
-"""Leftovers: claimed messages that could not be settled yet, because another session had them
-locked."""
+"""Retries of requeues and rejections that another session's row locks kept from happening."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -11,8 +10,8 @@ Settle = Callable[[Sequence[int]], list[int]]
 _FIRST, _LAST = 0.02, 1.0
 
 
-class Leftovers:
-    """Tries again until everything is settled."""
+class Settlements:
+    """Requeues and rejections of claimed messages that are still to be done."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Settle, list[int]]] = []
@@ -21,13 +20,13 @@ class Leftovers:
         self.next_at: float | None = None
 
     def settle(self, settle: Settle, messages: Sequence[int]) -> None:
-        """Settles messages, now or later."""
+        """Settles messages now, and keeps those that are locked for `retry`."""
         if left := settle(messages):
             self._waiting.append((settle, left))
             self._delay = _FIRST
             self.next_at = time.monotonic() + self._delay
 
-    def look(self, now: float) -> None:
+    def retry(self, now: float) -> None:
         """Tries again if it is time to."""
         if self.next_at is None or now < self.next_at:
             return

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 
-class Sink(Protocol):
+class BlockTarget(Protocol):
     """Where the messages of a block go."""
 
     def channel_for(self, broker: Any) -> Any:
@@ -19,10 +19,10 @@ class Sink(Protocol):
 class Block:
     """One block, of the thread, greenlet and asyncio task that opened it."""
 
-    __slots__ = ("_owner", "is_open", "sink")
+    __slots__ = ("_owner", "is_open", "target")
 
-    def __init__(self, sink: Sink) -> None:
-        self.sink = sink
+    def __init__(self, target: BlockTarget) -> None:
+        self.target = target
         self.is_open = True
         self._owner = _whereabouts()
 
@@ -45,9 +45,9 @@ def _whereabouts() -> tuple[int, ...]:
     return os.getpid(), threading.get_ident(), id(greenlet), id(task)
 
 
-def enter(sink: Sink) -> Block:
+def enter(target: BlockTarget) -> Block:
     """Opens a block, inside of those that are open."""
-    block = Block(sink)
+    block = Block(target)
     _blocks.set((*_blocks.get(), block))
     return block
 
@@ -66,7 +66,7 @@ def channel_for(broker: Any) -> Any:
         return None
     for block in reversed(blocks):
         if block.is_here():
-            channel = block.sink.channel_for(broker)
+            channel = block.target.channel_for(broker)
             if channel is not None:
                 return channel
     return None

@@ -16,7 +16,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 
 from pgbeat.broker import queues
 from pgbeat.broker.transport import broker as brokers
-from pgbeat.broker.transport import elsewhere
+from pgbeat.broker.transport import ignored_options
 from pgbeat.broker.transport.channel import Channel
 from pgbeat.broker.transport.options import Options
 from pgbeat.broker.transport.session import Session
@@ -107,7 +107,7 @@ class Transport(stock.Transport):
         if self._broker is None or self._pid != os.getpid():
             self._broker = brokers.broker(self.url, Options.read(self.client.transport_options))
             if self.client.ssl:  # broker_use_ssl, or kombu's own argument
-                elsewhere.warn("Settings", {"broker_use_ssl": elsewhere.TLS})
+                ignored_options.warn("Settings", {"broker_use_ssl": ignored_options.TLS})
             self._pid = os.getpid()
             self._session = None
         return self._broker

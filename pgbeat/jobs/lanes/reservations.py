@@ -85,7 +85,7 @@ _HELD = f"""
                AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
                AND l.classid = {LIFE} AND l.objid = r.id::oid)
 """  # noqa: S608
-_BURY = text(
+_DELETE_DEAD = text(
     f"""
     DELETE FROM pgbeat.reservations r
      WHERE r.namespace = :namespace AND r.lane = :lane AND NOT {_HELD}
@@ -93,9 +93,9 @@ _BURY = text(
 )
 
 
-def bury(connection: Connection, namespace: str, lane: str) -> None:
-    """Deletes those whose sessions are gone."""
-    connection.execute(_BURY, {"namespace": namespace, "lane": lane})
+def delete_dead(connection: Connection, namespace: str, lane: str) -> None:
+    """Deletes the reservations of a lane whose sessions are gone."""
+    connection.execute(_DELETE_DEAD, {"namespace": namespace, "lane": lane})
 
 
 _LIVE = text(

@@ -302,7 +302,7 @@ def release_reservation(
     with steering(backend) as (connection, publisher):
         with connections.transaction(connection) as inside:
             lanes.get(inside, backend.namespace, name)
-            reservations.bury(inside, backend.namespace, name)
+            reservations.delete_dead(inside, backend.namespace, name)
             alive = reservations.live(inside, backend.namespace, name)
             found = next((each for each in alive if each.id == number), None)
             if found is None:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from pgbeat.access import audit
 from pgbeat.broker import discards, queues
-from pgbeat.broker.queues import Queue
+from pgbeat.broker.queues import QueueSummary
 from pgbeat.web.api.bodies import Length
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheAdmin, author
@@ -53,7 +53,7 @@ class QueuePurged(QueueDone):
     deleted: int
 
 
-def _found(row: Queue) -> FoundQueue:
+def _found(row: QueueSummary) -> FoundQueue:
     return FoundQueue.model_validate(
         row._asdict() | {"is_paused": row.paused_at is not None, "is_internal": row.is_internal}
     )
@@ -73,7 +73,7 @@ def list_queues(
     return QueueList(queues=[_found(row) for row in rows if internal or not row.is_internal])
 
 
-def _switch(backend: Backend, caller: Caller, name: str, verb: str) -> Queue:
+def _switch(backend: Backend, caller: Caller, name: str, verb: str) -> QueueSummary:
     with backend.transaction() as connection:
         tables = backend.tables(connection)
         before = queues.get(connection, tables, name)

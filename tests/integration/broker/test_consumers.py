@@ -58,11 +58,11 @@ def test_a_consumer_lives_as_long_as_its_session(opened: Sessions, connection: C
     assert dead(connection) == []
     one.die(connection)
     assert dead(connection) == [one.id]
-    survey = consumers.survey(connection, TABLES)
-    assert (survey.dead, survey.consumers) == ([one.id], 2)
-    consumers.bury(connection, TABLES, [one.id], limit=None)
+    due = consumers.due_maintenance(connection, TABLES)
+    assert (due.dead, due.consumers) == ([one.id], 2)
+    consumers.release_dead(connection, TABLES, [one.id], limit=None)
     assert registered(connection) == {other.id}
-    assert consumers.survey(connection, TABLES).dead == []
+    assert consumers.due_maintenance(connection, TABLES).dead == []
 
 
 def test_nobody_is_taken_for_dead_while_it_registers(
@@ -103,7 +103,7 @@ def test_a_lease_is_a_life_without_a_session(opened: Sessions, connection: Conne
     let_it_run_out()
     assert dead(connection) == [leased]
     assert not consumers.renew(connection, leased, 60)  # others may count it as dead already
-    consumers.bury(connection, TABLES, dead(connection), limit=None)
+    consumers.release_dead(connection, TABLES, dead(connection), limit=None)
     assert not consumers.renew(connection, leased, 60)
     assert registered(connection) == set()
 
@@ -113,17 +113,17 @@ def test_a_consumer_does_not_survey_itself(opened: Sessions, connection: Connect
     connection.execute(
         text("UPDATE pgbeat.consumers SET lease_until = now() - interval '1 second'")
     )
-    assert consumers.survey(one.connection, TABLES, one.id).dead == []
-    assert consumers.survey(connection, TABLES).dead == [one.id]
+    assert consumers.due_maintenance(one.connection, TABLES, one.id).dead == []
+    assert consumers.due_maintenance(connection, TABLES).dead == [one.id]
 
 
 def test_who_is_alive_again_is_not_buried(opened: Sessions, connection: Connection) -> None:
-    """Between the survey and the burial, or while its row is locked."""
+    """Between finding it dead and releasing it, or while its row is locked."""
     put(connection, "q", "1", "2")
     session, leased = opened.consumer(), opened.consumer(lease=60)
     session.claim("q", at_most=1)
     leased.claim("q")
-    assert consumers.bury(connection, TABLES, [session.id, leased.id], limit=None) == 0
+    assert consumers.release_dead(connection, TABLES, [session.id, leased.id], limit=None) == 0
     assert registered(connection) == {session.id, leased.id}
     assert depths(connection) == {"q": 0}
 
@@ -137,7 +137,7 @@ def test_claims_of_unknown_consumers_go_back(opened: Sessions, connection: Conne
     assert consumers.unknown(connection, TABLES) == []
     connection.execute(text("DELETE FROM pgbeat.consumers WHERE id = :id"), {"id": lost.id})
     assert consumers.unknown(connection, TABLES) == [lost.id]
-    assert consumers.bury(connection, TABLES, [lost.id], limit=20) == 1
+    assert consumers.release_dead(connection, TABLES, [lost.id], limit=20) == 1
     assert state(connection)["1"] == (True, None, 1, True)
     assert state(connection)["2"] == (False, other.id, 1, False)
     assert consumers.unknown(connection, TABLES) == []
@@ -153,7 +153,7 @@ def test_who_subscribes_is_counted(opened: Sessions, connection: Connection) -> 
     consumers.unsubscribe(one.connection, TABLES, one.id, [queue])
     assert queues.declare(connection, TABLES, "q").consumers == 1
     other.die(connection)
-    consumers.bury(connection, TABLES, [other.id], limit=None)
+    consumers.release_dead(connection, TABLES, [other.id], limit=None)
     assert queues.declare(connection, TABLES, "q").consumers == 0
 
 
@@ -263,12 +263,12 @@ def test_the_dead_give_back_what_they_had(opened: Sessions, connection: Connecti
     one.claim("q", at_most=2)
     other.claim("q", at_most=1)
     one.die(connection)
-    assert consumers.bury(connection, TABLES, dead(connection), limit=20) == 2
+    assert consumers.release_dead(connection, TABLES, dead(connection), limit=20) == 2
     assert state(connection) == {
         "a": (True, None, 1, True), "b": (True, None, 1, True),
         "c": (False, other.id, 1, False), "d": (True, None, 0, False),
     }  # fmt: skip
-    assert consumers.bury(connection, TABLES, [one.id], limit=20) == 0
+    assert consumers.release_dead(connection, TABLES, [one.id], limit=20) == 0
 
 
 @pytest.mark.parametrize("way", ["die", "requeue"])
@@ -285,7 +285,7 @@ def test_what_starts_a_job_that_has_ended_does_not_come_back(
     claimed = one.claim("q")
     if way == "die":
         one.die(connection)
-        assert consumers.bury(connection, TABLES, [one.id], limit=1) == 8
+        assert consumers.release_dead(connection, TABLES, [one.id], limit=1) == 8
     else:
         ids = [message.id for message in claimed]
         consumers.requeue(connection, TABLES, one.id, ids, limit=20)
@@ -299,7 +299,7 @@ def test_a_message_that_kills_dies_itself(opened: Sessions, connection: Connecti
         victim = opened.consumer()
         assert payloads(victim.claim("q")) == ["poison"]
         victim.die(connection)
-        consumers.bury(connection, TABLES, dead(connection), limit=3)
+        consumers.release_dead(connection, TABLES, dead(connection), limit=3)
     assert state(connection) == {}
     assert reasons(connection) == {
         "poison": ("q", "delivered 3 times, the last time to a consumer that died", 3)
@@ -317,7 +317,7 @@ def test_who_leaves_gives_back_what_it_did_not_start(
     assert registered(connection) == set()
 
 
-def test_nothing_is_forgotten_that_was_locked_at_the_burial(
+def test_nothing_is_forgotten_that_was_locked_at_the_release(
     opened: Sessions, connection: Connection
 ) -> None:
     """Somebody holds a row just then: its consumer is buried again later, with that row."""
@@ -327,14 +327,14 @@ def test_nothing_is_forgotten_that_was_locked_at_the_burial(
     consumer.die(connection)
     holder.execute(text("BEGIN"))
     holder.execute(text("SELECT FROM kombu_message WHERE payload = 'held' FOR UPDATE"))
-    assert consumers.bury(connection, TABLES, dead(connection), limit=None) == 1
+    assert consumers.release_dead(connection, TABLES, dead(connection), limit=None) == 1
     holder.execute(text("ROLLBACK"))
-    assert consumers.bury(connection, TABLES, dead(connection), limit=None) == 1
+    assert consumers.release_dead(connection, TABLES, dead(connection), limit=None) == 1
     assert depths(connection) == {"q": 2}
     assert registered(connection) == set()
 
 
-def test_several_bury_the_same_dead(opened: Sessions, connection: Connection) -> None:
+def test_several_release_the_same_dead(opened: Sessions, connection: Connection) -> None:
     put(connection, "q", *map(str, range(300)))
     victims = [opened.consumer() for _ in range(3)]
     for victim in victims:
@@ -346,14 +346,14 @@ def test_several_bury_the_same_dead(opened: Sessions, connection: Connection) ->
 
     def work(own: Connection) -> None:
         start.wait()
-        released.append(consumers.bury(own, TABLES, [v.id for v in victims], limit=None))
+        released.append(consumers.release_dead(own, TABLES, [v.id for v in victims], limit=None))
 
     threads = [threading.Thread(target=work, args=(own,)) for own in survivors]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    consumers.bury(connection, TABLES, dead(connection), limit=None)
+    consumers.release_dead(connection, TABLES, dead(connection), limit=None)
     assert depths(connection) == {"q": 300}
     assert {deliveries for _, _, deliveries, _ in state(connection).values()} == {1}
     assert registered(connection) == set()
@@ -367,24 +367,24 @@ def test_other_tables_have_their_own_dead(opened: Sessions, connection: Connecti
     consumer = opened.consumer()
     consumer.claim("q")
     consumer.die(connection)
-    theirs = consumers.survey(connection, tables)
+    theirs = consumers.due_maintenance(connection, tables)
     if theirs.dead:
-        consumers.bury(connection, tables, theirs.dead, limit=None)
-    ours = consumers.survey(connection, TABLES)
+        consumers.release_dead(connection, tables, theirs.dead, limit=None)
+    ours = consumers.due_maintenance(connection, TABLES)
     assert ours.dead == [consumer.id]
-    assert consumers.bury(connection, TABLES, ours.dead, limit=None) == 1
+    assert consumers.release_dead(connection, TABLES, ours.dead, limit=None) == 1
 
 
 # -- looked after ---------------------------------------------------------------------------------
 
 
 def test_an_idle_survey_finds_nothing(connection: Connection) -> None:
-    assert consumers.survey(connection, TABLES) == ([], None, False, 0)
+    assert consumers.due_maintenance(connection, TABLES) == ([], None, False, 0)
 
 
 def test_delayed_messages_are_promoted_when_due(opened: Sessions, connection: Connection) -> None:
     put(connection, "q", "later", available_at=later(connection, "1 hour"))
-    due = consumers.survey(connection, TABLES).next_due
+    due = consumers.due_maintenance(connection, TABLES).next_due
     assert due is not None
     assert due == pytest.approx(3600, abs=30)
     assert consumers.promote(connection, TABLES) == 0
@@ -398,7 +398,7 @@ def test_delayed_messages_are_promoted_when_due(opened: Sessions, connection: Co
             {"ago": ago, "name": name},
         )
     put(connection, "q", "waits already")
-    due = consumers.survey(connection, TABLES).next_due
+    due = consumers.due_maintenance(connection, TABLES).next_due
     assert due is not None
     assert due <= -3
     assert consumers.promote(connection, TABLES, limit=2) == 2
@@ -457,14 +457,14 @@ def test_expired_messages_are_deleted(opened: Sessions, connection: Connection) 
     put(connection, "q", "delayed", ttl=60_000, available_at=later(connection, "1 hour"))
     consumer = opened.consumer()
     (claimed,) = consumer.claim("q", at_most=1)
-    assert not consumers.survey(connection, TABLES).has_expired
+    assert not consumers.due_maintenance(connection, TABLES).has_expired
     connection.execute(
         text("UPDATE kombu_message SET expires_at = expires_at - interval '2 minutes'")
     )
-    assert consumers.survey(connection, TABLES).has_expired
+    assert consumers.due_maintenance(connection, TABLES).has_expired
     discards.expire(connection, TABLES)
     assert set(state(connection)) == {"claimed", "lives", "for ever", "delayed"}
-    assert not consumers.survey(connection, TABLES).has_expired
+    assert not consumers.due_maintenance(connection, TABLES).has_expired
     assert consumer.ack(claimed.id) == 1
 
 
@@ -596,7 +596,7 @@ def test_who_waits_is_told_of_what_comes_back(
     consumers.requeue(consumer.connection, TABLES, consumer.id, [one.id], limit=None)
     assert told(waiter, connection) == ["again"]
     consumer.die(connection)
-    consumers.bury(connection, TABLES, dead(connection), limit=None)
+    consumers.release_dead(connection, TABLES, dead(connection), limit=None)
     assert told(waiter, connection) == ["again"]
     assert payloads(waiter.claim("q")) == ["1", "2"]
 
@@ -713,22 +713,22 @@ def test_no_wake_up_is_ever_lost(opened: Sessions, connection: Connection) -> No
 def test_statements_use_their_indexes(opened: Sessions, connection: Connection) -> None:
     """However the server came to know the table, and for whatever parameters it plans."""
     wanted = {
-        "survey": {"kombu_message_delayed", "kombu_message_expiring"},
+        "due_maintenance": {"kombu_message_delayed", "kombu_message_expiring"},
         "promote": {"kombu_message_delayed"},
         "expire": {"kombu_message_expiring"},
         "requeue": {"kombu_message_pkey"},
         "reject": {"kombu_message_pkey"},
-        "bury": {"kombu_message_claimed"},
+        "release_dead": {"kombu_message_claimed"},
     }
     calls: dict[str, Callable[[], object]]
     for known in filled(connection):
         calls = {
-            "survey": lambda: consumers.survey(connection, TABLES),
+            "due_maintenance": lambda: consumers.due_maintenance(connection, TABLES),
             "promote": lambda: consumers.promote(connection, TABLES),
             "expire": lambda: discards.expire(connection, TABLES),
             "requeue": lambda: consumers.requeue(connection, TABLES, 9, [5, 6], limit=20),
             "reject": lambda: consumers.reject(connection, TABLES, 9, [5, 6]),
-            "bury": lambda: consumers.bury(connection, TABLES, [9, 10], limit=20),
+            "release_dead": lambda: consumers.release_dead(connection, TABLES, [9, 10], limit=20),
         }
         for name, call in calls.items():
             # A queue that is deleted is not looked for by an index.

@@ -4,7 +4,7 @@ import json
 
 from sqlalchemy import Connection, text
 
-from pgbeat.broker import useless_messages
+from pgbeat.broker import orphaned_messages
 from pgbeat.broker.messages import BrokerTables
 from tests.support.broker_sessions import TABLES, Sessions, depths, filled, later, plans, put, rows
 from tests.support.command_line import Sql
@@ -29,9 +29,9 @@ def test_what_the_stock_transport_delivered(opened: Sessions, connection: Connec
     opened.consumer().claim("q", at_most=1)
     put(connection, "q", "waiting")
     put(connection, "q", "delayed", available_at=later(connection, "1 hour"))
-    assert useless_messages.delete(connection, TABLES, limit=2) == 2
-    assert useless_messages.delete(connection, TABLES, limit=2) == 1
-    assert useless_messages.delete(connection, TABLES, limit=2) == 0
+    assert orphaned_messages.delete(connection, TABLES, limit=2) == 2
+    assert orphaned_messages.delete(connection, TABLES, limit=2) == 1
+    assert orphaned_messages.delete(connection, TABLES, limit=2) == 0
     assert left(connection) == {"claimed", "waiting", "delayed"}
 
 
@@ -42,9 +42,9 @@ def test_messages_of_queues_that_are_gone(connection: Connection, sql: Sql) -> N
         put(connection, queue, f"{queue} 1", f"{queue} 2")
     put(connection, "gone", "a job's", job_id=job_id)
     connection.execute(text("DELETE FROM kombu_queue WHERE name LIKE '%gone'"))
-    assert useless_messages.delete(connection, TABLES, limit=3) == 3
-    assert useless_messages.delete(connection, TABLES, limit=3) == 2
-    assert useless_messages.delete(connection, TABLES, limit=3) == 0
+    assert orphaned_messages.delete(connection, TABLES, limit=3) == 3
+    assert orphaned_messages.delete(connection, TABLES, limit=3) == 2
+    assert orphaned_messages.delete(connection, TABLES, limit=3) == 0
     assert depths(connection) == {"kept": 2}
     assert sql("SELECT job_id::text, how FROM pgbeat.message_ends") == [(job_id, "deleted")]
 
@@ -53,7 +53,7 @@ def test_only_indexes_are_read(connection: Connection) -> None:
     """However the server came to know the table."""
     for known in filled(connection):
         with plans(connection) as seen:
-            useless_messages.delete(connection, TABLES)
+            orphaned_messages.delete(connection, TABLES)
         assert "kombu_message" not in seen.scanned(), (known, json.dumps(seen.nodes, indent=1))
         assert {"kombu_message_useless", "kombu_message_ready"} <= seen.indexes()
 

@@ -163,7 +163,7 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(opened: Sessions) -> N
     consumers.leave(two.connection, TABLES, two.id)
     assert names(one.connection) == ["lasting", "unused", "used"]
     three.die(one.connection)
-    consumers.bury(one.connection, TABLES, [three.id], limit=None)
+    consumers.release_dead(one.connection, TABLES, [three.id], limit=None)
     assert names(one.connection) == ["lasting", "unused"]
 
 
@@ -177,14 +177,14 @@ def test_a_queue_expires_when_nobody_used_it(opened: Sessions, connection: Conne
     def two_minutes_later() -> list[str]:
         connection.execute(text("UPDATE kombu_queue SET used_at = used_at - interval '2 minutes'"))
         queues.declare(connection, TABLES, "declared")
-        assert consumers.survey(connection, TABLES).has_expired is (
+        assert consumers.due_maintenance(connection, TABLES).has_expired is (
             "unused" in names(connection) or queue_is_free
         )
         discards.expire(connection, TABLES)
         return names(connection)
 
     queue_is_free = False
-    assert not consumers.survey(connection, TABLES).has_expired
+    assert not consumers.due_maintenance(connection, TABLES).has_expired
     assert two_minutes_later() == ["consumed", "declared", "for ever"]
     assert two_minutes_later() == ["consumed", "declared", "for ever"]
     consumers.unsubscribe(consumer.connection, TABLES, consumer.id, [queue])

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.config import postgres_url
-from pgbeat.database import connections, leases
+from pgbeat.database import advisory_locks, connections, lock_waits
 from tests.support.processes import until
 
 KEY = 1050
@@ -44,7 +44,7 @@ def pid(connection: Connection) -> int:
 
 def seen(watcher: Connection, key: int = KEY) -> list[tuple[int, bool]]:
     """Who holds the lock or waits for it, as process ids, and whether it leads."""
-    return [(holder.pid, holder.leads) for holder in leases.holders(watcher, key)]
+    return [(holder.pid, holder.leads) for holder in advisory_locks.holders(watcher, key)]
 
 
 def terminate(watcher: Connection, connection: Connection) -> None:
@@ -56,16 +56,16 @@ def terminate(watcher: Connection, connection: Connection) -> None:
 
 def test_a_free_lock_is_had_at_once(session: Session, watcher: Connection) -> None:
     leader = session()
-    assert leases.acquire(leader, KEY, 10)
+    assert advisory_locks.acquire(leader, KEY, 10)
     assert seen(watcher) == [(pid(leader), True)]
     assert leader.scalar(text("SELECT 1")) == 1  # the connection is for everything again
 
 
 def test_a_held_lock_is_not_had_in_time(session: Session, watcher: Connection) -> None:
     leader, standby = session(), session()
-    assert leases.acquire(leader, KEY, 10)
+    assert advisory_locks.acquire(leader, KEY, 10)
     for _ in range(3):
-        assert not leases.acquire(standby, KEY, 0.02)
+        assert not advisory_locks.acquire(standby, KEY, 0.02)
     until(lambda: seen(watcher) == [(pid(leader), True), (pid(standby), False)])
 
 
@@ -74,19 +74,19 @@ def test_the_server_hands_the_lock_over_when_the_leaders_session_ends(
 ) -> None:
     """The standby's process does nothing for it: it may be anywhere in its loop."""
     leader, standby = session(), session()
-    assert leases.acquire(leader, KEY, 10)
-    assert not leases.acquire(standby, KEY, 0.0)
+    assert advisory_locks.acquire(leader, KEY, 10)
+    assert not advisory_locks.acquire(standby, KEY, 0.0)
     terminate(watcher, leader)
     until(lambda: seen(watcher) == [(pid(standby), True)])
-    assert leases.acquire(standby, KEY, 10)
+    assert advisory_locks.acquire(standby, KEY, 10)
     assert standby.scalar(text("SELECT 1")) == 1
 
 
 def test_a_standby_that_waits_is_woken(session: Session, watcher: Connection) -> None:
     leader, standby = session(), session()
-    assert leases.acquire(leader, KEY, 10)
+    assert advisory_locks.acquire(leader, KEY, 10)
     leader.execute(text("SET idle_session_timeout = 50"))  # it ends while the standby waits
-    assert leases.acquire(standby, KEY, 60)
+    assert advisory_locks.acquire(standby, KEY, 60)
     assert seen(watcher) == [(pid(standby), True)]
 
 
@@ -94,22 +94,22 @@ def test_standbys_lead_in_the_order_in_which_they_came(
     session: Session, watcher: Connection
 ) -> None:
     sessions = [session() for _ in range(4)]
-    assert leases.acquire(sessions[0], KEY, 10)
+    assert advisory_locks.acquire(sessions[0], KEY, 10)
     for number, standby in enumerate(sessions[1:], 2):
-        assert not leases.acquire(standby, KEY, 0.0)
+        assert not advisory_locks.acquire(standby, KEY, 0.0)
         until(lambda n=number: len(seen(watcher)) == n)  # type: ignore[misc]
     for leader, standby in pairwise(sessions):
         terminate(watcher, leader)
-        assert leases.acquire(standby, KEY, 10)
+        assert advisory_locks.acquire(standby, KEY, 10)
 
 
 def test_a_standby_that_is_lost_says_so(session: Session, watcher: Connection) -> None:
     leader, standby = session(), session()
-    assert leases.acquire(leader, KEY, 10)
-    assert not leases.acquire(standby, KEY, 0.0)
+    assert advisory_locks.acquire(leader, KEY, 10)
+    assert not advisory_locks.acquire(standby, KEY, 0.0)
     terminate(watcher, standby)
     with pytest.raises(psycopg.OperationalError) as raised:
-        leases.acquire(standby, KEY, 60)
+        advisory_locks.acquire(standby, KEY, 60)
     assert connections.is_lost(raised.value)
     assert seen(watcher) == [(pid(leader), True)]
 
@@ -118,16 +118,16 @@ def test_a_standby_whose_wait_is_cancelled_may_wait_again(
     session: Session, watcher: Connection
 ) -> None:
     leader, standby = session(), session()
-    assert leases.acquire(leader, KEY, 10)
-    assert not leases.acquire(standby, KEY, 0.0)
+    assert advisory_locks.acquire(leader, KEY, 10)
+    assert not advisory_locks.acquire(standby, KEY, 0.0)
     until(lambda: len(seen(watcher)) == 2)
     watcher.execute(text("SELECT pg_cancel_backend(:pid)"), {"pid": pid(standby)})
     with pytest.raises(psycopg.errors.QueryCanceled) as raised:
-        leases.acquire(standby, KEY, 60)
+        advisory_locks.acquire(standby, KEY, 60)
     assert not connections.is_lost(raised.value)
-    assert not leases.acquire(standby, KEY, 0.0)
+    assert not advisory_locks.acquire(standby, KEY, 0.0)
     terminate(watcher, leader)
-    assert leases.acquire(standby, KEY, 10)
+    assert advisory_locks.acquire(standby, KEY, 10)
 
 
 # -- which lock it is ---------------------------------------------------------------------------
@@ -136,8 +136,8 @@ def test_a_standby_whose_wait_is_cancelled_may_wait_again(
 @pytest.mark.parametrize("other", [1051, 0, -1050, 2**63 - 1, -(2**63), KEY << 32])
 def test_another_key_is_another_lock(session: Session, watcher: Connection, other: int) -> None:
     one, two = session(), session()
-    assert leases.acquire(one, KEY, 10)
-    assert leases.acquire(two, other, 10)
+    assert advisory_locks.acquire(one, KEY, 10)
+    assert advisory_locks.acquire(two, other, 10)
     assert seen(watcher) == [(pid(one), True)]
     assert seen(watcher, other) == [(pid(two), True)]
 
@@ -146,8 +146,8 @@ def test_another_database_is_another_lock(
     session: Session, watcher: Connection, database: str
 ) -> None:
     one, two = session(), session(dsn=database)
-    assert leases.acquire(one, KEY, 10)
-    assert leases.acquire(two, KEY, 10)
+    assert advisory_locks.acquire(one, KEY, 10)
+    assert advisory_locks.acquire(two, KEY, 10)
     assert seen(watcher) == [(pid(one), True)]
     assert seen(session(dsn=database)) == [(pid(two), True)]
 
@@ -155,17 +155,17 @@ def test_another_database_is_another_lock(
 def test_a_lock_of_two_keys_is_another_lock(session: Session, watcher: Connection) -> None:
     one, two = session(), session()
     two.execute(text("SELECT pg_advisory_lock(0, :key)"), {"key": KEY})
-    assert leases.acquire(one, KEY, 10)
+    assert advisory_locks.acquire(one, KEY, 10)
     assert seen(watcher) == [(pid(one), True)]
 
 
 def test_holders_tell_who_they_are(session: Session, watcher: Connection) -> None:
     leader, standby = session("pgbeat beat one:1"), session("pgbeat beat two:2")
-    assert leases.holders(watcher, KEY) == []
-    assert leases.acquire(leader, KEY, 10)
-    assert not leases.acquire(standby, KEY, 0.0)
+    assert advisory_locks.holders(watcher, KEY) == []
+    assert advisory_locks.acquire(leader, KEY, 10)
+    assert not advisory_locks.acquire(standby, KEY, 0.0)
     until(lambda: len(seen(watcher)) == 2)
-    holders = leases.holders(watcher, KEY)
+    holders = advisory_locks.holders(watcher, KEY)
     assert [(holder.application_name, holder.leads) for holder in holders] == [
         ("pgbeat beat one:1", True),
         ("pgbeat beat two:2", False),
@@ -187,7 +187,7 @@ def test_a_prepared_session_is_watched_by_the_server(session: Session) -> None:
     # As a careful administrator may have set for everybody.
     connection.execute(text("SET statement_timeout = 1000"))
     connection.execute(text("SET lock_timeout = 1000"))
-    leases.prepare_session(connection, 90)
+    connections.prepare_session(connection, 90)
     names = [
         "client_connection_check_interval", "idle_session_timeout",
         "idle_in_transaction_session_timeout", "statement_timeout", "lock_timeout",
@@ -201,16 +201,16 @@ def test_a_prepared_session_is_watched_by_the_server(session: Session) -> None:
 
 def test_a_transaction_is_given_a_minute(session: Session) -> None:
     connection = session()
-    leases.prepare_session(connection, 15)
+    connections.prepare_session(connection, 15)
     assert setting(connection, "idle_session_timeout") == "15s"
     assert setting(connection, "idle_in_transaction_session_timeout") == "1min"
 
 
 def test_a_leader_that_falls_silent_loses_the_lock(session: Session, watcher: Connection) -> None:
     leader, standby = session(), session()
-    leases.prepare_session(leader, 0.1)
-    assert leases.acquire(leader, KEY, 10)
-    assert leases.acquire(standby, KEY, 60)
+    connections.prepare_session(leader, 0.1)
+    assert advisory_locks.acquire(leader, KEY, 10)
+    assert advisory_locks.acquire(standby, KEY, 60)
     with pytest.raises(DBAPIError) as raised:
         leader.execute(text("SELECT 1"))
     assert connections.is_lost(raised.value)
@@ -220,9 +220,9 @@ def test_a_standby_whose_client_is_gone_stops_waiting(
     session: Session, watcher: Connection
 ) -> None:
     leader, standby = session(), session()
-    leases.prepare_session(standby, 60)
-    assert leases.acquire(leader, KEY, 10)
-    assert not leases.acquire(standby, KEY, 0.0)
+    connections.prepare_session(standby, 60)
+    assert advisory_locks.acquire(leader, KEY, 10)
+    assert not advisory_locks.acquire(standby, KEY, 0.0)
     until(lambda: len(seen(watcher)) == 2)
     connections.driver(standby).close()
     until(lambda: seen(watcher) == [(pid(leader), True)], 10)
@@ -233,10 +233,10 @@ def test_waiting_for_a_lock_in_a_transaction_is_limited(session: Session) -> Non
     one.execute(text("CREATE TABLE work (n int)"))
     with connections.transaction(one), connections.transaction(two):
         one.execute(text("LOCK work"))
-        leases.limit_waiting(two, 0.02)
+        lock_waits.limit_waiting(two, 0.02)
         with pytest.raises(DBAPIError) as raised:
             two.execute(text("SELECT * FROM work"))
-        assert leases.is_lock_timeout(raised.value)
+        assert lock_waits.is_lock_timeout(raised.value)
         two.execute(text("ROLLBACK"))
         two.execute(text("BEGIN"))
         assert setting(two, "lock_timeout") == "0"
@@ -245,4 +245,4 @@ def test_waiting_for_a_lock_in_a_transaction_is_limited(session: Session) -> Non
 def test_another_error_is_no_lock_timeout(session: Session) -> None:
     with pytest.raises(DBAPIError) as raised:
         session().execute(text("SELECT 1/0"))
-    assert not leases.is_lock_timeout(raised.value)
+    assert not lock_waits.is_lock_timeout(raised.value)

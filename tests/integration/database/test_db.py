@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from pgbeat.config import postgres_url
-from pgbeat.database import connections, leases
+from pgbeat.database import connections
 
 KEEPALIVES = {
     "keepalives_idle": "10",
@@ -52,5 +52,5 @@ def test_a_default_isolation_level_changes_nothing(
         with connections.transaction(connection):
             assert connection.scalar(level) == "read committed"
         connections.note_own_session(connection)
-        leases.prepare_session(connection)
+        connections.prepare_session(connection)
         assert connection.scalar(level) == "read committed"

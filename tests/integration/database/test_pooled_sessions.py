@@ -15,7 +15,7 @@ import pgbeat
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.cli import pgbeat as command
 from pgbeat.config import Settings, postgres_url
-from pgbeat.database import connections, own_sessions
+from pgbeat.database import connections, poolers
 from pgbeat.errors import ConfigError
 from pgbeat.monitoring.doctor import checks
 from tests.support.pgbouncer import Pooler, needs_pgbouncer, pooler
@@ -169,7 +169,7 @@ def test_a_session_mode_pooler_will_do(database: str, tmp_path: Path) -> None:
         finally:
             for each in beats:
                 each.close()
-        connection = own_sessions.connect(
+        connection = poolers.connect(
             postgres_url(found.url), "tests", direct_url=None, purpose="A test needs"
         )
         assert connections.has_own_session(connection)

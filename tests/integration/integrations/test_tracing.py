@@ -19,8 +19,8 @@ from opentelemetry.sdk.trace.sampling import Decision, ParentBased, Sampler, Tra
 
 from pgbeat.beat import enqueuer
 from pgbeat.broker.publishing import publisher
+from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import TransactionPublisher
-from pgbeat.broker.publishing.templates import Launch
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.integrations import opentelemetry as tracing
@@ -132,9 +132,9 @@ def test_messages_are_cut_from_templates_all_the_same(
     with connections.engine(postgres_url(database), "tests").begin() as connection:
         made.prepare(connection)
         for job in (one, two):
-            made.publish(Launch(job, "tests.add", (1,)))
+            made.publish(TaskMessage(job, "tests.add", (1,)))
         made.flush(connection, [one, two])
-    assert made._templates.message(Launch(str(uuid4()), "tests.add", (1,))) is not None
+    assert made._templates.message(TaskMessage(str(uuid4()), "tests.add", (1,))) is not None
     assert [ids(span)[0] for span in traced.spans] == [
         tracing.trace_id(one), tracing.trace_id(two)
     ]  # fmt: skip
@@ -145,7 +145,7 @@ def test_who_publishes_within_a_trace_is_linked(traced: Traced, app: Celery, dat
     with connections.engine(postgres_url(database), "tests").begin() as connection:
         made.prepare(connection)
         with traced.provider.get_tracer("app").start_as_current_span("request") as request:
-            made.publish(Launch(job, "tests.add"))
+            made.publish(TaskMessage(job, "tests.add"))
     publish = traced.named("publish tests.add")
     assert publish.parent is None  # no tick tells of it
     assert [link.context for link in publish.links] == [request.get_span_context()]
@@ -223,7 +223,7 @@ def test_an_execution_is_in_its_jobs_trace(
     with connections.engine(postgres_url(database), "tests").begin() as connection:
         made.prepare(connection)
         for task, job in jobs.items():
-            made.publish(Launch(job, f"traced.{task}"))
+            made.publish(TaskMessage(job, f"traced.{task}"))
         made.flush(connection, list(jobs.values()))
     # Of what is no job, no span.
     app.send_task("traced.add")

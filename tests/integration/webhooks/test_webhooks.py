@@ -25,7 +25,7 @@ from pgbeat.webhooks import deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks import outbox as webhook_outbox
 from pgbeat.webhooks.http import Answer
-from pgbeat.webhooks.outbox import Attempt, Outcome
+from pgbeat.webhooks.outbox import DeliveryAttempt, Outcome
 from pgbeat.webhooks.signing import new_secret
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Processes, until
@@ -56,7 +56,9 @@ def add(connection: Connection, receiver: Receiver) -> Add:
     return call
 
 
-def claim(connection: Connection, limit: int = 100, namespace: str = "default") -> list[Attempt]:
+def claim(
+    connection: Connection, limit: int = 100, namespace: str = "default"
+) -> list[DeliveryAttempt]:
     """Begins attempts at what is due, as the leading beat does."""
     with connections.transaction(connection):
         return webhook_outbox.claim(connection, namespace=namespace, worker="b1", limit=limit)
@@ -431,7 +433,7 @@ def test_a_receiver_that_is_down_has_one_attempt_at_a_time(
     add()
     add("other")
     happen(sql, 40)
-    under_way: dict[str, list[Attempt]] = {"w": [], "other": []}
+    under_way: dict[str, list[DeliveryAttempt]] = {"w": [], "other": []}
 
     def begin() -> tuple[int, int]:
         for attempt in claim(connection):
@@ -463,14 +465,14 @@ def test_a_receiver_that_is_down_has_one_attempt_at_a_time(
 # -- attempts ----------------------------------------------------------------------------------
 
 
-def begun(connection: Connection, sql: Sql) -> Attempt:
+def begun(connection: Connection, sql: Sql) -> DeliveryAttempt:
     """The next attempt at the only delivery, whether it is due or not."""
     hurry(sql)
     (attempt,) = claim(connection)
     return attempt
 
 
-def end(connection: Connection, attempt: Attempt, answer: Answer) -> str:
+def end(connection: Connection, attempt: DeliveryAttempt, answer: Answer) -> str:
     """Finishes an attempt; the delivery's state."""
     assert finish(connection, Outcome(attempt, answer)) == []
     query = text("SELECT state FROM pgbeat.deliveries WHERE id = :id")

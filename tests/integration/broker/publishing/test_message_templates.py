@@ -9,8 +9,8 @@ import pytest
 from celery import Celery, Task, signals
 from celery.utils.saferepr import saferepr
 
+from pgbeat.broker.publishing.message_templates import TaskMessage, _is_plain
 from pgbeat.broker.publishing.publisher import TransactionPublisher
-from pgbeat.broker.publishing.templates import Launch, _is_plain
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 
@@ -28,10 +28,10 @@ class Both:
     ) -> tuple[dict[str, Any], dict[str, Any], bool]:
         """What Celery makes, what the publisher makes of the second launch, whether quickly."""
         slow, quick = TransactionPublisher(self.app), TransactionPublisher(self.app)
-        slow.publish(Launch(IDS[1], task, args, kwargs or {}, options or {}))
-        quick.publish(Launch(IDS[0], task, [5], {}, options or {}))
-        cut = quick._templates.message(Launch(IDS[1], task, args, kwargs or {}, options or {}))
-        quick.publish(Launch(IDS[1], task, args, kwargs or {}, options or {}))
+        slow.publish(TaskMessage(IDS[1], task, args, kwargs or {}, options or {}))
+        quick.publish(TaskMessage(IDS[0], task, [5], {}, options or {}))
+        cut = quick._templates.message(TaskMessage(IDS[1], task, args, kwargs or {}, options or {}))
+        quick.publish(TaskMessage(IDS[1], task, args, kwargs or {}, options or {}))
         [expected], [made] = slow._made[IDS[1]], quick._made[IDS[1]]
         assert expected._replace(payload="") == made._replace(payload="")
         return _readable(expected.payload), _readable(made.payload), cut is not None
@@ -87,13 +87,13 @@ def test_same_message_with_options(both: Both, options: Any) -> None:
 
 
 def test_same_message_with_headers_that_differ(app: Celery) -> None:
-    def launch(number: int) -> Launch:
+    def launch(number: int) -> TaskMessage:
         headers = {
             "celery_beat_task": True,
             "pgbeat_schedule": f"é {number}",
             "pgbeat_job_attempt": 2,
         }
-        return Launch(IDS[number], "tests.add", (1,), {}, {}, headers)
+        return TaskMessage(IDS[number], "tests.add", (1,), {}, {}, headers)
 
     slow, quick = TransactionPublisher(app), TransactionPublisher(app)
     slow.publish(launch(1))
@@ -135,11 +135,11 @@ def connected(signal: Any) -> Any:
 @pytest.mark.parametrize("name", ["before_task_publish", "after_task_publish"])
 def test_signals_are_sent_for_every_message(app: Celery, name: str) -> None:
     publisher = TransactionPublisher(app)
-    publisher.publish(Launch(IDS[0], "tests.add", (), {}, {}))
-    publisher.publish(Launch(IDS[1], "tests.add", (), {}, {}))
+    publisher.publish(TaskMessage(IDS[0], "tests.add", (), {}, {}))
+    publisher.publish(TaskMessage(IDS[1], "tests.add", (), {}, {}))
     with connected(getattr(signals, name)) as receiver:
-        publisher.publish(Launch(IDS[2], "tests.add", (), {}, {}))
-        publisher.publish(Launch(IDS[3], "tests.add", (), {}, {}))
+        publisher.publish(TaskMessage(IDS[2], "tests.add", (), {}, {}))
+        publisher.publish(TaskMessage(IDS[3], "tests.add", (), {}, {}))
         assert receiver.calls == 2
 
 
@@ -157,7 +157,7 @@ def test_a_task_of_its_own_kind_is_asked_every_time(app: Celery) -> None:
 
     publisher = TransactionPublisher(app)
     for job_id in IDS:
-        publisher.publish(Launch(job_id, "tests.audited", (), {}, {}))
+        publisher.publish(TaskMessage(job_id, "tests.audited", (), {}, {}))
     assert calls == IDS
 
 
@@ -174,7 +174,7 @@ def test_a_patched_apply_async_is_called_every_time(
     monkeypatch.setattr(Task, "apply_async", patched)
     publisher = TransactionPublisher(app)
     for job_id in IDS:
-        publisher.publish(Launch(job_id, "tests.add", (), {}, {}))
+        publisher.publish(TaskMessage(job_id, "tests.add", (), {}, {}))
     assert len(calls) == len(IDS)
 
 
@@ -195,7 +195,8 @@ def test_a_router_function_is_asked_every_time(app: Celery) -> None:
     app.conf.task_routes = (router,)
     publisher = TransactionPublisher(app)
     queues = [
-        publisher.publish(Launch(job_id, "tests.add", (n,), {}, {})) for n, job_id in enumerate(IDS)
+        publisher.publish(TaskMessage(job_id, "tests.add", (n,), {}, {}))
+        for n, job_id in enumerate(IDS)
     ]
     assert queues == [f"q{n}" for n in range(10)]
 
@@ -203,8 +204,8 @@ def test_a_router_function_is_asked_every_time(app: Celery) -> None:
 def test_other_serializers_are_left_to_celery(app: Celery) -> None:
     app.conf.task_serializer = "pickle"
     publisher = TransactionPublisher(app)
-    publisher.publish(Launch(IDS[0], "tests.add", (1,), {}, {}))
-    assert publisher._templates.message(Launch(IDS[1], "tests.add", (1,))) is None
+    publisher.publish(TaskMessage(IDS[0], "tests.add", (1,), {}, {}))
+    assert publisher._templates.message(TaskMessage(IDS[1], "tests.add", (1,))) is None
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,7 @@ def test_many_queues_in_one_publish(app: Celery, database: str) -> None:
     with connections.engine(postgres_url(database), "tests").begin() as connection:
         publisher.prepare(connection)
         publisher.publish(
-            Launch(IDS[0], "tests.add", options={"exchange": "news", "routing_key": "a.b"})
+            TaskMessage(IDS[0], "tests.add", options={"exchange": "news", "routing_key": "a.b"})
         )
         publisher.flush(connection, [IDS[0]])
         assert publisher.tables.depths(connection) == {"all": 1, "celery": 0, "some": 1}

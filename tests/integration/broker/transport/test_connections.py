@@ -19,7 +19,7 @@ from kombu.exceptions import OperationalError
 from kombu.mixins import ConsumerMixin
 from psycopg.conninfo import conninfo_to_dict
 
-from pgbeat.broker.transport import elsewhere
+from pgbeat.broker.transport import ignored_options
 from pgbeat.config import postgres_url
 from pgbeat.database import migrate
 from pgbeat.errors import SchemaError
@@ -142,7 +142,7 @@ def test_options_of_other_transports_are_ignored_with_one_warning(
     connect: Connect, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A team that only changes the URL keeps its settings."""
-    monkeypatch.setattr(elsewhere, "_warned", set())
+    monkeypatch.setattr(ignored_options, "_warned", set())
     brought: dict[str, Any] = {
         "visibility_timeout": 3600, "fanout_prefix": True, "fanout_patterns": True,
         "global_keyprefix": "app:", "queue_order_strategy": "priority", "sep": ":",
@@ -160,7 +160,7 @@ def test_options_of_other_transports_are_ignored_with_one_warning(
 def test_tls_that_is_not_there_is_said(
     database: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(elsewhere, "_warned", set())
+    monkeypatch.setattr(ignored_options, "_warned", set())
     with kombu.Connection(transport_url(database), ssl=True) as connection:
         connection.connect()
     assert "broker_use_ssl: use sslmode" in caplog.text
@@ -314,7 +314,7 @@ def test_failover(database: str, connect: Connect, empty_database: str) -> None:
         publish(connection, "q", "m")
         assert Inbox(connection, "q").bodies() == ["m"]
         connection.switch(other)
-        publish(connection, "elsewhere", "m")
+        publish(connection, "ignored_options", "m")
         assert connection.default_channel._size("q") == 0
         connection.switch(first)
         with pytest.raises(connection.connection_errors):
@@ -323,7 +323,7 @@ def test_failover(database: str, connect: Connect, empty_database: str) -> None:
         assert "p%40ss" not in connection.as_uri()
         connection.release()
     # What was published to each stayed there.
-    assert connect().default_channel._size("elsewhere") == 0
+    assert connect().default_channel._size("ignored_options") == 0
 
 
 # -- forked and shared ----------------------------------------------------------------------------

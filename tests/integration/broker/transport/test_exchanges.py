@@ -240,7 +240,7 @@ def test_what_was_a_killed_processes_own_goes_with_it(
     until(gone, 10)
 
 
-def test_the_next_owner_need_not_wait_for_the_burial(connection: Any, child: Child) -> None:
+def test_the_next_owner_need_not_wait_for_the_release(connection: Any, child: Child) -> None:
     child.do("inbox = Inbox(connection, kombu.Queue('mine', exclusive=True))")
     publish(connection, "mine", "for the dead")
     child.kill()

@@ -69,8 +69,10 @@ def test_a_paused_pooler(bouncer: Pooler, sql: Sql, opened: Sessions) -> None:
         publish(connection, "q", *range(4))
         inbox.get(2)
         bouncer.command("PAUSE")
-        until(lambda: consumers.survey(watcher, TABLES).dead)
-        consumers.bury(watcher, TABLES, consumers.survey(watcher, TABLES).dead, limit=20)
+        until(lambda: consumers.due_maintenance(watcher, TABLES).dead)
+        consumers.release_dead(
+            watcher, TABLES, consumers.due_maintenance(watcher, TABLES).dead, limit=20
+        )
         assert sql("SELECT count(*) FROM kombu_message WHERE claimed_by IS NOT NULL") == [(0,)]
         bouncer.command("RESUME")
         with pytest.raises(connection.connection_errors):
@@ -115,7 +117,7 @@ def test_claims_need_a_consumer_that_is_alive(opened: Sessions) -> None:
     assert leased.claim_on(("q", 0, 0)) == []
 
 
-def test_a_claim_under_a_lease_waits_for_its_burial(opened: Sessions) -> None:
+def test_a_claim_under_a_lease_waits_for_its_release(opened: Sessions) -> None:
     """Nothing is claimed by a consumer whose row is being deleted."""
     connection, other = opened.open(), opened.open()
     put(connection, "q", "m")

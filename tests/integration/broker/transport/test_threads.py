@@ -76,7 +76,7 @@ def in_child(work: Callable[[], None]) -> None:
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-def own_sessions(database: str) -> int:
+def poolers(database: str) -> int:
     """The sessions of this process's own transport."""
     with psycopg.connect(database) as watcher:
         cursor = watcher.execute(
@@ -111,7 +111,7 @@ def test_a_fork_that_calls_no_hooks(connect: Connect, sql: Sql, database: str) -
 
     def work() -> None:
         publish(connection, "q", "child")
-        assert own_sessions(database) == 1
+        assert poolers(database) == 1
         with connection.clone(transport_options=connection.transport_options) as own:
             publish(own, "q", "child")
 

@@ -10,7 +10,7 @@ from celery import Celery
 from celery.app.defaults import DEFAULTS
 from kombu.exceptions import OperationalError
 
-from pgbeat.broker.transport import elsewhere
+from pgbeat.broker.transport import ignored_options
 from pgbeat.broker.transport.options import Options
 from pgbeat.errors import ConfigError
 
@@ -107,20 +107,20 @@ def test_kombus_transports_have_no_other_options() -> None:
     from kombu.transport import redis, virtual
 
     listed = {*redis.Channel.from_transport_options, *redis.SentinelChannel.from_transport_options}
-    known = elsewhere.OPTIONS.keys() | {*virtual.Channel.from_transport_options}
+    known = ignored_options.OPTIONS.keys() | {*virtual.Channel.from_transport_options}
     assert listed <= known
-    assert not elsewhere.OPTIONS.keys() & {each.name for each in fields(Options)}
+    assert not ignored_options.OPTIONS.keys() & {each.name for each in fields(Options)}
 
 
 def test_settings_for_other_brokers() -> None:
     app = Celery("elsewhere", broker=NOWHERE, set_as_current=False)
-    assert elsewhere.ignored_settings(app.conf, DEFAULTS) == {}
+    assert ignored_options.ignored_settings(app.conf, DEFAULTS) == {}
     app.conf.update(broker_use_ssl={"ca_certs": "x"}, redis_max_connections=5)
-    found = elsewhere.ignored_settings(app.conf, DEFAULTS)
+    found = ignored_options.ignored_settings(app.conf, DEFAULTS)
     assert found.keys() == {"broker_use_ssl", "redis_max_connections"}
     assert "sslmode" in found["broker_use_ssl"]
     app.conf.result_backend = "redis://elsewhere"
-    assert elsewhere.ignored_settings(app.conf, DEFAULTS).keys() == {"broker_use_ssl"}
+    assert ignored_options.ignored_settings(app.conf, DEFAULTS).keys() == {"broker_use_ssl"}
     app.close()
 
 
