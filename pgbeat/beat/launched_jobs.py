@@ -5,6 +5,7 @@ from typing import Any
 from celery import Celery
 
 from pgbeat.beat.evaluator import Evaluation
+from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.config import Settings
 from pgbeat.errors import ConditionError
