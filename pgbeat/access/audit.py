@@ -9,14 +9,13 @@ import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from sqlalchemy import Connection, insert, select, text, update
 
+from pgbeat.access.actors import Origin
 from pgbeat.database.tables import audit
-
-Origin = Literal["cli", "api", "page"]
 
 
 class Author(NamedTuple):

@@ -6,10 +6,11 @@ from typing import Any, TypeVar
 import click
 from sqlalchemy import Connection
 
+from pgbeat.access.actors import Actor, user
 from pgbeat.cli.target import Target
 from pgbeat.jobs import permissions
 from pgbeat.jobs.model import Job
-from pgbeat.jobs.permissions import Actor, Verb
+from pgbeat.jobs.permissions import Verb
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -18,7 +19,7 @@ def as_admin(command: F) -> F:
     """Adds `--admin`; the command gets the `actor`."""
 
     def made(ctx: click.Context, param: click.Parameter, value: bool) -> Actor:
-        return permissions.user(is_admin=value)
+        return user(is_admin=value, origin="cli")
 
     return click.option(
         "--admin", "actor", is_flag=True, envvar="PGBEAT_ADMIN", callback=made,

@@ -10,7 +10,7 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection
 
-from pgbeat.access import audit
+from pgbeat.access.actors import Actor
 from pgbeat.cli import Noun, job_tail, job_views, printing
 from pgbeat.cli.actors import as_admin
 from pgbeat.cli.asking import dry_run_option
@@ -24,7 +24,6 @@ from pgbeat.jobs import permissions
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import MODES, ON_FAILURE, Group, Progress
 from pgbeat.jobs.model import Job
-from pgbeat.jobs.permissions import Actor
 
 #: Members that a table shows, at most.
 _SHOWN = 50
@@ -203,32 +202,26 @@ def run_command(
     """
     values = _read(file) | {key: value for key, value in given.items() if value is not None}
     members = values.pop("jobs")
-    app = target.require_app("which tasks there are, and their queues, the app knows")
-    from pgbeat.jobs import submissions, submit_group
+    target.require_app("which tasks there are, and their queues, the app knows")
+    from pgbeat.jobs import submit_group
 
     mode, on_failure = values.get("mode", "parallel"), values.get("on_failure", "stop")
     groups.check(mode, on_failure, values.get("name"))
-    values |= {"created_by": actor.name, "job_source": "user_cli", "actor": actor}
-    with target.session() as connection, submissions.publishing(app, target.settings) as publisher:
+    with target.work(actor) as unit:
         if dry_run:
-            makers = {key: values[key] for key in ("created_by", "job_source", "actor")}
-            drafts = submit_group.draft_members(
-                connection, app, target.settings, members, mode=mode, **makers
-            )
+            drafts = submit_group.draft_members(unit, members, mode=mode, job_source="user_cli")
             click.echo(f"Would make a {mode} group of {counted(len(drafts), 'job')}.")
             return
-        made = submit_group.run(
-            connection, app, target.settings, publisher, members, **values,
-            note=lambda inside, made: audit.record(inside, target.author, "create", None, made),
-        )  # fmt: skip
+        with unit.transaction():
+            made = submit_group.submit(unit, members, **values, job_source="user_cli")
         group_id, number = made.group.id, counted(len(made.jobs), "job")
         if not as_json:
             hint = "" if wait else f"; `pgbeat groups show {str(group_id)[:8]}` says how far it is"
             click.echo(f"Made a {made.group.mode} group of {number}: {group_id}{hint}")
-        group = _await(connection, made.group) if wait else made.group
+        group = _await(unit.connection, made.group) if wait else made.group
         if as_json:
-            progress = groups.progress(connection, [group_id])[group_id]
-            jobs = [job_views.as_json(job) for job in groups.members(connection, group_id)]
+            progress = groups.progress(unit.connection, [group_id])[group_id]
+            jobs = [job_views.as_json(job) for job in groups.members(unit.connection, group_id)]
             printing.echo_json(_as_json(group, progress) | {"jobs": jobs})
     if wait:
         if not as_json:
@@ -300,16 +293,11 @@ def cancel_command(
         if as_json:
             printing.echo_json(_now(target, group.id))
         return
-    app = target.require_app("the messages of jobs are the app's broker's")
-    from pgbeat.jobs import submissions, submit_group
+    target.require_app("the messages of jobs are the app's broker's")
+    from pgbeat.jobs import submit_group
 
-    with target.session() as connection, submissions.publishing(app, target.settings) as publisher:
-        done = submit_group.cancel(
-            connection, publisher, actor, group.id,
-            note=lambda inside: audit.record(
-                inside, target.author, "cancel", group, group._replace(cancelled_by=actor.name)
-            ),
-        )  # fmt: skip
+    with target.work(actor) as unit:
+        done = submit_group.cancel(unit, group.id)
     if as_json:
         printing.echo_json(_now(target, group.id))
         return

@@ -1,14 +1,12 @@
 """`pgbeat jobs cancel`, `pause`, `resume`, `approve`, `retry`, `update`, `move` and `delete`."""
 
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
-from uuid import UUID
+from dataclasses import replace
+from typing import Any
 
 import click
-from sqlalchemy import Connection
 
-from pgbeat.access import audit
+from pgbeat.access.actors import Actor
 from pgbeat.cli import job_views, printing
 from pgbeat.cli.actors import as_admin, find
 from pgbeat.cli.asking import dry_run_option, json_option, sure, yes_option
@@ -18,51 +16,40 @@ from pgbeat.cli.target import Target, pass_target
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Job
-from pgbeat.jobs.permissions import Actor
+from pgbeat.jobs.permissions import Verb
 from pgbeat.timetables import zone
-
-if TYPE_CHECKING:
-    from pgbeat.jobs.control import Change
 
 
 def _each(
     target: Target,
     actor: Actor,
     ids: tuple[str, ...],
-    verb: Literal["cancel", "pause", "resume", "approve", "retry", "update"],
+    verb: Verb,
     done: Callable[[Job, Job], str],
     *,
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Does one of `control`'s verbs with each job, in a transaction of its own. What can't be done
-    is said at the end of its turn, and doesn't keep from the others. Prints a sentence each, or the
-    jobs as one array of JSON."""
-    app = target.require_app("the messages of jobs are the app's broker's")
-    from pgbeat.jobs import changes as job_changes
-    from pgbeat.jobs import control, submissions
+    """Applies a verb to each job, in a transaction of its own. An error of one is printed and
+    doesn't keep from the others. Prints a sentence each, or the jobs as one array of JSON."""
+    target.require_app("the messages of jobs are the app's broker's")
+    from pgbeat.jobs import changes, control
 
-    act = job_changes.update if verb == "update" else getattr(control, verb)
+    act = changes.update if verb == "update" else getattr(control, verb)
     failed, rows = False, []
-    with target.session() as connection, submissions.publishing(app, target.settings) as publisher:
-
-        def change(job_id: UUID, connection: Connection) -> "Change":
-            before = jobs.get(connection, job_id, for_update=True)
-            made: Change = act(connection, publisher, actor, job_id, **given)
-            audit.record(connection, target.author, verb, before, made.job)
-            return made
-
+    with target.work(actor) as unit:
         for job_id in ids:
             try:
-                before = find(connection, target, actor, job_id, verb)
-                made = control.act(connection, publisher, partial(change, before.id))
+                before = find(unit.connection, target, actor, job_id, verb)
+                with unit.transaction():
+                    made = act(unit, before.id, **given)
             except PgbeatError as error:
                 if len(ids) == 1:
                     raise
                 failed = True
                 click.echo(f"Error: {error}", err=True)
             else:
-                after = jobs.get(connection, made.job.id)
+                after = jobs.get(unit.connection, made.id)
                 rows.append(job_views.as_json(after))
                 if not as_json:
                     click.echo(done(before, after))
@@ -226,17 +213,14 @@ def move_command(
     if beside and priority is not None:
         raise click.UsageError("next to another job, it takes on that one's priority")
     from pgbeat.jobs import control
-    from pgbeat.jobs.lanes import waiting
 
-    with target.transaction() as connection:
-        job = find(connection, target, actor, job_id, "move")
+    with target.unit(actor) as unit:
+        job = find(unit.connection, target, actor, job_id, "move")
         anchor = None
         if other is not None:
             # Whose the others in the line are is no secret to who stands in it.
-            anchor = find(connection, target, Actor(actor.name, is_admin=True), other).id
-        moved = control.move(connection, actor, job.id, where, anchor, priority=priority)
-        place = waiting.place(connection, moved) + 1
-        audit.record(connection, target.author, "move", job, moved, place=place)
+            anchor = find(unit.connection, target, replace(actor, is_admin=True), other).id
+        moved, place = control.move(unit, job.id, where, anchor, priority=priority)
     said = f"Moved job {moved.id}: place {place} in lane {moved.lane!r}."
     printing.result(job_views.as_json(moved) | {"place": place}, said, as_json=as_json)
 
@@ -254,17 +238,16 @@ def delete_command(
     """Delete jobs that have ended, with their executions: all, or none."""
     from pgbeat.jobs import control
 
-    with target.transaction(dry_run=True) as connection:
-        found = [find(connection, target, actor, job_id, "delete") for job_id in ids]
+    with target.unit(actor, dry_run=True) as unit:
+        found = [find(unit.connection, target, actor, job_id, "delete") for job_id in ids]
         for job in found:
-            control.delete(connection, actor, job.id)
+            control.delete(unit, job.id)
     what = f"job {found[0].id}" if len(found) == 1 else printing.counted(len(found), "job")
     is_deleted = sure("delete", "deleted", what, yes=yes, dry_run=dry_run, as_json=as_json)
     if is_deleted:
-        with target.transaction() as connection:
+        with target.unit(actor) as unit:
             for job in found:
-                gone = control.delete(connection, actor, job.id)
-                audit.record(connection, target.author, "delete", gone, None)
+                control.delete(unit, job.id)
     if is_deleted or as_json:
         deleted = [{"id": job.id, "deleted": is_deleted} for job in found]
         printing.result(deleted, f"Deleted {what}.", as_json=as_json)

@@ -8,6 +8,7 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection
 
+from pgbeat.access.actors import Actor
 from pgbeat.cli import printing
 from pgbeat.cli.printing import compact, line, styled, when
 from pgbeat.database import connections
@@ -15,7 +16,6 @@ from pgbeat.jobs import executions, transitions
 from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs.executions import Execution
 from pgbeat.jobs.model import Job
-from pgbeat.jobs.permissions import Actor
 from pgbeat.monitoring.statistics import ExecutionStatistics, Overview
 
 #: Jobs of others are counted up to here.

@@ -1,11 +1,10 @@
 """`pgbeat jobs`: looked at, made, held, ended, tried again."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
-from sqlalchemy import Connection
 
-from pgbeat.access import audit
+from pgbeat.access.actors import Actor
 from pgbeat.cli import Noun, job_tail, job_verbs, job_views, printing
 from pgbeat.cli.actors import as_admin, find
 from pgbeat.cli.failures import FAILED, SKIPPED
@@ -26,13 +25,9 @@ from pgbeat.database.tables import JOB_STATES
 from pgbeat.jobs import executions, permissions
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Filter
-from pgbeat.jobs.permissions import Actor
 from pgbeat.monitoring import statistics
 from pgbeat.schedules import model as schedules
 from pgbeat.timetables import zone
-
-if TYPE_CHECKING:
-    from pgbeat.jobs.control import Change
 
 #: The exit status by how a job ended.
 ENDS = {"completed": 0, "failed": FAILED, "cancelled": FAILED, "skipped": SKIPPED}
@@ -200,7 +195,7 @@ def run_command(
     """
     policy = as_policy(given)
     app = target.require_app("which tasks there are, and their queues, the app knows")
-    from pgbeat.jobs import control, drafts, submissions
+    from pgbeat.jobs import control, drafts
 
     if given["run_at"] is not None:
         given["run_at"] = in_zone(given["run_at"], zone(target.timezone), "--at")
@@ -209,33 +204,24 @@ def run_command(
     given["labels"] = given["labels"] or {}
     given["metadata"] = given["metadata"] or {}
     order = drafts.Order(task, policy=policy, **given)
-    with target.session() as connection, submissions.publishing(app, target.settings) as publisher:
+    with target.work(actor) as unit:
         if dry_run:
-            stock = drafts.stock(connection, target.settings, [order])
+            stock = drafts.stock(unit.connection, target.settings, [order])
             draft = drafts.of_order(
                 app, stock, order, created_by=actor.name, job_source="user_cli", actor=actor
             )  # fmt: skip
             click.echo(f"Would make a job of task {draft.job.task!r}.")
             return
-
-        def make(connection: Connection) -> "Change":
-            publisher.prepare(connection)
-            made = control.submit(
-                connection, app, target.settings, publisher, actor, order, job_source="user_cli"
-            )
-            if made.is_new:
-                audit.record(connection, target.author, "create", None, made.job)
-            return made
-
-        change = control.act(connection, publisher, make)
-        job = jobs.get(connection, change.job.id)
+        with unit.transaction():
+            made = control.submit(unit, order, job_source="user_cli")
+        job = jobs.get(unit.connection, made.job.id)
         if as_json and not wait:
-            printing.echo_json(job_views.as_json(job) | {"is_new": change.is_new})
+            printing.echo_json(job_views.as_json(job) | {"is_new": made.is_new})
             return
         if not as_json:
-            click.echo(job_views.made(job, is_new=change.is_new, follows=wait))
+            click.echo(job_views.made(job, is_new=made.is_new, follows=wait))
         if wait:
-            ctx.exit(ENDS[job_tail.follow(connection, job, as_json=as_json).state])
+            ctx.exit(ENDS[job_tail.follow(unit.connection, job, as_json=as_json).state])
 
 
 for command in (

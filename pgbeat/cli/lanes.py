@@ -6,9 +6,8 @@ from typing import Any
 import click
 from rich.table import Table
 from rich.text import Text
-from sqlalchemy import Connection
 
-from pgbeat.access import audit
+from pgbeat.access.unit_of_work import UnitOfWork
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.options import json_object
@@ -17,6 +16,7 @@ from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob
+from pgbeat.jobs import lane_control
 from pgbeat.jobs.lanes import concurrency, occupancy
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.model import Lane, LaneUsage
@@ -178,16 +178,8 @@ def set_command(target: Target, /, name: str, dry_run: bool, as_json: bool, **gi
     """
     changes = _changes(given)
     _import_policies(target)
-    namespace = target.settings.namespace
-    with target.transaction(dry_run=dry_run) as connection:
-        before = lanes.lock(connection, namespace, name)
-        if before is not None:
-            _complete(before, changes)
-        lane, is_new = lanes.save(connection, namespace, name, changes)
-        verb = "create" if is_new else "update"
-        audit.record(connection, target.author, verb, before, lane)
-    if not dry_run:
-        _allot(target, name)
+    with target.unit(dry_run=dry_run) as unit:
+        lane, before, is_new = lane_control.save(unit, name, changes)
     if as_json:
         printing.echo_json(lane._asdict() | {"rate": lane.rate})
     elif before is not None and before._replace(updated_at=lane.updated_at) == lane:
@@ -227,12 +219,6 @@ def _changes(given: dict[str, Any]) -> dict[str, Any]:
     return changes
 
 
-def _complete(before: Lane, changes: dict[str, Any]) -> None:
-    """Options of another policy are none of this one's."""
-    if changes.get("policy") not in (None, before.policy):
-        changes.setdefault("options", {})
-
-
 def _words(lane: Lane) -> str:
     """Its limits."""
     policy = _policy(lane)
@@ -257,17 +243,13 @@ def remove_command(
     target: Target, name: str, force: bool, yes: bool, dry_run: bool, as_json: bool
 ) -> None:
     """Delete a lane that nothing waits in, and that no schedule or template names."""
-    namespace = target.settings.namespace
-    with target.transaction(dry_run=True) as connection:
-        _remove(connection, namespace, name, force)
+    with target.unit(dry_run=True) as unit:
+        _remove(unit, name, force)
     if dry_run:
         said = f"Would remove lane {name!r}."
     elif yes or click.confirm(f"Remove lane {name!r}?", err=as_json):
-        with target.transaction() as connection:
-            lane = lanes.get(connection, namespace, name)
-            _remove(connection, namespace, name, force)
-            audit.record(connection, target.author, "delete", lane, None)
-        _allot(target, name)
+        with target.unit() as unit:
+            _remove(unit, name, force)
         said = f"Removed lane {name!r}."
     else:
         said = "Nothing is removed."
@@ -277,9 +259,9 @@ def remove_command(
         click.echo(said)
 
 
-def _remove(connection: Connection, namespace: str, name: str, force: bool) -> None:
+def _remove(unit: UnitOfWork, name: str, force: bool) -> None:
     try:
-        lanes.remove(connection, namespace, name, force=force)
+        lane_control.remove(unit, name, force=force)
     except InvalidJob as error:
         raise InvalidJob(
             f"{error}; with --force it is removed, and what waits is handed out without a limit"
@@ -292,13 +274,9 @@ def _remove(connection: Connection, namespace: str, name: str, force: bool) -> N
 @pass_target
 def pause_command(target: Target, name: str, as_json: bool) -> None:
     """Hand out nothing more. What has a slot goes on; schedules skip, with the reason."""
-    namespace = target.settings.namespace
-    with target.transaction() as connection:
-        before = lanes.lock(connection, namespace, name)
-        is_new = lanes.pause(connection, namespace, name)
-        lane = lanes.get(connection, namespace, name)
-        audit.record(connection, target.author, "pause", before, lane)
-        now = connections.now(connection)
+    with target.unit() as unit:
+        lane, is_new = lane_control.pause(unit, name)
+        now = connections.now(unit.connection)
     if as_json:
         printing.echo_json(lane._asdict() | {"rate": lane.rate})
     elif is_new:
@@ -313,14 +291,8 @@ def pause_command(target: Target, name: str, as_json: bool) -> None:
 @pass_target
 def resume_command(target: Target, name: str, as_json: bool) -> None:
     """Hand out what waits. Sent by this command where it has the app (-A), else by beat."""
-    namespace = target.settings.namespace
-    with target.transaction() as connection:
-        before = lanes.lock(connection, namespace, name)
-        was_paused = lanes.resume(connection, namespace, name)
-        lane = lanes.get(connection, namespace, name)
-        audit.record(connection, target.author, "resume", before, lane)
-    if was_paused:
-        _allot(target, name)
+    with target.unit() as unit:
+        lane, was_paused = lane_control.resume(unit, name)
     if as_json:
         printing.echo_json(lane._asdict() | {"rate": lane.rate})
     else:
@@ -331,16 +303,3 @@ def _import_policies(target: Target) -> None:
     """Has the app's policies registered, where there is an app."""
     if target.has_app:
         target.require_app("policies")
-
-
-def _allot(target: Target, name: str) -> None:
-    """Hands out what may go now, where there is an app; beat was told of it too."""
-    if target.registry is None:
-        return
-    from pgbeat.jobs.dispatch import allot
-    from pgbeat.jobs.submissions import publishing
-
-    with target.session() as connection, publishing(target.registry, target.settings) as publisher:
-        with connections.transaction(connection):
-            publisher.prepare(connection)
-        allot(connection, publisher, target.settings.namespace, name)

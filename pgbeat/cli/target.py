@@ -5,7 +5,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,17 +13,21 @@ from typing import TYPE_CHECKING, Any
 import click
 from sqlalchemy import Connection, Engine, text
 
+from pgbeat.access import actors
+from pgbeat.access.actors import Actor
 from pgbeat.access.audit import Author
+from pgbeat.access.unit_of_work import UnitOfWork
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.cli import TARGET
 from pgbeat.cli.failures import BadInput
 from pgbeat.config import Settings, is_own_broker, place, postgres_url
 from pgbeat.database import connections
 from pgbeat.errors import NotFound
-from pgbeat.jobs import permissions
 
 if TYPE_CHECKING:
     from celery import Celery
+
+    from pgbeat.broker.publishing.publisher import Publisher
 
 #: Hands the `Target` to a command.
 pass_target = click.decorators.pass_meta_key(TARGET, doc_description="the app and the database")
@@ -154,9 +158,14 @@ class Target:
         return tables
 
     @property
+    def user(self) -> Actor:
+        """The user of this process, who makes changes."""
+        return actors.user(origin="cli")
+
+    @property
     def author(self) -> Author:
         """Who makes changes here, for the audit."""
-        return Author(self.settings.namespace, permissions.user().name, "cli")
+        return Author(self.settings.namespace, self.user.name, "cli")
 
     @property
     def engine(self) -> Engine:
@@ -182,6 +191,28 @@ class Target:
         with engine.connect() as connection:
             connections.configure(connection, {"lock_timeout": _PATIENCE})
             yield connection
+
+    @contextmanager
+    def work(self, actor: Actor | None = None) -> Iterator[UnitOfWork]:
+        """Opens a unit of work for one change after the other, by the user of this process unless
+        an actor is given."""
+        with self.session() as connection:
+            yield UnitOfWork(
+                connection, self.settings, actor or self.user, app=lambda: self.registry,
+                publishing=_publishing,
+            )  # fmt: skip
+
+    @contextmanager
+    def unit(self, actor: Actor | None = None, *, dry_run: bool = False) -> Iterator[UnitOfWork]:
+        """Opens a unit of work for one change, which is committed unless it is a `dry_run`."""
+        with self.work(actor) as unit, unit.transaction(dry_run=dry_run):
+            yield unit
+
+
+def _publishing(app: "Celery", settings: Settings) -> "AbstractContextManager[Publisher]":
+    from pgbeat.jobs.submissions import publishing
+
+    return publishing(app, settings)
 
 
 _SET_PATIENCE = text("SELECT set_config('lock_timeout', :ms, true)")

@@ -7,16 +7,16 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from pgbeat.broker.publishing.publisher import Publisher
+from pgbeat.access.unit_of_work import UnitOfWork
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, InvalidTransition
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs import transitions
-from pgbeat.jobs.control import Change, _go_on, _lane, _take, _take_back
+from pgbeat.jobs.control import finish, go_on, lane, take, withdraw
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.model import Job
-from pgbeat.jobs.permissions import Actor, require_admin
+from pgbeat.jobs.permissions import require_admin
 
 #: What can be changed.
 FIELDS = ("priority", "lane", "run_at", "countdown", "max_attempts", "retry_base", "retry_cap")
@@ -24,14 +24,7 @@ FIELDS = ("priority", "lane", "run_at", "countdown", "max_attempts", "retry_base
 _PLACED = {"priority", "lane", "run_at"}
 
 
-def update(
-    connection: Connection,
-    publisher: Publisher,
-    actor: Actor,
-    job_id: UUID | str,
-    *,
-    values: Mapping[str, Any],
-) -> Change:
+def update(unit: UnitOfWork, job_id: UUID | str, *, values: Mapping[str, Any]) -> Job:
     """Changes a job that waits: `priority`, `max_attempts`, `retry_base`, `retry_cap`, and when it
     runs: `run_at` (aware; `None`: as soon as possible) or `countdown` (a timedelta from now).
     `lane`, or `None` for none, is for administrators: a lane limits its jobs' makers.
@@ -42,30 +35,30 @@ def update(
     Raises `InvalidTransition` for a job that runs or has ended, or whose message a worker has;
     `InvalidJob` for invalid values; `Forbidden`.
     """
-    job = _take(connection, actor, "update", job_id)
+    publisher, connection = unit.publisher, unit.connection
+    job = take(unit, "update", job_id)
     if "lane" in values:
-        require_admin(actor, f"give job {job.id} another lane")
+        require_admin(unit.actor, f"give job {job.id} another lane")
     if job.state not in ("pending", "scheduled", "paused"):
         raise InvalidTransition(job.id, job.state, "updated", "only a job that waits can be")
     read = _columns(connection, job, values)
     columns = {name: value for name, value in read.items() if value != getattr(job, name)}
     if not columns:
-        return Change(job)
-    is_held = bool(_PLACED & columns.keys()) and job.state != "paused"
-    if is_held:
-        if job.dispatched_at is not None:
-            _take_back(connection, publisher, job, "updated")
-        if transitions.pause(connection, job.id) is None:
-            raise InvalidTransition(job.id, jobs.get(connection, job.id).state, "updated")
+        return job
+    if job.state == "paused" or not _PLACED & columns.keys():
+        transitions.change(connection, job.id, columns)
+        return finish(unit, "update", job, jobs.get(connection, job.id))
+    if job.dispatched_at is not None:
+        withdraw(connection, publisher, job, "updated")
+    if transitions.pause(connection, job.id) is None:
+        raise InvalidTransition(job.id, jobs.get(connection, job.id).state, "updated")
     transitions.change(connection, job.id, columns)
-    freed = _lane(job) if is_held and job.dispatched_at is not None else frozenset()
-    if not is_held:
-        return Change(jobs.get(connection, job.id))
     resumed = transitions.resume(connection, job.id)
     if resumed is None:  # never: it was paused just now, by this transaction
         raise InvalidTransition(job.id, "paused", "updated")
-    done = _go_on(connection, publisher, resumed)
-    return done._replace(lanes=done.lanes | freed)
+    changed, waiting = go_on(connection, publisher, resumed)
+    freed = frozenset() if job.dispatched_at is None else lane(job)
+    return finish(unit, "update", job, changed, waiting | freed)
 
 
 def _columns(connection: Connection, job: Job, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,9 +72,9 @@ def _columns(connection: Connection, job: Job, values: Mapping[str, Any]) -> dic
         raise InvalidJob(f"there is nothing to update; give one of {', '.join(FIELDS)}")
     columns = _times(connection, given)
     if "lane" in given:
-        lane = columns["lane"] = given.pop("lane")
-        if lane is not None and not lanes.load(connection, {lane}, namespace=job.namespace):
-            raise InvalidJob(f"lane: there is no lane {lane!r}")
+        name = columns["lane"] = given.pop("lane")
+        if name is not None and not lanes.load(connection, {name}, namespace=job.namespace):
+            raise InvalidJob(f"lane: there is no lane {name!r}")
     for name, value in given.items():
         if value is None:
             raise InvalidJob(f"{name} must have a value")

@@ -4,11 +4,13 @@ Whoever frees a slot, or puts something in a lane, calls `allot` after its commi
 """
 
 import logging
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Iterable, Sequence, Set
+from functools import partial
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 
+from pgbeat.access.unit_of_work import UnitOfWork
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.database import connections
 from pgbeat.jobs import lifecycle
@@ -68,6 +70,21 @@ def allot(
         if current == (namespace, lane):
             again = turn.again
     return Allotted(handed, again)
+
+
+def after_commit(unit: UnitOfWork, changed: Iterable[tuple[str, str]]) -> None:
+    """Has lanes' free slots dispatched once the unit is committed: here if it has the app, else by
+    the leading beat, as where the transaction is the caller's."""
+    for namespace, name in changed:
+        if unit.is_callers:
+            lanes.announce(unit.connection, namespace, name)
+        else:
+            unit.after_commit(partial(_dispatch, unit, namespace, name))
+
+
+def _dispatch(unit: UnitOfWork, namespace: str, name: str) -> None:
+    if unit.app is not None:
+        allot(unit.connection, unit.publisher, namespace, name)
 
 
 class _Turn(NamedTuple):

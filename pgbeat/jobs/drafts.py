@@ -10,6 +10,7 @@ from celery import Celery
 from kombu.utils import json as kombu_json
 from sqlalchemy import Connection
 
+from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing import reserved
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import check_options
@@ -20,7 +21,6 @@ from pgbeat.jobs import permissions, placeholders
 from pgbeat.jobs.details import Details
 from pgbeat.jobs.model import NewJob, State
 from pgbeat.jobs.orders import Stock
-from pgbeat.jobs.permissions import Actor
 from pgbeat.jobs.placeholders import Facts
 from pgbeat.jobs.policies import JobPolicy, is_storable, stored
 from pgbeat.jobs.task_checks import check_arguments, check_task

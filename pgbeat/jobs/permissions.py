@@ -5,15 +5,13 @@ schedule launched. An administrator does everything, and alone approves jobs and
 lanes and templates.
 """
 
-import getpass
-import os
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
 from uuid import UUID
 
 from sqlalchemy import Connection, select
 
+from pgbeat.access.actors import Actor
 from pgbeat.database.tables import jobs as jobs_table
 from pgbeat.errors import Forbidden, NotFound
 from pgbeat.jobs import model as jobs
@@ -29,27 +27,6 @@ _OWN = {"show", "cancel"}
 #: What no owner may do.
 _ADMINS = {"approve"}
 _HINT = "an administrator may (--admin)"
-
-
-@dataclass(frozen=True)
-class Actor:
-    """Who acts."""
-
-    #: As in `created_by` of jobs: `user:alice`.
-    name: str
-    is_admin: bool = False
-    #: Globs of the names of tasks that they may have run; `None`: any task, on the command line and
-    #: in programs, which could import it.
-    tasks: tuple[str, ...] | None = None
-
-
-def user(*, is_admin: bool = False) -> Actor:
-    """Who runs this process, by the login name."""
-    try:
-        name = getpass.getuser()
-    except (KeyError, OSError):  # a container's user without a name
-        name = str(os.getuid())
-    return Actor(f"user:{name}", is_admin)
 
 
 def require(actor: Actor, verb: Verb, job: Job) -> None:

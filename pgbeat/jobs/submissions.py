@@ -1,7 +1,7 @@
 """Submissions: jobs that a person, a program or a group asks for, with their messages."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
@@ -10,18 +10,19 @@ from kombu.exceptions import OperationalError
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
+from pgbeat.access.actors import Actor
+from pgbeat.access.unit_of_work import UnitOfWork
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher, publisher
 from pgbeat.broker.publishing.transaction import Opened, opened
 from pgbeat.config import Settings, is_own_broker
 from pgbeat.database import channels, connections, identity
 from pgbeat.errors import InvalidJob, NotUnique, PgbeatError
-from pgbeat.jobs import drafts, orders
+from pgbeat.jobs import dispatch, drafts, orders
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.drafts import Draft, Order
 from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.model import Job
-from pgbeat.jobs.permissions import Actor
 
 
 class SubmittedJob(NamedTuple):
@@ -32,15 +33,16 @@ class SubmittedJob(NamedTuple):
     is_new: bool
 
 
-def write(
-    connection: Connection, publisher: Publisher, batch: Sequence[Draft]
-) -> list[SubmittedJob]:
-    """Writes jobs and their messages into the open transaction, in their order. Where an unfinished
-    job has a job's unique key, or one of the batch before it, that one is returned instead.
+def write(unit: UnitOfWork, batch: Sequence[Draft]) -> list[SubmittedJob]:
+    """Writes jobs and their messages, in their order. Where an unfinished job has a job's unique
+    key, or one of the batch before it, that one is returned instead.
 
-    Raises `InvalidJob` for what Celery can't publish, and kombu's `OperationalError` for a broker
-    that is away.
+    Raises `InvalidJob` for what Celery can't publish, and kombu's `OperationalError` if the broker
+    is unreachable.
     """
+    connection, publisher = unit.connection, unit.publisher
+    if unit.is_callers and not publisher.transactional:
+        batch = [_deferred(connection, each) for each in batch]
     keys = {d.job.unique_key: d.unique_for for d in batch if d.job.unique_key is not None}
     namespaces = {d.job.namespace for d in batch}
     taken: dict[str, str] = {}
@@ -92,17 +94,22 @@ def _publish(publisher: Publisher, message: TaskMessage) -> str | None:
         raise InvalidJob(f"task {message.task!r} can't be published: {said}") from error
 
 
-_ANNOUNCE_LANE = text("SELECT pgbeat.announce_lane(:namespace, :lane)")
 _WAKE = text(f"SELECT pg_notify('{channels.SCHEDULES}', 'jobs')")
 
 
 def announce(connection: Connection, job: Job) -> None:
-    """Tells the leading beat, once the transaction commits, of a job that waits for it: in a lane,
-    or outside of the broker for its time."""
+    """Notifies the leading beat, once the transaction commits, of a job that waits for its time
+    outside of the broker."""
     if job.state == "scheduled" and job.dispatched_at is None:
         connection.execute(_WAKE)
-    elif waiting.is_waiting(job):
-        connection.execute(_ANNOUNCE_LANE, {"namespace": job.namespace, "lane": job.lane})
+
+
+def follow(unit: UnitOfWork, made: Sequence[Job]) -> None:
+    """Has new jobs that wait, for their time or in a lane, dispatched once they are committed."""
+    for job in made:
+        announce(unit.connection, job)
+    in_lanes = {(job.namespace, str(job.lane)) for job in made if waiting.is_waiting(job)}
+    dispatch.after_commit(unit, in_lanes)
 
 
 #: Where an app has the publishers that nobody uses just now: each knows how its messages look.
@@ -137,52 +144,60 @@ def publishing(app: Celery, settings: Settings) -> Iterator[Publisher]:
         idle.append(found)
 
 
-def session(settings: Settings) -> AbstractContextManager[Connection]:
-    """A connection to pgbeat's database in autocommit mode."""
-    return connections.kept(settings.url, "pgbeat submit")
-
-
-def place(
-    connection: Connection,
-    app: Celery,
-    settings: Settings,
-    publisher: Publisher,
-    order: Order,
-    *,
-    created_by: str,
-    job_source: str,
-    actor: Actor | None = None,
-) -> SubmittedJob:
-    """Makes a job, with its message, in the open transaction. Raises as `drafts.of_order` and
-    `write`.
-
-    Of one that waits in a lane, `allotment.allot` is to be told after the commit.
-    """
-    stock = drafts.stock(connection, settings, [order])
-    made = drafts.of_order(
-        app, stock, order, created_by=created_by, job_source=job_source, actor=actor
-    )
-    return write(connection, publisher, [made])[0]
-
-
-def enlist(session: Opened, settings: Settings, broker: Publisher) -> Connection:
-    """Returns the connection of a caller's transaction.
+@contextmanager
+def opened_unit(
+    app: Celery, settings: Settings, actor: Actor, session: Opened | None = None
+) -> Iterator[UnitOfWork]:
+    """Opens a unit of work for a program, in the transaction of its `session` if it gives one.
 
     Raises:
-        ConfigError: It is in another database than pgbeat's.
+        ConfigError: The session is in another database than pgbeat's.
         ValueError: It is in autocommit mode.
     """
+    if session is None:
+        with connections.kept(settings.url, "pgbeat submit") as connection:
+            yield UnitOfWork(connection, settings, actor, app=lambda: app, publishing=publishing)
+        return
     connection = opened(session)
     identity.require(connection, [settings.url], whose="pgbeat's")
-    if isinstance(broker, TransactionPublisher) and broker.tables not in connection.info:
-        broker.tables.require(connection)
-        connection.info[broker.tables] = True
-    return connection
+    yield UnitOfWork(
+        connection, settings, actor, app=lambda: app, publishing=_publishing_within(connection),
+        is_callers=True,
+    )  # fmt: skip
 
 
-def after_commit(connection: Connection, made: Draft, broker: Publisher) -> Draft:
-    """The same, for beat to hand out after the commit where the broker is elsewhere."""
-    if broker.transactional or not made.job.is_dispatched:
+def _publishing_within(
+    connection: Connection,
+) -> Callable[[Celery, Settings], AbstractContextManager[Publisher]]:
+    """Returns `publishing` for a caller's transaction, in which the broker's tables must be."""
+
+    @contextmanager
+    def opened_publisher(app: Celery, settings: Settings) -> Iterator[Publisher]:
+        with publishing(app, settings) as found:
+            if isinstance(found, TransactionPublisher) and found.tables not in connection.info:
+                found.tables.require(connection)
+                connection.info[found.tables] = True
+            yield found
+
+    return opened_publisher
+
+
+def place(unit: UnitOfWork, order: Order, *, job_source: str) -> SubmittedJob:
+    """Makes a job, the actor's, with its message. Raises as `drafts.of_order` and `write`.
+
+    `follow` must be called for it if it is new.
+    """
+    app = unit.require_app()
+    stock = drafts.stock(unit.connection, unit.settings, [order])
+    made = drafts.of_order(
+        app, stock, order, created_by=unit.actor.name, job_source=job_source, actor=unit.actor
+    )
+    return write(unit, [made])[0]
+
+
+def _deferred(connection: Connection, made: Draft) -> Draft:
+    """Returns the job for beat to dispatch after the commit, since the broker is elsewhere."""
+    if not made.job.is_dispatched:
         return made
     if made.job.args is None:
         raise InvalidJob("its arguments are not JSON, and it can't wait for the commit without")

@@ -5,17 +5,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from celery import Celery, current_app
-from sqlalchemy import Connection
 
-from pgbeat.broker.publishing.publisher import Publisher
+from pgbeat.access import actors
+from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.transaction import Opened
 from pgbeat.config import Settings
-from pgbeat.jobs import control, drafts, permissions, submissions
+from pgbeat.jobs import control, drafts, submissions
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.drafts import Order
+from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.model import Job
-from pgbeat.jobs.permissions import Actor
 
 
 def submit(
@@ -48,7 +48,7 @@ def submit(
 
     With `connection`, an open SQLAlchemy session or connection on pgbeat's database, the job is
     there if and only if the caller's transaction commits; without, once this returns. `created_by`
-    is whose job it is; the process's login, unless given.
+    owns the job: by default the process's login.
 
     Returns the job; with a unique key that an unfinished job has, that one. Raises `InvalidJob`,
     `UnknownTask` or `InvalidSchedule` for what is not right with it, and kombu's `OperationalError`
@@ -62,40 +62,10 @@ def submit(
         name, args or None, kwargs or {}, job_policies.parse(policy), queue, options or {}, run_at,
         drafts.length(countdown), description, labels or {}, metadata or {},
     )  # fmt: skip
-    actor = Actor(created_by) if created_by else permissions.user()
-    with submissions.publishing(found, settings) as broker:
-        if connection is not None:
-            return _inside(connection, found, settings, broker, actor, order, job_source)
-        with submissions.session(settings) as own:
-
-            def make(open_one: Connection) -> control.Change:
-                broker.prepare(open_one)
-                return control.submit(
-                    open_one, found, settings, broker, actor, order, job_source=job_source
-                )
-
-            change = control.act(own, broker, make)
-            return jobs.get(own, change.job.id) if change.lanes else change.job
-
-
-def _inside(
-    session: Opened,
-    app: Celery,
-    settings: Settings,
-    broker: Publisher,
-    actor: Actor,
-    order: Order,
-    job_source: str,
-) -> Job:
-    """Makes the job in the caller's transaction. Where the broker is elsewhere, beat hands it out
-    after the commit."""
-    connection = submissions.enlist(session, settings, broker)
-    stock = drafts.stock(connection, settings, [order])
-    made = drafts.of_order(
-        app, stock, order, created_by=actor.name, job_source=job_source, actor=actor
-    )
-    made = submissions.after_commit(connection, made, broker)
-    [(job, is_new)] = submissions.write(connection, broker, [made])
-    if is_new:
-        submissions.announce(connection, job)
-    return job
+    actor = Actor(created_by) if created_by else actors.user()
+    with submissions.opened_unit(found, settings, actor, connection) as unit:
+        with unit.transaction():
+            job = control.submit(unit, order, job_source=job_source).job
+        # Its lane may have been dispatched meanwhile.
+        is_ours = connection is None and waiting.is_waiting(job)
+        return jobs.get(unit.connection, job.id) if is_ours else job

@@ -1,29 +1,25 @@
 """Grouping: groups of jobs that a person or a program asks for, and asks to end."""
 
-from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
-import kombu.exceptions
 from celery import Celery, current_app
-from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.broker.publishing.publisher import Publisher
+from pgbeat.access.actors import Actor, user
+from pgbeat.access.unit_of_work import UnitOfWork
 from pgbeat.broker.publishing.transaction import Opened
 from pgbeat.config import Settings
-from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique, PgbeatError
 from pgbeat.jobs import dispatch, drafts, lifecycle, submissions
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.drafts import Draft, Order
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import Group, Mode, OnFailure
-from pgbeat.jobs.lanes import waiting
-from pgbeat.jobs.model import Job
-from pgbeat.jobs.permissions import Actor, require_group, user
+from pgbeat.jobs.model import Ended, Job
+from pgbeat.jobs.permissions import require_group
 
 #: Members of a group, at most.
 MOST = 10_000
@@ -92,28 +88,20 @@ def _moment(text: str) -> datetime:
 
 
 def draft_members(
-    connection: Connection,
-    app: Celery,
-    settings: Settings,
-    members: Sequence[Any],
-    *,
-    mode: Mode,
-    created_by: str,
-    job_source: str,
-    actor: Actor | None = None,
+    unit: UnitOfWork, members: Sequence[Any], *, mode: Mode, job_source: str
 ) -> list[Draft]:
-    """The jobs of a group, which nothing is written for yet. `actor` asks for them, where that is
-    not the program itself. Raises as `submit_group`, and `Forbidden` as `drafts.of_order`."""
+    """Returns the jobs of a group, for which nothing is written yet. Raises as `submit_group`, and
+    `Forbidden` as `drafts.of_order`."""
     if not 0 < len(members) <= MOST:
         raise InvalidJob(f"a group has 1 to {MOST:,} members, and this one has {len(members):,}")
-    group_id = str(uuid4())
+    group_id, app = str(uuid4()), unit.require_app()
     orders = [_named(number, order, member) for number, member in enumerate(members)]
-    stock = drafts.stock(connection, settings, orders)
+    stock = drafts.stock(unit.connection, unit.settings, orders)
     made = []
     for number, each in enumerate(orders):
         draft: Draft = _named(
             number, drafts.of_order, app, stock, each,
-            created_by=created_by, job_source=job_source, actor=actor,
+            created_by=unit.actor.name, job_source=job_source, actor=unit.actor,
         )  # fmt: skip
         job = draft.job._replace(group_id=group_id, group_position=number)
         if mode == "sequential" and number > 0:
@@ -126,46 +114,34 @@ def draft_members(
     return made
 
 
-def place(
-    connection: Connection,
-    app: Celery,
-    settings: Settings,
-    publisher: Publisher,
+def submit(
+    unit: UnitOfWork,
     members: Sequence[Any],
     *,
     mode: Mode = "parallel",
     on_failure: OnFailure = "stop",
     name: str | None = None,
-    created_by: str,
     job_source: str,
-    actor: Actor | None = None,
-    is_own: bool = True,
 ) -> SubmittedGroup:
-    """Makes a group with its jobs and messages in the open transaction: all or none.
-
-    `is_own` is whether the transaction is the publisher's own: in a caller's, what a broker
-    elsewhere is to get waits for the commit. Raises as `submit_group`. Of members that wait in a
-    lane, `allotment.allot` is to be told after the commit.
-    """
+    """Makes a group, the actor's, with its jobs and messages: all or none. Raises as
+    `submit_group`."""
     groups.check(mode, on_failure, name)
-    batch = draft_members(
-        connection, app, settings, members,
-        mode=mode, created_by=created_by, job_source=job_source, actor=actor,
-    )  # fmt: skip
-    if not is_own:
-        batch = [submissions.after_commit(connection, draft, publisher) for draft in batch]
+    batch = draft_members(unit, members, mode=mode, job_source=job_source)
     group_id = str(batch[0].job.group_id)
     groups.create(
-        connection, group_id=group_id, namespace=settings.namespace, name=name, mode=mode,
-        on_failure=on_failure, created_by=created_by, job_source=job_source,
+        unit.connection, group_id=group_id, namespace=unit.namespace, name=name, mode=mode,
+        on_failure=on_failure, created_by=unit.actor.name, job_source=job_source,
     )  # fmt: skip
-    written = submissions.write(connection, publisher, batch)
+    written = submissions.write(unit, batch)
     for number, (job, is_new) in enumerate(written):
         if not is_new:
             raise NotUnique(
                 f"member {number}: job {job.id}, which is {job.state}, has the same unique key"
             )
-    return SubmittedGroup(groups.get(connection, group_id), [job for job, _ in written])
+    made = SubmittedGroup(groups.get(unit.connection, group_id), [job for job, _ in written])
+    submissions.follow(unit, made.jobs)
+    unit.record("create", None, made)
+    return made
 
 
 def _named(number: int, what: Any, *args: Any, **kwargs: Any) -> Any:
@@ -175,11 +151,6 @@ def _named(number: int, what: Any, *args: Any, **kwargs: Any) -> Any:
     except PgbeatError as error:
         error.args = (f"member {number}: {error}",)
         raise
-
-
-def lanes(jobs: Sequence[Job]) -> set[tuple[str, str]]:
-    """The lanes (namespace and name) in whose lines jobs are."""
-    return {(job.namespace, str(job.lane)) for job in jobs if waiting.is_waiting(job)}
 
 
 def submit_group(
@@ -214,43 +185,14 @@ def submit_group(
     found: Celery = app or _app(members) or current_app._get_current_object()
     found.loader.import_default_modules()
     settings = Settings.load(found.conf)
-    values: dict[str, Any] = {
-        "mode": mode, "on_failure": on_failure, "name": name,
-        "created_by": created_by or user().name, "job_source": job_source,
-    }  # fmt: skip
-    with submissions.publishing(found, settings) as broker:
-        if connection is not None:
-            inside = submissions.enlist(connection, settings, broker)
-            made = place(inside, found, settings, broker, members, **values, is_own=False)
-            for job in made.jobs:
-                submissions.announce(inside, job)
-            return made
-        with submissions.session(settings) as own:
-            return run(own, found, settings, broker, members, **values)
-
-
-def run(
-    connection: Connection,
-    app: Celery,
-    settings: Settings,
-    publisher: Publisher,
-    members: Sequence[Any],
-    *,
-    note: Callable[[Connection, SubmittedGroup], None] | None = None,
-    **values: Any,
-) -> SubmittedGroup:
-    """`place` in a transaction of its own, in which `note` writes too, on a connection in
-    autocommit mode; then lanes' free slots are handed out."""
-    with connections.transaction(connection):
-        publisher.prepare(connection)
-        made = place(connection, app, settings, publisher, members, **values)
-        for job in made.jobs:
-            if job.state == "scheduled":
-                submissions.announce(connection, job)
-        if note is not None:
-            note(connection, made)
-    _allot(connection, publisher, lanes(made.jobs))
-    return made
+    actor = Actor(created_by) if created_by else user()
+    with (
+        submissions.opened_unit(found, settings, actor, connection) as unit,
+        unit.transaction(),
+    ):
+        return submit(
+            unit, members, mode=mode, on_failure=on_failure, name=name, job_source=job_source
+        )
 
 
 def _app(members: Sequence[Any]) -> Celery | None:
@@ -260,12 +202,6 @@ def _app(members: Sequence[Any]) -> Celery | None:
         if app is not None:
             return app
     return None
-
-
-def _allot(connection: Connection, publisher: Publisher, changed: Set[tuple[str, str]]) -> None:
-    with suppress(kombu.exceptions.OperationalError):  # beat does it later
-        for namespace, lane in changed:
-            dispatch.allot(connection, publisher, namespace, lane)
 
 
 class Cancelled(NamedTuple):
@@ -281,46 +217,42 @@ class Cancelled(NamedTuple):
 _LOOKS = 5
 
 
-def cancel(
-    connection: Connection,
-    publisher: Publisher,
-    actor: Actor,
-    group_id: str | UUID,
-    *,
-    namespace: str | None = None,
-    note: Callable[[Connection], None] | None = None,
-) -> Cancelled:
-    """Ends a group: members that wait are cancelled, of those that run the workers are asked to end
-    them. Again, they are asked again. The connection is in autocommit mode; `note` writes in the
-    transaction that marks the group.
+def cancel(unit: UnitOfWork, group_id: str | UUID) -> Cancelled:
+    """Ends a group: members that wait are cancelled, and the workers of those that run are asked to
+    end them; asked again, they are sent the request again.
 
-    Raises `NotFound`, `Forbidden`, and `InvalidTransition` for one that has ended.
+    The unit has no transaction open: this takes as many as it needs. Raises `NotFound`,
+    `Forbidden`, and `InvalidTransition` for a group that has ended.
     """
-    group = groups.get(connection, group_id, namespace=namespace)
-    require_group(actor, "cancel", group)
+    connection, by = unit.connection, unit.actor.name
+    group = groups.get(connection, group_id, namespace=unit.namespace)
+    require_group(unit.actor, "cancel", group)
     if group.state != "running":
         raise InvalidTransition(group.id, group.state, "cancelled", "it has ended", noun="group")
-    reason = f"its group was cancelled by {actor.name}"
-    ended = 0
-    changed: set[tuple[str, str]] = set()
+    ended, is_recorded = 0, False
     for look in range(_LOOKS):
         left = groups.unfinished(connection, group.id, with_asked=look == 0)
         if look and not left:
             break
         try:
-            with connections.transaction(connection):
-                gone = lifecycle.cancel(connection, publisher, left, by=actor.name, reason=reason)
-                groups.mark_cancelled(connection, group.id, actor.name)
-                if note is not None:
-                    note(connection)
-                changed |= lifecycle.follow(connection, publisher, gone, {group.id})
+            with unit.transaction():
+                gone = _cancel_members(unit, group, left)
+                if not is_recorded:
+                    unit.record("cancel", group, group._replace(cancelled_by=by))
         except DBAPIError as error:
             if getattr(error.orig, "sqlstate", None) != "40P01" or look == _LOOKS - 1:
-                raise  # else a deadlock with a worker that told of several members: once more
-            continue
-        finally:
-            publisher.clear()
-        ended, note = ended + len(gone), None
-    _allot(connection, publisher, changed)
+                raise  # else a deadlock with a worker that recorded several members: once more
+        else:
+            ended, is_recorded = ended + len(gone), True
     asked = groups.unfinished(connection, group.id, with_asked=True)
     return Cancelled(groups.get(connection, group.id), ended, len(asked))
+
+
+def _cancel_members(unit: UnitOfWork, group: Group, job_ids: Sequence[str]) -> list[Ended]:
+    """Cancels members, and marks the group; returns the jobs that ended."""
+    publisher, connection, by = unit.publisher, unit.connection, unit.actor.name
+    reason = f"its group was cancelled by {by}"
+    gone = lifecycle.cancel(connection, publisher, job_ids, by=by, reason=reason)
+    groups.mark_cancelled(connection, group.id, by)
+    dispatch.after_commit(unit, lifecycle.follow(connection, publisher, gone, {group.id}))
+    return gone

@@ -6,17 +6,19 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Annotated, Any
 
+import kombu.exceptions
 from celery import Celery
 from fastapi import Depends, Request
 from sqlalchemy import Connection
 from sqlalchemy.pool import QueuePool
 
+from pgbeat.access.actors import Actor
+from pgbeat.access.unit_of_work import UnitOfWork
 from pgbeat.broker.messages import BrokerTables
-from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings, is_own_broker, place
 from pgbeat.database import connections
-from pgbeat.errors import NotFound
-from pgbeat.jobs import submissions
+from pgbeat.errors import ConfigError, InvalidJob, NotFound
+from pgbeat.jobs.submissions import publishing
 from pgbeat.web.issuer import Issuer
 
 #: What a request may take of the database's time, and wait for others' locks, in milliseconds.
@@ -84,13 +86,27 @@ class Backend:
             yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextmanager
-    def publishing(self) -> Iterator[Publisher]:
-        """A publisher that is this request's for so long, ready to publish. Open no transaction
-        before it."""
-        with submissions.publishing(self.celery, self.settings) as made:
-            with self.transaction() as connection:
-                made.prepare(connection)
-            yield made
+    def work(self, actor: Actor) -> Iterator[UnitOfWork]:
+        """Opens a unit of work for one change after the other.
+
+        Raises `InvalidJob` for what Celery can't publish.
+        """
+        with self.session() as connection:
+            unit = UnitOfWork(
+                connection, self.settings, actor, app=lambda: self.celery, publishing=publishing
+            )
+            try:
+                yield unit
+            except kombu.exceptions.OperationalError:
+                raise
+            except (ConfigError, kombu.exceptions.KombuError) as error:
+                raise InvalidJob(f"it can't be published: {error}") from None
+
+    @contextmanager
+    def unit(self, actor: Actor) -> Iterator[UnitOfWork]:
+        """Opens a unit of work for one change, committed at the end. Raises as `work`."""
+        with self.work(actor) as unit, unit.transaction():
+            yield unit
 
     def tables(self, connection: Connection) -> BrokerTables:
         """The broker's tables. Raises `NotFound` where the broker is elsewhere."""

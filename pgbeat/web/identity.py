@@ -9,10 +9,10 @@ from fastapi import Depends, Request, Security
 from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBearer
 
 from pgbeat.access import tokens
-from pgbeat.access.audit import Author, Origin
+from pgbeat.access.actors import Actor, Origin
+from pgbeat.access.audit import Author
 from pgbeat.errors import Forbidden, InvalidToken
 from pgbeat.jobs import permissions
-from pgbeat.jobs.permissions import Actor
 from pgbeat.web.backend import Backend, TheBackend
 
 #: The cookie of a browser that is signed in: a token or JWT.

@@ -7,16 +7,17 @@ from typing import Any
 from celery import Celery
 from sqlalchemy import Connection
 
+from pgbeat.access.actors import Actor
+from pgbeat.access.unit_of_work import UnitOfWork
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from pgbeat.jobs import control, submissions
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.control import Change
 from pgbeat.jobs.drafts import Order
 from pgbeat.jobs.model import Job
-from pgbeat.jobs.permissions import Actor
 from pgbeat.jobs.policies import parse
+from pgbeat.jobs.submissions import SubmittedJob
 from tests.support.command_line import Sql
 from tests.support.transport_workers import transport_url
 
@@ -42,32 +43,30 @@ class Desk:
         self.connection, self.app, self.publisher = connection, app, publisher
         self.settings = Settings.load(app.conf)
 
-    def order(self, *args: Any, actor: Any = ALICE, **given: Any) -> Change:
+    def unit(self, actor: Actor = ADMIN) -> UnitOfWork:
+        """A unit of work by the actor, with no transaction open."""
+        return UnitOfWork(
+            self.connection, self.settings, actor, app=lambda: self.app,
+            publishing=submissions.publishing,
+        )  # fmt: skip
+
+    def order(self, *args: Any, actor: Any = ALICE, **given: Any) -> SubmittedJob:
         """A job of `jobs.add` unless told otherwise; what is no part of an order is its policy."""
         own = {name: given.pop(name) for name in Order._fields if name in given}
         own.setdefault("task", None if "template" in given else "jobs.add")
         asked = Order(args=args or None, policy=parse(given), **own)
-        return control.act(
-            self.connection,
-            self.publisher,
-            lambda open_one: control.submit(
-                open_one, self.app, self.settings, self.publisher, actor, asked,
-                job_source="user_cli",
-            ),
-        )  # fmt: skip
+        with self.unit(actor).transaction() as unit:
+            return control.submit(unit, asked, job_source="user_cli")
 
     def make(self, *args: Any, **given: Any) -> Job:
         """The job of an order, as it is once its lane has been seen to."""
         return self.job(self.order(*(args or (1,)), **given).job)
 
-    def do(self, verb: Callable[..., Change], job: Job, actor: Any = ADMIN, **more: Any) -> Job:
+    def do(self, verb: Callable[..., Job], job: Job, actor: Any = ADMIN, **more: Any) -> Job:
         """Does it; the job as it is then."""
-        change = control.act(
-            self.connection,
-            self.publisher,
-            lambda open_one: verb(open_one, self.publisher, actor, job.id, **more),
-        )
-        return self.job(change.job)
+        with self.unit(actor).transaction() as unit:
+            changed = verb(unit, job.id, **more)
+        return self.job(changed)
 
     def job(self, job: Job) -> Job:
         """The job as it is now."""

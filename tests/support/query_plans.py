@@ -19,6 +19,7 @@ from psycopg.adapt import Transformer
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, event
 
+from pgbeat.access.actors import Actor
 from pgbeat.beat import due
 from pgbeat.beat import pruner as retention
 from pgbeat.beat.pruner import Pruner
@@ -32,7 +33,6 @@ from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.model import Filter
-from pgbeat.jobs.permissions import Actor
 from pgbeat.monitoring import counters, gauges, statistics
 from pgbeat.schedules import ticks
 from pgbeat.testing.databases import Databases, Server

@@ -8,16 +8,15 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
-from pgbeat.access import audit
-from pgbeat.jobs import permissions, submissions, submit_group
+from pgbeat.jobs import permissions, submit_group
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import Group, Mode, OnFailure, Progress
 from pgbeat.web.api.bodies import Body, Json
 from pgbeat.web.api.job_models import FoundJob, JobOrder, found
 from pgbeat.web.api.paging import After, Limit, cursor, moment, read
-from pgbeat.web.api.steering import commit, hand_out, seen_group, steering
+from pgbeat.web.api.steering import seen_group
 from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheCaller, author
+from pgbeat.web.identity import TheCaller
 
 router = APIRouter(prefix="/groups", tags=["groups"])
 
@@ -153,39 +152,22 @@ def _detail(connection: Connection, group: Group) -> GroupDetail:
 def create_group(backend: TheBackend, caller: TheCaller, body: NewGroup) -> GroupDetail:
     """Makes a group with its jobs, which are the caller's: all of them, or none."""
     members = [each if isinstance(each, str) else each.member() for each in body.jobs]
-    with steering(backend) as (connection, publisher):
-
-        def make(connection: Connection) -> submit_group.SubmittedGroup:
-            made = submit_group.place(
-                connection, backend.celery, backend.settings, publisher, members, mode=body.mode,
-                on_failure=body.on_failure, name=body.name, created_by=caller.name,
-                job_source="user_api", actor=caller,
+    with backend.work(caller) as unit:
+        with unit.transaction():
+            made = submit_group.submit(
+                unit, members, mode=body.mode, on_failure=body.on_failure, name=body.name,
+                job_source="user_api",
             )  # fmt: skip
-            for job in made.jobs:
-                if job.state == "scheduled":
-                    submissions.announce(connection, job)
-            audit.record(connection, author(backend, caller), "create", None, made)
-            return made
-
-        made = commit(connection, publisher, make)
-        hand_out(connection, publisher, submit_group.lanes(made.jobs))
-        return _detail(connection, made.group)
+        return _detail(unit.connection, made.group)
 
 
 @router.post("/{group_id}/cancel", summary="Cancel a group")
 def cancel_group(backend: TheBackend, caller: TheCaller, group_id: GroupId) -> GroupCancelled:
     """Ends a group. Jobs that wait end now; those that run are ended by their workers."""
-    with steering(backend) as (connection, publisher):
-        group = seen_group(connection, backend, caller, group_id)
-
-        def write(connection: Connection) -> None:
-            asked = group._replace(cancelled_by=caller.name)
-            audit.record(connection, author(backend, caller), "cancel", group, asked)
-
-        done = submit_group.cancel(
-            connection, publisher, caller, group_id, namespace=backend.namespace, note=write
-        )
-        progress = groups.progress(connection, [group_id])[group_id]
+    with backend.work(caller) as unit:
+        seen_group(unit.connection, backend, caller, group_id)
+        done = submit_group.cancel(unit, group_id)
+        progress = groups.progress(unit.connection, [group_id])[group_id]
     return GroupCancelled.model_validate(
         _shown(done.group, progress) | {"ended": done.ended, "asked": done.asked}
     )

@@ -8,15 +8,12 @@ from fastapi import APIRouter, Query, Response
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
-from pgbeat.access import audit
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, NotFound, NotUnique
 from pgbeat.jobs import changes as job_changes
 from pgbeat.jobs import control, executions, permissions, transitions
 from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.control import Change
-from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.model import Filter, Job
 from pgbeat.monitoring import statistics
 from pgbeat.schedules import model as schedules
@@ -42,9 +39,9 @@ from pgbeat.web.api.job_models import (
 )
 from pgbeat.web.api.labels import LabelFilter, labels_of
 from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read
-from pgbeat.web.api.steering import commit, hand_out, seen_job, steering
+from pgbeat.web.api.steering import seen_job
 from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheCaller, author
+from pgbeat.web.identity import Caller, TheCaller
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -234,52 +231,36 @@ def create_job(
 ) -> JobMade:
     """Makes a job of a task, or from a template; it is the caller's."""
     order = body.order()
-    with steering(backend) as (connection, publisher):
-
-        def make(connection: Connection) -> Change:
-            change = control.submit(
-                connection, backend.celery, backend.settings, publisher, caller, order,
-                job_source="user_api",
-            )  # fmt: skip
-            if change.is_new:
-                audit.record(connection, author(backend, caller), "create", None, change.job)
-            elif not caller.is_admin and change.job.created_by != caller.name:
+    with backend.work(caller) as unit:
+        with unit.transaction():
+            made = control.submit(unit, order, job_source="user_api")
+            if not (made.is_new or caller.is_admin or made.job.created_by == caller.name):
                 raise NotUnique("a job of somebody else has the same unique key")
-            return change
-
-        change = commit(connection, publisher, make)
-        hand_out(connection, publisher, change.lanes)
-        job = _now(connection, change)
-    if not change.is_new:
+        job = _now(unit.connection, made.job)
+    if not made.is_new:
         response.status_code = 200
-    return JobMade.model_validate(shown(job) | {"is_new": change.is_new})
+    return JobMade.model_validate(shown(job) | {"is_new": made.is_new})
 
 
 # -- steered
 
 
 def _steer(
-    backend: Backend, caller: Caller, job_id: UUID, act: Callable[..., Change], **given: Any
+    backend: Backend, caller: Caller, job_id: UUID, act: Callable[..., Job], **given: Any
 ) -> FoundJob:
-    """Does one of `control`'s verbs with a job, if the caller may, with its note; the job as it is
+    """Applies one of `control`'s verbs to a job that the caller may see; returns the job as it is
     then."""
-    with steering(backend) as (connection, publisher):
-
-        def change(connection: Connection) -> Change:
-            before = seen_job(connection, backend, caller, job_id, for_update=True)
-            made = act(connection, publisher, caller, job_id, **given)
-            audit.record(connection, author(backend, caller), act.__name__, before, made.job)
-            return made
-
-        done = commit(connection, publisher, change)
-        hand_out(connection, publisher, done.lanes)
-        return found(_now(connection, done))
+    with backend.work(caller) as unit:
+        with unit.transaction():
+            seen_job(unit.connection, backend, caller, job_id)
+            job = act(unit, job_id, **given)
+        return found(_now(unit.connection, job))
 
 
-def _now(connection: Connection, change: Change) -> Job:
-    """The job as it is once its lane was seen to; as it was, if it is gone already."""
-    rows = jobs.find(connection, [change.job.id])
-    return rows[0] if rows else change.job
+def _now(connection: Connection, job: Job) -> Job:
+    """Returns the job as it is once its lane was dispatched; as it was, if it is gone already."""
+    rows = jobs.find(connection, [job.id])
+    return rows[0] if rows else job
 
 
 @router.post("/{job_id}/cancel", summary="Cancel a job")
@@ -338,22 +319,16 @@ def move_job(backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobMov
         )
     if beside and body.priority is not None:
         raise InvalidJob("priority: next to another job, it takes on that one's")
-    with backend.transaction() as connection:
-        # Not locked: the lane is locked before its jobs.
-        before = seen_job(connection, backend, caller, job_id)
-        moved = control.move(
-            connection, caller, job_id, body.where, body.other, priority=body.priority
-        )
-        place = waiting.place(connection, moved) + 1
-        audit.record(connection, author(backend, caller), "move", before, moved, place=place)
+    with backend.unit(caller) as unit:
+        seen_job(unit.connection, backend, caller, job_id)
+        moved, place = control.move(unit, job_id, body.where, body.other, priority=body.priority)
     return JobMoved.model_validate(shown(moved) | {"place": place})
 
 
 @router.delete("/{job_id}", summary="Delete a job")
 def delete_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDeleted:
     """Deletes a job that has ended, with its executions."""
-    with backend.transaction() as connection:
-        job = seen_job(connection, backend, caller, job_id, for_update=True)
-        control.delete(connection, caller, job_id)
-        audit.record(connection, author(backend, caller), "delete", job, None)
+    with backend.unit(caller) as unit:
+        seen_job(unit.connection, backend, caller, job_id)
+        control.delete(unit, job_id)
     return JobDeleted(message=f"Job {job_id} deleted")

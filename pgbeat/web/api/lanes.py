@@ -1,24 +1,23 @@
 """`/lanes`: limits on what runs at once, and who waits in front of them."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from sqlalchemy import Connection
 
-from pgbeat.access import audit
-from pgbeat.database import connections
-from pgbeat.errors import AlreadyExists, InvalidJob, InvalidTransition, NotFound
+from pgbeat.errors import InvalidJob
+from pgbeat.jobs import lane_control
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.lanes import model as lanes
-from pgbeat.jobs.lanes import occupancy, reservations
+from pgbeat.jobs.lanes import occupancy
 from pgbeat.jobs.lanes.model import Lane, LaneUsage
 from pgbeat.jobs.lanes.occupancy import InLine, SlotHolder
 from pgbeat.web.api.bodies import Body, Json, Length
-from pgbeat.web.api.steering import hand_out, plain, steering
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin, TheCaller, author
+from pgbeat.web.api.steering import plain
+from pgbeat.web.backend import TheBackend
+from pgbeat.web.identity import Caller, TheAdmin, TheCaller
 
 router = APIRouter(prefix="/lanes", tags=["lanes"])
 
@@ -46,8 +45,8 @@ class LaneChanges(Body):
         None, description="The policy's.", examples=[{"gpu": 2}]
     )
 
-    def changes(self, before: Lane | None) -> dict[str, Any]:
-        """As columns of the row. Raises `InvalidJob`."""
+    def changes(self) -> dict[str, Any]:
+        """Returns what is given, as columns of the row. Raises `InvalidJob`."""
         given = {name: getattr(self, name) for name in self.model_fields_set}
         if "rate" in given:
             rate = given.pop("rate")
@@ -56,9 +55,6 @@ class LaneChanges(Body):
                 given.setdefault("rate_key", None)
             else:
                 given["rate_limit"], given["rate_period"] = lanes.parse_rate(rate)
-        if "policy" in given and (before is None or given["policy"] != before.policy):
-            # Options of another policy are none of this one's.
-            given.setdefault("options", {})
         if "options" in given:
             given["options"] = given["options"] or {}
         return given
@@ -224,69 +220,26 @@ def put_lane(
 ) -> FoundLane:
     """Makes a lane, or changes what is given. Who may go by the new limits does at once; what runs
     is let run."""
-    lane, is_new = save_lane(backend, caller, name, body)
-    if is_new:
+    with backend.unit(caller) as unit:
+        saved = lane_control.save(unit, name, body.changes())
+    if saved.is_new:
         response.status_code = 201
-    return _found(lane)
-
-
-def save_lane(
-    backend: Backend,
-    caller: Caller,
-    name: str,
-    body: LaneChanges,
-    only: Literal["new", "there"] | None = None,
-) -> tuple[Lane, bool]:
-    """Makes a lane, or changes it; the lane, and whether it is new.
-
-    Raises `AlreadyExists` or `NotFound` where only the other may be done.
-    """
-    with steering(backend) as (connection, publisher):
-        with connections.transaction(connection) as inside:
-            before = lanes.lock(inside, backend.namespace, name)
-            if before is None and only == "there":
-                lanes.get(inside, backend.namespace, name)
-            changes = body.changes(before)
-            lane, is_new = lanes.save(inside, backend.namespace, name, changes)
-            if only == "new" and not is_new:
-                raise AlreadyExists(f"there is a lane {name!r} already")
-            verb = "create" if is_new else "update"
-            audit.record(inside, author(backend, caller), verb, before, lane)
-        hand_out(connection, publisher, {(backend.namespace, name)})
-    return lane, is_new
-
-
-def _switch(
-    connection: Connection,
-    backend: Backend,
-    caller: Caller,
-    name: str,
-    verb: Literal["pause", "resume"],
-) -> Lane:
-    lanes.get(connection, backend.namespace, name)
-    before = lanes.lock(connection, backend.namespace, name)
-    is_changed = getattr(lanes, verb)(connection, backend.namespace, name)
-    lane = lanes.get(connection, backend.namespace, name)
-    if is_changed:
-        audit.record(connection, author(backend, caller), verb, before, lane)
-    return lane
+    return _found(saved.lane)
 
 
 @router.post("/{name}/pause", summary="Pause a lane")
 def pause_lane(backend: TheBackend, caller: TheAdmin, name: LaneName) -> LaneDone:
     """Has nothing more handed out; what has a slot goes on. Of one that is paused, nothing."""
-    with backend.transaction() as connection:
-        lane = _switch(connection, backend, caller, name, "pause")
+    with backend.unit(caller) as unit:
+        lane, _ = lane_control.pause(unit, name)
     return LaneDone(message=f"Lane '{name}' paused", lane=_found(lane))
 
 
 @router.post("/{name}/resume", summary="Resume a lane")
 def resume_lane(backend: TheBackend, caller: TheAdmin, name: LaneName) -> LaneDone:
     """Hands out what waits. Of one that isn't paused, nothing."""
-    with steering(backend) as (connection, publisher):
-        with connections.transaction(connection) as inside:
-            lane = _switch(inside, backend, caller, name, "resume")
-        hand_out(connection, publisher, {(backend.namespace, name)})
+    with backend.unit(caller) as unit:
+        lane, _ = lane_control.resume(unit, name)
     return LaneDone(message=f"Lane '{name}' resumed", lane=_found(lane))
 
 
@@ -299,26 +252,8 @@ def release_reservation(
 ) -> LaneDeleted:
     """Takes a direct execution that waits out of the line: who asked for it gets 503. One that has
     its slot gives it back when its task, or its process, ends."""
-    with steering(backend) as (connection, publisher):
-        with connections.transaction(connection) as inside:
-            lanes.get(inside, backend.namespace, name)
-            reservations.delete_dead(inside, backend.namespace, name)
-            alive = reservations.live(inside, backend.namespace, name)
-            found = next((each for each in alive if each.id == number), None)
-            if found is None:
-                raise NotFound(f"no direct execution {number} is in lane {name!r}; it is over")
-            if not reservations.give_up(inside, number):
-                raise InvalidTransition(
-                    number, "running", "released",
-                    "its slot is free when its task, or its process, ends",
-                    noun="direct execution",
-                )  # fmt: skip
-            before = {"task": found.task, "created_by": found.created_by, "lane": name}
-            audit.record_action(
-                inside, author(backend, caller), "release", "direct", str(number), before
-            )
-            lanes.announce(inside, backend.namespace, name)
-        hand_out(connection, publisher, {(backend.namespace, name)})
+    with backend.unit(caller) as unit:
+        lane_control.release(unit, name, number)
     return LaneDeleted(message=f"Direct execution {number} released from lane '{name}'")
 
 
@@ -332,16 +267,12 @@ def delete_lane(
     ] = False,
 ) -> LaneDeleted:
     """Deletes a lane that nothing waits in, and that no schedule or template names."""
-    with steering(backend) as (connection, publisher):
-        with connections.transaction(connection) as inside:
-            before = lanes.get(inside, backend.namespace, name)
-            try:
-                lanes.remove(inside, backend.namespace, name, force=force)
-            except InvalidJob as error:
-                raise InvalidJob(
-                    f"{error}; with force=true it is deleted, and what waits is handed out "
-                    "without a limit"
-                ) from None
-            audit.record(inside, author(backend, caller), "delete", before, None)
-        hand_out(connection, publisher, {(backend.namespace, name)})
+    with backend.unit(caller) as unit:
+        try:
+            lane_control.remove(unit, name, force=force)
+        except InvalidJob as error:
+            raise InvalidJob(
+                f"{error}; with force=true it is deleted, and what waits is handed out without a "
+                "limit"
+            ) from None
     return LaneDeleted(message=f"Lane '{name}' deleted")

@@ -1,27 +1,19 @@
-"""What the API's modules on jobs, groups and lanes do alike: find what the caller may see, and
-change it in one transaction with its note."""
+"""Finds the jobs and groups that the caller may see, and checks the JSON of bodies."""
 
 import json
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, TypeVar
 from uuid import UUID
 
-import kombu.exceptions
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
 
-from pgbeat.broker.publishing.publisher import Publisher
-from pgbeat.database import connections
-from pgbeat.errors import ConfigError, Forbidden, InvalidJob, NotFound
-from pgbeat.jobs import control, permissions
+from pgbeat.access.actors import Actor
+from pgbeat.errors import Forbidden, NotFound
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.control import Lanes
+from pgbeat.jobs import permissions
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import Group
 from pgbeat.jobs.model import Job
-from pgbeat.jobs.permissions import Actor
 from pgbeat.web.backend import Backend
 
 logger = logging.getLogger("pgbeat.web")
@@ -29,16 +21,9 @@ logger = logging.getLogger("pgbeat.web")
 T = TypeVar("T")
 
 
-def seen_job(
-    connection: Connection,
-    backend: Backend,
-    actor: Actor,
-    job_id: UUID | str,
-    *,
-    for_update: bool = False,
-) -> Job:
-    """The job, if the actor may see it. Raises `NotFound`: to others it isn't there."""
-    job = jobs.get(connection, job_id, namespace=backend.namespace, for_update=for_update)
+def seen_job(connection: Connection, backend: Backend, actor: Actor, job_id: UUID | str) -> Job:
+    """Returns the job, if the actor may see it. Raises `NotFound`: to others it isn't there."""
+    job = jobs.get(connection, job_id, namespace=backend.namespace)
     try:
         permissions.require(actor, "show", job)
     except Forbidden:
@@ -47,42 +32,13 @@ def seen_job(
 
 
 def seen_group(connection: Connection, backend: Backend, actor: Actor, group_id: UUID) -> Group:
-    """The group, if the actor may see it. Raises `NotFound`: to others it isn't there."""
+    """Returns the group, if the actor may see it. Raises `NotFound`: to others it isn't there."""
     group = groups.get(connection, group_id, namespace=backend.namespace)
     try:
         permissions.require_group(actor, "show", group)
     except Forbidden:
         raise NotFound(f"there is no group {group_id}") from None
     return group
-
-
-@contextmanager
-def steering(backend: Backend) -> Iterator[tuple[Connection, Publisher]]:
-    """A connection in autocommit mode, and a publisher that is ready."""
-    with backend.publishing() as publisher, backend.session() as connection:
-        yield connection, publisher
-
-
-def commit(connection: Connection, publisher: Publisher, what: Callable[[Connection], T]) -> T:
-    """Does it in a transaction of its own. Raises `InvalidJob` for what Celery can't publish."""
-    try:
-        with connections.transaction(connection):
-            return what(connection)
-    except kombu.exceptions.OperationalError:
-        raise
-    except (ConfigError, kombu.exceptions.KombuError) as error:
-        raise InvalidJob(f"it can't be published: {error}") from None
-    finally:
-        publisher.clear()
-
-
-def hand_out(connection: Connection, publisher: Publisher, lanes: Lanes) -> None:
-    """Hands out the free slots of lanes, after the commit. What goes wrong is no matter of the
-    caller's: beat, which was told too, does it later."""
-    try:
-        control.allot(connection, publisher, lanes)
-    except (DBAPIError, ConfigError) as error:
-        logger.warning("Slots are left to beat to hand out: %s", connections.first_line(error))
 
 
 def plain(value: T) -> T:

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Request, Response
 
 from pgbeat.database import connections
 from pgbeat.errors import NotFound, PgbeatError
+from pgbeat.jobs import lane_control
 from pgbeat.jobs.lanes import concurrency, occupancy
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.model import Lane
@@ -66,11 +67,12 @@ def make_lane(request: Request, backend: TheBackend, caller: TheAdmin, posted: F
             raise forms.Mistakes({"name": "it needs a name"})
         written = {name for name in given if given[name]}
         body = api.LaneChanges.model_validate(lane_form.changes(given, written))
-        lane, _ = api.save_lane(backend, caller, given["name"], body, only="new")
+        with backend.unit(caller) as unit:
+            lane_control.save(unit, given["name"], body.changes(), only="new")
     except forms.REFUSED as error:
         status, errors = lane_form.refused(request, error, given)
         return _form_page(request, backend, caller, Form(given, errors), status=status)
-    return done(request, path("lanes", lane.name), f"Lane '{lane.name}' was made.")
+    return done(request, path("lanes", given["name"]), f"Lane '{given['name']}' was made.")
 
 
 # -- one
@@ -144,7 +146,9 @@ def _edit(
         changes = lane_form.changes(given, changed)
         if not changes:
             return done(request, path("lanes", name), "Nothing was changed.")
-        api.save_lane(backend, caller, name, api.LaneChanges.model_validate(changes), only="there")
+        body = api.LaneChanges.model_validate(changes)
+        with backend.unit(caller) as unit:
+            lane_control.save(unit, name, body.changes(), only="there")
     except forms.REFUSED as error:
         status, errors = lane_form.refused(request, error, given)
         form = Form(given, errors, posted.get("before", ""))

@@ -16,14 +16,14 @@ from uuid import uuid4
 import kombu.exceptions
 import psycopg
 from celery import Celery
-from sqlalchemy import Connection, NullPool, create_engine
+from sqlalchemy import NullPool, create_engine
 from sqlalchemy.exc import DBAPIError
 
 import pgbeat
+from pgbeat.access.actors import Actor
 from pgbeat.config import postgres_url
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs import control
-from pgbeat.jobs.permissions import Actor
 from tests.acceptance.walk import app as walk_app
 from tests.acceptance.walk.site import Site, now
 from tests.support.jobs import desks
@@ -210,15 +210,11 @@ class Load:
     def verb(self, verb: str, job_id: str) -> None:
         """Does something with a job, as an administrator."""
 
-        def do(connection: Connection, publisher: Any) -> control.Change:
-            more = {"job_source": "user_api"} if verb == "retry" else {}
-            act = getattr(control, verb)
-            done: control.Change = act(connection, publisher, ADMIN, job_id, **more)
-            return done
-
+        more = {"job_source": "user_api"} if verb == "retry" else {}
         with desks(self.site.dsn, self.app) as make:
             desk = make()
-            control.act(desk.connection, desk.publisher, lambda c: do(c, desk.publisher))
+            with desk.unit(ADMIN).transaction() as unit:
+                getattr(control, verb)(unit, job_id, **more)
         if verb == "cancel":
             with self._lock:
                 self.promised.cancelled.add(job_id)

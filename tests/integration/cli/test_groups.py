@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pgbeat.jobs.permissions import user
+from pgbeat.access.actors import user
 from pgbeat.jobs.submit_group import SubmittedGroup, submit_group
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.databases import sqlalchemy_url

@@ -13,11 +13,11 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 
+from pgbeat.access.actors import Actor
 from pgbeat.database import connections
 from pgbeat.jobs import control, executions, lifecycle
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.model import Job
-from pgbeat.jobs.permissions import Actor
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.jobs import BOB, Desk, make_app, messages
 from tests.support.processes import Processes, until

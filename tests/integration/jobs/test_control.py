@@ -35,6 +35,7 @@ from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.model import Job
+from pgbeat.jobs.submissions import SubmittedJob
 from tests.support.broker_sessions import TABLES
 from tests.support.command_line import Sql
 from tests.support.jobs import ADMIN, ALICE, Desk, desks, make_app, messages
@@ -63,7 +64,7 @@ def desk(make_desk: Desks) -> Desk:
     return make_desk()
 
 
-def refused(desk: Desk, verb: Callable[..., control.Change], job: Job, **more: object) -> str:
+def refused(desk: Desk, verb: Callable[..., Job], job: Job, **more: object) -> str:
     """The sentence with which the verb is refused, which changes nothing."""
     with pytest.raises(InvalidTransition) as error:
         desk.do(verb, job, **more)
@@ -285,7 +286,7 @@ def test_unique_for_a_time(desk: Desk, sql: Sql) -> None:
 
 
 def test_unique_under_two_who_ask_at_once(make_desk: Desks, sql: Sql) -> None:
-    made: list[control.Change] = []
+    made: list[SubmittedJob] = []
     ready = threading.Barrier(4)
 
     def ask(desk: Desk) -> None:
@@ -561,10 +562,9 @@ def test_workers_hear_of_a_cancellation_with_its_commit(desk: Desk, sql: Sql, en
         "WHERE q.name = 'a worker''s'"
     )
     job = runs(desk, desk.make())
-    desk.connection.execute(text("BEGIN"))
-    control.cancel(desk.connection, desk.publisher, ADMIN, job.id)
-    assert sql(heard) == [(0,)]
-    desk.connection.execute(text(ends))
+    with desk.unit().transaction(dry_run=ends == "ROLLBACK") as unit:
+        control.cancel(unit, job.id)
+        assert sql(heard) == [(0,)]
     assert sql(heard) == [(1 if ends == "COMMIT" else 0,)]
 
 
@@ -823,11 +823,11 @@ def test_retry_of_one_of_a_kind(desk: Desk, sql: Sql) -> None:
 
 def test_retry_of_a_member_whose_group_has_ended(desk: Desk, sql: Sql) -> None:
     """The group stays as it was."""
-    made = submit_group.run(
-        desk.connection, desk.app, desk.settings, desk.publisher,
-        [{"task": "jobs.add", "args": [x], "max_attempts": 1} for x in (1, 2)],
-        created_by=ALICE.name, job_source="user_cli",
-    )  # fmt: skip
+    with desk.unit(ALICE).transaction() as unit:
+        made = submit_group.submit(
+            unit, [{"task": "jobs.add", "args": [x], "max_attempts": 1} for x in (1, 2)],
+            job_source="user_cli",
+        )  # fmt: skip
     first = fails(desk, made.jobs[0])
     again = desk.do(control.retry, first, job_source="user_cli")
     assert (again.group_id, desk.job(first).retried_by) == (None, again.id)
@@ -872,11 +872,11 @@ def test_move(desk: Desk, sql: Sql) -> None:
         ids = sql("SELECT id FROM pgbeat.jobs ORDER BY priority DESC, position")
         return [next(job for job in (a, b, c, high) if job.id == row[0]) for row in ids]
 
-    control.move(desk.connection, ALICE, c.id, "front")
+    control.move(desk.unit(ALICE), c.id, "front")
     assert line() == [high, c, a, b]
-    moved = control.move(desk.connection, ALICE, b.id, "before", high.id)
+    moved, _ = control.move(desk.unit(ALICE), b.id, "before", high.id)
     assert (line(), moved.priority) == ([b, high, c, a], 5)
-    control.move(desk.connection, ALICE, b.id, "back", priority=0)
+    control.move(desk.unit(ALICE), b.id, "back", priority=0)
     assert line() == [high, c, a, b]
 
 
@@ -889,7 +889,7 @@ def test_move_what_is_in_no_line(desk: Desk, sql: Sql) -> None:
 
     def said(job: Job, *where: object) -> str:
         with pytest.raises((InvalidTransition, InvalidJob)) as error:
-            control.move(desk.connection, ALICE, job.id, *where)  # type: ignore[arg-type]
+            control.move(desk.unit(ALICE), job.id, *where)  # type: ignore[arg-type]
         return str(error.value)
 
     assert said(has_slot, "back").endswith("pending and can't be moved; it has its lane's slot")
@@ -906,11 +906,11 @@ def test_move_what_is_in_no_line(desk: Desk, sql: Sql) -> None:
 def test_delete(desk: Desk, sql: Sql) -> None:
     job, other = fails(desk, desk.make(max_attempts=1)), fails(desk, desk.make(max_attempts=1))
     with connections.transaction(desk.connection):
-        control.delete(desk.connection, ALICE, job.id)
+        control.delete(desk.unit(ALICE), job.id)
     assert sql("SELECT id FROM pgbeat.jobs") == [(other.id,)]
     assert sql("SELECT job_id FROM pgbeat.executions") == [(other.id,)]
     with pytest.raises(InvalidTransition, match="is pending and can't be deleted; cancel it first"):
-        control.delete(desk.connection, ALICE, desk.make().id)
+        control.delete(desk.unit(ALICE), desk.make().id)
 
 
 def test_delete_one_of_a_running_group(desk: Desk, sql: Sql) -> None:
@@ -919,7 +919,7 @@ def test_delete_one_of_a_running_group(desk: Desk, sql: Sql) -> None:
     )
     job = make_job(sql, "failed", group_id=group)
     with pytest.raises(InvalidTransition, match=r"its group, .* goes by it"):
-        control.delete(desk.connection, ADMIN, job)
+        control.delete(desk.unit(ADMIN), job)
     sql("UPDATE pgbeat.groups SET state = 'failed', finished_at = now()")
-    control.delete(desk.connection, ADMIN, job)
+    control.delete(desk.unit(ADMIN), job)
     assert until(lambda: sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)])

@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from celery import Celery, chain
 
+from pgbeat.access.actors import Actor
+from pgbeat.access.unit_of_work import UnitOfWork
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.broker.publishing.publisher import Publisher, publisher
 from pgbeat.config import Settings
@@ -18,7 +21,6 @@ from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups import progress as turns
-from pgbeat.jobs.permissions import Actor
 from pgbeat.jobs.submit_group import SubmittedGroup, cancel, submit_group
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import until
@@ -44,6 +46,14 @@ class Fleet:
         engine = connections.engine(self.settings.url, "tests")
         self.connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         self.publisher: Publisher = publisher(app, self.settings, lambda: None)
+        self.app = app
+
+    def unit(self, actor: Actor) -> UnitOfWork:
+        """A unit of work by the actor, with no transaction open."""
+        return UnitOfWork(
+            self.connection, self.settings, actor, app=lambda: self.app,
+            publishing=lambda app, settings: nullcontext(self.publisher),
+        )  # fmt: skip
 
     def tell(self, *runs: ExecutionRecord) -> None:
         """What a worker writes."""
@@ -258,11 +268,8 @@ def test_a_paused_one_holds_up_those_after_it(
     assert later
     # Approved, it is the rest's turn after it.
     admin = Actor("user:boss", is_admin=True)
-    control.act(
-        fleet.connection,
-        fleet.publisher,
-        lambda c: control.approve(c, fleet.publisher, admin, ids(made)[1]),
-    )
+    with fleet.unit(admin).transaction() as unit:
+        control.approve(unit, ids(made)[1])
     assert [fleet.run(), fleet.run()] == ids(made)[1:]
 
 
@@ -427,7 +434,7 @@ def test_a_group_is_cancelled(
     made = submit([ADD, {**ADD, "countdown": 9}, AGAIN])
     running = fleet.take()
     actor = Actor("user:boss", is_admin=True)
-    ended = cancel(fleet.connection, fleet.publisher, actor, made.group.id)
+    ended = cancel(fleet.unit(actor), made.group.id)
     assert (ended.ended, ended.asked) == (2, 1)
     assert states() == ["running", "cancelled", "cancelled", "running"]
     assert (ended.group.state, ended.group.cancelled_by) == ("running", "user:boss")
@@ -435,7 +442,7 @@ def test_a_group_is_cancelled(
     fleet.end(running, "failed")
     assert states() == ["cancelled", "cancelled", "cancelled", "cancelled"]
     with pytest.raises(InvalidTransition, match=r"group .* is cancelled and can't be cancelled"):
-        cancel(fleet.connection, fleet.publisher, actor, made.group.id)
+        cancel(fleet.unit(actor), made.group.id)
 
 
 def test_a_sequence_is_cancelled_before_the_next_turn(
@@ -443,7 +450,7 @@ def test_a_sequence_is_cancelled_before_the_next_turn(
 ) -> None:
     made = submit([ADD] * 3, mode="sequential", on_failure="continue")
     running = fleet.take()
-    cancel(fleet.connection, fleet.publisher, Actor(made.group.created_by), made.group.id)
+    cancel(fleet.unit(Actor(made.group.created_by)), made.group.id)
     fleet.end(running)
     # It had done its work before it heard of it.
     assert states() == ["completed", "cancelled", "cancelled", "cancelled"]
@@ -465,9 +472,9 @@ def test_a_retry_does_not_outlive_a_cancelled_group(
 def test_only_who_made_a_group_cancels_it(fleet: Fleet, submit: Submit, states: States) -> None:
     made = submit([ADD], created_by="user:alice")
     with pytest.raises(Forbidden, match="it is a group of 'user:alice', and you are 'user:bob'"):
-        cancel(fleet.connection, fleet.publisher, Actor("user:bob"), made.group.id)
+        cancel(fleet.unit(Actor("user:bob")), made.group.id)
     assert states() == ["pending", "running"]
-    cancel(fleet.connection, fleet.publisher, Actor("user:alice"), made.group.id)
+    cancel(fleet.unit(Actor("user:alice")), made.group.id)
     assert states() == ["cancelled", "cancelled"]
 
 

@@ -7,6 +7,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
+from pgbeat.access import actors
 from pgbeat.database.tables import JOB_STATES
 from pgbeat.errors import Forbidden, InvalidTransition, NotFound
 from pgbeat.jobs import model as jobs
@@ -79,7 +80,7 @@ def test_an_id_may_be_cut_down(sql: Sql, connection: Connection) -> None:
     make_job(sql, id="abce0000-0000-4000-8000-000000000000")
     make_job(sql, id="12340000-0000-4000-8000-000000000000", namespace="other")
 
-    def find(text: str, actor: permissions.Actor = ADMIN) -> str:
+    def find(text: str, actor: actors.Actor = ADMIN) -> str:
         return str(permissions.find(connection, actor, text, namespace="default").id)
 
     assert [find("abcd0"), find("ABCD1000"), find("abcd-f"), find(ids[1])] == [

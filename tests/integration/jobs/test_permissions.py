@@ -6,12 +6,13 @@ from typing import get_args
 import pytest
 from celery import Celery
 
+from pgbeat.access import actors
+from pgbeat.access.actors import Actor
 from pgbeat.errors import Forbidden, InvalidTransition
-from pgbeat.jobs import changes as job_changes
-from pgbeat.jobs import control, permissions
+from pgbeat.jobs import changes, control
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Filter, Job
-from pgbeat.jobs.permissions import Actor, Verb, require, require_admin, visible
+from pgbeat.jobs.permissions import Verb, require, require_admin, visible
 from tests.support.command_line import Sql
 from tests.support.jobs import ADMIN, ALICE, BOB, Desk, make_app
 from tests.support.rows import make_job
@@ -80,18 +81,14 @@ def test_the_reason_is_given(found: dict[str, Job]) -> None:
 def test_every_verb_asks(sql: Sql, desk: Desk) -> None:
     """Nothing is done for who may not, and the job is as it was."""
     verbs: dict[str, Callable[[Actor, str], object]] = {
-        "cancel": lambda who, job: control.cancel(desk.connection, desk.publisher, who, job),
-        "pause": lambda who, job: control.pause(desk.connection, desk.publisher, who, job),
-        "resume": lambda who, job: control.resume(desk.connection, desk.publisher, who, job),
-        "approve": lambda who, job: control.approve(desk.connection, desk.publisher, who, job),
-        "retry": lambda who, job: control.retry(
-            desk.connection, desk.publisher, who, job, job_source="user_api"
-        ),
-        "update": lambda who, job: job_changes.update(
-            desk.connection, desk.publisher, who, job, values={"priority": 1}
-        ),
-        "move": lambda who, job: control.move(desk.connection, who, job, "front"),
-        "delete": lambda who, job: control.delete(desk.connection, who, job),
+        "cancel": lambda who, job: control.cancel(desk.unit(who), job),
+        "pause": lambda who, job: control.pause(desk.unit(who), job),
+        "resume": lambda who, job: control.resume(desk.unit(who), job),
+        "approve": lambda who, job: control.approve(desk.unit(who), job),
+        "retry": lambda who, job: control.retry(desk.unit(who), job, job_source="user_api"),
+        "update": lambda who, job: changes.update(desk.unit(who), job, values={"priority": 1}),
+        "move": lambda who, job: control.move(desk.unit(who), job, "front"),
+        "delete": lambda who, job: control.delete(desk.unit(who), job),
     }
     assert {*verbs, "show"} == {*VERBS}
     for name, verb in verbs.items():
@@ -126,5 +123,5 @@ def test_what_is_the_administrators() -> None:
 
 def test_who_runs_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "carol")
-    assert permissions.user() == Actor("user:carol")
-    assert permissions.user(is_admin=True).is_admin
+    assert actors.user() == Actor("user:carol")
+    assert actors.user(is_admin=True).is_admin

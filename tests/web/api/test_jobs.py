@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 from celery import Celery
 
-from pgbeat.database import connections
+from pgbeat.access import actors
 from pgbeat.jobs import executions, lifecycle
 from pgbeat.jobs.executions import ExecutionRecord
 from tests.support.command_line import Sql
@@ -40,11 +40,11 @@ def tell(web: Web, job_id: str, *, is_new: bool = True, run: str | None = None, 
     """Has a worker tell of a job's execution; the execution's id."""
     run_id = run or str(uuid4())
     said.setdefault("worker", "w@host")
-    with web.app.state.pgbeat.publishing() as publisher, web.app.state.pgbeat.session() as session:
-        with connections.transaction(session):
-            ended = executions.record(session, [ExecutionRecord(run_id, job_id, is_new, **said)])
-            lifecycle.follow(session, publisher, ended)
-        publisher.clear()
+    with web.app.state.pgbeat.unit(actors.user()) as unit:
+        ended = executions.record(
+            unit.connection, [ExecutionRecord(run_id, job_id, is_new, **said)]
+        )
+        lifecycle.follow(unit.connection, unit.publisher, ended)
     return run_id
 
 

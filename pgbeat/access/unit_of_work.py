@@ -1,0 +1,169 @@
+"""A unit of work: one change of the database by one actor, and what follows its commit."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Self
+
+import kombu.exceptions
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.access import audit
+from pgbeat.access.actors import Actor
+from pgbeat.access.audit import Audited, Author, Changed, Row
+from pgbeat.config import Settings
+from pgbeat.database import connections
+from pgbeat.errors import ConfigError
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+    from pgbeat.broker.publishing.publisher import Publisher
+
+logger = logging.getLogger("pgbeat.access")
+
+
+class UnitOfWork:
+    """A change that is committed as a whole, with its messages and its record in the audit log.
+
+    Verbs such as `pgbeat.jobs.control.cancel` take an open one. The command line, the API and the
+    console each open it in one place, and only parse and show.
+
+    `connection` is in autocommit mode; or it has a transaction open, which `is_callers`, to commit.
+    `app` returns the app that the messages of jobs are published through, and `publishing` opens a
+    publisher for it; both are called when first needed.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        settings: Settings,
+        actor: Actor,
+        *,
+        app: Callable[[], "Celery | None"] = lambda: None,
+        publishing: "Callable[[Celery, Settings], AbstractContextManager[Publisher]] | None" = None,
+        is_callers: bool = False,
+    ) -> None:
+        self.connection, self.settings, self.actor = connection, settings, actor
+        self.namespace = settings.namespace
+        self.is_callers = is_callers
+        self._app, self._publishing = app, publishing
+        self._publisher: Publisher | None = None
+        self._stack = ExitStack()
+        self._is_open = False
+        self._callbacks: list[Callable[[], object]] = []
+
+    @contextmanager
+    def transaction(self, *, dry_run: bool = False) -> Iterator[Self]:
+        """Commits at the end, unless it is a `dry_run`, and then calls what waits for the commit.
+
+        It can be used again and again, for one change after the other. A transaction of the
+        caller's stays open.
+        """
+        try:
+            if self.is_callers:
+                with ExitStack() as self._stack:
+                    yield self
+                return
+            with suppress(_DryRun), ExitStack() as self._stack:
+                with connections.transaction(self.connection):
+                    self._is_open = True
+                    yield self
+                    if dry_run:
+                        raise _DryRun
+                self._is_open = False
+                if self._publisher is not None:
+                    self._publisher.clear()
+                self._call_back()
+        finally:
+            self._is_open, self._publisher = False, None
+            self._callbacks.clear()
+
+    @property
+    def app(self) -> "Celery | None":
+        """The app; `None` where none was given."""
+        return self._app()
+
+    def require_app(self) -> "Celery":
+        """Returns the app. Raises `ConfigError` where none was given."""
+        app = self._app()
+        if app is None:
+            raise ConfigError("the messages of jobs are the app's broker's; no app was given")
+        return app
+
+    @property
+    def publisher(self) -> "Publisher":
+        """Writes the messages of jobs. Raises `ConfigError` without an app.
+
+        First asked for before rows are locked: it may have tables and queues to make.
+        """
+        if self._publisher is None:
+            if self._publishing is None:
+                raise ConfigError("this change can't publish messages")
+            opened = self._stack.enter_context(self._publishing(self.require_app(), self.settings))
+            if self._is_open:
+                opened.prepare(self.connection)
+            elif not self.is_callers:
+                with connections.transaction(self.connection):
+                    opened.prepare(self.connection)
+            self._publisher = opened
+        return self._publisher
+
+    @property
+    def has_published(self) -> bool:
+        """Whether the publisher was asked for."""
+        return self._publisher is not None
+
+    # -- after the commit
+
+    def after_commit(self, callback: Callable[[], object]) -> None:
+        """Has something called once this is committed, outside of any transaction.
+
+        Where that fails because the database or the broker is away, it is logged. The leading beat
+        must have been notified in the transaction too, and does it then.
+        """
+        self._callbacks.append(callback)
+
+    def _call_back(self) -> None:
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            try:
+                callback()
+            except (kombu.exceptions.OperationalError, DBAPIError, ConfigError) as error:
+                logger.warning("Left to beat after the commit: %s", connections.first_line(error))
+
+    # -- the audit log
+
+    def record(self, verb: str, before: Audited | None, after: Audited | None, **more: Any) -> None:
+        """Records what became of a row, as `audit.record` does."""
+        if self.author is not None:
+            audit.record(self.connection, self.author, verb, before, after, **more)
+
+    def record_all(self, changes: Iterable[Changed[Row]]) -> None:
+        """Records what became of any number of rows, as `audit.record_all` does."""
+        if self.author is not None:
+            audit.record_all(self.connection, self.author, changes)
+
+    def record_action(
+        self,
+        verb: str,
+        kind: str,
+        subject: str,
+        before: Mapping[str, Any] | None = None,
+        after: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Records what was done to a thing without a row, as `audit.record_action` does."""
+        if self.author is not None:
+            audit.record_action(self.connection, self.author, verb, kind, subject, before, after)
+
+    @property
+    def author(self) -> Author | None:
+        """The author of changes in the audit log; `None` for programs, which it doesn't record."""
+        if self.actor.origin is None:
+            return None
+        return Author(self.namespace, self.actor.name, self.actor.origin)
+
+
+class _DryRun(Exception):
+    """Ends a dry run's transaction."""
