@@ -15,9 +15,9 @@ from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
 from pgbeat.database import connections, lock_waits
 from pgbeat.errors import PgbeatError
-from pgbeat.jobs import drafts, lifecycle, orders
+from pgbeat.jobs import defaults, lifecycle, prepare
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.drafts import Draft
+from pgbeat.jobs.prepare import Draft
 from pgbeat.schedules import ticks
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Tick
@@ -310,14 +310,14 @@ class Enqueuer:
 
     def _stock(
         self, connection: Connection, evaluations: Sequence[Evaluation]
-    ) -> orders.Stock | None:
+    ) -> defaults.Stock | None:
         """Templates and lanes that the evaluations' rows name; `None` where none does."""
         asked = []
         for evaluation in evaluations:
             if evaluation.request is not None and evaluation.schedule.job_policy:
                 with suppress(PgbeatError):  # told when its job is made
-                    asked.append(orders.policy_of(evaluation.schedule.job_policy))
-        return orders.Stock(connection, self._settings, asked) if asked else None
+                    asked.append(defaults.policy_of(evaluation.schedule.job_policy))
+        return defaults.Stock(connection, self._settings, asked) if asked else None
 
     def _taken(
         self,
@@ -330,17 +330,17 @@ class Enqueuer:
         keys: dict[str, timedelta | None] = {}
         skips: dict[int, str] = {}
         for evaluation in evaluations:
-            own = drafts.unique_keys(made.get(evaluation.schedule.id, ()))
+            own = prepare.unique_keys(made.get(evaluation.schedule.id, ()))
             if own.keys() & keys.keys():
                 skips[evaluation.schedule.id] = "another job with its unique key is made just now"
             else:
                 keys |= own
         namespace = self._settings.namespace
-        busy = set() if self.waits else orders.try_lock(connection, namespace, keys)
+        busy = set() if self.waits else defaults.try_lock(connection, namespace, keys)
         free = {key: span for key, span in keys.items() if key not in busy}
-        taken = orders.same(connection, namespace, free)
+        taken = defaults.same(connection, namespace, free)
         for schedule_id, batch in made.items():
-            for key in drafts.unique_keys(batch):
+            for key in prepare.unique_keys(batch):
                 if key in busy:
                     self.postponed[schedule_id] = (
                         f"another transaction makes a job with its unique key {key!r}"

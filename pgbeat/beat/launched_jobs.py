@@ -9,13 +9,13 @@ from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.config import Settings
 from pgbeat.errors import ConditionError
-from pgbeat.jobs import drafts, orders
+from pgbeat.jobs import defaults, prepare
 from pgbeat.jobs import headers as job_headers
-from pgbeat.jobs.drafts import Draft
+from pgbeat.jobs.defaults import Stock
 from pgbeat.jobs.model import NewJob
-from pgbeat.jobs.orders import Stock
 from pgbeat.jobs.placeholders import Facts
 from pgbeat.jobs.policies import stored
+from pgbeat.jobs.prepare import Draft
 from pgbeat.jobs.task_checks import check_task
 from pgbeat.schedules.launchers import JobRequest
 from pgbeat.schedules.model import Schedule
@@ -37,8 +37,8 @@ def build(
     Raises `PgbeatError` for whatever is wrong with the row.
     """
     row = evaluation.schedule
-    drafts.check_call(request.args, request.kwargs, request.options)
-    policy = orders.policy_of(row.job_policy)
+    prepare.check_call(request.args, request.kwargs, request.options)
+    policy = defaults.policy_of(row.job_policy)
     facts = evaluation.facts or Facts(evaluation.due_at, row.timezone or "UTC")
     job_id = row.job_id(evaluation.due_at, request.run_key)
     if request.run_key is not None:
@@ -48,7 +48,7 @@ def build(
     if stock is not None:
         if policy.template is not None:
             template = stock.template(policy.template)
-            args, kwargs = drafts.over_template(template, args or None, kwargs, facts)
+            args, kwargs = prepare.over_template(template, args or None, kwargs, facts)
             options, queue = {**template.options, **options}, queue or template.queue
         policy = stock.policy(policy)
     if policy.priority is not None:

@@ -12,12 +12,12 @@ from pgbeat.beat.manual import evaluate
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.errors import PgbeatError
-from pgbeat.jobs import drafts, orders
+from pgbeat.jobs import defaults, prepare
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.drafts import Draft
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import slots, waiting
 from pgbeat.jobs.model import NewJob
+from pgbeat.jobs.prepare import Draft
 from pgbeat.schedules import calendars, entries, policies
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import Schedule
@@ -147,15 +147,15 @@ def _drafts(
     row, stock = evaluation.schedule, None
     try:
         if row.job_policy:
-            stock = orders.Stock(connection, settings, [orders.policy_of(row.job_policy)])
+            stock = defaults.Stock(connection, settings, [defaults.policy_of(row.job_policy)])
         made = launched_jobs.build_all(app, settings, evaluation, stock)
     except PgbeatError as error:
         return [], str(error), None
     job = made[0].job
     if stock is not None and job.lane is not None and stock.lane(job.lane).paused_at is not None:
         return made, None, Objection("lane", f"lane {job.lane!r} is paused")
-    keys = drafts.unique_keys(made)
-    for other, state in orders.taken(connection, settings.namespace, keys).values():
+    keys = prepare.unique_keys(made)
+    for other, state in defaults.taken(connection, settings.namespace, keys).values():
         reason = f"job {other}, which has the same unique key, is {state}"
         return made, None, Objection("unique", reason)
     return made, None, None

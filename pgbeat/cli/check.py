@@ -13,7 +13,7 @@ from pgbeat.cli.failures import FAILED, SKIPPED
 from pgbeat.cli.printing import line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
-from pgbeat.jobs.drafts import Draft
+from pgbeat.jobs.prepare import Draft
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.launchers import JobRequest
 from pgbeat.schedules.model import Schedule

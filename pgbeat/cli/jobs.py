@@ -195,7 +195,7 @@ def run_command(
     """
     policy = as_policy(given)
     app = target.require_app("which tasks there are, and their queues, the app knows")
-    from pgbeat.jobs import control, drafts
+    from pgbeat.jobs import control, prepare
 
     if given["run_at"] is not None:
         given["run_at"] = in_zone(given["run_at"], zone(target.timezone), "--at")
@@ -203,11 +203,11 @@ def run_command(
     given["options"] = given["options"] or {}
     given["labels"] = given["labels"] or {}
     given["metadata"] = given["metadata"] or {}
-    order = drafts.Order(task, policy=policy, **given)
+    order = prepare.Order(task, policy=policy, **given)
     with target.work(actor) as unit:
         if dry_run:
-            stock = drafts.stock(unit.connection, target.settings, [order])
-            draft = drafts.of_order(
+            stock = prepare.stock(unit.connection, target.settings, [order])
+            draft = prepare.of_order(
                 app, stock, order, created_by=actor.name, job_source="user_cli", actor=actor
             )  # fmt: skip
             click.echo(f"Would make a job of task {draft.job.task!r}.")

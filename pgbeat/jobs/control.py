@@ -14,13 +14,13 @@ from sqlalchemy import Connection
 from pgbeat.access.unit_of_work import UnitOfWork
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique
-from pgbeat.jobs import dispatch, lifecycle, orders, submissions, transitions
+from pgbeat.jobs import defaults, dispatch, lifecycle, submissions, transitions
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.drafts import Order
 from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.lanes.waiting import Where
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import Verb, require, require_task
+from pgbeat.jobs.prepare import Order
 from pgbeat.jobs.submissions import SubmittedJob
 
 Lanes = Set[tuple[str, str]]
@@ -218,7 +218,7 @@ def retry(
         now = _hasten(connection, publisher, job, coming, priority)
         return finish(unit, "retry", job, *go_on(connection, publisher, now))
     if job.unique_key is not None:
-        taken = orders.same(connection, job.namespace, {job.unique_key: None})
+        taken = defaults.same(connection, job.namespace, {job.unique_key: None})
         if job.unique_key in taken:
             other, state = taken[job.unique_key]
             raise NotUnique(

@@ -18,11 +18,11 @@ from pgbeat.broker.publishing.transaction import Opened, opened
 from pgbeat.config import Settings, is_own_broker
 from pgbeat.database import channels, connections, identity
 from pgbeat.errors import InvalidJob, NotUnique, PgbeatError
-from pgbeat.jobs import dispatch, drafts, orders
+from pgbeat.jobs import defaults, dispatch, prepare
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.drafts import Draft, Order
 from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.model import Job
+from pgbeat.jobs.prepare import Draft, Order
 
 
 class SubmittedJob(NamedTuple):
@@ -47,7 +47,7 @@ def write(unit: UnitOfWork, batch: Sequence[Draft]) -> list[SubmittedJob]:
     namespaces = {d.job.namespace for d in batch}
     taken: dict[str, str] = {}
     for namespace in namespaces:
-        found = orders.same(connection, namespace, keys)
+        found = defaults.same(connection, namespace, keys)
         taken |= {key: job_id for key, (job_id, _) in found.items()}
     fresh: list[Draft] = []
     for each in batch:
@@ -188,8 +188,8 @@ def place(unit: UnitOfWork, order: Order, *, job_source: str) -> SubmittedJob:
     `follow` must be called for it if it is new.
     """
     app = unit.require_app()
-    stock = drafts.stock(unit.connection, unit.settings, [order])
-    made = drafts.of_order(
+    stock = prepare.stock(unit.connection, unit.settings, [order])
+    made = prepare.of_order(
         app, stock, order, created_by=unit.actor.name, job_source=job_source, actor=unit.actor
     )
     return write(unit, [made])[0]

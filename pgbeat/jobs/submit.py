@@ -10,12 +10,12 @@ from pgbeat.access import actors
 from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing.transaction import Opened
 from pgbeat.config import Settings
-from pgbeat.jobs import control, drafts, submissions
+from pgbeat.jobs import control, prepare, submissions
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import policies as job_policies
-from pgbeat.jobs.drafts import Order
 from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.model import Job
+from pgbeat.jobs.prepare import Order
 
 
 def submit(
@@ -60,7 +60,7 @@ def submit(
     settings = Settings.load(found.conf)
     order = Order(
         name, args or None, kwargs or {}, job_policies.parse(policy), queue, options or {}, run_at,
-        drafts.length(countdown), description, labels or {}, metadata or {},
+        prepare.length(countdown), description, labels or {}, metadata or {},
     )  # fmt: skip
     actor = Actor(created_by) if created_by else actors.user()
     with submissions.opened_unit(found, settings, actor, connection) as unit:

@@ -13,13 +13,13 @@ from pgbeat.access.unit_of_work import UnitOfWork
 from pgbeat.broker.publishing.transaction import Opened
 from pgbeat.config import Settings
 from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique, PgbeatError
-from pgbeat.jobs import dispatch, drafts, lifecycle, submissions
+from pgbeat.jobs import dispatch, lifecycle, prepare, submissions
 from pgbeat.jobs import policies as job_policies
-from pgbeat.jobs.drafts import Draft, Order
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import Group, Mode, OnFailure
 from pgbeat.jobs.model import Ended, Job
 from pgbeat.jobs.permissions import require_group
+from pgbeat.jobs.prepare import Draft, Order
 
 #: Members of a group, at most.
 MOST = 10_000
@@ -62,7 +62,7 @@ def order(member: Any) -> Order:
     return Order(
         task=None if task is None else str(getattr(task, "name", task)),
         policy=job_policies.parse(given),
-        countdown=drafts.length(countdown),
+        countdown=prepare.length(countdown),
         **values,
     )
 
@@ -74,7 +74,7 @@ def _of_signature(member: Mapping[str, Any]) -> Order:
     run_at, countdown = options.pop("eta", None), options.pop("countdown", None)
     return Order(
         member["task"], member["args"], member["kwargs"],
-        options=options, run_at=run_at, countdown=drafts.length(countdown),
+        options=options, run_at=run_at, countdown=prepare.length(countdown),
     )  # fmt: skip
 
 
@@ -96,11 +96,11 @@ def draft_members(
         raise InvalidJob(f"a group has 1 to {MOST:,} members, and this one has {len(members):,}")
     group_id, app = str(uuid4()), unit.require_app()
     orders = [_named(number, order, member) for number, member in enumerate(members)]
-    stock = drafts.stock(unit.connection, unit.settings, orders)
+    stock = prepare.stock(unit.connection, unit.settings, orders)
     made = []
     for number, each in enumerate(orders):
         draft: Draft = _named(
-            number, drafts.of_order, app, stock, each,
+            number, prepare.of_order, app, stock, each,
             created_by=unit.actor.name, job_source=job_source, actor=unit.actor,
         )  # fmt: skip
         job = draft.job._replace(group_id=group_id, group_position=number)

@@ -14,9 +14,9 @@ from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from pgbeat.jobs import control, submissions
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.drafts import Order
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.policies import parse
+from pgbeat.jobs.prepare import Order
 from pgbeat.jobs.submissions import SubmittedJob
 from tests.support.command_line import Sql
 from tests.support.transport_workers import transport_url

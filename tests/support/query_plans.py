@@ -26,7 +26,7 @@ from pgbeat.beat.pruner import Pruner
 from pgbeat.broker.publishing.publisher import Publisher, publisher
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
-from pgbeat.jobs import dispatch, executions, lifecycle, orders, permissions, rescue
+from pgbeat.jobs import defaults, dispatch, executions, lifecycle, permissions, rescue
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.groups import model as groups
@@ -375,7 +375,7 @@ def _round(world: World, connection: Connection) -> None:
 def _keys(world: World, connection: Connection) -> None:
     keys = {f"key{world.rows - n * 10}": timedelta(days=1) for n in range(50)}
     with connections.transaction(connection):
-        orders.same(connection, "default", keys)
+        defaults.same(connection, "default", keys)
 
 
 def _create(world: World, connection: Connection) -> None:

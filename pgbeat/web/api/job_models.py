@@ -9,10 +9,10 @@ from fastapi import Path
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from pgbeat.jobs import policies as job_policies
-from pgbeat.jobs.drafts import Order
 from pgbeat.jobs.executions import Execution
 from pgbeat.jobs.model import Job, State
 from pgbeat.jobs.policies import JobPolicy
+from pgbeat.jobs.prepare import Order
 from pgbeat.monitoring.statistics import ExecutionStatistics
 from pgbeat.web.api.bodies import Body, Json, Length
 from pgbeat.web.api.steering import is_deep, plain, set_fields

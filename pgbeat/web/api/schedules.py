@@ -11,7 +11,7 @@ from pgbeat.access import audit
 from pgbeat.database import connections
 from pgbeat.errors import ConditionError, InvalidSchedule
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.drafts import require_call
+from pgbeat.jobs.prepare import require_call
 from pgbeat.monitoring import beats, schedule_health
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules import controls as schedule_controls

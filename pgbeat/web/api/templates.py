@@ -10,7 +10,7 @@ from pgbeat.access import audit
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.errors import AlreadyExists
 from pgbeat.jobs import templates
-from pgbeat.jobs.drafts import require_call
+from pgbeat.jobs.prepare import require_call
 from pgbeat.jobs.task_checks import check_task
 from pgbeat.jobs.templates import Template
 from pgbeat.web.api.bodies import Body, Json

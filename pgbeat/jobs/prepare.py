@@ -18,9 +18,9 @@ from pgbeat.config import Settings
 from pgbeat.database.tables import JOB_SOURCES
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs import permissions, placeholders
+from pgbeat.jobs.defaults import Stock
 from pgbeat.jobs.details import Details
 from pgbeat.jobs.model import NewJob, State
-from pgbeat.jobs.orders import Stock
 from pgbeat.jobs.placeholders import Facts
 from pgbeat.jobs.policies import JobPolicy, is_storable, stored
 from pgbeat.jobs.task_checks import check_arguments, check_task
