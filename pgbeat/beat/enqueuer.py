@@ -17,7 +17,7 @@ from pgbeat.database import connections, lock_waits
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs import defaults, lifecycle, prepare
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.prepare import Draft
+from pgbeat.jobs.prepare import PreparedJob
 from pgbeat.schedules import ticks
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Tick
@@ -281,7 +281,7 @@ class Enqueuer:
     ) -> list[tuple[Evaluation, Tick, list[jobs.NewJob]]]:
         """Returns the evaluations with their ticks and, of those that launch, their jobs, the
         messages made; without those that are postponed."""
-        made: dict[int, list[Draft]] = {}
+        made: dict[int, list[PreparedJob]] = {}
         errors: dict[int, str] = {}
         skips: dict[int, str] = {}
         stock = self._stock(connection, evaluations)
@@ -310,20 +310,20 @@ class Enqueuer:
 
     def _stock(
         self, connection: Connection, evaluations: Sequence[Evaluation]
-    ) -> defaults.Stock | None:
+    ) -> defaults.JobDefaults | None:
         """Templates and lanes that the evaluations' rows name; `None` where none does."""
         asked = []
         for evaluation in evaluations:
             if evaluation.request is not None and evaluation.schedule.job_policy:
                 with suppress(PgbeatError):  # told when its job is made
                     asked.append(defaults.policy_of(evaluation.schedule.job_policy))
-        return defaults.Stock(connection, self._settings, asked) if asked else None
+        return defaults.JobDefaults(connection, self._settings, asked) if asked else None
 
     def _taken(
         self,
         connection: Connection,
         evaluations: Sequence[Evaluation],
-        made: Mapping[int, Sequence[Draft]],
+        made: Mapping[int, Sequence[PreparedJob]],
     ) -> dict[int, str]:
         """Launches (by schedule) whose unique key another job has, or an earlier one here: none of
         the jobs of such a launch is made."""
@@ -336,9 +336,9 @@ class Enqueuer:
             else:
                 keys |= own
         namespace = self._settings.namespace
-        busy = set() if self.waits else defaults.try_lock(connection, namespace, keys)
+        busy = set() if self.waits else defaults.try_lock_keys(connection, namespace, keys)
         free = {key: span for key, span in keys.items() if key not in busy}
-        taken = defaults.same(connection, namespace, free)
+        taken = defaults.find_conflicts(connection, namespace, free)
         for schedule_id, batch in made.items():
             for key in prepare.unique_keys(batch):
                 if key in busy:
@@ -353,7 +353,7 @@ class Enqueuer:
     def _publish(
         self,
         evaluation: Evaluation,
-        made: Sequence[Draft],
+        made: Sequence[PreparedJob],
         errors: Mapping[int, str],
         skips: Mapping[int, str],
     ) -> tuple[Tick, list[jobs.NewJob]]:

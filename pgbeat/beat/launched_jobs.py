@@ -11,11 +11,11 @@ from pgbeat.config import Settings
 from pgbeat.errors import ConditionError
 from pgbeat.jobs import defaults, prepare
 from pgbeat.jobs import headers as job_headers
-from pgbeat.jobs.defaults import Stock
+from pgbeat.jobs.defaults import JobDefaults
 from pgbeat.jobs.model import NewJob
 from pgbeat.jobs.placeholders import Facts
 from pgbeat.jobs.policies import stored
-from pgbeat.jobs.prepare import Draft
+from pgbeat.jobs.prepare import PreparedJob
 from pgbeat.jobs.task_checks import check_task
 from pgbeat.schedules.launchers import JobRequest
 from pgbeat.schedules.model import Schedule
@@ -29,8 +29,8 @@ def build(
     settings: Settings,
     evaluation: Evaluation,
     request: JobRequest,
-    stock: Stock | None,
-) -> Draft:
+    stock: JobDefaults | None,
+) -> PreparedJob:
     """Returns the job of a launch.
 
     `stock` is needed where the row has a job policy; without the app its task is not checked.
@@ -48,7 +48,7 @@ def build(
     if stock is not None:
         if policy.template is not None:
             template = stock.template(policy.template)
-            args, kwargs = prepare.over_template(template, args or None, kwargs, facts)
+            args, kwargs = prepare.fill_template(template, args or None, kwargs, facts)
             options, queue = {**template.options, **options}, queue or template.queue
         policy = stock.policy(policy)
     if policy.priority is not None:
@@ -87,12 +87,12 @@ def build(
     message = TaskMessage(job.id, job.task, args, kwargs, options, {**_OF_BEAT, **told})
     if stock is not None:
         job = stock.apply(job, policy)
-    return Draft(job, message, policy.unique_for)
+    return PreparedJob(job, message, policy.unique_for)
 
 
 def build_all(
-    app: Celery | None, settings: Settings, evaluation: Evaluation, stock: Stock | None
-) -> list[Draft]:
+    app: Celery | None, settings: Settings, evaluation: Evaluation, stock: JobDefaults | None
+) -> list[PreparedJob]:
     """Returns the jobs of a launch, as `build` makes each. Raises `ConditionError` for two
     that have the same unique key, by the schedule's policy."""
     made = [build(app, settings, evaluation, each, stock) for each in evaluation.requests]

@@ -38,14 +38,14 @@ class Maintenance:
         self._app, self._settings, self._publisher = app, settings, publisher
         self._pruner = Pruner(settings)
         self._deliverer = Deliverer(settings)
-        #: When to allot which lane (`time.monotonic()`).
+        #: When to dispatch which lane (`time.monotonic()`).
         self._lanes: dict[tuple[str, str], float] = {}
         self._rescue_at = self._groups_at = self._prune_at = 0.0
         self._away_until = 0.0
         self._postponed = Postponed()
 
     def lanes(self, changed: Iterable[tuple[str, str]]) -> None:
-        """Lanes (namespace and name) to be allotted at once."""
+        """Lanes (namespace and name) to dispatch at once."""
         self._lanes.update((lane, 0.0) for lane in changed if lane[0] == self._settings.namespace)
 
     def step(self, connection: Connection, *, is_due: bool, is_idle: bool) -> None:
@@ -124,7 +124,7 @@ class Maintenance:
             if ids is not None:
                 lock_waits.briefly(connection)
             due = jobs.take_due(connection, self._settings.namespace, ids=ids)
-            failed = lifecycle.hand_out(
+            failed = lifecycle.publish(
                 connection, self._publisher, [job for job in due if job.dispatched_at]
             )
             changed = lifecycle.follow(connection, self._publisher, failed)
@@ -158,9 +158,11 @@ class Maintenance:
         self._prune_at = ended + (min(ended - began, _PAUSE) if looked else _PRUNE)
 
     def _dispatch_lane(self, connection: Connection, namespace: str, lane: str) -> None:
-        allotted = dispatch.allot(connection, self._publisher, namespace, lane, wait=False)
-        if allotted.again is not None:
-            self._lanes[namespace, lane] = time.monotonic() + allotted.again
+        dispatched = dispatch.dispatch_lane(
+            connection, self._publisher, namespace, lane, wait=False
+        )
+        if dispatched.retry_in is not None:
+            self._lanes[namespace, lane] = time.monotonic() + dispatched.retry_in
 
     def _try(self, what: str, do: Callable[[], object], key: Hashable = None) -> float | None:
         """Does something, called `what` in the log and known by `key` or that. It is for later

@@ -97,7 +97,7 @@ def dispatch_lanes(connection: Connection, enqueuer: Enqueuer) -> None:
     away that is left to beat. `connection` is in autocommit mode."""
     for lane in enqueuer.lanes:
         with suppress(kombu.exceptions.OperationalError):
-            dispatch.allot(connection, enqueuer.publisher, *lane)
+            dispatch.dispatch_lane(connection, enqueuer.publisher, *lane)
     enqueuer.lanes.clear()
 
 

@@ -17,7 +17,7 @@ from pgbeat.jobs import model as jobs
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import slots, waiting
 from pgbeat.jobs.model import NewJob
-from pgbeat.jobs.prepare import Draft
+from pgbeat.jobs.prepare import PreparedJob
 from pgbeat.schedules import calendars, entries, policies
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import Schedule
@@ -48,9 +48,9 @@ class Rehearsal(NamedTuple):
     #: What the launcher says.
     evaluation: Evaluation
     #: Its job and message, where they can be made.
-    draft: Draft | None = None
+    draft: PreparedJob | None = None
     #: Those of its other jobs, where it would launch several.
-    more: tuple[Draft, ...] = ()
+    more: tuple[PreparedJob, ...] = ()
     #: What its job would wait for.
     waits: str | None = None
 
@@ -85,7 +85,7 @@ def rehearse(
         reason = overlap.reason
     else:
         outcome = "launched"
-    planned: list[Draft] = []
+    planned: list[PreparedJob] = []
     waits = None
     if overlap is not None:
         objections.append(overlap)
@@ -141,13 +141,13 @@ def _overlap(connection: Connection, row: Schedule) -> Objection | None:
 
 def _drafts(
     connection: Connection, app: Celery | None, settings: Settings, evaluation: Evaluation
-) -> tuple[list[Draft], str | None, Objection | None]:
+) -> tuple[list[PreparedJob], str | None, Objection | None]:
     """The launch's jobs and messages; or what is wrong with it, as far as the app knows; and what
     their policy says against it."""
     row, stock = evaluation.schedule, None
     try:
         if row.job_policy:
-            stock = defaults.Stock(connection, settings, [defaults.policy_of(row.job_policy)])
+            stock = defaults.JobDefaults(connection, settings, [defaults.policy_of(row.job_policy)])
         made = launched_jobs.build_all(app, settings, evaluation, stock)
     except PgbeatError as error:
         return [], str(error), None
@@ -155,7 +155,7 @@ def _drafts(
     if stock is not None and job.lane is not None and stock.lane(job.lane).paused_at is not None:
         return made, None, Objection("lane", f"lane {job.lane!r} is paused")
     keys = prepare.unique_keys(made)
-    for other, state in defaults.taken(connection, settings.namespace, keys).values():
+    for other, state in defaults.find_taken(connection, settings.namespace, keys).values():
         reason = f"job {other}, which has the same unique key, is {state}"
         return made, None, Objection("unique", reason)
     return made, None, None
@@ -169,7 +169,9 @@ def _waits(connection: Connection, job: NewJob) -> str | None:
         return None
     lane = lanes.get(connection, job.namespace, job.lane)
     ahead = waiting.length(connection, job.namespace, job.lane)
-    is_full = lane.max_running is not None and slots.taken(connection, lane) >= lane.max_running
+    is_full = (
+        lane.max_running is not None and slots.count_running(connection, lane) >= lane.max_running
+    )
     if not ahead and not is_full:
         return None
     slot = f"a slot of lane {lane.name!r}"

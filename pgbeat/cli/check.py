@@ -13,7 +13,7 @@ from pgbeat.cli.failures import FAILED, SKIPPED
 from pgbeat.cli.printing import line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
-from pgbeat.jobs.prepare import Draft
+from pgbeat.jobs.prepare import PreparedJob
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.launchers import JobRequest
 from pgbeat.schedules.model import Schedule
@@ -84,7 +84,7 @@ def _requests(found: Rehearsal) -> list[dict[str, Any]]:
     ]
 
 
-def _call(row: Schedule, request: JobRequest, draft: Draft | None) -> dict[str, Any]:
+def _call(row: Schedule, request: JobRequest, draft: PreparedJob | None) -> dict[str, Any]:
     args, kwargs, options = request.args, request.kwargs, {**row.options, **request.options}
     if draft is not None:  # with what its template adds
         launch = draft.message

@@ -203,11 +203,11 @@ def run_command(
     given["options"] = given["options"] or {}
     given["labels"] = given["labels"] or {}
     given["metadata"] = given["metadata"] or {}
-    order = prepare.Order(task, policy=policy, **given)
+    order = prepare.JobSpec(task, policy=policy, **given)
     with target.work(actor) as unit:
         if dry_run:
-            stock = prepare.stock(unit.connection, target.settings, [order])
-            draft = prepare.of_order(
+            stock = prepare.job_defaults(unit.connection, target.settings, [order])
+            draft = prepare.prepare(
                 app, stock, order, created_by=actor.name, job_source="user_cli", actor=actor
             )  # fmt: skip
             click.echo(f"Would make a job of task {draft.job.task!r}.")

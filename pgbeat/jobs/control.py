@@ -20,7 +20,7 @@ from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.lanes.waiting import Where
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import Verb, require, require_task
-from pgbeat.jobs.prepare import Order
+from pgbeat.jobs.prepare import JobSpec
 from pgbeat.jobs.submissions import SubmittedJob
 
 Lanes = Set[tuple[str, str]]
@@ -43,7 +43,7 @@ def finish(
 # -- made
 
 
-def submit(unit: UnitOfWork, order: Order, *, job_source: str) -> SubmittedJob:
+def submit(unit: UnitOfWork, order: JobSpec, *, job_source: str) -> SubmittedJob:
     """Makes a job, the actor's, with its message; or finds the one that has its unique key.
 
     Raises `InvalidJob`, `UnknownTask` and `InvalidSchedule` for what the order has wrong, and
@@ -178,7 +178,7 @@ def go_on(connection: Connection, publisher: Publisher, job: Job) -> tuple[Job, 
     """Sends a job that waited where its row says; returns it then, and the lanes to dispatch."""
     failed = []
     if job.dispatched_at is not None:
-        failed = lifecycle.hand_out(connection, publisher, [job])
+        failed = lifecycle.publish(connection, publisher, [job])
     elif job.state == "scheduled":
         submissions.announce(connection, job)
     lanes = lifecycle.follow(connection, publisher, failed)
@@ -218,7 +218,7 @@ def retry(
         now = _hasten(connection, publisher, job, coming, priority)
         return finish(unit, "retry", job, *go_on(connection, publisher, now))
     if job.unique_key is not None:
-        taken = defaults.same(connection, job.namespace, {job.unique_key: None})
+        taken = defaults.find_conflicts(connection, job.namespace, {job.unique_key: None})
         if job.unique_key in taken:
             other, state = taken[job.unique_key]
             raise NotUnique(

@@ -20,7 +20,7 @@ from pgbeat.jobs.policies import JobPolicy
 from pgbeat.jobs.templates import Template
 
 
-class Stock:
+class JobDefaults:
     """The templates and lanes of a batch of orders, as they are in this transaction."""
 
     def __init__(
@@ -139,9 +139,11 @@ _OTHER = text(
 )
 
 
-def try_lock(connection: Connection, namespace: str, keys: Iterable[str]) -> set[str]:
-    """Locks unique keys, as `same` does, without waiting; those that another transaction has
-    locked, which makes a job with that key just now."""
+def try_lock_keys(connection: Connection, namespace: str, keys: Iterable[str]) -> set[str]:
+    """Locks unique keys, as `find_conflicts` does, without waiting.
+
+    Returns those that another transaction has locked: it is making a job with that key.
+    """
     names = list(keys)
     if not names:
         return set()
@@ -149,7 +151,7 @@ def try_lock(connection: Connection, namespace: str, keys: Iterable[str]) -> set
     return {key for key, is_locked in rows if not is_locked}
 
 
-def same(
+def find_conflicts(
     connection: Connection, namespace: str, keys: Mapping[str, timedelta | None]
 ) -> dict[str, tuple[str, str]]:
     """Of unique keys, each with the time within which there is to be no other job, those that are
@@ -157,10 +159,10 @@ def same(
     transaction."""
     if keys:
         connection.execute(_LOCK, {"namespace": namespace, "keys": list(keys)})
-    return taken(connection, namespace, keys)
+    return find_taken(connection, namespace, keys)
 
 
-def taken(
+def find_taken(
     connection: Connection, namespace: str, keys: Mapping[str, timedelta | None]
 ) -> dict[str, tuple[str, str]]:
     """Returns the same without a lock: what is taken now, as far as it is committed."""

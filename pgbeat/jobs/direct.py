@@ -23,7 +23,7 @@ from pgbeat.config import Settings, direct_url
 from pgbeat.database import channels, connections, poolers
 from pgbeat.errors import NoSlot
 from pgbeat.jobs import policies as job_policies
-from pgbeat.jobs.dispatch import allot
+from pgbeat.jobs.dispatch import dispatch_lane
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import occupancy, reservations
 from pgbeat.jobs.lanes.occupancy import SlotHolder
@@ -138,7 +138,7 @@ class _Place:
     def _wait(self, connection: Connection, reservation: int, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         while not self._has_started(connection, reservation):
-            self._allot(connection)
+            self._dispatch(connection)
             if self._has_started(connection, reservation):
                 return
             left = deadline - time.monotonic()
@@ -164,9 +164,9 @@ class _Place:
                 if notification.payload == own:
                     return
 
-    def _allot(self, connection: Connection) -> None:
+    def _dispatch(self, connection: Connection) -> None:
         try:
-            allot(connection, self._publisher, self._settings.namespace, self._lane)
+            dispatch_lane(connection, self._publisher, self._settings.namespace, self._lane)
         except kombu.exceptions.OperationalError as error:
             # Its jobs wait for the broker, and their slot is then not ours to take.
             logger.warning("Can't reach the broker, jobs of lane %r wait: %s", self._lane, error)
@@ -176,13 +176,13 @@ class _Place:
         try:
             try:
                 reservations.drop(connection, reservation)
-                self._allot(connection)
+                self._dispatch(connection)
             except (DBAPIError, psycopg.Error) as error:
                 if not connections.is_lost(error):
                     raise
                 with self._session() as fresh:
                     reservations.drop(fresh, reservation)
-                    self._allot(fresh)
+                    self._dispatch(fresh)
         except Exception as error:
             logger.warning(
                 "Can't give a slot of lane %r back: %s", self._lane, connections.first_line(error)

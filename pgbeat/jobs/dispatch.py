@@ -1,6 +1,6 @@
-"""Allotment: a lane's free slots go to the first of its waiting line, and their messages with them.
+"""Dispatches the first waiting jobs of a lane: gives them its free slots, and publishes them.
 
-Whoever frees a slot, or puts something in a lane, calls `allot` after its commit.
+What frees a slot, or puts something in a lane, calls `dispatch_lane` after its commit.
 """
 
 import logging
@@ -16,44 +16,44 @@ from pgbeat.database import connections
 from pgbeat.jobs import lifecycle
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import reservations, slots
-from pgbeat.jobs.lanes.limiter import Gate
+from pgbeat.jobs.lanes.limiter import Limiter
 from pgbeat.jobs.lanes.model import Lane
 from pgbeat.jobs.model import Job
 
 logger = logging.getLogger("pgbeat.lanes")
 
-#: Jobs handed out in one transaction, or read at once, at most.
+#: Jobs dispatched in one transaction, or read at once, at most.
 BATCH = 200
-#: Slots of a lane that is not idle as long as its workers tell of ends as they tell of others'.
+#: Slots from which on a lane stays busy though its workers report ends in batches.
 ROOMY = 64
 #: How far down its line a lane is looked at, for jobs that its policy lets pass others.
 DEPTH = 2000
-#: How often jobs that somebody holds locked are passed over for the next.
+#: How often jobs that are locked are passed over for the next.
 _TRIES = 3
 #: What is wrong with lanes' policies, as it was logged.
 _complaints: dict[tuple[str, str], str] = {}
 
 
-class Allotted(NamedTuple):
-    """What became of it."""
+class Dispatched(NamedTuple):
+    """What a dispatch did."""
 
     #: Jobs that got a slot.
     jobs: int
-    #: Seconds after which to look again, for a rate; `None`: the end of a job will tell.
-    again: float | None
+    #: Seconds after which the rate allows more; `None` where only the end of a job does.
+    retry_in: float | None
 
 
-def allot(
+def dispatch_lane(
     connection: Connection, publisher: Publisher, namespace: str, lane: str, *, wait: bool = True
-) -> Allotted:
-    """Hands the lane's free slots to direct executions that wait for one, then to its jobs.
+) -> Dispatched:
+    """Gives the lane's free slots to direct executions that wait for one, then to its jobs.
 
-    `connection` is in autocommit mode. Others who allot the same lane wait for each other, and only
-    jobs that nobody holds locked are handed out. Raises what publishing raises where the broker is
-    away; nothing is handed out then. Without `wait`, raises the error of a lock timeout where
-    another transaction has locked the lane.
+    `connection` is in autocommit mode. Transactions that dispatch the same lane wait for each
+    other, and jobs that another transaction has locked are passed over. Raises what publishing
+    raises where the broker is away; nothing is dispatched then. Without `wait`, raises the error of
+    a lock timeout where another transaction has locked the lane.
     """
-    handed, again = 0, None
+    count, retry_in = 0, None
     todo = {(namespace, lane)}
     while todo:
         current = todo.pop()
@@ -61,59 +61,61 @@ def allot(
             continue
         try:
             with connections.transaction(connection):
-                turn = _hand_out(connection, publisher, *current, wait=wait)
+                turn = _dispatch_some(connection, publisher, *current, wait=wait)
         except BaseException:
             publisher.clear()
             raise
-        handed += turn.jobs
+        count += turn.jobs
         todo |= turn.lanes
         if current == (namespace, lane):
-            again = turn.again
-    return Allotted(handed, again)
+            retry_in = turn.retry_in
+    return Dispatched(count, retry_in)
 
 
 def after_commit(unit: UnitOfWork, changed: Iterable[tuple[str, str]]) -> None:
-    """Has lanes' free slots dispatched once the unit is committed: here if it has the app, else by
-    the leading beat, as where the transaction is the caller's."""
+    """Dispatches lanes once the unit is committed: here if it has the app.
+
+    Otherwise the leading beat does, and where the transaction is the caller's.
+    """
     for namespace, name in changed:
         if unit.is_callers:
             lanes.announce(unit.connection, namespace, name)
         else:
-            unit.after_commit(partial(_dispatch, unit, namespace, name))
+            unit.after_commit(partial(_dispatch_if_app, unit, namespace, name))
 
 
-def _dispatch(unit: UnitOfWork, namespace: str, name: str) -> None:
+def _dispatch_if_app(unit: UnitOfWork, namespace: str, name: str) -> None:
     if unit.app is not None:
-        allot(unit.connection, unit.publisher, namespace, name)
+        dispatch_lane(unit.connection, unit.publisher, namespace, name)
 
 
 class _Turn(NamedTuple):
     jobs: int = 0
-    again: float | None = None
-    #: Lanes that are to be looked at because of it.
+    retry_in: float | None = None
+    #: Lanes to dispatch because of it.
     lanes: Set[tuple[str, str]] = frozenset()
 
 
-def _hand_out(
+def _dispatch_some(
     connection: Connection, publisher: Publisher, namespace: str, name: str, *, wait: bool
 ) -> _Turn:
     lane = lanes.lock(connection, namespace, name, wait=wait)
     if lane is not None and lane.paused_at is not None:
         reservations.delete_dead(connection, namespace, name)
         return _Turn()
-    again: float | None = None
-    # Where the lane was removed nothing limits what is left in it.
+    retry_in: float | None = None
+    # Nothing limits what is left in a lane that was removed.
     limit = None if lane is None else lane.max_running
     batch: Sequence[Job] = ()
     if lane is None or (lane.policy is None and lane.rate_limit is None):
         batch = slots.take_first(connection, namespace, name, slots=limit, limit=BATCH)
     if not batch and lane is not None:
-        batch, again = _choose(connection, lane)
-    failed = lifecycle.hand_out(connection, publisher, batch, _is_tight(lane))
+        batch, retry_in = _choose(connection, lane)
+    failed = lifecycle.publish(connection, publisher, batch, _is_tight(lane))
     more = lifecycle.follow(connection, publisher, failed)
     if len(batch) == BATCH:
         more.add((namespace, name))
-    return _Turn(len(batch) - len(failed), again, more)
+    return _Turn(len(batch) - len(failed), retry_in, more)
 
 
 def _is_tight(lane: Lane | None) -> bool:
@@ -124,16 +126,18 @@ def _is_tight(lane: Lane | None) -> bool:
 
 
 def _choose(connection: Connection, lane: Lane) -> tuple[Sequence[Job], float | None]:
-    """Gives slots to those whom all of the lane's limits allow one; seconds after which to look
-    again."""
+    """Gives slots to the jobs that all of the lane's limits admit.
+
+    Returns them, and after how many seconds its rate may admit more.
+    """
     reservations.delete_dead(connection, lane.namespace, lane.name)
     direct = reservations.live(connection, lane.namespace, lane.name)
     passed: set[str] = set()
     for _ in range(_TRIES):
-        gate = slots.gate(connection, lane)
-        refusals = slots.enter_direct(gate, direct)
-        granted = [key for key, refusal in refusals.items() if refusal is None]
-        chosen = _first(connection, lane, gate, passed)
+        limiter = slots.limiter(connection, lane)
+        denials = slots.admit_reservations(limiter, direct)
+        granted = [key for key, denial in denials.items() if denial is None]
+        chosen = _first(connection, lane, limiter, passed)
         started = set(reservations.start(connection, granted))
         batch = slots.take(connection, chosen)
         if started:
@@ -143,41 +147,47 @@ def _choose(connection: Connection, lane: Lane) -> tuple[Sequence[Job], float | 
             break
         passed |= missed
         direct = reservations.live(connection, lane.namespace, lane.name)
-    _complain(lane, gate.problem)
-    again = None
-    if gate.quota is not None and gate.quota.refused:
-        again = slots.again(connection, lane, gate.quota.refused)
-    return batch, again
+    _complain(lane, limiter.problem)
+    retry_in = None
+    if limiter.quota is not None and limiter.quota.denied:
+        retry_in = slots.retry_in(connection, lane, limiter.quota.denied)
+    return batch, retry_in
 
 
-def _first(connection: Connection, lane: Lane, gate: Gate, passed: Collection[str]) -> list[str]:
-    """The jobs that may go, the first first."""
+def _first(
+    connection: Connection, lane: Lane, limiter: Limiter, passed: Collection[str]
+) -> list[str]:
+    """Returns the ids of the jobs that may go, in order."""
     chosen: list[str] = []
     for offset in range(0, DEPTH, BATCH):
         limit = BATCH
-        if not gate.asks_each:
-            limit = min(BATCH, len(passed) + _room(gate))
-        page = slots.line(connection, lane, limit=limit, offset=offset) if gate.free != 0 else []
+        if not limiter.asks_each:
+            limit = min(BATCH, len(passed) + _room(limiter))
+        page = (
+            slots.waiting_jobs(connection, lane, limit=limit, offset=offset)
+            if limiter.free != 0
+            else []
+        )
         for job in page:
-            if job.work.id in passed or gate.refusal(job.work, job.keys) is not None:
+            if job.work.id in passed or limiter.denial(job.work, job.keys) is not None:
                 continue
             chosen.append(job.work.id)
-            gate.enter(job.work, job.keys)
+            limiter.admit(job.work, job.keys)
             if len(chosen) == BATCH:
                 return chosen
-        if len(page) < BATCH or not gate.asks_each:
+        if len(page) < BATCH or not limiter.asks_each:
             break
     return chosen
 
 
-def _room(gate: Gate) -> int:
-    """How many may go where each counts the same, and one more to be refused for the rate."""
-    left = BATCH if gate.free is None else gate.free
-    return left if gate.quota is None else min(left, gate.quota.left(None) + 1)
+def _room(limiter: Limiter) -> int:
+    """Returns how many jobs to read where each counts the same: one more is denied by the rate."""
+    left = BATCH if limiter.free is None else limiter.free
+    return left if limiter.quota is None else min(left, limiter.quota.left(None) + 1)
 
 
 def _complain(lane: Lane, problem: str | None) -> None:
-    """Says once what is wrong with the lane's policy."""
+    """Logs once what is wrong with the lane's policy."""
     key = lane.namespace, lane.name
     if problem is None:
         _complaints.pop(key, None)

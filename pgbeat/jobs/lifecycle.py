@@ -32,17 +32,17 @@ def task_message(job: Job, is_awaited: bool = True) -> TaskMessage:
     if job.run_at is not None and job.state == "scheduled":
         options["eta"] = job.run_at
     others = job.group_id is not None or (is_awaited and job.lane is not None)
-    headers = {**({AWAITED_HEADER: True} if others else {}), **_told(job)}
+    headers = {**({AWAITED_HEADER: True} if others else {}), **_headers(job)}
     return TaskMessage(str(job.id), job.task, job.args or (), job.kwargs or {}, options, headers)
 
 
-def _told(job: Job) -> Mapping[str, Any]:
+def _headers(job: Job) -> Mapping[str, Any]:
     return job_headers.headers(
         job.schedule, job.due_at, job.interval_start, job.trigger, job.attempt
     )
 
 
-def hand_out(
+def publish(
     connection: Connection, publisher: Publisher, batch: Iterable[Job], is_awaited: bool = True
 ) -> list[Ended]:
     """Gives jobs that are dispatched to the broker. One that can't be published fails for it; those
@@ -99,7 +99,7 @@ def follow(
     also: Collection[UUID] = (),
 ) -> set[tuple[str, str]]:
     """Sees to what waits for these jobs' ends, and goes on with the groups `also`; the lanes
-    (namespace and name) that have room now, or something new, which are for `allotment.allot` once
+    (namespace and name) that have room now, or something new, which are for `dispatch` once
     this transaction is committed."""
     lanes: set[tuple[str, str]] = set()
     todo, touched = list(ended), set(also)
@@ -107,14 +107,14 @@ def follow(
         lanes.update((job.namespace, job.lane) for job in todo if job.lane is not None)
         # What was cancelled while it ran must not come again: as Celery's retry, or redelivered.
         publisher.withdraw(connection, [str(job.id) for job in todo if job.state == "cancelled"])
-        slots.tell_completed(connection, todo)
+        slots.report_completed(connection, todo)
         again: list[UUID] = [job.id for job in todo if job.retried_by is not None]
         fresh = jobs.try_again(connection, again)
         step = progress.advance(connection, touched | progress.of(todo))
         touched = set()
-        fresh += step.turns
-        lanes.update((job.namespace, job.lane) for job in step.turns if job.lane is not None)
-        todo = hand_out(connection, publisher, [job for job in fresh if job.dispatched_at])
+        fresh += step.unblocked
+        lanes.update((job.namespace, job.lane) for job in step.unblocked if job.lane is not None)
+        todo = publish(connection, publisher, [job for job in fresh if job.dispatched_at])
         for ending in step.endings:
             todo += end_waiting(connection, publisher, *ending)
     return lanes

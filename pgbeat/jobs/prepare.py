@@ -18,7 +18,7 @@ from pgbeat.config import Settings
 from pgbeat.database.tables import JOB_SOURCES
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs import permissions, placeholders
-from pgbeat.jobs.defaults import Stock
+from pgbeat.jobs.defaults import JobDefaults
 from pgbeat.jobs.details import Details
 from pgbeat.jobs.model import NewJob, State
 from pgbeat.jobs.placeholders import Facts
@@ -27,7 +27,7 @@ from pgbeat.jobs.task_checks import check_arguments, check_task
 from pgbeat.jobs.templates import Template
 
 
-class Order(NamedTuple):
+class JobSpec(NamedTuple):
     """What is to be done once, by a task or as a template has it."""
 
     #: Its registered name; `None`: the template's.
@@ -50,7 +50,7 @@ class Order(NamedTuple):
     metadata: Mapping[str, Any] = {}
 
 
-class Draft(NamedTuple):
+class PreparedJob(NamedTuple):
     """A job that is to be written, and its message."""
 
     job: NewJob
@@ -58,51 +58,53 @@ class Draft(NamedTuple):
     unique_for: timedelta | None = None
 
 
-def unique_keys(batch: Sequence[Draft]) -> dict[str, timedelta | None]:
+def unique_keys(batch: Sequence[PreparedJob]) -> dict[str, timedelta | None]:
     """Returns the unique keys of jobs, and for how long after its making each is taken."""
     return {d.job.unique_key: d.unique_for for d in batch if d.job.unique_key is not None}
 
 
-def stock(connection: Connection, settings: Settings, batch: Sequence[Order]) -> Stock:
+def job_defaults(
+    connection: Connection, settings: Settings, batch: Sequence[JobSpec]
+) -> JobDefaults:
     """The templates and lanes that orders name."""
-    return Stock(connection, settings, [order.policy for order in batch])
+    return JobDefaults(connection, settings, [spec.policy for spec in batch])
 
 
-def of_order(
+def prepare(
     app: Celery,
-    stock: Stock,
-    order: Order,
+    defaults: JobDefaults,
+    spec: JobSpec,
     *,
     created_by: str,
     job_source: str,
     is_system_job: bool = False,
     actor: Actor | None = None,
-) -> Draft:
-    """The job of an order, which nothing is written for yet. `actor` asks for it, where that is not
+) -> PreparedJob:
+    """The job of an spec, which nothing is written for yet. `actor` asks for it, where that is not
     the program itself.
 
     Raises `InvalidJob`, `UnknownTask` and `InvalidSchedule` for what it has wrong: a task that the
     app hasn't registered, arguments that it doesn't take, a template or a lane that isn't there;
     `Forbidden` for a task, options or a waiver of approval that the actor may not ask for.
     """
-    check_call(order.args or (), order.kwargs, order.options)
+    check_call(spec.args or (), spec.kwargs, spec.options)
     _check_origin(created_by, job_source)
-    Details(order.description, order.labels, order.metadata).check()
+    Details(spec.description, spec.labels, spec.metadata).check()
     actor = actor or Actor(created_by)
-    name, args, kwargs = order.task, order.args, dict(order.kwargs)
-    options, queue = dict(order.options), order.queue
-    policy = stock.policy(order.policy, may_waive=actor.is_admin)
-    job_id, run_at = str(uuid4()), _run_at(order, stock)
+    name, args, kwargs = spec.task, spec.args, dict(spec.kwargs)
+    options, queue = dict(spec.options), spec.queue
+    policy = defaults.policy(spec.policy, may_waive=actor.is_admin)
+    job_id, run_at = str(uuid4()), _run_at(spec, defaults)
     if policy.template is not None:
-        template = stock.template(policy.template)
+        template = defaults.template(policy.template)
         if name not in (None, template.task):
             raise InvalidJob(
                 f"template {template.name!r} is of task {template.task!r}, not {name!r}"
             )
         name = template.task
         zone = str(getattr(app.timezone, "key", None) or app.timezone)
-        facts = Facts(run_at or stock.now, zone, job_id, trigger="manual")
-        args, kwargs = over_template(template, args, kwargs, facts)
+        facts = Facts(run_at or defaults.now, zone, job_id, trigger="manual")
+        args, kwargs = fill_template(template, args, kwargs, facts)
         options, queue = {**template.options, **options}, queue or template.queue
     if name is None:
         raise InvalidJob("a job of which task? Name a task or a template")
@@ -114,15 +116,15 @@ def of_order(
     check_options(options if queue is None else {**options, "queue": queue}, app.conf)
     if "eta" in options or "countdown" in options:
         raise InvalidJob("options has a time for it; give run_at or countdown instead")
-    own = order.options if order.queue is None else {**order.options, "queue": order.queue}
+    own = spec.options if spec.queue is None else {**spec.options, "queue": spec.queue}
     require_call(actor, name, own, of_template=of_template)
     check_arguments(app, name, args, kwargs)
     serializer = _serializer(app, name, options)
     state: State = "pending" if run_at is None else "scheduled"
-    job = stock.apply(
+    job = defaults.apply(
         NewJob(
             id=job_id,
-            namespace=stock.settings.namespace,
+            namespace=defaults.settings.namespace,
             task=name,
             args=_plain(list(args), serializer),
             kwargs=_plain(kwargs, serializer),
@@ -133,9 +135,9 @@ def of_order(
             run_at=run_at,
             queue=queue,
             options=_plain({**options}, serializer) or None,
-            description=order.description,
-            labels=order.labels or None,
-            metadata=order.metadata or None,
+            description=spec.description,
+            labels=spec.labels or None,
+            metadata=spec.metadata or None,
         ),
         policy,
     )
@@ -145,7 +147,7 @@ def of_order(
         options.setdefault("priority", job.priority)
     if run_at is not None:
         options["eta"] = run_at
-    return Draft(job, TaskMessage(job.id, name, args, kwargs, options), policy.unique_for)
+    return PreparedJob(job, TaskMessage(job.id, name, args, kwargs, options), policy.unique_for)
 
 
 def require_call(
@@ -163,7 +165,7 @@ def require_call(
         reserved.check_for_user(options)
 
 
-def over_template(
+def fill_template(
     template: Template, args: Sequence[Any] | None, kwargs: Mapping[str, Any], facts: Facts
 ) -> tuple[Sequence[Any], dict[str, Any]]:
     """Returns arguments over those of a template, whose own placeholders are filled in.
@@ -203,26 +205,26 @@ def length(countdown: Any) -> timedelta | None:
         raise InvalidJob(f"countdown is {countdown!r}; there is no such time") from None
 
 
-def _run_at(order: Order, stock: Stock) -> datetime | None:
-    if order.countdown is not None:
-        if order.run_at is not None:
+def _run_at(spec: JobSpec, defaults: JobDefaults) -> datetime | None:
+    if spec.countdown is not None:
+        if spec.run_at is not None:
             raise InvalidJob("run_at and countdown exclude each other")
         try:
-            run_at = stock.now + order.countdown
+            run_at = defaults.now + spec.countdown
         except OverflowError:
             raise InvalidJob("countdown: there is no such time any more") from None
         except TypeError:
-            said = f"countdown is {order.countdown!r}; it is to be seconds or a timedelta"
+            said = f"countdown is {spec.countdown!r}; it is to be seconds or a timedelta"
             raise InvalidJob(said) from None
-    elif order.run_at is None:
+    elif spec.run_at is None:
         return None
-    elif not isinstance(order.run_at, datetime):
-        raise InvalidJob(f"run_at is {order.run_at!r}; it is to be a datetime with a time zone")
-    elif order.run_at.tzinfo is None:
-        raise InvalidJob(f"run_at is {order.run_at.isoformat()}, without a time zone; give it one")
+    elif not isinstance(spec.run_at, datetime):
+        raise InvalidJob(f"run_at is {spec.run_at!r}; it is to be a datetime with a time zone")
+    elif spec.run_at.tzinfo is None:
+        raise InvalidJob(f"run_at is {spec.run_at.isoformat()}, without a time zone; give it one")
     else:
-        run_at = order.run_at
-    return run_at if run_at > stock.now else None
+        run_at = spec.run_at
+    return run_at if run_at > defaults.now else None
 
 
 def _serializer(app: Celery, task: str, options: Mapping[str, Any]) -> str:

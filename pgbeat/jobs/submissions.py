@@ -22,7 +22,7 @@ from pgbeat.jobs import defaults, dispatch, prepare
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.model import Job
-from pgbeat.jobs.prepare import Draft, Order
+from pgbeat.jobs.prepare import JobSpec, PreparedJob
 
 
 class SubmittedJob(NamedTuple):
@@ -33,7 +33,7 @@ class SubmittedJob(NamedTuple):
     is_new: bool
 
 
-def write(unit: UnitOfWork, batch: Sequence[Draft]) -> list[SubmittedJob]:
+def write(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[SubmittedJob]:
     """Writes jobs and their messages, in their order. Where an unfinished job has a job's unique
     key, or one of the batch before it, that one is returned instead.
 
@@ -47,9 +47,9 @@ def write(unit: UnitOfWork, batch: Sequence[Draft]) -> list[SubmittedJob]:
     namespaces = {d.job.namespace for d in batch}
     taken: dict[str, str] = {}
     for namespace in namespaces:
-        found = defaults.same(connection, namespace, keys)
+        found = defaults.find_conflicts(connection, namespace, keys)
         taken |= {key: job_id for key, (job_id, _) in found.items()}
-    fresh: list[Draft] = []
+    fresh: list[PreparedJob] = []
     for each in batch:
         if each.job.unique_key not in taken:
             fresh.append(each)
@@ -69,7 +69,9 @@ def write(unit: UnitOfWork, batch: Sequence[Draft]) -> list[SubmittedJob]:
     ]
 
 
-def _create(connection: Connection, publisher: Publisher, batch: Sequence[Draft]) -> list[Job]:
+def _create(
+    connection: Connection, publisher: Publisher, batch: Sequence[PreparedJob]
+) -> list[Job]:
     handed = [d for d in batch if d.job.is_dispatched]
     queues: dict[str, str | None] = {}
     if publisher.transactional:
@@ -182,20 +184,20 @@ def _publishing_within(
     return opened_publisher
 
 
-def place(unit: UnitOfWork, order: Order, *, job_source: str) -> SubmittedJob:
+def place(unit: UnitOfWork, order: JobSpec, *, job_source: str) -> SubmittedJob:
     """Makes a job, the actor's, with its message. Raises as `drafts.of_order` and `write`.
 
     `follow` must be called for it if it is new.
     """
     app = unit.require_app()
-    stock = prepare.stock(unit.connection, unit.settings, [order])
-    made = prepare.of_order(
+    stock = prepare.job_defaults(unit.connection, unit.settings, [order])
+    made = prepare.prepare(
         app, stock, order, created_by=unit.actor.name, job_source=job_source, actor=unit.actor
     )
     return write(unit, [made])[0]
 
 
-def _deferred(connection: Connection, made: Draft) -> Draft:
+def _deferred(connection: Connection, made: PreparedJob) -> PreparedJob:
     """Returns the job for beat to dispatch after the commit, since the broker is elsewhere."""
     if not made.job.is_dispatched:
         return made

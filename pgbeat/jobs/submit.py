@@ -15,7 +15,7 @@ from pgbeat.jobs import model as jobs
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.model import Job
-from pgbeat.jobs.prepare import Order
+from pgbeat.jobs.prepare import JobSpec
 
 
 def submit(
@@ -58,7 +58,7 @@ def submit(
     # A signature is a mapping: its arguments would be lost.
     name: Any = task if isinstance(task, Mapping) else getattr(task, "name", task)
     settings = Settings.load(found.conf)
-    order = Order(
+    order = JobSpec(
         name, args or None, kwargs or {}, job_policies.parse(policy), queue, options or {}, run_at,
         prepare.length(countdown), description, labels or {}, metadata or {},
     )  # fmt: skip

@@ -19,7 +19,7 @@ from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups.model import Group, Mode, OnFailure
 from pgbeat.jobs.model import Ended, Job
 from pgbeat.jobs.permissions import require_group
-from pgbeat.jobs.prepare import Draft, Order
+from pgbeat.jobs.prepare import JobSpec, PreparedJob
 
 #: Members of a group, at most.
 MOST = 10_000
@@ -42,12 +42,12 @@ class SubmittedGroup(NamedTuple):
         return kind, subject, {**values, "jobs": len(self.jobs), "tasks": tasks}
 
 
-def order(member: Any) -> Order:
+def order(member: Any) -> JobSpec:
     """What a member is to do: a task or its name, a signature of Celery's (`add.s(1, 2)`), or a
     mapping with what `pgbeat.submit` takes: `task`, `args`, `kwargs`, `queue`, `options`, `run_at`,
     `countdown` and the keys of a job policy. Raises `InvalidJob`."""
     if not isinstance(member, Mapping):
-        return Order(task=str(getattr(member, "name", member)))
+        return JobSpec(task=str(getattr(member, "name", member)))
     if "subtask_type" in member:
         return _of_signature(member)
     given = dict(member)
@@ -59,7 +59,7 @@ def order(member: Any) -> Order:
             values.pop(key, None)
     if isinstance(values.get("run_at"), str):
         values["run_at"] = _moment(values["run_at"])
-    return Order(
+    return JobSpec(
         task=None if task is None else str(getattr(task, "name", task)),
         policy=job_policies.parse(given),
         countdown=prepare.length(countdown),
@@ -67,12 +67,12 @@ def order(member: Any) -> Order:
     )
 
 
-def _of_signature(member: Mapping[str, Any]) -> Order:
+def _of_signature(member: Mapping[str, Any]) -> JobSpec:
     if member["subtask_type"] is not None:
         raise InvalidJob(f"a {member['subtask_type']} is no member of a group; a task's is")
     options = dict(member["options"])
     run_at, countdown = options.pop("eta", None), options.pop("countdown", None)
-    return Order(
+    return JobSpec(
         member["task"], member["args"], member["kwargs"],
         options=options, run_at=run_at, countdown=prepare.length(countdown),
     )  # fmt: skip
@@ -89,18 +89,18 @@ def _moment(text: str) -> datetime:
 
 def draft_members(
     unit: UnitOfWork, members: Sequence[Any], *, mode: Mode, job_source: str
-) -> list[Draft]:
+) -> list[PreparedJob]:
     """Returns the jobs of a group, for which nothing is written yet. Raises as `submit_group`, and
     `Forbidden` as `drafts.of_order`."""
     if not 0 < len(members) <= MOST:
         raise InvalidJob(f"a group has 1 to {MOST:,} members, and this one has {len(members):,}")
     group_id, app = str(uuid4()), unit.require_app()
     orders = [_named(number, order, member) for number, member in enumerate(members)]
-    stock = prepare.stock(unit.connection, unit.settings, orders)
+    stock = prepare.job_defaults(unit.connection, unit.settings, orders)
     made = []
     for number, each in enumerate(orders):
-        draft: Draft = _named(
-            number, prepare.of_order, app, stock, each,
+        draft: PreparedJob = _named(
+            number, prepare.prepare, app, stock, each,
             created_by=unit.actor.name, job_source=job_source, actor=unit.actor,
         )  # fmt: skip
         job = draft.job._replace(group_id=group_id, group_position=number)

@@ -240,7 +240,7 @@ class Recorder:
         for lane in list(lanes):
             self._lanes.pop(lane, None)
             try:
-                allotted = self._session.dispatch(lane)
+                dispatched = self._session.dispatch(lane)
             except Exception as error:
                 if connections.is_lost(error):
                     self._lanes[lane] = 0.0
@@ -250,8 +250,8 @@ class Recorder:
                     continue
                 self._complain(f"Can't hand out the jobs of the lane {lane[1]}", error)
             else:
-                if allotted.again is not None:
-                    self._lanes[lane] = time.monotonic() + allotted.again
+                if dispatched.retry_in is not None:
+                    self._lanes[lane] = time.monotonic() + dispatched.retry_in
 
     def _answer(self, connection: Connection) -> None:
         question = self._questions.popleft()

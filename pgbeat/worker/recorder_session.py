@@ -22,7 +22,7 @@ from pgbeat.config import Settings
 from pgbeat.database import connections, lock_waits, migrate, poolers
 from pgbeat.database.prepared import PreparedConnection, Statement
 from pgbeat.jobs import dispatch, executions, job_reports, lifecycle
-from pgbeat.jobs.dispatch import Allotted
+from pgbeat.jobs.dispatch import Dispatched
 from pgbeat.jobs.job_reports import JobReport
 from pgbeat.jobs.model import Ended
 from pgbeat.worker.attempts import Attempt
@@ -149,9 +149,9 @@ class RecorderSession:
         """Records what the main process reports of jobs; returns the lanes that have room now."""
         return self._commit(lambda: job_reports.record(self.open(), self._worker_id, reports))
 
-    def dispatch(self, lane: Lane) -> Allotted:
+    def dispatch(self, lane: Lane) -> Dispatched:
         """Dispatches a lane's jobs, as far as it has room, in transactions of its own."""
-        return dispatch.allot(self.open(), self.publisher(), *lane)
+        return dispatch.dispatch_lane(self.open(), self.publisher(), *lane)
 
     def cancelled(self, jobs: Sequence[str]) -> set[str]:
         """Those of the jobs (ids) that are to be cancelled."""

@@ -16,7 +16,7 @@ from pgbeat.jobs import control, submissions
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.policies import parse
-from pgbeat.jobs.prepare import Order
+from pgbeat.jobs.prepare import JobSpec
 from pgbeat.jobs.submissions import SubmittedJob
 from tests.support.command_line import Sql
 from tests.support.transport_workers import transport_url
@@ -52,9 +52,9 @@ class Desk:
 
     def order(self, *args: Any, actor: Any = ALICE, **given: Any) -> SubmittedJob:
         """A job of `jobs.add` unless told otherwise; what is no part of an order is its policy."""
-        own = {name: given.pop(name) for name in Order._fields if name in given}
+        own = {name: given.pop(name) for name in JobSpec._fields if name in given}
         own.setdefault("task", None if "template" in given else "jobs.add")
-        asked = Order(args=args or None, policy=parse(given), **own)
+        asked = JobSpec(args=args or None, policy=parse(given), **own)
         with self.unit(actor).transaction() as unit:
             return control.submit(unit, asked, job_source="user_cli")
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.database import connections
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.dispatch import allot
+from pgbeat.jobs.dispatch import dispatch_lane
 from pgbeat.jobs.model import NewJob
 from tests.support.jobs import messages
 from tests.support.rows import Sql, make_lane
@@ -40,10 +40,10 @@ class Lanes:
             jobs.create(self.connection, [job])
         return [job.id for job in made]
 
-    def allot(self, lane: str = "l") -> list[str]:
+    def dispatch(self, lane: str = "l") -> list[str]:
         """Allots the lane; the jobs that got a slot, in the order of their messages."""
         before = set(self.messages())
-        count = allot(self.connection, self.publisher, "default", lane).jobs
+        count = dispatch_lane(self.connection, self.publisher, "default", lane).jobs
         fresh = [job for job in self.messages() if job not in before]
         assert len(fresh) == count
         return fresh

@@ -375,7 +375,7 @@ def _round(world: World, connection: Connection) -> None:
 def _keys(world: World, connection: Connection) -> None:
     keys = {f"key{world.rows - n * 10}": timedelta(days=1) for n in range(50)}
     with connections.transaction(connection):
-        defaults.same(connection, "default", keys)
+        defaults.find_conflicts(connection, "default", keys)
 
 
 def _create(world: World, connection: Connection) -> None:
@@ -404,10 +404,10 @@ QUERIES: dict[str, Query] = {
     "beat: a step of pruning each table": Query(_round, 150_000, 200_000),
     "worker: a group goes on": Query(_advance),
     "worker: a lane's free slots": Query(
-        lambda w, c: dispatch.allot(c, w.publisher, "default", "lane3")
+        lambda w, c: dispatch.dispatch_lane(c, w.publisher, "default", "lane3")
     ),
     "worker: a lane's, with a rate": Query(
-        lambda w, c: dispatch.allot(c, w.publisher, "default", "lane4")
+        lambda w, c: dispatch.dispatch_lane(c, w.publisher, "default", "lane4")
     ),
     "people: a job by the beginning of its id": Query(_find),
     "people: a job's executions": Query(lambda w, c: executions.of_job(c, w.job(7))),

@@ -59,7 +59,7 @@ class Crew(Processes):
             self._publisher.prepare(connection)
             jobs.create(connection, new)
             given = [job for job in jobs.find(connection, ids) if job.dispatched_at is not None]
-            lifecycle.hand_out(connection, self._publisher, given)
+            lifecycle.publish(connection, self._publisher, given)
         return ids
 
     def one(self, task: str, *args: Any, **fields: Any) -> str:

@@ -37,7 +37,7 @@ class Ward:
         with connections.transaction(self.connection):
             jobs.create(self.connection, [job])
             if with_message:
-                lifecycle.hand_out(
+                lifecycle.publish(
                     self.connection, self.publisher, jobs.find(self.connection, [job_id])
                 )
         return job_id

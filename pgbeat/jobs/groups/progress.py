@@ -25,7 +25,7 @@ class Ending(NamedTuple):
 class Step(NamedTuple):
     """What groups want done: jobs whose turn it is, and members that are to be ended."""
 
-    turns: list[Job]
+    unblocked: list[Job]
     endings: list[Ending]
 
 
@@ -119,7 +119,7 @@ def advance(connection: Connection, group_ids: Collection[UUID]) -> Step:
                 step.endings.append(Ending(waiting, to, reason))
         elif mode == "sequential" and not moving:
             rows = connection.execute(_NEXT, {"id": group_id})
-            step.turns.extend(Job(*row) for row in rows)
+            step.unblocked.extend(Job(*row) for row in rows)
     return step
 
 

@@ -1,4 +1,4 @@
-"""Gates: who may have a slot at one look at a lane, by its limit, its rate and its policy."""
+"""Limits who may have a slot, at one look at a lane: by its limit, its rate and its policy."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,87 +6,90 @@ from collections.abc import Iterable, Mapping, Sequence
 from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy, Work
 
 
-class Quota:
-    """What is left of a lane's rate, of each key."""
+class RateQuota:
+    """Counts what is left of a lane's rate, for each key."""
 
     def __init__(
         self, limit: int, spent: Mapping[str | None, int], text: str, *, has_keys: bool
     ) -> None:
         self._limit, self._spent, self._text = limit, Counter(spent), text
         self.has_keys = has_keys
-        #: Keys that were refused something.
-        self.refused: set[str | None] = set()
+        #: Keys that had nothing left.
+        self.denied: set[str | None] = set()
 
     def left(self, key: str | None) -> int:
-        """How many of that key may go."""
+        """Returns how many of that key may still start."""
         return max(0, self._limit - self._spent[key])
 
-    def refusal(self, keys: Iterable[str | None]) -> str | None:
-        """Why not, if not."""
+    def denial(self, keys: Iterable[str | None]) -> str | None:
+        """Returns why none of these keys may start now; `None` if it may."""
         spent = [key for key in keys if not self.left(key)]
-        self.refused.update(spent)
+        self.denied.update(spent)
         if not spent:
             return None
         of = "" if spent[0] is None else f" of {spent[0]!r}"
         return f"the rate{of}, {self._text}, is used up"
 
     def take(self, keys: Iterable[str | None]) -> None:
-        """Counts one."""
+        """Counts one that starts."""
         self._spent.update(keys)
 
 
-class Gate:
-    """Who may have a slot, at one look at a lane."""
+class Limiter:
+    """Decides who may have a slot, at one look at a lane."""
 
     def __init__(
         self,
         limit: int | None,
         policy: ConcurrencyPolicy | None,
-        quota: Quota | None,
+        quota: RateQuota | None,
         taken: int,
         problem: str | None = None,
     ) -> None:
         self._limit, self._policy, self.quota = limit, policy, quota
-        #: Slots that are had; the policy was told of none of these.
+        #: Slots in use that the policy does not know of.
         self.taken = taken
         #: What is wrong with the policy.
         self.problem = problem
-        #: Nobody goes then.
+        #: Then none is admitted.
         self.is_broken = problem is not None
 
     @property
     def free(self) -> int | None:
-        """Slots that are left; `None` for no limit."""
+        """Returns how many slots are left; `None` for no limit."""
         if self.is_broken:
             return 0
         return None if self._limit is None else max(0, self._limit - self.taken)
 
     @property
     def asks_each(self) -> bool:
-        """Whether one may pass another in the line."""
+        """Returns whether one job may pass another that waits."""
         return self._policy is not None or (self.quota is not None and self.quota.has_keys)
 
-    def refusal(self, work: Work, keys: Sequence[str | None] = ()) -> str | None:
-        """Why it gets no slot now, if not. `keys` are those that its rate is counted by."""
+    def denial(self, work: Work, keys: Sequence[str | None] = ()) -> str | None:
+        """Returns why it gets no slot now; `None` if it may have one.
+
+        The lane's rate counts it by `keys`.
+        """
         if self.is_broken:
             return self.problem
         if self.free == 0:
             return f"the limit of {self._limit} is reached"
-        said = self.quota.refusal(keys) if self.quota is not None else None
+        said = self.quota.denial(keys) if self.quota is not None else None
         if said is not None or self._policy is None:
             return said
         name = type(self._policy).__name__
         try:
-            verdict = self._policy.can_dispatch(work)
+            answer = self._policy.can_dispatch(work)
         except Exception as error:
             self.problem = f"{name}.can_dispatch raised {type(error).__name__}: {error}"
             return self.problem
-        if isinstance(verdict, str):
-            return verdict or f"{name} says no"
-        return None if verdict else f"{name} says no"
+        if isinstance(answer, str):
+            return answer or f"{name} says no"
+        return None if answer else f"{name} says no"
 
-    def enter(self, work: Work, keys: Sequence[str | None] = ()) -> None:
-        """It has a slot from now on."""
+    def admit(self, work: Work, keys: Sequence[str | None] = ()) -> None:
+        """Counts it as having a slot from now on."""
         self.taken += 1
         if self.quota is not None:
             self.quota.take(keys)

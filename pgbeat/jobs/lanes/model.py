@@ -168,7 +168,7 @@ def save(
 ) -> tuple[Lane, bool]:
     """Makes a lane, or changes what is given of `CHANGES`; the lane, and whether it is new.
 
-    Who waits in it is to be allotted afterwards. Raises `InvalidJob`, which lists every mistake.
+    The caller must dispatch the lane afterwards. Raises `InvalidJob`, which lists every mistake.
     """
     problem = name_problem(name)
     if problem:
@@ -224,7 +224,7 @@ def pause(connection: Connection, namespace: str, name: str) -> bool:
 
 
 def resume(connection: Connection, namespace: str, name: str) -> bool:
-    """Has it go on; who waits is to be allotted afterwards. False if it isn't paused. Raises
+    """Resumes it; the caller must dispatch the lane afterwards. False if it isn't paused. Raises
     `NotFound`."""
     changed = update(lanes).where(_is(namespace, name), lanes.c.paused_at.is_not(None))
     if connection.execute(changed.values(paused_at=None)).rowcount:
@@ -253,8 +253,8 @@ _IN_THE_WAY = text(
 def remove(connection: Connection, namespace: str, name: str, *, force: bool = False) -> None:
     """Deletes a lane in which nothing waits, and that no schedule or template names.
 
-    With `force`, any; what waits in it is then handed out without a limit, once the lane is
-    allotted. Raises `NotFound`, or `InvalidJob` which says what is in the way.
+    With `force`, any; what waits in it is then dispatched without a limit, once the lane is
+    dispatched. Raises `NotFound`, or `InvalidJob` which says what is in the way.
     """
     get(connection, namespace, name)
     values = {"namespace": namespace, "lane": name}
@@ -312,7 +312,7 @@ _WANTED = text(
 
 
 def wanted(connection: Connection, namespace: str) -> list[str]:
-    """Names of the lanes in which somebody waits, or has reserved a slot: to be allotted now and
+    """Names of the lanes in which somebody waits, or has reserved a slot: to dispatch now and
     then, for whoever should have done it may have died."""
     return list(connection.scalars(_WANTED, {"namespace": namespace}))
 

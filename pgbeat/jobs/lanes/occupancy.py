@@ -62,20 +62,20 @@ class InLine(NamedTuple):
 def line(connection: Connection, lane: Lane, *, limit: int = 20) -> list[InLine]:
     """The first who wait, direct executions before jobs, each with the reason. In an open
     transaction; changes nothing."""
-    gate = slots.gate(connection, lane)
+    limiter = slots.limiter(connection, lane)
     direct = reservations.live(connection, lane.namespace, lane.name)
-    refusals = slots.enter_direct(gate, direct)
+    denials = slots.admit_reservations(limiter, direct)
     pause = "the lane is paused" if lane.paused_at is not None else None
     found = [
-        InLine(r.work.id, r.task, 0, r.created_by, r.created_at, True, pause or refusals[r.id])
+        InLine(r.work.id, r.task, 0, r.created_by, r.created_at, True, pause or denials[r.id])
         for r in direct
         if r.started_at is None
     ]
-    for job in slots.line(connection, lane, limit=limit):
+    for job in slots.waiting_jobs(connection, lane, limit=limit):
         work = job.work
-        reason = pause or gate.refusal(work, job.keys)
+        reason = pause or limiter.denial(work, job.keys)
         if reason is None:
-            gate.enter(work, job.keys)
+            limiter.admit(work, job.keys)
         found.append(
             InLine(
                 work.id, work.task, work.priority, work.created_by, job.created_at, False, reason

@@ -11,14 +11,14 @@ from pgbeat.errors import InvalidJob
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.lanes import concurrency
 from pgbeat.jobs.lanes.concurrency import Work
-from pgbeat.jobs.lanes.limiter import Gate, Quota
+from pgbeat.jobs.lanes.limiter import Limiter, RateQuota
 from pgbeat.jobs.lanes.model import Lane
 from pgbeat.jobs.lanes.reservations import Reservation
 from pgbeat.jobs.model import Ended, Job
 
 logger = logging.getLogger("pgbeat.lanes")
 
-_SEATED = """
+_HOLDS_SLOT = """
      WHERE j.namespace = :namespace AND j.lane = :lane AND j.dispatched_at IS NOT NULL
        AND j.state IN ('pending', 'scheduled', 'running')
 """
@@ -50,7 +50,7 @@ _TAKE_FIRST = text(
                            WHERE namespace = :namespace AND lane = :lane) THEN 0
              WHEN CAST(:slots AS integer) IS NULL THEN :limit
              ELSE least(:limit, greatest(0, :slots - (
-                 SELECT count(*) FROM pgbeat.jobs j {_SEATED})))
+                 SELECT count(*) FROM pgbeat.jobs j {_HOLDS_SLOT})))
          END FOR UPDATE SKIP LOCKED)
     UPDATE pgbeat.jobs j SET dispatched_at = statement_timestamp()
      WHERE j.id = ANY (ARRAY(SELECT id FROM mine))
@@ -93,17 +93,17 @@ def _ordered(rows: Iterable[Any]) -> list[Job]:
     return sorted(found, key=lambda j: (-j.priority, j.position or 0, j.created_at, j.id))
 
 
-_COUNT = text(f"SELECT count(*) FROM pgbeat.jobs j {_SEATED}")  # noqa: S608
-_WHO = text(f"SELECT {_WORK} FROM pgbeat.jobs j {_SEATED}")  # noqa: S608
+_COUNT = text(f"SELECT count(*) FROM pgbeat.jobs j {_HOLDS_SLOT}")  # noqa: S608
+_WHO = text(f"SELECT {_WORK} FROM pgbeat.jobs j {_HOLDS_SLOT}")  # noqa: S608
 
 
-def taken(connection: Connection, lane: Lane) -> int:
+def count_running(connection: Connection, lane: Lane) -> int:
     """How many jobs have a slot."""
     values = {"namespace": lane.namespace, "lane": lane.name}
     return int(connection.execute(_COUNT, values).scalar_one())
 
 
-def seated(connection: Connection, lane: Lane) -> list[Work]:
+def running(connection: Connection, lane: Lane) -> list[Work]:
     """The jobs that have a slot."""
     rows = connection.execute(_WHO, {"namespace": lane.namespace, "lane": lane.name})
     return [Work(*row) for row in rows]
@@ -127,7 +127,9 @@ _LINE = text(
 )
 
 
-def line(connection: Connection, lane: Lane, *, limit: int = 200, offset: int = 0) -> list[Waiting]:
+def waiting_jobs(
+    connection: Connection, lane: Lane, *, limit: int = 200, offset: int = 0
+) -> list[Waiting]:
     """The waiting line, the first first: by priority (the highest first), position, age."""
     values = {
         "namespace": lane.namespace, "lane": lane.name, "key": lane.rate_key,
@@ -157,14 +159,14 @@ _SPENT_BY_KEY = text(
 )
 
 
-def quota(connection: Connection, lane: Lane) -> Quota | None:
+def quota(connection: Connection, lane: Lane) -> RateQuota | None:
     """What is left of the lane's rate; `None` where it has none."""
     if lane.rate_limit is None:
         return None
     statement = _SPENT if lane.rate_key is None else _SPENT_BY_KEY
     rows = connection.execute(statement, _of_rate(lane))
     spent: dict[str | None, int] = {row[0]: row[1] for row in rows}
-    return Quota(lane.rate_limit, spent, str(lane.rate), has_keys=lane.rate_key is not None)
+    return RateQuota(lane.rate_limit, spent, str(lane.rate), has_keys=lane.rate_key is not None)
 
 
 # The one of whose leaving the period makes room for another.
@@ -185,13 +187,13 @@ _AGAIN_BY_KEY = text(
 )
 
 
-def again(connection: Connection, lane: Lane, refused: Collection[str | None]) -> float:
+def retry_in(connection: Connection, lane: Lane, denied: Collection[str | None]) -> float:
     """Seconds until the next of one of these keys may go."""
     values = _of_rate(lane)
     if lane.rate_key is None:
         seconds = connection.execute(_AGAIN, values).scalar_one_or_none()
     else:
-        values["keys"] = [key or "" for key in refused]
+        values["keys"] = [key or "" for key in denied]
         seconds = connection.execute(_AGAIN_BY_KEY, values).scalar_one_or_none()
     return max(0.0, float(seconds or 0))
 
@@ -204,7 +206,7 @@ def _of_rate(lane: Lane) -> dict[str, Any]:
     return values if lane.rate_key is None else values | {"key": lane.rate_key}
 
 
-def gate(connection: Connection, lane: Lane) -> Gate:
+def limiter(connection: Connection, lane: Lane) -> Limiter:
     """Who may have a slot beside the jobs that have one."""
     policy, problem = None, None
     if lane.policy is not None:
@@ -212,30 +214,30 @@ def gate(connection: Connection, lane: Lane) -> Gate:
             policy = concurrency.make(lane.policy, lane.options)
         except InvalidJob as error:
             problem = str(error)
-    count = 0 if policy is not None or lane.max_running is None else taken(connection, lane)
-    opened = Gate(lane.max_running, policy, quota(connection, lane), count, problem)
+    count = 0 if policy is not None or lane.max_running is None else count_running(connection, lane)
+    limiter = Limiter(lane.max_running, policy, quota(connection, lane), count, problem)
     if policy is not None:
-        for work in seated(connection, lane):
-            opened.enter(work)
-    return opened
+        for work in running(connection, lane):
+            limiter.admit(work)
+    return limiter
 
 
-def enter_direct(opened: Gate, direct: Iterable[Reservation]) -> dict[int, str | None]:
+def admit_reservations(limiter: Limiter, direct: Iterable[Reservation]) -> dict[int, str | None]:
     """Lets direct executions in; why those that wait get no slot now, `None` for those that do.
 
     One that goes on waiting is counted as if it had a slot: no job takes what it waits for.
     """
-    refusals: dict[int, str | None] = {}
+    denials: dict[int, str | None] = {}
     waiting = []
     for reservation in direct:
         if reservation.started_at is None:
             waiting.append(reservation)
         else:
-            opened.enter(reservation.work)
+            limiter.admit(reservation.work)
     for reservation in waiting:
-        refusals[reservation.id] = opened.refusal(reservation.work)
-        opened.enter(reservation.work)
-    return refusals
+        denials[reservation.id] = limiter.denial(reservation.work)
+        limiter.admit(reservation.work)
+    return denials
 
 
 _COMPLETED = text(
@@ -248,7 +250,7 @@ _COMPLETED = text(
 )
 
 
-def tell_completed(connection: Connection, ended: Iterable[Ended]) -> None:
+def report_completed(connection: Connection, ended: Iterable[Ended]) -> None:
     """Tells the policies of their lanes of jobs that had slots and ended in this transaction."""
     policies = concurrency.listening()
     ids = [str(job.id) for job in ended if job.lane is not None and job.state in jobs.ENDED]

@@ -12,7 +12,7 @@ from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.executions import Execution
 from pgbeat.jobs.model import Job, State
 from pgbeat.jobs.policies import JobPolicy
-from pgbeat.jobs.prepare import Order
+from pgbeat.jobs.prepare import JobSpec
 from pgbeat.monitoring.statistics import ExecutionStatistics
 from pgbeat.web.api.bodies import Body, Json, Length
 from pgbeat.web.api.steering import is_deep, plain, set_fields
@@ -63,7 +63,7 @@ class JobOrder(Body):
     )
     metadata: _Object | None = Field(None, description="Anything else to keep with it.")
 
-    def order(self) -> Order:
+    def order(self) -> JobSpec:
         """What is to be done. Raises `InvalidJob`."""
         given = set_fields(
             self,
@@ -78,7 +78,7 @@ class JobOrder(Body):
             "labels",
             "metadata",
         )
-        return Order(policy=job_policies.parse(set_fields(self, *_POLICY)), **given)
+        return JobSpec(policy=job_policies.parse(set_fields(self, *_POLICY)), **given)
 
     def member(self) -> Json:
         """The same for a group, with the policy's keys beside the others."""

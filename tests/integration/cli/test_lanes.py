@@ -119,7 +119,7 @@ def test_pause_and_resume(floor: Lanes) -> None:
     waiting = floor.add()
     assert run(floor.database, "lanes", "pause", "l").stdout == "Paused lane 'l'.\n"
     assert "is paused already, since " in run(floor.database, "lanes", "pause", "l").stdout
-    assert floor.allot() == []
+    assert floor.dispatch() == []
     assert read(floor.database, "lanes", "pause", "l")["paused_at"].endswith("Z")
     assert run_with(floor.app, "lanes", "resume", "l").stdout == "Resumed lane 'l'.\n"
     assert floor.messages() == waiting
@@ -171,7 +171,7 @@ def test_list(floor: Lanes) -> None:
     floor.lane(max_running=2)
     floor.lane("gpu", policy="resources", options='{"gpu": 2}')
     floor.add(5)
-    floor.allot()
+    floor.dispatch()
     run(floor.database, "lanes", "pause", "gpu")
     run(floor.database, "lanes", "set", "l", "--rate", "100/hour")
     head, gpu, full = run(floor.database, "lanes", "list").stdout.splitlines()
@@ -190,7 +190,7 @@ def test_list(floor: Lanes) -> None:
 def test_show(floor: Lanes) -> None:
     floor.lane(max_running=1)
     first, second = floor.add(2, priority=3)
-    floor.allot()
+    floor.dispatch()
     with connected(floor.database) as caller:
         reservation = reserve(caller)
         result = run(floor.database, "lanes", "show", "l")

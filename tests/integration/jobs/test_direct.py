@@ -109,12 +109,12 @@ def test_it_waits_for_what_runs_and_goes_before_what_waits(
 
     floor.lane(max_running=1)
     first, second = floor.add(2)
-    assert floor.allot() == [first]
+    assert floor.dispatch() == [first]
     result = background.submit(run_direct, hold, lane="l")
     waiting(floor)
-    assert floor.allot() == []  # never preempted
+    assert floor.dispatch() == []  # never preempted
     floor.end(first)
-    assert floor.allot() == []  # its slot is for the direct execution
+    assert floor.dispatch() == []  # its slot is for the direct execution
     assert floor.seated() == set()
     assert not result.done()
     gate.set()
@@ -128,11 +128,11 @@ def test_it_is_woken_by_whoever_allots(
     monkeypatch.setattr("pgbeat.jobs.direct._POLL", 600.0)
     floor.lane(max_running=1)
     first, second = floor.add(2)
-    floor.allot()
+    floor.dispatch()
     result = background.submit(run_direct, "tests.add", lane="l", app=app, timeout=600)
     waiting(floor)
     floor.end(first)
-    floor.allot()
+    floor.dispatch()
     assert result.result(60) == 3
     until(lambda: floor.seated() == {second}, 20)
 
@@ -157,7 +157,7 @@ def test_first_come_first_served(floor: Lanes, app: Celery, background: ThreadPo
 
     floor.lane(max_running=1)
     [job] = floor.add()
-    floor.allot()
+    floor.dispatch()
     results: list[Future[Any]] = []
     for number in range(4):
         results.append(background.submit(run_direct, in_order, (number,), lane="l"))
@@ -181,7 +181,7 @@ def test_a_timeout_says_who_has_the_slots(
     result = background.submit(run_direct, hold, lane="l", created_by="user:you")
     until(lambda: floor.sql("SELECT 1 FROM pgbeat.reservations WHERE started_at IS NOT NULL"), 20)
     first, second = floor.add(2)
-    assert floor.allot() == [first]
+    assert floor.dispatch() == [first]
     floor.sql(
         "UPDATE pgbeat.jobs SET state = 'running', started_at = now(), worker = 'w@host' "
         "WHERE id = %s", first,
@@ -215,12 +215,12 @@ def test_a_timeout_says_how_many_came_before(
 def test_one_that_gave_up_holds_nobody_up(floor: Lanes, app: Celery) -> None:
     floor.lane(policy="resources", options='{"gpu": 2}')
     half, _ = floor.add(2, resources={"gpu": 1})
-    floor.allot()
+    floor.dispatch()
     floor.end(half)
     with pytest.raises(NoSlot, match="resource 'gpu' has 1 of 2 in use"):
         run_direct("tests.add", lane="l", app=app, timeout=0, resources={"gpu": 2})
     [job] = floor.add(resources={"gpu": 1})
-    assert floor.allot() == [job]
+    assert floor.dispatch() == [job]
 
 
 def test_a_paused_lane_says_so(floor: Lanes, app: Celery) -> None:
@@ -326,7 +326,7 @@ def test_beat_sees_to_the_slot_of_a_caller_that_died(
     try:
         process.says("runs")
         [job] = floor.add()
-        floor.allot()
+        floor.dispatch()
         process.kill_group()
         until(lambda: floor.seated() == {job}, 20, "beat gives the slot to the job")
     finally:

@@ -61,7 +61,7 @@ class Fleet:
             ended = executions.record(self.connection, runs)
             lanes = lifecycle.follow(self.connection, self.publisher, ended)
         for namespace, lane in lanes:
-            dispatch.allot(self.connection, self.publisher, namespace, lane)
+            dispatch.dispatch_lane(self.connection, self.publisher, namespace, lane)
 
     def take(self) -> str:
         """A worker takes the first message that is due; its job begins. The job's id."""

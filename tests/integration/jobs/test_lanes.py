@@ -14,7 +14,7 @@ from pgbeat.database import channels, connections
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.jobs import lifecycle
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs.dispatch import allot
+from pgbeat.jobs.dispatch import dispatch_lane
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import occupancy, reservations, slots
 from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy, Work, concurrency_policy
@@ -32,33 +32,33 @@ def test_a_lane_hands_out_as_many_jobs_as_it_has_slots(floor: Lanes) -> None:
     floor.lane(max_running=2)
     first, second, third = floor.add(3)
 
-    assert floor.allot() == [first, second]
-    assert floor.allot() == []
+    assert floor.dispatch() == [first, second]
+    assert floor.dispatch() == []
     floor.end(first)
-    assert floor.allot() == [third]
+    assert floor.dispatch() == [third]
     assert floor.seated() == {second, third}
 
 
 def test_a_lane_without_a_limit_hands_out_all(floor: Lanes) -> None:
     floor.lane()
-    assert set(floor.add(450)) == set(floor.allot())
+    assert set(floor.add(450)) == set(floor.dispatch())
 
 
 def test_a_limit_of_nothing_hands_out_nothing(floor: Lanes) -> None:
     floor.lane(max_running=0)
     floor.add()
-    assert floor.allot() == []
+    assert floor.dispatch() == []
 
 
 def test_a_job_has_its_slot_until_it_ends(floor: Lanes) -> None:
     floor.lane(max_running=1)
     first, second = floor.add(2)
-    floor.allot()
+    floor.dispatch()
     for change in ("state = 'running', started_at = now()", "state = 'scheduled', run_at = now()"):
         floor.sql(f"UPDATE pgbeat.jobs SET {change} WHERE id = %s", first)
-        assert floor.allot() == []
+        assert floor.dispatch() == []
     floor.end(first, state="failed")
-    assert floor.allot() == [second]
+    assert floor.dispatch() == [second]
 
 
 def test_the_line_is_ordered_by_priority_position_and_age(floor: Lanes) -> None:
@@ -67,7 +67,7 @@ def test_the_line_is_ordered_by_priority_position_and_age(floor: Lanes) -> None:
     urgent = floor.add(2, priority=9)
     first, moved = floor.add(2)
     floor.sql("UPDATE pgbeat.jobs SET position = 0 WHERE id = %s", moved)
-    assert floor.allot() == [*urgent, moved, *usual, first]
+    assert floor.dispatch() == [*urgent, moved, *usual, first]
 
 
 def test_who_waits_for_its_turn_or_its_time_is_not_in_the_line(floor: Lanes) -> None:
@@ -76,7 +76,7 @@ def test_who_waits_for_its_turn_or_its_time_is_not_in_the_line(floor: Lanes) -> 
     floor.add(state="scheduled", run_at="2100-01-01T00:00:00Z")
     floor.add(state="paused")
     ready = floor.add()
-    assert floor.allot() == ready
+    assert floor.dispatch() == ready
 
 
 def test_a_paused_lane_hands_out_nothing_until_it_is_resumed(floor: Lanes) -> None:
@@ -84,10 +84,10 @@ def test_a_paused_lane_hands_out_nothing_until_it_is_resumed(floor: Lanes) -> No
     waiting = floor.add()
     assert lanes.pause(floor.connection, "default", "l")
     assert not lanes.pause(floor.connection, "default", "l")
-    assert floor.allot() == []
+    assert floor.dispatch() == []
     assert lanes.resume(floor.connection, "default", "l")
     assert not lanes.resume(floor.connection, "default", "l")
-    assert floor.allot() == waiting
+    assert floor.dispatch() == waiting
 
 
 def test_lanes_of_the_same_name_in_other_namespaces_have_slots_of_their_own(floor: Lanes) -> None:
@@ -95,12 +95,12 @@ def test_lanes_of_the_same_name_in_other_namespaces_have_slots_of_their_own(floo
     floor.lane(max_running=1, namespace="other")
     [own] = floor.add()
     floor.add(2, namespace="other")
-    assert floor.allot() == [own]
+    assert floor.dispatch() == [own]
 
 
 def test_what_is_left_in_a_lane_that_was_removed_is_handed_out(floor: Lanes) -> None:
     waiting = floor.add(3, lane="gone")
-    assert floor.allot("gone") == waiting
+    assert floor.dispatch("gone") == waiting
 
 
 def test_a_job_that_somebody_holds_locked_is_passed_over(floor: Lanes) -> None:
@@ -108,9 +108,9 @@ def test_a_job_that_somebody_holds_locked_is_passed_over(floor: Lanes) -> None:
     first, second = floor.add(2)
     with connected(floor.database) as other, connections.transaction(other):
         jobs.get(other, first, for_update=True)
-        assert floor.allot() == [second]
+        assert floor.dispatch() == [second]
     floor.end(second)
-    assert floor.allot() == [first]
+    assert floor.dispatch() == [first]
 
 
 def test_one_that_a_policy_let_through_and_somebody_holds_is_passed_over(floor: Lanes) -> None:
@@ -118,14 +118,14 @@ def test_one_that_a_policy_let_through_and_somebody_holds_is_passed_over(floor: 
     first, second = floor.add(2)
     with connected(floor.database) as other, connections.transaction(other):
         jobs.get(other, first, for_update=True)
-        assert floor.allot() == [second]
+        assert floor.dispatch() == [second]
 
 
 def test_a_job_that_cant_be_published_fails_and_the_next_has_its_slot(floor: Lanes) -> None:
     floor.lane(max_running=1)
     [bad] = floor.add(options={"serializer": "nothing"})
     [good] = floor.add()
-    assert floor.allot() == [good]
+    assert floor.dispatch() == [good]
     [(state, error)] = floor.sql("SELECT state, error FROM pgbeat.jobs WHERE id = %s", bad)
     assert state == "failed" and "can't be published" in error
 
@@ -133,13 +133,13 @@ def test_a_job_that_cant_be_published_fails_and_the_next_has_its_slot(floor: Lan
 def test_ends_are_followed_by_the_lane(floor: Lanes) -> None:
     floor.lane(max_running=1)
     first, second = floor.add(2)
-    floor.allot()
+    floor.dispatch()
     with connections.transaction(floor.connection):
         ended = lifecycle.cancel(
             floor.connection, floor.publisher, [first], by="user:me", reason="no"
         )
         assert lifecycle.follow(floor.connection, floor.publisher, ended) == {("default", "l")}
-    assert floor.allot() == [second]
+    assert floor.dispatch() == [second]
 
 
 def test_eight_who_allot_at_once_never_exceed_the_limit(floor: Lanes) -> None:
@@ -154,7 +154,7 @@ def test_eight_who_allot_at_once_never_exceed_the_limit(floor: Lanes) -> None:
         with connected(floor.database) as own:
             publisher = TransactionPublisher(floor.app)
             while len(ended) < len(everything):
-                allot(own, publisher, "default", "l")
+                dispatch_lane(own, publisher, "default", "l")
                 with connections.transaction(own):
                     rows = own.exec_driver_sql(
                         "SELECT id FROM pgbeat.jobs WHERE dispatched_at IS NOT NULL "
@@ -186,16 +186,16 @@ def moment(floor: Lanes, seconds: float, *ids: str) -> None:
 def test_a_rate_limits_what_is_handed_out_in_a_period(floor: Lanes) -> None:
     floor.lane(rate_limit=2, rate_period=timedelta(minutes=1))
     first, second, third, fourth = floor.add(4)
-    assert floor.allot() == [first, second]
+    assert floor.dispatch() == [first, second]
     floor.end(first, second)
-    assert floor.allot() == []
+    assert floor.dispatch() == []
 
     moment(floor, 45, first)
-    again = allot(floor.connection, floor.publisher, "default", "l").again
+    again = dispatch_lane(floor.connection, floor.publisher, "default", "l").retry_in
     assert again is not None and 10 < again <= 15
     moment(floor, 61, first)
-    assert floor.allot() == [third]
-    again = allot(floor.connection, floor.publisher, "default", "l").again
+    assert floor.dispatch() == [third]
+    again = dispatch_lane(floor.connection, floor.publisher, "default", "l").retry_in
     assert again is not None and 50 < again <= 60
     assert fourth not in floor.messages()
 
@@ -203,17 +203,17 @@ def test_a_rate_limits_what_is_handed_out_in_a_period(floor: Lanes) -> None:
 def test_a_rate_asks_for_no_other_look_while_nobody_waits(floor: Lanes) -> None:
     floor.lane(rate_limit=2, rate_period=timedelta(minutes=1))
     floor.add(2)
-    assert allot(floor.connection, floor.publisher, "default", "l").again is None
+    assert dispatch_lane(floor.connection, floor.publisher, "default", "l").retry_in is None
 
 
 def test_the_limit_counts_beside_the_rate(floor: Lanes) -> None:
     floor.lane(max_running=1, rate_limit=2, rate_period=timedelta(minutes=1))
     first, second, third = floor.add(3)
-    assert floor.allot() == [first]
+    assert floor.dispatch() == [first]
     floor.end(first)
-    assert floor.allot() == [second]
+    assert floor.dispatch() == [second]
     floor.end(second)
-    assert floor.allot() == []
+    assert floor.dispatch() == []
     assert third in {str(row[0]) for row in floor.sql("SELECT id FROM pgbeat.jobs")}
 
 
@@ -223,13 +223,13 @@ def test_a_rate_is_counted_by_the_values_of_its_key(floor: Lanes) -> None:
     b = floor.add(task="tests.note", kwargs={"text": "b"})
     none, none2 = floor.add(2)
     number, number2 = floor.add(2, task="tests.note", kwargs={"text": 1})
-    assert floor.allot() == [a, *b, none, number]
+    assert floor.dispatch() == [a, *b, none, number]
     moment(floor, 40, a)
     moment(floor, 50, *b)  # for whom nobody waits
-    again = allot(floor.connection, floor.publisher, "default", "l").again
+    again = dispatch_lane(floor.connection, floor.publisher, "default", "l").retry_in
     assert again is not None and 15 < again <= 20
     moment(floor, 61, a, none)
-    assert floor.allot() == [a2, none2]
+    assert floor.dispatch() == [a2, none2]
     assert number2 not in floor.messages()
 
 
@@ -245,7 +245,7 @@ def test_rates_by_other_keys(floor: Lanes, key: str, fields: Sequence[dict[str, 
     floor.lane(rate_limit=1, rate_period=timedelta(minutes=1), rate_key=key)
     one, _ = floor.add(2, **fields[0])
     other, _ = floor.add(2, **fields[1])
-    assert floor.allot() == [one, other]
+    assert floor.dispatch() == [one, other]
 
 
 def test_a_job_counts_for_each_of_its_tags(floor: Lanes) -> None:
@@ -253,7 +253,7 @@ def test_a_job_counts_for_each_of_its_tags(floor: Lanes) -> None:
     both = floor.add(tags=["x", "y"])
     floor.add(tags=["y"])
     other = floor.add(tags=["z"])
-    assert floor.allot() == [*both, *other]
+    assert floor.dispatch() == [*both, *other]
 
 
 # -- policies
@@ -263,16 +263,16 @@ def test_a_policy_lets_others_pass_who_waits(floor: Lanes) -> None:
     floor.lane(policy="tasks", options='{"tests.add": 1}')
     first, second = floor.add(2)
     notes = floor.add(2, task="tests.note")
-    assert floor.allot() == [first, *notes]
+    assert floor.dispatch() == [first, *notes]
     floor.end(first)
-    assert floor.allot() == [second]
+    assert floor.dispatch() == [second]
 
 
 def test_the_limit_counts_beside_the_policy(floor: Lanes) -> None:
     floor.lane(max_running=2, policy="tags", options='{"heavy": 1}')
     heavy, _ = floor.add(2, tags=["heavy"])
     light, _ = floor.add(2)
-    assert floor.allot() == [heavy, light]
+    assert floor.dispatch() == [heavy, light]
 
 
 def test_resources_are_summed(floor: Lanes) -> None:
@@ -280,16 +280,16 @@ def test_resources_are_summed(floor: Lanes) -> None:
     one = floor.add(resources={"gpu": 0.5})
     two = floor.add(resources={"gpu": 2})
     three = floor.add(resources={"gpu": 1.5, "disk": 10})
-    assert floor.allot() == [*one, *three]
+    assert floor.dispatch() == [*one, *three]
     floor.end(*one, *three)
-    assert floor.allot() == two
+    assert floor.dispatch() == two
 
 
 def test_a_job_far_down_the_line_is_found(floor: Lanes) -> None:
     floor.lane(policy="tags", options='{"heavy": 0}')
     floor.add(230, tags=["heavy"])
     light = floor.add()
-    assert floor.allot() == light
+    assert floor.dispatch() == light
 
 
 class Told(ConcurrencyPolicy):
@@ -329,10 +329,10 @@ def test_a_policy_is_told_of_what_has_a_slot_before_it_is_asked(
 ) -> None:
     floor.lane(policy="tests.told")
     [first] = floor.add()
-    floor.allot()
+    floor.dispatch()
     [odd, second] = [*floor.add(tags=["odd"]), *floor.add()]
     told.clear()
-    assert floor.allot() == [second]
+    assert floor.dispatch() == [second]
     assert told == [("started", first), ("asked", odd), ("asked", second), ("started", second)]
 
 
@@ -342,8 +342,8 @@ def test_a_policy_that_raises_for_one_job_holds_that_one_back(
     floor.lane(policy="tests.told", options='{"odd": "raise"}')
     floor.add(tags=["odd"])
     good = floor.add()
-    assert floor.allot() == good
-    assert floor.allot() == []
+    assert floor.dispatch() == good
+    assert floor.dispatch() == []
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert errors == [
         "Jobs of lane 'l' wait: Told.can_dispatch raised LookupError: no such thing"
@@ -366,13 +366,13 @@ def test_with_a_policy_that_is_broken_all_wait_and_other_lanes_go_on(
     floor.lane(max_running=5)
     floor.lane("other", max_running=5)
     floor.add(tags=["odd"])
-    floor.allot()
+    floor.dispatch()
     floor.sql("UPDATE pgbeat.lanes SET policy = %s, options = %s WHERE name = 'l'", policy, options)
     floor.add(2)
-    assert floor.allot() == []
+    assert floor.dispatch() == []
     assert said in caplog.text
     fine = floor.add(lane="other")
-    assert floor.allot("other") == fine
+    assert floor.dispatch("other") == fine
 
 
 def test_a_policy_is_told_of_ends(
@@ -380,7 +380,7 @@ def test_a_policy_is_told_of_ends(
 ) -> None:
     floor.lane(max_running=1, policy="tests.told", options='{"odd": "raise"}')
     first, second = floor.add(2)
-    floor.allot()
+    floor.dispatch()
     told.clear()
     with connections.transaction(floor.connection):
         ended = lifecycle.cancel(
@@ -402,28 +402,28 @@ def reserve(connection: Connection, lane: str = "l", **what: Any) -> int:
 def test_a_reservation_gets_the_next_slot_before_jobs(floor: Lanes) -> None:
     floor.lane(max_running=1)
     first, second = floor.add(2)
-    floor.allot()
+    floor.dispatch()
     with connected(floor.database) as caller:
         reservation = reserve(caller)
-        assert floor.allot() == []
+        assert floor.dispatch() == []
         assert not reservations.has_started(caller, reservation)
         floor.end(first)
-        assert floor.allot() == []
+        assert floor.dispatch() == []
         assert reservations.has_started(caller, reservation)
         reservations.drop(caller, reservation)
-        assert floor.allot() == [second]
+        assert floor.dispatch() == [second]
 
 
 def test_a_reservation_whose_session_ended_holds_nobody_up(floor: Lanes) -> None:
     floor.lane(max_running=2)
     with connected(floor.database) as one, connected(floor.database) as two:
         reserve(one), reserve(two)
-        floor.allot()
+        floor.dispatch()
         waiting = floor.add(2)
-        assert floor.allot() == []
+        assert floor.dispatch() == []
         assert lanes.wanted(floor.connection, "default") == ["l"]
     until(lambda: not reservations.live(floor.connection, "default", "l"))
-    assert floor.allot() == waiting
+    assert floor.dispatch() == waiting
     assert floor.sql("SELECT count(*) FROM pgbeat.reservations") == [(0,)]
     floor.end(*waiting)
     assert lanes.wanted(floor.connection, "default") == []
@@ -432,15 +432,15 @@ def test_a_reservation_whose_session_ended_holds_nobody_up(floor: Lanes) -> None
 def test_what_a_reservation_waits_for_no_job_takes(floor: Lanes) -> None:
     floor.lane(policy="resources", options='{"gpu": 2, "disk": 1}')
     half, other = floor.add(2, resources={"gpu": 1})
-    floor.allot()
+    floor.dispatch()
     floor.end(half)
     with connected(floor.database) as caller:
         reservation = reserve(caller, resources={"gpu": 2})
         floor.add(resources={"gpu": 1})
         disk = floor.add(resources={"disk": 1})
-        assert floor.allot() == disk
+        assert floor.dispatch() == disk
         floor.end(other)
-        assert floor.allot() == []
+        assert floor.dispatch() == []
         assert reservations.has_started(caller, reservation)
 
 
@@ -449,7 +449,7 @@ def test_a_reservation_takes_a_slot_of_a_lane_without_a_limit_at_once(floor: Lan
     with connected(floor.database) as caller:
         reservation = reserve(caller)
         waiting = floor.add(2)
-        assert floor.allot() == waiting
+        assert floor.dispatch() == waiting
         assert reservations.has_started(caller, reservation)
 
 
@@ -516,11 +516,11 @@ def test_remove_is_refused_while_the_lane_is_in_use(floor: Lanes) -> None:
         "INSERT INTO pgbeat.schedules (name, task, every, job_policy) "
         """VALUES ('s', 'tests.add', '1h', '{"lane": "l"}')"""
     )
-    [first] = floor.allot()
+    [first] = floor.dispatch()
     with pytest.raises(InvalidJob, match="2 jobs to come, schedule 's'"):
         lanes.remove(floor.connection, "default", "l")
     lanes.remove(floor.connection, "default", "l", force=True)
-    assert len(floor.allot()) == 1
+    assert len(floor.dispatch()) == 1
     with pytest.raises(NotFound):
         lanes.remove(floor.connection, "default", "l")
     assert first in floor.seated()
@@ -529,7 +529,7 @@ def test_remove_is_refused_while_the_lane_is_in_use(floor: Lanes) -> None:
 def test_a_lane_that_nobody_uses_can_be_removed(floor: Lanes) -> None:
     floor.lane(max_running=1)
     floor.add()
-    floor.allot()
+    floor.dispatch()
     lanes.remove(floor.connection, "default", "l")
     assert floor.sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
 
@@ -538,7 +538,7 @@ def test_listing_counts_who_runs_and_who_waits(floor: Lanes) -> None:
     floor.lane(max_running=2)
     floor.lane("empty")
     floor.add(5)
-    floor.allot()
+    floor.dispatch()
     with connected(floor.database) as caller:
         reserve(caller)
         empty, full = lanes.listing(floor.connection, "default")
@@ -568,7 +568,7 @@ def test_occupancy_says_who_has_slots_and_why_the_others_wait(floor: Lanes) -> N
     )  # fmt: skip
     [note, note2] = floor.add(2, task="tests.note", priority=5)
     [add] = floor.add()
-    floor.allot()
+    floor.dispatch()
     [third] = floor.add()
     late = floor.add()
     lane = lanes.get(floor.connection, "default", "l")
@@ -620,11 +620,11 @@ def test_no_statement_of_an_allotment_reads_the_whole_table(floor: Lanes) -> Non
             if lane == "l":
                 taken = slots.take_first(own, "default", lane, slots=2, limit=200)
             else:
-                slots.gate(own, row)
-                found = slots.line(own, row, limit=count)
+                slots.limiter(own, row)
+                found = slots.waiting_jobs(own, row, limit=count)
                 taken = slots.take(own, [job.work.id for job in found])
                 if lane == "rated":
-                    slots.again(own, row, [None])
+                    slots.retry_in(own, row, [None])
             assert len(taken) == count
         assert lanes.wanted(own, "default") == ["l", "policed", "rated"]
         assert own.exec_driver_sql(reads).scalar_one() == 0

@@ -123,7 +123,7 @@ def test_a_cancelled_job_that_celery_was_to_retry_does_not_come_again(ward: Ward
     jobs.ask_to_end(ward.connection, [job_id], "me")
     with connections.transaction(ward.connection):  # what `self.retry` publishes
         retry = jobs.find(ward.connection, [job_id])
-        lifecycle.hand_out(ward.connection, ward.publisher, retry)
+        lifecycle.publish(ward.connection, ward.publisher, retry)
     end = ExecutionRecord(
         run, job_id, False, state="failed", job_state="scheduled", error="not yet"
     )
@@ -243,7 +243,7 @@ def test_a_job_whose_message_is_in_another_broker_is_not_lost(
         for job_id in made:
             with connections.transaction(ward.connection):
                 found = jobs.find(ward.connection, [job_id])
-                assert lifecycle.hand_out(ward.connection, elsewhere, found) == []
+                assert lifecycle.publish(ward.connection, elsewhere, found) == []
     waits, runs = made
     ward.worker(2, missing=10)
     ward.run(runs, 2, acks_late=True)  # what an old worker ran that died comes again, over there

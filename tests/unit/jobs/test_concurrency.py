@@ -9,7 +9,7 @@ import pgbeat
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs.lanes import concurrency
 from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy, Work, concurrency_policy
-from pgbeat.jobs.lanes.limiter import Gate, Quota
+from pgbeat.jobs.lanes.limiter import Limiter, RateQuota
 
 
 def work(
@@ -178,30 +178,30 @@ class Odd(ConcurrencyPolicy):
     ],
 )
 def test_what_a_policy_answers_is_the_reason(answer: Any, reason: str | None) -> None:
-    assert Gate(None, Odd(answer), None, 0).refusal(work()) == reason
+    assert Limiter(None, Odd(answer), None, 0).denial(work()) == reason
 
 
 def test_the_gate_is_full_at_the_limit() -> None:
-    gate = Gate(3, None, None, 1)
+    gate = Limiter(3, None, None, 1)
     assert gate.free == 2
-    gate.enter(work())
-    gate.enter(work())
-    assert (gate.free, gate.refusal(work())) == (0, "the limit of 3 is reached")
-    gate.enter(work())  # one that had its slot before the limit was lowered
+    gate.admit(work())
+    gate.admit(work())
+    assert (gate.free, gate.denial(work())) == (0, "the limit of 3 is reached")
+    gate.admit(work())  # one that had its slot before the limit was lowered
     assert gate.free == 0
 
 
 def test_a_quota_is_used_up_key_by_key() -> None:
-    quota = Quota(2, {"a": 2, "b": 1}, "2/minute of each task", has_keys=True)
-    gate = Gate(None, None, quota, 0)
-    assert gate.refusal(work(), ["a"]) == "the rate of 'a', 2/minute of each task, is used up"
-    assert gate.refusal(work(), ["b"]) is None
-    gate.enter(work(), ["b"])
-    assert gate.refusal(work(), ["b", "c"]) is not None
-    assert gate.refusal(work(), ["c"]) is None
-    assert quota.refused == {"a", "b"}
+    quota = RateQuota(2, {"a": 2, "b": 1}, "2/minute of each task", has_keys=True)
+    gate = Limiter(None, None, quota, 0)
+    assert gate.denial(work(), ["a"]) == "the rate of 'a', 2/minute of each task, is used up"
+    assert gate.denial(work(), ["b"]) is None
+    gate.admit(work(), ["b"])
+    assert gate.denial(work(), ["b", "c"]) is not None
+    assert gate.denial(work(), ["c"]) is None
+    assert quota.denied == {"a", "b"}
 
 
 def test_a_broken_policy_lets_nobody_in() -> None:
-    gate = Gate(None, None, None, 0, "it is not registered")
-    assert (gate.free, gate.refusal(work())) == (0, "it is not registered")
+    gate = Limiter(None, None, None, 0, "it is not registered")
+    assert (gate.free, gate.denial(work())) == (0, "it is not registered")
