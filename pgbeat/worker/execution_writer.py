@@ -1,15 +1,11 @@
-"""The writer: what a recorder has to write, until it is written.
+"""Writes what a recorder's outbox holds, in batches, until it is written.
 
 What another transaction has locked is written later, in order for each job, and delays nothing
 else. What the database refuses is written without the parts that it may have refused.
 """
 
-import logging
-import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 
 import kombu.exceptions
 
@@ -17,86 +13,51 @@ from pgbeat.database import batches, connections
 from pgbeat.jobs.job_reports import JobReport
 from pgbeat.worker import attempts
 from pgbeat.worker.attempts import Attempt
+from pgbeat.worker.execution_batches import Shape
 from pgbeat.worker.locked_attempts import LockedAttempts
-from pgbeat.worker.recorder_session import Lane, RecorderSession, Shape
-
-logger = logging.getLogger("celery.worker.pgbeat")
+from pgbeat.worker.outbox import KEPT, Outbox
+from pgbeat.worker.recorder_session import Lane, RecorderSession
 
 #: Attempts in one transaction.
 BATCH = 500
-#: Attempts that are kept while the database is away, and as many while their rows are locked.
-_KEPT = 10_000
-#: Seconds that one call waits for other transactions' locks, altogether, and until what the main
-#: process says of a locked job is tried again.
+#: Seconds that one call waits for other transactions' locks, altogether, and until the reports of
+#: locked jobs are tried again.
 _LOCK_BUDGET, _LOCKED = 0.3, 0.25
 
 
 class ExecutionWriter:
-    """Of one recorder. Any thread may add to it; the recorder's thread writes."""
+    """Writes for one recorder, on its thread. Its methods return the lanes that have room now."""
 
     def __init__(
-        self, session: RecorderSession, complain: Callable[[str, Exception], None]
+        self,
+        session: RecorderSession,
+        outbox: Outbox,
+        complain: Callable[[str, Exception], None],
     ) -> None:
-        self._session, self._complain = session, complain
-        #: Attempts that have changed.
-        self.queue: deque[Attempt] = deque()
+        self._session, self._outbox, self._complain = session, outbox, complain
         self._locked = LockedAttempts()
-        self._reports: deque[JobReport] = deque()
-        self._reports_at = 0.0
-        self._written = threading.Condition()
-        self._dropped = 0
-
-    # ----- by any thread
-
-    def push(self, attempt: Attempt) -> None:
-        """Adds an attempt that has changed."""
-        if attempt.is_queued:
-            return
-        attempt.is_queued = True
-        self.queue.append(attempt)
-        if len(self.queue) > _KEPT:
-            with suppress(IndexError):
-                self.queue.popleft().is_queued = False
-            self._drop("the database is away too long")
-
-    def add_report(self, report: JobReport) -> None:
-        """Adds what the main process says of a job."""
-        self._reports.append(report)
-        self._reports_at = 0.0
-
-    def wait_for(self, attempt: Attempt, change: int, seconds: float) -> bool:
-        """Waits until a change of an attempt is written; returns whether it is."""
-        with self._written:
-            return self._written.wait_for(lambda: attempt.written >= change, seconds)
-
-    # ----- by the recorder's thread
 
     @property
-    def is_empty(self) -> bool:
-        """Whether all is written."""
-        return not (self.queue or self._locked or self._reports)
-
-    def is_awaited(self) -> bool:
-        """Whether a task waits until it is written."""
-        return any(attempt.changes > attempt.written for attempt in self.queue)
+    def is_done(self) -> bool:
+        """Whether everything is written."""
+        return self._outbox.is_empty and not self._locked
 
     def has_reports(self, now: float) -> bool:
-        """Whether something that the main process says is to be written now."""
-        return bool(self._reports) and now >= self._reports_at
+        """Returns whether there are reports to write now."""
+        return bool(self._outbox.reports) and now >= self._outbox.reports_at
 
     def times(self) -> list[float]:
-        """Returns when there is something to write beside the queue (`time.monotonic()`)."""
-        times = [self._reports_at] if self._reports else []
+        """Returns when reports and locked attempts are due (`time.monotonic()`)."""
+        times = [self._outbox.reports_at] if self._outbox.reports else []
         retry_at = self._locked.retry_at
         return times if retry_at is None else [*times, retry_at]
 
-    def write_queue(self) -> set[Lane]:
-        """Writes the queue, up to a batch; returns the lanes that have room now."""
+    def write(self) -> set[Lane]:
+        """Writes attempts, up to a batch."""
         batch: list[Attempt] = []
         held = self._locked.jobs()
-        while self.queue and len(batch) < BATCH:
-            attempt = self.queue.popleft()
-            attempt.is_queued = False  # what changes from now on is for the next time
+        while self._outbox.attempts and len(batch) < BATCH:
+            attempt = self._outbox.take()
             if attempt.job_id in held:
                 self._postpone([attempt])
             else:
@@ -104,7 +65,7 @@ class ExecutionWriter:
         return self._write_batch(batch)
 
     def write_locked(self, now: float) -> set[Lane]:
-        """Tries what was locked again, if it is time to; returns the lanes that have room now."""
+        """Tries the locked attempts again, if it is time to."""
         if self._locked.retry_at is None or now < self._locked.retry_at:
             return set()
         taken = self._locked.take()
@@ -114,28 +75,27 @@ class ExecutionWriter:
             self._locked.forget_wait()
 
     def write_reports(self) -> set[Lane]:
-        """Writes what the main process says of jobs; returns the lanes that have room now."""
-        reports = list(self._reports)
+        """Writes what the main process reports of jobs."""
+        outbox = self._outbox
+        reports = list(outbox.reports)
         left: list[JobReport] = []
         freed: list[set[Lane]] = []
         try:
             freed, left = batches.each_unlocked(
                 reports,
                 self._session.record_reports,
-                key=lambda each: each.job_id,
+                key=lambda report: report.job_id,
                 budget=_LOCK_BUDGET,
             )
         except Exception as error:
             if connections.is_lost(error):
                 raise
-            self._complain("Can't write how jobs ended", error)
+            self._complain("Can't record how jobs ended", error)
         for _ in reports:
-            self._reports.popleft()
-        self._reports.extendleft(reversed(left))
-        self._reports_at = time.monotonic() + _LOCKED if left else 0.0
+            outbox.reports.popleft()
+        outbox.reports.extendleft(reversed(left))
+        outbox.reports_at = time.monotonic() + _LOCKED if left else 0.0
         return set().union(*freed)
-
-    # ----- attempts
 
     def _write_batch(self, batch: Sequence[Attempt]) -> set[Lane]:
         """Writes attempts; postpones those of jobs that another transaction has locked."""
@@ -143,7 +103,7 @@ class ExecutionWriter:
         freed: set[Lane] = set()
 
         def part(some: Sequence[Attempt], wait: float | None = batches.WAIT) -> None:
-            freed.update(self._write(some, wait=wait))
+            freed.update(self._write_now(some, wait=wait))
             for attempt in some:
                 del todo[attempt]
 
@@ -164,7 +124,7 @@ class ExecutionWriter:
             for attempt in todo:
                 attempt.was_tried = attempt.was_tried or not attempt.is_known
             if connections.is_lost(error) or isinstance(error, kombu.exceptions.OperationalError):
-                self._put_back(todo)
+                self._outbox.put_back(todo)
                 raise
             for attempt in list(todo):
                 freed |= self._write_alone(attempt)
@@ -180,10 +140,10 @@ class ExecutionWriter:
             if attempt.job_id in locked:
                 del todo[attempt]
 
-    def _write(
+    def _write_now(
         self, batch: Sequence[Attempt], shape: Shape = dict, *, wait: float | None = None
     ) -> set[Lane]:
-        """Writes attempts in one transaction; returns the lanes that have room now."""
+        """Writes attempts in one transaction."""
         if not batch:
             return set()
         seen = [(attempt, attempt.changes) for attempt in batch]
@@ -191,39 +151,29 @@ class ExecutionWriter:
         for attempt, changes in seen:
             attempt.is_known = True
             attempt.written = changes
-        with self._written:
-            self._written.notify_all()
+        self._outbox.notify_written()
         return lanes
 
     def _write_alone(self, attempt: Attempt) -> set[Lane]:
-        """Writes an attempt of a batch that was refused. The one that is to blame is written
-        without what others have put into it."""
+        """Writes an attempt of a batch that was refused.
+
+        The one that is to blame is written without what others have put into it.
+        """
         for shape in (dict, attempts.bare):
             try:
-                return self._write([attempt], shape)
+                return self._write_now([attempt], shape)
             except Exception as error:
                 if connections.is_lost(error):
-                    self._put_back([attempt])
+                    self._outbox.put_back([attempt])
                     raise
                 if batches.is_locked(error):
                     self._postpone([attempt])
                     return set()
-                self._complain("Can't write how a job fares", error)
+                self._complain("Can't record an execution", error)
         return set()
-
-    def _put_back(self, attempts: Collection[Attempt]) -> None:
-        for attempt in reversed(list(attempts)):
-            if not attempt.is_queued:
-                attempt.is_queued = True
-                self.queue.appendleft(attempt)
 
     def _postpone(self, attempts: Collection[Attempt]) -> None:
         self._locked.add(attempts)
-        while len(self._locked) > _KEPT:
+        while len(self._locked) > KEPT:
             self._locked.drop()
-            self._drop("other transactions lock their rows too long")
-
-    def _drop(self, why: str) -> None:
-        if not self._dropped:
-            logger.warning("Of more than %d executions the oldest are not recorded: %s", _KEPT, why)
-        self._dropped += 1
+            self._outbox.warn_of_drop("other transactions lock their rows")

@@ -1,16 +1,16 @@
-"""Postponed attempts: those whose rows another transaction has locked, to be written later."""
+"""Keeps attempts whose rows another transaction has locked, to write them later."""
 
 import time
 from collections.abc import Iterable
 
 from pgbeat.worker.attempts import Attempt
 
-#: Seconds until postponed attempts are tried again: the first time, and at most.
+#: Seconds until locked attempts are tried again: the first time, and at most.
 _FIRST, _LONGEST = 0.1, 2.0
 
 
 class LockedAttempts:
-    """Of one recorder, used by its thread. In the order in which they are to be written."""
+    """The locked attempts of one recorder, in the order in which they must be written."""
 
     def __init__(self) -> None:
         self._attempts: dict[Attempt, None] = {}
@@ -22,27 +22,27 @@ class LockedAttempts:
         return len(self._attempts)
 
     def jobs(self) -> set[str]:
-        """Returns the jobs (ids) that have to be written before anything else of them."""
+        """Returns the ids of the jobs; later attempts at these must wait for the locked ones."""
         return {attempt.job_id for attempt in self._attempts}
 
     def add(self, attempts: Iterable[Attempt]) -> None:
-        """Adds attempts that are to be written after those that are here."""
+        """Adds attempts, to be written after those that it has."""
         for attempt in attempts:
             self._attempts.setdefault(attempt)
         if self._attempts and self.retry_at is None:
             self.retry_at = time.monotonic() + self._wait
 
     def take(self) -> list[Attempt]:
-        """Takes all, to try them again. Those that are added next wait longer than these did."""
+        """Takes out all, to try them again. Those that are added next wait longer than these."""
         taken, self._attempts, self.retry_at = list(self._attempts), {}, None
         self._wait = min(self._wait * 2, _LONGEST)
         return taken
 
     def drop(self) -> None:
-        """Drops the oldest."""
+        """Drops the oldest attempt."""
         del self._attempts[next(iter(self._attempts))]
 
     def forget_wait(self) -> None:
-        """Has the next ones tried again soon: nothing is locked any more."""
+        """Resets the wait for the next ones, if nothing is locked any more."""
         if not self._attempts:
             self._wait = _FIRST

@@ -1,4 +1,4 @@
-"""This process's recorder, and what a fork makes of it."""
+"""Keeps this process's recorder, and gives a forked child one of its own."""
 
 import os
 import threading
@@ -11,8 +11,10 @@ if TYPE_CHECKING:
 
 
 class _Busy:
-    """Held while the recorder works: no child is forked in the midst of that, unless it takes too
-    long."""
+    """A lock that the recorder holds while it works.
+
+    No child is forked meanwhile, unless that takes too long.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -37,18 +39,18 @@ busy = _Busy()
 _make: "Callable[[], Recorder] | None" = None
 _recorder: "Recorder | None" = None
 _making = threading.Lock()
-#: The parent's: kept, so that nothing closes them in its name.
+#: The parent's recorders: kept, so that nothing closes their connections in its name.
 _inherited: "list[Recorder]" = []
 
 
 def use(make: "Callable[[], Recorder] | None") -> None:
-    """How this process and its children make their recorders; `None`: not at all."""
+    """Sets how this process and its children make their recorders; `None` turns that off."""
     global _make
     _make = make
 
 
 def get() -> "Recorder | None":
-    """This process's recorder, made when first asked for."""
+    """Returns this process's recorder, made when first asked for."""
     global _recorder
     if _recorder is None and _make is not None:
         with _making:
@@ -58,7 +60,7 @@ def get() -> "Recorder | None":
 
 
 def close(seconds: float) -> None:
-    """Writes what this process has to tell still."""
+    """Writes what is left to record, within so many seconds, and ends the recorder."""
     global _recorder
     found, _recorder = _recorder, None
     if found is not None:
@@ -66,7 +68,7 @@ def close(seconds: float) -> None:
 
 
 def _in_child() -> None:
-    """In a child: the parent's connection is not ours, and must not outlive it by us."""
+    """Drops the parent's recorder in a child, which must not keep its connection open."""
     global busy, _recorder, _making
     found, _recorder = _recorder, None
     busy, _making = _Busy(), threading.Lock()

@@ -1,43 +1,63 @@
-"""The ledger: the connection over which a worker's process writes what its attempts tell, each time
-in one transaction with all that follows from it."""
+"""Keeps a recorder's connection, and writes over it: each batch in one transaction with all that
+follows from it."""
 
-import json
+import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from operator import itemgetter
 from typing import Any
-from uuid import UUID
 
 import psycopg
 from celery import Celery
-from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker.publishing.publisher import Publisher, publisher
-from pgbeat.config import Settings
+from pgbeat.config import Settings, place
 from pgbeat.database import connections, lock_waits, migrate, poolers
 from pgbeat.database.prepared import PreparedConnection, Statement
+from pgbeat.errors import SchemaError
 from pgbeat.jobs import dispatch, executions, job_reports, lifecycle
 from pgbeat.jobs.dispatch import Dispatched
 from pgbeat.jobs.job_reports import JobReport
 from pgbeat.jobs.model import Ended
+from pgbeat.worker import execution_batches
 from pgbeat.worker.attempts import Attempt
+from pgbeat.worker.execution_batches import Shape
 
-Shape = Callable[[dict[str, Any]], dict[str, Any]]
+logger = logging.getLogger("celery.worker.pgbeat")
+
 #: A lane, by its namespace and its name.
 Lane = tuple[str, str]
 
-#: Attempts in one statement: a plan that was made for few may compare each with each.
-_STATEMENT = 100
+#: Seconds until a database that can't be reached is tried again: the first time, and at most.
+_FIRST_WAIT, _LONGEST_WAIT = 0.1, 1.0
+#: Seconds until a database without a schema that this version can use is tried again.
+_SCHEMA_WAIT = 60.0
+#: How the session plans its statements: by the indexes, whatever the statistics say of a table that
+#: was empty a minute ago.
+PLANS = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_material": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    # What another transaction has locked is written later, and delays nothing else.
+    "lock_timeout": "100ms",
+}
+_BEGIN, _COMMIT = Statement("begin", connections.BEGIN), Statement("commit", "COMMIT")
+_ROLLBACK = Statement("rollback", "ROLLBACK")
 
 
 class RecorderSession:
-    """Of one process; used by one thread. What its methods raise is the driver's, or Celery's for
-    what can't be published."""
+    """The session of one process, used by one thread.
+
+    Its methods raise the driver's errors, and Celery's for what can't be published. After an error
+    of the connection, `fail` closes it and says when to try again.
+    """
 
     def __init__(
         self,
@@ -47,19 +67,22 @@ class RecorderSession:
         url: URL,
         connected: Callable[[Connection], None],
     ) -> None:
+        """`connected` is called with each new connection before it is used."""
         self._app, self._settings, self._worker_id = app, settings, worker_id
-        #: `connected` is told of each new connection before it is used.
         self._url, self._connected = url, connected
         self._pid = os.getpid()
         self._engine: Engine | None = None
         self._connection: Connection | None = None
         self._prepared: PreparedConnection
-        self._published: Publisher | None = None
+        self._publisher: Publisher | None = None
+        #: When to connect again after a failure (`time.monotonic()`); 0 unless it failed.
+        self.retry_at = 0.0
+        self._wait = 0.0
 
     # ----- the connection
 
     def open(self) -> Connection:
-        """The connection, made anew where there is none."""
+        """Returns the connection, a new one if there is none."""
         if self._connection is not None:
             return self._connection
         if self._engine is None:
@@ -77,6 +100,9 @@ class RecorderSession:
         except BaseException:
             connections.close(connection)
             raise
+        if self._wait:
+            logger.info("Recording executions again")
+        self._wait = self.retry_at = 0.0
         self._connection = connection
         self._prepared = PreparedConnection(connections.driver(connection), prepares=own)
         return connection
@@ -87,15 +113,37 @@ class RecorderSession:
         return self._connection is not None
 
     def close(self) -> None:
-        """Drops the connection, and what was to be published over it."""
+        """Closes the connection, and drops what was to be published over it."""
         connection, self._connection = self._connection, None
-        if self._published is not None:
-            self._published.clear()
+        if self._publisher is not None:
+            self._publisher.clear()
         if connection is not None:
             connections.close(connection)
 
+    def fail(self, error: Exception, *, has_work: bool) -> None:
+        """Closes the connection after an error, to be opened again at `retry_at`.
+
+        The first of several failures is logged: as a warning, unless there is no schema and nothing
+        to write, which may be meant so.
+        """
+        self.close()
+        is_first = not self._wait
+        self._wait = min(self._wait * 2 or _FIRST_WAIT, _LONGEST_WAIT)
+        is_plain = isinstance(error, (DBAPIError, psycopg.Error, SchemaError))
+        is_quiet = isinstance(error, SchemaError) and not has_work
+        if isinstance(error, SchemaError):
+            self._wait = _SCHEMA_WAIT
+        self.retry_at = time.monotonic() + self._wait
+        if is_first:
+            logger.log(
+                logging.INFO if is_quiet else logging.WARNING,
+                "Can't record executions in %s, trying until it works: %s",
+                place(self._url), connections.first_line(error),
+                exc_info=None if is_plain else error,
+            )  # fmt: skip
+
     def fileno(self) -> int | None:
-        """The connection's socket, where there is one."""
+        """Returns the connection's socket, if there is a connection."""
         if self._connection is None:
             return None
         with suppress(Exception):
@@ -103,8 +151,8 @@ class RecorderSession:
         return None
 
     def publisher(self) -> Publisher:
-        """Who publishes what follows."""
-        if self._published is None:
+        """Returns the publisher of what follows from an end."""
+        if self._publisher is None:
             producers: list[Any] = []
 
             def producer() -> Any:
@@ -112,61 +160,55 @@ class RecorderSession:
                     producers.append(self._app.amqp.Producer(self._app.connection_for_write()))
                 return producers[0]
 
-            self._published = publisher(self._app, self._settings, producer)
-        return self._published
+            self._publisher = publisher(self._app, self._settings, producer)
+        return self._publisher
 
-    # ----- what is written
+    # ----- what is written and read
 
     def write(
         self, batch: Sequence[Attempt], shape: Shape = dict, *, wait: float | None = None
     ) -> set[Lane]:
-        """Writes attempts, their documents brought into a shape; lanes that have room now. `wait`
-        is for how many seconds it waits for a lock, if not for as long as usual."""
-        news: list[dict[str, Any]] = []
-        more: list[dict[str, Any]] = []
-        again: list[dict[str, Any]] = []
-        for attempt in batch:
-            documents = attempt.documents(self._worker_id, self._pid)
-            for is_new, document in documents:
-                part = more if not is_new else again if len(documents) == 2 else news
-                part.append(shape(document))
-        # What goes on began before what is new.
-        told = [*_batches(True, again), *_batches(False, more), *_batches(True, news)]
+        """Writes attempts, their documents brought into a shape; returns lanes that have room now.
+
+        `wait` limits for how many seconds it waits for a lock, instead of the session's limit.
+        """
+        statements = execution_batches.statements(batch, shape, self._worker_id, self._pid)
 
         def record() -> list[Ended]:
             if wait is not None:
                 lock_waits.limit_waiting(self.open(), wait)
-            return self._record(told)
+            return [
+                ended
+                for statement, documents in statements
+                for ended in execution_batches.ended(self._prepared.run(statement, documents))
+            ]
 
         return self._commit(record)
 
-    def locked(self, job_ids: Sequence[str]) -> set[str]:
-        """Returns those of the jobs (ids) that can't be written now, because another transaction
-        has locked them, their schedule, one that waits for that, or their group."""
-        return set(map(str, self.open().scalars(_LOCKED, {"ids": list(job_ids)})))
-
     def record_reports(self, reports: Sequence[JobReport]) -> set[Lane]:
-        """Records what the main process reports of jobs; returns the lanes that have room now."""
+        """Writes what the main process reports of jobs; returns lanes that have room now."""
         return self._commit(lambda: job_reports.record(self.open(), self._worker_id, reports))
 
     def dispatch(self, lane: Lane) -> Dispatched:
         """Dispatches a lane's jobs, as far as it has room, in transactions of its own."""
         return dispatch.dispatch_lane(self.open(), self.publisher(), *lane)
 
-    def cancelled(self, jobs: Sequence[str]) -> set[str]:
-        """Those of the jobs (ids) that are to be cancelled."""
-        return set(map(str, self.open().scalars(_CANCELLED, {"ids": list(jobs)})))
+    def locked(self, job_ids: Sequence[str]) -> set[str]:
+        """Returns those of the jobs that can't be written now.
 
-    def _record(self, told: Iterable[tuple[Statement, bytes]]) -> list[Ended]:
-        ended: list[Ended] = []
-        for statement, documents in told:
-            ended += _ended(self._prepared.run(statement, documents))
-        return ended
+        Another transaction has locked them, their schedule, one that waits for that, or their
+        group.
+        """
+        return set(map(str, self.open().scalars(_LOCKED, {"ids": list(job_ids)})))
+
+    def cancelled(self, job_ids: Sequence[str]) -> set[str]:
+        """Returns those of the jobs that must be cancelled."""
+        return set(map(str, self.open().scalars(_CANCELLED, {"ids": list(job_ids)})))
 
     def _commit(self, write: Callable[[], list[Ended]]) -> set[Lane]:
-        """A transaction, with what follows from the jobs that it ended."""
+        """Writes in a transaction, with what follows from the jobs that ended."""
         lanes: set[Lane] = set()
-        for last in (False, False, True):
+        for is_last in (False, False, True):
             try:
                 with self._transaction():
                     ended = write()
@@ -174,13 +216,13 @@ class RecorderSession:
                         lanes = lifecycle.follow(self.open(), self.publisher(), ended)
                 break
             except (psycopg.Error, DBAPIError) as error:
-                if last or not (executions.is_race(error) or _is_deadlock(error)):
+                if is_last or not (executions.is_race(error) or _is_deadlock(error)):
                     raise
         return lanes
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """As `db.transaction`, with less Python around it."""
+        """Opens a transaction as `connections.transaction` does, with less Python around it."""
         prepared = self._prepared
         prepared.run(_BEGIN)
         try:
@@ -193,11 +235,17 @@ class RecorderSession:
         prepared.run(_COMMIT)
 
 
+def _is_deadlock(error: Exception) -> bool:
+    cause = getattr(error, "orig", error)
+    return getattr(cause, "sqlstate", None) in {"40P01", "40001"}
+
+
 _CANCELLED = text(
     "SELECT id FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[])) "
     "AND cancel_requested_at IS NOT NULL"
 )
-# Locks what can be locked, for as long as the statement takes.
+# Returns the jobs of which another transaction has locked something that writing them must lock.
+# Locks whatever it can, for as long as the statement takes.
 _LOCKED = text(
     """
     WITH mine AS MATERIALIZED (
@@ -225,57 +273,3 @@ _LOCKED = text(
            AND EXISTS (SELECT FROM pgbeat.groups g WHERE g.id = m.group_id)
     """
 )
-#: How a session plans what workers tell: by the indexes, whatever the statistics say of a table
-#: that was empty a minute ago.
-PLANS = {
-    "plan_cache_mode": "force_generic_plan",
-    "enable_seqscan": "off",
-    "enable_material": "off",
-    "enable_mergejoin": "off",
-    "jit": "off",
-    # What another transaction has locked is written later, and delays nothing else.
-    "lock_timeout": "100ms",
-}
-
-
-_BEGIN, _COMMIT = Statement("begin", connections.BEGIN), Statement("commit", "COMMIT")
-_ROLLBACK = Statement("rollback", "ROLLBACK")
-_encode = json.JSONEncoder(default=str).encode
-
-
-def _batches(is_new: bool, documents: list[dict[str, Any]]) -> Iterator[tuple[Statement, bytes]]:
-    """Statements and their parameter, each job once in a statement; in one order, so that no two
-    wait for each other."""
-    statement = executions.BEGIN if is_new else executions.GO_ON
-    todo = sorted(documents, key=_by_job)
-    while todo:
-        batch: list[dict[str, Any]] = []
-        rest: list[dict[str, Any]] = []
-        last = None
-        for document in todo:
-            (rest if document["job_id"] == last else batch).append(document)
-            last = document["job_id"]
-        for first in range(0, len(batch), _STATEMENT):
-            yield statement, _encode(batch[first : first + _STATEMENT]).encode()
-        todo = rest
-
-
-_by_job = itemgetter("job_id")
-
-
-def _ended(result: PGresult) -> Iterator[Ended]:
-    """The rows of what was recorded."""
-    for row in range(result.ntuples):
-        found = (result.get_value(row, column) for column in range(7))
-        job, namespace, state, lane, group, again, given = (
-            None if value is None else value.decode() for value in found
-        )
-        yield Ended(
-            UUID(job), str(namespace), str(state), lane, UUID(group) if group else None,
-            UUID(again) if again else None, given == "t",
-        )  # fmt: skip
-
-
-def _is_deadlock(error: Exception) -> bool:
-    cause = getattr(error, "orig", error)
-    return getattr(cause, "sqlstate", None) in {"40P01", "40001"}

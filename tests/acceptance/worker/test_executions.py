@@ -280,11 +280,11 @@ def _outage(crew: Crew, server: Server, pool: str) -> None:
         crew.runs(job_id)
     server.stop()
     crew.open("a")
-    worker.says("Can't write how jobs fare", 20)
+    worker.says("Can't record executions", 20)
     time.sleep(2)  # the outage
     server.start()
     assert [seen.job.state for seen in crew.ended(*held)] == ["completed"] * 2
     runs = [run for job_id in held for run in crew.see(job_id).runs]
     assert [(run.state, run.number) for run in runs] == [("completed", 1)] * 2
     # Its main process and its children say it once each.
-    assert 1 <= worker.output.count("Can't write how jobs fare") <= 3
+    assert 1 <= worker.output.count("Can't record executions") <= 3

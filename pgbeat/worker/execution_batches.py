@@ -1,0 +1,70 @@
+"""Turns attempts into statements that write them, and the statements' rows into ended jobs."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
+from typing import Any
+from uuid import UUID
+
+from psycopg.pq.abc import PGresult
+
+from pgbeat.database.prepared import Statement
+from pgbeat.jobs import executions
+from pgbeat.jobs.model import Ended
+from pgbeat.worker.attempts import Attempt
+
+Document = dict[str, Any]
+Shape = Callable[[Document], Document]
+
+#: Attempts in one statement: a plan that was made for few may compare each with each.
+_STATEMENT = 100
+
+_encode = json.JSONEncoder(default=str).encode
+_by_job = itemgetter("job_id")
+
+
+def statements(
+    batch: Sequence[Attempt], shape: Shape, worker_id: int, pid: int
+) -> list[tuple[Statement, bytes]]:
+    """Returns the statements that write attempts, in order, each with its parameter.
+
+    Executions that are known come before new ones, since they began before those.
+    """
+    new: list[Document] = []
+    known: list[Document] = []
+    uncertain: list[Document] = []
+    for attempt in batch:
+        documents = attempt.documents(worker_id, pid)
+        for is_new, document in documents:
+            part = known if not is_new else uncertain if len(documents) == 2 else new
+            part.append(shape(document))
+    return [*_split(True, uncertain), *_split(False, known), *_split(True, new)]
+
+
+def _split(is_new: bool, documents: list[Document]) -> Iterator[tuple[Statement, bytes]]:
+    """Yields statements that have each job once, in the order in which all lock the jobs."""
+    statement = executions.BEGIN if is_new else executions.GO_ON
+    todo = sorted(documents, key=_by_job)
+    while todo:
+        batch: list[Document] = []
+        rest: list[Document] = []
+        last = None
+        for document in todo:
+            (rest if document["job_id"] == last else batch).append(document)
+            last = document["job_id"]
+        for first in range(0, len(batch), _STATEMENT):
+            yield statement, _encode(batch[first : first + _STATEMENT]).encode()
+        todo = rest
+
+
+def ended(result: PGresult) -> Iterator[Ended]:
+    """Yields the jobs that a statement ended and that something waits for."""
+    for row in range(result.ntuples):
+        found = (result.get_value(row, column) for column in range(7))
+        job, namespace, state, lane, group, retry, is_dispatched = (
+            None if value is None else value.decode() for value in found
+        )
+        yield Ended(
+            UUID(job), str(namespace), str(state), lane, UUID(group) if group else None,
+            UUID(retry) if retry else None, is_dispatched == "t",
+        )  # fmt: skip

@@ -1,0 +1,175 @@
+"""Holds what a process has to record until its recorder writes it."""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TypeVar
+
+from sqlalchemy import Connection
+
+from pgbeat.jobs.job_reports import JobReport
+from pgbeat.worker.attempts import Attempt
+
+logger = logging.getLogger("celery.worker.pgbeat")
+
+T = TypeVar("T")
+
+#: Attempts that are kept while they can't be written.
+KEPT = 10_000
+
+
+class Outbox:
+    """The outbox of one recorder.
+
+    Any thread may add to it, and wakes the recorder's thread where that must act; only that thread
+    takes out. Methods that the tasks' threads call take no lock: appending to a deque is atomic.
+    """
+
+    def __init__(self) -> None:
+        #: Attempts that have changed since they were written, each once.
+        self.attempts: deque[Attempt] = deque()
+        self.reports: deque[JobReport] = deque()
+        #: When the reports may be written (`time.monotonic()`).
+        self.reports_at = 0.0
+        self.queries: deque[Callable[[Connection], object]] = deque()
+        #: Whether somebody waits for what was added, and whether nothing more will be added.
+        self.is_urgent = self.is_closing = False
+        #: Attempts that have begun and not ended, by their ids, and those that have progress.
+        self._running: dict[str, Attempt] = {}
+        self._progress: set[Attempt] = set()
+        self._wake = threading.Event()
+        self._is_idle = False
+        self._written = threading.Condition()
+        self._has_dropped = False
+
+    # ----- any thread
+
+    def add(self, attempt: Attempt) -> None:
+        """Adds an attempt that began or ended."""
+        if attempt.ended is None:
+            self._running[attempt.id] = attempt
+        else:
+            self._running.pop(attempt.id, None)
+        self.push(attempt)
+
+    def push(self, attempt: Attempt) -> None:
+        """Adds an attempt that has changed."""
+        if not attempt.is_queued:
+            attempt.is_queued = True
+            self.attempts.append(attempt)
+            if len(self.attempts) > KEPT:
+                with suppress(IndexError):
+                    self.attempts.popleft().is_queued = False
+                self.warn_of_drop("the database is unreachable")
+        # With something left to write, the recorder wakes up without being woken.
+        if self._is_idle:
+            self._wake.set()
+
+    def add_progress(self, attempt: Attempt) -> None:
+        """Adds an attempt whose progress is written with the next check of what runs."""
+        self._progress.add(attempt)
+
+    def add_report(self, report: JobReport) -> None:
+        """Adds what the worker's main process reports of a job."""
+        self.reports.append(report)
+        self.reports_at = 0.0
+        self.hurry()
+
+    def query(self, query: Callable[[Connection], T], seconds: float) -> T | None:
+        """Returns the result of a query; `None` if there is none within so many seconds."""
+        answered = threading.Event()
+        results: list[T] = []
+
+        def run(connection: Connection) -> None:
+            results.append(query(connection))
+            answered.set()
+
+        self.queries.append(run)
+        self.hurry()
+        answered.wait(seconds)
+        return results[0] if results else None
+
+    def wait_for(self, attempt: Attempt, change: int, seconds: float) -> bool:
+        """Waits until a change of an attempt is written; returns whether it is."""
+        with self._written:
+            return self._written.wait_for(lambda: attempt.written >= change, seconds)
+
+    def hurry(self) -> None:
+        """Has the recorder act at once."""
+        self.is_urgent = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Has the recorder look again when to act."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Has the recorder write everything and end."""
+        self.is_closing = True
+        self.hurry()
+
+    # ----- the recorder's thread
+
+    def sleep(self, seconds: float | None, *, is_idle: bool) -> None:
+        """Sleeps until woken, for so many seconds at most.
+
+        `is_idle`: there was no attempt to write, so that the next one must wake the recorder.
+        """
+        self._is_idle = is_idle
+        # An attempt that came before this was set has woken nobody.
+        if not (is_idle and self.attempts):
+            self._wake.wait(seconds)
+        self._is_idle = False
+        if not self.is_closing:
+            self._wake.clear()
+
+    @property
+    def has_running(self) -> bool:
+        """Whether an attempt runs, or has progress to write."""
+        return bool(self._running or self._progress)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing left to take out and write."""
+        return not (self.attempts or self.reports or self._progress)
+
+    def is_awaited(self) -> bool:
+        """Returns whether a task waits until its attempt is written."""
+        return any(attempt.changes > attempt.written for attempt in self.attempts)
+
+    def running_since(self, moment: float) -> list[Attempt]:
+        """Returns the running attempts that began before then (`time.monotonic()`)."""
+        return [each for each in list(self._running.values()) if each.began < moment]
+
+    def push_progress(self) -> None:
+        """Queues the attempts that have progress and have not ended."""
+        while self._progress:
+            attempt = self._progress.pop()
+            if attempt.ended is None:
+                self.push(attempt)
+
+    def take(self) -> Attempt:
+        """Takes out the oldest attempt; what changes from now on is for the next write."""
+        attempt = self.attempts.popleft()
+        attempt.is_queued = False
+        return attempt
+
+    def put_back(self, attempts: Iterable[Attempt]) -> None:
+        """Puts attempts that could not be written back in front of the others."""
+        for attempt in reversed(list(attempts)):
+            if not attempt.is_queued:
+                attempt.is_queued = True
+                self.attempts.appendleft(attempt)
+
+    def notify_written(self) -> None:
+        """Wakes the tasks that wait until their attempt is written."""
+        with self._written:
+            self._written.notify_all()
+
+    def warn_of_drop(self, why: str) -> None:
+        """Logs, once, that attempts are dropped."""
+        if not self._has_dropped:
+            logger.warning("Dropping the oldest of %d unrecorded executions: %s", KEPT, why)
+        self._has_dropped = True
