@@ -8,6 +8,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from pgbeat.alias import register_transport
+
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
@@ -78,15 +80,6 @@ def __dir__() -> list[str]:
     return __all__
 
 
-def _register_transport() -> None:
-    """Makes `pgbeat+postgresql://` known to kombu, without loading the transport."""
-    from kombu.transport import TRANSPORT_ALIASES
-
-    # kombu takes the part before the plus, but after a failover the whole scheme.
-    for scheme in ("", "+postgresql", "+postgres", "+postgresql+psycopg"):
-        TRANSPORT_ALIASES[f"pgbeat{scheme}"] = "pgbeat.broker.transport:Transport"
-
-
 def follow_workers() -> None:
     """Has the workers of this process tell of their executions, and log as the app's settings say,
     where Celery is that far loaded.
@@ -133,13 +126,12 @@ def _on_worker_init(sender: Any, **kwargs: Any) -> None:
 
 
 def _on_logger(logger: Any, **kwargs: Any) -> None:
-    from celery import current_app
-
+    current_app = sys.modules["celery"].current_app
     if any(str(key).lower() == "pgbeat_log_format" for key in current_app.conf) or (
         "PGBEAT_LOG_FORMAT" in os.environ
     ):
         import_module("pgbeat.log").use_json(current_app, logger)
 
 
-_register_transport()
+register_transport()
 follow_workers()

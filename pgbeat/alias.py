@@ -1,11 +1,19 @@
-"""How kombu gets to know `pgbeat+postgresql://` where nobody imports pgbeat.
+"""Makes kombu know `pgbeat+postgresql://` where no code imports pgbeat.
 
 kombu has no plug-ins for transports, but loads those for serializers as soon as it is used. This
-is one, JSON by another name; what matters is that importing it imports pgbeat, which registers
-the transport.
+is one, JSON by another name; what matters is that importing it registers the transport.
 """
 
 import json
 
+from kombu.transport import TRANSPORT_ALIASES
+
 #: Encoder, decoder, content type and encoding, as kombu's registry takes them.
 SERIALIZER = (json.dumps, json.loads, "application/x-pgbeat-json", "utf-8")
+
+
+def register_transport() -> None:
+    """Makes `pgbeat+postgresql://` known to kombu, without loading the transport."""
+    # kombu takes the part before the plus, but after a failover the whole scheme.
+    for scheme in ("", "+postgresql", "+postgres", "+postgresql+psycopg"):
+        TRANSPORT_ALIASES[f"pgbeat{scheme}"] = "pgbeat.broker.transport:Transport"

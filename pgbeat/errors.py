@@ -20,6 +20,7 @@
     ├── AlreadyExists         something of that name exists
     ├── Busy                  another session is changing the row
     ├── QueueLocked           a queue is exclusive to another process
+    ├── BrokerUnavailable     the broker can't be reached, or refused
     └── ConditionError        a condition raised, was refused or returned something else
         └── ConditionTimeout  a condition or preparation took longer than it may
 
@@ -244,6 +245,12 @@ class QueueLocked(PgbeatError):
     """A queue is exclusive to another process."""
 
     code = "queue_locked"
+
+
+class BrokerUnavailable(PgbeatError):
+    """The broker can't be reached, or refused."""
+
+    code = "broker_unavailable"
 
 
 class ConditionError(PgbeatError):

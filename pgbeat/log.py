@@ -3,11 +3,13 @@
 import json
 import logging
 from datetime import UTC, datetime
-
-from celery import Celery
+from typing import TYPE_CHECKING
 
 from pgbeat.config import Settings
 from pgbeat.errors import ConfigError
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 _PLAIN = {*logging.makeLogRecord({}).__dict__, "message", "asctime", "taskName", "color_message"}
 
@@ -33,7 +35,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(said | more, default=str, ensure_ascii=False)
 
 
-def use_json(app: Celery, *loggers: logging.Logger) -> None:
+def use_json(app: "Celery", *loggers: logging.Logger) -> None:
     """Makes these loggers, or else the root's, write JSON if the app's `pgbeat_log_format` is
     `json`."""
     try:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Self
 
-import kombu.exceptions
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
@@ -14,7 +13,7 @@ from pgbeat.access.actors import Actor
 from pgbeat.access.audit import Audited, Author, Changed, Row
 from pgbeat.config import Settings
 from pgbeat.database import connections
-from pgbeat.errors import ConfigError
+from pgbeat.errors import BrokerUnavailable, ConfigError
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -130,7 +129,7 @@ class UnitOfWork:
         for callback in callbacks:
             try:
                 callback()
-            except (kombu.exceptions.OperationalError, DBAPIError, ConfigError) as error:
+            except (BrokerUnavailable, DBAPIError, ConfigError) as error:
                 logger.warning("Left to beat after the commit: %s", connections.first_line(error))
 
     # -- the audit log

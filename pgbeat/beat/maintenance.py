@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from uuid import UUID
 
-import kombu.exceptions
 from celery import Celery
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -15,6 +14,7 @@ from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
 from pgbeat.database import batches, connections, lock_waits
 from pgbeat.database.lock_waits import Postponed
+from pgbeat.errors import BrokerUnavailable
 from pgbeat.jobs import dispatch, lifecycle, rescue
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.groups import progress
@@ -178,9 +178,9 @@ class Maintenance:
                 raise
             self._clear_messages()
             return self._postponed.add(key, what, "another transaction holds a lock that it needs")
-        except kombu.exceptions.OperationalError as error:
+        except BrokerUnavailable as error:
             self._away_until = time.monotonic() + _PATIENCE
-            logger.warning("Can't reach the broker, jobs wait: %s", error)
+            logger.warning("Jobs wait: %s", error)
         else:
             self._postponed.done([key])
         return None

@@ -6,7 +6,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from queue import Empty, SimpleQueue
 
-import kombu.exceptions
 from celery import Celery
 from sqlalchemy import Connection
 
@@ -17,7 +16,7 @@ from pgbeat.beat.evaluator import Evaluation, Evaluator
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings
 from pgbeat.database import connections
-from pgbeat.errors import Busy
+from pgbeat.errors import BrokerUnavailable, Busy
 from pgbeat.jobs import dispatch
 from pgbeat.schedules import entries
 from pgbeat.schedules import model as schedules
@@ -96,7 +95,7 @@ def dispatch_lanes(connection: Connection, enqueuer: Enqueuer) -> None:
     """Hands out the free slots of the lanes that a commit put something into. While the broker is
     away that is left to beat. `connection` is in autocommit mode."""
     for lane in enqueuer.lanes:
-        with suppress(kombu.exceptions.OperationalError):
+        with suppress(BrokerUnavailable):
             dispatch.dispatch_lane(connection, enqueuer.publisher, *lane)
     enqueuer.lanes.clear()
 

@@ -25,14 +25,8 @@ class BadInput(click.ClickException):
 
 def refusal(error: Exception, target: Any) -> click.ClickException | None:
     """What to say about an error; `None` for one that is a mistake of ours."""
-    from kombu.exceptions import OperationalError
-
     if isinstance(error, ConfigError | InvalidSchedule | InvalidJob):
         return BadInput(str(error))
-    if isinstance(error, OperationalError):
-        return click.ClickException(
-            f"the broker can't be had, or refused: {connections.first_line(error)}"
-        )
     if isinstance(error, UnicodeEncodeError):
         return BadInput("an argument is not valid UTF-8")
     if isinstance(error, PgbeatError | OSError):

@@ -10,7 +10,6 @@ from functools import partial
 from socket import gethostname
 from typing import Any
 
-import kombu.exceptions
 import psycopg
 from celery import Celery, Task, current_app
 from celery.exceptions import Retry
@@ -21,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings, direct_url
 from pgbeat.database import channels, connections, poolers
-from pgbeat.errors import NoSlot
+from pgbeat.errors import BrokerUnavailable, NoSlot
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.dispatch import dispatch_lane
 from pgbeat.jobs.lanes import model as lanes
@@ -167,9 +166,9 @@ class _Place:
     def _dispatch(self, connection: Connection) -> None:
         try:
             dispatch_lane(connection, self._publisher, self._settings.namespace, self._lane)
-        except kombu.exceptions.OperationalError as error:
+        except BrokerUnavailable as error:
             # Its jobs wait for the broker, and their slot is then not ours to take.
-            logger.warning("Can't reach the broker, jobs of lane %r wait: %s", self._lane, error)
+            logger.warning("Jobs of lane %r wait: %s", self._lane, error)
 
     def _release(self, connection: Connection, reservation: int) -> None:
         """Gives the slot back; what goes wrong is no matter of the task's."""

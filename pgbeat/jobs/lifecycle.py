@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 from uuid import UUID
 
-import kombu.exceptions
 from sqlalchemy import Connection
 
 from pgbeat.broker.messages import AWAITED_HEADER
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.database import connections
+from pgbeat.errors import BrokerUnavailable
 from pgbeat.jobs import headers as job_headers
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.groups import progress
@@ -53,7 +53,7 @@ def publish(
         try:
             publisher.publish(task_message(job, is_awaited))
         except Exception as error:
-            if connections.is_lost(error) or isinstance(error, kombu.exceptions.OperationalError):
+            if connections.is_lost(error) or isinstance(error, BrokerUnavailable):
                 raise
             message = f"it can't be published: {type(error).__name__}: {error}"
             failed += jobs.end(connection, [job.id], "failed", message[:2000])

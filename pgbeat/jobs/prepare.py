@@ -1,17 +1,16 @@
 """Prepares jobs, and their messages, of what people and programs submit; writes nothing."""
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 from celery import Celery
-from kombu.utils import json as kombu_json
 from sqlalchemy import Connection
 
 from pgbeat.access.actors import Actor
 from pgbeat.broker.publishing import reserved
+from pgbeat.broker.publishing.json_values import as_json
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.config import Settings
@@ -239,7 +238,7 @@ def _plain(value: Any, serializer: str) -> Any:
     if plain is not None or serializer != "json":
         return plain
     try:
-        found = json.loads(kombu_json.dumps(value))
+        found = as_json(value)
     except (TypeError, ValueError):
         return None
     return stored(found)

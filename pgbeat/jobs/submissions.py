@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 from celery import Celery
-from kombu.exceptions import OperationalError
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
@@ -89,7 +88,7 @@ def _create(
 def _publish(publisher: Publisher, message: TaskMessage) -> str | None:
     try:
         return publisher.publish(message)
-    except (PgbeatError, DBAPIError, OperationalError):
+    except (PgbeatError, DBAPIError):
         raise
     except Exception as error:
         said = f"{type(error).__name__}: {error}"

@@ -51,7 +51,7 @@ def submit(
     owns the job: by default the process's login.
 
     Returns the job; with a unique key that an unfinished job has, that one. Raises `InvalidJob`,
-    `UnknownTask` or `InvalidSchedule` for what is not right with it, and kombu's `OperationalError`
+    `UnknownTask` or `InvalidSchedule` for what is not right with it, and `BrokerUnavailable`
     for a broker that is away.
     """
     found: Celery = app or getattr(task, "app", None) or current_app._get_current_object()

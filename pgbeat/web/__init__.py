@@ -6,8 +6,8 @@ team's own: `app.mount("/pgbeat", create_app(celery_app))`.
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
-from celery import Celery
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from fastapi.routing import APIRoute
@@ -17,6 +17,9 @@ from pgbeat.config import Settings
 from pgbeat.web import api, openapi, pages, problems, sign_in
 from pgbeat.web.backend import Backend
 from pgbeat.web.guards import Guards
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 _ABOUT = """
 Schedules, jobs and queues of a Celery app on Postgres: look at them, and steer them.
@@ -31,7 +34,9 @@ requests, text such as `15 minutes`).
 """
 
 
-def create_app(celery: Celery, settings: Settings | None = None, *, demo: bool = False) -> FastAPI:
+def create_app(
+    celery: "Celery", settings: Settings | None = None, *, demo: bool = False
+) -> FastAPI:
     """The web app of a Celery app. With `demo`, whoever is on this machine is its admin.
 
     Raises `ConfigError`. The database is asked at the first request.

@@ -6,7 +6,6 @@ from http import HTTPStatus
 from itertools import islice
 from typing import Any
 
-import kombu.exceptions
 import psycopg
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -21,6 +20,7 @@ from pgbeat import errors
 from pgbeat.database import connections
 from pgbeat.errors import (
     AlreadyExists,
+    BrokerUnavailable,
     Busy,
     ConditionError,
     ConfigError,
@@ -57,6 +57,7 @@ STATUS: dict[type[Exception], int] = {
     ConfigError: 500,
     SchemaError: 503,
     NoSlot: 503,
+    BrokerUnavailable: 503,
     PgbeatError: 400,
 }
 #: Codes of answers that no error of ours is behind.
@@ -161,7 +162,7 @@ def install(app: FastAPI) -> None:
     """Has the app answer errors so."""
     app.add_exception_handler(PgbeatError, _ours)
     app.add_exception_handler(IssuerAway, _away)
-    app.add_exception_handler(kombu.exceptions.OperationalError, _broker)
+    app.add_exception_handler(BrokerUnavailable, _broker)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     for lost in (DBAPIError, psycopg.Error, PoolTimeout):
@@ -186,8 +187,8 @@ def _away(request: Request, error: Exception) -> Response:
 
 
 def _broker(request: Request, error: Exception) -> Response:
-    logger.warning("The broker can't be had: %s", connections.first_line(error))
-    return problem(request, 503, "the broker can't be had just now", code="broker_unavailable")
+    logger.warning("%s", error)
+    return problem(request, 503, "the broker can't be reached just now", code="broker_unavailable")
 
 
 def _invalid(request: Request, error: Exception) -> Response:

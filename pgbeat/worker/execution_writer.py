@@ -7,9 +7,8 @@ else. What the database refuses is written without the parts that it may have re
 import time
 from collections.abc import Callable, Collection, Sequence
 
-import kombu.exceptions
-
 from pgbeat.database import batches, connections
+from pgbeat.errors import BrokerUnavailable
 from pgbeat.jobs.job_reports import JobReport
 from pgbeat.worker import attempts
 from pgbeat.worker.attempts import Attempt
@@ -123,7 +122,7 @@ class ExecutionWriter:
         except Exception as error:
             for attempt in todo:
                 attempt.was_tried = attempt.was_tried or not attempt.is_known
-            if connections.is_lost(error) or isinstance(error, kombu.exceptions.OperationalError):
+            if connections.is_lost(error) or isinstance(error, BrokerUnavailable):
                 self._outbox.put_back(todo)
                 raise
             for attempt in list(todo):

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-import kombu.exceptions
 from celery import Celery
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL
@@ -19,6 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.config import Settings
 from pgbeat.database import batches, connections
+from pgbeat.errors import BrokerUnavailable
 from pgbeat.jobs.job_reports import JobReport
 from pgbeat.worker import process_recorder
 from pgbeat.worker.attempts import Attempt
@@ -110,7 +110,7 @@ class Recorder:
             with process_recorder.busy:
                 try:
                     self._work()
-                except kombu.exceptions.OperationalError as error:
+                except BrokerUnavailable as error:
                     self._pacer.delay(time.monotonic() + _BROKER_AWAY)
                     self._complain("Can't reach the broker, jobs' retries wait", error)
                 except Exception as error:

@@ -1,12 +1,13 @@
 """Publishing: Celery makes the messages; on this Postgres they become rows of our transaction."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 from celery import Celery
 from celery.utils.time import maybe_iso8601
 from kombu import Exchange, Queue
+from kombu.exceptions import OperationalError
 from sqlalchemy import Connection
 
 from pgbeat.broker import external_brokers
@@ -17,7 +18,7 @@ from pgbeat.broker.queues import check_name
 from pgbeat.broker.transport.outbox import OutboxConnection
 from pgbeat.config import Settings, delays_in_table, is_own_broker
 from pgbeat.database import connections
-from pgbeat.errors import InvalidSchedule
+from pgbeat.errors import BrokerUnavailable, InvalidSchedule
 
 #: What a row's `options` may hold: `Task.apply_async`'s options that are data.
 OPTIONS = frozenset(
@@ -47,7 +48,11 @@ class Publisher(Protocol):
         is enough, unless it is to be done `again`."""
 
     def publish(self, message: TaskMessage) -> str | None:
-        """Makes the message; the queue's name, where that is known. Raises what Celery raises."""
+        """Makes the message; returns the queue's name, where that is known.
+
+        Raises `BrokerUnavailable` for a broker that can't be reached, and what Celery raises for a
+        message that can't be made.
+        """
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
         """Writes the messages of these jobs into the open transaction."""
@@ -98,6 +103,16 @@ def send_task(app: Celery, message: TaskMessage, producer: Any) -> None:
         registered.apply_async(tuple(message.args), dict(message.kwargs), **options)
     else:
         app.send_task(message.task, tuple(message.args), dict(message.kwargs), **options)
+
+
+@contextmanager
+def _reaching_broker() -> Iterator[None]:
+    """Raises `BrokerUnavailable` for kombu's error of a broker that can't be reached."""
+    try:
+        yield
+    except OperationalError as error:
+        said = connections.first_line(error)
+        raise BrokerUnavailable(f"the broker can't be reached, or refused: {said}") from error
 
 
 def check_options(options: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
@@ -240,17 +255,16 @@ class TransactionPublisher:
         made = self._made.get(message.job_id)
         if made is None:
             with _UNSEEN if observe is None else observe(message):
-                made = self._made[message.job_id] = self._make(message, self._send)
+                made = self._made[message.job_id] = self._make(message)
         return made[0].queue if made else None
 
-    def _make(
-        self, message: TaskMessage, send: Callable[[Celery, TaskMessage, Any], None]
-    ) -> list[Message]:
+    def _make(self, message: TaskMessage) -> list[Message]:
         quick = self._templates.message(message)
         if quick is not None:
             return [quick]
         self._outbox.messages.clear()
-        send(self._app, message, self._producer)
+        with _reaching_broker():
+            self._send(self._app, message, self._producer)
         made = list(self._outbox.messages)
         self._templates.learn(message, made)
         return made
@@ -305,7 +319,7 @@ class BrokerPublisher:
 
     def publish(self, message: TaskMessage) -> str | None:
         if message.job_id not in self._sent:
-            with _UNSEEN if observe is None else observe(message):
+            with _UNSEEN if observe is None else observe(message), _reaching_broker():
                 apply_async(self._app, message, self._producer())
             self._sent.add(message.job_id)
         return None
@@ -320,9 +334,10 @@ class BrokerPublisher:
 
     def revoke(self, connection: Connection, job_ids: Sequence[str]) -> None:
         if job_ids:
-            self._app.control.revoke(
-                list(job_ids), terminate=True, connection=self._producer().connection
-            )
+            with _reaching_broker():
+                self._app.control.revoke(
+                    list(job_ids), terminate=True, connection=self._producer().connection
+                )
 
     def clear(self, job_ids: Iterable[str] | None = None) -> None:
         self._sent.difference_update(list(self._sent if job_ids is None else job_ids))

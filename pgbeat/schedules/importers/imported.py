@@ -9,8 +9,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha1
 from typing import Any
 
-from kombu.utils.json import dumps
-
+from pgbeat.broker.publishing.json_values import as_json
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.errors import InvalidSchedule
 from pgbeat.jobs import placeholders
@@ -121,7 +120,7 @@ def publishing(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _as_json(name: str, value: Any) -> Any:
     try:
-        found = json.loads(dumps(value))
+        found = as_json(value)
         written = json.dumps(found, allow_nan=False, ensure_ascii=False)
         written.encode()  # raises for half a surrogate pair
     except (TypeError, ValueError, RecursionError) as error:

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Path, Request
-from kombu.utils import json as kombu_json
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from pgbeat.access import audit
+from pgbeat.broker.publishing.json_values import as_json
 from pgbeat.errors import NoSlot
 from pgbeat.jobs import direct, permissions
 from pgbeat.jobs import policies as job_policies
@@ -142,7 +142,7 @@ def _sentence(error: BaseException) -> str:
 def _json(result: Any) -> Any:
     """What was returned, as kombu's JSON has it; its text, where it has none."""
     try:
-        found = json.loads(kombu_json.dumps(result))
+        found = as_json(result)
         json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
     except Exception:
         return repr(result).encode(errors="replace").decode()[:10_000]

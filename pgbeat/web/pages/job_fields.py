@@ -1,9 +1,8 @@
 """The fields of a job policy, as forms of schedules, templates and jobs have them."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from celery import Celery
 from sqlalchemy import Connection, select
 
 from pgbeat.database import tables
@@ -14,6 +13,9 @@ from pgbeat.schedules import launchers
 from pgbeat.web.backend import Backend
 from pgbeat.web.identity import Caller
 from pgbeat.web.pages.forms import Field, Section, text
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 TEMPLATE = Field(
     "template", "Template", offer="templates", hint="what it says goes where you don't"
@@ -111,6 +113,6 @@ def offers(
     return found
 
 
-def tasks(app: Celery) -> list[str]:
+def tasks(app: "Celery") -> list[str]:
     """The app's own tasks."""
     return sorted(name for name in app.tasks if not name.startswith(("celery.", "pgbeat.")))[:_MOST]

@@ -13,7 +13,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from kombu.exceptions import OperationalError
 from markupsafe import Markup
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -165,7 +164,7 @@ class PageRoute(APIRoute):
 
 _KNOWN = (
     PgbeatError, IssuerAway, RequestValidationError, HTTPException, DBAPIError, PoolTimeout,
-    UnicodeEncodeError, RecursionError, OperationalError,
+    UnicodeEncodeError, RecursionError,
 )  # fmt: skip
 
 

@@ -250,7 +250,7 @@ def test_run_without_the_broker(app: Celery, sql: Sql) -> None:
     app.conf.broker_url = "redis://localhost:1/0"
     result = run_with(app, "jobs", "run", "jobs.add", "--args", "[1]")
     assert result.exit_code == 1
-    assert result.stderr.startswith("Error: the broker can't be had, or refused: ")
+    assert result.stderr.startswith("Error: the broker can't be reached, or refused: ")
     assert sql("SELECT count(*) FROM pgbeat.jobs") == [(0,)]
 
 

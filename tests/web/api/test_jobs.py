@@ -568,6 +568,6 @@ def test_a_broker_that_is_away_is_no_failure_of_ours(database: str, sql: Sql) ->
     elsewhere.conf.broker_connection_timeout = 1
     with opened(elsewhere) as web:
         said = problem(web.user.post("/jobs", json={"task": "jobs.add", "args": [1]}), 503)
-        assert said == "the broker can't be had just now"
+        assert said == "the broker can't be reached just now"
     assert sql("SELECT 1 FROM pgbeat.jobs") == []
     assert sql("SELECT 1 FROM pgbeat.audit") == []
