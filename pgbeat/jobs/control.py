@@ -47,7 +47,7 @@ def submit(unit: UnitOfWork, order: JobSpec, *, job_source: str) -> SubmittedJob
     """Makes a job, the actor's, with its message; or finds the one that has its unique key.
 
     Raises `InvalidJob`, `UnknownTask` and `InvalidSchedule` for what the order has wrong, and
-    kombu's `OperationalError` if the broker is unreachable.
+    `BrokerUnavailable` if the broker can't be reached.
     """
     made = submissions.place(unit, order, job_source=job_source)
     if made.is_new:

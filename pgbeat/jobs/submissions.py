@@ -36,7 +36,7 @@ def write(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[SubmittedJob]:
     """Writes jobs and their messages, in their order. Where an unfinished job has a job's unique
     key, or one of the batch before it, that one is returned instead.
 
-    Raises `InvalidJob` for what Celery can't publish, and kombu's `OperationalError` if the broker
+    Raises `InvalidJob` for what Celery can't publish, and `BrokerUnavailable` if the broker
     is unreachable.
     """
     connection, publisher = unit.connection, unit.publisher

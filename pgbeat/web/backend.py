@@ -16,7 +16,7 @@ from pgbeat.access.unit_of_work import UnitOfWork
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.config import Settings, is_own_broker, place
 from pgbeat.database import connections
-from pgbeat.errors import BrokerUnavailable, ConfigError, InvalidJob, NotFound
+from pgbeat.errors import ConfigError, InvalidJob, NotFound
 from pgbeat.jobs.submissions import publishing
 from pgbeat.web.issuer import Issuer
 
@@ -96,9 +96,7 @@ class Backend:
             )
             try:
                 yield unit
-            except BrokerUnavailable:
-                raise
-            except (ConfigError, kombu.exceptions.KombuError) as error:
+            except ConfigError as error:
                 raise InvalidJob(f"it can't be published: {error}") from None
 
     @contextmanager
