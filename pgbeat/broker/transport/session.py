@@ -1,9 +1,9 @@
 """The consuming side of a process: one connection that lives, listens, claims and acknowledges.
 
-Whoever holds the lock may let it do its next step: a worker's event loop, which sends a statement
-and goes on until the answer is there, or a thread that waits in `drain_events`. A message is
-claimed for a channel, into its buffer, up to its free prefetch; acknowledgements travel with the
-next claim.
+A session takes one step after the other, each a statement that its planner chose. The thread that
+holds the lock takes it: a worker's event loop, which sends the statement and reads the answer when
+it is there, or a thread that waits in `drain_events`. Messages are claimed for a channel, into its
+buffer, up to its free prefetch; acknowledgements are sent with the next claim.
 """
 
 import logging
@@ -11,44 +11,35 @@ import os
 import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker import consumers
 from pgbeat.broker import queues as broker_queues
-from pgbeat.broker.transport.acks import Acks
-from pgbeat.broker.transport.claims import ClaimedMessage, Claims, Intake, Request, claimed
+from pgbeat.broker.transport.claims import ClaimedMessage, Intake, Request, claimed
 from pgbeat.broker.transport.lease import Lease
 from pgbeat.broker.transport.maintenance import Maintenance
-from pgbeat.broker.transport.queue_states import QueueStates, Removed
+from pgbeat.broker.transport.planner import LEAVE, Planner
+from pgbeat.broker.transport.queue_states import Removed
 from pgbeat.broker.transport.settlements import Settlements
 from pgbeat.database import channels, connections
-from pgbeat.database.prepared import PreparedConnection, Statement, array
+from pgbeat.database.prepared import PreparedConnection, array
 
 if TYPE_CHECKING:
     from pgbeat.broker.transport.broker import Broker
 
 logger = logging.getLogger("pgbeat.transport")
 
-#: Seconds between two looks for new messages where there is nobody to tell of them.
+#: Seconds between two polls for messages where they can't be announced.
 _POLL_POOLED = 0.5
-#: A worker that has plenty to do collects acknowledgements, and credit, for so long.
-_PATIENCE = 0.003
-#: How often credit is looked for that comes back without a word.
-_STARVING = 0.02
-
-_AWAIT = Statement("await", "SELECT pgbeat.await_queues($1::bigint[])")
-_LEAVE = Statement("leave", "SELECT pgbeat.leave_queues($1::bigint[])")
 
 
 class Session:
-    """One consumer, in the database's eyes. Its claims go back when its connection is gone."""
+    """One consumer of the database's. Its claims are released when its connection is gone."""
 
     def __init__(
         self, broker: "Broker", connection: Connection, lease: float | None = None
@@ -64,31 +55,24 @@ class Session:
         self.files: set[int] = set()
         #: The error that ended it.
         self.lost: BaseException | None = None
-        self._intakes: deque[Intake] = deque()
-        self._states = QueueStates()
-        #: Queues to be left and not listened to any more, before the next step.
+        #: Queues not to be awaited or listened to any more, from the next step on.
         self._left: list[Removed] = []
-        #: Queues among those consumed that go with their last consumer.
+        #: Consumed queues that are deleted with their last consumer.
         self._fragile: set[int] = set()
         self._request: Request | None = None
-        self._is_starving = False
-        self._is_patient = False
-        self._patient_until = 0.0
         self._wakers: set[Callable[[], None]] = set()
-        #: Whether a claim, or anything else, is announced to this session.
+        #: Whether messages are announced to this session.
         self._listens = lease is None
-        self._poll = self._options.polling_interval if self._listens else min(
-            _POLL_POOLED, self._options.polling_interval
-        )  # fmt: skip
+        self._poll = self._options.polling_interval
+        if not self._listens:
+            self._poll = min(self._poll, _POLL_POOLED)
         name = f"{socket.gethostname()}:{os.getpid()}"
         if self._listens:
             connections.prepare_session(connection)
             # By the indexes, whatever the statistics of an empty table say; and a crash of the
             # server may bring back what was acknowledged just before, but loses nothing.
-            connections.configure(
-                connection,
-                {"plan_cache_mode": "force_generic_plan", "synchronous_commit": "off"},
-            )
+            settings = {"plan_cache_mode": "force_generic_plan", "synchronous_commit": "off"}
+            connections.configure(connection, settings)
         #: The consumer's id; claims are under it.
         self.id = consumers.register(connection, broker.tables, name, lease)
         #: Seconds that its lease lasts; 0 where it lives as long as its connection.
@@ -99,52 +83,52 @@ class Session:
         else:
             self._lease = Lease(broker, self.id, lease, self._end)
         isolates = lease is not None and not connections.isolate(connection)
-        self.prepared = PreparedConnection(
-            connections.driver(connection), prepares=self._listens, isolates=isolates
+        raw = connections.driver(connection)
+        self.prepared = PreparedConnection(raw, self._listens, isolates)
+        self._plan = Planner(
+            broker.tables, self.id, batch_size=self._options.batch_size, is_leased=not self._listens
         )
-        self._acks = Acks(broker.tables, self.id)
-        self._claims = Claims(broker.tables, self.id, self._states, is_leased=lease is not None)
         self._settlements = Settlements()
         self._maintenance = Maintenance(connection, broker.tables, broker.options, self.id)
         self._poll_at = time.monotonic() + self._poll
 
-    # ----- who consumes what
+    # ----- queues
 
     def subscribe(self, intake: Intake, queues: Sequence[int]) -> None:
-        """The channel consumes the queues (ids) from now on."""
+        """Begins to claim from queues (ids) for a channel."""
         with self.alone():
-            if intake not in self._intakes:
-                self._intakes.append(intake)
-            if new := self._states.add(queues):
+            if intake not in self._plan.intakes:
+                self._plan.intakes.append(intake)
+            if new := self._plan.states.add(queues):
                 self._fragile |= consumers.subscribe(self._connection, self._tables, self.id, new)
                 self._leave()
                 self._listen("LISTEN", new)
         self.wake()
 
     def unsubscribe(self, intake: Intake, queues: Sequence[int]) -> None:
-        """The channel consumes them no more."""
+        """Stops claiming from queues (ids) for a channel."""
         with self.alone():
-            left = self._states.remove(queues)
-            if left.queues:
-                self._left.append(left)
-                self._unsubscribe([q for q in left.queues if q not in self._fragile])
-                if fragile := [q for q in left.queues if q in self._fragile]:
+            removed = self._plan.states.remove(queues)
+            if removed.queues:
+                self._left.append(removed)
+                self._unsubscribe([q for q in removed.queues if q not in self._fragile])
+                if fragile := [q for q in removed.queues if q in self._fragile]:
                     self._fragile.difference_update(fragile)
                     with connections.transaction(self._connection):
                         self._unsubscribe(fragile)
                         broker_queues.delete_abandoned(self._connection, self._tables, fragile)
-            if not intake.acked and not intake.taken and intake in self._intakes:
-                self._intakes.remove(intake)
+            if not intake.acked and not intake.taken and intake in self._plan.intakes:
+                self._plan.intakes.remove(intake)
 
     def _unsubscribe(self, queues: list[int]) -> None:
         if queues:
             consumers.unsubscribe(self._connection, self._tables, self.id, queues)
 
     def _leave(self) -> None:
-        """Waits and listens no more for queues that are not consumed any more."""
+        """Stops awaiting and listening to queues that are not consumed any more."""
         left, self._left = self._left, []
         if awaited := [queue for each in left for queue in each.awaited]:
-            self.prepared.run(_LEAVE, array(awaited))
+            self.prepared.run(LEAVE, array(awaited))
         if left:
             self._listen("UNLISTEN", [queue for each in left for queue in each.queues])
 
@@ -155,11 +139,11 @@ class Session:
             connections.driver(self._connection).execute("; ".join(commands).encode())
 
     def alone(self) -> "_Alone":
-        """The connection for something else: what was sent is finished first."""
+        """Returns a block that has the connection to itself, once what was sent is finished."""
         return _Alone(self)
 
     def close(self) -> None:
-        """Gives everything back and ends the session."""
+        """Releases all claims and ends the session."""
         try:
             if self.lost is None:
                 with self.alone():
@@ -167,7 +151,7 @@ class Session:
                     with connections.transaction(self._connection):
                         consumers.leave(self._connection, self._tables, self.id)
         except Exception as error:
-            logger.debug("The server gives back what this consumer had: %s", error)
+            logger.debug("The server releases what this consumer had claimed: %s", error)
         finally:
             if self.lost is None:
                 self.lost = psycopg.OperationalError("the consumer's session was closed")
@@ -176,7 +160,7 @@ class Session:
                 self._lease.stop(give_up=False)
 
     def is_alive(self) -> bool:
-        """Whether it is, as far as can be told at once: nobody may have looked for long."""
+        """Returns whether the connection is good, as far as it can be told without a round trip."""
         if self.pid != os.getpid():
             return False
         if self.lost is None and self.lock.acquire(blocking=False):
@@ -200,52 +184,52 @@ class Session:
             connections.close(self._connection)
             if self._lease is not None:
                 self._lease.stop(give_up=True)
-        for waker in list(self._wakers):
-            waker()
+        self.wake()
 
     # ----- messages
 
     def ack(self, message: int, *, starts_job: bool = False) -> None:
-        """Acknowledges a message with the next statement."""
-        self._acks.add(message, starts_job=starts_job)
+        """Notes an acknowledgement, to be sent with the next statement."""
+        self._plan.acks.add(message, starts_job=starts_job)
 
     @property
     def has_acks(self) -> bool:
         """Whether acknowledgements can be sent now."""
-        return self._acks.is_due
+        return self._plan.acks.is_due
 
     def flush_acks(self) -> None:
-        """Sends them now."""
-        if self._acks:
+        """Sends the acknowledgements and waits for the answer."""
+        if self._plan.acks:
             with self.alone():
                 self._flush_acks()
 
     def send_acks(self) -> None:
-        """Sends them, unless something is under way, and doesn't wait for the answer."""
+        """Sends acknowledgements, unless a statement is under way; doesn't wait for the answer."""
         with _Guarded(self):
-            if self._request is None and (request := self._acks.next(at_once=True)) is not None:
+            request = self._plan.acks.next(at_once=True) if self._request is None else None
+            if request is not None:
                 self._send(request)
 
     def _flush_acks(self) -> None:
-        while (request := self._acks.next(at_once=True)) is not None:
+        while (request := self._plan.acks.next(at_once=True)) is not None:
             self.prepared.run(request.statement, *request.parameters)
 
     def claim_one(self, queue: int) -> ClaimedMessage | None:
         """Claims the queue's next message (`basic_get`)."""
         with self.alone():
-            statement, parameters = self._claims.one(queue, self._acks.take_plain())
+            statement, parameters = self._plan.claims.one(queue, self._plan.acks.take_plain())
             found = claimed(self.prepared.run(statement, *parameters))
         return found[0] if found else None
 
     def requeue(self, messages: Sequence[int], *, counts: bool = True) -> None:
-        """Gives claimed messages back."""
+        """Requeues claimed messages. Unless it `counts`, they don't count as delivered."""
 
         def requeue(messages: Sequence[int]) -> list[int]:
             left = consumers.requeue(
                 self._connection, self._tables, self.id, messages,
                 limit=self._options.limit, counts=counts,
             )  # fmt: skip
-            self._look_again()
+            self._start_over()
             return left
 
         if messages:
@@ -254,7 +238,7 @@ class Session:
             self.wake()
 
     def reject(self, messages: Sequence[int], reason: str = "rejected") -> None:
-        """Gives claimed messages up."""
+        """Moves claimed messages to the dead letters."""
 
         def reject(messages: Sequence[int]) -> list[int]:
             return consumers.reject(self._connection, self._tables, self.id, messages, reason)
@@ -263,103 +247,49 @@ class Session:
             with self.alone():
                 self._settlements.settle(reject, messages)
 
-    def _look_again(self) -> None:
-        """Messages came back: they may be anywhere. Its own announcements don't reach a session."""
-        self._claims.forget()
-        self._states.mark_all_claimable()
+    def _start_over(self) -> None:
+        """Claims from the start of every queue next: requeued messages may be anywhere, and a
+        session doesn't hear its own announcements."""
+        self._plan.claims.forget()
+        self._plan.states.mark_all_claimable()
 
     # ----- steps
 
     def next_step(self) -> Request | None:
-        """What to send now, if anything. The lock is held."""
+        """Returns what to send now, if anything. The lock is held."""
         now = time.monotonic()
-        self._is_starving = self._is_patient = False
         if self._lease is not None:
             self._lease.check()
         self._settlements.retry(now)
         self._leave()
-        self._look_at_clock(now)
+        self._do_what_is_due(now)
         self.hear()
-        if (request := self._acks.accept(now)) is not None:
-            return request
-        for _ in range(len(self._intakes)):
-            intake = self._intakes[0]
-            self._intakes.rotate(-1)
-            request = self._claim(intake, now)
-            if request is not None:
-                return request
-        if not self._is_patient and (request := self._acks.next()) is not None:
-            return request
-        if self._listens:
-            return self._await(now)
-        return None
+        return self._plan.next(now)
 
-    def _claim(self, intake: Intake, now: float) -> Request | None:
-        claimable = [queue for queue in self._states.claimable if queue in intake.acked]
-        if claimable and (limit := intake.credit()) > 0:
-            if now < self._patient_until and intake.has_plenty(limit):
-                self._is_patient = True
-                return None
-            self._patient_until = now + _PATIENCE
-            return self._request_for(intake, claimable, limit, acked=True)
-        self._is_starving = self._is_starving or bool(claimable and intake.polls_credit)
-        claimable = [queue for queue in self._states.claimable if queue in intake.taken]
-        if claimable and (limit := intake.room()) > 0:
-            return self._request_for(intake, claimable, limit, acked=False)
-        return None
-
-    def _request_for(self, intake: Intake, of: list[int], limit: int, *, acked: bool) -> Request:
-        limit = min(limit, self._options.batch_size)
-        return self._claims.request(intake, of, limit, self._acks.take_plain(), acked=acked)
-
-    def _await(self, now: float) -> Request | None:
-        """Asks to be told of new messages, or not to be as long as there are plenty."""
-        if plenty := self._states.to_leave():
-            self._states.left(plenty)
-            return Request(_LEAVE, (array(plenty),), lambda result: None)
-        wanted = self._states.to_await()
-        if not wanted:
-            return None
-
-        def done(result: PGresult) -> None:
-            granted = {int(result.get_value(i, 0) or 0) for i in range(result.ntuples)}
-            self._states.awaited(wanted, granted, time.monotonic())
-
-        return Request(_AWAIT, (array(wanted),), done)
-
-    def _look_at_clock(self, now: float) -> None:
-        self._states.advance(now)
-        deep_at = self._claims.deep_at
+    def _do_what_is_due(self, now: float) -> None:
+        self._plan.states.advance(now)
+        deep_at = self._plan.claims.deep_at
         if now >= self._poll_at or (deep_at is not None and now >= deep_at):
             self._poll_at = now + self._poll
-            self._claims.looked()
-            self._states.mark_all_claimable()
+            self._plan.claims.looked()
+            self._plan.states.mark_all_claimable()
         if now >= self._maintenance.next_at:
             changes = self._maintenance.run(now)
             if changes.requeued:
-                self._look_again()
+                self._start_over()
             elif changes.promoted:
-                self._states.mark_all_claimable()
+                self._plan.states.mark_all_claimable()
 
     def until_next(self) -> float:
-        """Seconds until there may be something to do that nobody tells of."""
-        times = [self._poll_at, self._maintenance.next_at]
-        if (retry_at := self._states.retry_at) is not None:
-            times.append(retry_at)
-        if (deep_at := self._claims.deep_at) is not None:
-            times.append(deep_at)
+        """Returns the seconds until there may be something to do though nothing is announced."""
+        now = time.monotonic()
+        times = [self._poll_at, self._maintenance.next_at, *self._plan.next_times(now)]
         if self._settlements.next_at is not None:
             times.append(self._settlements.next_at)
-        if self._is_starving:
-            times.append(time.monotonic() + _STARVING)
-        if self._is_patient:
-            times.append(self._patient_until)
-        if (accept_in := self._acks.accept_in(time.monotonic())) is not None:
-            times.append(time.monotonic() + accept_in)
-        return max(0.0, min(times) - time.monotonic())
+        return max(0.0, min(times) - now)
 
     def step(self) -> bool:
-        """Takes the next step and waits for its end; whether there was one."""
+        """Takes the next step and waits for its end; returns whether there was one."""
         with self.alone():
             request = self.next_step()
             if request is None:
@@ -368,7 +298,7 @@ class Session:
         return True
 
     def send_step(self) -> None:
-        """Sends the next step, if none is under way; `read` gets its end."""
+        """Sends the next step, unless one is under way; `read` reads its answer."""
         with _Guarded(self):
             if self._request is None and (request := self.next_step()) is not None:
                 self._send(request)
@@ -379,7 +309,7 @@ class Session:
         self.prepared.flush()
 
     def read(self) -> None:
-        """Reads what has come from the server."""
+        """Reads what the server has sent, and ends the step if its answer is complete."""
         with _Guarded(self):
             result = self.prepared.poll()
             if result is not None and self._request is not None:
@@ -387,8 +317,8 @@ class Session:
                 request.done(result)
 
     def hear(self) -> bool:
-        """Takes note of the notifications that came with answers; whether there were any. The lock
-        is held."""
+        """Handles the notifications that came with answers; returns whether there were any. The
+        lock is held."""
         heard = self.prepared.notifications()
         for channel, payload in heard:
             if channel == channels.BROKER:
@@ -397,13 +327,13 @@ class Session:
                 else:
                     self._maintenance.next_at = 0.0
                 continue
-            is_consumed = self._states.mark_claimable(int(channel.rpartition("_")[2]))
+            is_consumed = self._plan.states.mark_claimable(int(channel.rpartition("_")[2]))
             if is_consumed and payload == "again":
-                self._claims.forget()
+                self._plan.claims.forget()
         return bool(heard)
 
     def finish(self) -> None:
-        """Waits for the end of what was sent. The lock is held."""
+        """Waits for the end of the step under way. The lock is held."""
         if self._request is not None:
             request, self._request = self._request, None
             request.done(self.prepared.finish())
@@ -411,24 +341,23 @@ class Session:
     # ----- waiting
 
     def add_waker(self, waker: Callable[[], None]) -> None:
-        """To be called when another thread has found something."""
+        """Adds a function that is called when another thread has found something."""
         self._wakers.add(waker)
 
     def remove_waker(self, waker: Callable[[], None]) -> None:
-        """No more."""
+        """Removes such a function."""
         self._wakers.discard(waker)
 
     def wake(self) -> None:
-        """Wakes whoever waits for messages in this process."""
+        """Wakes the threads of this process that wait for messages."""
         for waker in list(self._wakers):
             waker()
 
 
 class _Guarded:
-    """The lock; any error ends the session, which may have missed an answer or an acknowledgement.
+    """Holds the lock. Any error ends the session, which may have missed an answer.
 
-    Raises `psycopg.OperationalError` for all that the database refused, so that kombu connects
-    anew.
+    Raises `psycopg.OperationalError` for all that the database refused: then kombu reconnects.
     """
 
     def __init__(self, session: Session) -> None:
@@ -461,7 +390,7 @@ class _Guarded:
 
 
 class _Alone(_Guarded):
-    """The same, with nothing under way."""
+    """Holds the lock with no statement under way."""
 
     def __enter__(self) -> None:
         super().__enter__()

@@ -51,7 +51,7 @@ def idle(connection: Any) -> Any:
     session = connection.transport._session
 
     def is_idle() -> bool:
-        return not session.step() and session._states.all_awaited
+        return not session.step() and session._plan.states.all_awaited
 
     until(is_idle)
     return session

@@ -211,7 +211,7 @@ def in_flight(connection: Any, inbox: Inbox, loop: Loop, publisher: Any, databas
     """Publishes, and brings the loop to where the claim is sent and its answer not read."""
     loop.step()
     session = connection.transport._session
-    loop.until(lambda: len(session._states) and session._states.all_awaited)
+    loop.until(lambda: len(session._plan.states) and session._plan.states.all_awaited)
     loop.until(lambda: session._request is None and not any_hungry(session))
     publish(publisher, "q", *range(5))
     with psycopg.connect(database) as blocker:  # until it ends, there is no answer
@@ -221,7 +221,7 @@ def in_flight(connection: Any, inbox: Inbox, loop: Loop, publisher: Any, databas
 
 
 def any_hungry(session: Any) -> bool:
-    return bool(session._states.hungry)
+    return bool(session._plan.states.claimable)
 
 
 @pytest.mark.parametrize("end", ["cancel", "close"])

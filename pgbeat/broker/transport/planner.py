@@ -1,0 +1,103 @@
+"""Decides which statement a consumer sends next, without a database.
+
+First acknowledgements that start jobs, then a claim for a channel that has room, then the other
+acknowledgements, then a request to have messages of empty queues announced.
+"""
+
+import time
+from collections import deque
+
+from psycopg.pq.abc import PGresult
+
+from pgbeat.broker.messages import BrokerTables
+from pgbeat.broker.transport.acks import Acks
+from pgbeat.broker.transport.claims import Claims, Intake, Request
+from pgbeat.broker.transport.queue_states import QueueStates
+from pgbeat.database.prepared import Statement, array
+
+#: Seconds for which a busy worker collects acknowledgements, and credit, before it claims again.
+_PATIENCE = 0.003
+#: Seconds after which credit is checked that comes back without a call.
+_STARVING = 0.02
+
+AWAIT = Statement("await", "SELECT pgbeat.await_queues($1::bigint[])")
+LEAVE = Statement("leave", "SELECT pgbeat.leave_queues($1::bigint[])")
+
+
+class Planner:
+    """The next statement of one consumer, by its queues' states, its acknowledgements and the
+    credit of its channels."""
+
+    def __init__(
+        self, tables: BrokerTables, consumer: int, *, batch_size: int, is_leased: bool = False
+    ) -> None:
+        self.states = QueueStates()
+        self.acks = Acks(tables, consumer)
+        self.claims = Claims(tables, consumer, self.states, is_leased=is_leased)
+        #: Channels that consume; they take turns.
+        self.intakes: deque[Intake] = deque()
+        self._batch_size = batch_size
+        self._announces = not is_leased
+        #: Whether a channel that has no credit may get it back without a call.
+        self._is_starving = False
+        #: Whether a claim is put off until `_patient_until`.
+        self._is_patient = False
+        self._patient_until = 0.0
+
+    def next(self, now: float) -> Request | None:
+        """Returns the statement to send now, if any."""
+        self._is_starving = self._is_patient = False
+        if (request := self.acks.accept(now)) is not None:
+            return request
+        for _ in range(len(self.intakes)):
+            intake = self.intakes[0]
+            self.intakes.rotate(-1)
+            if (request := self._claim(intake, now)) is not None:
+                return request
+        if not self._is_patient and (request := self.acks.next()) is not None:
+            return request
+        return self._await() if self._announces else None
+
+    def _claim(self, intake: Intake, now: float) -> Request | None:
+        claimable = [queue for queue in self.states.claimable if queue in intake.acked]
+        if claimable and (limit := intake.credit()) > 0:
+            if now < self._patient_until and intake.has_plenty(limit):
+                self._is_patient = True
+                return None
+            self._patient_until = now + _PATIENCE
+            return self._request(intake, claimable, limit, acked=True)
+        self._is_starving = self._is_starving or bool(claimable and intake.polls_credit)
+        claimable = [queue for queue in self.states.claimable if queue in intake.taken]
+        if claimable and (limit := intake.room()) > 0:
+            return self._request(intake, claimable, limit, acked=False)
+        return None
+
+    def _request(self, intake: Intake, of: list[int], limit: int, *, acked: bool) -> Request:
+        limit = min(limit, self._batch_size)
+        return self.claims.request(intake, of, limit, self.acks.take_plain(), acked=acked)
+
+    def _await(self) -> Request | None:
+        """Asks for the next message of empty queues to be announced, or not to announce those of
+        queues whose claims are all full."""
+        if to_leave := self.states.to_leave():
+            self.states.left(to_leave)
+            return Request(LEAVE, (array(to_leave),), lambda result: None)
+        if not (to_await := self.states.to_await()):
+            return None
+
+        def done(result: PGresult) -> None:
+            granted = {int(result.get_value(i, 0) or 0) for i in range(result.ntuples)}
+            self.states.awaited(to_await, granted, time.monotonic())
+
+        return Request(AWAIT, (array(to_await),), done)
+
+    def next_times(self, now: float) -> list[float]:
+        """Returns the times at which there may be something to send though nothing happens."""
+        times = [self.states.retry_at, self.claims.deep_at]
+        if self._is_starving:
+            times.append(now + _STARVING)
+        if self._is_patient:
+            times.append(self._patient_until)
+        if (accept_in := self.acks.accept_in(now)) is not None:
+            times.append(now + accept_in)
+        return [at for at in times if at is not None]
