@@ -2,18 +2,17 @@
 
 from collections.abc import Generator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import NamedTuple
 
 from celery import Celery
 from sqlalchemy import Connection, text
 
-from pgbeat.beat.enqueuer import Decision
-from pgbeat.beat.evaluator import Evaluation
-from pgbeat.beat.manual import Note, dispatch_lanes, enqueuing, evaluate, nothing
+from pgbeat.beat.enqueuer import Note
+from pgbeat.beat.evaluation import Decision
+from pgbeat.beat.manual import attempts, deciding
 from pgbeat.config import Settings
-from pgbeat.database import connections
-from pgbeat.errors import Busy, InvalidSchedule
-from pgbeat.schedules import model as schedules
+from pgbeat.errors import InvalidSchedule
 from pgbeat.schedules.calendars import Calendar
 from pgbeat.schedules.forecast import exclusion
 from pgbeat.schedules.model import Schedule
@@ -159,35 +158,26 @@ def backfill(
     *,
     job_source: str,
     created_by: str,
-    note: Note = nothing,
+    note: Note | None = None,
 ) -> Generator[Decision, None, None]:
-    """Decides due times of a schedule, in the order given: a transaction and a decision for each,
-    made when it is asked for.
+    """Decides due times of a schedule in the order given, a transaction and a decision for each.
 
-    Conditions are asked as things are now, with `due_at` of then. The schedule's run state is left
-    alone, and so is what was launched meanwhile. `connection` is in autocommit mode; `note` is as
-    of `manual.trigger`. Raises `NotFound`, and `Busy` for a schedule that goes on changing.
+    Each is decided when the generator is asked for it. Conditions are evaluated as things are now,
+    with `due_at` of then. The schedule's run state stays, and so does what was launched meanwhile.
+    `connection` is in autocommit mode; `note` is as for `manual.trigger`. Raises `NotFound`, and
+    `Busy` for a schedule that keeps changing.
     """
-    with enqueuing(connection, app, settings) as (evaluator, enqueuer):
-        enqueuer.note = note
+    with deciding(connection, app, settings, note) as decider:
         for due_at in times:
-            for number in range(_TRIES):
-                # Once it has changed, whoever writes to it is waited for.
-                row = schedules.get(
-                    connection, name, namespace=settings.namespace, for_update=number > 0
-                )
+            for row in attempts(connection, name, settings.namespace, _TRIES):
                 if _launched(connection, row, due_at, due_at).get(due_at):
                     break
-                now = connections.now(connection)
-                evaluation = Evaluation(
-                    row, due_at, "backfill", due_at, job_source=job_source, created_by=created_by
-                )
-                evaluation = evaluate(evaluator, evaluation, now, settings.condition_timeout)
-                connection.execute(_FORGET, {"schedule": row.id, "due_at": due_at})
-                decisions = enqueuer.commit(connection, [evaluation], now)
-                dispatch_lanes(connection, enqueuer)
-                if decisions:
-                    yield decisions[0]
+                decision = decider.decide(
+                    row, "backfill", due_at, job_source=job_source, created_by=created_by,
+                    before_commit=partial(
+                        connection.execute, _FORGET, {"schedule": row.id, "due_at": due_at}
+                    ),
+                )  # fmt: skip
+                if decision is not None:
+                    yield decision
                     break
-            else:
-                raise Busy(f"schedule {name!r} goes on changing while it is decided; try again")

@@ -6,9 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from queue import SimpleQueue
+from datetime import datetime
+from queue import Empty, SimpleQueue
 
-from pgbeat.beat.evaluator import Evaluation
+from pgbeat.beat.evaluation import Evaluation
+from pgbeat.beat.evaluator import Evaluator
 
 logger = logging.getLogger("pgbeat")
 
@@ -159,3 +161,18 @@ class ConditionPool:
                 os.write(self._wake_write, b"\0")
             except (BlockingIOError, OSError):
                 continue  # a full pipe wakes as well as one more byte
+
+
+def evaluate_alone(evaluator: Evaluator, evaluation: Evaluation, now: datetime) -> Evaluation:
+    """Evaluates one schedule on a thread of its own, and waits for it as long as a condition may
+    take. A thread can't be stopped: one whose time is up is left to itself."""
+    results: SimpleQueue[Evaluation] = SimpleQueue()
+    threading.Thread(
+        target=lambda: results.put(evaluator.evaluate(evaluation, now)),
+        name="pgbeat-condition",
+        daemon=True,
+    ).start()
+    try:
+        return results.get(timeout=evaluator.timeout + _GRACE)
+    except Empty:
+        return evaluator.time_out(evaluation)

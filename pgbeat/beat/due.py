@@ -4,12 +4,13 @@ A row is read unlocked, and locked only to be written: by its version, `xmin`, i
 somebody wrote to it meanwhile.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, text
 
+from pgbeat.beat.evaluation import Decision
 from pgbeat.database.connections import recordset
 from pgbeat.database.tables import schedules
 from pgbeat.names import NAMESPACE
@@ -29,6 +30,11 @@ class Snapshot(NamedTuple):
     next_probe: datetime | None
     #: Seconds until a job or a delivery is due that beat hands out; `None` when there is none.
     maintenance_in: float | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a schedule is due."""
+        return self.next_run is not None and self.next_run <= self.now
 
     @property
     def next(self) -> datetime | None:
@@ -228,23 +234,18 @@ _DISABLE = text(
 )
 
 
-def disable(
-    connection: Connection,
-    reasons: Mapping[int, str],
-    failed: Iterable[int],
-    completed: Iterable[int],
-    now: datetime,
-) -> None:
-    """Takes schedules out of service, by id. Those that `failed` are tried again if they say so;
-    the `completed` have nothing left to do."""
-    if reasons:
+def disable(connection: Connection, decisions: Sequence[Decision], now: datetime) -> None:
+    """Disables the schedules that decisions say. Those that failed are tried again if they are to
+    be probed; those that are complete have nothing left to do."""
+    disabled = [decision for decision in decisions if decision.disabled_reason]
+    if disabled:
         connection.execute(
             _DISABLE,
             {
-                "id": list(reasons),
-                "reason": list(reasons.values()),
-                "failed": list(failed),
-                "completed": list(completed),
+                "id": [each.schedule.id for each in disabled],
+                "reason": [each.disabled_reason for each in disabled],
+                "failed": [e.schedule.id for e in disabled if e.tick.outcome == "failed"],
+                "completed": [each.schedule.id for each in disabled if each.is_complete],
                 "now": now,
             },
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import psycopg
 from celery import Celery
@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat import connect_integrations
 from pgbeat.beat import due, signals
+from pgbeat.beat.evaluation import Evaluation, Failure, Launch, Objection
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.errors import ConditionError, ConditionTimeout, InvalidSchedule, PgbeatError
@@ -45,60 +46,16 @@ LONGEST = 2000
 _TOGETHER = 0.25
 
 
-class Evaluation(NamedTuple):
-    """What is decided for a schedule, not yet written: one of launch, skip and error; none of
-    them while its launcher is still to be asked."""
-
-    schedule: Schedule
-    due_at: datetime
-    trigger: Trigger
-    #: The time after which the timetable goes on.
-    then: datetime
-    #: Other due times that it accounts for, and why.
-    missed: int = 0
-    note: str | None = None
-    #: The timetable's next time after `then`, where that is known already.
-    following: datetime | None = None
-    request: JobRequest | None = None
-    #: The other jobs of the decision, where it launches several.
-    more: tuple[JobRequest, ...] = ()
-    skip: str | None = None
-    error: str | None = None
-    #: The launcher's cursor as JSON text; `None` leaves it as it is.
-    cursor: str | None = None
-    #: When to evaluate the launcher next, if it set that itself.
-    snooze: timedelta | datetime | None = None
-    #: Where the job comes from (`jobs.job_source`), and who asked, if not the scheduler.
-    job_source: str = "scheduled_task"
-    created_by: str | None = None
-    #: What its job is for; known where there is a request.
-    facts: Facts | None = None
-
-    @property
-    def is_decided(self) -> bool:
-        """Whether it says anything yet."""
-        return self.request is not None or self.skip is not None or self.error is not None
-
-    @property
-    def requests(self) -> tuple[JobRequest, ...]:
-        """What to launch: a request for each job."""
-        return () if self.request is None else (self.request, *self.more)
-
-    @property
-    def job_ids(self) -> list[str]:
-        """The ids of its jobs; of one that launches none, the id that a single job would have."""
-        row, keys = self.schedule, [request.run_key for request in self.requests] or [None]
-        return [row.job_id(self.due_at, key) for key in keys]
-
-
 class Evaluator:
     """Decides schedules of one app. `evaluate` and `ask` may be called by any thread."""
 
     def __init__(
         self, app: Celery, settings: Settings, engine: Engine, default_entries: Mapping[str, Any]
     ) -> None:
-        self._app, self._settings, self._engine = app, settings, engine
+        self._app, self._engine = app, engine
         self._default_entries = default_entries
+        #: Seconds that a condition may take.
+        self.timeout = settings.condition_timeout
         connect_integrations()
         #: Conditions in SQL that took too long among others.
         self._slow: set[str] = set()
@@ -106,10 +63,10 @@ class Evaluator:
         #: asked by themselves until they have answered: only the one at fault stays here.
         self._alone: set[str] = set()
         #: The zone of schedules that name none.
-        self.timezone = str(getattr(app.timezone, "key", None) or app.timezone)
+        self.timezone = entries.zone_name(app)
 
     def timetable(self, schedule: Schedule) -> Timetable:
-        """The schedule's timetable, the app's code asked where the row leaves it to it."""
+        """Returns the schedule's timetable: the row's, or that in the app's code."""
         return schedule.timetable(self.timezone) or entries.code_timetable(
             self._app, schedule, self._default_entries
         )
@@ -117,8 +74,10 @@ class Evaluator:
     def next(
         self, schedule: Schedule, after: datetime, following: datetime | None = None
     ) -> due.Next | None:
-        """When it is due next, for the time of its timetable after that one (which may be known:
-        `following`); `None` for never."""
+        """Returns when it is due next after a time of its timetable; `None` for never.
+
+        `following` is the timetable's next time, if that is known.
+        """
         moment = following or self.timetable(schedule).next_after(after)
         if moment is None:
             return None
@@ -126,15 +85,16 @@ class Evaluator:
         return due.Next(schedule, put_off, None if put_off == moment else moment)
 
     def first(self, schedule: Schedule, now: datetime) -> due.Next | None:
-        """When it is due for the first time, or from now on; `None` for never."""
+        """Returns when it is due for the first time, or next from now on; `None` for never."""
         if schedule.once_at is not None and schedule.last_run is None:
             return due.Next(schedule, schedule.once_at)  # maybe late: its policies decide
         return self.next(schedule, now)
 
-    def not_yet(self, row: Schedule, now: datetime) -> datetime | None:
-        """When to ask again a row whose timetable is in the code and that is not due after all.
+    def _not_due(self, row: Schedule, now: datetime) -> datetime | None:
+        """Returns when to look again at a row that the app's code says is not due yet.
 
-        Raises `InvalidSchedule` for a timetable that can't be understood.
+        `None` if it is due, or has a timetable of its own. Raises `InvalidSchedule` for a timetable
+        that is invalid.
         """
         if row.has_timetable:
             return None
@@ -142,45 +102,68 @@ class Evaluator:
         is_due, moment = timetable.due(row.last_run or row.created_at, now)
         return None if is_due else max(moment, now + timedelta(milliseconds=10))
 
-    def open(
+    def begin(
         self, schedule: Schedule, now: datetime, known: Mapping[str, calendars.Calendar]
-    ) -> Evaluation:
-        """The due time to decide, skipped already where a policy says so. `known` are calendars.
+    ) -> Evaluation | due.Next:
+        """Returns the evaluation of the due time to decide, by the schedule's catch-up policy.
 
-        Raises for a timetable or a calendar that can't be understood.
+        Or the next time of a schedule that the app's code says is not due after all. The evaluation
+        is decided already if a policy objects, if there is no condition to evaluate, or if the
+        row has a timetable or calendar that is invalid. `known` are calendars.
         """
-        settled = policies.settle(schedule, self.timetable(schedule), now)
-        timezone = schedule.timezone or self.timezone
-        skip = (
-            settled.skip
-            or policies.too_soon(schedule, now)
-            or calendars.exclusion(known, schedule.calendar, settled.at, timezone)
-        )
-        trigger: Trigger = "timetable"
-        if schedule.retry_count:
-            trigger = "retry"
-        elif schedule.after is not None:
-            trigger = "after"
-        return Evaluation(
-            schedule, settled.at, trigger, settled.then, settled.missed, settled.note,
-            settled.following, skip=skip,
+        trigger = _trigger(schedule)
+        try:
+            later = self._not_due(schedule, now)
+            if later is not None:
+                return due.Next(schedule, later)
+            nominal = policies.settle(schedule, self.timetable(schedule), now)
+            objections = self.objections(schedule, now, nominal.at, known)
+            reason = nominal.skip or next((each.reason for each in objections), None)
+        except Exception as error:
+            due_at = schedule.due_at or schedule.next_run or now
+            return self.fail(Evaluation(schedule, due_at, trigger, now), error)
+        evaluation = Evaluation(
+            schedule, nominal.at, trigger, nominal.then, nominal.missed, nominal.note,
+            nominal.following,
         )  # fmt: skip
+        if reason is not None:
+            return evaluation._replace(result=Skip(reason))
+        return self._launch_row(evaluation) if schedule.is_plain else evaluation
 
-    def plain(self, evaluation: Evaluation) -> Evaluation:
-        """The evaluation on a schedule that launches what its row says."""
-        row, facts = evaluation.schedule, self.facts(evaluation)
+    def objections(
+        self,
+        schedule: Schedule,
+        now: datetime,
+        due_at: datetime,
+        known: Mapping[str, calendars.Calendar],
+    ) -> Iterator[Objection]:
+        """Yields what policies say against launching a due time, before any condition.
+
+        Raises `InvalidSchedule` for a calendar that is invalid.
+        """
+        reason = policies.too_soon(schedule, now)
+        if reason is not None:
+            yield Objection("min_interval", reason)
+        timezone = schedule.timezone or self.timezone
+        reason = calendars.exclusion(known, schedule.calendar, due_at, timezone)
+        if reason is not None:
+            yield Objection("calendar", reason)
+
+    def _launch_row(self, evaluation: Evaluation) -> Evaluation:
+        """Decides to launch what the row says."""
+        row, facts = evaluation.schedule, self._facts(evaluation)
         args, kwargs = row.args or (), row.kwargs
         if row.has_placeholders:
             try:
                 args = placeholders.fill(args, facts, "args")
                 kwargs = placeholders.fill(kwargs, facts, "kwargs")
             except InvalidSchedule as error:
-                return self.broken(evaluation, error)
+                return self.fail(evaluation, error)
         request = JobRequest(args, kwargs, {}, row.task or "")
-        return evaluation._replace(request=request, facts=facts)
+        return evaluation._replace(result=Launch((request,), facts))
 
-    def facts(self, evaluation: Evaluation) -> Facts:
-        """Returns what a job of the evaluation is for.
+    def _facts(self, evaluation: Evaluation) -> Facts:
+        """Returns the facts that placeholders of the evaluation's jobs stand for.
 
         A decision that is made again stands for the due time that failed before, not for the
         moment of the retry.
@@ -202,17 +185,15 @@ class Evaluator:
         condition = schedule.condition_sql
         return schedule.is_sql_only and condition not in self._slow and condition not in self._alone
 
-    def ask(self, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
-        """Asks the conditions in SQL of schedules that need no more, all in one statement.
+    def evaluate_together(self, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
+        """Evaluates the conditions in SQL of schedules that need no more, all in one statement.
 
         Those that there was no time for stay undecided, and all do if the statement failed.
         """
-        texts = list(
-            dict.fromkeys(str(evaluation.schedule.condition_sql) for evaluation in evaluations)
-        )
+        texts = list(dict.fromkeys(str(each.schedule.condition_sql) for each in evaluations))
         try:
             with self._engine.connect() as connection:
-                read_only(connection, min(_TOGETHER, self._settings.condition_timeout))
+                read_only(connection, min(_TOGETHER, self.timeout))
                 answers = ask(connection, texts)
         except Exception:
             # One of them ended the session, or the statement: it is not known which.
@@ -222,20 +203,26 @@ class Evaluator:
         if answers and isinstance(answers[-1], psycopg.errors.QueryCanceled):
             self._slow.add(texts[len(answers) - 1])
             answers.pop()
-        said = dict(zip(texts, answers, strict=False))
-        return [self._said(v, said.get(str(v.schedule.condition_sql))) for v in evaluations]
+        found = dict(zip(texts, answers, strict=False))
+        return [
+            self._with(each, found.get(str(each.schedule.condition_sql))) for each in evaluations
+        ]
 
-    def _said(
+    def _with(
         self, evaluation: Evaluation, answer: Literal[True] | Skip | Exception | None
     ) -> Evaluation:
         if answer is None:
             return evaluation
         if isinstance(answer, Skip):
-            return evaluation._replace(skip=answer.reason)
-        return self.plain(evaluation) if answer is True else self.broken(evaluation, answer)
+            return evaluation._replace(result=answer)
+        return self._launch_row(evaluation) if answer is True else self.fail(evaluation, answer)
 
     def evaluate(self, evaluation: Evaluation, now: datetime) -> Evaluation:
-        """Runs the launcher; whatever it raises becomes the evaluation's error."""
+        """Evaluates a schedule's condition and launcher; what they raise becomes a `Failure`.
+
+        Beat calls it on the threads of its `ConditionPool`, a manual trigger, a backfill and a dry
+        run through `condition_pool.evaluate_alone`.
+        """
         condition = evaluation.schedule.condition_sql or ""
         for last_try in (False, True):
             try:
@@ -246,7 +233,7 @@ class Evaluator:
                         continue  # a pooled connection had died
                 else:
                     self._alone.discard(condition)
-                return self.broken(evaluation, error)
+                return self.fail(evaluation, error)
             self._alone.discard(condition)
             return decided
         raise AssertionError("unreachable")
@@ -259,13 +246,13 @@ class Evaluator:
         def connect() -> Connection:
             connection = self._engine.connect()
             opened.append(connection)
-            read_only(connection, self._settings.condition_timeout)
+            read_only(connection, self.timeout)
             return connection
 
-        facts = self.facts(evaluation)
+        facts = self._facts(evaluation)
         ctx = Context(row, evaluation.due_at, now, connect, facts)
         try:
-            with _signalled(type(launcher), row):
+            with _signals_sent(type(launcher), row):
                 answer = launcher.launch(ctx)
             requests = _requests(answer, type(launcher).__name__)
             snooze = _snooze(answer, requests)
@@ -273,31 +260,31 @@ class Evaluator:
         finally:
             for connection in opened:
                 connection.close()
-        evaluation = evaluation._replace(cursor=cursor, snooze=snooze, facts=facts)
+        evaluation = evaluation._replace(cursor=cursor, snooze=snooze)
         if isinstance(answer, Skip):
-            return evaluation._replace(skip=_storable(answer.reason))
+            return evaluation._replace(result=Skip(_storable(answer.reason)))
         if row.args is None:
             args, kwargs, options = entries.code_arguments(self._app, row, self._default_entries)
             requests = [
                 replace(each, args=args, kwargs=kwargs, options={**options, **each.options})
                 for each in requests
             ]
-        return evaluation._replace(request=requests[0], more=tuple(requests[1:]))
+        return evaluation._replace(result=Launch(requests, facts))
 
-    def broken(self, evaluation: Evaluation, error: Exception) -> Evaluation:
-        """The evaluation where something was raised."""
-        return evaluation._replace(request=None, more=(), skip=None, error=self.explain(error))
+    def fail(self, evaluation: Evaluation, error: Exception) -> Evaluation:
+        """Returns the evaluation with an error as its result."""
+        return evaluation._replace(result=Failure(self.explain(error)))
 
-    def overdue(self, evaluation: Evaluation, message: str = "") -> Evaluation:
-        """The evaluation on a condition whose time is up."""
-        return self.broken(evaluation, ConditionTimeout(message or self._too_long()))
+    def time_out(self, evaluation: Evaluation, message: str = "") -> Evaluation:
+        """Returns the evaluation with a result that says that its condition took too long."""
+        return self.fail(evaluation, ConditionTimeout(message or self._too_long()))
 
     def _too_long(self) -> str:
-        limit = self._settings.condition_timeout
+        limit = self.timeout
         return f"the condition took longer than {limit:g} s (pgbeat_condition_timeout)"
 
     def explain(self, error: BaseException) -> str:
-        """One line for a row: what was raised, without a traceback."""
+        """Returns what was raised as one line for a row, without a traceback."""
         cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
         if isinstance(cause, psycopg.errors.QueryCanceled):
             text = self._too_long()
@@ -309,8 +296,14 @@ class Evaluator:
         return _storable(text)[:LONGEST]
 
 
+def _trigger(schedule: Schedule) -> Trigger:
+    if schedule.retry_count:
+        return "retry"
+    return "timetable" if schedule.after is None else "after"
+
+
 @contextmanager
-def _signalled(launcher: type[Launcher], row: Schedule) -> Iterator[None]:
+def _signals_sent(launcher: type[Launcher], row: Schedule) -> Iterator[None]:
     """Sends `condition_started` and `condition_finished` around code of the app's."""
     if launcher is GenericLauncher:
         yield
@@ -323,7 +316,7 @@ def _signalled(launcher: type[Launcher], row: Schedule) -> Iterator[None]:
 
 
 def _storable(words: str) -> str:
-    """What of a text the database can hold: neither NUL nor half a character."""
+    """Returns a text with NUL and lone surrogates, which Postgres can't hold, escaped."""
     return words.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
@@ -360,7 +353,7 @@ def _check_snooze(snooze: Any) -> None:
 
 
 def as_json(value: Any, what: str) -> str:
-    """The value as JSON text. Raises `InvalidSchedule` where it is none."""
+    """Returns the value as JSON text. Raises `InvalidSchedule` if it isn't JSON."""
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:

@@ -4,7 +4,7 @@ from typing import Any
 
 from celery import Celery
 
-from pgbeat.beat.evaluator import Evaluation
+from pgbeat.beat.evaluation import Evaluation, Launch
 from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.config import Settings
@@ -29,17 +29,17 @@ def build(
     settings: Settings,
     evaluation: Evaluation,
     request: JobRequest,
+    facts: Facts,
     stock: JobDefaults | None,
 ) -> PreparedJob:
-    """Returns the job of a launch.
+    """Returns the job, and its message, of a request of a launch.
 
-    `stock` is needed where the row has a job policy; without the app its task is not checked.
-    Raises `PgbeatError` for whatever is wrong with the row.
+    `facts` fill in placeholders. `stock` is needed if the row has a job policy. Without the app,
+    the task is not checked. Raises `PgbeatError` for whatever is wrong with the row.
     """
     row = evaluation.schedule
     prepare.check_call(request.args, request.kwargs, request.options)
     policy = defaults.policy_of(row.job_policy)
-    facts = evaluation.facts or Facts(evaluation.due_at, row.timezone or "UTC")
     job_id = row.job_id(evaluation.due_at, request.run_key)
     if request.run_key is not None:
         facts = facts._replace(job_id=job_id)
@@ -93,9 +93,14 @@ def build(
 def build_all(
     app: Celery | None, settings: Settings, evaluation: Evaluation, stock: JobDefaults | None
 ) -> list[PreparedJob]:
-    """Returns the jobs of a launch, as `build` makes each. Raises `ConditionError` for two
-    that have the same unique key, by the schedule's policy."""
-    made = [build(app, settings, evaluation, each, stock) for each in evaluation.requests]
+    """Returns the jobs of a launch, as `build` makes each.
+
+    Raises `ConditionError` if two of them have the same unique key by the schedule's policy.
+    """
+    if not isinstance(evaluation.result, Launch):
+        return []
+    requests, facts = evaluation.result
+    made = [build(app, settings, evaluation, each, facts, stock) for each in requests]
     keys = [each.job.unique_key for each in made if each.job.unique_key is not None]
     if len(keys) > len(set(keys)):
         raise ConditionError(

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from pgbeat.beat.enqueuer import Decision
+from pgbeat.beat.evaluation import Decision
 
 logger = logging.getLogger("celery.beat.pgbeat")
 

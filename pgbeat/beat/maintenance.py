@@ -44,7 +44,7 @@ class Maintenance:
         self._away_until = 0.0
         self._postponed = Postponed()
 
-    def lanes(self, changed: Iterable[tuple[str, str]]) -> None:
+    def add_lanes(self, changed: Iterable[tuple[str, str]]) -> None:
         """Lanes (namespace and name) to dispatch at once."""
         self._lanes.update((lane, 0.0) for lane in changed if lane[0] == self._settings.namespace)
 
@@ -79,7 +79,7 @@ class Maintenance:
             if delay is not None:
                 self._prune_at = time.monotonic() + delay
 
-    def until(self, maintenance_in: float | None) -> float:
+    def wake_in(self, maintenance_in: float | None) -> float:
         """Returns the seconds until there is something to do.
 
         `maintenance_in` are those until a job or a delivery is due. What was due just now, and
@@ -128,14 +128,14 @@ class Maintenance:
                 connection, self._publisher, [job for job in due if job.dispatched_at]
             )
             changed = lifecycle.follow(connection, self._publisher, failed)
-        self.lanes(changed | {(job.namespace, job.lane) for job in due if job.lane is not None})
+        self.add_lanes(changed | {(job.namespace, job.lane) for job in due if job.lane is not None})
 
     def _rescue(self, connection: Connection) -> None:
-        self.lanes(rescue.rescue(connection, self._publisher, self._settings))
+        self.add_lanes(rescue.rescue(connection, self._publisher, self._settings))
 
     def _find_lanes(self, connection: Connection) -> None:
         namespace = self._settings.namespace
-        self.lanes((namespace, name) for name in lanes.wanted(connection, namespace))
+        self.add_lanes((namespace, name) for name in lanes.wanted(connection, namespace))
 
     def _settle_groups(self, connection: Connection) -> None:
         """Goes on with groups in which something is to be done that nothing else will notice; with
@@ -144,7 +144,7 @@ class Maintenance:
         def go_on(groups: Sequence[UUID]) -> None:
             self._clear_messages()
             changed = lifecycle.follow(connection, self._publisher, [], groups)
-            self.lanes(changed)
+            self.add_lanes(changed)
 
         stuck = progress.stuck(connection, self._settings.namespace)
         batches.in_transactions(connection, stuck, go_on)
@@ -177,7 +177,7 @@ class Maintenance:
             if not lock_waits.is_lock_timeout(error):
                 raise
             self._clear_messages()
-            return self._postponed.add(key, what, "another transaction holds a lock that it needs")
+            return self._postponed.add(key, what, lock_waits.LOCKED)
         except BrokerUnavailable as error:
             self._away_until = time.monotonic() + _PATIENCE
             logger.warning("Jobs wait: %s", error)

@@ -1,18 +1,18 @@
-"""Manual ticks: a schedule decided now because a person asks, whatever its timetable says."""
+"""Decides schedules outside of beat: now, because a person triggers them."""
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
-from queue import Empty, SimpleQueue
 
 from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat.access import audit
 from pgbeat.access.audit import Author
-from pgbeat.beat.enqueuer import Decision, Enqueuer
-from pgbeat.beat.evaluator import Evaluation, Evaluator
+from pgbeat.beat.condition_pool import evaluate_alone
+from pgbeat.beat.enqueuer import Enqueuer, Note
+from pgbeat.beat.evaluation import Decision, Evaluation
+from pgbeat.beat.evaluator import Evaluator
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings
 from pgbeat.database import connections
@@ -20,15 +20,8 @@ from pgbeat.errors import BrokerUnavailable, Busy
 from pgbeat.jobs import dispatch
 from pgbeat.schedules import entries
 from pgbeat.schedules import model as schedules
-
-#: What writes beside a decision, in its transaction.
-Note = Callable[[Connection, Sequence[Decision]], None]
-#: Beyond a condition's own limit, for the database to say first that a statement took too long.
-_GRACE = 0.5
-
-
-def nothing(connection: Connection, decisions: Sequence[Decision]) -> None:
-    """A `Note` of nothing."""
+from pgbeat.schedules.model import Schedule
+from pgbeat.schedules.ticks import Trigger
 
 
 def recorded(author: Author, verb: str) -> Note:
@@ -48,38 +41,75 @@ def trigger(
     *,
     job_source: str,
     created_by: str,
-    note: Note = nothing,
+    note: Note | None = None,
 ) -> Decision:
     """Decides a schedule as if it were due now, and writes what follows from it.
 
-    Conditions are checked as ever; a pause or being disabled doesn't matter. The timetable, and
-    the count of failures unless it launches, stay as they are. `connection` is in autocommit mode.
-    `job_source` and `created_by` go to the job; what `note` writes belongs to the decision's
-    transaction. Raises `NotFound`, and `Busy` when the schedule
-    changed while it was decided, twice: a tick of the beat's at the same time goes first.
+    Conditions are evaluated as always; it may be paused or disabled. The timetable stays as it is,
+    and so does the count of failures unless it launches. `connection` is in autocommit mode. The
+    job gets `job_source` and `created_by`; what `note` writes belongs to the decision's
+    transaction. Raises `NotFound`, and `Busy` if the schedule changed twice while it was decided: a
+    tick of beat's at the same time goes first.
     """
-    with enqueuing(connection, app, settings) as (evaluator, enqueuer):
-        enqueuer.note = note
-        for again in (False, True):
-            # The second time, whoever writes to the row is waited for.
-            row = schedules.get(connection, name, namespace=settings.namespace, for_update=again)
-            now = connections.now(connection)
-            evaluation = Evaluation(
-                row, now, "manual", now, job_source=job_source, created_by=created_by
-            )
-            evaluation = evaluate(evaluator, evaluation, now, settings.condition_timeout)
-            decisions = enqueuer.commit(connection, [evaluation], now)
-            if decisions:
-                dispatch_lanes(connection, enqueuer)
-                return decisions[0]
+    with deciding(connection, app, settings, note) as decider:
+        for row in attempts(connection, name, settings.namespace, 2):
+            decision = decider.decide(row, "manual", job_source=job_source, created_by=created_by)
+            if decision is not None:
+                return decision
+    raise AssertionError("unreachable")
+
+
+def attempts(connection: Connection, name: str, namespace: str, most: int) -> Iterator[Schedule]:
+    """Yields a schedule's row once for each attempt to decide it.
+
+    The second time, and later, it waits for other writers of the row first. Raises `NotFound`, and
+    `Busy` after so many attempts.
+    """
+    for number in range(most):
+        yield schedules.get(connection, name, namespace=namespace, for_update=number > 0)
     raise Busy(f"schedule {name!r} changed while it was being decided; try again")
 
 
+class Decider:
+    """Evaluates and writes one due time after the other. `connection` is in autocommit mode."""
+
+    def __init__(self, connection: Connection, evaluator: Evaluator, enqueuer: Enqueuer) -> None:
+        self._connection, self._evaluator, self._enqueuer = connection, evaluator, enqueuer
+
+    def decide(
+        self,
+        row: Schedule,
+        trigger: Trigger,
+        due_at: datetime | None = None,
+        *,
+        job_source: str,
+        created_by: str,
+        before_commit: Callable[[], object] = lambda: None,
+    ) -> Decision | None:
+        """Decides a schedule for a due time, `None` for now, whatever its policies on time say.
+
+        Then it dispatches lanes in which there is something new. While the broker is away that is
+        left to beat. Returns `None` if the row changed after it was read.
+        """
+        now = connections.now(self._connection)
+        due_at = due_at or now
+        evaluation = Evaluation(
+            row, due_at, trigger, due_at, job_source=job_source, created_by=created_by
+        )
+        evaluation = evaluate_alone(self._evaluator, evaluation, now)
+        before_commit()
+        written = self._enqueuer.commit(self._connection, [evaluation], now)
+        for lane in written.lanes:
+            with suppress(BrokerUnavailable):
+                dispatch.dispatch_lane(self._connection, self._enqueuer.publisher, *lane)
+        return next(iter(written.decisions), None)
+
+
 @contextmanager
-def enqueuing(
-    connection: Connection, app: Celery, settings: Settings
-) -> Iterator[tuple[Evaluator, Enqueuer]]:
-    """What decides and writes outside of beat. `connection` is in autocommit mode."""
+def deciding(
+    connection: Connection, app: Celery, settings: Settings, note: Note | None
+) -> Iterator[Decider]:
+    """Opens what decides outside of beat. `connection` is in autocommit mode."""
     with ExitStack() as stack:
         broker = publisher(
             app, settings, lambda: stack.enter_context(app.producer_or_acquire(None))
@@ -88,29 +118,4 @@ def enqueuing(
         evaluator = Evaluator(app, settings, conditions, entries.built_in(app))
         with connections.transaction(connection):
             broker.prepare(connection)
-        yield evaluator, Enqueuer(app, settings, broker, evaluator)
-
-
-def dispatch_lanes(connection: Connection, enqueuer: Enqueuer) -> None:
-    """Hands out the free slots of the lanes that a commit put something into. While the broker is
-    away that is left to beat. `connection` is in autocommit mode."""
-    for lane in enqueuer.lanes:
-        with suppress(BrokerUnavailable):
-            dispatch.dispatch_lane(connection, enqueuer.publisher, *lane)
-    enqueuer.lanes.clear()
-
-
-def evaluate(
-    evaluator: Evaluator, evaluation: Evaluation, now: datetime, timeout: float
-) -> Evaluation:
-    """The evaluation, or that its time (seconds) is up: a thread can't be stopped, but left."""
-    evaluations: SimpleQueue[Evaluation] = SimpleQueue()
-    threading.Thread(
-        target=lambda: evaluations.put(evaluator.evaluate(evaluation, now)),
-        name="pgbeat-condition",
-        daemon=True,
-    ).start()
-    try:
-        return evaluations.get(timeout=timeout + _GRACE)
-    except Empty:
-        return evaluator.overdue(evaluation)
+        yield Decider(connection, evaluator, Enqueuer(app, settings, broker, evaluator, note=note))

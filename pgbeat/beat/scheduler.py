@@ -4,8 +4,7 @@ import logging
 import time
 from collections.abc import Mapping, Set
 from datetime import datetime
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import celery.beat
 import psycopg
@@ -15,21 +14,24 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from pgbeat.beat import due
+from pgbeat.beat.app_schedules import AppSchedules
 from pgbeat.beat.condition_pool import ConditionPool
-from pgbeat.beat.enqueuer import Decision, Enqueuer
-from pgbeat.beat.evaluator import Evaluation, Evaluator
+from pgbeat.beat.due import Snapshot
+from pgbeat.beat.due_schedules import DueSchedules
+from pgbeat.beat.enqueuer import Enqueuer
+from pgbeat.beat.evaluation import Decision
+from pgbeat.beat.evaluator import Evaluator
 from pgbeat.beat.leader import Leader
 from pgbeat.beat.log import DecisionLog
 from pgbeat.beat.maintenance import Maintenance
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, direct_url, redacted
 from pgbeat.database import connections
-from pgbeat.database.lock_waits import Postponed, is_lock_timeout
+from pgbeat.database.lock_waits import LOCKED, Postponed, is_lock_timeout
 from pgbeat.errors import ConfigError, SchemaError
 from pgbeat.log import use_json
 from pgbeat.monitoring.counters import BeatCounters
-from pgbeat.schedules import calendars, entries
-from pgbeat.schedules import code as code_schedules
+from pgbeat.schedules import entries
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import Schedule
 
@@ -37,24 +39,27 @@ logger = logging.getLogger("celery.beat.pgbeat")
 
 #: Seconds for which conditions that are due and find no room are left alone.
 _NO_ROOM = 0.25
-#: Conditions in SQL that are asked in one statement, at most.
-_TOGETHER = 100
-#: Seconds after which the app's entries, or its zone, are applied again for which rows were locked.
-_AGAIN = 1.0
-
-
-_LOCKED = "another transaction holds a lock that it needs"
-_LOCKED_ROW = "another transaction has locked its row"
-
-#: Seconds that webhooks which are being delivered are waited for at the end.
+#: Seconds for which `close` waits for webhooks that are being delivered.
 _FAREWELL = 5.0
+
+
+class Pass(NamedTuple):
+    """What one pass over the schedules did, and when the next is due."""
+
+    decisions: list[Decision]
+    #: What was due at its start, by the database's clock.
+    snapshot: Snapshot
+    #: Whether there was nothing to decide.
+    is_idle: bool
+    #: Seconds until there is something to do; 0 if there may be more at once.
+    wake_in: float
 
 
 class Scheduler(celery.beat.Scheduler):
     """`celery -A app beat -S pgbeat.Scheduler`.
 
-    `tick` is one look at the schedules. It decides what is due, or waits (inside the database's
-    lock, or on its notifications) for at most `max_interval` seconds, and asks to be called again.
+    `tick` is one pass over the schedules. It decides what is due, or waits (for the leader's lock,
+    or for notifications) for at most `max_interval` seconds, and asks to be called again.
     """
 
     def __init__(
@@ -75,16 +80,9 @@ class Scheduler(celery.beat.Scheduler):
         use_json(app)
         self._log = DecisionLog()
         self.max_interval = self.settings.loop_interval
-        #: When to apply the app's zone, and its entries, once more (`time.monotonic()`).
-        self._zone_at: float | None = None
-        self._resync_at: float | None = None
         self._closed = False
-        #: Whether the last look found nothing to do.
-        self._idle = True
-        #: Names of the other apps in the namespace that a warning was logged of.
-        self._others: Set[str] = frozenset()
         self._postponed = Postponed()
-        self._dropped: set[int] = set()
+        self._app_schedules = AppSchedules(app, self.settings, self.default_entries)
         super().__init__(
             app,
             schedule=schedule,
@@ -95,7 +93,7 @@ class Scheduler(celery.beat.Scheduler):
         )
 
     def setup_schedule(self) -> None:
-        """Connects and checks the schema; a server that is away is waited for in `tick`."""
+        """Connects and checks the schema. If the server is away, `tick` waits for it."""
         self._pool = ConditionPool(
             self.settings.condition_threads,
             self.settings.condition_timeout,
@@ -116,9 +114,10 @@ class Scheduler(celery.beat.Scheduler):
             self.settings,
             publisher(self.app, self.settings, lambda: self.producer),
             self._evaluator,
-            self.reached,
+            waits=False,
+            reached=self.reached,
         )
-        self._enqueuer.waits = False
+        self._due_schedules = DueSchedules(self.settings, self._evaluator, self._pool)
         self._maintenance = Maintenance(self.app, self.settings, self._enqueuer.publisher)
         self._counters = BeatCounters(self.settings.namespace)
         try:
@@ -129,7 +128,7 @@ class Scheduler(celery.beat.Scheduler):
                 direct_url(self.app.conf, self.settings.url),
             )
             # Also as a standby, whose entries are in no row while another app's beat leads.
-            self._warn_of_others(self._leader.connect())
+            self._app_schedules.warn_of_others(self._leader.connect())
         except (SchemaError, ConfigError) as error:
             # The constructor is the place to leave with a plain line and a status of 1.
             raise SystemExit(f"pgbeat: {error}") from None
@@ -139,21 +138,25 @@ class Scheduler(celery.beat.Scheduler):
             self._leader.disconnect(error)
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        """One look at the schedules; 0, for it has done the waiting itself.
+        """Makes one pass, and waits if there was nothing to do. Returns 0: Celery needn't wait.
 
         Raises `SystemExit` once it is closed.
         """
         try:
             if self._leader.lead():
-                self._run_pass(wait=True)
-                self._postponed.done(["look"])
+                done = self._run_pass()
+                self._postponed.done(["pass"])
+                if done.is_idle:
+                    self._leader.wait(done.wake_in, self._pool)
         except ConfigError as error:  # a pooler answers where the server was away at the start
             raise SystemExit(f"pgbeat: {error}") from None
         except Exception as error:
             if self._closed:
                 pass
             elif is_lock_timeout(error):
-                self._hold_back()
+                # Nothing can be decided without that lock: a whole table's, say.
+                delay = self._postponed.add("pass", "all schedules", LOCKED)
+                self._leader.wait(delay, self._pool)
             else:
                 if not isinstance(error, DBAPIError | psycopg.Error):
                     raise
@@ -167,7 +170,7 @@ class Scheduler(celery.beat.Scheduler):
         return 0.0
 
     def run_due(self) -> int:
-        """Decides all that is due by now, without waiting for more; the number of decisions.
+        """Decides all that is due by now, without waiting for more. Returns how much it decided.
 
         Waits for the lock (another beat may lead) up to `max_interval`, and for conditions.
         """
@@ -176,16 +179,23 @@ class Scheduler(celery.beat.Scheduler):
             return decided
         begun: datetime | None = None
         while True:
-            decided += len(self._run_pass(wait=False))
-            begun = begun or self._seen.now
-            oldest = self._seen.next_run
-            is_newer = oldest is not None and oldest > begun and not self._seen.has_new
-            if (self._idle or is_newer) and not self._pool.held:
-                return decided
+            done = self._run_pass()
+            decided += len(done.decisions)
+            begun = begun or done.snapshot.now
+            oldest, has_new = done.snapshot.next_run, done.snapshot.has_new
+            is_newer = oldest is not None and oldest > begun and not has_new
+            if not self._pool.held:
+                if done.is_idle or is_newer:
+                    return decided
+            elif not done.decisions:
+                self._leader.wait(self._wake_in(None), self._pool)
 
     def close(self) -> None:
-        """Gives up the lock and the connection. Celery calls it from a signal's handler, maybe in
-        the middle of a statement, and once more at the end."""
+        """Gives up the lock and the connection.
+
+        Celery calls it from a signal's handler, maybe in the middle of a statement, and again at
+        the end.
+        """
         if self._closed:
             return
         self._closed = True
@@ -198,7 +208,7 @@ class Scheduler(celery.beat.Scheduler):
 
     @property
     def info(self) -> str:
-        """Lines for beat's banner: the database without its password, and the lock's key."""
+        """Returns lines for beat's banner: the database without its password, the lock's key."""
         return (
             f"    . database -> {redacted(self.settings.url)}\n"
             f"    . lock key -> {self.settings.leader_key}"
@@ -206,7 +216,7 @@ class Scheduler(celery.beat.Scheduler):
 
     @property
     def schedule(self) -> dict[str, celery.beat.ScheduleEntry]:
-        """The enabled rows as Celery's entries: a copy, for reading."""
+        """Returns the enabled rows as Celery's entries: a copy, for reading."""
         with connections.engine(self.settings.url, "pgbeat schedule").connect() as connection:
             rows = schedules.listing(connection, namespace=self.settings.namespace, enabled=True)
         return entries.as_celery_entries(self.app, rows)
@@ -224,20 +234,20 @@ class Scheduler(celery.beat.Scheduler):
     def update_from_dict(self, dict_: Mapping[str, Any]) -> None:
         """Adds or changes entries made by code."""
         self.app.conf.beat_schedule.update(dict_)
-        self._resync_at = time.monotonic()
+        self._app_schedules.resync()
 
     def merge_inplace(self, b: Mapping[str, Any]) -> None:
         """Makes these the entries made by code."""
         self.app.conf.beat_schedule = dict(b)
-        self._resync_at = time.monotonic()
+        self._app_schedules.resync()
 
     def default_entries(self) -> dict[str, Any]:
-        """Celery's own (the cleanup of results, where the result backend needs one), and those
-        that the constructor was given."""
+        """Returns Celery's own entries (the cleanup of results, if the result backend needs one),
+        and those that the constructor was given."""
         return {**entries.built_in(self.app), **self.data}
 
     def reached(self, step: str) -> None:
-        """Called at each step of a tick, by name. Does nothing; tests stop the process here."""
+        """Does nothing. Called with the name of each step: tests stop the process here."""
 
     def _become_leader(self, connection: Connection) -> None:
         try:
@@ -248,255 +258,87 @@ class Scheduler(celery.beat.Scheduler):
                 raise
             # Queues that are missing are made when something is published to them.
             self._enqueuer.publisher.clear()
-            logger.warning("The app's queues are not declared now: %s", _LOCKED)
-        self._follow_zone(connection)
-        self._apply_entries(connection)
-        self._warn_of_others(connection)
+            logger.warning("The app's queues are not declared now: %s", LOCKED)
+        self._app_schedules.apply(connection)
         self._counters.took_over()
-
-    def _warn_of_others(self, connection: Connection) -> None:
-        self._others = code_schedules.warn_of_others(
-            connection, self.app, self.settings, self._others
-        )
-
-    def _follow_zone(self, connection: Connection) -> None:
-        """Has the times computed anew that depend on the app's zone, where that has changed; later,
-        where rows are locked."""
-        namespace, zone = self.settings.namespace, self._evaluator.timezone
-        self._zone_at = None
-        try:
-            with connections.transaction(connection):
-                moved = due.follow_zone(connection, zone, namespace=namespace)
-        except DBAPIError as error:
-            if not is_lock_timeout(error):
-                raise
-            self._postponed.add("zone", "following the app's time zone", _LOCKED)
-            self._zone_at = time.monotonic() + _AGAIN
-            return
-        self._postponed.done(["zone"])
-        if moved:
-            logger.info(
-                "The app's time zone is %s now: %d schedules have their next time computed anew",
-                zone,
-                moved,
-            )
 
     def _forget(self) -> None:
         """Drops what is under way: the next leader decides it."""
-        self._pool.forget()
+        self._due_schedules.forget()
+        self._app_schedules.forget()
         self._maintenance.forget()
         self._conditions.dispose()
         self._postponed.clear()
 
-    def _apply_entries(self, connection: Connection) -> None:
-        self._resync_at = None
-        try:
-            later = code_schedules.apply(
-                connection, self.app, self.settings, self.default_entries()
-            )
-        except DBAPIError as error:
-            if not is_lock_timeout(error):
-                raise
-            self._postponed.add("entries", "the app's entries", _LOCKED)
-            later = _AGAIN
-        else:
-            self._postponed.done(["entries"])
-        if later is not None:
-            self._resync_at = time.monotonic() + later
-
-    def _run_pass(self, *, wait: bool) -> list[Decision]:
-        """Decides one batch of what is due; if there is none and `wait` is set, waits for it."""
+    def _run_pass(self) -> Pass:
+        """Decides one batch of what is due: takes a snapshot, evaluates, commits."""
         began = time.monotonic()
         connection = self._leader.connect()
-        if self._resync_at is not None and time.monotonic() >= self._resync_at:
-            self._apply_entries(connection)
-        if self._zone_at is not None and time.monotonic() >= self._zone_at:
-            self._follow_zone(connection)
+        self._app_schedules.step(connection)
         self._leader.changed = False
-        evaluations, undecided = self._collect()
-        decided = [evaluation.schedule.id for evaluation in (*evaluations, *undecided)]
-        held = [*decided, *self._pool.held, *self._left_alone()]
+        held = self._due_schedules.collect()
         snapshot = self._snapshot(connection, held)
-        self._seen, now = snapshot, snapshot.now
         rows: list[Schedule] = []
-        self._idle = False
-        if snapshot.next_probe is not None and snapshot.next_probe <= now:
-            for name in due.probe(connection, now, namespace=self.settings.namespace):
-                logger.info("Schedule '%s' was disabled for its failures, and is tried again", name)
-            snapshot = snapshot._replace(next_run=now)
-        if snapshot.next_run is not None and snapshot.next_run <= now:
+        if self._probe(connection, snapshot) or snapshot.is_due:
             self.reached("before claim")
-            rows = self._due(connection, now, held)
-        if snapshot.has_new:
-            evaluations += self._schedule_new(connection, now, held)
-        evaluations += self._decide(connection, rows, now)
-        self._ask(undecided, now)
+            rows = self._due_schedules.find(connection, snapshot.now, held)
+        evaluations = self._due_schedules.evaluate(connection, rows, snapshot, held)
         if evaluations:
             self.reached("after conditions")
-            suspects = [
-                v.schedule.id for v in evaluations if self._postponed.was_held(v.schedule.id)
-            ]
-            decisions = self._enqueuer.commit(connection, evaluations, now, suspects=suspects)
+            suspects = self._due_schedules.suspects(evaluations)
+            written = self._enqueuer.commit(
+                connection, evaluations, snapshot.now, suspects=suspects
+            )
             self._counters.ticked(time.monotonic() - began)
-            self._maintain(connection, snapshot, is_idle=False)
-            self._note_dropped(evaluations, decisions)
-            self._log.decided(decisions)
-            return decisions
+            self._maintain(connection, snapshot, written.lanes, is_idle=False)
+            self._due_schedules.settle(evaluations, written)
+            self._log.decided(written.decisions)
+            return Pass(written.decisions, snapshot, is_idle=False, wake_in=0.0)
         self._log.sum_up()
         is_idle = not rows and not snapshot.has_new
-        self._maintain(connection, snapshot, is_idle=is_idle)
-        if is_idle:
-            self._idle = True
-            until = None if snapshot.next is None else (snapshot.next - now).total_seconds()
-            if until is not None and until <= 0:
-                until = _NO_ROOM  # conditions that are due and find no room: one that ends wakes us
-            if wait:
-                limits = (until, self._maintenance.until(snapshot.maintenance_in))
-                self._wait(min((limit for limit in limits if limit is not None), default=None))
-        if not wait and self._pool.held:
-            self._wait(None)
-        return []
+        self._maintain(connection, snapshot, set(), is_idle=is_idle)
+        wake_in = self._wake_in(snapshot) if is_idle else 0.0
+        return Pass([], snapshot, is_idle, wake_in)
 
-    def _snapshot(self, connection: Connection, held: list[int]) -> due.Snapshot:
+    def _snapshot(self, connection: Connection, held: list[int]) -> Snapshot:
         return due.snapshot(connection, held, namespace=self.settings.namespace)
 
-    def _due(self, connection: Connection, now: datetime, held: list[int]) -> list[Schedule]:
-        return due.oldest(
-            connection,
-            now,
-            limit=self.settings.batch_size,
-            held=held,
-            only_plain=not self._pool.room,
-            namespace=self.settings.namespace,
-        )
+    def _probe(self, connection: Connection, snapshot: Snapshot) -> bool:
+        """Tries schedules again that were disabled for their failures, once it is time. Returns
+        whether it was."""
+        if snapshot.next_probe is None or snapshot.next_probe > snapshot.now:
+            return False
+        for name in due.probe(connection, snapshot.now, namespace=self.settings.namespace):
+            logger.info("Schedule '%s' was disabled for its failures, and is tried again", name)
+        return True
 
-    def _schedule_new(
-        self, connection: Connection, now: datetime, held: list[int]
-    ) -> list[Evaluation]:
-        """Gives new rows their first time; evaluations on those that have none."""
-        evaluations: list[Evaluation] = []
-        times: list[due.Next] = []
-        limit, namespace = self.settings.batch_size, self.settings.namespace
-        for row in due.new(connection, limit=limit, held=held, namespace=namespace):
-            evaluation = Evaluation(row, now, "retry" if row.retry_count else "timetable", now)
-            try:
-                first = self._evaluator.first(row, now)
-            except Exception as error:
-                evaluations.append(self._evaluator.broken(evaluation, error))
-                continue
-            if first is None:
-                evaluations.append(evaluation._replace(skip="its timetable has no time left"))
-            else:
-                times.append(first)
-        self._set_next(connection, times)
-        return evaluations
+    def _wake_in(self, snapshot: Snapshot | None) -> float:
+        """Returns the seconds until something is to be done, by a snapshot in which nothing was
+        due; without one, until a condition may have been decided."""
+        limits = [self.max_interval, self._due_schedules.wake_in(), self._app_schedules.wake_in()]
+        if snapshot is not None:
+            limits.append(self._maintenance.wake_in(snapshot.maintenance_in))
+            if snapshot.next is not None:
+                seconds = (snapshot.next - snapshot.now).total_seconds()
+                # Conditions that are due and find no room: one that ends wakes us.
+                limits.append(seconds if seconds > 0 else _NO_ROOM)
+        return min(limit for limit in limits if limit is not None)
 
-    def _collect(self) -> tuple[list[Evaluation], list[Evaluation]]:
-        """Returns evaluations whose conditions have answered or run out of time, and those that
-        there was no time for among many."""
-        results, expired = self._pool.collect()
-        evaluations = [self._evaluator.overdue(evaluation) for evaluation in expired]
-        evaluations += [evaluation for evaluation in results if evaluation.is_decided]
-        return evaluations, [evaluation for evaluation in results if not evaluation.is_decided]
-
-    def _decide(
-        self, connection: Connection, rows: list[Schedule], now: datetime
-    ) -> list[Evaluation]:
-        """Evaluations that need no waiting; what has a condition is asked."""
-        named = {row.calendar for row in rows if row.calendar is not None}
-        known = calendars.load(connection, named, namespace=self.settings.namespace)
-        evaluations: list[Evaluation] = []
-        later: list[due.Next] = []
-        asked: list[Evaluation] = []
-        room = self._pool.room
-        for row in rows:
-            due_at = row.due_at or row.next_run or now
-            evaluation = Evaluation(row, due_at, "retry" if row.retry_count else "timetable", now)
-            try:
-                again = self._evaluator.not_yet(row, now)
-                if again is None:
-                    evaluation = self._evaluator.open(row, now, known)
-            except Exception as error:
-                evaluations.append(self._evaluator.broken(evaluation, error))
-                continue
-            if again is not None:
-                later.append(due.Next(row, again))
-            elif evaluation.skip is not None:
-                evaluations.append(evaluation)
-            elif row.is_plain:
-                evaluations.append(self._evaluator.plain(evaluation))
-            elif self._pool.is_stuck(row.id):
-                message = "the condition of an earlier tick was given up and still runs"
-                evaluations.append(self._evaluator.overdue(evaluation, message))
-            elif room > 0:
-                room -= 1
-                asked.append(evaluation)
-        self._ask(asked, now)
-        self._set_next(connection, later)
-        return evaluations
-
-    def _ask(self, evaluations: list[Evaluation], now: datetime) -> None:
-        """Hands conditions to the evaluator: quick ones in SQL together, others by themselves."""
-        together: list[Evaluation] = []
-        for evaluation in evaluations:
-            if self._evaluator.is_quick(evaluation.schedule):
-                together.append(evaluation)
-            else:
-                self._pool.submit([evaluation], partial(self._evaluate, evaluation, now))
-        for first in range(0, len(together), _TOGETHER):
-            batch = together[first : first + _TOGETHER]
-            self._pool.submit(batch, partial(self._evaluator.ask, batch))
-
-    def _evaluate(self, evaluation: Evaluation, now: datetime) -> list[Evaluation]:
-        return [self._evaluator.evaluate(evaluation, now)]
-
-    def _note_dropped(self, evaluations: list[Evaluation], decisions: list[Decision]) -> None:
-        """Leaves postponed schedules alone for a moment. A row that changed is looked at again at
-        once; one that is dropped twice running is locked by another transaction, and postponed."""
-        decided = {decision.schedule.id for decision in decisions} | self._enqueuer.waiting
-        self._postponed.done(decided)
-        dropped = {v.schedule.id: v.schedule for v in evaluations if v.schedule.id not in decided}
-        for key, row in dropped.items():
-            if key in self._enqueuer.postponed or key in self._dropped:
-                self._postpone(row, self._enqueuer.postponed.get(key, _LOCKED_ROW))
-        self._dropped = set(dropped).difference(self._enqueuer.postponed)
-
-    def _postpone(self, row: Schedule, why: str) -> None:
-        self._postponed.add(row.id, f"schedule '{row.name}'", why)
-
-    def _set_next(self, connection: Connection, times: list[due.Next]) -> None:
-        """Writes next times; rows that are locked, or changed, are left alone for a moment."""
-        given = due.set_next(connection, times)
-        self._postponed.done(given)
-        for moment in times:
-            if moment.schedule.id not in given:
-                self._postpone(moment.schedule, _LOCKED_ROW)
-
-    def _left_alone(self) -> list[int]:
-        """Ids of the schedules that are postponed."""
-        return [key for key in self._postponed.held() if isinstance(key, int)]
-
-    def _hold_back(self) -> None:
-        """Waits a moment where another transaction holds a lock without which nothing can be
-        decided, such as that of a whole table."""
-        self._leader.wait(self._postponed.add("look", "all schedules", _LOCKED), self._pool)
-
-    def _wait(self, until: float | None) -> None:
-        """Sleeps until something is due (seconds), a row changed, or a condition is decided."""
-        limits = [self.max_interval, until, self._pool.next_deadline()]
-        limits.append(self._postponed.wake_in())
-        seconds = min(limit for limit in limits if limit is not None)
-        self._leader.wait(seconds, self._pool)
-
-    def _maintain(self, connection: Connection, snapshot: due.Snapshot, *, is_idle: bool) -> None:
-        """Sees to jobs, lanes and deliveries."""
+    def _maintain(
+        self,
+        connection: Connection,
+        snapshot: Snapshot,
+        lanes: Set[tuple[str, str]],
+        *,
+        is_idle: bool,
+    ) -> None:
+        """Handles jobs, lanes and deliveries, and writes counters."""
         try:
             self._counters.write(connection)
         except DBAPIError as error:
             if not is_lock_timeout(error):
                 raise
-        self._maintenance.lanes(self._enqueuer.lanes | self._leader.lanes)
-        self._enqueuer.lanes.clear()
+        self._maintenance.add_lanes(lanes | self._leader.lanes)
         self._leader.lanes.clear()
         is_due = snapshot.maintenance_in is not None and snapshot.maintenance_in <= 0
         self._maintenance.step(connection, is_due=is_due, is_idle=is_idle)

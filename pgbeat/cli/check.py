@@ -1,19 +1,21 @@
 """`pgbeat check`: what would become of a schedule now."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import click
 from rich.text import Text
 
-from pgbeat.beat.evaluator import Evaluation
-from pgbeat.beat.rehearsal import Rehearsal, rehearse
+from pgbeat.beat.dry_run import DryRun, dry_run
+from pgbeat.beat.evaluation import Evaluation, Failure
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED, SKIPPED
 from pgbeat.cli.printing import line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.jobs.prepare import PreparedJob
+from pgbeat.jobs.task_exceptions import Skip
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.launchers import JobRequest
 from pgbeat.schedules.model import Schedule
@@ -45,7 +47,7 @@ def check_command(target: Target, ctx: click.Context, name: str, as_json: bool) 
     if app is None and row.args is None:
         app = target.require_app(f"schedule {name!r} has its arguments in the app's code")
     with target.session() as connection:
-        found = rehearse(connection, app, target.settings, name)
+        found = dry_run(connection, app, target.settings, name)
     if as_json:
         printing.echo_json(_json(found))
     else:
@@ -54,7 +56,7 @@ def check_command(target: Target, ctx: click.Context, name: str, as_json: bool) 
     ctx.exit({"launched": 0, "failed": FAILED}.get(found.outcome, SKIPPED))
 
 
-def _json(found: Rehearsal) -> dict[str, Any]:
+def _json(found: DryRun) -> dict[str, Any]:
     outcome, why = _said(found.evaluation)
     return {
         "schedule": found.schedule.name,
@@ -69,27 +71,28 @@ def _json(found: Rehearsal) -> dict[str, Any]:
     }
 
 
-def _request(found: Rehearsal) -> dict[str, Any] | None:
+def _request(found: DryRun) -> dict[str, Any] | None:
     """What would be launched first."""
     return next(iter(_requests(found)), None)
 
 
-def _requests(found: Rehearsal) -> list[dict[str, Any]]:
+def _requests(found: DryRun) -> list[dict[str, Any]]:
     """What would be launched, job by job; what is not JSON is shown as Python writes it."""
     requests = found.evaluation.requests
-    drafts = [found.draft, *found.more] if found.draft is not None else [None] * len(requests)
+    # They are missing if they can't be made.
+    prepared: Sequence[PreparedJob | None] = found.prepared
+    prepared = prepared or [None] * len(requests)
     return [
-        _call(found.schedule, request, draft)
-        for request, draft in zip(requests, drafts, strict=True)
+        _call(found.schedule, request, job) for request, job in zip(requests, prepared, strict=True)
     ]
 
 
-def _call(row: Schedule, request: JobRequest, draft: PreparedJob | None) -> dict[str, Any]:
+def _call(row: Schedule, request: JobRequest, job: PreparedJob | None) -> dict[str, Any]:
     args, kwargs, options = request.args, request.kwargs, {**row.options, **request.options}
-    if draft is not None:  # with what its template adds
-        launch = draft.message
-        args, kwargs, options = launch.args, launch.kwargs, {**launch.options}
-    queue = options.pop("queue", None) if draft is not None else options.get("queue")
+    if job is not None:  # with what its template adds
+        message = job.message
+        args, kwargs, options = message.args, message.kwargs, {**message.options}
+    queue = options.pop("queue", None) if job is not None else options.get("queue")
     return {
         "run_key": request.run_key,
         "task": request.task,
@@ -100,18 +103,18 @@ def _call(row: Schedule, request: JobRequest, draft: PreparedJob | None) -> dict
     }
 
 
-def _job(found: Rehearsal) -> dict[str, Any] | None:
+def _job(found: DryRun) -> dict[str, Any] | None:
     """How its job would be queued and retried."""
-    if found.draft is None:
+    if not found.prepared:
         return None
-    job = found.draft.job
+    job = found.prepared[0].job
     return {
         "lane": job.lane,
         "priority": job.priority or 0,
         "max_attempts": job.max_attempts,
         "unique_key": job.unique_key,
         "awaits_approval": bool(job.awaits_approval),
-        "waits_for": found.waits,
+        "waits_for": found.waits_for,
     }
 
 
@@ -123,13 +126,14 @@ def _plain(value: Any) -> Any:
 
 
 def _said(evaluation: Evaluation) -> tuple[str, str | None]:
-    """The outcome that the launcher alone would lead to, and why."""
-    if evaluation.request is not None:
-        return "launched", None
-    return ("failed", evaluation.error) if evaluation.skip is None else ("skipped", evaluation.skip)
+    """Returns the outcome that the launcher alone would lead to, and why."""
+    result = evaluation.result
+    if isinstance(result, Failure):
+        return "failed", result.error
+    return ("skipped", result.reason) if isinstance(result, Skip) else ("launched", None)
 
 
-def _show(found: Rehearsal) -> None:
+def _show(found: DryRun) -> None:
     why = found.reason or found.error
     requests = _requests(found)
     about = "" if why is None else line(why)
@@ -142,9 +146,9 @@ def _show(found: Rehearsal) -> None:
     if found.outcome == "launched" and len(requests) > 1:
         keys = [(line(str(each["run_key"])), line(_launch(each))) for each in requests]
         printing.show(printing.facts(keys))
-    if found.waits is not None:
+    if found.waits_for is not None:
         noun = "Its first job" if len(requests) > 1 else "Its job"
-        click.echo(f"{noun} would wait for {line(found.waits)}.")
+        click.echo(f"{noun} would wait for {line(found.waits_for)}.")
     outcome, said = _said(found.evaluation)
     others: list[tuple[str, str]] = [(o.policy, line(o.reason)) for o in found.objections]
     if others:
@@ -165,7 +169,7 @@ def _launch(request: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _remark(target: Target, found: Rehearsal) -> None:
+def _remark(target: Target, found: DryRun) -> None:
     row = found.schedule
     if not row.enabled:
         printing.note(f"it is disabled ({line(row.disabled_reason)}), and not due.")

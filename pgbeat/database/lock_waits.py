@@ -21,6 +21,8 @@ T = TypeVar("T")
 
 #: Seconds for which the leader waits for a lock, and does so where it knows of one that is held.
 PATIENCE, BRIEFLY = 0.1, 0.01
+#: Why something is postponed, for rows and logs.
+LOCKED = "another transaction holds a lock that it needs"
 #: Seconds after which something postponed is tried again, the first time and at most.
 _FIRST, _LONGEST = 0.05, 0.5
 #: Seconds after which a postponement is logged, and after its last attempt forgotten.

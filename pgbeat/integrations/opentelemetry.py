@@ -32,7 +32,7 @@ from opentelemetry.trace import (
 
 import pgbeat
 from pgbeat.beat import enqueuer
-from pgbeat.beat.enqueuer import Decision
+from pgbeat.beat.evaluation import Decision
 from pgbeat.broker.messages import JOB_HEADER
 from pgbeat.broker.publishing import publisher
 from pgbeat.broker.publishing.message_templates import TaskMessage

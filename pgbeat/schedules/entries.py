@@ -33,6 +33,11 @@ def built_in(app: Celery) -> dict[str, Any]:
     }
 
 
+def zone_name(app: Celery) -> str:
+    """Returns the name of the app's time zone."""
+    return str(getattr(app.timezone, "key", None) or app.timezone)
+
+
 def app_name(app: Celery, settings: Settings) -> str | None:
     """Returns the name that the rows of the app's entries are recorded under; `None` where it has
     none, so that they can't be told from another app's."""

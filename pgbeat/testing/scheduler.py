@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from pgbeat.beat import scheduler
 from pgbeat.beat.due import Snapshot
-from pgbeat.beat.enqueuer import Decision
+from pgbeat.beat.scheduler import Pass
 from pgbeat.schedules.ticks import Tick
 from pgbeat.timetables import parse_duration
 
@@ -31,7 +31,7 @@ class Scheduler(scheduler.Scheduler):
     def tick(self, *args: Any, **kwargs: Any) -> float:
         """One look at the schedules, without waiting; 0, as a beat's tick."""
         if self._leader.lead():
-            self._run_pass(wait=False)
+            self._run_pass()
         return 0.0
 
     def run_until(self, moment: datetime) -> list[Tick]:
@@ -66,7 +66,7 @@ class Scheduler(scheduler.Scheduler):
         snapshot = super()._snapshot(connection, held)
         return snapshot if self.now is None else snapshot._replace(now=self.now)
 
-    def _run_pass(self, *, wait: bool) -> list[Decision]:
-        decisions = super()._run_pass(wait=wait)
-        self.ticks += [decision.tick for decision in decisions]
-        return decisions
+    def _run_pass(self) -> Pass:
+        done = super()._run_pass()
+        self.ticks += [decision.tick for decision in done.decisions]
+        return done

@@ -11,8 +11,9 @@ from uuid import UUID
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, Field
 
-from pgbeat.beat import manual, rehearsal
+from pgbeat.beat import manual
 from pgbeat.beat.backfill import backfill, due_times, gaps
+from pgbeat.beat.dry_run import dry_run
 from pgbeat.database import connections
 from pgbeat.errors import InvalidPlaceholder, InvalidSchedule
 from pgbeat.schedules import calendars, ticks
@@ -185,7 +186,7 @@ def trigger_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Trigg
 def check_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> CheckedSchedule:
     """Asks a schedule's conditions and policies, and launches nothing."""
     with backend.session() as connection:
-        found = rehearsal.rehearse(connection, backend.celery, backend.settings, name)
+        found = dry_run(connection, backend.celery, backend.settings, name)
     return CheckedSchedule(
         outcome=found.outcome,
         reason=found.reason,

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from pgbeat import Context, JobRequest, Launcher, Skip, launcher
 from pgbeat.beat.backfill import Gaps, backfill, gaps
-from pgbeat.beat.enqueuer import Decision
+from pgbeat.beat.evaluation import Decision
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import Settings
 from pgbeat.errors import Busy, InvalidSchedule, NotFound
@@ -287,7 +287,7 @@ def test_a_row_that_changes_meanwhile(
     assert (decision.tick.outcome, Meddling.asked) == ("launched", 2)
     assert sql("SELECT kwargs FROM pgbeat.jobs") == [({"x": 9},)]
     Meddling.times, Meddling.asked = 99, 0
-    with pytest.raises(Busy, match="schedule 's' goes on changing while it is decided"):
+    with pytest.raises(Busy, match="schedule 's' changed while it was being decided"):
         list(fill(connection, app, [START + HOUR]))
     assert sql("SELECT count(*) FROM pgbeat.ticks") == [(1,)]
 

@@ -1,0 +1,96 @@
+"""Computes what a tick does to its schedule: when it is due next, or why it is disabled."""
+
+from datetime import datetime, timedelta
+
+from pgbeat.beat import due
+from pgbeat.beat.evaluation import Decision, Evaluation
+from pgbeat.beat.evaluator import Evaluator
+from pgbeat.config import Settings
+from pgbeat.errors import PgbeatError
+from pgbeat.schedules.model import Schedule
+from pgbeat.schedules.ticks import Tick
+
+#: How long what waits for a job is left alone: the job's end wakes it, if workers record it.
+_RECHECK = timedelta(minutes=1)
+
+
+class Advancer:
+    """Computes the run state that ticks leave behind."""
+
+    def __init__(self, settings: Settings, evaluator: Evaluator) -> None:
+        self._evaluator = evaluator
+        self._snooze_min = timedelta(seconds=settings.snooze_min)
+        self._snooze_max = timedelta(seconds=settings.snooze_max)
+
+    def after(
+        self, evaluation: Evaluation, tick: Tick, now: datetime
+    ) -> tuple[Decision, due.Advance | None]:
+        """Returns the decision that a tick is, and what it changes in its schedule, if anything."""
+        row, launched = evaluation.schedule, tick.outcome == "launched"
+        if evaluation.trigger == "backfill":
+            return Decision(tick, row, row.retry_count, row.next_run, None), None
+        if evaluation.trigger == "manual":
+            # A person's trigger neither moves the timetable nor counts as a failure in a row.
+            retry_count = 0 if launched else row.retry_count
+            advance = due.Advance(
+                row.id, tick.outcome, row.next_run, retry_count, tick.error, evaluation.cursor,
+                row.due_at, None if row.waiting_for is None else str(row.waiting_for),
+                row.upstream_ended,
+            )  # fmt: skip
+            return Decision(tick, row, retry_count, row.next_run, None), advance
+        if tick.outcome == "failed":
+            return self._after_failure(evaluation, tick, now)
+        following, disabled = self._following(evaluation, launched, now)
+        next_run, due_at = (None, None) if following is None else following[1:]
+        advance = due.Advance(
+            row.id, tick.outcome, next_run, 0, tick.error, evaluation.cursor, due_at,
+            runs=int(launched),
+        )  # fmt: skip
+        is_complete = disabled is not None and following is None
+        return Decision(tick, row, 0, next_run, disabled, is_complete), advance
+
+    def _after_failure(
+        self, evaluation: Evaluation, tick: Tick, now: datetime
+    ) -> tuple[Decision, due.Advance]:
+        row = evaluation.schedule
+        retry_count, next_run, disabled = row.retry_count + 1, now + row.backoff(), None
+        if retry_count >= row.max_retries:
+            disabled = f"failed {retry_count} times in a row; last: {tick.error}"
+        # The retry must find what was not launched after all.
+        advance = due.Advance(
+            row.id, "failed", next_run, retry_count, tick.error,
+            due_at=evaluation.then, upstream_ended=row.upstream_ended,
+        )  # fmt: skip
+        return Decision(tick, row, retry_count, next_run, disabled), advance
+
+    def _following(
+        self, evaluation: Evaluation, launched: bool, now: datetime
+    ) -> tuple[due.Next | None, str | None]:
+        """Returns when a schedule is due next, and why it is disabled, if so: with no next time,
+        because nothing is left to do."""
+        row = evaluation.schedule
+        if row.max_runs is not None and row.run_count + launched >= row.max_runs:
+            return None, f"launched {row.max_runs} times (max_runs)"
+        if evaluation.snooze is not None:
+            return due.Next(row, self._snoozed(evaluation.snooze, now)), None
+        if row.after is not None:
+            return None, None
+        try:
+            following = self._evaluator.next(row, evaluation.then, evaluation.following)
+        except PgbeatError as error:
+            return due.Next(row, row.next_run or now, row.due_at), str(error)
+        return following, None if following else "its timetable has no time left"
+
+    def _snoozed(self, snooze: timedelta | datetime, now: datetime) -> datetime:
+        """Returns when a snoozed launcher is evaluated next, within the settings' bounds."""
+        if isinstance(snooze, datetime):
+            snooze -= now
+        return now + min(max(snooze, self._snooze_min), self._snooze_max)
+
+
+def waiting(row: Schedule, job_id: str, now: datetime) -> due.Advance:
+    """Returns the change of a schedule whose due time waits for a job's end."""
+    return due.Advance(
+        row.id, "waiting", now + _RECHECK, row.retry_count, due_at=row.due_at or row.next_run,
+        waiting_for=job_id, upstream_ended=row.upstream_ended,
+    )  # fmt: skip

@@ -1,0 +1,131 @@
+"""Evaluates a schedule as if it were due now, and writes nothing: what would become of it."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal, NamedTuple
+
+from celery import Celery
+from sqlalchemy import Connection
+
+from pgbeat.beat.condition_pool import evaluate_alone
+from pgbeat.beat.evaluation import Evaluation, Failure, Objection
+from pgbeat.beat.evaluator import Evaluator
+from pgbeat.beat.pending_ticks import PendingTick, TickPreparer
+from pgbeat.config import Settings
+from pgbeat.database import connections
+from pgbeat.jobs.lanes import model as lanes
+from pgbeat.jobs.lanes import slots, waiting
+from pgbeat.jobs.model import NewJob
+from pgbeat.jobs.prepare import PreparedJob
+from pgbeat.jobs.task_exceptions import Skip
+from pgbeat.schedules import calendars, entries
+from pgbeat.schedules import model as schedules
+from pgbeat.schedules.model import Schedule
+from pgbeat.schedules.ticks import Trigger
+
+Outcome = Literal["launched", "skipped", "failed", "waiting"]
+
+
+class DryRun(NamedTuple):
+    """What would become of a schedule."""
+
+    schedule: Schedule
+    #: A tick's outcome; `waiting` if it would wait for the job before it to end.
+    outcome: Outcome
+    #: Why it would be skipped or wait; why it would fail.
+    reason: str | None
+    error: str | None
+    #: The policies that object, whatever the launcher says.
+    objections: list[Objection]
+    #: What the launcher says.
+    evaluation: Evaluation
+    #: Its jobs and their messages, if they can be made.
+    prepared: Sequence[PreparedJob]
+    #: What its first job would wait for.
+    waits_for: str | None
+
+
+def dry_run(connection: Connection, app: Celery | None, settings: Settings, name: str) -> DryRun:
+    """Evaluates the launcher of a schedule, as if it were due now, and all of its policies.
+
+    Without the app this works for a `GenericLauncher`; whether its task is registered is not
+    checked then. Raises `NotFound`, and `InvalidSchedule` for a calendar that is invalid.
+    """
+    row = schedules.get(connection, name, namespace=settings.namespace)
+    now = connections.now(connection)
+    evaluator = Evaluator(
+        app or Celery("pgbeat", set_as_current=False),
+        settings,
+        connections.engine(settings.url, "pgbeat condition"),
+        {} if app is None else entries.built_in(app),
+    )
+    objections = _objections(connection, evaluator, row, now)
+    trigger: Trigger = "timetable" if row.after is None else "after"
+    evaluation = evaluate_alone(evaluator, Evaluation(row, now, trigger, now), now)
+    preparer = TickPreparer(app, settings, evaluator, dry_run=True)
+    [pending] = preparer.prepare(connection, [evaluation])
+    outcome, reason, error = _outcome(objections, pending)
+    waits_for = None
+    if outcome == "launched":
+        waits_for = _waits(connection, pending.prepared[0].job)
+    objections += pending.objections
+    return DryRun(row, outcome, reason, error, objections, evaluation, pending.prepared, waits_for)
+
+
+def _objections(
+    connection: Connection, evaluator: Evaluator, row: Schedule, now: datetime
+) -> list[Objection]:
+    """Returns what policies say before any condition, in the order in which beat checks them.
+
+    Beat needs no check of the window and of `max_runs`: a schedule beyond them is not due.
+    """
+    found: list[Objection] = []
+    if row.starts_at is not None and now < row.starts_at:
+        found.append(Objection("window", f"its window begins at {_utc(row.starts_at)}"))
+    if row.ends_at is not None and now > row.ends_at:
+        found.append(Objection("window", f"its window ended at {_utc(row.ends_at)}"))
+    if row.max_runs is not None and row.run_count >= row.max_runs:
+        found.append(Objection("max_runs", f"launched {row.run_count} times (max_runs)"))
+    named = [] if row.calendar is None else [row.calendar]
+    known = calendars.load(connection, named, namespace=row.namespace)
+    return [*found, *evaluator.objections(row, now, now, known)]
+
+
+def _utc(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S%z}"
+
+
+def _outcome(
+    objections: Sequence[Objection], pending: PendingTick
+) -> tuple[Outcome, str | None, str | None]:
+    """Returns the outcome, and its reason or error. What beat checks first decides."""
+    result = pending.evaluation.result
+    if objections:
+        return "skipped", objections[0].reason, None
+    if isinstance(result, Failure):
+        return "failed", None, result.error
+    if isinstance(result, Skip):
+        return "skipped", result.reason, None
+    if pending.objections:
+        outcome: Outcome = "skipped" if pending.waits_for is None else "waiting"
+        return outcome, pending.objections[0].reason, None
+    if pending.error is not None:
+        return "failed", None, pending.error
+    return "launched", None, None
+
+
+def _waits(connection: Connection, job: NewJob) -> str | None:
+    """Returns what the job would wait for before a worker could claim its message."""
+    if job.awaits_approval:
+        return "a person's approval"
+    if job.lane is None:
+        return None
+    lane = lanes.get(connection, job.namespace, job.lane)
+    ahead = waiting.length(connection, job.namespace, job.lane)
+    is_full = (
+        lane.max_running is not None and slots.count_running(connection, lane) >= lane.max_running
+    )
+    if not ahead and not is_full:
+        return None
+    slot = f"a slot of lane {lane.name!r}"
+    return f"{slot}, behind {ahead} that wait already" if ahead else f"{slot}, which is full"

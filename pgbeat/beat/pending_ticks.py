@@ -1,0 +1,201 @@
+"""Prepares ticks: applies the policies that need the database, and builds the jobs to launch.
+
+`check_overlap`, `build` and `check_unique` run in this order, in the transaction that will write
+the ticks, or in a dry run, which locks nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from celery import Celery
+from sqlalchemy import Connection
+
+from pgbeat.beat import launched_jobs
+from pgbeat.beat.evaluation import Evaluation, Launch, Objection
+from pgbeat.beat.evaluator import Evaluator
+from pgbeat.config import Settings
+from pgbeat.errors import PgbeatError
+from pgbeat.jobs import defaults, prepare
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs.defaults import JobDefaults
+from pgbeat.jobs.model import NewJob, Unfinished
+from pgbeat.jobs.prepare import PreparedJob
+from pgbeat.schedules.model import Schedule
+from pgbeat.schedules.ticks import Tick
+
+#: Overlap policies that wait for the end of the job before.
+_WAITING = ("queue_one", "buffer_all")
+
+
+@dataclass(slots=True)
+class PendingTick:
+    """An evaluation on its way to a tick, with what each step adds."""
+
+    evaluation: Evaluation
+    #: Policies by which it is not launched, in the order in which they are checked.
+    objections: list[Objection] = field(default_factory=list)
+    #: What was raised when its jobs were built.
+    error: str | None = None
+    #: The unfinished job (id) whose end it waits for, undecided.
+    waits_for: str | None = None
+    #: Why it is left for later: a lock that another transaction holds.
+    postponed: str | None = None
+    #: Unfinished jobs (ids) that its launch cancels.
+    superseded: Sequence[str] = ()
+    #: The jobs that it launches, and their messages.
+    prepared: Sequence[PreparedJob] = ()
+    #: What is written; `None` if it waits or is postponed.
+    tick: Tick | None = None
+    jobs: Sequence[NewJob] = ()
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule's row."""
+        return self.evaluation.schedule
+
+    @property
+    def launches(self) -> bool:
+        """Whether it launches, as far as it is known."""
+        return isinstance(self.evaluation.result, Launch) and not (
+            self.objections or self.error or self.postponed
+        )
+
+    def object(self, objection: Objection) -> None:
+        """Adds a policy by which it is not launched."""
+        self.objections.append(objection)
+
+    def check_overlap(self, unfinished: Sequence[Unfinished]) -> None:
+        """Applies the overlap policy to a schedule that has these unfinished jobs, oldest first."""
+        row = self.schedule
+        if row.overlap == "cancel_previous":
+            self.superseded = [job.id for job in unfinished]
+            return
+        self.object(Objection("overlap", jobs.in_the_way(unfinished)))
+        # A person's trigger is skipped: it is for now.
+        if row.overlap in _WAITING and self.evaluation.trigger != "manual":
+            self.waits_for = unfinished[-1].id
+
+    def jobs_to_lock(self) -> Sequence[str]:
+        """Returns the jobs (ids) that must not change until the tick is written.
+
+        Those that it cancels; and the one that the schedule waits for: if that ended between our
+        query and our commit, its end would not see that the schedule waits.
+        """
+        return self.superseded if self.waits_for is None else [self.waits_for]
+
+
+class TickPreparer:
+    """Prepares the ticks of one app.
+
+    With `waits`, locks that other transactions hold are waited for. Beat doesn't wait: what needs
+    such a lock is `postponed`. A `dry_run` takes no locks, and checks every policy even if one
+    objects. Without the app, tasks are not checked.
+    """
+
+    def __init__(
+        self,
+        app: Celery | None,
+        settings: Settings,
+        evaluator: Evaluator,
+        *,
+        waits: bool = True,
+        dry_run: bool = False,
+    ) -> None:
+        self._app, self._settings, self._evaluator = app, settings, evaluator
+        self._waits, self._dry_run = waits, dry_run
+
+    def prepare(
+        self, connection: Connection, evaluations: Sequence[Evaluation]
+    ) -> list[PendingTick]:
+        """Takes evaluations through all policies, each as far as it gets, and builds their jobs."""
+        pending = [PendingTick(evaluation) for evaluation in evaluations]
+        self._check_overlaps(connection, pending)
+        stock = self._build(connection, pending)
+        if stock is not None:  # unique keys come from job policies
+            self._check_unique(connection, pending)
+        return pending
+
+    def _launching(self, pending: Sequence[PendingTick]) -> list[PendingTick]:
+        if self._dry_run:
+            return [each for each in pending if isinstance(each.evaluation.result, Launch)]
+        return [each for each in pending if each.launches]
+
+    def _check_overlaps(self, connection: Connection, pending: Sequence[PendingTick]) -> None:
+        careful = {
+            each.schedule.id: each
+            for each in (pending if self._dry_run else self._launching(pending))
+            if each.schedule.overlap != "allow" and each.evaluation.trigger != "backfill"
+        }
+        if not careful:
+            return
+        for schedule_id, unfinished in jobs.unfinished(connection, careful.keys()).items():
+            careful[schedule_id].check_overlap(unfinished)
+        self._lock_jobs(connection, list(careful.values()))
+
+    def _lock_jobs(self, connection: Connection, pending: Sequence[PendingTick]) -> None:
+        wanted = [job_id for each in pending for job_id in each.jobs_to_lock()]
+        if self._dry_run or not wanted:
+            return
+        if self._waits:
+            jobs.lock(connection, wanted)
+            return
+        locked = jobs.try_lock(connection, wanted)
+        for each in pending:
+            if not locked.issuperset(each.jobs_to_lock()):
+                each.postponed = "another transaction changes the job before it"
+
+    def _build(self, connection: Connection, pending: Sequence[PendingTick]) -> JobDefaults | None:
+        """Builds the jobs of launches. Returns the templates and lanes that their policies name,
+        `None` if no row has a job policy."""
+        launching = self._launching(pending)
+        policies = []
+        for each in launching:
+            if each.schedule.job_policy:
+                with suppress(PgbeatError):  # raised again when its job is built
+                    policies.append(defaults.policy_of(each.schedule.job_policy))
+        stock = JobDefaults(connection, self._settings, policies) if policies else None
+        for each in launching:
+            try:
+                each.prepared = launched_jobs.build_all(
+                    self._app, self._settings, each.evaluation, stock
+                )
+            except Exception as error:
+                each.error = self._evaluator.explain(error)
+                continue
+            lane = each.prepared[0].job.lane  # all jobs of a row have the same
+            if stock is not None and lane and stock.lane(lane).paused_at:
+                each.object(Objection("lane", f"lane {lane!r} is paused"))
+        return stock
+
+    def _check_unique(self, connection: Connection, pending: Sequence[PendingTick]) -> None:
+        """Lets no launch pass with a unique key that another job has, or an earlier launch here:
+        none of its jobs is made."""
+        keyed = [
+            (each, keys)
+            for each in self._launching(pending)
+            if (keys := prepare.unique_keys(each.prepared))
+        ]
+        spans = {key: span for _, keys in reversed(keyed) for key, span in keys.items()}
+        namespace, busy = self._settings.namespace, set[str]()
+        find: Mapping[str, tuple[str, str]]
+        if self._dry_run:
+            find = defaults.find_taken(connection, namespace, spans)
+        else:
+            if not self._waits:
+                busy = defaults.try_lock_keys(connection, namespace, spans)
+            free = {key: span for key, span in spans.items() if key not in busy}
+            find = defaults.find_conflicts(connection, namespace, free)
+        used: set[str] = set()
+        for each, keys in keyed:
+            if locked := next((key for key in keys if key in busy), None):
+                each.postponed = f"another transaction makes a job with its unique key {locked!r}"
+            elif taken := next((find[key] for key in keys if key in find), None):
+                other, state = taken
+                reason = f"job {other}, which has the same unique key, is {state}"
+                each.object(Objection("unique", reason))
+            elif not used.isdisjoint(keys):
+                reason = "another job with its unique key is made just now"
+                each.object(Objection("unique", reason))
+            else:
+                used.update(keys)
