@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.elements import TextClause
 
-from pgbeat.broker import message_ends
+from pgbeat.broker import claim_sql, message_ends
 from pgbeat.database.connections import recordset
 from pgbeat.database.prepared import Statement
 from pgbeat.errors import SchemaError
@@ -258,30 +258,30 @@ class BrokerTables:
         an id: as its deliveries, 1 if the consumer is alive and 0 if it is not, and may not claim;
         as its payload, the seconds that it took.
         """
-        return self._claiming("claim", _FROM_THE_START, _REGISTERED)
+        return self._claiming("claim", claim_sql.FROM_THE_START, claim_sql.REGISTERED)
 
     @cached_property
     def claim_on(self) -> Statement:
         """The same from where the last one ended: for each queue and priority, the lowest id."""
-        return self._claiming("claim_on", _FROM_MARKS, _REGISTERED)
+        return self._claiming("claim_on", claim_sql.FROM_MARKS, claim_sql.REGISTERED)
 
     @cached_property
     def claim_leased(self) -> Statement:
         """`claim` for a consumer that lives by a lease."""
-        return self._claiming("claim_leased", _FROM_THE_START, _LEASED)
+        return self._claiming("claim_leased", claim_sql.FROM_THE_START, claim_sql.LEASED)
 
     @cached_property
     def claim_leased_on(self) -> Statement:
         """`claim_on` for a consumer that lives by a lease."""
-        return self._claiming("claim_leased_on", _FROM_MARKS, _LEASED)
+        return self._claiming("claim_leased_on", claim_sql.FROM_MARKS, claim_sql.LEASED)
 
     def _claiming(self, name: str, low: str, alive: str) -> Statement:
-        return Statement(name, self.sql(_CLAIM.replace("{low}", low).replace("{alive}", alive)))
+        return Statement(name, self.sql(claim_sql.claim(low, alive)))
 
     @cached_property
     def take(self) -> Statement:
         """Takes messages for good: queues, at most, acknowledged ids and their consumer."""
-        return Statement("take", self.sql(_TAKE))
+        return Statement("take", self.sql(claim_sql.TAKE))
 
     @cached_property
     def ack(self) -> Statement:
@@ -347,72 +347,3 @@ _ONE_ROUTED = """
     AS d (exchange, routing_key, payload, priority, available_at, ttl, job_id) """
 #: Evaluated once, before the commit that it is for.
 _COMMIT = "($6::text IS NULL OR set_config('synchronous_commit', $6, true) IS NOT NULL)"
-
-# Each queue's rows are read in the index's order and locked as they are read; the outer LIMIT
-# stops at the number wanted, so no row is locked in vain. Queues come in the order given. What
-# was picked is found by its place: no estimate of how many that are can make it a join. What is
-# acknowledged is found by its id, and never by whose it is: that index has all that this consumer
-# ever claimed, as long as a transaction elsewhere may see it.
-_CLAIM = """
-    WITH acked AS (
-        DELETE FROM {message} WHERE id = ANY ($4::bigint[])
-           AND claimed_by IS NOT DISTINCT FROM $3::integer),
-    me AS MATERIALIZED ({alive}),
-    picked AS MATERIALIZED (
-        {low}
-        WHERE EXISTS (SELECT FROM me)
-        LIMIT $2::integer),
-    claimed AS (
-        UPDATE {message} m
-           SET visible = false, claimed_by = $3::integer,
-               deliveries = least(m.deliveries + 1, 32767)
-         WHERE m.ctid = ANY (ARRAY(SELECT tid FROM picked))
-        RETURNING m.id, m.queue_id, m.priority, m.deliveries, m.redelivered, m.payload)
-    SELECT * FROM claimed
-    UNION ALL
-    SELECT NULL, NULL, NULL, (SELECT count(*) FROM me), NULL,
-           extract(epoch FROM clock_timestamp() - statement_timestamp())::text
-"""
-# A consumer with a session of its own is alive as long as it can claim; the row is missed if it
-# was deleted by hand.
-_REGISTERED = "SELECT FROM pgbeat.consumers c WHERE c.id = $3::integer"
-# One that lives by a lease keeps its row from being deleted while it claims.
-_LEASED = f"""{_REGISTERED} AND c.lease_until >= clock_timestamp() FOR KEY SHARE"""
-_FROM_THE_START = """
-    SELECT r.tid
-      FROM (SELECT w.queue_id
-              FROM unnest($1::bigint[]) WITH ORDINALITY AS w (queue_id, position)
-                   JOIN {queue} q ON q.id = w.queue_id AND q.paused_at IS NULL
-             ORDER BY w.position) AS w
-           CROSS JOIN LATERAL (
-               SELECT c.ctid AS tid FROM {message} c
-                WHERE c.queue_id = w.queue_id AND c.visible
-                  AND (c.expires_at IS NULL OR c.expires_at > now())
-                ORDER BY c.priority DESC, c.id + 0 LIMIT $2::integer FOR UPDATE SKIP LOCKED) AS r
-"""
-# Where a transaction that is open elsewhere keeps dead rows from being cleaned up, a queue's index
-# begins with all the messages of that time: they are passed over by their ids.
-_FROM_MARKS = """
-    SELECT r.tid
-      FROM (SELECT w.queue_id, w.priority, w.low
-              FROM unnest($1::bigint[], $5::smallint[], $6::bigint[])
-                       WITH ORDINALITY AS w (queue_id, priority, low, position)
-                   JOIN {queue} q ON q.id = w.queue_id AND q.paused_at IS NULL
-             ORDER BY w.position) AS w
-           CROSS JOIN LATERAL (
-               SELECT c.ctid AS tid FROM {message} c
-                WHERE c.queue_id = w.queue_id AND c.visible
-                  AND c.priority = w.priority AND c.id + 0 >= w.low
-                  AND (c.expires_at IS NULL OR c.expires_at > now())
-                ORDER BY c.id + 0 LIMIT $2::integer FOR UPDATE SKIP LOCKED) AS r
-"""
-_TAKE = f"""
-    WITH acked AS (
-        DELETE FROM {{message}} WHERE id = ANY ($4::bigint[])
-           AND claimed_by IS NOT DISTINCT FROM $3::integer),
-    picked AS MATERIALIZED (
-        {_FROM_THE_START}
-        LIMIT $2::integer)
-    DELETE FROM {{message}} m WHERE m.ctid = ANY (ARRAY(SELECT tid FROM picked))
-    RETURNING m.id, m.queue_id, m.priority, m.deliveries + 1, m.redelivered, m.payload
-"""

@@ -8,7 +8,7 @@ from typing import Any
 from psycopg import sql
 from sqlalchemy import Connection, event, text
 
-from pgbeat.broker import consumers, queues
+from pgbeat.broker import consumers, exchanges
 from pgbeat.broker.messages import BrokerTables, Message
 from pgbeat.broker.transport.claims import ClaimedMessage, deliveries
 from pgbeat.config import postgres_url
@@ -162,7 +162,7 @@ def depths(connection: Connection) -> dict[str, int]:
 
 def bindings(connection: Connection) -> list[tuple[str, str, str]]:
     """The bindings that a test has made: queue, exchange, routing key."""
-    return [found for found in queues.bindings(connection, TABLES) if found[0] != "celery"]
+    return [found for found in exchanges.bindings(connection, TABLES) if found[0] != "celery"]
 
 
 def later(connection: Connection, interval: str) -> str:

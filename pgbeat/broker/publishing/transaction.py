@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session, scoped_session
 
-from pgbeat.broker import queues
+from pgbeat.broker import exchanges
 from pgbeat.broker.messages import BrokerTables, Message
 from pgbeat.broker.publishing import predeclare
 from pgbeat.broker.publishing.message_templates import TaskMessage
@@ -156,7 +156,7 @@ def _check_snapshot(connection: Connection, broker: Any, exchange: str) -> None:
     """Raises `ConfigError` where the transaction can't see the queues of an exchange: they were
     bound after its snapshot, and the message would be nowhere."""
     isolation = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
-    if isolation != "read committed" and broker.do(queues.is_bound, exchange):
+    if isolation != "read committed" and broker.do(exchanges.is_bound, exchange):
         raise ConfigError(
             f"no queue got the message for exchange {exchange!r}: the transaction is {isolation}, "
             "and began before they were bound; declare them first"

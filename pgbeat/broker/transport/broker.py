@@ -14,7 +14,7 @@ from psycopg.pq.abc import PGresult
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
 
-from pgbeat.broker import consumers, queues
+from pgbeat.broker import consumers, exchanges, queues
 from pgbeat.broker.messages import Message
 from pgbeat.broker.transport.claims import ClaimedMessage, deliveries
 from pgbeat.broker.transport.options import Options
@@ -222,7 +222,7 @@ class Broker:
                 # As kombu's virtual transports do it: a queue is there when it is first used.
                 self.do(queues.declare, message.queue)
                 count = _count(prepared.run(statement, *parameters))
-            elif count == 0 and transient and not self.do(queues.is_bound, message.exchange):
+            elif count == 0 and transient and not self.do(exchanges.is_bound, message.exchange):
                 # Events, mostly: once they are wanted, those of half a second may be missed.
                 self._unbound[message.exchange] = time.monotonic() + _UNBOUND
         return count

@@ -1,13 +1,20 @@
-"""Declaring queues for what is published into a caller's transaction."""
+"""Declares queues and exchanges, also for what is published into a caller's transaction."""
 
 import logging
 import time
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar
 
+from amqp.protocol import queue_declare_ok_t
+from kombu.exceptions import ChannelError
+from kombu.transport import sqlalchemy as stock
+from kombu.transport.base import to_rabbitmq_queue_arguments
+from kombu.utils.uuid import uuid
 from sqlalchemy.exc import DBAPIError
 
+from pgbeat.broker import discards, exchanges, queues
+from pgbeat.broker.transport import transaction_blocks
 from pgbeat.database import lock_waits
 from pgbeat.errors import QueueLocked
 
@@ -78,3 +85,190 @@ def at_once(declare: Callable[..., Any]) -> Callable[..., Any]:
         return getattr(other, declare.__name__)(*args, **kwargs)
 
     return declare_at_once
+
+
+class DeclaringChannel(stock.Channel):
+    """The part of a channel that declares, binds and deletes queues and exchanges."""
+
+    exchange_types: Any
+    #: The process's consuming side.
+    session: Any
+    #: Seconds to wait for a lock, while something is declared for a caller's transaction.
+    patience: float | None = None
+
+    def _configure_entity_tablenames(self, opts: Any) -> None:
+        """The tables' names are options of the broker's."""
+
+    @property
+    def broker(self) -> Any:
+        """The process's broker."""
+        return self.connection.broker
+
+    def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls a function that is a single statement."""
+        if self.patience is not None:
+            return self._do(function, *args)
+        return self.broker.ask(function, *args)
+
+    def _do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self.patience is not None:
+            return self.broker.do(briefly, self.patience, function, *args, **kwargs)
+        return self.broker.do(function, *args, **kwargs)
+
+    # ----- publishing into a caller's transaction
+
+    def enclosing(self, *names: str | None) -> Any:
+        """Returns the channel of a caller's transaction that stands in for this one, if any. Remote
+        control is never part of one: its answers are waited for."""
+        if any(name and name.endswith(".pidbox") for name in names):
+            return None
+        return transaction_blocks.channel_for(self.broker)
+
+    # ----- exchanges and queues
+
+    @at_once
+    def exchange_declare(
+        self,
+        exchange: str | None = None,
+        type: str = "direct",
+        durable: bool = False,
+        auto_delete: bool = False,
+        arguments: Any = None,
+        nowait: bool = False,
+        passive: bool = False,
+    ) -> None:
+        type = type or "direct"
+        exchange = exchange or f"amq.{type}"
+        if passive:
+            if self._do(exchanges.find_type, exchange) is None:
+                raise not_found("exchange", exchange)
+            return
+        if type not in self.exchange_types:
+            raise ChannelError(
+                f"COMMAND_INVALID - unknown exchange type {type!r}; there are "
+                + ", ".join(sorted(self.exchange_types)),
+                (40, 10), "Channel.exchange_declare", "503",
+            )  # fmt: skip
+        super().exchange_declare(exchange, type, durable, auto_delete, arguments, nowait)
+        has = self._ask(exchanges.find_type, exchange) or self._do(
+            exchanges.declare, exchange, type, durable=durable, auto_delete=auto_delete
+        )
+        if has is not None and has != type:
+            self.state.exchanges.pop(exchange, None)
+            raise ChannelError(
+                f"PRECONDITION_FAILED - exchange {exchange!r} is of type {has}, not {type}; "
+                "delete it, or declare it as it is",
+                (40, 10), "Channel.exchange_declare", "406",
+            )  # fmt: skip
+
+    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
+        self.state.exchanges.pop(exchange, None)
+        self._do(exchanges.delete, exchange, if_unused=if_unused)
+
+    @at_once
+    def queue_declare(
+        self,
+        queue: str | None = None,
+        passive: bool = False,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: Any = None,
+        **kwargs: Any,
+    ) -> Any:
+        queue = queue or f"amq.gen-{uuid()}"
+        if passive:
+            found = self._do(queues.find, queue)
+            if found is None:
+                raise not_found("queue", queue)
+            return queue_declare_ok_t(queue, found.messages, found.consumers)
+        caller = self._owner(exclusive)
+        declare = partial(
+            self._do, queues.declare, queue, durable=bool(durable), auto_delete=bool(auto_delete),
+            owner=caller if exclusive else None, arguments=arguments, caller=caller,
+        )  # fmt: skip
+        try:
+            found = self._ask(queues.find_declared, queue, arguments, caller) or (
+                after_lease(self.broker.lease if exclusive else 0.0, declare)
+            )
+        except QueueLocked as error:
+            raise ChannelError(
+                f"RESOURCE_LOCKED - {error}", (50, 10), "Channel.queue_declare", "405"
+            ) from None
+        except ValueError as error:
+            raise ChannelError(
+                f"PRECONDITION_FAILED - {error}", (50, 10), "Channel.queue_declare", "406"
+            ) from None
+        if exclusive:
+            self.connection.own(queue)
+        return queue_declare_ok_t(queue, found.messages, found.consumers)
+
+    def _owner(self, exclusive: bool) -> int | None:
+        if exclusive:
+            return int(self.session.id)
+        return int(self.broker.session().id) if self.broker.has_session else None
+
+    def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
+        """`message_ttl`, `expires`, `max_priority` … of kombu's queues, as in AMQP."""
+        return to_rabbitmq_queue_arguments(arguments, **kwargs)
+
+    @at_once
+    def queue_bind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        exchange = exchange or "amq.direct"
+        known = self.state.exchanges.get(exchange)
+        type = known["type"] if known else self._do(exchanges.find_type, exchange)
+        self._ask(exchanges.bind, queue, exchange, routing_key or "", type or "direct")
+        self.broker.bindings_changed()
+
+    def queue_unbind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        self._do(exchanges.unbind, queue, exchange or "amq.direct", routing_key or "")
+
+    def queue_delete(
+        self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
+    ) -> int:
+        return int(
+            self._do(discards.delete_queue, queue, if_unused=if_unused, if_empty=if_empty) or 0
+        )
+
+    def list_bindings(self) -> Any:
+        return iter(self._do(exchanges.bindings))
+
+    def get_exchanges(self) -> list[str]:
+        return sorted({exchange for _, exchange, _ in self._do(exchanges.bindings)})
+
+    def _purge(self, queue: str) -> int:
+        return int(self._do(discards.purge, queue))
+
+    def _size(self, queue: str) -> int:
+        found = self._do(queues.find, queue)
+        return int(found.messages) if found else 0
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        return self._do(queues.find, queue) is not None
+
+    def _new_queue(self, queue: str, **kwargs: Any) -> None:
+        self.queue_declare(queue, **kwargs)
+
+    def _delete(self, queue: str, *args: Any, **kwargs: Any) -> None:
+        self.queue_delete(queue)
+
+
+def not_found(kind: str, name: str) -> ChannelError:
+    """Returns AMQP's error for a queue or an exchange that is not there."""
+    return ChannelError(
+        f"NOT_FOUND - there is no {kind} {name!r}", (50, 10), f"Channel.{kind}_declare", "404"
+    )

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from amqp.protocol import queue_declare_ok_t
 from kombu import Connection as BrokerConnection
 
-from pgbeat.broker import queues
+from pgbeat.broker import exchanges
 from pgbeat.broker.messages import BrokerTables, Message
 from pgbeat.broker.queues import check_name
 from pgbeat.broker.transport.channel import Channel
@@ -64,7 +64,7 @@ def _declare(connection: Any, tables: BrokerTables, queue: str) -> None:
 
 
 #: Functions of the domain that make a queue, or what leads to it.
-DECLARATIONS = (_declare, queues.declare_exchange, queues.bind)
+DECLARATIONS = (_declare, exchanges.declare, exchanges.bind)
 
 
 class _OutboxTransport(Transport):

@@ -248,8 +248,7 @@ class Session:
                 self._settlements.settle(reject, messages)
 
     def _start_over(self) -> None:
-        """Claims from the start of every queue next: requeued messages may be anywhere, and a
-        session doesn't hear its own announcements."""
+        """Claims from the start of every queue next: a session doesn't hear of what it requeues."""
         self._plan.claims.forget()
         self._plan.states.mark_all_claimable()
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import ProgrammingError
 
-from pgbeat.broker import consumers, dead_letters, queues
+from pgbeat.broker import consumers, dead_letters, exchanges, queues
 from pgbeat.broker.messages import BrokerTables, Message
 from pgbeat.database import connections
 from pgbeat.database.prepared import Statement
@@ -154,8 +154,8 @@ def test_one_commits_as_told(opened: Sessions) -> None:
         "DEFERRED FOR EACH ROW EXECUTE FUNCTION note()"
     )
     queues.declare(consumer.connection, TABLES, "q")
-    queues.declare_exchange(consumer.connection, TABLES, "x", "fanout")
-    queues.bind(consumer.connection, TABLES, "q", "x", "", "fanout")
+    exchanges.declare(consumer.connection, TABLES, "x", "fanout")
+    exchanges.bind(consumer.connection, TABLES, "q", "x", "", "fanout")
     for value, seen in ((b"off", "off"), (b"local", "local"), (None, "on")):
         consumer.prepared.run(TABLES.put_one, b"q", b"m", b"0", None, None, value, None)
         consumer.prepared.run(TABLES.route_one, b"x", b"m", b"0", None, None, value, None, b"")
@@ -254,8 +254,8 @@ def test_an_exchange_reaches_each_bound_queue_once(opened: Sessions) -> None:
     consumer = opened.consumer()
     for name, type, queue, bound in BINDINGS:
         queues.declare(consumer.connection, TABLES, queue)
-        queues.declare_exchange(consumer.connection, TABLES, name, type)
-        queues.bind(consumer.connection, TABLES, queue, name, bound, type)
+        exchanges.declare(consumer.connection, TABLES, name, type)
+        exchanges.bind(consumer.connection, TABLES, queue, name, bound, type)
     for exchange, key, reached in ROUTES:
         before = Counter(depths(consumer.connection))
         TABLES.put(consumer.connection, [Message(None, "m", exchange=exchange, routing_key=key)])
@@ -269,11 +269,11 @@ def test_an_exchange_reaches_each_bound_queue_once(opened: Sessions) -> None:
 def test_what_is_routed_obeys_each_queue(opened: Sessions) -> None:
     consumer = opened.consumer()
     connection = consumer.connection
-    queues.declare_exchange(connection, TABLES, "x", "fanout")
+    exchanges.declare(connection, TABLES, "x", "fanout")
     for name, ttl, top in (("a", 1000, 2), ("b", 2000, None)):
         given = {"x-message-ttl": ttl, "x-max-priority": top}
         queues.declare(connection, TABLES, name, arguments=given)
-        queues.bind(connection, TABLES, name, "x", "", "fanout")
+        exchanges.bind(connection, TABLES, name, "x", "", "fanout")
     TABLES.put(connection, [Message(None, "m", priority=7, exchange="x")])
     one = (b"x", b"m", b"7", None, None, None, None, b"")
     consumer.prepared.run(TABLES.route_one, *one)
@@ -463,7 +463,7 @@ def test_tables_of_other_names(opened: Sessions, connection: Connection) -> None
 def test_a_role_that_lacks_nothing_can_publish(opened: Sessions, connection: Connection) -> None:
     """What `missing_privileges` lists is what it takes, and no more."""
     role = f"publisher_{uuid.uuid4().hex[:8]}"
-    queues.declare_exchange(connection, TABLES, "x", "fanout")
+    exchanges.declare(connection, TABLES, "x", "fanout")
     connection.execute(text(f"CREATE ROLE {role}"))
     try:
         consumer = opened.consumer()
@@ -507,7 +507,7 @@ def generic(connection: Connection, statement: Statement, parameters: list[Any])
 
 def test_statements_use_their_indexes(opened: Sessions, connection: Connection) -> None:
     """However the server came to know the table, whose rows come and go."""
-    queues.declare_exchange(connection, TABLES, "x", "direct")
+    exchanges.declare(connection, TABLES, "x", "direct")
     for known in filled(connection):
         for statement, parameters in PREPARED.items():
             seen = generic(connection, statement, parameters)
@@ -516,7 +516,7 @@ def test_statements_use_their_indexes(opened: Sessions, connection: Connection) 
                 assert "kombu_message_ready" in seen.indexes(), (known, statement, seen.nodes)
                 reads = [n for n in seen.nodes if "kombu_message_ready" in n.get("Index Name", "")]
                 assert {n["Node Type"] for n in reads} == {"Index Scan"}  # in its order
-        queues.bind(connection, TABLES, "q1", "x", "k", "direct")
+        exchanges.bind(connection, TABLES, "q1", "x", "k", "direct")
         with plans(connection) as batch:
             put(connection, "q1", "m")
             TABLES.put(connection, [Message(None, "m", exchange="x", routing_key="k")])

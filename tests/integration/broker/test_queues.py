@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from sqlalchemy import Connection, text
 
-from pgbeat.broker import consumers, discards, queues
+from pgbeat.broker import consumers, discards, exchanges, queues
 from pgbeat.database import connections
 from pgbeat.errors import NotFound, QueueLocked
 from tests.support.broker_sessions import (
@@ -103,8 +103,8 @@ def test_an_exclusive_queue_goes_with_its_owner(opened: Sessions, connection: Co
     owner, other = opened.consumer(), opened.consumer()
     for name, consumer in (("own", owner), ("other's", other)):
         queues.declare(consumer.connection, TABLES, name, owner=consumer.id, caller=consumer.id)
-    queues.declare_exchange(connection, TABLES, "x", "direct")
-    queues.bind(connection, TABLES, "own", "x", "", "direct")
+    exchanges.declare(connection, TABLES, "x", "direct")
+    exchanges.bind(connection, TABLES, "own", "x", "", "direct")
     consumers.leave(owner.connection, TABLES, owner.id)
     assert names(connection) == ["other's"]
     assert bindings(connection) == []
@@ -118,8 +118,8 @@ def test_a_queue_is_deleted_with_all_that_is_its(opened: Sessions, connection: C
         put(connection, name, "1", "2", "3")
         put(connection, name, "later", available_at=later(connection, "1 hour"))
         for exchange, goes in (("shared", True), ("own-" + name, True), ("durable", False)):
-            queues.declare_exchange(connection, TABLES, exchange, "direct", auto_delete=goes)
-            queues.bind(connection, TABLES, name, exchange, "k", "direct")
+            exchanges.declare(connection, TABLES, exchange, "direct", auto_delete=goes)
+            exchanges.bind(connection, TABLES, name, exchange, "k", "direct")
     opened.consumer().claim("q", "stays", at_most=1)
     consumer = opened.consumer()
     subscribe(consumer, "q")
@@ -209,8 +209,8 @@ def test_declaring_and_deleting_at_once(opened: Sessions, connection: Connection
                 with connections.transaction(mine):
                     queues.declare(mine, TABLES, name)
                 with connections.transaction(mine):
-                    queues.declare_exchange(mine, TABLES, "x", "topic", auto_delete=True)
-                    queues.bind(mine, TABLES, name, "x", "#", "topic")
+                    exchanges.declare(mine, TABLES, "x", "topic", auto_delete=True)
+                    exchanges.bind(mine, TABLES, name, "x", "#", "topic")
                     put(mine, name, "m")
                 with connections.transaction(mine):
                     chance.choice([queues.delete, queues.purge])(mine, TABLES, name)
@@ -309,23 +309,23 @@ def test_who_waits_is_told_of_a_resumed_queue(opened: Sessions, connection: Conn
 
 
 def test_an_exchange_keeps_the_type_that_it_has(connection: Connection) -> None:
-    assert queues.exchange_type(connection, TABLES, "x") is None
-    assert queues.declare_exchange(connection, TABLES, "x", "topic") == "topic"
-    assert queues.declare_exchange(connection, TABLES, "x", "fanout") == "topic"
-    assert queues.exchange_type(connection, TABLES, "x") == "topic"
-    queues.delete_exchange(connection, TABLES, "x")
-    assert queues.declare_exchange(connection, TABLES, "x", "fanout") == "fanout"
+    assert exchanges.find_type(connection, TABLES, "x") is None
+    assert exchanges.declare(connection, TABLES, "x", "topic") == "topic"
+    assert exchanges.declare(connection, TABLES, "x", "fanout") == "topic"
+    assert exchanges.find_type(connection, TABLES, "x") == "topic"
+    exchanges.delete(connection, TABLES, "x")
+    assert exchanges.declare(connection, TABLES, "x", "fanout") == "fanout"
 
 
 def test_an_exchange_goes_with_its_bindings(connection: Connection) -> None:
     queues.declare(connection, TABLES, "q")
     for exchange in ("x", "y"):
-        queues.declare_exchange(connection, TABLES, exchange, "direct")
-        queues.bind(connection, TABLES, "q", exchange, "k", "direct")
-    queues.delete_exchange(connection, TABLES, "x", if_unused=True)
-    assert queues.is_bound(connection, TABLES, "x")
-    queues.delete_exchange(connection, TABLES, "x")
-    assert not queues.is_bound(connection, TABLES, "x")
+        exchanges.declare(connection, TABLES, exchange, "direct")
+        exchanges.bind(connection, TABLES, "q", exchange, "k", "direct")
+    exchanges.delete(connection, TABLES, "x", if_unused=True)
+    assert exchanges.is_bound(connection, TABLES, "x")
+    exchanges.delete(connection, TABLES, "x")
+    assert not exchanges.is_bound(connection, TABLES, "x")
     assert bindings(connection) == [("q", "y", "k")]
 
 
@@ -334,11 +334,11 @@ def test_bindings_are_made_once_and_told(opened: Sessions, connection: Connectio
     listener.listen()
     queues.declare(connection, TABLES, "q")
     for key in ("a", "b", "a"):
-        queues.bind(connection, TABLES, "q", "x", key, "direct")
-    queues.bind(connection, TABLES, "missing", "x", "a", "direct")
+        exchanges.bind(connection, TABLES, "q", "x", key, "direct")
+    exchanges.bind(connection, TABLES, "missing", "x", "a", "direct")
     assert bindings(connection) == [("q", "x", "a"), ("q", "x", "b")]
-    queues.unbind(connection, TABLES, "q", "x", "a")
-    queues.unbind(connection, TABLES, "q", "x", "a")
+    exchanges.unbind(connection, TABLES, "q", "x", "a")
+    exchanges.unbind(connection, TABLES, "q", "x", "a")
     assert bindings(connection) == [("q", "x", "b")]
     assert set(until(listener.heard)) == {"bindings"}
 
@@ -367,7 +367,7 @@ def matched(connection: Connection, bindings: list[str], keys: list[str]) -> set
     )
     values = {
         "bindings": bindings,
-        "patterns": [queues.topic_pattern(binding) for binding in bindings],
+        "patterns": [exchanges.topic_pattern(binding) for binding in bindings],
         "keys": keys,
     }
     return {(str(b), str(k)) for b, k in connection.execute(statement, values)}

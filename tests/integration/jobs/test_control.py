@@ -19,7 +19,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 import pgbeat
-from pgbeat.broker import queues
+from pgbeat.broker import exchanges
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.errors import (
@@ -552,11 +552,11 @@ def test_cancel_what_runs(desk: Desk, sql: Sql) -> None:
 @pytest.mark.parametrize("ends", ["COMMIT", "ROLLBACK"])
 def test_workers_hear_of_a_cancellation_with_its_commit(desk: Desk, sql: Sql, ends: str) -> None:
     with connections.transaction(desk.connection):
-        queues.declare_exchange(
+        exchanges.declare(
             desk.connection, TABLES, "celery.pidbox", "fanout", durable=False, auto_delete=False
         )
         TABLES.declare(desk.connection, ["a worker's"])
-        queues.bind(desk.connection, TABLES, "a worker's", "celery.pidbox", "", "fanout")
+        exchanges.bind(desk.connection, TABLES, "a worker's", "celery.pidbox", "", "fanout")
     heard = (
         "SELECT count(*) FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id "
         "WHERE q.name = 'a worker''s'"
