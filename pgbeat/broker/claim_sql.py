@@ -1,10 +1,14 @@
-"""The statements that claim messages, as templates of `BrokerTables.sql`."""
+"""The statements that claim messages, as templates for `BrokerTables.sql`.
+
+`CLAIM` and `TAKE` begin where `low` says: at a queue's start, or at a mark. A consumer that is not
+`alive` claims nothing.
+"""
 
 # A consumer with a session of its own is alive as long as it can claim; the row is missed if it
 # was deleted by hand.
 REGISTERED = "SELECT FROM pgbeat.consumers c WHERE c.id = $3::integer"
 # One that lives by a lease keeps its row from being deleted while it claims.
-LEASED = f"""{REGISTERED} AND c.lease_until >= clock_timestamp() FOR KEY SHARE"""
+LEASED = REGISTERED + " AND c.lease_until >= clock_timestamp() FOR KEY SHARE"
 FROM_THE_START = """
     SELECT r.tid
       FROM (SELECT w.queue_id
@@ -33,28 +37,24 @@ FROM_MARKS = """
                   AND (c.expires_at IS NULL OR c.expires_at > now())
                 ORDER BY c.id + 0 LIMIT $2::integer FOR UPDATE SKIP LOCKED) AS r
 """
-TAKE = f"""
+TAKE = """
     WITH acked AS (
-        DELETE FROM {{message}} WHERE id = ANY ($4::bigint[])
+        DELETE FROM {message} WHERE id = ANY ($4::bigint[])
            AND claimed_by IS NOT DISTINCT FROM $3::integer),
     picked AS MATERIALIZED (
-        {FROM_THE_START}
+        {low}
         LIMIT $2::integer)
-    DELETE FROM {{message}} m WHERE m.ctid = ANY (ARRAY(SELECT tid FROM picked))
+    DELETE FROM {message} m WHERE m.ctid = ANY (ARRAY(SELECT tid FROM picked))
     RETURNING m.id, m.queue_id, m.priority, m.deliveries + 1, m.redelivered, m.payload
 """
-
-
-def claim(low: str, alive: str) -> str:
-    """Returns the statement that claims messages: from where `low` says, if it is `alive`."""
-    # Each queue's rows are read in the index's order and locked as they are read; the outer LIMIT
-    # stops at the number wanted, so no row is locked in vain. Queues come in the order given. What
-    # was picked is found by its place: no estimate of how many that are can make it a join. What is
-    # acknowledged is found by its id, and never by its consumer: that index has all that this
-    # consumer ever claimed, as long as a transaction elsewhere may see it.
-    return f"""
+# Each queue's rows are read in the index's order and locked as they are read; the outer LIMIT
+# stops at the number wanted, so no row is locked in vain. Queues come in the order given. What
+# was picked is found by its place: no estimate of how many that are can make it a join. What is
+# acknowledged is found by its id, and never by its consumer: that index has all that this
+# consumer ever claimed, as long as a transaction elsewhere may see it.
+CLAIM = """
     WITH acked AS (
-        DELETE FROM {{message}} WHERE id = ANY ($4::bigint[])
+        DELETE FROM {message} WHERE id = ANY ($4::bigint[])
            AND claimed_by IS NOT DISTINCT FROM $3::integer),
     me AS MATERIALIZED ({alive}),
     picked AS MATERIALIZED (
@@ -62,7 +62,7 @@ def claim(low: str, alive: str) -> str:
         WHERE EXISTS (SELECT FROM me)
         LIMIT $2::integer),
     claimed AS (
-        UPDATE {{message}} m
+        UPDATE {message} m
            SET visible = false, claimed_by = $3::integer,
                deliveries = least(m.deliveries + 1, 32767)
          WHERE m.ctid = ANY (ARRAY(SELECT tid FROM picked))

@@ -18,7 +18,7 @@ def register(
 ) -> int:
     """Makes a consumer, alive as long as this session or, with `lease`, for so many seconds."""
     while True:
-        values = {"tables": tables.sql("{message}"), "name": name, "lease": lease}
+        values = {"tables": tables.sql("{message}"), "name": name, "lease": lease, "life": LIFE}
         made, lives = connection.execute(_REGISTER, values).one()
         if lives:
             return int(made)
@@ -29,7 +29,7 @@ _REGISTER = text(
     "WITH made AS (INSERT INTO pgbeat.consumers (tables, name, lease_until) "
     "VALUES (CAST(:tables AS regclass), :name, "
     "now() + make_interval(secs => CAST(:lease AS float8))) RETURNING id) "
-    f"SELECT id, CASE WHEN CAST(:lease AS float8) IS NULL THEN pg_try_advisory_lock({LIFE}, id) "
+    "SELECT id, CASE WHEN CAST(:lease AS float8) IS NULL THEN pg_try_advisory_lock(:life, id) "
     "ELSE true END FROM made"
 )
 
@@ -115,10 +115,6 @@ _NOTE = """
 _SPENT = "'delivered ' || d.deliveries || ' times, the last time ' || :fate"
 
 
-def _note(reason: str) -> str:
-    return _NOTE.replace("{reason}", reason)
-
-
 #: Whether a message `m` starts a job that has ended: it was cancelled while a consumer had it, or
 #: ended and was not acknowledged, or asked for Celery's retry before its process died. One that
 #: failed for good may have been requeued by hand.
@@ -149,17 +145,24 @@ _GIVE_BACK = """
          WHERE m.id = b.id RETURNING m.queue_id)
     SELECT {result}, count(pgbeat.announce_queue(queue_id, 'again'))
       FROM (SELECT DISTINCT queue_id FROM back) AS q
-""".replace("{over}", _IS_OVER)
+"""
 #: The messages `m` of these that the consumer has claimed.
 _CLAIMED = "m.id = ANY (:messages) AND m.claimed_by IS NOT DISTINCT FROM :consumer"
 #: Those of them that another session has locked just now.
-_LEFT = f"""ARRAY(SELECT m.id FROM {{message}} m
-                   WHERE {_CLAIMED} AND m.id <> ALL (ARRAY(SELECT id FROM mine)))"""
+_LEFT = """ARRAY(SELECT m.id FROM {message} m
+                   WHERE {claimed} AND m.id <> ALL (ARRAY(SELECT id FROM mine)))"""
 
 
 def _give_back(tables: BrokerTables, which: str, result: str) -> TextClause:
-    statement = _GIVE_BACK.replace("{which}", which).replace("{note}", _note(_SPENT))
-    return tables.text(statement.replace("{result}", result))
+    return tables.text(
+        _GIVE_BACK,
+        over=_IS_OVER,
+        claimed=_CLAIMED,
+        which=which,
+        reason=_SPENT,
+        note=_NOTE,
+        result=result,
+    )
 
 
 def requeue(
@@ -202,15 +205,20 @@ def reject(
     Returns those that another session has locked just now, which must be rejected again.
     """
     left = connection.scalar(
-        tables.text(
-            f"WITH mine AS (SELECT m.id FROM {{message}} m WHERE {_CLAIMED} "
-            "FOR UPDATE SKIP LOCKED), "
-            "dead AS (DELETE FROM {message} m WHERE m.id = ANY (ARRAY(SELECT id FROM mine)) "
-            f"RETURNING m.*), noted AS ({_note(':reason')}) SELECT {_LEFT}"
-        ),
+        tables.text(_REJECT, claimed=_CLAIMED, left=_LEFT, reason=":reason", note=_NOTE),
         {"messages": list(messages), "consumer": consumer, "reason": reason},
     )
     return [int(message) for message in left or ()]
+
+
+_REJECT = """
+    WITH mine AS (SELECT m.id FROM {message} m WHERE {claimed} FOR UPDATE SKIP LOCKED),
+    dead AS (
+        DELETE FROM {message} m WHERE m.id = ANY (ARRAY(SELECT id FROM mine)) RETURNING m.*),
+    noted AS (
+        {note})
+    SELECT {left}
+"""
 
 
 # A consumer may have come back to life since it was found dead: its row is locked and read again.
@@ -365,11 +373,11 @@ _PROMOTE = """
          WHERE m.ctid = d.tid RETURNING m.queue_id)
     SELECT (SELECT count(*) FROM due), count(pgbeat.announce_queue(queue_id))
       FROM (SELECT DISTINCT queue_id FROM ready) AS q
-""".replace("{over}", _IS_OVER)
+"""
 
 
 def promote(connection: Connection, tables: BrokerTables, limit: int = 1000) -> int:
     """Makes delayed messages available whose time has come; how many those are. They queue up
     behind those that wait already."""
-    row = connection.execute(tables.text(_PROMOTE), {"limit": limit}).one()
+    row = connection.execute(tables.text(_PROMOTE, over=_IS_OVER), {"limit": limit}).one()
     return int(row[0])

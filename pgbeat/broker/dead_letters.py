@@ -1,4 +1,4 @@
-"""Dead letters: messages that nobody could handle, kept with the reason until a person decides."""
+"""Dead letters: messages that no consumer could handle, kept with the reason."""
 
 import json
 from collections import Counter
@@ -73,7 +73,7 @@ def _which(
     if older_than is not None:
         clauses.append("d.died_at < now() - make_interval(secs => :older_than)")
         values["older_than"] = older_than
-    return " WHERE " + " AND ".join(clauses), values
+    return " AND ".join(clauses), values
 
 
 def find(
@@ -85,16 +85,16 @@ def find(
     before: tuple[datetime, int] | None = None,
     limit: int | None = None,
 ) -> list[DeadLetter]:
-    """Dead letters, the newest first. For the next page, `before` is (`died_at`, `id`) of the last
-    one."""
+    """Returns dead letters, the newest first. For the next page, `before` is (`died_at`, `id`) of
+    the last one."""
     which, values = _which(queue, ids)
     if before is not None:
         which += " AND (d.died_at, d.id) < (:died_at, :id)"
         values |= {"died_at": before[0], "id": before[1]}
     statement = tables.text(
-        "SELECT d.id, d.queue, d.payload, d.reason, d.deliveries, d.died_at FROM {dead} d"
-        + which
-        + " ORDER BY d.died_at DESC, d.id DESC LIMIT :limit"
+        "SELECT d.id, d.queue, d.payload, d.reason, d.deliveries, d.died_at FROM {dead} d "
+        "WHERE {which} ORDER BY d.died_at DESC, d.id DESC LIMIT :limit",
+        which=which,
     )
     return [DeadLetter(*row) for row in connection.execute(statement, {**values, "limit": limit})]
 
@@ -107,13 +107,13 @@ def choose(
     ids: Sequence[int] | None = None,
     older_than: float | None = None,
 ) -> dict[int, str]:
-    """Ids of dead letters, with `older_than` only those of so many seconds ago, and their queues.
+    """Returns ids of dead letters, and their queues; with `older_than` (seconds) only older ones.
 
-    They are locked: whoever else would requeue or drop them waits.
+    They are locked: other requests to requeue or drop them wait.
     """
     which, values = _which(queue, ids, older_than)
     statement = tables.text(
-        "SELECT d.id, d.queue FROM {dead} d" + which + " ORDER BY d.id FOR UPDATE"
+        "SELECT d.id, d.queue FROM {dead} d WHERE {which} ORDER BY d.id FOR UPDATE", which=which
     )
     return {int(id): str(name) for id, name in connection.execute(statement, values)}
 
@@ -125,23 +125,26 @@ def requeue(
     queue: str | None = None,
     ids: Sequence[int] | None = None,
 ) -> int:
-    """Puts dead letters back where they came from, their deliveries not counted; how many.
+    """Requeues dead letters, their deliveries not counted; returns how many.
 
-    Queues that are missing are made. What is of no known queue stays.
+    Missing queues are created. Letters of an unknown queue stay.
     """
     which, values = _which(queue, ids)
     names = connection.scalars(
-        tables.text("SELECT DISTINCT d.queue FROM {dead} d" + which + " AND d.queue <> ''"), values
+        tables.text(
+            "SELECT DISTINCT d.queue FROM {dead} d WHERE {which} AND d.queue <> ''", which=which
+        ),
+        values,
     )
     tables.declare(connection, names)
     statement = tables.text(
-        "WITH back AS (DELETE FROM {dead} d USING {queue} q"
-        + which
-        + " AND d.queue = q.name RETURNING d.*, q.id AS queue_id) "
+        "WITH back AS (DELETE FROM {dead} d USING {queue} q "
+        "WHERE {which} AND d.queue = q.name RETURNING d.*, q.id AS queue_id) "
         "INSERT INTO {message} (visible, payload, priority, queue_id, enqueued_at, redelivered, "
         "job_id) "
         "SELECT true, b.payload, b.priority, b.queue_id, b.enqueued_at, true, b.job_id "
-        "FROM back b ORDER BY b.died_at, b.id"
+        "FROM back b ORDER BY b.died_at, b.id",
+        which=which,
     )
     return int(connection.execute(statement, values).rowcount)
 
@@ -158,8 +161,10 @@ def drop(
     """Deletes dead letters, with `older_than` only those of so many seconds ago, at most `limit` of
     them; returns how many."""
     which, values = _which(queue, ids, older_than)
-    if limit is not None:
-        which = f" WHERE d.ctid = ANY (ARRAY(SELECT d.ctid FROM {{dead}} d{which} LIMIT :limit))"
-        values = {**values, "limit": limit}
-    statement = tables.text("DELETE FROM {dead} d" + which)
-    return int(connection.execute(statement, values).rowcount)
+    # LIMIT NULL is no limit.
+    statement = tables.text(
+        "DELETE FROM {dead} d WHERE d.ctid = ANY (ARRAY("
+        "SELECT d.ctid FROM {dead} d WHERE {which} LIMIT :limit))",
+        which=which,
+    )
+    return int(connection.execute(statement, {**values, "limit": limit}).rowcount)

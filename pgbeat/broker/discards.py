@@ -42,12 +42,12 @@ _EXPIRE = """
          WHERE m.ctid = e.tid
         RETURNING m.job_id, (SELECT q.name FROM {queue} q WHERE q.id = m.queue_id) AS queue)
     {note}
-""".replace("{note}", message_ends.note("expired"))
+"""
 
 
 def expire(connection: Connection, tables: BrokerTables) -> None:
     """Deletes messages and queues that have outlived their time, and cancels the jobs that the
     messages would have started."""
-    connection.execute(tables.text(_EXPIRE))
+    connection.execute(tables.text(_EXPIRE, how="'expired'", note=message_ends.NOTE))
     queues.delete_expired(connection, tables)
     settle_discarded(connection)

@@ -36,12 +36,12 @@ def delete(
     connection: Connection, tables: BrokerTables, name: str, *, if_unused: bool = False
 ) -> None:
     """Deletes the exchange and its bindings."""
-    unused = " AND NOT EXISTS (SELECT FROM {binding} b WHERE b.exchange = x.name)"
+    unused = "NOT EXISTS (SELECT FROM {binding} b WHERE b.exchange = x.name)"
     connection.execute(
         tables.text(
-            "WITH gone AS (DELETE FROM {exchange} x WHERE x.name = :name"
-            + (unused if if_unused else "")
-            + " RETURNING name) DELETE FROM {binding} WHERE exchange IN (SELECT name FROM gone)"
+            "WITH gone AS (DELETE FROM {exchange} x WHERE x.name = :name AND {which} "
+            "RETURNING name) DELETE FROM {binding} WHERE exchange IN (SELECT name FROM gone)",
+            which=unused if if_unused else "true",
         ),
         {"name": name},
     )

@@ -7,11 +7,9 @@ are only ever inserted, so nothing that is locked elsewhere can delay an acknowl
 
 import os
 from collections.abc import Collection
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from sqlalchemy import Connection, text
-
-How = Literal["accepted", "purged", "deleted", "expired"]
 
 #: Acknowledges messages of jobs ($1: their ids) and records which consumer ($2) and which worker
 #: ($3) accepted them. A job that has ended needs no such record.
@@ -26,16 +24,9 @@ ACCEPT = """
        AND (SELECT j.state IN ('pending', 'scheduled', 'running')
               FROM pgbeat.jobs j WHERE j.id = a.job_id)
 """
-#: The body of a CTE that records why the messages of a CTE `gone_messages` (job_id, queue) left.
+#: The body of a CTE that records `how` the messages of a CTE `gone_messages` (job_id, queue) left.
 NOTE = """INSERT INTO pgbeat.message_ends (job_id, how, queue)
-        SELECT g.job_id, '{how}', g.queue FROM gone_messages g WHERE g.job_id IS NOT NULL"""
-
-
-def note(how: How) -> str:
-    """Returns that CTE's body for messages that ended like this."""
-    return NOTE.replace("{how}", how)
-
-
+        SELECT g.job_id, {how}, g.queue FROM gone_messages g WHERE g.job_id IS NOT NULL"""
 #: The worker that this process is, and the process.
 _worker: tuple[int, int] | None = None
 

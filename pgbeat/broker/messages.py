@@ -124,20 +124,26 @@ class BrokerTables:
             options.get("queue_tablename", cls.queue), options.get("message_tablename", cls.message)
         )
 
-    def sql(self, template: str) -> str:
-        """The template with the tables' names, quoted, in their places."""
-        return template.format(
-            queue=_quote(self.queue),
-            message=_quote(self.message),
-            dead=_quote(f"{self.message}_dead"),
-            exchange=_quote(f"{self.queue}_exchange"),
-            binding=_quote(f"{self.queue}_binding"),
-            consumer=_quote(f"{self.queue}_consumer"),
-        )
+    def sql(self, template: str, **parts: str) -> str:
+        """Returns a template of SQL with the tables' names, quoted, in their places.
 
-    def text(self, template: str) -> TextClause:
-        """The same as a statement of SQLAlchemy's."""
-        return text(self.sql(template))
+        `parts` are templates too, for further places; each may use those before it.
+        """
+        filled = {
+            "queue": _quote(self.queue),
+            "message": _quote(self.message),
+            "dead": _quote(f"{self.message}_dead"),
+            "exchange": _quote(f"{self.queue}_exchange"),
+            "binding": _quote(f"{self.queue}_binding"),
+            "consumer": _quote(f"{self.queue}_consumer"),
+        }
+        for name, part in parts.items():
+            filled[name] = part.format(**filled)
+        return template.format(**filled)
+
+    def text(self, template: str, **parts: str) -> TextClause:
+        """Returns the same as a statement of SQLAlchemy's."""
+        return text(self.sql(template, **parts))
 
     def exist(self, connection: Connection) -> bool:
         """Whether the tables are there, in the connection's search path, as pgbeat has them."""
@@ -224,10 +230,12 @@ class BrokerTables:
     def _put(self) -> TextClause:
         # The queues that are not there: by the same snapshot, whatever others do meanwhile.
         return self.text(
-            f"WITH d AS MATERIALIZED (SELECT * {_BATCH}), put AS ({_INSERT} "
+            "WITH d AS MATERIALIZED (SELECT * {batch}), put AS ({insert} "
             "FROM d JOIN {queue} q ON q.name = d.queue ORDER BY d.position) "
             "SELECT DISTINCT d.queue FROM d "
-            "WHERE NOT EXISTS (SELECT FROM {queue} q WHERE q.name = d.queue)"
+            "WHERE NOT EXISTS (SELECT FROM {queue} q WHERE q.name = d.queue)",
+            batch=_BATCH,
+            insert=_INSERT,
         )
 
     @cached_property
@@ -276,12 +284,12 @@ class BrokerTables:
         return self._claiming("claim_leased_on", claim_sql.FROM_MARKS, claim_sql.LEASED)
 
     def _claiming(self, name: str, low: str, alive: str) -> Statement:
-        return Statement(name, self.sql(claim_sql.claim(low, alive)))
+        return Statement(name, self.sql(claim_sql.CLAIM, low=low, alive=alive))
 
     @cached_property
     def take(self) -> Statement:
         """Takes messages for good: queues, at most, acknowledged ids and their consumer."""
-        return Statement("take", self.sql(claim_sql.TAKE))
+        return Statement("take", self.sql(claim_sql.TAKE, low=claim_sql.FROM_THE_START))
 
     @cached_property
     def ack(self) -> Statement:

@@ -17,25 +17,25 @@ _DELIVERED = """
 """
 # From one queue to the next by the index of what is ready. What is delayed or claimed when its
 # queue is deleted goes with it; what is put at that moment may stay.
-_OF_NO_QUEUE = f"""
+_OF_NO_QUEUE = """
     WITH RECURSIVE used AS (
-        SELECT min(queue_id) AS id FROM {{message}} WHERE visible
+        SELECT min(queue_id) AS id FROM {message} WHERE visible
         UNION ALL
-        SELECT (SELECT min(m.queue_id) FROM {{message}} m WHERE m.visible AND m.queue_id > u.id)
+        SELECT (SELECT min(m.queue_id) FROM {message} m WHERE m.visible AND m.queue_id > u.id)
           FROM used u WHERE u.id IS NOT NULL),
     gone AS MATERIALIZED (
         SELECT u.id FROM used u
-         WHERE u.id IS NOT NULL AND NOT EXISTS (SELECT FROM {{queue}} q WHERE q.id = u.id)),
+         WHERE u.id IS NOT NULL AND NOT EXISTS (SELECT FROM {queue} q WHERE q.id = u.id)),
     gone_messages AS (
-        DELETE FROM {{message}} WHERE ctid = ANY (ARRAY(
+        DELETE FROM {message} WHERE ctid = ANY (ARRAY(
             SELECT c.tid FROM gone CROSS JOIN LATERAL (
-                SELECT m.ctid AS tid FROM {{message}} m
+                SELECT m.ctid AS tid FROM {message} m
                  WHERE m.queue_id = gone.id AND m.visible
                  ORDER BY m.priority DESC, m.id + 0
                  LIMIT :limit FOR UPDATE SKIP LOCKED) AS c
              LIMIT :limit))
         RETURNING job_id, NULL::text AS queue),
-    noted AS ({message_ends.note("deleted")})
+    noted AS ({note})
     SELECT count(*) FROM gone_messages
 """
 
@@ -43,5 +43,6 @@ _OF_NO_QUEUE = f"""
 def delete(connection: Connection, tables: BrokerTables, limit: int = 1000) -> int:
     """Deletes messages of no use, at most `limit` of each kind; returns how many."""
     delivered = connection.execute(tables.text(_DELIVERED), {"limit": limit}).rowcount
-    of_no_queue = connection.execute(tables.text(_OF_NO_QUEUE), {"limit": limit}).scalar_one()
+    statement = tables.text(_OF_NO_QUEUE, how="'deleted'", note=message_ends.NOTE)
+    of_no_queue = connection.execute(statement, {"limit": limit}).scalar_one()
     return int(delivered) + int(of_no_queue)

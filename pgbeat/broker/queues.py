@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, text
+from sqlalchemy.sql.elements import TextClause
 
 from pgbeat.broker import message_ends
 from pgbeat.broker.messages import BrokerTables
@@ -201,11 +202,11 @@ _DELETE = """
     noted AS (
         {note})
     SELECT count(*) FILTER (WHERE visible) FROM lost
-""".replace("{note}", message_ends.note("deleted"))
+"""
 
 
-def _delete(tables: BrokerTables, which: str) -> Any:
-    return tables.text(_DELETE.replace("{which}", which))
+def _delete(tables: BrokerTables, which: str) -> TextClause:
+    return tables.text(_DELETE, which=which, how="'deleted'", note=message_ends.NOTE)
 
 
 def delete(
@@ -251,7 +252,8 @@ def delete_owned(connection: Connection, tables: BrokerTables, owners: Sequence[
 def purge(connection: Connection, tables: BrokerTables, name: str) -> int:
     """Deletes the messages that wait in the queue, delayed ones too; returns how many."""
     values = {"name": name, "id": _id(connection, tables, name)}
-    return int(connection.execute(tables.text(_PURGE), values).scalar_one())
+    statement = tables.text(_PURGE, how="'purged'", note=message_ends.NOTE)
+    return int(connection.execute(statement, values).scalar_one())
 
 
 # What the stock transport delivered is of no use to any consumer. The queue's id is a parameter, so
@@ -266,7 +268,7 @@ _PURGE = """
     noted AS (
         {note})
     SELECT count(*) FROM gone_messages
-""".replace("{note}", message_ends.note("purged"))
+"""
 
 
 def pause(connection: Connection, tables: BrokerTables, name: str) -> bool:
