@@ -138,7 +138,8 @@ def _ended(site: Site, lines: list[Line]) -> list[str]:
 
 
 def _repeated(site: Site, lines: list[Line], faults: list[Fault]) -> list[str]:
-    """A job is started once, unless its worker met with a fault."""
+    """A job is started once, unless a fault hit the worker that started it first, or the one that
+    started it again: that one may have had its message in hand when it lost its session."""
     starts: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         if line.phase == "start":
@@ -149,7 +150,9 @@ def _repeated(site: Site, lines: list[Line], faults: list[Fault]) -> list[str]:
         f" on {second.worker} at {second.at:.1f}"
         for job, each in starts.items()
         for first, second in pairwise(each)
-        if not _excused(first.worker, first.at, second.at, (*faults, *own))
+        if not any(
+            _excused(line.worker, first.at, second.at, (*faults, *own)) for line in (first, second)
+        )
     ]
 
 
@@ -171,7 +174,10 @@ def _crowded(site: Site, lines: list[Line], faults: list[Fault]) -> list[str]:
                 job: other
                 for job, other in running.items()
                 if not any(abs(b - other.at) < 1 and e <= line.at for b, e in ends[job])
-                and not _excused(other.worker, other.at, line.at, (*faults, *own))
+                and not any(
+                    _excused(worker, other.at, line.at, (*faults, *own))
+                    for worker in (other.worker, line.worker)
+                )
             }
             running[line.id] = line
             if len(running) > limit:
