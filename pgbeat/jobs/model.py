@@ -336,16 +336,6 @@ ENDING = (
     "j.id, j.namespace, j.state, j.lane, j.group_id, j.retried_by, "
     "j.dispatched_at IS NOT NULL AS is_dispatched"
 )
-#: The state after one that a job was meant to take: who is to be cancelled tries no more.
-OUTCOME = """CASE WHEN j.cancel_requested_at IS NOT NULL
-    AND {to} IN ('failed', 'scheduled', 'pending') THEN 'cancelled' ELSE {to} END"""
-#: The error of what ended: where it was to be cancelled and is, the reason that was given for that,
-#: with the error that it ended by behind it.
-REASON = """CASE WHEN {to} = 'cancelled' AND j.cancel_reason IS NOT NULL
-    THEN j.cancel_reason || coalesce(' (' || {error} || ')', '') ELSE {error} END"""
-#: The id of the job that tries again, if there is to be one: always the same.
-RETRY = """CASE WHEN {to} = 'failed' AND j.cancel_requested_at IS NULL AND j.args IS NOT NULL
-    AND j.attempt < j.max_attempts THEN md5(j.id || '/retry')::uuid END"""
 
 _END = text(
     f"""
@@ -357,7 +347,7 @@ _END = text(
     UPDATE pgbeat.jobs j
        SET state = :to, finished_at = now(), error = coalesce(:error, error),
            awaits_approval = false,
-           retried_by = CASE WHEN NOT :is_final THEN {RETRY.format(to="CAST(:to AS text)")} END
+           retried_by = CASE WHEN NOT :is_final THEN pgbeat.retry_id(j, CAST(:to AS text)) END
       FROM mine WHERE j.id = mine.id
     RETURNING {ENDING}
     """  # noqa: S608

@@ -22,6 +22,8 @@ PARTS = (
     "timetable_problems",
     "ticks",
     "jobs",
+    "job_states",
+    "retries",
     "lanes",
     "schedule_checks",
     "job_ends",
