@@ -22,15 +22,11 @@ class Whereabouts(NamedTuple):
     advice: str = ""
 
 
-# A retry by hand goes on with the chain, so it has no natural end.
 _LAST = text(
     f"""
-    WITH RECURSIVE chain AS (
-        SELECT id, retried_by, 1 AS number FROM pgbeat.jobs WHERE id = :id
-        UNION ALL
-        SELECT n.id, n.retried_by, c.number + 1
-          FROM chain c JOIN pgbeat.jobs n ON n.id = c.retried_by WHERE c.number < 1000)
-    SELECT {COLUMNS} FROM chain c JOIN pgbeat.jobs j ON j.id = c.id ORDER BY c.number DESC LIMIT 1
+    SELECT {COLUMNS} FROM pgbeat.attempts_from(CAST(:id AS uuid)) AS c
+           JOIN pgbeat.jobs j ON j.id = c.id
+     ORDER BY c.number DESC LIMIT 1
     """  # noqa: S608
 )
 

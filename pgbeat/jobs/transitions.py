@@ -90,18 +90,10 @@ _DELETE = text(
     SELECT id FROM gone
     """  # noqa: S608
 )
-# However it branches: what failed may have been tried again twice, by hand.
 _CHAIN = text(
     f"""
-    WITH RECURSIVE before AS (
-        SELECT id, retry_of FROM pgbeat.jobs WHERE id = :id
-        UNION
-        SELECT o.id, o.retry_of FROM before b JOIN pgbeat.jobs o ON o.id = b.retry_of),
-    after AS (
-        SELECT id FROM before
-        UNION
-        SELECT n.id FROM after a JOIN pgbeat.jobs n ON n.retry_of = a.id)
-    SELECT {COLUMNS} FROM pgbeat.jobs j WHERE j.id IN (SELECT id FROM after)
+    SELECT {COLUMNS} FROM pgbeat.jobs j
+     WHERE j.id IN (SELECT pgbeat.retry_chain(CAST(:id AS uuid)))
      ORDER BY j.created_at, j.id LIMIT 100
     """  # noqa: S608
 )

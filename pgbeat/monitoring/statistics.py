@@ -84,34 +84,21 @@ def of_schedule(connection: Connection, schedule_id: int) -> ExecutionStatistics
     return ExecutionStatistics(*connection.execute(_OF_SCHEDULE, values).one())
 
 
-# Both ways, whichever of the chain was asked for.
-_CHAIN = """
-    WITH RECURSIVE before AS (
-        SELECT id, retry_of FROM pgbeat.jobs WHERE id = :job_id
-        UNION
-        SELECT j.id, j.retry_of FROM before b JOIN pgbeat.jobs j ON j.id = b.retry_of),
-    after AS (
-        SELECT id FROM pgbeat.jobs WHERE id = :job_id
-        UNION
-        SELECT j.id FROM after a JOIN pgbeat.jobs j ON j.retry_of = a.id),
-    chain AS (SELECT id FROM before UNION SELECT id FROM after)
-"""
 _OF_JOB = text(
     f"""
-    {_CHAIN},
-    r AS MATERIALIZED (
+    WITH r AS MATERIALIZED (
         SELECT {_RUN} FROM pgbeat.executions e
-         WHERE e.job_id = ANY (ARRAY(SELECT id FROM chain))
+         WHERE e.job_id = ANY (ARRAY(SELECT pgbeat.retry_chain(CAST(:job_id AS uuid))))
          ORDER BY e.started_at DESC LIMIT :newest + 1)
     {_FIGURES}
     """  # noqa: S608
 )
 _NEXT_OF_JOB = text(
-    f"""
-    {_CHAIN}
+    """
     SELECT min(run_at) FROM pgbeat.jobs
-     WHERE id = ANY (ARRAY(SELECT id FROM chain)) AND state = 'scheduled'
-    """  # noqa: S608
+     WHERE id = ANY (ARRAY(SELECT pgbeat.retry_chain(CAST(:job_id AS uuid))))
+       AND state = 'scheduled'
+    """
 )
 
 

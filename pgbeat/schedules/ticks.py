@@ -126,19 +126,13 @@ class Entry:
     jobs: tuple[LaunchedJob, ...] = ()
 
 
-# The last job that tried again what `j` did.
+# The last retry of `j`.
 _LAST = """
            LEFT JOIN LATERAL (
-               WITH RECURSIVE chain AS (
-                   SELECT n.state, coalesce(n.error, j.error) AS error, n.attempt,
-                          n.max_attempts, n.run_at, n.dispatched_at, n.retried_by, 1 AS number
-                     FROM pgbeat.jobs n WHERE n.id = j.retried_by
-                    UNION ALL
-                   SELECT n.state, coalesce(n.error, c.error), n.attempt,
-                          n.max_attempts, n.run_at, n.dispatched_at, n.retried_by, c.number + 1
-                     FROM chain c JOIN pgbeat.jobs n ON n.id = c.retried_by
-                    WHERE c.number < 1000)
-               SELECT * FROM chain ORDER BY number DESC LIMIT 1) AS r ON j.retried_by IS NOT NULL
+               SELECT n.state, c.error, n.attempt, n.max_attempts, n.run_at, n.dispatched_at
+                 FROM pgbeat.attempts_from(j.id) AS c JOIN pgbeat.jobs n ON n.id = c.id
+                WHERE j.retried_by IS NOT NULL
+                ORDER BY c.number DESC LIMIT 1) AS r ON true
 """
 _HISTORY = f"""
     SELECT t.id, t.schedule, t.trigger, t.due_at, t.decided_at, t.outcome, t.reason, t.error,
