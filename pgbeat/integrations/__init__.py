@@ -1,1 +1,1 @@
-"""Other libraries that pgbeat works with where they are in use."""
+"""Connects pgbeat with other libraries, if they are in use."""

@@ -1,7 +1,7 @@
 """Adds to Flower what it lacks beside pgbeat: `import pgbeat.flower` in flowerconfig.py.
 
 Its Broker page knows the queues of `pgbeat+postgresql://`, and a task's page links to its job in
-the console, where `pgbeat_web_url` says where that is. Everything else works as it is.
+the console, if `pgbeat_web_url` says where that is. Everything else works as it is.
 
 Flower has settings for neither: brokers are chosen by their class, and what `format_task` returns
 is shown as text, links too.
@@ -48,7 +48,7 @@ class PostgresBroker(BrokerBase):
         )
 
     async def queues(self, names: Iterable[str]) -> list[dict[str, Any]]:
-        """The numbers of the queues of these names, as Flower shows them."""
+        """Returns the numbers of the queues of these names, as Flower shows them."""
         return await asyncio.get_running_loop().run_in_executor(None, self._read, set(names))
 
     def _read(self, names: set[str]) -> list[dict[str, Any]]:
@@ -87,8 +87,10 @@ class Console:
         self._engine = connections.engine(settings.url, "pgbeat flower")
 
     def page_of(self, task_id: str) -> str | None:
-        """URL of the job that a task is; `None` for a task that is none. Where the database can't
-        be asked, it is taken for one."""
+        """Returns the URL of a task's job; `None` for a task that is not a job.
+
+        If the database can't be reached, the task is taken for a job.
+        """
         try:
             with self._engine.connect() as connection:
                 jobs.get(connection, task_id, namespace=self._settings.namespace)
@@ -101,7 +103,7 @@ class Console:
 
 @lru_cache(maxsize=1)
 def _console(app: Celery) -> Console | None:
-    """`None` where nothing says where it is."""
+    """Returns the console, if the settings say where it is."""
     try:
         settings = Settings.load(app.conf)
     except PgbeatError:
@@ -124,8 +126,10 @@ class TaskPage(TaskView):
         super().get(task_id)
 
     def render_string(self, template_name: str, **values: Any) -> bytes:
-        """The page as Flower has it; the link comes after the task's id, which its own script
-        looks for."""
+        """Renders the page as Flower does, with the link after the task's id.
+
+        Flower's own script looks for that id.
+        """
         page: bytes = super().render_string(template_name, **values)
         if self._job is None or template_name != "task.html":
             return page

@@ -47,7 +47,7 @@ _LOW = (1 << 64) - 1
 
 
 def trace_id(job_id: str | UUID) -> int:
-    """The id of a job's trace: the job's UUID with its two halves swapped.
+    """Returns the id of a job's trace: the job's UUID with its two halves swapped.
 
     Samplers by ratio look at the low half, and there a UUID has bits that are always the same.
     """
@@ -56,13 +56,13 @@ def trace_id(job_id: str | UUID) -> int:
 
 
 def span_id(job_id: str | UUID, span: str) -> int:
-    """The id of a job's `tick` or `publish` span."""
+    """Returns the id of a job's `tick` or `publish` span."""
     digest = blake2b(UUID(str(job_id)).bytes, digest_size=8, person=span.encode()).digest()
     return int.from_bytes(digest, "big") or 1
 
 
 class _Ids:
-    """The provider's ids, but for a span that has one already."""
+    """Generates the provider's ids, except for a span whose id is given."""
 
     def __init__(self, others: Any) -> None:
         self._others = others
@@ -88,7 +88,7 @@ _wanted: ContextVar[_Wanted | None] = ContextVar("pgbeat_span", default=None)
 
 
 class _Tracing:
-    """What is turned on."""
+    """Makes the spans, while tracing is turned on."""
 
     def __init__(self, provider: trace.TracerProvider | None) -> None:
         self._given = provider
@@ -101,7 +101,7 @@ class _Tracing:
 
     @property
     def tracer(self) -> trace.Tracer:
-        """The provider's tracer: the app may set its provider after us."""
+        """The provider's tracer; the app may set its provider after `instrument`."""
         provider = self.provider
         if self._tracer is None or provider is not self._of:
             self._of, self._tracer = provider, provider.get_tracer("pgbeat", pgbeat.__version__)
@@ -111,7 +111,7 @@ class _Tracing:
         return self._tracer
 
     def start(self, job_id: str, span: str, name: str, **values: Any) -> Span:
-        """A span of a job's that has the id of its kind."""
+        """Starts a span of a job with the id of its kind."""
         token = _wanted.set(_Wanted(trace_id(job_id), span_id(job_id, span)))
         try:
             return self.tracer.start_span(name, **values)
@@ -119,7 +119,7 @@ class _Tracing:
             _wanted.reset(token)
 
     def below(self, job_id: str, span: str, name: str) -> context.Context:
-        """The context of a job's span that another process has ended, or will."""
+        """Returns the context of a job's span that another process has ended, or will end."""
         number = trace_id(job_id)
         sampler = getattr(self.tracer, "sampler", None)
         # As it is decided where the trace begins, by the trace's id alone.
@@ -149,7 +149,7 @@ def instrument(tracer_provider: trace.TracerProvider | None = None) -> None:
 
 
 def uninstrument() -> None:
-    """Turns it off."""
+    """Turns tracing off."""
     global _tracing
     _tracing, enqueuer.observe, publisher.observe = None, None, None
     for signal, receiver in _RECEIVERS:
@@ -157,7 +157,7 @@ def uninstrument() -> None:
 
 
 def _quietly(function: Callable[P, None]) -> Callable[P, None]:
-    """What goes wrong in tracing is no reason for a beat, or a task, to fail."""
+    """Logs what goes wrong in tracing, so that no beat and no task fails by it."""
 
     @wraps(function)
     def quiet(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -169,12 +169,12 @@ def _quietly(function: Callable[P, None]) -> Callable[P, None]:
     return quiet
 
 
-# ----- where it is decided, and published
+# ----- ticks and messages
 
 
 @_quietly
 def _decided(decisions: Sequence[Decision], began: int) -> None:
-    """Launched and failed ticks have a span; skips would drown them."""
+    """Makes a span for each launched or failed tick; those of skips would drown them."""
     tracing = _tracing
     if tracing is None:
         return
@@ -202,7 +202,7 @@ def _decided(decisions: Sequence[Decision], began: int) -> None:
 
 @contextmanager
 def _publishing(message: TaskMessage) -> Iterator[None]:
-    """The making of a job's message. It goes with the transaction that is open."""
+    """Wraps the making of a job's message, in the open transaction, in a span."""
     span = _publish_span(message)
     if span is None:
         yield
@@ -219,7 +219,7 @@ def _publish_span(message: TaskMessage) -> Span | None:
         job = UUID(message.job_id)
         name = f"publish {message.task}"
         around = trace.get_current_span().get_span_context()
-        # A schedule's job has an id of version 5 (`Schedule.job_id`); of others, no tick tells.
+        # A schedule's job has an id of version 5 (`Schedule.job_id`); others have no tick.
         above = (
             tracing.below(message.job_id, "tick", name) if job.version == 5 else context.Context()
         )
@@ -238,7 +238,7 @@ def _publish_span(message: TaskMessage) -> Span | None:
 
 
 def _attributes(job_id: str, task: str, operation: str) -> dict[str, Any]:
-    """By OpenTelemetry's conventions for messaging, where there is one."""
+    """Returns attributes by OpenTelemetry's conventions for messaging, and pgbeat's own."""
     return {
         "messaging.system": "pgbeat",
         "messaging.operation.type": operation,
@@ -248,7 +248,7 @@ def _attributes(job_id: str, task: str, operation: str) -> dict[str, Any]:
     }
 
 
-# ----- where it runs
+# ----- executions
 
 
 class _Running(NamedTuple):
@@ -266,7 +266,7 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
     attributes["celery.retries"] = request.retries or 0
     if request.hostname:
         attributes["pgbeat.worker"] = str(request.hostname)
-    above = _told(request) or tracing.below(task_id, "publish", name)
+    above = _given_context(request) or tracing.below(task_id, "publish", name)
     span = tracing.tracer.start_span(
         name, context=above, kind=SpanKind.CONSUMER, attributes=attributes
     )
@@ -274,8 +274,8 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
     setattr(request, _SPAN, _Running(span, token))
 
 
-def _told(request: Any) -> context.Context | None:
-    """The context that somebody else's instrumentation opened, or put into the message."""
+def _given_context(request: Any) -> context.Context | None:
+    """Returns the context that another instrumentation opened or put into the message."""
     if trace.get_current_span().get_span_context().is_valid:
         return context.get_current()
     carrier: Mapping[str, str] = {
@@ -318,7 +318,7 @@ def _end(task: Any, retval: Any = None, state: str | None = None, **kwargs: Any)
 
 @_quietly
 def _flush(**kwargs: Any) -> None:
-    """A child of a pool ends without further ado."""
+    """Sends the spans before the process ends; a pool's child runs no exit handlers."""
     flush = getattr(_tracing and _tracing.provider, "force_flush", None)
     if flush is not None:
         flush(5_000)

@@ -1,1 +1,1 @@
-"""Monitoring: how schedules and their jobs fare, as every view of them shows it."""
+"""Gauges, counters, statistics and health of schedules, jobs, lanes and queues."""

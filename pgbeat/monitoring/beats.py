@@ -1,4 +1,4 @@
-"""Beats: who leads, who stands by, and whether what is due is being decided."""
+"""Finds the leader and the standbys, and whether due schedules are being decided."""
 
 from datetime import datetime
 from typing import NamedTuple
@@ -10,12 +10,12 @@ from pgbeat.database import advisory_locks
 from pgbeat.database.advisory_locks import LockHolder
 from pgbeat.schedules import model as schedules
 
-#: How sessions of beats are called, before host and process id.
+#: How the names of beats' sessions begin, before host and process id.
 _NAMED = "pgbeat beat "
 
 
 class Beat(NamedTuple):
-    """A beat, by its session; `host` and `process` are `None` where it doesn't say."""
+    """A beat, by its session; `host` and `process` are `None` if its name lacks them."""
 
     host: str | None
     process: int | None
@@ -23,7 +23,7 @@ class Beat(NamedTuple):
 
     @property
     def is_beat(self) -> bool:
-        """Whether its session is called as those of beats are."""
+        """Whether its session has the name of a beat's."""
         return self.session.application_name.startswith(_NAMED)
 
     @property
@@ -41,14 +41,14 @@ class Status(NamedTuple):
     leader: Beat | None
     standbys: list[Beat]
     backlog: schedules.Backlog
-    #: When a schedule was decided last, unless that is long ago.
+    #: When a schedule was last decided, unless that is long ago.
     last_tick_at: datetime | None
-    #: Why it can't be relied on that schedules are launched on time; nothing if it can.
+    #: Why schedules may not be launched on time; empty if all is well.
     troubles: list[str]
 
 
 def status(connection: Connection, settings: Settings) -> Status:
-    """How the beats of a namespace are."""
+    """Returns the state of a namespace's beats."""
     found = [_beat(each) for each in advisory_locks.holders(connection, settings.leader_key)]
     leader = next((beat for beat in found if beat.session.leads), None)
     backlog = schedules.backlog(connection, namespace=settings.namespace)
@@ -63,7 +63,7 @@ def status(connection: Connection, settings: Settings) -> Status:
 
 
 def leader(connection: Connection, settings: Settings) -> Beat | None:
-    """Returns the beat that leads, or whichever session holds its lock."""
+    """Returns the leading beat, or whatever session holds its lock."""
     found = advisory_locks.holders(connection, settings.leader_key)
     return next((_beat(each) for each in found if each.leads), None)
 
@@ -80,8 +80,10 @@ _LAST_TICK = text(
 
 
 def patience(settings: Settings) -> float:
-    """Seconds for which a schedule may be due while all is well: a beat sleeps, then asks a
-    condition."""
+    """Returns for how many seconds a schedule may be due while all is well.
+
+    A beat may sleep first, and then evaluate a condition.
+    """
     return settings.loop_interval + settings.condition_timeout
 
 

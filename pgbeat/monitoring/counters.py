@@ -44,7 +44,7 @@ _STARTED = text(
     "SELECT current_setting('transaction_read_only') = 'on', "
     "EXISTS (SELECT FROM pgbeat.counters WHERE namespace = '' AND metric = 'mark')"
 )
-# Who first gets there has a name of its own for good: a sum that moved would be a jump.
+# The first names keep sums of their own for good: a sum that moved would be a jump.
 _ADD = """
     known AS (
         SELECT DISTINCT namespace, label FROM pgbeat.counters WHERE metric = :metric),
@@ -108,7 +108,7 @@ _TICKS = text(
     {_ADD}
     """  # noqa: S608
 )
-# All that were told at one moment belong together.
+# All that were recorded at one moment belong together.
 _EXECUTIONS = text(
     f"""
     {_MARK}
@@ -153,11 +153,10 @@ _FORGET = text(
 
 
 def count_up(connection: Connection, *, most: int = MOST) -> bool:
-    """Adds up what is new; false where there is more, for the next time.
+    """Adds up what is new; returns false if there is more, for the next time.
 
-    Of each log at most `most` rows, none younger than `LAG`. Nothing on a server that is
-    read-only, nor where somebody else is adding up just now. The first time begins with the newest
-    rows.
+    Of each log it adds at most `most` rows, none younger than `LAG`. It does nothing on a read-only
+    server, or while another session adds up. The first time begins with the newest rows.
     """
     is_read_only, has_begun = connection.execute(_STARTED).one()
     if is_read_only:
@@ -183,10 +182,10 @@ def count_up(connection: Connection, *, most: int = MOST) -> bool:
 
 
 class CounterValue(NamedTuple):
-    """One of them."""
+    """One counter of a namespace."""
 
     metric: str
-    #: A schedule or a task, where it is of one.
+    #: The schedule or task that it counts for, if any.
     label: str
     #: An outcome, a state, the number of a bucket or `SUM`.
     kind: str
@@ -200,7 +199,7 @@ _READ = text(
 
 
 def read(connection: Connection, namespace: str) -> list[CounterValue]:
-    """All of a namespace."""
+    """Returns all counters of a namespace."""
     return [CounterValue(*row) for row in connection.execute(_READ, {"namespace": namespace})]
 
 
@@ -217,17 +216,17 @@ _PLUS = text(
 
 
 def add(connection: Connection, namespace: str, more: Iterable[CounterValue]) -> None:
-    """Adds to them, each named once."""
+    """Adds to counters, each named once."""
     connection.execute(_PLUS, {"namespace": namespace, "batch": recordset(more)})
 
 
 def bucket(seconds: float, bounds: Sequence[float]) -> int:
-    """The number of the bucket, as `width_bucket` has it."""
+    """Returns the number of the bucket, as `width_bucket` does."""
     return sum(bound <= seconds for bound in bounds)
 
 
 class BeatCounters:
-    """What a beat measures of itself. It is kept here and written now and then."""
+    """Counts what a beat measures of itself, and writes it now and then."""
 
     #: Seconds between two writes.
     INTERVAL = 10.0
@@ -238,17 +237,17 @@ class BeatCounters:
         self._write_at = 0.0
 
     def ticked(self, seconds: float) -> None:
-        """A tick that decided something took so long."""
+        """Counts a pass that decided something, and how long it took."""
         self._counts["tick", str(bucket(seconds, TICK))] += 1
         self._counts["tick", SUM] += seconds  # type: ignore[assignment]
 
     def took_over(self) -> None:
-        """This beat leads from now on."""
+        """Counts that this beat became the leader."""
         self._counts["take_overs", ""] += 1
         self._write_at = 0.0
 
     def write(self, connection: Connection) -> None:
-        """Writes it, where it is time; the connection is in autocommit mode."""
+        """Writes the counts, if it is time; the connection must be in autocommit mode."""
         now = time.monotonic()
         if self._counts and now >= self._write_at:
             self._write_at = now + self.INTERVAL

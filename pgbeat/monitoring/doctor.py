@@ -1,4 +1,4 @@
-"""Health: is everything there that a beat needs, and what to do about what isn't."""
+"""Checks that everything a beat needs is there, and says what to do about what isn't."""
 
 import time
 from collections.abc import Iterator
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 #: The oldest Postgres whose settings for lost clients a beat relies on (idle_session_timeout).
 _OLDEST = 14
-#: Clocks that differ by less (seconds) trouble nobody.
+#: Seconds by which clocks may differ without a warning.
 _SKEW = 2.0
 #: Seconds for which a transaction may be idle before it is worth a warning.
 _IDLE = 10.0
 
 
 class Check(NamedTuple):
-    """What was looked at, how it is, and what to do about it."""
+    """What was checked, the result, and what to do about it."""
 
     check: str
     result: Literal["ok", "warn", "fail"]
@@ -38,9 +38,9 @@ class Check(NamedTuple):
 
 
 def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
-    """All checks, in an order in which each makes sense if those before it passed.
+    """Yields all checks, in an order in which each makes sense if those before it passed.
 
-    Raises what the driver raises when the database can't be reached.
+    Raises the driver's error if the database can't be reached.
     """
     engine = connections.engine(settings.url, "pgbeat doctor").execution_options(
         isolation_level="AUTOCOMMIT"
@@ -225,7 +225,7 @@ def _beat(connection: Connection, holders: list[LockHolder], settings: Settings)
         yield Check(
             "beat",
             "fail" if is_overdue else "warn",
-            f"none runs: nobody holds lock {settings.leader_key}",
+            f"none runs: no session holds lock {settings.leader_key}",
             "Start one: celery -A APP beat -S pgbeat.Scheduler",
         )
     elif leader.application_name and not leader.application_name.startswith("pgbeat beat"):
@@ -261,9 +261,8 @@ def _lag(connection: Connection, figures: Any, settings: Settings) -> Check:
     )
 
 
-#: So many schedules or tasks are named.
+#: Schedules or tasks that a check names.
 _NAMED = 5
-
 
 _UNDECIDED = text(
     """

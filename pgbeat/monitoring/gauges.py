@@ -1,7 +1,6 @@
-"""Readings: how many there are of what, now, for gauges; each a short look at an index.
+"""Reads gauges: how many rows of a kind there are now, each by a short read of an index.
 
-Whatever there is a million of is counted no further than `MOST`, what is over and done with no
-further than `OVER`.
+Kinds of which there may be a million are counted up to `MOST`, those that have ended up to `OVER`.
 """
 
 from typing import NamedTuple
@@ -39,8 +38,11 @@ _SCHEDULES = text(
 
 
 def schedules(connection: Connection, namespace: str) -> dict[str, int]:
-    """Schedules by state: `active`, `paused`, `disabled`, and `completed`: disabled for having
-    nothing left to do."""
+    """Returns the number of schedules by state.
+
+    The states are `active`, `paused`, `disabled`, and `completed`: disabled for having nothing left
+    to do.
+    """
     rows = connection.execute(_SCHEDULES, {"namespace": namespace, "most": MOST})
     return {str(state): int(count) for state, count in rows}
 
@@ -59,8 +61,10 @@ _JOBS = text(
 
 
 def jobs(connection: Connection, namespace: str) -> dict[tuple[str, str], int]:
-    """Counts jobs by their state and what made them (`job_source`); the newest of each state.
-    Every combination is there, if only with 0."""
+    """Counts the newest jobs of each state by state and job source.
+
+    Every combination is there, if only with 0.
+    """
     most = [OVER if state in ENDED else MOST for state in JOB_STATES]
     values = {"namespace": namespace, "states": list(JOB_STATES), "most": most}
     found = {(state, source): 0 for state in JOB_STATES for source in JOB_SOURCES}
@@ -83,8 +87,10 @@ _LAUNCHES = text(
 
 
 def last_launches(connection: Connection, namespace: str) -> dict[str, float]:
-    """Returns when the schedules in service last launched (seconds since 1970): of those that have
-    counters of their own."""
+    """Returns when schedules in service last launched, in seconds since 1970.
+
+    Only schedules with counters of their own are there.
+    """
     rows = connection.execute(_LAUNCHES, {"namespace": namespace, "named": NAMED})
     return {str(name): float(moment) for name, moment in rows}
 
@@ -97,17 +103,17 @@ _RELEASED = text(
 
 
 def workers(connection: Connection) -> int:
-    """Workers that tell of their executions, and are not missed."""
+    """Counts the workers that record executions and are not missing."""
     return int(connection.execute(_WORKERS).scalar_one())
 
 
 def released(connection: Connection) -> int:
-    """Executions that were taken from workers that died, since the database was made."""
+    """Counts the executions that were rescued since the database was made."""
     return int(connection.execute(_RELEASED).scalar_one_or_none() or 0)
 
 
 class LaneGauges(NamedTuple):
-    """How full a lane is."""
+    """The slots and the waiting line of a lane."""
 
     name: str
     #: Jobs that run at once; `None`: no limit, or a policy's.
@@ -140,13 +146,13 @@ _LANES = text(
 
 
 def lanes(connection: Connection, namespace: str) -> list[LaneGauges]:
-    """The lanes, direct executions counted too."""
+    """Reads the lanes; direct executions count too."""
     values = {"namespace": namespace, "most": MOST, "named": NAMED}
     return [LaneGauges(*row) for row in connection.execute(_LANES, values)]
 
 
 class WebhookGauges(NamedTuple):
-    """How a webhook's deliveries fare, of those that are kept."""
+    """The deliveries of a webhook that are kept, by state."""
 
     name: str
     is_enabled: bool
@@ -178,13 +184,13 @@ _WEBHOOKS = text(
 
 
 def webhooks(connection: Connection, namespace: str) -> list[WebhookGauges]:
-    """The webhooks."""
+    """Reads the webhooks."""
     values = {"namespace": namespace, "most": MOST, "over": OVER, "named": NAMED}
     return [WebhookGauges(*row) for row in connection.execute(_WEBHOOKS, values)]
 
 
 class QueueGauges(NamedTuple):
-    """What is in a queue of the broker's."""
+    """The messages and consumers of a queue."""
 
     name: str
     waiting: int
@@ -192,7 +198,7 @@ class QueueGauges(NamedTuple):
     claimed: int
     dead: int
     consumers: int
-    #: Seconds for which the oldest that waits has been there, of those that go first; 0 without.
+    #: Seconds for which the oldest message waits, over the priorities; 0 without any.
     age: float
     is_paused: bool
 
@@ -237,6 +243,6 @@ _QUEUES = """
 
 
 def queues(connection: Connection, tables: BrokerTables) -> list[QueueGauges]:
-    """The queues but those that go with their user: of remote control, events, replies."""
+    """Reads the queues, except those of remote control, events and replies."""
     values = {"most": MOST, "named": NAMED}
     return [QueueGauges(*row) for row in connection.execute(tables.text(_QUEUES), values)]

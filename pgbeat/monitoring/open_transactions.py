@@ -17,7 +17,7 @@ class OpenTransaction(NamedTuple):
     tables: list[str]
 
 
-# A read takes AccessShareLock, which is in nobody's way but that of a migration.
+# A read takes AccessShareLock, which only a migration waits for.
 _FIND = text(
     """
     SELECT a.pid, coalesce(a.application_name, ''),

@@ -1,6 +1,6 @@
-"""Metrics, as Prometheus reads them: what the database tells of a namespace, when it is scraped.
+"""Collects a namespace's metrics for Prometheus from the database, at each scrape.
 
-So any process can show them, and it makes no difference which one is asked.
+So any process can show them, and it makes no difference which one is scraped.
 """
 
 import time
@@ -28,8 +28,11 @@ Connect = Callable[[], AbstractContextManager[Connection]]
 
 
 class Collector(_Collector):
-    """For a registry of prometheus_client's; `connect` opens a connection, which is asked once a
-    scrape. `tables` are the broker's, where it is this database."""
+    """A collector for a registry of prometheus_client.
+
+    `connect` opens a connection, once a scrape. `tables` are the broker's, if this database is the
+    broker.
+    """
 
     def __init__(
         self, settings: Settings, connect: Connect, tables: BrokerTables | None = None
@@ -37,11 +40,11 @@ class Collector(_Collector):
         self._settings, self._connect, self._tables = settings, connect, tables
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: to register it, the database is not asked."""
+        """Returns nothing, so that registering it needs no database."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """All metrics."""
+        """Returns all metrics."""
         with self._connect() as connection:
             return list(_families(connection, self._settings, self._tables))
 
@@ -49,7 +52,7 @@ class Collector(_Collector):
 def collector(
     settings: Settings, connect: Connect, tables: BrokerTables | None = None
 ) -> Collector:
-    """A collector, to be registered with a team's own metrics: `REGISTRY.register(…)`."""
+    """Returns a collector to register with a team's own metrics: `REGISTRY.register(…)`."""
     return Collector(settings, connect, tables)
 
 
@@ -64,10 +67,10 @@ class _Read(_Collector):
 def render(
     connection: Connection, settings: Settings, tables: BrokerTables | None = None
 ) -> tuple[bytes, str]:
-    """What is to be answered to a scrape, and its content type.
+    """Returns the answer to a scrape, and its content type.
 
-    The counters are brought up to date, which writes a little: in autocommit mode, or the
-    transaction is to be committed. Queues are told of where the broker's `tables` are given.
+    It brings the counters up to date, which writes a little: the connection must be in autocommit
+    mode, or the transaction committed. Queues are included if the broker's `tables` are given.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Read(_families(connection, settings, tables)))
@@ -152,7 +155,7 @@ def _jobs(connection: Connection, namespace: str, sums: Sequence[CounterValue]) 
     yield _histogram("pgbeat_execution_duration_seconds",
                      "How long executions took that completed or failed", ("task",),
                      counters.DURATION, _of(sums, "duration"))  # fmt: skip
-    yield _plain("pgbeat_workers", "Workers that live and tell of their executions",
+    yield _plain("pgbeat_workers", "Workers that live and record their executions",
                  gauges.workers(connection))  # fmt: skip
     made = CounterMetricFamily(
         "pgbeat_stale_claims_released", "Executions whose worker died, taken from it"
@@ -211,7 +214,7 @@ def _queues(connection: Connection, tables: BrokerTables) -> Iterator[Metric]:
         ("queue_consumers", "Processes that consume from the queue",
          [queue.consumers for queue in found]),
         ("queue_paused", "Whether the queue is paused", [int(q.is_paused) for q in found]),
-        ("dead_letters", "Messages that nobody could process, up to 10000 of all queues",
+        ("dead_letters", "Messages that no worker could process, up to 10000 of all queues",
          [queue.dead for queue in found]),
     ):  # fmt: skip
         yield _gauge(f"pgbeat_{name}", about, ("queue",), [

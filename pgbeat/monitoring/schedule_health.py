@@ -1,4 +1,4 @@
-"""The health of schedules: what became of their decisions and of the jobs that these launched.
+"""Judges the health of schedules: what became of their ticks and of the jobs that these launched.
 
 `Schedule.state` says whether a schedule is in service; its health says whether it achieves
 anything. Nothing is counted through: each schedule costs a few lookups in `jobs_outcomes` and
@@ -40,7 +40,7 @@ _SEVERITIES: dict[Code, Severity] = {
 
 
 class Health(NamedTuple):
-    """How a schedule fares."""
+    """The health of a schedule."""
 
     code: Code
     #: The same in a sentence without a full stop.

@@ -1,6 +1,6 @@
-"""Statistics: how a job's, a schedule's, or all executions came out, and how long they took.
+"""Computes how executions of a job, of a schedule, or all ended, and how long they took.
 
-What is looked at is bounded, however much is kept: the newest executions tell how things are.
+Only the newest are read, however many are kept.
 """
 
 from datetime import datetime
@@ -12,14 +12,14 @@ from sqlalchemy import Connection, text
 from pgbeat.database.tables import JOB_STATES
 from pgbeat.jobs import model as jobs
 
-#: Executions that figures are of, at most: the newest.
+#: Executions that are read at most: the newest.
 NEWEST = 1000
-#: Jobs of a state are counted so far.
+#: Jobs of a state are counted up to this.
 MOST = 10_000
 
 
 class ExecutionStatistics(NamedTuple):
-    """How executions came out. Durations are milliseconds, of those that completed."""
+    """How executions ended. Durations are milliseconds, of those that completed."""
 
     total: int
     running: int
@@ -27,28 +27,30 @@ class ExecutionStatistics(NamedTuple):
     failed: int
     cancelled: int
     skipped: int
-    #: Of the failed (and cancelled) ones, those whose process died.
+    #: Those of the failed and cancelled ones whose process died.
     lost: int
     average_ms: float | None
     p95_ms: float | None
-    #: When the newest began, and how it stands.
+    #: When the newest began, and its state.
     last_at: datetime | None
     last_state: str | None
-    #: When the next is due, where that is known.
+    #: When the next is due, if that is known.
     next_at: datetime | None
-    #: Whether these are all that are kept; else older ones were not looked at.
+    #: Whether these are all that are kept; otherwise older ones were not read.
     is_whole: bool
 
     @property
     def success_rate(self) -> float | None:
-        """Completed by completed and failed, 0 to 1: what was skipped or cancelled says nothing
-        about success. `None` without any."""
+        """Completed divided by completed and failed, from 0 to 1; `None` without any.
+
+        What was skipped or cancelled says nothing about success.
+        """
         decided = self.completed + self.failed
         return self.completed / decided if decided else None
 
 
 # Of rows `r` (state, lost, started_at, finished_at, duration_ms), one more than are to be counted.
-_FIGURES = """
+_STATISTICS = """
     SELECT count(*), count(*) FILTER (WHERE state = 'running'),
            count(*) FILTER (WHERE state = 'completed'), count(*) FILTER (WHERE state = 'failed'),
            count(*) FILTER (WHERE state = 'cancelled'), count(*) FILTER (WHERE state = 'skipped'),
@@ -68,7 +70,7 @@ _OF_SCHEDULE = text(
     WITH r AS MATERIALIZED (
         SELECT {_RUN} FROM pgbeat.executions e WHERE e.schedule_id = :schedule_id
          ORDER BY e.started_at DESC LIMIT :newest + 1)
-    {_FIGURES}
+    {_STATISTICS}
     """  # noqa: S608
 )
 _NEXT_OF_SCHEDULE = text(
@@ -78,7 +80,7 @@ _NEXT_OF_SCHEDULE = text(
 
 
 def of_schedule(connection: Connection, schedule_id: int) -> ExecutionStatistics:
-    """Of a schedule's newest executions; `next_at` is its next due time."""
+    """Returns statistics of a schedule's newest executions; `next_at` is its next due time."""
     next_at = connection.scalar(_NEXT_OF_SCHEDULE, {"schedule_id": schedule_id})
     values = {"schedule_id": schedule_id, "next_at": next_at, "newest": NEWEST}
     return ExecutionStatistics(*connection.execute(_OF_SCHEDULE, values).one())
@@ -90,7 +92,7 @@ _OF_JOB = text(
         SELECT {_RUN} FROM pgbeat.executions e
          WHERE e.job_id = ANY (ARRAY(SELECT pgbeat.retry_chain(CAST(:job_id AS uuid))))
          ORDER BY e.started_at DESC LIMIT :newest + 1)
-    {_FIGURES}
+    {_STATISTICS}
     """  # noqa: S608
 )
 _NEXT_OF_JOB = text(
@@ -105,8 +107,10 @@ _NEXT_OF_JOB = text(
 def of_job(
     connection: Connection, job_id: str | UUID, *, namespace: str | None = None
 ) -> ExecutionStatistics:
-    """Of the executions of a job, of those that it tries again, and of those that try it again;
-    `next_at` is the time of the attempt that is to come. Raises `NotFound`."""
+    """Returns statistics of the executions of all jobs in a job's retry chain.
+
+    `next_at` is the time of the attempt that is to come. Raises `NotFound`.
+    """
     job = jobs.get(connection, job_id, namespace=namespace)
     next_at = connection.scalar(_NEXT_OF_JOB, {"job_id": job.id})
     values = {"job_id": job.id, "next_at": next_at, "newest": NEWEST}
@@ -114,9 +118,9 @@ def of_job(
 
 
 class Overview(NamedTuple):
-    """How a namespace's jobs fare."""
+    """The jobs and executions of a namespace."""
 
-    #: Jobs of each state, counted no further than `MOST`.
+    #: Jobs of each state, counted up to `MOST`.
     jobs: dict[str, int]
     #: Of the newest jobs' executions; `next_at` is when a schedule is due next.
     runs: ExecutionStatistics
@@ -132,7 +136,7 @@ _COUNTS = text(
       FROM unnest(CAST(:states AS text[])) AS s (state)
     """
 )
-# The newest of each state, so that a long line of those that wait is not gone through.
+# The newest of each state, so that a long line of waiting jobs is not read.
 _OF_ALL = text(
     f"""
     WITH newest AS MATERIALIZED (
@@ -146,7 +150,7 @@ _OF_ALL = text(
         SELECT {_RUN} FROM newest n CROSS JOIN LATERAL (
                SELECT * FROM pgbeat.executions WHERE job_id = n.id LIMIT :newest + 1) AS e
          ORDER BY e.started_at DESC LIMIT :newest + 1)
-    {_FIGURES}
+    {_STATISTICS}
     """  # noqa: S608
 )
 _NEXT_OF_ALL = text(
@@ -163,7 +167,7 @@ _COUNTERS = text(
 
 
 def of_all(connection: Connection, namespace: str) -> Overview:
-    """Of all jobs of a namespace."""
+    """Returns an overview of all jobs of a namespace."""
     counts = {"namespace": namespace, "most": MOST, "states": list(JOB_STATES)}
     next_at = connection.scalar(_NEXT_OF_ALL, {"namespace": namespace})
     values = {"namespace": namespace, "next_at": next_at, "newest": NEWEST}

@@ -1,4 +1,4 @@
-"""Attempts: what a worker's process knows of an execution, as it goes on, until it is written."""
+"""Keeps what a worker's process knows of an execution until it is recorded."""
 
 import itertools
 import json
@@ -21,15 +21,18 @@ _PLAIN = (int, float, bool, type(None))
 
 
 class _Ids:
-    """UUIDs of this process: its own random beginning, and a number. Made without asking the
-    system, which would give other threads a turn, and in the order of the database's index."""
+    """Makes UUIDs: a random prefix of this process, and a number.
+
+    It doesn't ask the system, which would give other threads a turn, and follows the order of the
+    database's index.
+    """
 
     def __init__(self) -> None:
         self.start()
         os.register_at_fork(after_in_child=self.start)
 
     def start(self) -> None:
-        """Begins anew."""
+        """Chooses a new prefix."""
         self._prefix = os.urandom(10).hex()
         self._next = itertools.count(int.from_bytes(os.urandom(3), "big")).__next__
 
@@ -41,10 +44,12 @@ _new_id = _Ids()
 
 
 class Attempt:
-    """One execution, in the process that runs it. Its thread changes it; the recorder's thread
-    reads it, and writes what it has become since."""
+    """One execution, in the process that runs it.
 
-    # What it has at first is the class's: one is made for every task.
+    The task's thread changes it; the recorder's thread reads it, and writes what has changed.
+    """
+
+    # Defaults are the class's attributes: an instance is made for every task.
     ended: float | None = None
     state: State = "running"
     #: What becomes of the job.
@@ -52,25 +57,25 @@ class Attempt:
     duration_ms: float | None = None
     cpu_time_ms: float | None = None
     memory_peak_mb: float | None = None
-    #: Done, of how many, and in words.
+    #: How much is done, of how much, and a message.
     progress: tuple[float | None, float | None, str | None] | None = None
     metadata: dict[str, Any] | None = None
     checkpoint: Any = None
     has_checkpoint = False
-    #: What an earlier attempt left, once it was asked for: a tuple of that.
+    #: The checkpoint of an earlier attempt, in a tuple, once it was read.
     left: tuple[Any] | None = None
     result: str | None = None
     error: str | None = None
     traceback: str | None = None
-    #: Gives what a job is made of, for a task that nobody made one for.
+    #: Returns the fields of a new job, for a task that was published without one.
     makes: Callable[[], Mapping[str, Any]] | None = None
-    #: Whether somebody waits for its end.
+    #: Whether a lane or a group waits for its end.
     is_awaited = False
-    #: Whether somebody wants it to end.
+    #: Whether its job must be cancelled.
     cancel_asked = False
-    # The recorder's: what was written, whether a try to may have failed half-way.
+    # The recorder's: whether it is written, may be written in part, and is queued.
     is_known = was_tried = is_queued = False
-    #: How often it was told to be written now, and which of that is.
+    #: How many changes a task waited for, and how many of these are written.
     changes = written = 0
 
     def __init__(
@@ -82,13 +87,13 @@ class Attempt:
         self.began, self.cpu = time.monotonic(), cpu
 
     def end(self, state: State, job_state: str | None = None) -> None:
-        """It is over."""
+        """Ends it."""
         self.ended = time.monotonic()
         self.duration_ms = 1000 * (self.ended - self.began)
         if self.cpu is not None:
             self.cpu_time_ms = 1000 * (time.thread_time() - self.cpu)
         self.job_state = job_state or state
-        self.state = state  # last: who sees it sees the rest
+        self.state = state  # last: a thread that sees it sees the rest
 
     def documents(self, worker_id: int | None, pid: int) -> list[tuple[bool, dict[str, Any]]]:
         """Returns what to write now, and whether each part is of a new execution.
@@ -137,7 +142,7 @@ _AT_ITS_END = (
 
 
 def bare(document: dict[str, Any]) -> dict[str, Any]:
-    """The same without what the database may refuse: text and JSON of others' making."""
+    """Returns a document without text and JSON of others, which the database may refuse."""
     kept = {key: value for key, value in document.items() if key not in _OF_OTHERS}
     if "error" in kept:
         kept["error"] = kept["error"].encode("ascii", "backslashreplace").decode()
@@ -150,21 +155,21 @@ _OF_OTHERS = {
 
 
 def text(value: str, limit: int) -> str:
-    """Text as the database takes it, and not too long."""
+    """Returns text as the database accepts it, cut to `limit` characters."""
     if len(value) > limit:
         value = value[: limit - 1] + "…"
     return storable(value)
 
 
 def storable(value: str) -> str:
-    """Text as the database takes it: NUL and halves of surrogate pairs are written as escapes."""
+    """Returns text as the database accepts it: NUL and lone surrogates become escapes."""
     if "\0" in value:
         value = value.replace("\0", "\\0")
     return value if value.isascii() else value.encode(errors="backslashreplace").decode()
 
 
 def summary(result: Any) -> str | None:
-    """A result in short; `None` for none."""
+    """Returns a short text for a result; `None` for `None`."""
     if result is None:
         return None
     if type(result) in _PLAIN:
@@ -175,7 +180,7 @@ def summary(result: Any) -> str | None:
 
 
 def error_text(error: BaseException) -> str:
-    """`ValueError: no such thing`."""
+    """Returns the text of an error, such as `ValueError: no such thing`."""
     try:
         words = f"{type(error).__name__}: {error}".rstrip(": ")
     except Exception:
@@ -184,9 +189,9 @@ def error_text(error: BaseException) -> str:
 
 
 def as_json(value: Any) -> Any:
-    """A copy of a value, as JSON has it and the database takes it.
+    """Returns a copy of a value as JSON represents it and the database accepts it.
 
-    Raises `TypeError` or `ValueError` for what JSON can't say.
+    Raises `TypeError` or `ValueError` for a value that is not JSON.
     """
     document = json.dumps(value, allow_nan=False)
     found = json.loads(document)
@@ -204,7 +209,7 @@ def _storable(value: Any) -> Any:
 
 
 def arguments(args: Any, kwargs: Any) -> dict[str, Any]:
-    """A call's arguments, where they are JSON and not too long."""
+    """Returns a call's arguments, if they are JSON and not too long."""
     with suppress(TypeError, ValueError, RecursionError):
         document = json.dumps([list(args), dict(kwargs)], allow_nan=False)
         if len(document) <= ARGUMENTS:
@@ -218,20 +223,20 @@ _GREW = 1.0
 
 
 class Memory:
-    """The most memory that this process had, since `reset` where the system can start anew."""
+    """The peak memory of this process: since `reset`, if the system can reset it."""
 
     def __init__(self, resets: bool) -> None:
         self._file: int | None = None
         self._pid = 0
         self._resets = resets
-        #: What it was just after the last reset; `None` to reset it.
+        #: The peak just after the last reset; `None` to reset it again.
         self._base: float | None = None
         self._unit = 1024.0 if os.uname().sysname != "Darwin" else 1024.0 * 1024.0
         #: `/proc/self/status`, where `getrusage` includes what can't be reset.
         self._status: int | None = None
 
     def reset(self) -> None:
-        """From now on. Where it has hardly grown since the last time, nothing is done."""
+        """Resets the peak, unless it has hardly grown since the last reset."""
         if not self._resets or (self._base is not None and self._pid == os.getpid()):
             return
         try:
@@ -256,7 +261,7 @@ class Memory:
                 os.close(status)
 
     def peak_mb(self) -> float | None:
-        """Megabytes (2^20 bytes)."""
+        """Returns the peak in megabytes (2^20 bytes)."""
         peak = self._peak()
         if peak is not None and self._base is not None and peak > self._base + _GREW:
             self._base = None

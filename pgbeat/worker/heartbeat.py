@@ -60,8 +60,11 @@ class Heartbeat:
         )  # fmt: skip
 
     def beat(self, connection: Connection, publisher: Publisher) -> set[tuple[str, str]]:
-        """Sends a heartbeat, ends the executions of this worker's dead processes and, in turn with
-        the other workers, rescues those of dead workers; returns the lanes that have room."""
+        """Sends a heartbeat, and ends the executions of this worker's dead processes.
+
+        In turn with the other workers, it also rescues those of dead workers. Returns the lanes
+        that have room.
+        """
         now = time.monotonic()
         self.next_at = now + _INTERVAL * random.uniform(0.8, 1.2)  # noqa: S311
         if not (connections.has_own_session(connection) or workers.renew(connection, self._id)):

@@ -1,5 +1,7 @@
-"""Keeps a recorder's connection, and writes over it: each batch in one transaction with all that
-follows from it."""
+"""Keeps a recorder's connection, and writes over it.
+
+Each batch is written in one transaction with everything that follows from it.
+"""
 
 import logging
 import os

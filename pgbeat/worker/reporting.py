@@ -1,6 +1,6 @@
-"""What a task may tell of itself while it runs, and ask: progress, checkpoints, whether to end.
+"""Lets a running task report progress and data, keep checkpoints, and ask whether to end.
 
-Outside of a task that is tracked they do nothing, but `current`, which needs no tracking.
+Outside of a tracked task these functions do nothing, except `current`, which needs no tracking.
 """
 
 import logging
@@ -37,18 +37,20 @@ _LEFT = text("SELECT checkpoint FROM pgbeat.jobs WHERE id = CAST(:id AS uuid)")
 
 @dataclass(frozen=True, slots=True)
 class Current:
-    """The job that a task runs for. What its schedule would say is `None` for a job that a person
-    or a program made."""
+    """The job that a task runs for.
 
-    #: Its id, which is the Celery task's too.
+    What comes from a schedule is `None` for a job that a person or a program submitted.
+    """
+
+    #: Its id, and the Celery task's.
     job_id: str
-    #: Which attempt at the work this job is, from 1; Celery's own retries are not counted.
+    #: The attempt at the work that this job is, from 1; Celery's own retries don't count.
     attempt: int = 1
     #: The schedule's name.
     schedule: str | None = None
-    #: When it was due, in UTC: by the timetable, however late it runs.
+    #: When it was due by the timetable, in UTC, however late it runs.
     due_at: datetime | None = None
-    #: The timetable's time before `due_at`; `None` where the timetable has none.
+    #: The timetable's time before `due_at`, if it has one.
     interval_start: datetime | None = None
     #: Why it was launched: `timetable`, `retry`, `after`, `manual` or `backfill`.
     trigger: str | None = None
@@ -60,8 +62,10 @@ class Current:
 
 
 def current() -> Current | None:
-    """Returns the job that the running task is for; `None` outside of a task, and in a task that
-    is no job of pgbeat's."""
+    """Returns the job that the running task is for.
+
+    Returns `None` outside of a task, and in a task that is not a job of pgbeat.
+    """
     task = get_current_worker_task()
     request: Any = None if task is None else task.request
     if request is None or not getattr(request, JOB_HEADER, None):
@@ -81,9 +85,10 @@ def _read(text: str | None) -> datetime | None:
 
 
 def progress(done: float, total: float | None = None, message: str | None = None) -> None:
-    """Says how far the task is: so much done, of how much, and in words.
+    """Reports how much is done, of how much, and a message.
 
-    Cheap: it is written some twice a second. Raises `Cancelled` once the job is to be cancelled.
+    It is cheap: progress is written about twice a second. Raises `Cancelled` once the job must be
+    cancelled.
     """
     attempt, recorder = _current()
     if attempt is None or recorder is None:
@@ -101,12 +106,13 @@ def checkpoint(data: Any) -> None: ...
 
 
 def checkpoint(data: Any = None) -> Any:
-    """With `data` (JSON), keeps it for the job's next attempt; it is written when this returns, or
-    what went wrong is logged. Without, what was kept last: by this attempt, by an earlier one, or
-    by one of the job that this one tries again; `None` where there is nothing.
+    """Keeps `data` (JSON) for the next attempt, or without `data` returns what was kept last.
 
-    Raises `TypeError` or `ValueError` for data that are not JSON; with `data` also `Cancelled`,
-    once the job is to be cancelled.
+    The data is written when this returns, or what went wrong is logged. What was kept may come from
+    this attempt, an earlier one, or the job that this one retries; `None` if there is nothing.
+
+    Raises `TypeError` or `ValueError` for data that is not JSON; with `data` also `Cancelled`, once
+    the job must be cancelled.
     """
     attempt, recorder = _current()
     if data is None:
@@ -117,7 +123,7 @@ def checkpoint(data: Any = None) -> Any:
     attempt.checkpoint, attempt.has_checkpoint = value, True
     if not recorder.record_now(attempt, PATIENCE):
         logger.warning(
-            "The checkpoint of job %s is not written after %g s; it is tried on",
+            "The checkpoint of job %s is not written after %g s; trying until it is",
             attempt.job_id, PATIENCE,
         )  # fmt: skip
     _end_if_cancelled(attempt)
@@ -125,8 +131,10 @@ def checkpoint(data: Any = None) -> Any:
 
 
 def report(**metadata: Any) -> None:
-    """Adds to what is known of this execution: counts, names, anything JSON; what isn't becomes
-    text. A key told again has the last value."""
+    """Adds counts, names or anything JSON to the data of this execution.
+
+    Other values become text. A key that is reported again has the last value.
+    """
     attempt, recorder = _current()
     if attempt is None or recorder is None:
         return
@@ -136,12 +144,13 @@ def report(**metadata: Any) -> None:
 
 
 def artifacts(*produced: str | os.PathLike[str]) -> None:
-    """Adds what the task has produced, as paths or URLs, to the execution's `artifacts`; one that
-    is told again counts once.
+    """Adds paths or URLs of what the task has produced to the execution's `artifacts`.
+
+    One that is reported again counts once.
 
         pgbeat.artifacts("s3://reports/2026-11.pdf", path)
 
-    Raises `TypeError` for what is neither text nor a path.
+    Raises `TypeError` for a value that is neither text nor a path.
     """
     fresh = [_artifact(each) for each in produced]
     attempt, recorder = _current()
@@ -167,7 +176,7 @@ def _artifact(produced: object) -> str:
 
 
 def is_cancelled() -> bool:
-    """Whether the job is to be cancelled; known a second or two after somebody asked for it."""
+    """Returns whether the job must be cancelled, a second or two after the request."""
     attempt, _ = _current()
     return attempt is not None and attempt.cancel_asked
 
@@ -191,7 +200,7 @@ def _kept(attempt: "Attempt", recorder: "Recorder") -> Any:
             lambda connection: (connection.scalar(_LEFT, {"id": job}),), PATIENCE
         )
         if attempt.left is None:
-            logger.warning("The checkpoint of job %s can't be read: no answer in time", job)
+            logger.warning("Can't read the checkpoint of job %s: no answer in time", job)
             return None
     return attempt.left[0]
 

@@ -1,7 +1,13 @@
-"""Tracking on a worker: Celery's signals become what is told of each execution.
+"""Turns Celery's signals into records of executions; `pgbeat_track` says of which tasks.
 
-It is turned on by `worker_init`, in every worker of a program that has imported pgbeat, as the
-`celery` command always has; or by `set_up`. Which tasks: `pgbeat_track`.
+`worker_init` turns it on in every worker of a program that has imported pgbeat, as the `celery`
+command always has; or `set_up` does.
+
+The functions come in the order in which a job meets them. A cancel request reaches a worker in two
+ways. Celery revokes the task: if it has not begun, or is terminated, `_revoke` reports the job's
+end from the main process. And the recorder reads the request (`Recorder._check_running`): a task
+that then reports progress or keeps a checkpoint raises `Cancelled`, which `_end` records. Either
+way the recorder writes the end, and `pgbeat.next_state` (SQL) decides what becomes of the job.
 """
 
 import logging
@@ -38,14 +44,14 @@ __all__ = ["set_up", "tasks"]
 
 logger = logging.getLogger("celery.worker.pgbeat")
 
-#: Seconds that an ending process takes for what it has to tell still.
+#: Seconds that an ending process takes to write what is left to record.
 _CHILD_PATIENCE, _MAIN_PATIENCE = 3.0, 5.0
 #: Pools with one process a task, and with one task a thread.
 _PROCESSES, _THREADS = {"prefork", "processes"}, {"prefork", "processes", "solo", "threads"}
 
 
 class TrackedWorker:
-    """A worker whose executions are told of: what its main process and their children know."""
+    """A worker whose executions are recorded, as its main process and the children know it."""
 
     def __init__(self, app: Celery, settings: Settings, pool: str, concurrency: int | None) -> None:
         self.app, self.settings = app, settings
@@ -56,11 +62,11 @@ class TrackedWorker:
         self.has_cpu_time = pool in _THREADS
         self.memory = Memory(resets=pool in _PROCESSES | {"solo"})
         self.main = os.getpid()
-        # Chosen here, and not by the database: children have it by birth.
+        # Chosen here, not by the database, so that children inherit it.
         self.id = random.SystemRandom().randrange(1, 2**31)
 
     def recorder(self) -> Recorder:
-        """A recorder for this process."""
+        """Returns a new recorder for this process."""
         if os.getpid() != self.main:
             return Recorder(self.app, self.settings, self.id)
         patience = float(self.app.conf.get("worker_lost_wait") or 10.0) + 2
@@ -79,8 +85,10 @@ _attempts: dict[tuple[str, int], Attempt] = {}
 
 
 def set_up(worker: Any) -> None:
-    """Has the executions of a Celery worker (`celery.worker.WorkController`) told of, as the app's
-    settings say."""
+    """Records the executions of a Celery worker, as the app's settings say.
+
+    `worker` is a `celery.worker.WorkController`.
+    """
     global _tracked
     app = worker.app
     _disconnect()
@@ -88,9 +96,9 @@ def set_up(worker: Any) -> None:
     try:
         settings = Settings.load(app.conf)
     except ConfigError as error:
-        # Where pgbeat is only installed, its settings are nobody's concern.
+        # An app that doesn't use pgbeat, which is merely installed, need not hear of its settings.
         level = logging.WARNING if _is_meant(app) else logging.DEBUG
-        logger.log(level, "Executions are not told of: %s", error)
+        logger.log(level, "Executions are not recorded: %s", error)
         return
     if settings.track == "off":
         return
@@ -105,8 +113,10 @@ def set_up(worker: Any) -> None:
 
 
 def require_broker(app: Celery) -> None:
-    """Ends a worker whose broker's URL or options are wrong with one plain line: what the transport
-    raises later, Celery shows as a traceback."""
+    """Ends a worker whose broker URL or options are wrong, with one plain line.
+
+    Celery would show the error that the transport raises later as a traceback.
+    """
     try:
         check_broker_url(app.conf)
         if delays_in_table(app.conf):
@@ -159,7 +169,7 @@ def _begin(task_id: str, task: Any, **kwargs: Any) -> None:
 
 
 def _is_trackable(task_id: str, task: Any, request: Any) -> bool:
-    """Whether a task that nobody made a job for may become one."""
+    """Returns whether a task that was published without a job may get one."""
     if request.is_eager or task.name.startswith("pgbeat."):
         return False
     try:
@@ -170,7 +180,7 @@ def _is_trackable(task_id: str, task: Any, request: Any) -> bool:
 
 
 def _makes(tracked: TrackedWorker, task: Any, request: Any) -> Mapping[str, Any]:
-    """What a job is made of for such a task."""
+    """Returns the fields of a new job for such a task."""
     return {
         "makes_job": True,
         "namespace": tracked.settings.namespace,
@@ -182,8 +192,7 @@ def _makes(tracked: TrackedWorker, task: Any, request: Any) -> Mapping[str, Any]
 
 
 def _fail(sender: Any, task_id: str, exception: Any, einfo: Any = None, **kwargs: Any) -> None:
-    """In the process of the task, it has the traceback; in a worker's main process, it is all that
-    comes of a task whose process died."""
+    """Keeps the traceback, or in the main process reports a job whose process died."""
     attempt = getattr(sender.request, ATTEMPT, None)
     if attempt is not None:
         if einfo is not None:
@@ -210,13 +219,13 @@ def _end(task_id: str, task: Any, retval: Any = None, state: str | None = None, 
 def _end_otherwise(
     tracked: TrackedWorker, attempt: Attempt, retval: Any, state: str | None
 ) -> bool:
-    """Ends what did not succeed; false where that is not known here."""
+    """Ends an attempt that did not succeed; returns false if its end is not known here."""
     error = retval if isinstance(retval, BaseException) else sys.exc_info()[1]
     if isinstance(retval, ExceptionInfo):
         error = retval.exception
     if state is None:  # not an Exception
         if tracked.is_prefork and isinstance(error, SystemExit | KeyboardInterrupt):
-            return False  # the process ends; what becomes of the message is for its parent to say
+            return False  # the process ends, and its parent reports what becomes of the job
         is_killed = type(error).__name__ == "GreenletExit"
         attempt.error = attempts.error_text(error) if error is not None else "interrupted"
         attempt.end("cancelled" if is_killed else "failed")
@@ -275,8 +284,11 @@ def _record_failure(task: Any, task_id: str, exception: BaseException) -> None:
 
 
 def _wait_for_room(sender: Any, request: Any, **kwargs: Any) -> None:
-    """A full pool of gevent's keeps the consumer waiting in the midst of starting a task, which
-    then begins though it was revoked meanwhile. Here it waits before it asks for that."""
+    """Waits until gevent's pool has room.
+
+    A full pool would keep the consumer waiting after its check for revoked tasks, and a task that
+    is revoked meanwhile would begin.
+    """
     if _tracked is not None and _tracked.pool == "gevent":
         sender.pool._pool.wait_available()
 
@@ -284,7 +296,7 @@ def _wait_for_room(sender: Any, request: Any, **kwargs: Any) -> None:
 def _revoke(
     request: Any, sender: Any, terminated: bool = False, expired: bool = False, **kwargs: Any
 ) -> None:
-    """It was dropped before it began, or ended while it ran."""
+    """Reports the end of a job that was dropped before it began, or terminated."""
     is_job = bool(getattr(request, JOB_HEADER, None))
     if _tracked is None or not (is_job or (_tracked.all and terminated)):
         return
@@ -317,7 +329,7 @@ def _refuse_unknown(message: Any, name: str = "", **kwargs: Any) -> None:
 
 
 def _live(**kwargs: Any) -> None:
-    """The worker is ready: it is known, and sees after others, before its first task."""
+    """Starts the recorder, so that the worker is registered before its first task."""
     process_recorder.get()
 
 
