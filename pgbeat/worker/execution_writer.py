@@ -41,9 +41,9 @@ class ExecutionWriter:
         """Whether everything is written."""
         return self._outbox.is_empty and not self._locked
 
-    def has_reports(self, now: float) -> bool:
-        """Returns whether there are reports to write now."""
-        return bool(self._outbox.reports) and now >= self._outbox.reports_at
+    def due_reports(self, now: float) -> list[JobReport]:
+        """Returns the reports to write now."""
+        return list(self._outbox.reports) if now >= self._outbox.reports_at else []
 
     def times(self) -> list[float]:
         """Returns when reports and locked attempts are due (`time.monotonic()`)."""
@@ -73,10 +73,9 @@ class ExecutionWriter:
         finally:
             self._locked.forget_wait()
 
-    def write_reports(self) -> set[Lane]:
-        """Writes what the main process reports of jobs."""
+    def write_reports(self, reports: Sequence[JobReport]) -> set[Lane]:
+        """Writes the due reports of jobs."""
         outbox = self._outbox
-        reports = list(outbox.reports)
         left: list[JobReport] = []
         freed: list[set[Lane]] = []
         try:

@@ -160,14 +160,15 @@ class Recorder:
         outbox, writer = self._outbox, self._writer
         outbox.is_urgent = False
         connection = self._session.open()
-        # What a thread of this process recorded comes before what is reported of the same job.
-        has_reports = writer.has_reports(now)
-        is_due = has_reports or outbox.is_closing or now >= self._pacer.write_at
+        # What a thread of this process recorded comes before what is reported of the same job: a
+        # report that comes from now on, with its attempt, is for the next time.
+        reports = writer.due_reports(now)
+        is_due = reports or outbox.is_closing or now >= self._pacer.write_at
         if outbox.attempts and (is_due or outbox.is_awaited()):
             self._write(now)
         self._dispatch(writer.write_locked(now))
-        if has_reports:
-            self._dispatch(writer.write_reports())
+        if reports:
+            self._dispatch(writer.write_reports(reports))
         while outbox.queries:
             self._answer(connection)
         if now >= self._check_at and outbox.has_running:
