@@ -1,4 +1,4 @@
-"""Session advisory locks: beat's leader holds one, its standbys wait for it."""
+"""Session advisory locks, by which a leader leads, and workers and reservations are alive."""
 
 import select
 import time
@@ -13,7 +13,7 @@ from pgbeat.database import connections
 
 
 def acquire(connection: Connection, key: int, wait: float) -> bool:
-    """Waits up to `wait` seconds for the session lock; whether it is held now.
+    """Waits up to `wait` seconds for the session lock; returns whether it is held now.
 
     The wait is inside the server, which hands the lock over the moment its holder's session ends.
     It goes on there when the time is up: until it is granted, the connection is for calling this
@@ -54,20 +54,31 @@ class LockHolder:
     active_at: datetime | None = None
 
 
-def holders(connection: Connection, key: int) -> list[LockHolder]:
-    """The leader and the standbys, leader first."""
-    rows = connection.execute(
-        text(
-            """
-            SELECT a.pid, l.granted, a.application_name, host(a.client_addr), a.backend_start,
-                   a.query_start
-              FROM pg_locks l JOIN pg_stat_activity a USING (pid)
-             WHERE l.locktype = 'advisory' AND l.objsubid = 1
-               AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-               AND (l.classid::bigint << 32) | l.objid::bigint = :key
-             ORDER BY l.granted DESC, a.backend_start
-            """
-        ),
-        {"key": key},
+def held(kind: int) -> str:
+    """Returns a query for the ids whose lock (`kind`, id) a session holds: those that are alive."""
+    return (
+        f"SELECT CAST(objid AS bigint) AS id FROM pg_locks WHERE {_OF_DATABASE} "  # noqa: S608
+        f"AND objsubid = 2 AND granted AND classid = {kind}"
     )
-    return [LockHolder(*row) for row in rows]
+
+
+_OF_DATABASE = (
+    "locktype = 'advisory' "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+#: The rows of `pg_locks` of the lock `:leader_key`, by who holds it and who waits for it.
+OF_LEADER = (
+    f"{_OF_DATABASE} AND objsubid = 1 "
+    "AND (CAST(classid AS bigint) << 32) | CAST(objid AS bigint) = :leader_key"
+)
+_HOLDERS = text(
+    "SELECT a.pid, l.granted, a.application_name, "  # noqa: S608
+    "host(a.client_addr), a.backend_start, a.query_start "
+    "FROM pg_locks l JOIN pg_stat_activity a USING (pid) "
+    f"WHERE {OF_LEADER} ORDER BY l.granted DESC, a.backend_start"
+)
+
+
+def holders(connection: Connection, key: int) -> list[LockHolder]:
+    """Returns the leader and the standbys, leader first."""
+    return [LockHolder(*row) for row in connection.execute(_HOLDERS, {"leader_key": key})]

@@ -12,6 +12,7 @@ from uuid import UUID
 from sqlalchemy import Connection, text
 
 from pgbeat.database import connections
+from pgbeat.database.advisory_locks import held
 
 #: The first half of the advisory locks that workers live by.
 LIFE = 1885823603
@@ -116,10 +117,7 @@ class MissingWorker(NamedTuple):
 
 _MISSING = text(
     f"""
-    WITH living AS MATERIALIZED (
-        SELECT objid::bigint AS id FROM pg_locks
-         WHERE locktype = 'advisory' AND classid = {LIFE} AND objsubid = 2 AND granted
-           AND database = (SELECT oid FROM pg_database WHERE datname = current_database())),
+    WITH living AS MATERIALIZED ({held(LIFE)}),
     known AS (
         SELECT w.id, w.missing_since,
                EXISTS (SELECT FROM living l WHERE l.id = w.id)

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, text
 
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.database import connections
+from pgbeat.database.advisory_locks import OF_LEADER
 from pgbeat.jobs.executions import NEWEST
 from pgbeat.jobs.model import ENDED
 
@@ -153,11 +154,9 @@ _MARKS = {
                             WHERE webhook_id = w.id
                             ORDER BY created_at DESC, id DESC LIMIT 25) AS n) AS d
          WHERE w.namespace = :namespace""",
-    "beats": """
-        SELECT string_agg(pid || ' ' || granted, ',' ORDER BY pid) FROM pg_locks
-         WHERE locktype = 'advisory' AND objsubid = 1
-           AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-           AND (CAST(classid AS bigint) << 32) | CAST(objid AS bigint) = :leader_key""",
+    "beats": "SELECT string_agg(pid || ' ' || granted, ',' ORDER BY pid) "  # noqa: S608
+    "FROM pg_locks "
+    f"WHERE {OF_LEADER}",
     # What the server counts for its vacuum, a second late: the tables may be of any size.
     "messages": """
         SELECT string_agg(concat_ws(' ', n_tup_ins, n_tup_upd, n_tup_del), ',' ORDER BY relid)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
+from pgbeat.database.advisory_locks import held
 from pgbeat.database.connections import recordset
 from pgbeat.jobs.lanes.concurrency import Work
 
@@ -79,12 +80,7 @@ def reserve(
 
 
 _FIELDS = ", ".join(f"r.{name}" for name in Reservation._fields)
-_HELD = f"""
-    EXISTS (SELECT FROM pg_locks l
-             WHERE l.locktype = 'advisory' AND l.objsubid = 2 AND l.granted
-               AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-               AND l.classid = {LIFE} AND l.objid = r.id::oid)
-"""  # noqa: S608
+_HELD = f"r.id IN ({held(LIFE)})"
 _DELETE_DEAD = text(
     f"""
     DELETE FROM pgbeat.reservations r
