@@ -69,7 +69,7 @@ def message(
     delay: bool = True,
     dumps: Callable[[Any], str] = json.dumps,
 ) -> Message:
-    """The message of what kombu publishes: body, headers and properties.
+    """Returns the message of what kombu publishes: body, headers and properties.
 
     With `delay` the ETA of a Celery task is when it becomes available. Without, the worker keeps
     it in its memory until then, as on the stock transport.
@@ -94,7 +94,7 @@ def message(
 
 
 def _moment(eta: str) -> str | None:
-    """The ETA with a zone: without one it is UTC to Celery's workers, to Postgres the session's.
+    """Returns the ETA with a zone: without one it is UTC to Celery, to Postgres the session's.
     `None` for what is none: the worker says so."""
     try:
         moment = datetime.fromisoformat(eta)
@@ -119,7 +119,7 @@ class BrokerTables:
 
     @classmethod
     def named(cls, options: Mapping[str, Any]) -> "BrokerTables":
-        """The tables that a transport's options name."""
+        """Returns the tables that a transport's options name."""
         return cls(
             options.get("queue_tablename", cls.queue), options.get("message_tablename", cls.message)
         )
@@ -146,7 +146,7 @@ class BrokerTables:
         return text(self.sql(template, **parts))
 
     def exist(self, connection: Connection) -> bool:
-        """Whether the tables are there, in the connection's search path, as pgbeat has them."""
+        """Returns whether the tables are in the connection's search path, as pgbeat has them."""
         return bool(connection.scalar(_ADOPTED, {"name": _quote(self.message)}))
 
     def require(self, connection: Connection) -> None:
@@ -163,7 +163,7 @@ class BrokerTables:
             connection.execute(_ADOPT, {"queue": self.queue, "message": self.message})
 
     def missing_privileges(self, connection: Connection) -> list[str]:
-        """What the role may not do that publishing needs, such as `INSERT on kombu_message`."""
+        """Returns what publishing needs and the role lacks, such as `INSERT on kombu_message`."""
         needs = [
             (_quote(self.queue), "SELECT, INSERT", _MAY_USE_TABLE),
             (_quote(self.message), "SELECT, INSERT", _MAY_USE_TABLE),
@@ -207,12 +207,12 @@ class BrokerTables:
         return {str(job_id) for job_id in found}
 
     def carrying(self, connection: Connection, jobs: Sequence[str]) -> set[str]:
-        """The jobs (ids) among these that have a message, whoever has claimed it."""
+        """Returns the jobs (ids) among these that have a message, whoever has claimed it."""
         found = connection.scalars(self._carrying, {"jobs": list(jobs)}) if jobs else ()
         return {str(job_id) for job_id in found}
 
     def depths(self, connection: Connection) -> dict[str, int]:
-        """Messages waiting in each queue."""
+        """Returns how many messages wait in each queue."""
         return {str(name): int(count) for name, count in connection.execute(self._depths)}
 
     @cached_property

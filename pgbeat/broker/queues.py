@@ -70,7 +70,7 @@ _LOCKED = """
 
 
 def find(connection: Connection, tables: BrokerTables, name: str) -> Declared | None:
-    """The queue of that name, if it is there."""
+    """Returns the queue of that name, if it is there."""
     row = connection.execute(tables.text(_STATE), {"name": name}).one_or_none()
     return Declared(*row) if row else None
 
@@ -350,7 +350,7 @@ _QUEUES = """
 
 
 def all_queues(connection: Connection, tables: BrokerTables) -> list[QueueSummary]:
-    """Every queue with its numbers, by name."""
+    """Returns every queue with its numbers, by name."""
     rows = connection.execute(tables.text(_QUEUES + " ORDER BY q.name"))
     return [QueueSummary(*row) for row in rows]
 

@@ -22,7 +22,7 @@ _LOCKED = frozenset({"55P03", "40P01", "40001"})
 
 
 def is_locked(error: BaseException) -> bool:
-    """Whether a statement failed because of another transaction's locks."""
+    """Returns whether a statement failed because of another transaction's locks."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     return isinstance(cause, psycopg.Error) and cause.sqlstate in _LOCKED
 

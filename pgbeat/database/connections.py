@@ -73,8 +73,7 @@ _IDLE = 2
 
 @contextmanager
 def kept(url: URL, name: str) -> Iterator[Connection]:
-    """A connection in autocommit mode, one of a few that this process keeps from one time to the
-    next, and no other process."""
+    """Yields a connection in autocommit mode, one of a few that this process keeps for itself."""
     if os.getpid() != _pid:
         _in_child()  # Python was not told of the fork, as by uWSGI
     found = _kept.get((url, name))
@@ -90,7 +89,7 @@ _pid = os.getpid()
 
 
 def _in_child() -> None:
-    """The parent's connections are not ours."""
+    """Lets go of the parent's connections."""
     global _pid
     _pid = os.getpid()
     for each in _kept.values():
@@ -102,7 +101,7 @@ os.register_at_fork(after_in_child=_in_child)
 
 
 def now(connection: Connection) -> datetime:
-    """The database's clock, at the start of the open transaction."""
+    """Returns the database's clock, at the start of the open transaction."""
     moment: datetime = connection.execute(select(func.now())).scalar_one()
     return moment
 
@@ -171,7 +170,7 @@ def close(connection: Connection) -> None:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether an error means that the connection is gone, rather than that a statement was bad."""
+    """Returns whether an error means that the connection is gone, not that a statement failed."""
     cause: BaseException | None = error
     if isinstance(error, DBAPIError):
         if error.connection_invalidated:
@@ -188,13 +187,13 @@ def is_lost(error: BaseException) -> bool:
 
 
 def is_refused(error: DBAPIError) -> bool:
-    """Whether the database refuses the values: a constraint, a check's sentence, no such value."""
+    """Returns whether the database refuses the values: by a constraint, or as no such value."""
     state = getattr(error.orig, "sqlstate", None) or ""
     return state[:2] in {"22", "23"}
 
 
 def first_line(error: BaseException) -> str:
-    """What the server or the driver says, without its hints."""
+    """Returns what the server or the driver says, without its hints."""
     cause = getattr(error, "orig", None) or error
     message = getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause)
     return (message.strip().splitlines() or [type(cause).__name__])[0]
@@ -278,7 +277,7 @@ _SET_CONFIG = text(
 
 @contextmanager
 def transaction(connection: Connection) -> Iterator[Connection]:
-    """BEGIN … COMMIT on a connection in autocommit mode, ROLLBACK when the block raises.
+    """Begins a transaction in autocommit mode; commits it, or rolls back if the block raises.
 
     The leader's connection lives in autocommit mode, so that a look at what is due costs one round
     trip; what must be atomic says so with this block.
@@ -302,7 +301,7 @@ _BEGIN, _COMMIT, _ROLLBACK = text(BEGIN), text("COMMIT"), text("ROLLBACK")
 
 
 def recordset(batch: Iterable[Any]) -> str:
-    """Named tuples as one JSON document, for `json_to_recordset`.
+    """Returns named tuples as one JSON document, for `json_to_recordset`.
 
     One parameter for a batch of any size: several times quicker to send than arrays, whose every
     quote the driver escapes by itself. Times and UUIDs go as text; what is `None` is left out, and
@@ -314,7 +313,7 @@ def recordset(batch: Iterable[Any]) -> str:
 
 
 def _decode(data: bytes | str) -> Any:
-    """A JSON value of the driver's; most rows' arguments are empty."""
+    """Decodes a JSON value of the driver's; most rows' arguments are empty."""
     if data == b"{}":
         return {}
     if data == b"[]":

@@ -126,7 +126,7 @@ class Postponed:
         return seconds if seconds > 0 else None
 
     def was_held(self, key: Hashable) -> bool:
-        """Whether something was postponed, and has not been done since."""
+        """Returns whether something was postponed, and has not been done since."""
         return key in self._entries
 
     def held(self) -> list[Hashable]:

@@ -46,12 +46,12 @@ def _config(buffer: io.StringIO | None = None) -> "Config":
 
 
 def known() -> list[str]:
-    """All versions that this code knows, such as `0001`, oldest first."""
+    """Returns all versions that this code knows, such as `0001`, oldest first."""
     return sorted(path.name[:4] for path in (_FOLDER / "versions").glob("[0-9]*.py"))
 
 
 def newest() -> str:
-    """The version that this code works with."""
+    """Returns the version that this code works with."""
     return known()[-1]
 
 
@@ -82,7 +82,7 @@ _INSTALLED = text(
 
 
 def current(connection: Connection) -> str | None:
-    """The database's version; `None` where pgbeat's schema is not installed."""
+    """Returns the database's version; `None` where pgbeat's schema is not installed."""
     found = installed(connection)
     return None if found is None else found.version
 
@@ -180,7 +180,7 @@ def _upgrade(
 
 
 def script() -> str:
-    """The SQL that `upgrade` would run on an empty database."""
+    """Returns the SQL that `upgrade` would run on an empty database."""
     from alembic import command
 
     buffer = io.StringIO()

@@ -42,7 +42,7 @@ def array(numbers: Sequence[int]) -> bytes:
 
 
 def readable(files: Sequence[int], seconds: float) -> list[int]:
-    """Those of the file descriptors that can be read, waited for so long.
+    """Returns those of the file descriptors that can be read, waited for so long.
 
     Not by `select.select`, which takes none above 1023, unless there is nothing else: eventlet has
     only that.
@@ -81,7 +81,7 @@ class PreparedConnection:
         self.is_busy = False
 
     def fileno(self) -> int:
-        """The socket."""
+        """Returns the socket."""
         return int(self.pgconn.socket)
 
     def run(self, statement: Statement, *parameters: Parameter) -> PGresult:
@@ -106,7 +106,7 @@ class PreparedConnection:
             self._is_isolated = True
 
     def _ended(self, result: PGresult | None) -> PGresult:
-        """The result, once its transaction has ended with it."""
+        """Returns the result, once its transaction has ended with it."""
         self._end_transaction(failed=result is None or result.status == ExecStatus.FATAL_ERROR)
         return self._checked(result)
 
@@ -166,14 +166,14 @@ class PreparedConnection:
         return self._ended(results[-1] if results else self._result)
 
     def notifications(self) -> list[tuple[str, str]]:
-        """Channel and payload of the notifications that have been read from the socket."""
+        """Returns channel and payload of the notifications that have been read from the socket."""
         while (notification := self.pgconn.notifies()) is not None:
             self._heard.append((notification.relname.decode(), notification.extra.decode()))
         heard, self._heard = self._heard, []
         return heard
 
     def is_alive(self) -> bool:
-        """Whether the connection is good, as far as can be told without asking the server."""
+        """Returns whether the connection is good, as far as known without asking the server."""
         if self.connection.closed or self.pgconn.transaction_status == TransactionStatus.UNKNOWN:
             return False
         if self.is_busy or not readable([self.fileno()], 0):

@@ -34,7 +34,7 @@ def _time(name: str, *, now: bool = False) -> Column[object]:
 
 
 def _of_calendar(*names: str) -> str:
-    """That times are such as Python can hold: one that it can't would stop every look at all."""
+    """Returns a condition that times are such as Python can hold; others would fail every read."""
     lowest, highest = "'0001-01-02 00:00+00'", "'9999-12-30 00:00+00'"
     return " AND ".join(f"{name} BETWEEN {lowest} AND {highest}" for name in names)
 

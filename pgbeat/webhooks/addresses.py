@@ -31,7 +31,7 @@ def refusal(text: str) -> str | None:
 
 
 def _carried(address: Address) -> ipaddress.IPv4Address | None:
-    """The address of IPv4 that one of IPv6 leads to."""
+    """Returns the address of IPv4 that one of IPv6 leads to."""
     if isinstance(address, ipaddress.IPv4Address):
         return None
     if address.ipv4_mapped is not None or address.sixtofour is not None:

@@ -123,7 +123,7 @@ class Deliverer:
         return max(0.0, min(times) - now)
 
     def _step(self) -> None:
-        """One transaction: what came out is written, and what is due begun."""
+        """Writes outcomes and begins what is due, in one transaction."""
         now = time.monotonic()
         batch = self._batch() if now >= self._write_at else []
         room = _THREADS - self._under_way if self._is_due(now) or (batch and self._delivers) else 0

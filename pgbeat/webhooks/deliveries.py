@@ -76,7 +76,7 @@ def listing(
 
 
 def is_of(connection: Connection, delivery_id: UUID, webhook_id: int) -> bool:
-    """Whether there is that delivery, and it is that webhook's."""
+    """Returns whether there is that delivery, and it is that webhook's."""
     query = select(deliveries.c.webhook_id).where(deliveries.c.id == delivery_id)
     return connection.scalar(query) == webhook_id
 
@@ -155,7 +155,7 @@ def redeliver(
 def webhooks_of(
     connection: Connection, delivery_ids: Collection[UUID], *, namespace: str
 ) -> dict[str, list[UUID]]:
-    """The deliveries by their webhooks' names."""
+    """Returns the deliveries by their webhooks' names."""
     which = {"ids": [*map(str, delivery_ids)], "namespace": namespace}
     found: dict[str, list[UUID]] = {}
     for row in connection.execute(_FIND, which):

@@ -56,7 +56,7 @@ class Answer(NamedTuple):
 
 
 def check_url(url: str, *, private: bool) -> list[str]:
-    """What is wrong with a webhook's URL, which is not repeated: it may hold a password.
+    """Returns what is wrong with a webhook's URL, which is not repeated: it may hold a password.
 
     Unless `private`, hosts that are an address of this machine or of a private network are refused
     here already; names are when they are resolved.
@@ -89,7 +89,7 @@ _UNLESS = "; the setting pgbeat_webhook_private allows it"
 
 
 def _literal(host: str) -> str:
-    """The address that a host is, however it is written (`127.1`, `0x7f000001`); else the host."""
+    """Returns the address that a host is, however written (`127.1`, `0x7f000001`); or the host."""
     if host.rstrip(".") == "localhost" or host.rstrip(".").endswith(".localhost"):
         return "127.0.0.1"
     try:
@@ -241,11 +241,11 @@ class _Timed(io.RawIOBase):
             self._socket.sendall(data[start : start + _PIECE])
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """What is received."""
+        """Returns what is received."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
-        """It is."""
+        """Returns True, as files do."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -258,7 +258,7 @@ class _Timed(io.RawIOBase):
 
 
 def _seconds(text: str | None) -> float | None:
-    """A `Retry-After`: seconds, or a date."""
+    """Returns the seconds of a `Retry-After`: seconds, or a date."""
     if text is None:
         return None
     with suppress(ValueError, OverflowError, TypeError):

@@ -67,7 +67,7 @@ def _is(name: str, namespace: str) -> ColumnElement[bool]:
 def get(
     connection: Connection, name: str, *, namespace: str = NAMESPACE, for_update: bool = False
 ) -> Webhook:
-    """The webhook of that name. Raises `NotFound`, which names the nearest there is."""
+    """Returns the webhook of that name. Raises `NotFound`, which names the nearest there is."""
     query = select(*_COLUMNS).where(_is(name, namespace))
     row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
     if row is None:
@@ -78,7 +78,7 @@ def get(
 
 
 def listing(connection: Connection, *, namespace: str = NAMESPACE) -> list[Webhook]:
-    """All webhooks, by name."""
+    """Returns all webhooks, by name."""
     query = select(*_COLUMNS).where(webhooks.c.namespace == namespace).order_by(webhooks.c.name)
     return [Webhook(*row) for row in connection.execute(query)]
 

@@ -159,7 +159,7 @@ _SECRETS = text(
 
 
 def secrets(connection: Connection, webhook_id: int) -> tuple[str, ...]:
-    """What a webhook is signed with now: its secret, and for a day the one before."""
+    """Returns what a webhook is signed with now: its secret, and for a day the one before."""
     row = connection.execute(_SECRETS, {"id": webhook_id}).one()
     return tuple(secret for secret in row if secret is not None)
 

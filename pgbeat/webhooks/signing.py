@@ -10,12 +10,12 @@ _PREFIX = "whsec_"
 
 
 def new_secret() -> str:
-    """A secret: `whsec_` and 32 random bytes in base64."""
+    """Returns a secret: `whsec_` and 32 random bytes in base64."""
     return _PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 def check_secret(secret: str) -> list[str]:
-    """What is wrong with a secret; it is not repeated."""
+    """Returns what is wrong with a secret; it is not repeated."""
     try:
         size = len(_key(secret))
     except ValueError:
@@ -32,7 +32,7 @@ def _key(secret: str) -> bytes:
 def headers(
     message_id: str, timestamp: int, body: bytes, signed_with: Iterable[str]
 ) -> dict[str, str]:
-    """The headers that the Standard Webhooks specification asks for, a signature with each secret.
+    """Returns the headers of the Standard Webhooks specification, with a signature per secret.
 
     `timestamp` is the attempt's, in seconds since 1970; the id stays the same from one to the next.
     """

@@ -67,7 +67,7 @@ class MessageTemplates:
         self._known: dict[tuple[str, str, str], _Template | None] = {}
 
     def message(self, message: TaskMessage) -> Message | None:
-        """The message, or `None` where Celery must make it."""
+        """Returns the message, or `None` where Celery must make it."""
         if _BEFORE.receivers or _AFTER.receivers or _SENT.receivers or "eta" in message.options:
             return None
         template = self._known.get(_key(message))
@@ -90,7 +90,7 @@ class MessageTemplates:
         self._known[key] = template
 
     def _is_plain(self, name: str) -> bool:
-        """Whether nothing between us and the message is other than Celery ships it."""
+        """Returns whether nothing between us and the message is other than Celery ships it."""
         app, task = self._app, self._app.tasks.get(name)
         if task is None:
             return False
@@ -166,7 +166,7 @@ class _Template:
 
     @classmethod
     def of(cls, row: Message, message: TaskMessage, check: Any, shown: _Repr) -> "_Template | None":
-        """The template of a message, or `None` where some part is not what it is thought to be."""
+        """Returns the template of a message, or `None` where some part is not as expected."""
         payload = json.loads(row.payload)
         headers, properties = payload["headers"], payload["properties"]
         if (
@@ -210,7 +210,7 @@ class _Template:
         return made
 
     def fill(self, message: TaskMessage) -> Message:
-        """The message. Raises `TypeError` where the task does not take the arguments."""
+        """Returns the message. Raises `TypeError` where the task does not take the arguments."""
         if self._check is not None:
             self._check(*message.args, **message.kwargs)
         values = self._values(message)
@@ -243,5 +243,5 @@ class _Template:
 
 
 def _varying(message: TaskMessage) -> dict[str, Any]:
-    """The headers that differ from message to message."""
+    """Returns the headers that differ from message to message."""
     return {name: value for name, value in message.headers.items() if value is not True}

@@ -70,7 +70,7 @@ class Publisher(Protocol):
 
 
 def publisher(app: Celery, settings: Settings, producer: Callable[[], Any]) -> Publisher:
-    """The publisher for the app's broker; `producer` gives one where the broker is elsewhere."""
+    """Returns the publisher for the app's broker; `producer` returns one for an external broker."""
     if is_own_broker(app.conf, settings.url):
         return TransactionPublisher(app)
     return BrokerPublisher(app, producer)
@@ -315,7 +315,7 @@ class BrokerPublisher:
         self._sent: set[str] = set()
 
     def prepare(self, connection: Connection, *, again: bool = False) -> None:
-        """Nothing to do: the broker is another server."""
+        """Does nothing: the broker is another server."""
 
     def publish(self, message: TaskMessage) -> str | None:
         if message.job_id not in self._sent:

@@ -68,7 +68,7 @@ class Broker:
 
     @contextmanager
     def work(self) -> Iterator[Working]:
-        """The connection for everything but consuming, in autocommit mode, for this block only.
+        """Yields the connection for everything but consuming, in autocommit mode, for a block.
 
         A connection that broke is given up; the next block gets a new one.
         """
@@ -112,12 +112,12 @@ class Broker:
             self.abandoned.discard(consumer)
 
     def open(self) -> None:
-        """Connects, if it isn't. Raises `SchemaError`, and what the driver raises."""
+        """Connects, unless it is connected. Raises `SchemaError`, and what the driver raises."""
         with self.work():
             self.users += 1
 
     def release(self) -> None:
-        """One of those that opened it has no more use for it."""
+        """Ends one use of it; the last one closes its connections."""
         self.users -= 1
         if self.users <= 0:
             self.users = 0
@@ -133,7 +133,7 @@ class Broker:
             connections.close(working.connection)
 
     def session(self) -> Session:
-        """The consuming side, opened when first asked for."""
+        """Returns the consuming side, opened when first asked for."""
         if self._session is not None and self._session.lost is not None:
             self._pause(self._session)
         with self.lock:
@@ -268,7 +268,7 @@ _lock = threading.Lock()
 
 
 def broker(url: URL, options: Options) -> Broker:
-    """This process's broker of that URL and these options."""
+    """Returns this process's broker of that URL and these options."""
     check_process()
     key = (url.render_as_string(hide_password=False), repr(options))
     with _lock:
@@ -286,7 +286,7 @@ _pid = os.getpid()
 
 
 def _after_fork() -> None:
-    """In the child: the parent's connections are not ours, and must not outlive it by us."""
+    """Lets go, in the child, of the parent's connections, which must not be kept open by it."""
     global _brokers, _lock, _pid
     _pid = os.getpid()
     for known in _brokers.values():

@@ -31,7 +31,7 @@ class ExactPrefetch(bootsteps.StartStopStep):
 
 
 def prepare(app: Any) -> None:
-    """Before the parts of the app's worker are made."""
+    """Prepares an app whose worker is about to be made."""
     url = app.conf.broker_read_url or app.conf.broker_url or ""
     first = url[0] if isinstance(url, list | tuple) else url
     if not f"{app.conf.broker_transport or ''} {first}".strip().startswith("pgbeat"):

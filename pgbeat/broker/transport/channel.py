@@ -294,7 +294,7 @@ class Channel(DeclaringChannel):
         return True
 
     def _next_consumer(self, queue: int, acked: bool) -> Consumer | None:
-        """Whose turn it is, among those that acknowledge or those that don't."""
+        """Returns whose turn it is, among those that acknowledge or those that don't."""
         waiting = self._by_queue.get(queue, ())
         for consumer in waiting:
             if consumer.no_ack is not acked:
@@ -304,7 +304,7 @@ class Channel(DeclaringChannel):
         return None
 
     def _message(self, delivery: ClaimedMessage, queue: str, no_ack: bool) -> Any:
-        """The message, noted where it is to be acknowledged; `None` where the row is none."""
+        """Returns the message, noted if it must be acknowledged; `None` for an invalid row."""
         try:
             message = self._read(delivery, queue)
         except (ValueError, TypeError, AttributeError, KeyError) as error:

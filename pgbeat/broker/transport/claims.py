@@ -46,13 +46,13 @@ class Intake(Protocol):
     polls_credit: bool
 
     def credit(self) -> int:
-        """How many more messages it takes to be acknowledged."""
+        """Returns how many more messages it takes to be acknowledged."""
 
     def has_plenty(self, credit: int) -> bool:
-        """Whether it has so much to work on that a claim for so few may wait a moment."""
+        """Returns whether it has so much to work on that a claim for so few may wait a moment."""
 
     def room(self) -> int:
-        """How many more it takes of the others."""
+        """Returns how many more it takes of the others."""
 
     def receive(self, found: list[ClaimedMessage], *, acked: bool) -> None:
         """Gets what was claimed for it."""
@@ -93,22 +93,22 @@ class Claims:
         return self._deep_at if self._is_shallow else None
 
     def looked(self) -> None:
-        """All queues are looked at from their start next."""
+        """Has all queues claimed from their start next."""
         self._is_shallow = False
 
     def forget(self) -> None:
-        """Messages came back: they may be anywhere."""
+        """Forgets where claims ended: requeued messages may be anywhere."""
         self._marks.clear()
 
     def one(self, queue: int, acks: bytes) -> tuple[Statement, tuple[Parameter, ...]]:
-        """The claim for a queue's next message, whose result `claimed` reads."""
+        """Returns the claim for a queue's next message, whose result `claimed` reads."""
         return self._deep, (array([queue]), b"1", b"%d" % self._consumer, acks)
 
     def request(
         self, intake: Intake, of: list[int], limit: int, acks: bytes, *, acked: bool
     ) -> Request:
-        """A claim for so many messages of these queues (ids), for a channel; the acknowledgements
-        travel with it."""
+        """Returns a claim for so many messages of these queues (ids), for a channel. The
+        acknowledgements are sent with it."""
         is_deep = not acked or not self._marks or time.monotonic() >= self._deep_at
         # Marks are for each queue and priority: for many queues those are more than what they save.
         is_deep = is_deep or len(of) > _MOST_MARKED
@@ -160,13 +160,13 @@ def _check(result: PGresult) -> None:
 
 
 def claimed(result: PGresult) -> list[ClaimedMessage]:
-    """The rows of a claim. Raises `psycopg.OperationalError` if the consumer counts as dead."""
+    """Returns the rows of a claim. Raises `psycopg.OperationalError` if the consumer is dead."""
     _check(result)
     return deliveries(result)
 
 
 def deliveries(result: PGresult) -> list[ClaimedMessage]:
-    """The rows of a claim, in the order of delivery."""
+    """Returns the rows of a claim, in the order of delivery."""
     value = result.get_value
     found = [
         ClaimedMessage(

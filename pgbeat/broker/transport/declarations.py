@@ -97,7 +97,7 @@ class DeclaringChannel(stock.Channel):
     patience: float | None = None
 
     def _configure_entity_tablenames(self, opts: Any) -> None:
-        """The tables' names are options of the broker's."""
+        """Does nothing: the tables' names are options of the broker's."""
 
     @property
     def broker(self) -> Any:
@@ -209,7 +209,7 @@ class DeclaringChannel(stock.Channel):
         return int(self.broker.session().id) if self.broker.has_session else None
 
     def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
-        """`message_ttl`, `expires`, `max_priority` … of kombu's queues, as in AMQP."""
+        """Returns `message_ttl`, `expires`, `max_priority` … of kombu's queues as in AMQP."""
         return to_rabbitmq_queue_arguments(arguments, **kwargs)
 
     @at_once

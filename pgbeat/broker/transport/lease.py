@@ -68,7 +68,7 @@ class Lease:
 
 
 def lapsed() -> psycopg.OperationalError:
-    """The error that ends the session of a consumer that counts as dead."""
+    """Returns the error that ends the session of a consumer that counts as dead."""
     return psycopg.OperationalError(
         "this consumer counts as dead, and others have released its claims: it was silent for "
         "longer than its lease, or its row in pgbeat.consumers was deleted"

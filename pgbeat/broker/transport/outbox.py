@@ -55,7 +55,7 @@ class OutboxChannel(Channel):
         return queue_declare_ok_t(queue, 0, 0)
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Closes the channel, which has claimed nothing."""
         self.closed = True
 
 

@@ -44,7 +44,7 @@ class QoS(virtual.QoS):
             self.channel.acknowledge(delivery_tag, starts_job=starts_job)
 
     def up_to(self, delivery_tag: int) -> list[int]:
-        """The tags that were delivered no later than this one."""
+        """Returns the tags that were delivered no later than this one."""
         tags = list(self._delivered)
         return tags[: tags.index(delivery_tag) + 1] if delivery_tag in self._delivered else []
 
@@ -56,7 +56,7 @@ class QoS(virtual.QoS):
                 self.channel.session.reject([delivery_tag])
 
     def forget(self) -> None:
-        """Nothing of this is to be acknowledged any more."""
+        """Forgets what was delivered, so that nothing of it is acknowledged."""
         self._delivered.clear()
 
     def restore_unacked(self) -> list[Any]:
@@ -71,4 +71,4 @@ class QoS(virtual.QoS):
         self.restore_unacked()
 
     def _flush(self) -> None:
-        """Nothing is kept back."""
+        """Does nothing: there is nothing to flush."""

@@ -113,7 +113,7 @@ class Transport(stock.Transport):
         return self._broker
 
     def establish_connection(self) -> "Transport":
-        """Connects, really. Raises what the driver raises."""
+        """Connects. Raises what the driver raises."""
         self.broker.open()
         if self._opened is self.broker:  # again, for it was lost
             self.broker.release()
@@ -156,7 +156,7 @@ class Transport(stock.Transport):
         return self._session is None or self._session.is_alive()
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
-        """The URL for people; with the password only where it is asked for."""
+        """Returns the URL for people; with the password only where it is asked for."""
         url = self.url.set(drivername="postgresql")
         if include_password:
             return f"pgbeat+{url.render_as_string(hide_password=False)}"
@@ -167,7 +167,7 @@ class Transport(stock.Transport):
         return {"port": self.default_port, "hostname": "localhost"}
 
     def open_session(self) -> Session:
-        """The consuming side, for a channel of this connection."""
+        """Returns the consuming side, for a channel of this connection."""
         broker = self.broker  # in a forked process, another one than before
         if self._session is None or self._session.lost is not None:
             session = broker.session()
@@ -196,7 +196,7 @@ class Transport(stock.Transport):
                 os.close(file)
 
     def own(self, queue: str) -> None:
-        """The queue is exclusive to this connection, and goes with it."""
+        """Notes that a queue is exclusive to this connection, and is deleted with it."""
         self._owned.add(queue)
 
     # ----- waking
@@ -213,7 +213,7 @@ class Transport(stock.Transport):
                 self._waker[0].recv(4096)
 
     def has_received(self) -> None:
-        """One of the channels has got messages, maybe by another thread's doing."""
+        """Wakes the thread that waits: a channel has received messages, maybe by another thread."""
         if self._is_waiting:
             self.wake()
 
