@@ -16,7 +16,7 @@ from pgbeat.beat.evaluator import LONGEST, Evaluator
 from pgbeat.beat.pending_ticks import PendingTick, TickPreparer
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
-from pgbeat.database import connections, lock_waits
+from pgbeat.database import batches, connections, lock_waits
 from pgbeat.jobs import lifecycle
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.task_exceptions import Skip
@@ -126,7 +126,7 @@ class Enqueuer:
                         raise
             written.postponed[evaluation.schedule.id] = lock_waits.LOCKED
 
-        lock_waits.in_parts(evaluations, write, give_up)
+        batches.in_parts(evaluations, write, give_up)
 
     def _forget_messages(
         self, evaluations: Sequence[Evaluation], postponed: Collection[int]

@@ -1,4 +1,4 @@
-"""Writing many things of which some may be locked: those that are not are written all the same."""
+"""Writes batches in parts: an item that is locked, or fails, doesn't keep the others from it."""
 
 import time
 from collections import deque
@@ -84,3 +84,35 @@ def in_transactions(
             return write(some)
 
     return each_unlocked(items, part)[0]
+
+
+def in_parts(
+    batch: Sequence[T],
+    do: Callable[[Sequence[T]], object],
+    give_up: Callable[[T, Exception], object],
+    *,
+    seconds: float = 1.0,
+) -> None:
+    """Does for the halves of a batch what failed for all of it, whatever the reason, and so on.
+
+    `give_up` gets each item that fails by itself, with the error. What is left after so many
+    `seconds` is not tried. Raises only what means that the connection is lost, or what `give_up`
+    raises.
+    """
+    deadline = time.monotonic() + seconds
+    size = (len(batch) + 1) // 2
+    parts = [batch[size:], batch[:size]]
+    while parts and time.monotonic() < deadline:
+        part = parts.pop()
+        if not part:
+            continue
+        try:
+            do(part)
+        except Exception as error:
+            if connections.is_lost(error):
+                raise
+            if len(part) == 1:
+                give_up(part[0], error)
+                continue
+            size = (len(part) + 1) // 2
+            parts += [part[size:], part[:size]]

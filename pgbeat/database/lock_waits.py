@@ -6,14 +6,12 @@ any lock for `PATIENCE` at most; only what needs that lock is postponed, and tri
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
-
-from pgbeat.database import connections
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
@@ -27,38 +25,6 @@ LOCKED = "another transaction holds a lock that it needs"
 _FIRST, _LONGEST = 0.05, 0.5
 #: Seconds after which a postponement is logged, and after its last attempt forgotten.
 _LOGGED, _FORGOTTEN = 1.0, 60.0
-
-
-def in_parts(
-    batch: Sequence[T],
-    do: Callable[[Sequence[T]], object],
-    give_up: Callable[[T, Exception], object],
-    *,
-    seconds: float = 1.0,
-) -> None:
-    """Does for the halves of a batch what failed for all of it, for their halves, and so on.
-
-    `give_up` gets each item that fails by itself, with the error. What is left after so many
-    `seconds` is not tried. Raises only what means that the connection is lost, or what `give_up`
-    raises.
-    """
-    deadline = time.monotonic() + seconds
-    size = (len(batch) + 1) // 2
-    parts = [batch[size:], batch[:size]]
-    while parts and time.monotonic() < deadline:
-        part = parts.pop()
-        if not part:
-            continue
-        try:
-            do(part)
-        except Exception as error:
-            if connections.is_lost(error):
-                raise
-            if len(part) == 1:
-                give_up(part[0], error)
-                continue
-            size = (len(part) + 1) // 2
-            parts += [part[size:], part[:size]]
 
 
 def limit_waiting(connection: Connection, seconds: float) -> None:
