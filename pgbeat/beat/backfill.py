@@ -1,4 +1,4 @@
-"""Backfill: what was due in the past and was not launched is launched now, oldest first."""
+"""Launches past due times that no tick launched, oldest first."""
 
 from collections.abc import Generator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
@@ -18,9 +18,9 @@ from pgbeat.schedules.forecast import exclusion
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Timetable
 
-#: Due times of a period that are looked at, at most.
+#: Due times of a period, at most.
 MOST = 1_000_000
-#: How often a schedule is looked at that changes while it is decided.
+#: Attempts to decide a schedule that changes meanwhile.
 _TRIES = 5
 _INSTANT = timedelta(microseconds=1)
 #: Before it, some zone's clock shows no date.
@@ -32,14 +32,17 @@ class Gaps(NamedTuple):
 
     #: Those that were not launched, oldest first.
     times: list[datetime]
-    #: How many were, are left out by the calendar, and are still for the beat to decide.
+    #: How many were launched, are excluded by the calendar, and are still for beat to decide.
     launched: int
     excluded: int
     pending: int
 
 
 def due_times(row: Schedule, default_timezone: str) -> Timetable:
-    """When a schedule was due. Raises `InvalidSchedule` for one that has no times of its own."""
+    """Returns the timetable by which a schedule was due.
+
+    Raises `InvalidSchedule` for one that has no times of its own.
+    """
     if row.after is not None:
         raise InvalidSchedule(
             f"schedule {row.name!r} comes after {row.after} and has no times of its own"
@@ -64,11 +67,11 @@ def gaps(
     timezone: str = "UTC",
     most: int = MOST,
 ) -> Gaps:
-    """What was not launched of a schedule's due times from `start` to `end`, both inclusive.
+    """Returns which of a schedule's due times from `start` to `end`, inclusive, were not launched.
 
-    A due time counts as launched when a tick says so, or that of a retry after it failed. As
-    pending counts what beat has still to decide, by the catch-up policy or by a retry. Raises
-    `InvalidSchedule` for more due times than `most`, and for a calendar that can't be understood.
+    A due time was launched if its tick was, or that of a retry after it failed. It is pending if
+    beat has still to decide it, by the catch-up policy or by a retry. Raises `InvalidSchedule` for
+    more due times than `most`, and for an invalid calendar.
     """
     start = max(start, _EARLIEST)
     total = timetable.count(start - _INSTANT, end)
@@ -98,7 +101,7 @@ def gaps(
 
 
 def _undecided(row: Schedule) -> datetime | None:
-    """The first due time that beat has still to decide; `None` where it decides none."""
+    """Returns the first due time that beat has still to decide; `None` if there is none."""
     if not row.enabled or row.paused_at is not None:
         return None
     if row.next_run is None and row.once_at is not None and row.last_run is None:
@@ -131,7 +134,7 @@ _LAUNCHED = text(
 def _launched(
     connection: Connection, row: Schedule, start: datetime, end: datetime
 ) -> dict[datetime, bool | None]:
-    """Due times that were launched (`True`), failed (`False`), or failed and are to be retried."""
+    """Returns due times: launched (`True`), failed (`False`), or to be retried (`None`)."""
     retrying = row.enabled and row.paused_at is None and row.retry_count > 0
     values = {"schedule": row.id, "start": start, "end": end, "retrying": retrying}
     found: dict[datetime, bool | None] = {}

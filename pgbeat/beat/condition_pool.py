@@ -1,4 +1,4 @@
-"""Evaluation of conditions on threads of their own, so that none delays another schedule."""
+"""Evaluates conditions on threads of their own, so that none delays another schedule."""
 
 import logging
 import os
@@ -25,9 +25,9 @@ class _Work:
     started: float | None = None
     result: Sequence[Evaluation] = ()
     is_done: bool = False
-    #: Its time was up; its thread is left to itself.
+    #: Its time is up; its thread is left to itself.
     abandoned: bool = False
-    #: Nobody wants the result any more.
+    #: The result is to be dropped.
     unwanted: bool = False
     #: Guards the race between a late result and giving up on it.
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -54,16 +54,16 @@ class ConditionPool:
 
     @property
     def held(self) -> list[int]:
-        """Ids of the schedules that are being asked."""
+        """Ids of the schedules that are being evaluated."""
         return list(self._work)
 
     @property
     def room(self) -> int:
-        """How many more schedules may be handed in before some are done."""
+        """How many more schedules may be submitted before some are done."""
         return max(0, self._capacity - len(self._work))
 
     def is_stuck(self, schedule_id: int) -> bool:
-        """Whether an evaluation of the schedule still runs that was given up."""
+        """Returns whether an evaluation of the schedule that was given up still runs."""
         work = self._abandoned.get(schedule_id)
         if work is not None and work.is_done:
             del self._abandoned[schedule_id]
@@ -73,7 +73,7 @@ class ConditionPool:
     def submit(
         self, evaluations: Sequence[Evaluation], run: Callable[[], list[Evaluation]]
     ) -> None:
-        """Hands in an evaluation of some schedules together. `run` must not raise."""
+        """Queues an evaluation of some schedules together. `run` must not raise."""
         work = _Work(evaluations, run)
         for evaluation in evaluations:
             self._work[evaluation.schedule.id] = work
@@ -85,7 +85,7 @@ class ConditionPool:
             threading.Thread(target=self._serve, name="pgbeat-condition", daemon=True).start()
 
     def collect(self) -> tuple[list[Evaluation], list[Evaluation]]:
-        """Evaluations that are in, and those whose time is up."""
+        """Returns evaluations that have returned, and those whose time is up."""
         self._drain()
         results: list[Evaluation] = []
         expired: list[Evaluation] = []
@@ -110,20 +110,22 @@ class ConditionPool:
         return results, expired
 
     def next_deadline(self) -> float | None:
-        """Seconds until the next evaluation's time is up; `None` when none runs."""
+        """Returns the seconds until the next evaluation's time is up; `None` if none runs."""
         starts = [work.started for work in self._work.values() if work.started is not None]
         if not starts:
             return None
         return max(0.0, min(starts) + self._timeout + _GRACE - time.monotonic()) + 0.01
 
     def forget(self) -> None:
-        """Drops the results of everything under way: somebody else may decide it meanwhile. What
-        runs is held until it ends."""
+        """Drops the results of everything under way: another beat may decide it meanwhile.
+
+        What runs is held until it ends.
+        """
         for work in self._work.values():
             work.unwanted = True
 
     def fileno(self) -> int:
-        """Readable when a result came in."""
+        """Returns the file descriptor that is readable when a result came in."""
         return self._wake_read
 
     def _drain(self) -> None:

@@ -1,7 +1,7 @@
-"""What is due: the statements of a look at the schedules, and of what a decision does to them.
+"""Queries what is due, and writes what decisions do to schedules.
 
-A row is read unlocked, and locked only to be written: by its version, `xmin`, it is seen whether
-somebody wrote to it meanwhile.
+A row is read unlocked, and locked only to be written: its version, `xmin`, shows whether another
+transaction wrote to it meanwhile.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from pgbeat.schedules.model import ACTIVE, SELECT, Schedule
 
 
 class Snapshot(NamedTuple):
-    """What an idle look at the schedules says, in one statement."""
+    """What is due now and next, from one statement."""
 
     #: The database's clock.
     now: datetime
@@ -26,9 +26,9 @@ class Snapshot(NamedTuple):
     next_run: datetime | None
     #: Whether a row waits for its next time to be computed.
     has_new: bool
-    #: When the next schedule that failed too often is to be tried again; `None` for none.
+    #: When the next schedule that was disabled by failures is probed; `None` if none is.
     next_probe: datetime | None
-    #: Seconds until a job or a delivery is due that beat hands out; `None` when there is none.
+    #: Seconds until a job or a delivery is due that beat dispatches; `None` if there is none.
     maintenance_in: float | None = None
 
     @property
@@ -38,11 +38,11 @@ class Snapshot(NamedTuple):
 
     @property
     def next(self) -> datetime | None:
-        """When there is something to do next, as far as rows tell."""
+        """When a schedule is due next, or is probed."""
         return min((moment for moment in (self.next_run, self.next_probe) if moment), default=None)
 
 
-# Asked at every idle tick: straight to the driver, which has it prepared.
+# Queried at every idle pass: straight to the driver, which has it prepared.
 _SNAPSHOT = """
     SELECT statement_timestamp(),
            (SELECT min(next_run) FROM pgbeat.schedules
@@ -65,7 +65,7 @@ _SNAPSHOT = """
 def snapshot(
     connection: Connection, held: Iterable[int] = (), *, namespace: str = NAMESPACE
 ) -> Snapshot:
-    """The clock and the next due time, leaving out the `held` ids."""
+    """Returns the clock and the next due time, leaving out the `held` ids."""
     values = {"namespace": namespace, "held": list(held)}
     return Snapshot(*connection.exec_driver_sql(_SNAPSHOT, values).one())
 
@@ -96,7 +96,7 @@ def oldest(
     only_plain: bool = False,
     namespace: str = NAMESPACE,
 ) -> list[Schedule]:
-    """Schedules that are due, oldest first, leaving out the `held` ids."""
+    """Returns schedules that are due, oldest first, leaving out the `held` ids."""
     query = _DUE_PLAIN if only_plain else _DUE
     values = {"namespace": namespace, "now": now, "limit": limit, "held": list(held)}
     rows = connection.execute(query, values)
@@ -115,7 +115,7 @@ _NEW = SELECT.where(
 def new(
     connection: Connection, *, limit: int, held: Iterable[int] = (), namespace: str = NAMESPACE
 ) -> list[Schedule]:
-    """Schedules whose next time is still to be computed."""
+    """Returns schedules whose next time is still to be computed."""
     rows = connection.execute(_NEW, {"namespace": namespace, "limit": limit, "held": list(held)})
     return [Schedule._make(row) for row in rows]
 
@@ -132,7 +132,10 @@ _LOCK = text(
 
 
 def lock(connection: Connection, batch: Sequence[Schedule]) -> set[int]:
-    """Locks those of the batch that nobody else holds and nobody wrote to since; their ids."""
+    """Locks those of the batch that no other transaction has locked, or written to since.
+
+    Returns their ids.
+    """
     ids = [schedule.id for schedule in batch]
     versions = [schedule.version for schedule in batch]
     return set(connection.scalars(_LOCK, {"ids": ids, "versions": versions}))
@@ -209,8 +212,10 @@ class Next(NamedTuple):
 
 
 def set_next(connection: Connection, batch: Sequence[Next]) -> set[int]:
-    """Gives schedules their next time, unless somebody holds them or wrote to them since they were
-    read; the ids of those that have it."""
+    """Gives schedules their next time, unless they are locked or have changed since they were read.
+
+    Returns the ids of those that have it.
+    """
     if not batch:
         return set()
     values = {
@@ -264,9 +269,9 @@ _PROBE = text(
 
 
 def probe(connection: Connection, now: datetime, *, namespace: str = NAMESPACE) -> list[str]:
-    """Puts schedules that failed too often back for one try, those whose time has come; names.
+    """Enables schedules for one try that were disabled by failures, if it is time for their probe.
 
-    One more failure disables such a schedule again.
+    Returns their names. One more failure disables such a schedule again.
     """
     return list(connection.scalars(_PROBE, {"namespace": namespace, "now": now}))
 
@@ -289,7 +294,9 @@ _FOLLOW_ZONE = text(
 
 
 def follow_zone(connection: Connection, timezone: str, *, namespace: str = NAMESPACE) -> int:
-    """Has the next times of schedules without a zone computed anew, where the app's zone is not
-    what it was; how many. What is due already stays due."""
+    """Has the next times of schedules without a zone computed again, if the app's zone has changed.
+
+    Returns how many. What is due already stays due.
+    """
     values = {"namespace": namespace, "timezone": timezone}
     return connection.execute(_FOLLOW_ZONE, values).rowcount

@@ -1,4 +1,4 @@
-"""The leader's connection: it holds the lock, runs the transactions, and hears of changes."""
+"""Holds the leader's connection: it has the lock, runs the transactions, and hears of changes."""
 
 import logging
 import os
@@ -24,7 +24,7 @@ class Readable(Protocol):
     """Something that `select` can wait for."""
 
     def fileno(self) -> int:
-        """The file descriptor."""
+        """Returns the file descriptor."""
         ...
 
 
@@ -50,14 +50,16 @@ class Leader:
         self._leads = False
         self._lost_at: float | None = None
         self._attempts = 0
-        #: Whether a schedule was changed by somebody since this was last set to false.
+        #: Whether a schedule has changed since this was last set to false.
         self.changed = False
-        #: Lanes (namespace and name) that somebody told of.
+        #: Lanes (namespace and name) of which a notification came.
         self.lanes: set[tuple[str, str]] = set()
 
     def connect(self) -> Connection:
-        """Returns the connection, in autocommit mode. Raises `SchemaError`, and `ConfigError`
-        where only a transaction-mode pooler can be reached."""
+        """Returns the connection, in autocommit mode.
+
+        Raises `SchemaError`, and `ConfigError` if only a transaction-mode pooler can be reached.
+        """
         if self._connection is None:
             connection = poolers.connect(
                 self._settings.url,
@@ -78,7 +80,7 @@ class Leader:
         return self._connection
 
     def lead(self) -> bool:
-        """Whether this beat leads now; a standby waits in here for most of the interval."""
+        """Returns whether this beat leads now. A standby waits in here for most of the interval."""
         connection = self.connect()
         if self._leads:
             return True
@@ -104,7 +106,7 @@ class Leader:
         return self._leads
 
     def _acquire(self, connection: Connection, wait: float) -> bool:
-        """Waits for the lock; a beat that has to stand by says so soon."""
+        """Waits for the lock. A beat that has to stand by logs so soon."""
         key = self._settings.leader_key
         soon = min(wait, standby.SOON)
         if advisory_locks.acquire(connection, key, soon):
@@ -125,7 +127,7 @@ class Leader:
                 self._note(found.relname.decode(), found.extra.decode())
 
     def disconnect(self, error: BaseException) -> None:
-        """Gives up the connection for an error; says so once."""
+        """Gives up the connection because of an error, which it logs once."""
         if self._lost_at is None:
             self._lost_at = time.monotonic()
             if connections.is_lost(error):
@@ -148,8 +150,10 @@ class Leader:
         time.sleep(min(0.05 * 2**self._attempts, 5.0, self._interval))
 
     def drop(self) -> None:
-        """Closes the connection at once, whatever it is doing: the server rolls back and frees
-        the lock."""
+        """Closes the connection at once, whatever it is doing.
+
+        The server rolls back and frees the lock.
+        """
         connection, self._connection, self._leads = self._connection, None, False
         if connection is not None:
             connections.close(connection)

@@ -15,7 +15,7 @@ logger = logging.getLogger("celery.beat.pgbeat")
 _COUNTED = 60.0
 #: Skips that get a line of their own in that time, and schedules that the summary names.
 _LINES, _NAMED = 20, 3
-#: Numbers and ids in a reason: with others it is the same reason.
+#: Numbers and ids in a reason: with other ones it is the same reason.
 _VARYING = re.compile(r"[0-9a-f]*[0-9][0-9a-f.,-]*")
 
 
@@ -76,7 +76,7 @@ class DecisionLog:
         return False
 
     def sum_up(self) -> None:
-        """Logs what was counted, once the time for it is over."""
+        """Logs the skips that were counted, once a minute."""
         seconds = time.monotonic() - self._began
         if seconds < _COUNTED:
             return
@@ -108,7 +108,7 @@ def _failed(decision: Decision, fields: dict[str, Any]) -> None:
 
 
 def _fields(decision: Decision) -> dict[str, Any]:
-    """Returns what a line says, for programs."""
+    """Returns the fields of a line, for programs."""
     tick, row = decision.tick, decision.schedule
     fields = {
         "namespace": row.namespace, "schedule": row.name, "outcome": tick.outcome,

@@ -23,16 +23,17 @@ from pgbeat.webhooks.deliverer import Deliverer
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
-#: Seconds between two looks for lost executions and lanes that nobody told of, and for groups.
+#: Seconds between two rescues of lost executions, with a search for lanes that no notification
+#: came for; and between two checks of groups.
 _RESCUE, _GROUPS = 2.0, 10.0
 #: Seconds between two rounds of pruning; at most between two batches of a round.
 _PRUNE, _PAUSE = 60.0, 0.1
-#: Seconds that a broker which is away is left alone, and what somebody else holds locked.
+#: Seconds that a broker which is away is left alone, and what another transaction has locked.
 _PATIENCE, _BUSY = 5.0, 0.1
 
 
 class Maintenance:
-    """One for a beat; its connection, in autocommit mode, is the leader's."""
+    """Maintains one namespace on the leader's connection, which is in autocommit mode."""
 
     def __init__(self, app: Celery, settings: Settings, publisher: Publisher) -> None:
         self._app, self._settings, self._publisher = app, settings, publisher
@@ -45,12 +46,14 @@ class Maintenance:
         self._postponed = Postponed()
 
     def add_lanes(self, changed: Iterable[tuple[str, str]]) -> None:
-        """Lanes (namespace and name) to dispatch at once."""
+        """Has these lanes (namespace and name) dispatched at the next step."""
         self._lanes.update((lane, 0.0) for lane in changed if lane[0] == self._settings.namespace)
 
     def step(self, connection: Connection, *, is_due: bool, is_idle: bool) -> None:
-        """Does what there is to do. `is_due`: a job's or a delivery's time has come; `is_idle`:
-        there is time for what can wait."""
+        """Does the maintenance that is due.
+
+        `is_due`: a job or a delivery is due. `is_idle`: there is time for what can wait.
+        """
         now = time.monotonic()
         if is_due:
             self._deliverer.deliver()
@@ -60,8 +63,8 @@ class Maintenance:
             self._try("the jobs that are due", lambda: self._dispatch_due(connection))
         if now >= self._rescue_at:
             self._rescue_at = now + _RESCUE
-            self._try("looking for lost executions", lambda: self._rescue(connection))
-            self._try("looking at the lanes", lambda: self._find_lanes(connection))
+            self._try("rescuing lost executions", lambda: self._rescue(connection))
+            self._try("finding lanes to dispatch", lambda: self._find_lanes(connection))
         if now >= self._groups_at:
             self._groups_at = now + _GROUPS
             self._try("groups", lambda: self._settle_groups(connection))
@@ -94,19 +97,19 @@ class Maintenance:
         return max(0.0, min(times))
 
     def forget(self) -> None:
-        """Has everything looked at again by whichever beat leads next."""
+        """Forgets all timers, so that everything is checked when this beat leads again."""
         self._deliverer.pause()
         self._lanes.clear()
         self._postponed.clear()
         self._rescue_at = self._groups_at = 0.0
 
     def close(self, seconds: float) -> None:
-        """Waits so long for deliveries that are under way."""
+        """Waits up to so many seconds for deliveries that are under way."""
         self._deliverer.close(seconds)
 
     def _dispatch_due(self, connection: Connection) -> None:
-        """Hands out the jobs whose time has come: all together, or in parts, where some of them
-        need a lock that is held. Raises the error of the lock then."""
+        """Dispatches the jobs that are due: all together, or in parts if some of them need a lock
+        that is held. Raises the error of the lock then."""
         try:
             self._dispatch_some(connection)
         except DBAPIError as error:
@@ -138,8 +141,7 @@ class Maintenance:
         self.add_lanes((namespace, name) for name in lanes.wanted(connection, namespace))
 
     def _settle_groups(self, connection: Connection) -> None:
-        """Goes on with groups in which something is to be done that nothing else will notice; with
-        each by itself, where one is locked."""
+        """Advances groups that nothing else will, each by itself if one is locked."""
 
         def go_on(groups: Sequence[UUID]) -> None:
             self._clear_messages()
@@ -150,8 +152,7 @@ class Maintenance:
         batches.in_transactions(connection, stuck, go_on)
 
     def _prune(self, connection: Connection) -> None:
-        """Deletes a batch of what is too old, and pauses for as long as that took, as long as
-        there is more."""
+        """Deletes a batch of old records. While there are more, pauses for as long as that took."""
         began = time.monotonic()
         looked = self._pruner.step(connection)
         ended = time.monotonic()
@@ -165,9 +166,11 @@ class Maintenance:
             self._lanes[namespace, lane] = time.monotonic() + dispatched.retry_in
 
     def _try(self, what: str, do: Callable[[], object], key: Hashable = None) -> float | None:
-        """Does something, called `what` in the log and known by `key` or that. It is for later
-        where another transaction holds a lock that it needs (returns the seconds until then), or
-        where the broker is another server and away."""
+        """Does something that the log calls `what`, known by `key` or that name.
+
+        If another transaction holds a lock that it needs, it is postponed, and the seconds until
+        then are returned. If the broker is another server and away, all of it waits.
+        """
         key = key or what
         if (remaining := self._postponed.remaining(key)) is not None:
             return remaining
@@ -186,7 +189,7 @@ class Maintenance:
         return None
 
     def _clear_messages(self) -> None:
-        """Forgets messages that were made and rolled back. An external broker has them already:
-        they must not be sent again."""
+        """Forgets messages that were made and rolled back, unless an external broker has them
+        already: those must not be sent again."""
         if self._publisher.transactional:
             self._publisher.clear()

@@ -61,17 +61,13 @@ class PendingTick:
             self.objections or self.error or self.postponed
         )
 
-    def object(self, objection: Objection) -> None:
-        """Adds a policy by which it is not launched."""
-        self.objections.append(objection)
-
     def check_overlap(self, unfinished: Sequence[Unfinished]) -> None:
         """Applies the overlap policy to a schedule that has these unfinished jobs, oldest first."""
         row = self.schedule
         if row.overlap == "cancel_previous":
             self.superseded = [job.id for job in unfinished]
             return
-        self.object(Objection("overlap", jobs.in_the_way(unfinished)))
+        self.objections.append(Objection("overlap", jobs.in_the_way(unfinished)))
         # A person's trigger is skipped: it is for now.
         if row.overlap in _WAITING and self.evaluation.trigger != "manual":
             self.waits_for = unfinished[-1].id
@@ -165,7 +161,7 @@ class TickPreparer:
                 continue
             lane = each.prepared[0].job.lane  # all jobs of a row have the same
             if stock is not None and lane and stock.lane(lane).paused_at:
-                each.object(Objection("lane", f"lane {lane!r} is paused"))
+                each.objections.append(Objection("lane", f"lane {lane!r} is paused"))
         return stock
 
     def _check_unique(self, connection: Connection, pending: Sequence[PendingTick]) -> None:
@@ -193,9 +189,9 @@ class TickPreparer:
             elif taken := next((find[key] for key in keys if key in find), None):
                 other, state = taken
                 reason = f"job {other}, which has the same unique key, is {state}"
-                each.object(Objection("unique", reason))
+                each.objections.append(Objection("unique", reason))
             elif not used.isdisjoint(keys):
                 reason = "another job with its unique key is made just now"
-                each.object(Objection("unique", reason))
+                each.objections.append(Objection("unique", reason))
             else:
                 used.update(keys)

@@ -1,9 +1,9 @@
-"""Retention: what is older than it is kept is deleted, a little at a time.
+"""Deletes records that are older than the retention, a little at a time.
 
-Of each schedule the newest ticks and jobs are kept, or those that are young, whichever is more; of
-what belongs to no schedule (or to one that is gone) only the young. Executions go with their job.
-What has not ended stays, and so does a group's member as long as the group runs. The audit has an
-age of its own.
+Of each schedule the newest ticks and jobs are kept, or the young ones, whichever is more; of those
+without a schedule, or whose schedule was removed, only the young. Executions are deleted with their
+job. Jobs that have not ended stay, and so do a group's members while the group runs. The audit has
+a retention of its own.
 """
 
 import time
@@ -16,23 +16,23 @@ from sqlalchemy import Connection, TextClause, text
 from pgbeat.config import Settings
 from pgbeat.database import connections
 
-#: Rows that a step looks at, at most.
+#: Rows that a step scans, at most.
 BATCH = 500
 #: Seconds after which what was kept is scanned at once more: there are newer ones by then.
 _AGAIN = 3600.0
 
 
 class _Kind(NamedTuple):
-    """A table, gone through from its oldest row on by an index."""
+    """A table, scanned from its oldest row on by an index."""
 
     table: str
     #: Where to begin: below every value of the index.
     start: tuple[Any, ...]
-    #: Old rows after a place (`at_0`, `at_1`), in the index's order: what a step looks at.
+    #: Old rows after a place (`at_0`, `at_1`), in the index's order: what a step scans.
     scanned: str
-    #: Those of them that are to go: ids.
+    #: The ids of those to delete.
     old: str
-    #: A table whose rows go with them, and its column that has their ids.
+    #: A table whose rows are deleted with them, and its column that has their ids.
     dependents: tuple[str, str] | None = None
 
 
@@ -150,9 +150,9 @@ _KINDS = (
 )
 
 
-#: What it deletes from.
+#: The tables that it deletes from.
 TABLES = ("ticks", "jobs", "executions", "groups", "deliveries", "audit")
-#: What writes beside a deletion, in its transaction: rows deleted so far, by table.
+#: Writes something beside a deletion, in its transaction, with the rows deleted so far by table.
 Note = Callable[[Connection, Counter[str]], None]
 
 
@@ -160,7 +160,7 @@ def _statement(kind: _Kind, *, dry_run: bool) -> TextClause:
     """How many it scanned at, the place of the last of them, and how many of each table went."""
     delete = "SELECT" if dry_run else "DELETE"
     returning = "" if dry_run else "RETURNING 1"
-    # A row that somebody holds is for later: the beat waits for nobody.
+    # A locked row is for later: beat waits for no transaction.
     lock = "" if dry_run else "FOR UPDATE SKIP LOCKED"
     parts = [
         f"scanned AS MATERIALIZED ({kind.scanned})",
@@ -189,9 +189,9 @@ def _statement(kind: _Kind, *, dry_run: bool) -> TextClause:
 
 
 class Pruner:
-    """Deletes what is older than it is kept: a round through the tables, in small steps.
+    """Deletes old records: a round through the tables, in small steps.
 
-    Where it is, it remembers: what was kept is not read at every round, only every hour.
+    It remembers its place: rows that were kept are read again only every hour.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class Pruner:
         return 0
 
     def _days(self, kind: _Kind) -> float:
-        """How long it is kept; 0 for ever."""
+        """Returns how long rows are kept; 0 for ever."""
         settings = self._settings
         return settings.audit_days if kind.table == "audit" else settings.retention_days
 

@@ -1,4 +1,4 @@
-"""What a beat that stands by logs: which beat leads, at first and whenever that changes."""
+"""Logs which beat leads, for one that stands by: at first, and whenever that changes."""
 
 import logging
 import time
@@ -13,25 +13,25 @@ from pgbeat.monitoring.beats import Beat
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
-#: Seconds for which a beat waits for the lock before it says that it stands by; and at least
-#: between two looks at which beat leads.
+#: Seconds for which a beat waits for the lock before it logs that it stands by; and at least
+#: between two queries for the leader.
 SOON, _EVERY = 0.2, 5.0
 
 
 class StandingBy:
-    """Looks who leads, by a connection of its own: the standby's waits for the lock."""
+    """Finds out which beat leads, on a connection of its own: the standby's waits for the lock."""
 
     def __init__(self, settings: Settings, url: URL, name: str) -> None:
         self._settings = settings
         self._engine = connections.engine(url, name)
         self._next_report = 0.0
-        #: The session that led when it looked last.
+        #: The session that led at the last call.
         self._seen: int | None = None
-        #: What is known of that beat; `None` before the first look.
+        #: What is known of that beat; `None` before the first call.
         self.leader: Beat | None = None
 
     def report_leader(self) -> None:
-        """Logs which beat leads, if that is another than at the last look."""
+        """Logs which beat leads, if that has changed since the last call."""
         now = time.monotonic()
         if now < self._next_report:
             return
@@ -56,5 +56,5 @@ class StandingBy:
             )  # fmt: skip
 
     def forget(self) -> None:
-        """Has the next look logged, whichever beat leads."""
+        """Has the next call log whichever beat leads."""
         self._next_report, self._seen, self.leader = 0.0, None, None
