@@ -9,7 +9,7 @@ from pgbeat.access import audit
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import dry_run_option, json_option
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.schedules import controls as schedule_controls
+from pgbeat.schedules import control as schedule_control
 from pgbeat.schedules import model as schedules
 
 
@@ -64,7 +64,7 @@ def clear_command(target: Target, name: str, dry_run: bool, as_json: bool) -> No
 def _set(target: Target, name: str, value: Any, *, dry_run: bool, as_json: bool) -> None:
     namespace = target.settings.namespace
     with target.transaction(dry_run=dry_run) as connection:
-        made = schedule_controls.set_cursor(connection, name, value, namespace=namespace)
+        made = schedule_control.set_cursor(connection, name, value, namespace=namespace)
         old, new = {"cursor": made.before.cursor}, {"cursor": made.after.cursor}
         if old != new:
             audit.record_action(connection, target.author, "update", "schedule", name, old, new)

@@ -8,9 +8,9 @@ from pgbeat.cli import printing
 from pgbeat.cli.asking import asking, json_option, sure
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
-from pgbeat.schedules import controls as schedule_controls
+from pgbeat.schedules import control as schedule_control
 from pgbeat.schedules import model as schedules
-from pgbeat.schedules.controls import Switched
+from pgbeat.schedules.control import Switched
 from pgbeat.schedules.forecast import upcoming
 from pgbeat.schedules.model import Schedule
 
@@ -70,7 +70,7 @@ def pause_command(
         _require_one(name, everything)
         with target.transaction() as connection:
             namespace = target.settings.namespace
-            made = schedule_controls.pause_all(connection, namespace=namespace, reason=reason)
+            made = schedule_control.pause_all(connection, namespace=namespace, reason=reason)
             audit.record_all(connection, target.author, [("pause", *each) for each in made])
         _say_all("Paused", made, as_json)
         return
@@ -101,7 +101,7 @@ def resume_command(
         _require_one(name, everything)
         with target.transaction() as connection:
             namespace = target.settings.namespace
-            made = schedule_controls.resume_all(connection, namespace=namespace, reason=reason)
+            made = schedule_control.resume_all(connection, namespace=namespace, reason=reason)
             audit.record_all(connection, target.author, [("resume", *each) for each in made])
         _say_all("Resumed", made, as_json)
         return

@@ -14,7 +14,7 @@ from pgbeat.jobs import model as jobs
 from pgbeat.jobs.prepare import require_call
 from pgbeat.monitoring import beats, schedule_health
 from pgbeat.monitoring.schedule_health import Health
-from pgbeat.schedules import controls as schedule_controls
+from pgbeat.schedules import control as schedule_control
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.forecast import upcoming
 from pgbeat.schedules.model import Schedule
@@ -216,7 +216,7 @@ def pause_schedules(
     """Holds all schedules that there are now; those that are added later are not paused."""
     reason = None if body is None else body.reason
     with backend.transaction() as connection:
-        made = schedule_controls.pause_all(connection, namespace=backend.namespace, reason=reason)
+        made = schedule_control.pause_all(connection, namespace=backend.namespace, reason=reason)
         by = author(backend, caller)
         audit.record_all(connection, by, [("pause", *each) for each in made])
     return SchedulesSwitched(schedules=[each.after.name for each in made])
@@ -229,7 +229,7 @@ def resume_schedules(
     """Lets all paused schedules go on; with a reason, those that were paused for it."""
     reason = None if body is None else body.reason
     with backend.transaction() as connection:
-        made = schedule_controls.resume_all(connection, namespace=backend.namespace, reason=reason)
+        made = schedule_control.resume_all(connection, namespace=backend.namespace, reason=reason)
         by = author(backend, caller)
         audit.record_all(connection, by, [("resume", *each) for each in made])
     return SchedulesSwitched(schedules=[each.after.name for each in made])
@@ -249,7 +249,7 @@ def set_cursor(
 ) -> ScheduleCursor:
     """Sets where the schedule's launcher goes on from; null clears it."""
     with backend.transaction() as connection:
-        made = schedule_controls.set_cursor(
+        made = schedule_control.set_cursor(
             connection, name, body.cursor, namespace=backend.namespace
         )
         old, new = {"cursor": made.before.cursor}, {"cursor": made.after.cursor}
