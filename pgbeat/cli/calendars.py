@@ -8,7 +8,6 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from pgbeat.access import audit
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import asking, dry_run_option, sure
 from pgbeat.cli.calendar_options import clearing, given_definition, rules
@@ -18,7 +17,7 @@ from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.database import connections
 from pgbeat.errors import AlreadyExists, InvalidCalendar
-from pgbeat.schedules import calendars
+from pgbeat.schedules import calendar_control, calendars
 from pgbeat.schedules.calendars import Calendar
 from pgbeat.timetables import zone
 
@@ -171,9 +170,8 @@ def add_command(
     if definition is None:
         raise click.UsageError("what is excluded? Give at least one option (see --help)")
     try:
-        with target.transaction(dry_run=dry_run) as connection:
-            row = calendars.add(connection, name, definition, namespace=target.settings.namespace)
-            audit.record(connection, target.author, "create", None, row)
+        with target.unit(dry_run=dry_run) as unit:
+            row = calendar_control.add(unit, name, definition)
     except AlreadyExists:
         if not if_not_exists:
             raise
@@ -197,16 +195,14 @@ def update_command(
     target: Target, /, name: str, dry_run: bool, as_json: bool, **given: Any
 ) -> None:
     """Change a calendar. What no option names stays; --file replaces all."""
-    namespace = target.settings.namespace
-    with target.transaction(dry_run=dry_run) as connection:
-        before = calendars.get(connection, name, namespace=namespace, for_update=True)
+    with target.unit(dry_run=dry_run) as unit:
+        before = calendars.get(unit.connection, name, namespace=unit.namespace, for_update=True)
         definition = given_definition(given, before.definition)
         if definition is None:
             raise click.UsageError("nothing to change; give at least one option (see --help)")
         row = before
         if definition != before.definition:
-            row = calendars.edit(connection, name, definition, namespace=namespace)
-            audit.record(connection, target.author, "update", before, row)
+            row = calendar_control.edit(unit, name, definition)
     said = f"Calendar {name!r} is like that already."
     if definition != before.definition:
         said = f"{'Would change' if dry_run else 'Changed'} calendar {name!r}: {row.rules}."
@@ -226,17 +222,14 @@ def _json_now(target: Target, row: Calendar) -> dict[str, Any]:
 @pass_target
 def remove_command(target: Target, name: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Delete a calendar that no schedule names."""
-    namespace = target.settings.namespace
-    with target.transaction(dry_run=True) as connection:
-        calendars.remove(connection, name, namespace=namespace)
+    with target.unit(dry_run=True) as unit:
+        calendar_control.remove(unit, name)
     is_removed = sure(
         "remove", "removed", f"calendar {name!r}", yes=yes, dry_run=dry_run, as_json=as_json
     )
     if is_removed:
-        with target.transaction() as connection:
-            row = calendars.get(connection, name, namespace=namespace, for_update=True)
-            calendars.remove(connection, name, namespace=namespace)
-            audit.record(connection, target.author, "delete", row, None)
+        with target.unit() as unit:
+            calendar_control.remove(unit, name)
     if is_removed or as_json:
         removed = {"name": name, "removed": is_removed}
         printing.result(removed, f"Removed calendar {name!r}.", as_json=as_json)

@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from pgbeat.access import audit
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import dry_run_option, json_option
 from pgbeat.cli.target import Target, pass_target
@@ -62,14 +61,10 @@ def clear_command(target: Target, name: str, dry_run: bool, as_json: bool) -> No
 
 
 def _set(target: Target, name: str, value: Any, *, dry_run: bool, as_json: bool) -> None:
-    namespace = target.settings.namespace
-    with target.transaction(dry_run=dry_run) as connection:
-        made = schedule_control.set_cursor(connection, name, value, namespace=namespace)
-        old, new = {"cursor": made.before.cursor}, {"cursor": made.after.cursor}
-        if old != new:
-            audit.record_action(connection, target.author, "update", "schedule", name, old, new)
+    with target.unit(dry_run=dry_run) as unit:
+        kept = schedule_control.set_cursor(unit, name, value)
     verb = "Would set" if dry_run else "Set"
     said = f"{verb} the cursor of schedule {name!r} to {printing.json_line(value)}."
     if value is None:
         said = f"{'Would clear' if dry_run else 'Cleared'} the cursor of schedule {name!r}."
-    printing.result({"name": name, "cursor": made.after.cursor}, said, as_json=as_json)
+    printing.result({"name": name, "cursor": kept}, said, as_json=as_json)

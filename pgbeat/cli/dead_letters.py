@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import click
 from sqlalchemy import Connection
 
-from pgbeat.access import audit
-from pgbeat.broker import dead_letters, queues
+from pgbeat.broker import control, dead_letters, queues
 from pgbeat.broker.dead_letters import DeadLetter
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.cli import Noun, printing
@@ -109,20 +108,17 @@ def requeue_command(
 ) -> None:
     """Put dead letters back into their queues. Their deliveries count from none again."""
     _require_selector(ids, everything, queue is not None, "--queue")
-    with target.transaction(dry_run=dry_run) as connection:
-        tables = target.broker(connection)
-        chosen = _choose(connection, tables, ids, queue)
-        count = dead_letters.requeue(connection, tables, ids=list(chosen))
-        queues = {number: name for number, name in chosen.items() if name}
-        if count:
-            handled = dead_letters.Handled(queues, count)
-            audit.record(connection, target.author, "requeue", None, handled)
+    with target.unit(dry_run=dry_run) as unit:
+        tables = target.broker(unit.connection)
+        chosen = _choose(unit.connection, tables, ids, queue)
+        count = control.requeue(unit, tables, chosen)
+    queues = [name for name in chosen.values() if name]
     homeless = len(chosen) - len(queues)
     if as_json:
         printing.echo_json({"requeued": count, "homeless": homeless})
     elif count:
         verb = "Would put back" if dry_run else "Put back"
-        click.echo(f"{verb} {_what(queues.values())}.")
+        click.echo(f"{verb} {_what(queues)}.")
     elif not homeless:
         click.echo(f"There are no dead letters{_scope(queue)}.")
     if homeless:
@@ -158,11 +154,8 @@ def drop_command(
     if not chosen:
         click.echo(f"There are no dead letters{_scope(queue, older_than)}.", err=as_json)
     elif sure("drop", "dropped", what, yes=yes, dry_run=dry_run, as_json=as_json):
-        with target.transaction() as connection:
-            count = dead_letters.drop(connection, tables, ids=list(chosen))
-            if count:
-                handled = dead_letters.Handled(chosen, count)
-                audit.record(connection, target.author, "drop", None, handled)
+        with target.unit() as unit:
+            count = control.drop(unit, tables, chosen)
         click.echo(f"Dropped {counted(count, 'dead letter')}.", err=as_json)
     if as_json:
         printing.echo_json({"dropped": count})

@@ -9,7 +9,6 @@ import click
 from rich.text import Text
 from sqlalchemy import Connection
 
-from pgbeat.access import audit
 from pgbeat.cli import printing
 from pgbeat.cli.asking import dry_run_option, json_option
 from pgbeat.cli.job_options import cleared_keys, given_policy, policy_clearing, policy_options
@@ -28,6 +27,7 @@ from pgbeat.errors import AlreadyExists, ConditionError, NotFound
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs import templates
 from pgbeat.jobs.lanes import model as lanes
+from pgbeat.schedules import control as schedule_control
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import TIMETABLES, Schedule
 from pgbeat.timetables import zone
@@ -68,13 +68,11 @@ def add_command(
     check = _checker(target, asked)
     condition = _try_condition(target, values)
     try:
-        with target.transaction(dry_run=dry_run) as connection:
-            row = schedules.add(
-                connection, name, source="cli", namespace=settings.namespace, **values
-            )
-            check(_whole(connection, row))
-            audit.record(connection, target.author, "create", None, row)
-            missing = [*_missing(connection, row, "after"), *_missing_for_jobs(connection, row)]
+        with target.unit(dry_run=dry_run) as unit:
+            row = schedule_control.add(unit, name, **values)
+            check(_whole(unit.connection, row))
+            missing = [*_missing(unit.connection, row, "after")]
+            missing += _missing_for_jobs(unit.connection, row)
     except AlreadyExists:
         if not if_not_exists:
             raise
@@ -126,18 +124,17 @@ def update_command(
     asked = _asked(values, job)
     check = _checker(target, asked)
     condition = _try_condition(target, values)
-    namespace = target.settings.namespace
-    with target.transaction(dry_run=dry_run) as connection:
-        before = schedules.get(connection, name, for_update=True, namespace=namespace)
+    with target.unit(dry_run=dry_run) as unit:
+        connection = unit.connection
+        before = schedules.get(connection, name, for_update=True, namespace=unit.namespace)
         assumed = _place(target, values, before.timezone)
         if values.get("labels"):
             values["labels"] = before.labels | values["labels"]
         if job or cleared:
             kept = {key: value for key, value in before.job_policy.items() if key not in cleared}
             values["job_policy"] = kept | job
-        row = schedules.edit(connection, name, namespace=namespace, **values)
+        row = schedule_control.edit(unit, name, values).after
         check(_whole(connection, row))
-        audit.record(connection, target.author, "update", before, row)
         missing = [*_missing(connection, row, *values)]
         missing += _missing_for_jobs(connection, row) if job else []
     # A template may have given it a task.

@@ -6,7 +6,6 @@ from uuid import UUID
 
 import click
 
-from pgbeat.access import audit
 from pgbeat.cli import printing
 from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.options import newest_option
@@ -14,7 +13,7 @@ from pgbeat.cli.printing import line, styled
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.database import connections
-from pgbeat.webhooks import deliveries
+from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks.deliveries import Delivery
 
@@ -100,23 +99,11 @@ def redeliver_command(
     """
     if bool(ids) == (failed_of is not None):
         raise click.UsageError("which deliveries? Give their ids, or --failed NAME")
-    author, namespace = target.author, target.settings.namespace
-    with target.transaction(dry_run=dry_run) as connection:
+    with target.unit(dry_run=dry_run) as unit:
         if failed_of is not None:
-            count = deliveries.redeliver_failed(
-                connection, failed_of, by=author.name, namespace=namespace
-            )
-            if count:
-                again = deliveries.Redelivered(failed_of, count)
-                audit.record(connection, author, "redeliver", None, again)
+            count = control.redeliver_failed(unit, failed_of)
         else:
-            count = deliveries.redeliver(
-                connection, [*map(str, ids)], by=author.name, namespace=namespace
-            )
-            whose = deliveries.webhooks_of(connection, ids, namespace=namespace)
-            for name, own in whose.items():
-                again = deliveries.Redelivered(name, len(own), own)
-                audit.record(connection, author, "redeliver", None, again)
+            count = control.redeliver(unit, ids)
     what = "1 delivery is" if count == 1 else f"{count} deliveries are"
     said = f"No delivery of webhook {failed_of!r} failed."
     if count:

@@ -5,7 +5,6 @@ from typing import Any
 import click
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.access import audit
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED
 from pgbeat.cli.job_options import amount
@@ -46,17 +45,15 @@ def direct_command(
     from pgbeat.jobs.task_checks import check_task
 
     check_task(app, task)
-    with target.transaction() as connection:
-        lanes.get(connection, target.settings.namespace, given["lane"])
-        audit.record_action(
-            connection, target.author, "run", "direct", task, None, {"lane": given["lane"]}
-        )
+    with target.unit() as unit:
+        lanes.get(unit.connection, unit.namespace, given["lane"])
+        unit.record_action("run", "direct", task, None, {"lane": given["lane"]})
     given["timeout"] = given["timeout"].total_seconds()
     given["resources"] = dict(given["resources"])
     try:
         result = run_direct(
             task, given.pop("args"), given.pop("kwargs"), app=app, settings=target.settings,
-            created_by=target.author.name, **given,
+            created_by=target.user.name, **given,
         )  # fmt: skip
     except (PgbeatError, click.ClickException):
         raise

@@ -134,7 +134,8 @@ def _apply(target: Target, file: File, plan: Plan, ways: dict[str, bool]) -> boo
     if not plan and not plan.noted:
         return True
     try:
-        with target.transaction() as connection:
+        with target.unit() as unit:
+            connection, unit.namespace = unit.connection, plan.namespace
             connection.execute(_SET_PATIENCE, {"ms": _PATIENCE})
             lock(connection, plan)
             again = make(connection, file, plan.namespace, **ways)
@@ -143,9 +144,8 @@ def _apply(target: Target, file: File, plan: Plan, ways: dict[str, bool]) -> boo
             old_calendars, old_rows = _touched(connection, again)
             apply(connection, file, again)
             new_calendars, new_rows = _touched(connection, again)
-            by = target.author._replace(namespace=plan.namespace)
-            audit.record_all(connection, by, audit.compared(old_calendars, new_calendars))
-            audit.record_all(connection, by, audit.compared(old_rows, new_rows))
+            unit.record_all(audit.compared(old_calendars, new_calendars))
+            unit.record_all(audit.compared(old_rows, new_rows))
     except Busy:
         return False
     return True

@@ -7,7 +7,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from pgbeat.access.unit_of_work import UnitOfWork
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.options import json_object

@@ -197,7 +197,8 @@ def _move_in(
         "retry_base": timedelta(seconds=settings.retry_base),
         "retry_cap": timedelta(seconds=settings.retry_cap),
     }
-    with target.transaction(dry_run=dry_run) as connection:
+    with target.unit(dry_run=dry_run) as unit:
+        connection = unit.connection
         code = frozenset(entry.name for entry in wanted)
         candidates, place = rows.wanted_names(found), settings.namespace
         of_code: set[str] = set()
@@ -225,7 +226,7 @@ def _move_in(
         steps = plan.plan(found, circumstances)
         steps = rows.apply(connection, steps, namespace=place, **defaults)
         after = schedules.named(connection, touched, namespace=place)
-        audit.record_all(connection, target.author, audit.compared(before, after))
+        unit.record_all(audit.compared(before, after))
     if as_json:
         printing.echo_json(_json(name, found, steps, dry_run))
     else:

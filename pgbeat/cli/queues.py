@@ -5,8 +5,7 @@ from datetime import datetime
 import click
 from rich.text import Text
 
-from pgbeat.access import audit
-from pgbeat.broker import discards, queues
+from pgbeat.broker import control, queues
 from pgbeat.broker.queues import QueueSummary
 from pgbeat.cli import Group, printing
 from pgbeat.cli.asking import asking, sure
@@ -81,13 +80,9 @@ def _remark(target: Target, about_stock: str) -> None:
 @pass_target
 def pause_command(target: Target, name: str, as_json: bool) -> None:
     """Keep consumers from claiming a queue's messages. What they have claimed goes on."""
-    with target.transaction() as connection:
-        tables = target.broker(connection)
-        before = queues.get(connection, tables, name)
-        is_new = queues.pause(connection, tables, name)
-        row = queues.get(connection, tables, name)
-        audit.record(connection, target.author, "pause", before, row)
-        now = connections.now(connection)
+    with target.unit() as unit:
+        row, is_new = control.pause(unit, target.broker(unit.connection), name)
+        now = connections.now(unit.connection)
     said = f"Paused queue {name!r}."
     if not is_new:
         said = f"Queue {name!r} is paused already, since {printing.when(row.paused_at, now)}."
@@ -104,15 +99,10 @@ def pause_command(target: Target, name: str, as_json: bool) -> None:
 @pass_target
 def resume_command(target: Target, name: str, as_json: bool) -> None:
     """Let consumers claim a queue's messages again."""
-    with target.transaction() as connection:
-        tables = target.broker(connection)
-        before = queues.get(connection, tables, name)
-        was_paused = queues.resume(connection, tables, name)
-        after = queues.get(connection, tables, name)
-        if was_paused:
-            audit.record(connection, target.author, "resume", before, after)
+    with target.unit() as unit:
+        row, was_paused = control.resume(unit, target.broker(unit.connection), name)
     said = f"Resumed queue {name!r}." if was_paused else f"Queue {name!r} is not paused."
-    printing.result(after._asdict(), said, as_json=as_json)
+    printing.result(row._asdict(), said, as_json=as_json)
 
 
 @queues_command.command("purge")
@@ -129,11 +119,8 @@ def purge_command(target: Target, name: str, yes: bool, dry_run: bool, as_json: 
     if not what:
         click.echo(f"No message waits in queue {name!r}.", err=as_json)
     elif sure("delete", "deleted", what, yes=yes, dry_run=dry_run, as_json=as_json):
-        with target.transaction() as connection:
-            count = discards.purge(connection, tables, name)
-            audit.record_action(
-                connection, target.author, "purge", "queue", name, None, {"deleted": count}
-            )
+        with target.unit() as unit:
+            count = control.purge(unit, tables, name)
         click.echo(f"Deleted {counted(count, 'message')} from queue {name!r}.", err=as_json)
     else:
         is_refused = not dry_run

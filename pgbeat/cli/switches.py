@@ -1,9 +1,7 @@
 """`pgbeat enable`, `disable`, `pause`, `resume` and `remove`: schedules in and out of service."""
 
 import click
-from sqlalchemy import Connection
 
-from pgbeat.access import audit
 from pgbeat.cli import printing
 from pgbeat.cli.asking import asking, json_option, sure
 from pgbeat.cli.target import Target, pass_target
@@ -21,12 +19,8 @@ from pgbeat.schedules.model import Schedule
 @pass_target
 def enable_command(target: Target, name: str, as_json: bool) -> None:
     """Put a disabled schedule back in service; it is due next by its timetable, from now on."""
-    with target.transaction() as connection:
-        before = _locked(connection, target, name)
-        row = before
-        if not before.enabled:
-            row = schedules.enable(connection, name, namespace=target.settings.namespace)
-            audit.record(connection, target.author, "enable", before, row)
+    with target.unit() as unit:
+        before, row = schedule_control.enable(unit, name)
     said = f"Schedule {name!r} is enabled already."
     if not before.enabled:
         said = f"Enabled schedule {name!r}. {next_line(target, row)}"
@@ -42,10 +36,8 @@ def enable_command(target: Target, name: str, as_json: bool) -> None:
 @pass_target
 def disable_command(target: Target, name: str, reason: str | None, as_json: bool) -> None:
     """Take a schedule out of service until it is enabled. What was launched goes on."""
-    with target.transaction() as connection:
-        before = _locked(connection, target, name)
-        row = schedules.disable(connection, name, reason, namespace=target.settings.namespace)
-        audit.record(connection, target.author, "disable", before, row)
+    with target.unit() as unit:
+        row = schedule_control.disable(unit, name, reason).after
     said = f"Disabled schedule {name!r}: {printing.line(row.disabled_reason)}"
     printing.result(printing.row_json(row), said, as_json=as_json)
 
@@ -68,17 +60,13 @@ def pause_command(
     """
     if name is None or everything:
         _require_one(name, everything)
-        with target.transaction() as connection:
-            namespace = target.settings.namespace
-            made = schedule_control.pause_all(connection, namespace=namespace, reason=reason)
-            audit.record_all(connection, target.author, [("pause", *each) for each in made])
+        with target.unit() as unit:
+            made = schedule_control.pause_all(unit, reason)
         _say_all("Paused", made, as_json)
         return
-    with target.transaction() as connection:
-        before = _locked(connection, target, name)
-        row = schedules.pause(connection, name, reason, namespace=target.settings.namespace)
-        audit.record(connection, target.author, "pause", before, row)
-        now = connections.now(connection)
+    with target.unit() as unit:
+        before, row = schedule_control.pause(unit, name, reason)
+        now = connections.now(unit.connection)
     said = f"Paused schedule {name!r}."
     if before.paused_at is not None:
         said = f"Schedule {name!r} is paused already, since {printing.when(row.paused_at, now)}."
@@ -99,20 +87,14 @@ def resume_command(
     """Let a paused schedule, or all, go on; it is due next by its timetable, from now on."""
     if name is None or everything:
         _require_one(name, everything)
-        with target.transaction() as connection:
-            namespace = target.settings.namespace
-            made = schedule_control.resume_all(connection, namespace=namespace, reason=reason)
-            audit.record_all(connection, target.author, [("resume", *each) for each in made])
+        with target.unit() as unit:
+            made = schedule_control.resume_all(unit, reason)
         _say_all("Resumed", made, as_json)
         return
     if reason is not None:
         raise click.UsageError("--reason goes with --all")
-    with target.transaction() as connection:
-        before = _locked(connection, target, name)
-        row = before
-        if before.paused_at is not None:
-            row = schedules.resume(connection, name, namespace=target.settings.namespace)
-            audit.record(connection, target.author, "resume", before, row)
+    with target.unit() as unit:
+        before, row = schedule_control.resume(unit, name)
     said = f"Schedule {name!r} is not paused."
     if before.paused_at is not None:
         said = f"Resumed schedule {name!r}. {next_line(target, row)}"
@@ -132,10 +114,8 @@ def remove_command(target: Target, name: str, yes: bool, dry_run: bool, as_json:
         row = schedules.get(connection, name, namespace=target.settings.namespace)
     what, is_removed = f"schedule {name!r}", False
     if sure("remove", "removed", what, yes=yes, dry_run=dry_run, as_json=as_json):
-        with target.transaction() as connection:
-            row = _locked(connection, target, name)
-            schedules.remove(connection, name, namespace=target.settings.namespace)
-            audit.record(connection, target.author, "delete", row, None)
+        with target.unit() as unit:
+            row = schedule_control.remove(unit, name)
         is_removed = True
     if as_json:
         printing.echo_json({"name": name, "removed": is_removed})
@@ -156,10 +136,6 @@ def _require_one(name: str | None, everything: bool) -> None:
 def _say_all(verb: str, made: list[Switched], as_json: bool) -> None:
     rows = [printing.row_json(each.after) for each in made]
     printing.result(rows, f"{verb} {printing.counted(len(made), 'schedule')}.", as_json=as_json)
-
-
-def _locked(connection: Connection, target: Target, name: str) -> Schedule:
-    return schedules.get(connection, name, namespace=target.settings.namespace, for_update=True)
 
 
 def next_line(target: Target, row: Schedule) -> str:

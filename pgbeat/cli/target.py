@@ -5,7 +5,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,8 @@ from sqlalchemy import Connection, Engine, text
 from pgbeat.access import actors
 from pgbeat.access.actors import Actor
 from pgbeat.access.audit import Author
-from pgbeat.access.unit_of_work import UnitOfWork
 from pgbeat.broker.messages import BrokerTables
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.cli import TARGET
 from pgbeat.cli.failures import BadInput
 from pgbeat.config import Settings, is_own_broker, place, postgres_url
@@ -26,8 +26,6 @@ from pgbeat.errors import NotFound
 
 if TYPE_CHECKING:
     from celery import Celery
-
-    from pgbeat.broker.publishing.publisher import Publisher
 
 #: Hands the `Target` to a command.
 pass_target = click.decorators.pass_meta_key(TARGET, doc_description="the app and the database")
@@ -164,7 +162,7 @@ class Target:
 
     @property
     def author(self) -> Author:
-        """Who makes changes here, for the audit."""
+        """The author of changes, for the audit log."""
         return Author(self.settings.namespace, self.user.name, "cli")
 
     @property
@@ -198,21 +196,14 @@ class Target:
         an actor is given."""
         with self.session() as connection:
             yield UnitOfWork(
-                connection, self.settings, actor or self.user, app=lambda: self.registry,
-                publishing=_publishing,
-            )  # fmt: skip
+                connection, self.settings, actor or self.user, app=lambda: self.registry
+            )
 
     @contextmanager
     def unit(self, actor: Actor | None = None, *, dry_run: bool = False) -> Iterator[UnitOfWork]:
         """Opens a unit of work for one change, which is committed unless it is a `dry_run`."""
         with self.work(actor) as unit, unit.transaction(dry_run=dry_run):
             yield unit
-
-
-def _publishing(app: "Celery", settings: Settings) -> "AbstractContextManager[Publisher]":
-    from pgbeat.jobs.submissions import publishing
-
-    return publishing(app, settings)
 
 
 _SET_PATIENCE = text("SELECT set_config('lock_timeout', :ms, true)")

@@ -6,7 +6,6 @@ from typing import Any
 import click
 from rich.table import Table
 
-from pgbeat.access import audit
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import asking, dry_run_option, sure
 from pgbeat.cli.job_options import call_options, given_policy, in_words, policy_options
@@ -15,7 +14,7 @@ from pgbeat.cli.printing import compact, line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.database import connections
-from pgbeat.jobs import templates
+from pgbeat.jobs import template_control, templates
 from pgbeat.jobs.templates import Template
 
 
@@ -107,18 +106,11 @@ def set_command(target: Target, /, name: str, dry_run: bool, as_json: bool, **gi
 
     With the app (-A), the task is looked for among those that it has registered.
     """
-    namespace = target.settings.namespace
     job = given_policy(given)
     values = {key: value for key, value in given.items() if value is not None} | {"job_policy": job}
-    _check(target, values)
-    with target.transaction(dry_run=dry_run) as connection:
-        before = templates.load(connection, [name], namespace=namespace).get(name)
-        row = templates.put(
-            connection, name, namespace=namespace, created_by=target.author.name, **values
-        )
-        verb = "create" if before is None else "update"
-        audit.record(connection, target.author, verb, before, row)
-        users = templates.users(connection, namespace=namespace)
+    with target.unit(dry_run=dry_run) as unit:
+        row, before = template_control.put(unit, name, **values)
+        users = templates.users(unit.connection, namespace=unit.namespace)
     said = f"Template {name!r} is like that already."
     if before is None or _content(before) != _content(row):
         verbs = ("Would make", "Made") if before is None else ("Would change", "Changed")
@@ -132,17 +124,6 @@ def _content(row: Template) -> list[Any]:
     return [row.description, row.task, row.args, row.kwargs, row.options, row.queue, row.job_policy]
 
 
-def _check(target: Target, values: dict[str, Any]) -> None:
-    """Refuses what the app can't launch. The app is loaded before any row is locked."""
-    from pgbeat.broker.publishing.publisher import check_options
-    from pgbeat.jobs.task_checks import check_task
-
-    where = {} if values.get("queue") is None else {"queue": values["queue"]}
-    check_options({**where, **values.get("options", {})})
-    if target.registry is not None:
-        check_task(target.registry, values["task"])
-
-
 @templates_command.command("remove")
 @click.argument("name")
 @asking
@@ -150,17 +131,14 @@ def _check(target: Target, values: dict[str, Any]) -> None:
 @pass_target
 def remove_command(target: Target, name: str, yes: bool, dry_run: bool, as_json: bool) -> None:
     """Delete a template that no schedule names. Jobs that were made from it go on."""
-    namespace = target.settings.namespace
-    with target.transaction(dry_run=True) as connection:
-        templates.remove(connection, name, namespace=namespace)
+    with target.unit(dry_run=True) as unit:
+        template_control.remove(unit, name)
     is_removed = sure(
         "remove", "removed", f"template {name!r}", yes=yes, dry_run=dry_run, as_json=as_json
     )
     if is_removed:
-        with target.transaction() as connection:
-            row = templates.get(connection, name, namespace=namespace, for_update=True)
-            templates.remove(connection, name, namespace=namespace)
-            audit.record(connection, target.author, "delete", row, None)
+        with target.unit() as unit:
+            template_control.remove(unit, name)
     if is_removed or as_json:
         removed = {"name": name, "removed": is_removed}
         printing.result(removed, f"Removed template {name!r}.", as_json=as_json)

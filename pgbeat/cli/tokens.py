@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from pgbeat.access import audit, tokens
+from pgbeat.access import tokens
 from pgbeat.access.tokens import LIFETIME, Scope, Token
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import dry_run_option
@@ -48,14 +48,14 @@ def create_command(
     as_json: bool,
 ) -> None:
     """Make a token. It is printed once and can't be had again; remarks are on standard error."""
-    by = target.author
-    with target.transaction() as connection:
+    with target.unit() as unit:
         row, written = tokens.create(
-            connection, namespace=by.namespace, actor=actor, scope=scope,
-            lifetime=None if expires == timedelta.max else expires, note=note, created_by=by.name,
+            unit.connection, namespace=unit.namespace, actor=actor, scope=scope,
+            lifetime=None if expires == timedelta.max else expires, note=note,
+            created_by=unit.actor.name,
         )  # fmt: skip
-        audit.record(connection, by, "create", None, row)
-        now = connections.now(connection)
+        unit.record("create", None, row)
+        now = connections.now(unit.connection)
     if as_json:
         printing.echo_json({**_json(row, now), "token": written})
         return
@@ -103,14 +103,13 @@ def list_command(target: Target, show_all: bool, as_json: bool) -> None:
 @pass_target
 def revoke_command(target: Target, token_id: str, dry_run: bool, as_json: bool) -> None:
     """Put a token out of use, for good, from now on. TOKEN is what `list` shows."""
-    by = target.author
     token_id = token_id.removeprefix(tokens.PREFIX).partition("_")[0]  # of the whole text, too
-    with target.transaction(dry_run=dry_run) as connection:
-        now = connections.now(connection)
-        row = tokens.revoke(connection, token_id, namespace=by.namespace)
+    with target.unit(dry_run=dry_run) as unit:
+        now = connections.now(unit.connection)
+        row = tokens.revoke(unit.connection, token_id, namespace=unit.namespace)
         is_new = row.revoked_at == now
         if is_new:
-            audit.record(connection, by, "revoke", row, None)
+            unit.record("revoke", row, None)
     said = f"Token {row.id} was revoked already, at {utc(row.revoked_at)} UTC."
     if is_new:
         verb = "Would revoke" if dry_run else "Revoked"

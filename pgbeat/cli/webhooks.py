@@ -7,7 +7,6 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from pgbeat.access import audit
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import asking, dry_run_option, sure
 from pgbeat.cli.deliveries import deliveries_command, redeliver_command
@@ -16,7 +15,7 @@ from pgbeat.cli.printing import counted, line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.database import connections
-from pgbeat.webhooks import deliveries
+from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks import outbox as webhook_outbox
 from pgbeat.webhooks import signing as webhook_signatures
@@ -163,19 +162,9 @@ def add_command(
     dry_run: bool,
 ) -> None:
     """Add a webhook. Its secret is printed once, now: the receiver needs it to check signatures."""
-    settings = target.settings
-    with target.transaction(dry_run=dry_run) as connection:
-        row, secret = webhooks.add(
-            connection,
-            name,
-            webhook_url,
-            _all(events),
-            namespace=settings.namespace,
-            secret=_read(secret_file),
-            created_by=target.author.name,
-            private=settings.webhook_private,
-        )
-        audit.record(connection, target.author, "create", None, row)
+    with target.unit(dry_run=dry_run) as unit:
+        secret = _read(secret_file)
+        row, secret = control.add(unit, name, webhook_url, events, secret=secret)
     if dry_run:
         click.echo(f"Would add webhook {name!r}: {', '.join(row.events)}.")
         return
@@ -211,31 +200,16 @@ def update_command(
         raise click.UsageError("--new-secret and --secret-file exclude each other")
     if webhook_url is None and not events and not new_secret and secret_file is None:
         raise click.UsageError("nothing to change; give at least one option (see --help)")
-    settings = target.settings
     secret = webhook_signatures.new_secret() if new_secret else _read(secret_file)
-    with target.transaction(dry_run=dry_run) as connection:
-        before = webhooks.get(connection, name, namespace=settings.namespace, for_update=True)
-        row = webhooks.edit(
-            connection,
-            name,
-            namespace=settings.namespace,
-            url=webhook_url,
-            events=_all(events) or None,
-            secret=secret,
-            private=settings.webhook_private,
-        )
-        audit.record(connection, target.author, "update", before, row)
-        count = deliveries.counts(connection, namespace=settings.namespace)[name]
+    with target.unit(dry_run=dry_run) as unit:
+        row = control.edit(unit, name, url=webhook_url, events=events or None, secret=secret)
+        count = deliveries.counts(unit.connection, namespace=unit.namespace)[name]
     is_new = new_secret and not dry_run
     said = f"{'Would change' if dry_run else 'Changed'} webhook {name!r}."
     shown = _json(row, count) | ({"secret": secret} if is_new else {})
     printing.result(shown, said, as_json=as_json)
     if is_new and not as_json:
         click.echo(f"Its new secret, which is not shown again: {secret}")
-
-
-def _all(events: tuple[str, ...]) -> tuple[str, ...]:
-    return EVENTS if events == ("all",) else events
 
 
 def _read(secret_file: Any) -> str | None:
@@ -256,10 +230,8 @@ def remove_command(target: Target, name: str, yes: bool, dry_run: bool, as_json:
     what = f"webhook {name!r}" + (f" and the log of {counted_deliveries(count)}" if count else "")
     is_removed = sure("remove", "removed", what, yes=yes, dry_run=dry_run, as_json=as_json)
     if is_removed:
-        with target.transaction() as connection:
-            row = webhooks.get(connection, name, namespace=namespace, for_update=True)
-            webhooks.remove(connection, name, namespace=namespace)
-            audit.record(connection, target.author, "delete", row, None)
+        with target.unit() as unit:
+            control.remove(unit, name)
     if is_removed or as_json:
         removed = {"name": name, "removed": is_removed}
         printing.result(removed, f"Removed {what}.", as_json=as_json)
@@ -276,18 +248,11 @@ def counted_deliveries(count: int) -> str:
 @pass_target
 def enable_command(target: Target, name: str, as_json: bool) -> None:
     """Put a disabled webhook back in service: it is told of what happens from now on."""
-    namespace = target.settings.namespace
-    with target.transaction() as connection:
-        before = webhooks.get(connection, name, namespace=namespace, for_update=True)
-        row = before
-        if not before.enabled:
-            row = webhooks.enable(connection, name, namespace=namespace)
-            audit.record(connection, target.author, "enable", before, row)
-        count = deliveries.counts(connection, namespace=namespace)[name]
-    failed = 0 if before.enabled else count["failed"]
-    said = (
-        f"Webhook {name!r} is enabled already." if before.enabled else f"Enabled webhook {name!r}."
-    )
+    with target.unit() as unit:
+        row, is_new = control.enable(unit, name)
+        count = deliveries.counts(unit.connection, namespace=unit.namespace)[name]
+    failed = count["failed"] if is_new else 0
+    said = f"Enabled webhook {name!r}." if is_new else f"Webhook {name!r} is enabled already."
     printing.result(_json(row, count), said, as_json=as_json)
     if failed:
         printing.note(f"{counted_deliveries(failed)} failed; `pgbeat webhooks redeliver --failed "
@@ -301,19 +266,15 @@ def enable_command(target: Target, name: str, as_json: bool) -> None:
 @pass_target
 def disable_command(target: Target, name: str, reason: str | None, as_json: bool) -> None:
     """Take a webhook out of service: what was to be delivered fails."""
-    namespace = target.settings.namespace
-    why = f"disabled by {target.author.name}" + (f": {reason}" if reason else "")
-    with target.transaction() as connection:
-        row = webhooks.get(connection, name, namespace=namespace, for_update=True)
-        pending = deliveries.counts(connection, namespace=namespace)[name]["pending"]
-        was_enabled = webhooks.disable(connection, row.id, why)
-        after = webhooks.get(connection, name, namespace=namespace)
-        audit.record(connection, target.author, "disable", row, after)
-        count = deliveries.counts(connection, namespace=namespace)[name]
+    with target.unit() as unit:
+        counts = deliveries.counts(unit.connection, namespace=unit.namespace)
+        row, was_enabled = control.disable(unit, name, reason)
+        count = deliveries.counts(unit.connection, namespace=unit.namespace)[name]
+    pending = counts[name]["pending"]
     said = f"Webhook {name!r} is disabled already."
     if was_enabled:
         said = f"Disabled webhook {name!r}."
-    printing.result(_json(after, count), said, as_json=as_json)
+    printing.result(_json(row, count), said, as_json=as_json)
     if pending:
         printing.note(f"{counted_deliveries(pending)} that waited failed.")
 
@@ -327,14 +288,9 @@ def disable_command(target: Target, name: str, reason: str | None, as_json: bool
 @pass_target
 def test_command(target: Target, name: str, as_json: bool) -> None:
     """Send a signed `webhook.test` event from here, at once. Exit status 1 if it isn't taken."""
-    settings = target.settings
-    with target.transaction() as connection:
-        webhook = webhooks.get(connection, name, namespace=settings.namespace)
-        signed_with = webhook_outbox.secrets(connection, webhook.id)
-        audit.record_action(
-            connection, target.author, "test", "webhook", name, None, {"url": webhook.url}
-        )
-    key, answer = webhook_outbox.send_test(webhook, signed_with, settings)
+    with target.unit() as unit:
+        webhook, signed_with = control.begin_test(unit, name)
+    key, answer = webhook_outbox.send_test(webhook, signed_with, target.settings)
     if as_json:
         printing.echo_json({"id": key, **answer._asdict(), "delivered": answer.is_delivered})
     elif answer.is_delivered:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from pgbeat.access.unit_of_work import UnitOfWork
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, InvalidTransition
 from pgbeat.jobs import model as jobs

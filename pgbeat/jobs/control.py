@@ -11,8 +11,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from pgbeat.access.unit_of_work import UnitOfWork
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique
 from pgbeat.jobs import defaults, dispatch, lifecycle, submissions, transitions
 from pgbeat.jobs import model as jobs

@@ -17,6 +17,7 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
+from pgbeat.broker.publishing.pool import publishing
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings, direct_url
 from pgbeat.database import channels, connections, poolers
@@ -26,7 +27,6 @@ from pgbeat.jobs.dispatch import dispatch_lane
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import occupancy, reservations
 from pgbeat.jobs.lanes.occupancy import SlotHolder
-from pgbeat.jobs.submissions import publishing
 from pgbeat.jobs.task_checks import check_task
 from pgbeat.timetables import span
 

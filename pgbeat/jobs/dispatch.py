@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from pgbeat.access.unit_of_work import UnitOfWork
 from pgbeat.broker.publishing.publisher import Publisher
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database import connections
 from pgbeat.jobs import lifecycle
 from pgbeat.jobs.lanes import model as lanes

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from sqlalchemy import Connection
 
-from pgbeat.access.unit_of_work import UnitOfWork
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.errors import AlreadyExists, InvalidTransition, NotFound
 from pgbeat.jobs import dispatch
 from pgbeat.jobs.lanes import model as lanes

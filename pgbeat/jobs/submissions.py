@@ -1,20 +1,19 @@
 """Submissions: jobs that a person, a program or a group asks for, with their messages."""
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
 
 from celery import Celery
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.access.actors import Actor
-from pgbeat.access.unit_of_work import UnitOfWork
 from pgbeat.broker.publishing.message_templates import TaskMessage
-from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher, publisher
+from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.broker.publishing.transaction import Opened, opened
-from pgbeat.config import Settings, is_own_broker
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.config import Settings
 from pgbeat.database import channels, connections, identity
 from pgbeat.errors import InvalidJob, NotUnique, PgbeatError
 from pgbeat.jobs import defaults, dispatch, prepare
@@ -113,38 +112,6 @@ def follow(unit: UnitOfWork, made: Sequence[Job]) -> None:
     dispatch.after_commit(unit, in_lanes)
 
 
-#: Where an app has the publishers that nobody uses just now: each knows how its messages look.
-_IDLE = "_pgbeat_publishers"
-
-
-@contextmanager
-def publishing(app: Celery, settings: Settings) -> Iterator[Publisher]:
-    """The publisher for the app's broker, outside of beat; nobody else uses it meanwhile. All that
-    it writes into is to be committed at the end of the block, or the block raises."""
-    with ExitStack() as stack:
-        acquired: list[Any] = []
-
-        def producer() -> Any:
-            if not acquired:
-                acquired.append(stack.enter_context(app.producer_or_acquire(None)))
-            return acquired[0]
-
-        # What a task publishes is its child, and so unlike what another does.
-        if not is_own_broker(app.conf, settings.url) or app.current_worker_task:
-            yield publisher(app, settings, producer)
-            return
-        # Messages say which process they are from.
-        broker = repr((os.getpid(), app.conf.broker_url, app.conf.broker_transport_options))
-        idle = vars(app).setdefault(_IDLE, {}).setdefault(broker, [])
-        try:
-            found = idle.pop()
-        except IndexError:
-            found = publisher(app, settings, producer)
-        yield found
-        found.clear()
-        idle.append(found)
-
-
 @contextmanager
 def opened_unit(
     app: Celery, settings: Settings, actor: Actor, session: Opened | None = None
@@ -157,30 +124,11 @@ def opened_unit(
     """
     if session is None:
         with connections.kept(settings.url, "pgbeat submit") as connection:
-            yield UnitOfWork(connection, settings, actor, app=lambda: app, publishing=publishing)
+            yield UnitOfWork(connection, settings, actor, app=lambda: app)
         return
     connection = opened(session)
     identity.require(connection, [settings.url], whose="pgbeat's")
-    yield UnitOfWork(
-        connection, settings, actor, app=lambda: app, publishing=_publishing_within(connection),
-        is_callers=True,
-    )  # fmt: skip
-
-
-def _publishing_within(
-    connection: Connection,
-) -> Callable[[Celery, Settings], AbstractContextManager[Publisher]]:
-    """Returns `publishing` for a caller's transaction, in which the broker's tables must be."""
-
-    @contextmanager
-    def opened_publisher(app: Celery, settings: Settings) -> Iterator[Publisher]:
-        with publishing(app, settings) as found:
-            if isinstance(found, TransactionPublisher) and found.tables not in connection.info:
-                found.tables.require(connection)
-                connection.info[found.tables] = True
-            yield found
-
-    return opened_publisher
+    yield UnitOfWork(connection, settings, actor, app=lambda: app, is_callers=True)
 
 
 def place(unit: UnitOfWork, order: JobSpec, *, job_source: str) -> SubmittedJob:

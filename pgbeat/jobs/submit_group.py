@@ -9,8 +9,8 @@ from celery import Celery, current_app
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.access.actors import Actor, user
-from pgbeat.access.unit_of_work import UnitOfWork
 from pgbeat.broker.publishing.transaction import Opened
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique, PgbeatError
 from pgbeat.jobs import dispatch, lifecycle, prepare, submissions

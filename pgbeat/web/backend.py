@@ -12,12 +12,11 @@ from sqlalchemy import Connection
 from sqlalchemy.pool import QueuePool
 
 from pgbeat.access.actors import Actor
-from pgbeat.access.unit_of_work import UnitOfWork
 from pgbeat.broker.messages import BrokerTables
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings, is_own_broker, place
 from pgbeat.database import connections
 from pgbeat.errors import ConfigError, InvalidJob, NotFound
-from pgbeat.jobs.submissions import publishing
 from pgbeat.web.issuer import Issuer
 
 #: What a request may take of the database's time, and wait for others' locks, in milliseconds.
@@ -91,9 +90,7 @@ class Backend:
         Raises `InvalidJob` for what Celery can't publish.
         """
         with self.session() as connection:
-            unit = UnitOfWork(
-                connection, self.settings, actor, app=lambda: self.celery, publishing=publishing
-            )
+            unit = UnitOfWork(connection, self.settings, actor, app=lambda: self.celery)
             try:
                 yield unit
             except ConfigError as error:

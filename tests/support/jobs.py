@@ -8,11 +8,12 @@ from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat.access.actors import Actor
-from pgbeat.access.unit_of_work import UnitOfWork
+from pgbeat.broker.publishing.pool import publishing
 from pgbeat.broker.publishing.publisher import Publisher
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
-from pgbeat.jobs import control, submissions
+from pgbeat.jobs import control
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.policies import parse
@@ -45,10 +46,7 @@ class Desk:
 
     def unit(self, actor: Actor = ADMIN) -> UnitOfWork:
         """A unit of work by the actor, with no transaction open."""
-        return UnitOfWork(
-            self.connection, self.settings, actor, app=lambda: self.app,
-            publishing=submissions.publishing,
-        )  # fmt: skip
+        return UnitOfWork(self.connection, self.settings, actor, app=lambda: self.app)
 
     def order(self, *args: Any, actor: Any = ALICE, **given: Any) -> SubmittedJob:
         """A job of `jobs.add` unless told otherwise; what is no part of an order is its policy."""
@@ -80,7 +78,7 @@ def desks(database: str, app: Celery) -> Iterator[Callable[[], Desk]]:
     engine = connections.engine(postgres_url(database), "tests").execution_options(
         isolation_level="AUTOCOMMIT"
     )
-    with submissions.publishing(app, Settings.load(app.conf)) as publisher:
+    with publishing(app, Settings.load(app.conf)) as publisher:
 
         def make() -> Desk:
             opened.append(engine.connect())

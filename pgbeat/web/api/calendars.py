@@ -6,16 +6,15 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
-from pgbeat.access import audit
 from pgbeat.database import connections
-from pgbeat.errors import AlreadyExists, InvalidCalendar
-from pgbeat.schedules import calendars
+from pgbeat.errors import InvalidCalendar
+from pgbeat.schedules import calendar_control, calendars
 from pgbeat.schedules.calendars import Calendar
 from pgbeat.timetables import zone
 from pgbeat.web.api.bodies import Body, Json
 from pgbeat.web.api.steering import plain
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin, TheCaller, author
+from pgbeat.web.backend import TheBackend
+from pgbeat.web.identity import TheAdmin, TheCaller
 
 router = APIRouter(prefix="/calendars", tags=["calendars"])
 
@@ -154,7 +153,8 @@ def check_calendar(
 @router.post("", status_code=201, summary="Make a calendar")
 def create_calendar(backend: TheBackend, caller: TheAdmin, body: NewCalendar) -> FoundCalendar:
     """Makes a calendar."""
-    row, _ = _put(backend, caller, body.name, body.definition, is_new=True)
+    with backend.unit(caller) as unit:
+        row, _ = calendar_control.put(unit, body.name, body.definition, only_new=True)
     return FoundCalendar.model_validate(shown(row))
 
 
@@ -172,35 +172,16 @@ def put_calendar(
 ) -> FoundCalendar:
     """Makes a calendar, or gives the one of that name this definition, which counts from the next
     due time of each schedule on."""
-    row, is_new = _put(backend, caller, name, body.definition)
+    with backend.unit(caller) as unit:
+        row, is_new = calendar_control.put(unit, name, body.definition)
     if is_new:
         response.status_code = 201
     return FoundCalendar.model_validate(shown(row))
 
 
-def _put(
-    backend: Backend, caller: Caller, name: str, definition: Any, *, is_new: bool = False
-) -> tuple[Calendar, bool]:
-    namespace = backend.namespace
-    with backend.transaction() as connection:
-        before = calendars.load(connection, {name}, namespace=namespace).get(name)
-        if before is not None and is_new:
-            raise AlreadyExists(f"there is a calendar {name!r} already; PUT changes it")
-        if before is None:
-            row = calendars.add(connection, name, definition, namespace=namespace)
-        else:
-            before = calendars.get(connection, name, namespace=namespace, for_update=True)
-            row = calendars.edit(connection, name, definition, namespace=namespace)
-        verb = "create" if before is None else "update"
-        audit.record(connection, author(backend, caller), verb, before, row)
-    return row, before is None
-
-
 @router.delete("/{name}", summary="Delete a calendar")
 def delete_calendar(backend: TheBackend, caller: TheAdmin, name: CalendarName) -> CalendarDone:
     """Deletes a calendar that no schedule names."""
-    with backend.transaction() as connection:
-        before = calendars.get(connection, name, namespace=backend.namespace, for_update=True)
-        calendars.remove(connection, name, namespace=backend.namespace)
-        audit.record(connection, author(backend, caller), "delete", before, None)
+    with backend.unit(caller) as unit:
+        calendar_control.remove(unit, name)
     return CalendarDone(message=f"Calendar '{name}' deleted")

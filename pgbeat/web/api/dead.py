@@ -7,15 +7,14 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from sqlalchemy import Connection
 
-from pgbeat.access import audit
-from pgbeat.broker import dead_letters, queues
+from pgbeat.broker import control, dead_letters, queues
 from pgbeat.broker.dead_letters import DeadLetter
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.web.api.bodies import Body, Json, Length
 from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read
 from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheAdmin, author
+from pgbeat.web.identity import TheAdmin
 
 router = APIRouter(prefix="/dead", tags=["dead letters"])
 
@@ -152,15 +151,11 @@ def _said(count: int, done: str) -> str:
 @router.post("/requeue", summary="Put dead letters back")
 def requeue_dead(backend: TheBackend, caller: TheAdmin, body: DeadChoice) -> DeadDone:
     """Puts dead letters back into their queues. Their deliveries count from none again."""
-    with backend.transaction() as connection:
-        tables = backend.tables(connection)
-        chosen = _choose(connection, tables, body)
-        count = dead_letters.requeue(connection, tables, ids=list(chosen)) if chosen else 0
-        names = {number: name for number, name in chosen.items() if name}
-        if count:
-            handled = dead_letters.Handled(names, count)
-            audit.record(connection, author(backend, caller), "requeue", None, handled)
-    homeless = len(chosen) - len(names)
+    with backend.unit(caller) as unit:
+        tables = backend.tables(unit.connection)
+        chosen = _choose(unit.connection, tables, body)
+        count = control.requeue(unit, tables, chosen)
+    homeless = sum(not name for name in chosen.values())
     return DeadDone(message=_said(count, "requeued"), count=count, homeless=homeless)
 
 
@@ -170,11 +165,8 @@ def drop_dead(backend: TheBackend, caller: TheAdmin, body: DeadDrop) -> DeadDone
     older_than = None if body.older_than is None else body.older_than.total_seconds()
     if older_than is not None and not 0 <= older_than < 1e9:
         raise InvalidJob("older_than: it is 0 seconds to 30 years")
-    with backend.transaction() as connection:
-        tables = backend.tables(connection)
-        chosen = _choose(connection, tables, body, older_than)
-        count = dead_letters.drop(connection, tables, ids=list(chosen)) if chosen else 0
-        if count:
-            handled = dead_letters.Handled(chosen, count)
-            audit.record(connection, author(backend, caller), "drop", None, handled)
+    with backend.unit(caller) as unit:
+        tables = backend.tables(unit.connection)
+        chosen = _choose(unit.connection, tables, body, older_than)
+        count = control.drop(unit, tables, chosen)
     return DeadDone(message=_said(count, "dropped"), count=count)

@@ -11,7 +11,6 @@ from anyio import CapacityLimiter
 from fastapi import APIRouter, Path, Request
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from pgbeat.access import audit
 from pgbeat.broker.publishing.json_values import as_json
 from pgbeat.errors import NoSlot
 from pgbeat.jobs import direct, permissions
@@ -21,7 +20,7 @@ from pgbeat.jobs.task_checks import check_arguments, check_task
 from pgbeat.web.api.bodies import Body, Json, Length
 from pgbeat.web.api.steering import plain, set_fields
 from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheCaller, author
+from pgbeat.web.identity import Caller, TheCaller
 
 router = APIRouter(prefix="/direct", tags=["direct execution"])
 
@@ -100,11 +99,9 @@ def _run(backend: Backend, caller: Caller, task: str, body: DirectRun) -> Direct
     check_task(backend.celery, task)
     check_arguments(backend.celery, task, body.args, body.kwargs)
     policy = job_policies.parse(set_fields(body, "tags", "resources"))
-    with backend.transaction() as connection:
-        lanes.get(connection, backend.namespace, body.lane)
-        audit.record_action(
-            connection, author(backend, caller), "run", "direct", task, None, {"lane": body.lane}
-        )
+    with backend.unit(caller) as unit:
+        lanes.get(unit.connection, unit.namespace, body.lane)
+        unit.record_action("run", "direct", task, None, {"lane": body.lane})
     try:
         result = direct.run_direct(
             task,

@@ -6,12 +6,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, Field
 
-from pgbeat.access import audit
-from pgbeat.broker import discards, queues
+from pgbeat.broker import control, queues
 from pgbeat.broker.queues import QueueSummary
 from pgbeat.web.api.bodies import Length
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin, author
+from pgbeat.web.backend import TheBackend
+from pgbeat.web.identity import TheAdmin
 
 router = APIRouter(prefix="/queues", tags=["queues"])
 
@@ -73,42 +72,29 @@ def list_queues(
     return QueueList(queues=[_found(row) for row in rows if internal or not row.is_internal])
 
 
-def _switch(backend: Backend, caller: Caller, name: str, verb: str) -> QueueSummary:
-    with backend.transaction() as connection:
-        tables = backend.tables(connection)
-        before = queues.get(connection, tables, name)
-        if getattr(queues, verb)(connection, tables, name):
-            row = queues.get(connection, tables, name)
-            audit.record(connection, author(backend, caller), verb, before, row)
-            return row
-        return before
-
-
 @router.post("/{name:path}/pause", summary="Pause a queue")
 def pause_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> QueueDone:
     """Keeps consumers from claiming its messages. What they have claimed goes on."""
-    row = _switch(backend, caller, name, "pause")
+    with backend.unit(caller) as unit:
+        row, _ = control.pause(unit, backend.tables(unit.connection), name)
     return QueueDone(message=f"Queue '{name}' paused", queue=_found(row))
 
 
 @router.post("/{name:path}/resume", summary="Resume a queue")
 def resume_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> QueueDone:
     """Lets consumers claim its messages again."""
-    row = _switch(backend, caller, name, "resume")
+    with backend.unit(caller) as unit:
+        row, _ = control.resume(unit, backend.tables(unit.connection), name)
     return QueueDone(message=f"Queue '{name}' resumed", queue=_found(row))
 
 
 @router.post("/{name:path}/purge", summary="Purge a queue")
 def purge_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> QueuePurged:
     """Deletes the messages that wait in a queue, delayed ones too. Claimed and dead ones stay."""
-    with backend.transaction() as connection:
-        tables = backend.tables(connection)
-        queues.get(connection, tables, name)
-        count = discards.purge(connection, tables, name)
-        audit.record_action(
-            connection, author(backend, caller), "purge", "queue", name, None, {"deleted": count}
-        )
-        row = queues.get(connection, tables, name)
+    with backend.unit(caller) as unit:
+        tables = backend.tables(unit.connection)
+        count = control.purge(unit, tables, name)
+        row = queues.get(unit.connection, tables, name)
     return QueuePurged(
         message=f"Queue '{name}' purged: {count} message{'' if count == 1 else 's'} deleted",
         queue=_found(row),

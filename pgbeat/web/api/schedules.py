@@ -7,7 +7,6 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from sqlalchemy import Connection
 
-from pgbeat.access import audit
 from pgbeat.database import connections
 from pgbeat.errors import ConditionError, InvalidSchedule
 from pgbeat.jobs import model as jobs
@@ -37,7 +36,7 @@ from pgbeat.web.api.schedule_models import (
     shown,
 )
 from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin, author
+from pgbeat.web.identity import TheAdmin
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
@@ -84,14 +83,10 @@ def create_schedule(backend: TheBackend, caller: TheAdmin, body: NewSchedule) ->
     name = values.pop("name")
     require_call(caller, values.get("task"), values.get("options", {}))
     _try_condition(backend, values)
-    with backend.transaction() as connection:
-        row = schedules.add(
-            connection, name, source=caller.origin, namespace=backend.namespace,
-            **(backend.schedule_defaults | values),
-        )  # fmt: skip
+    with backend.unit(caller) as unit:
+        row = schedule_control.add(unit, name, **(backend.schedule_defaults | values))
         check(backend.celery, row)
-        audit.record(connection, author(backend, caller), "create", None, row)
-        health = healths(backend, connection, [row])[row.id]
+        health = healths(backend, unit.connection, [row])[row.id]
     return _found(row, health)
 
 
@@ -120,15 +115,10 @@ def update_schedule(
         values = dict.fromkeys(schedules.TIMETABLES) | values
     require_call(caller, values.get("task"), values.get("options", {}))
     _try_condition(backend, values)
-    with backend.transaction() as connection:
-        before = schedules.get(connection, name, namespace=backend.namespace, for_update=True)
-        row = schedules.edit(connection, name, namespace=backend.namespace, **values)
+    with backend.unit(caller) as unit:
+        row = schedule_control.edit(unit, name, values, enabled=enabled).after
         if _CHECKED & values.keys():
             check(backend.celery, row)
-        if enabled is not None and enabled != row.enabled:
-            turn = schedules.enable if enabled else schedules.disable
-            row = turn(connection, name, namespace=backend.namespace)
-        audit.record(connection, author(backend, caller), "update", before, row)
     note = _FROM_CODE if row.source == "code" and _CODE_OWNS & values.keys() else None
     return ScheduleDone(
         message=f"Schedule '{name}' updated", next_run=_next(backend, row), note=note
@@ -161,37 +151,32 @@ def _cleared(key: str) -> Any:
 @router.delete("/{name}", summary="Delete a schedule")
 def delete_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDone:
     """Deletes a schedule. Its history stays until it is as old as it is kept."""
-    with backend.transaction() as connection:
-        before = schedules.get(connection, name, namespace=backend.namespace, for_update=True)
-        schedules.remove(connection, name, namespace=backend.namespace)
-        audit.record(connection, author(backend, caller), "delete", before, None)
+    with backend.unit(caller) as unit:
+        row = schedule_control.remove(unit, name)
     note = "it is made by the app's code, and comes back when beat starts; disable it instead"
     return ScheduleDone(
-        message=f"Schedule '{name}' deleted", note=note if before.source == "code" else None
+        message=f"Schedule '{name}' deleted", note=note if row.source == "code" else None
     )
 
 
-def _switch(
-    backend: Backend, caller: Caller, name: str, verb: str, past: str, *given: Any
-) -> ScheduleDone:
-    with backend.transaction() as connection:
-        before = schedules.get(connection, name, namespace=backend.namespace, for_update=True)
-        turn = getattr(schedules, verb)
-        row: Schedule = turn(connection, name, *given, namespace=backend.namespace)
-        audit.record(connection, author(backend, caller), verb, before, row)
-    return ScheduleDone(message=f"Schedule '{name}' {past}", next_run=_next(backend, row))
+def _switched(backend: Backend, row: Schedule, past: str) -> ScheduleDone:
+    return ScheduleDone(message=f"Schedule '{row.name}' {past}", next_run=_next(backend, row))
 
 
 @router.post("/{name}/enable", summary="Enable a schedule")
 def enable_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDone:
     """Puts a schedule (back) in service."""
-    return _switch(backend, caller, name, "enable", "enabled")
+    with backend.unit(caller) as unit:
+        row = schedule_control.enable(unit, name).after
+    return _switched(backend, row, "enabled")
 
 
 @router.post("/{name}/disable", summary="Disable a schedule")
 def disable_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDone:
     """Takes a schedule out of service."""
-    return _switch(backend, caller, name, "disable", "disabled")
+    with backend.unit(caller) as unit:
+        row = schedule_control.disable(unit, name).after
+    return _switched(backend, row, "disabled")
 
 
 @router.post("/{name}/pause", summary="Pause a schedule")
@@ -200,13 +185,17 @@ def pause_schedule(
 ) -> ScheduleDone:
     """Holds a schedule; what falls due meanwhile is not made up for."""
     reason = None if body is None else body.reason
-    return _switch(backend, caller, name, "pause", "paused", reason)
+    with backend.unit(caller) as unit:
+        row = schedule_control.pause(unit, name, reason).after
+    return _switched(backend, row, "paused")
 
 
 @router.post("/{name}/resume", summary="Resume a schedule")
 def resume_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDone:
     """Lets a paused schedule go on."""
-    return _switch(backend, caller, name, "resume", "resumed")
+    with backend.unit(caller) as unit:
+        row = schedule_control.resume(unit, name).after
+    return _switched(backend, row, "resumed")
 
 
 @router.post("/pause", summary="Pause all schedules")
@@ -215,10 +204,8 @@ def pause_schedules(
 ) -> SchedulesSwitched:
     """Holds all schedules that there are now; those that are added later are not paused."""
     reason = None if body is None else body.reason
-    with backend.transaction() as connection:
-        made = schedule_control.pause_all(connection, namespace=backend.namespace, reason=reason)
-        by = author(backend, caller)
-        audit.record_all(connection, by, [("pause", *each) for each in made])
+    with backend.unit(caller) as unit:
+        made = schedule_control.pause_all(unit, reason)
     return SchedulesSwitched(schedules=[each.after.name for each in made])
 
 
@@ -228,10 +215,8 @@ def resume_schedules(
 ) -> SchedulesSwitched:
     """Lets all paused schedules go on; with a reason, those that were paused for it."""
     reason = None if body is None else body.reason
-    with backend.transaction() as connection:
-        made = schedule_control.resume_all(connection, namespace=backend.namespace, reason=reason)
-        by = author(backend, caller)
-        audit.record_all(connection, by, [("resume", *each) for each in made])
+    with backend.unit(caller) as unit:
+        made = schedule_control.resume_all(unit, reason)
     return SchedulesSwitched(schedules=[each.after.name for each in made])
 
 
@@ -248,15 +233,8 @@ def set_cursor(
     backend: TheBackend, caller: TheAdmin, name: Name, body: ScheduleCursor
 ) -> ScheduleCursor:
     """Sets where the schedule's launcher goes on from; null clears it."""
-    with backend.transaction() as connection:
-        made = schedule_control.set_cursor(
-            connection, name, body.cursor, namespace=backend.namespace
-        )
-        old, new = {"cursor": made.before.cursor}, {"cursor": made.after.cursor}
-        if old != new:
-            by = author(backend, caller)
-            audit.record_action(connection, by, "update", "schedule", name, old, new)
-    return ScheduleCursor(cursor=made.after.cursor)
+    with backend.unit(caller) as unit:
+        return ScheduleCursor(cursor=schedule_control.set_cursor(unit, name, body.cursor))
 
 
 @router.get("/{name}", summary="Get a schedule")

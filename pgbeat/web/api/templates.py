@@ -6,17 +6,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from pgbeat.access import audit
-from pgbeat.broker.publishing.publisher import check_options
-from pgbeat.errors import AlreadyExists
-from pgbeat.jobs import templates
-from pgbeat.jobs.prepare import require_call
-from pgbeat.jobs.task_checks import check_task
+from pgbeat.jobs import template_control, templates
 from pgbeat.jobs.templates import Template
 from pgbeat.web.api.bodies import Body, Json
 from pgbeat.web.api.steering import plain
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin, TheCaller, author
+from pgbeat.web.backend import TheBackend
+from pgbeat.web.identity import TheAdmin, TheCaller
 
 router = APIRouter(prefix="/templates", tags=["templates"])
 
@@ -135,7 +130,9 @@ def get_template(backend: TheBackend, caller: TheCaller, name: TemplateName) -> 
 @router.post("", status_code=201, summary="Make a template")
 def create_template(backend: TheBackend, caller: TheAdmin, body: NewTemplate) -> FoundTemplate:
     """Makes a template. Its task and options are checked against the app."""
-    row, _ = _put(backend, caller, body.name, body, is_new=True)
+    with backend.unit(caller) as unit:
+        values = body.model_dump(exclude={"name"})
+        row, _ = template_control.put(unit, body.name, only_new=True, **values)
     return FoundTemplate.model_validate(row._asdict())
 
 
@@ -153,37 +150,16 @@ def put_template(
 ) -> FoundTemplate:
     """Makes a template, or gives the one of that name all of this instead of what it had. Jobs that
     were made from it go on as they are."""
-    row, is_new = _put(backend, caller, name, body)
-    if is_new:
+    with backend.unit(caller) as unit:
+        row, before = template_control.put(unit, name, **body.model_dump(exclude={"name"}))
+    if before is None:
         response.status_code = 201
     return FoundTemplate.model_validate(row._asdict())
-
-
-def _put(
-    backend: Backend, caller: Caller, name: str, body: TemplateFields, *, is_new: bool = False
-) -> tuple[Template, bool]:
-    where = {} if body.queue is None else {"queue": body.queue}
-    check_options({**where, **body.options}, backend.celery.conf)
-    require_call(caller, body.task, body.options)
-    check_task(backend.celery, body.task)
-    values = body.model_dump(exclude={"name"})
-    with backend.transaction() as connection:
-        before = templates.load(connection, [name], namespace=backend.namespace).get(name)
-        if before is not None and is_new:
-            raise AlreadyExists(f"there is a template {name!r} already; PUT changes it")
-        row = templates.put(
-            connection, name, namespace=backend.namespace, created_by=caller.name, **values
-        )
-        verb = "create" if before is None else "update"
-        audit.record(connection, author(backend, caller), verb, before, row)
-    return row, before is None
 
 
 @router.delete("/{name}", summary="Delete a template")
 def delete_template(backend: TheBackend, caller: TheAdmin, name: TemplateName) -> TemplateDone:
     """Deletes a template that no schedule names. Jobs that were made from it go on."""
-    with backend.transaction() as connection:
-        before = templates.get(connection, name, namespace=backend.namespace, for_update=True)
-        templates.remove(connection, name, namespace=backend.namespace)
-        audit.record(connection, author(backend, caller), "delete", before, None)
+    with backend.unit(caller) as unit:
+        template_control.remove(unit, name)
     return TemplateDone(message=f"Template '{name}' deleted")

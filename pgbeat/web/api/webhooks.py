@@ -8,13 +8,12 @@ from uuid import UUID
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from pgbeat.access import audit
-from pgbeat.errors import InvalidJob, NotFound
+from pgbeat.errors import InvalidJob
 from pgbeat.web.api.bodies import Body, Json
 from pgbeat.web.api.paging import After, Limit, cursor, moment, read
 from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheAdmin, author
-from pgbeat.webhooks import deliveries
+from pgbeat.web.identity import TheAdmin
+from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks import outbox as webhook_outbox
 from pgbeat.webhooks.deliveries import Delivery
@@ -162,10 +161,6 @@ def _detail(row: Webhook, count: Mapping[str, int]) -> WebhookDetail:
     return WebhookDetail.model_validate(_shown(row) | {"deliveries": dict(count)})
 
 
-def _all(events: list[str]) -> list[str]:
-    return list(EVENTS) if events == ["all"] else events
-
-
 # -- looked at
 
 
@@ -193,12 +188,8 @@ def get_webhook(backend: TheBackend, caller: TheAdmin, name: WebhookName) -> Web
 @router.post("", status_code=201, summary="Make a webhook")
 def create_webhook(backend: TheBackend, caller: TheAdmin, body: NewWebhook) -> WebhookMade:
     """Makes a webhook. Its secret is in this answer alone: the receiver needs it."""
-    with backend.transaction() as connection:
-        row, secret = webhooks.add(
-            connection, body.name, body.url, _all(body.events), namespace=backend.namespace,
-            secret=body.secret, created_by=caller.name, private=backend.settings.webhook_private,
-        )  # fmt: skip
-        audit.record(connection, author(backend, caller), "create", None, row)
+    with backend.unit(caller) as unit:
+        row, secret = control.add(unit, body.name, body.url, body.events, secret=body.secret)
     return WebhookMade.model_validate(_shown(row) | {"secret": secret})
 
 
@@ -213,36 +204,24 @@ def update_webhook(
     given: dict[str, Any] = {"url": body.url, "events": body.events, "secret": secret}
     if all(value is None for value in given.values()):
         raise InvalidJob("there is nothing to change; give url, events, secret or new_secret")
-    if body.events is not None:
-        given["events"] = _all(body.events)
-    with backend.transaction() as connection:
-        before = webhooks.get(connection, name, namespace=backend.namespace, for_update=True)
-        row = webhooks.edit(
-            connection, name, namespace=backend.namespace,
-            private=backend.settings.webhook_private, **given,
-        )  # fmt: skip
-        audit.record(connection, author(backend, caller), "update", before, row)
+    with backend.unit(caller) as unit:
+        row = control.edit(unit, name, **given)
     return WebhookMade.model_validate(_shown(row) | {"secret": secret})
 
 
 @router.delete("/{name}", summary="Delete a webhook")
 def delete_webhook(backend: TheBackend, caller: TheAdmin, name: WebhookName) -> WebhookDone:
     """Deletes a webhook with its deliveries."""
-    with backend.transaction() as connection:
-        before = webhooks.get(connection, name, namespace=backend.namespace, for_update=True)
-        webhooks.remove(connection, name, namespace=backend.namespace)
-        audit.record(connection, author(backend, caller), "delete", before, None)
+    with backend.unit(caller) as unit:
+        control.remove(unit, name)
     return WebhookDone(message=f"Webhook '{name}' deleted")
 
 
 @router.post("/{name}/enable", summary="Enable a webhook")
 def enable_webhook(backend: TheBackend, caller: TheAdmin, name: WebhookName) -> WebhookDone:
     """Has it told of what happens from now on."""
-    with backend.transaction() as connection:
-        before = webhooks.get(connection, name, namespace=backend.namespace, for_update=True)
-        if not before.enabled:
-            row = webhooks.enable(connection, name, namespace=backend.namespace)
-            audit.record(connection, author(backend, caller), "enable", before, row)
+    with backend.unit(caller) as unit:
+        control.enable(unit, name)
     return WebhookDone(message=f"Webhook '{name}' enabled")
 
 
@@ -254,13 +233,8 @@ def disable_webhook(
     body: WebhookDisable | None = None,
 ) -> WebhookDone:
     """Has it told of nothing more: what was to be delivered fails."""
-    reason = None if body is None else body.reason
-    why = f"disabled by {caller.name}" + (f": {reason}" if reason else "")
-    with backend.transaction() as connection:
-        before = webhooks.get(connection, name, namespace=backend.namespace, for_update=True)
-        if webhooks.disable(connection, before.id, why):
-            row = webhooks.get(connection, name, namespace=backend.namespace)
-            audit.record(connection, author(backend, caller), "disable", before, row)
+    with backend.unit(caller) as unit:
+        control.disable(unit, name, None if body is None else body.reason)
     return WebhookDone(message=f"Webhook '{name}' disabled")
 
 
@@ -297,13 +271,8 @@ def _delivery(row: Delivery) -> Json:
 @router.post("/{name}/redeliver", summary="Deliver again what failed")
 def redeliver_failed(backend: TheBackend, caller: TheAdmin, name: WebhookName) -> Redelivered:
     """Delivers again all of a webhook's that failed, with as many attempts as the first time."""
-    with backend.transaction() as connection:
-        count = deliveries.redeliver_failed(
-            connection, name, by=caller.name, namespace=backend.namespace
-        )
-        if count:
-            again = deliveries.Redelivered(name, count)
-            audit.record(connection, author(backend, caller), "redeliver", None, again)
+    with backend.unit(caller) as unit:
+        count = control.redeliver_failed(unit, name)
     return _redelivered(count)
 
 
@@ -315,16 +284,8 @@ def redeliver_delivery(
     delivery_id: Annotated[UUID, Path()],
 ) -> Redelivered:
     """Delivers one again that was delivered, or failed."""
-    with backend.transaction() as connection:
-        webhook = webhooks.get(connection, name, namespace=backend.namespace)
-        if not deliveries.is_of(connection, delivery_id, webhook.id):
-            raise NotFound(f"webhook {name!r} has no delivery {delivery_id}")
-        count = deliveries.redeliver(
-            connection, [str(delivery_id)], by=caller.name, namespace=backend.namespace
-        )
-        if count:
-            again = deliveries.Redelivered(name, count, [delivery_id])
-            audit.record(connection, author(backend, caller), "redeliver", None, again)
+    with backend.unit(caller) as unit:
+        count = control.redeliver(unit, [delivery_id], webhook=name)
     return _redelivered(count)
 
 
@@ -336,12 +297,8 @@ def _redelivered(count: int) -> Redelivered:
 @router.post("/{name}/test", summary="Send a test event")
 def send_test(backend: TheBackend, caller: TheAdmin, name: WebhookName) -> WebhookTested:
     """Sends a signed `webhook.test` event from here, at once, and waits for the answer."""
-    with backend.transaction() as connection:
-        webhook = webhooks.get(connection, name, namespace=backend.namespace)
-        signed_with = webhook_outbox.secrets(connection, webhook.id)
-        audit.record_action(
-            connection, author(backend, caller), "test", "webhook", name, None, {"url": webhook.url}
-        )
+    with backend.unit(caller) as unit:
+        webhook, signed_with = control.begin_test(unit, name)
     key, answer = webhook_outbox.send_test(webhook, signed_with, backend.settings)
     return WebhookTested(
         id=UUID(key),

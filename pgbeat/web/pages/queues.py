@@ -2,13 +2,12 @@
 
 from fastapi import APIRouter, Request, Response
 
-from pgbeat.access import audit
-from pgbeat.broker import dead_letters, discards, queues
+from pgbeat.broker import control, dead_letters, queues
 from pgbeat.config import delays_in_table
 from pgbeat.database import connections
 from pgbeat.errors import NotFound
 from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheAdmin, author
+from pgbeat.web.identity import TheAdmin
 from pgbeat.web.pages.humanize import counted
 from pgbeat.web.pages.render import Fields, PageRoute, done, page, path, unknown
 
@@ -46,23 +45,19 @@ def change_queue(
 ) -> Response:
     """Pauses a queue (`queue`), has it go on, or purges it: `do`."""
     verb, name = fields.get("do", ""), fields.get("queue", "")
-    with backend.transaction() as connection:
-        tables = backend.tables(connection)
-        row = queues.get(connection, tables, name)
+    if verb not in ("purge", "pause", "resume"):
+        raise unknown(fields)
+    with backend.unit(caller) as unit:
+        tables = backend.tables(unit.connection)
         if verb == "purge":
-            count = discards.purge(connection, tables, name)
-            audit.record_action(
-                connection, author(backend, caller), verb, "queue", name, None, {"deleted": count}
-            )
+            count = control.purge(unit, tables, name)
             said = f"Deleted {counted(count, 'message')} from queue '{name}'."
-        elif verb in ("pause", "resume"):
-            change = queues.pause if verb == "pause" else queues.resume
-            if change(connection, tables, name):
-                after = queues.get(connection, tables, name)
-                audit.record(connection, author(backend, caller), verb, row, after)
-            said = f"Queue '{name}' {'is paused' if verb == 'pause' else 'goes on'}."
+        elif verb == "pause":
+            control.pause(unit, tables, name)
+            said = f"Queue '{name}' is paused."
         else:
-            raise unknown(fields)
+            control.resume(unit, tables, name)
+            said = f"Queue '{name}' goes on."
     return done(request, path("queues"), said)
 
 
@@ -76,17 +71,14 @@ def change_dead(
         raise unknown(fields)
     if not number.isascii() or not number.isdigit() or int(number) >= 2**63:
         raise NotFound(f"{number!r} is no dead letter")
-    with backend.transaction() as connection:
-        tables = backend.tables(connection)
-        found = dead_letters.find(connection, tables, ids=[int(number)])
+    with backend.unit(caller) as unit:
+        tables = backend.tables(unit.connection)
+        found = dead_letters.find(unit.connection, tables, ids=[int(number)])
         if not found:
             raise NotFound(f"there is no dead letter {number}: somebody put it back, or dropped it")
         letter = found[0]
-        change = dead_letters.requeue if verb == "requeue" else dead_letters.drop
-        count = change(connection, tables, ids=[letter.id])
-        if count:
-            handled = dead_letters.Handled({letter.id: letter.queue}, count)
-            audit.record(connection, author(backend, caller), verb, None, handled)
+        change = control.requeue if verb == "requeue" else control.drop
+        count = change(unit, tables, {letter.id: letter.queue})
     if not count:
         said = "It can't be put back: its queue was deleted before."
     elif verb == "drop":

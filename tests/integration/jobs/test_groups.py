@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from typing import Any
 from uuid import uuid4
 
@@ -10,9 +9,9 @@ import pytest
 from celery import Celery, chain
 
 from pgbeat.access.actors import Actor
-from pgbeat.access.unit_of_work import UnitOfWork
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.broker.publishing.publisher import Publisher, publisher
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.errors import Forbidden, InvalidJob, InvalidTransition, NotFound, NotUnique, UnknownTask
@@ -50,10 +49,7 @@ class Fleet:
 
     def unit(self, actor: Actor) -> UnitOfWork:
         """A unit of work by the actor, with no transaction open."""
-        return UnitOfWork(
-            self.connection, self.settings, actor, app=lambda: self.app,
-            publishing=lambda app, settings: nullcontext(self.publisher),
-        )  # fmt: skip
+        return UnitOfWork(self.connection, self.settings, actor, app=lambda: self.app)
 
     def tell(self, *runs: ExecutionRecord) -> None:
         """What a worker writes."""

@@ -2,25 +2,23 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any, Self
 
+from celery import Celery
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from pgbeat.access import audit
 from pgbeat.access.actors import Actor
 from pgbeat.access.audit import Audited, Author, Changed, Row
+from pgbeat.broker.publishing.pool import publishing
+from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.errors import BrokerUnavailable, ConfigError
 
-if TYPE_CHECKING:
-    from celery import Celery
-
-    from pgbeat.broker.publishing.publisher import Publisher
-
-logger = logging.getLogger("pgbeat.access")
+logger = logging.getLogger("pgbeat.publishing")
 
 
 class UnitOfWork:
@@ -30,8 +28,8 @@ class UnitOfWork:
     console each open it in one place, and only parse and show.
 
     `connection` is in autocommit mode; or it has a transaction open, which `is_callers`, to commit.
-    `app` returns the app that the messages of jobs are published through, and `publishing` opens a
-    publisher for it; both are called when first needed.
+    `app`, called when first needed, returns the app that the messages of jobs are published
+    through.
     """
 
     def __init__(
@@ -40,14 +38,13 @@ class UnitOfWork:
         settings: Settings,
         actor: Actor,
         *,
-        app: Callable[[], "Celery | None"] = lambda: None,
-        publishing: "Callable[[Celery, Settings], AbstractContextManager[Publisher]] | None" = None,
+        app: Callable[[], Celery | None] = lambda: None,
         is_callers: bool = False,
     ) -> None:
         self.connection, self.settings, self.actor = connection, settings, actor
         self.namespace = settings.namespace
         self.is_callers = is_callers
-        self._app, self._publishing = app, publishing
+        self._app = app
         self._publisher: Publisher | None = None
         self._stack = ExitStack()
         self._is_open = False
@@ -80,11 +77,11 @@ class UnitOfWork:
             self._callbacks.clear()
 
     @property
-    def app(self) -> "Celery | None":
+    def app(self) -> Celery | None:
         """The app; `None` where none was given."""
         return self._app()
 
-    def require_app(self) -> "Celery":
+    def require_app(self) -> Celery:
         """Returns the app. Raises `ConfigError` where none was given."""
         app = self._app()
         if app is None:
@@ -92,27 +89,22 @@ class UnitOfWork:
         return app
 
     @property
-    def publisher(self) -> "Publisher":
+    def publisher(self) -> Publisher:
         """Writes the messages of jobs. Raises `ConfigError` without an app.
 
         First asked for before rows are locked: it may have tables and queues to make.
         """
         if self._publisher is None:
-            if self._publishing is None:
-                raise ConfigError("this change can't publish messages")
-            opened = self._stack.enter_context(self._publishing(self.require_app(), self.settings))
-            if self._is_open:
+            opened = self._stack.enter_context(publishing(self.require_app(), self.settings))
+            if self.is_callers:
+                _require_tables(self.connection, opened)
+            elif self._is_open:
                 opened.prepare(self.connection)
-            elif not self.is_callers:
+            else:
                 with connections.transaction(self.connection):
                     opened.prepare(self.connection)
             self._publisher = opened
         return self._publisher
-
-    @property
-    def has_published(self) -> bool:
-        """Whether the publisher was asked for."""
-        return self._publisher is not None
 
     # -- after the commit
 
@@ -162,6 +154,12 @@ class UnitOfWork:
         if self.actor.origin is None:
             return None
         return Author(self.namespace, self.actor.name, self.actor.origin)
+
+
+def _require_tables(connection: Connection, publisher: Publisher) -> None:
+    if isinstance(publisher, TransactionPublisher) and publisher.tables not in connection.info:
+        publisher.tables.require(connection)
+        connection.info[publisher.tables] = True
 
 
 class _DryRun(Exception):

@@ -1,0 +1,41 @@
+"""Control of calendars: what people do with them, a function for each verb, in a unit of work."""
+
+from typing import Any
+
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.errors import AlreadyExists
+from pgbeat.schedules import calendars
+from pgbeat.schedules.calendars import Calendar
+
+
+def add(unit: UnitOfWork, name: str, definition: Any) -> Calendar:
+    """Adds a calendar. Raises `InvalidCalendar` or `AlreadyExists`."""
+    row = calendars.add(unit.connection, name, definition, namespace=unit.namespace)
+    unit.record("create", None, row)
+    return row
+
+
+def edit(unit: UnitOfWork, name: str, definition: Any) -> Calendar:
+    """Gives a calendar another definition. Raises `InvalidCalendar` or `NotFound`."""
+    before = calendars.get(unit.connection, name, namespace=unit.namespace, for_update=True)
+    row = calendars.edit(unit.connection, name, definition, namespace=unit.namespace)
+    unit.record("update", before, row)
+    return row
+
+
+def put(
+    unit: UnitOfWork, name: str, definition: Any, *, only_new: bool = False
+) -> tuple[Calendar, bool]:
+    """Adds a calendar, or gives the one of that name this definition. Returns it, and whether it is
+    new. Raises `InvalidCalendar`, and `AlreadyExists` for one that is there if `only_new`."""
+    is_new = not calendars.load(unit.connection, {name}, namespace=unit.namespace)
+    if only_new and not is_new:
+        raise AlreadyExists(f"there is a calendar {name!r} already; PUT changes it")
+    return (add if is_new else edit)(unit, name, definition), is_new
+
+
+def remove(unit: UnitOfWork, name: str) -> None:
+    """Deletes a calendar. Raises `NotFound`, and `InvalidCalendar` while schedules name it."""
+    row = calendars.get(unit.connection, name, namespace=unit.namespace, for_update=True)
+    calendars.remove(unit.connection, name, namespace=unit.namespace)
+    unit.record("delete", row, None)
