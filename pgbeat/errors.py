@@ -80,8 +80,6 @@ class InvalidInput(PgbeatError):
     """What was given is not well formed."""
 
     code = "invalid"
-    #: Whether each of several problems has a line of its own.
-    in_lines = False
 
     def __init__(self, problems: str | Iterable[Problem], *, subject: str = "") -> None:
         """Takes all problems, or a sentence on the whole, and the `subject` that has them, such as
@@ -89,13 +87,15 @@ class InvalidInput(PgbeatError):
         if isinstance(problems, str):
             problems = [Problem("", self.code, problems)]
         self._problems, self.subject = tuple(problems), subject
-        sentences = [each.message for each in self._problems]
-        head = f"{subject}: " if subject else ""
-        if self.in_lines and len(sentences) > 1:
-            message = f"{head.rstrip()}\n  " + "\n  ".join(sentences)
-        else:
-            message = head + "; ".join(sentences)
-        super().__init__(message, field=self._problems[0].field)
+        super().__init__(self._text(), field=self._problems[0].field)
+
+    def _text(self) -> str:
+        head = f"{self.subject}: " if self.subject else ""
+        return head + "; ".join(each.message for each in self._problems)
+
+    def _in_lines(self, heading: str) -> str:
+        """Returns the heading, and each problem on a line of its own."""
+        return "\n  ".join([heading, *(each.message for each in self._problems)])
 
     @classmethod
     def of(cls, field: str, code: str, message: str, *, subject: str = "") -> Self:
@@ -134,7 +134,9 @@ class ConfigError(InvalidInput):
     """Settings are wrong. The fields are the names of settings or options."""
 
     code = "invalid_config"
-    in_lines = True
+
+    def _text(self) -> str:
+        return self._in_lines(f"{self.subject}:") if self.subject else super()._text()
 
 
 class SchemaError(PgbeatError):
@@ -159,7 +161,12 @@ class InvalidCalendar(InvalidSchedule):
     """A calendar can't be understood."""
 
     code = "invalid_calendar"
-    in_lines = True
+
+    def _text(self) -> str:
+        count = len(self.problems)
+        if count == 1:
+            return super()._text()
+        return self._in_lines(f"{self.subject} has {count} mistakes:")
 
 
 class InvalidPlaceholder(InvalidSchedule):
@@ -203,6 +210,11 @@ class Forbidden(PgbeatError):
     """The actor has no permission for that."""
 
     code = "forbidden"
+
+    def __init__(self, message: str, *, field: str = "", is_for_admins: bool = False) -> None:
+        """Takes what is forbidden, and whether an administrator may do it."""
+        super().__init__(message, field=field)
+        self.is_for_admins = is_for_admins
 
 
 class InvalidToken(PgbeatError):

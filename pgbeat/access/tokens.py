@@ -72,14 +72,20 @@ def create(
     """
     actor = actor.removeprefix("user:")
     if not re.fullmatch(r"[^\x00-\x1f\x7f-\x9f]{1,200}", actor) or actor != actor.strip():
-        raise InvalidJob(
+        raise InvalidJob.of(
+            "actor",
+            "malformed",
             f"{actor!r} is no name for a token's owner; up to 200 characters, no line breaks, no "
-            "blanks at its ends"
+            "blanks at its ends",
         )
     if scope not in get_args(Scope):
-        raise InvalidJob(f"{scope!r} is no scope; write 'user' or 'admin'")
+        raise InvalidJob.of("scope", "unknown", f"{scope!r} is no scope; write 'user' or 'admin'")
     if lifetime is not None and not timedelta(0) < lifetime <= LONGEST:
-        raise InvalidJob("a token is good for more than nothing and at most 36,500 days")
+        raise InvalidJob.of(
+            "lifetime",
+            "out_of_range",
+            "a token is good for more than nothing and at most 36,500 days",
+        )
     token_id, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
     values = {
         "id": token_id,

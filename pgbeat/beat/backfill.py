@@ -44,14 +44,18 @@ def due_times(row: Schedule, default_timezone: str) -> Timetable:
     Raises `InvalidSchedule` for one that has no times of its own.
     """
     if row.after is not None:
-        raise InvalidSchedule(
-            f"schedule {row.name!r} comes after {row.after} and has no times of its own"
+        raise InvalidSchedule.of(
+            "",
+            "no_times",
+            f"schedule {row.name!r} comes after {row.after} and has no times of its own",
         )
     timetable = row.timetable(default_timezone)
     if timetable is None:
-        raise InvalidSchedule(
+        raise InvalidSchedule.of(
+            "",
+            "no_times",
             f"schedule {row.name!r} has its timetable in the app's code, which doesn't tell when "
-            "it was due"
+            "it was due",
         )
     return timetable
 
@@ -76,9 +80,11 @@ def gaps(
     start = max(start, _EARLIEST)
     total = timetable.count(start - _INSTANT, end)
     if total > most:
-        raise InvalidSchedule(
+        raise InvalidSchedule.of(
+            "start",
+            "out_of_range",
             f"schedule {row.name!r} was due {total:,} times then, more than the {most:,} that are "
-            "looked at; give a shorter period"
+            "looked at; give a shorter period",
         )
     launched = _launched(connection, row, start, end)
     excluded = exclusion(known, row, timezone)

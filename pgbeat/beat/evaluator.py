@@ -357,4 +357,4 @@ def as_json(value: Any, what: str) -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
-        raise InvalidSchedule(f"{what} is not JSON: {error}") from None
+        raise InvalidSchedule.of("", "malformed", f"{what} is not JSON: {error}") from None

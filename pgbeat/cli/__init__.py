@@ -3,6 +3,7 @@
 This module imports nothing heavy: Celery loads it for each of its own commands too.
 """
 
+import json
 import os
 import sys
 from importlib import import_module
@@ -14,8 +15,8 @@ import click
 from pgbeat import __version__, follow_workers
 from pgbeat.suggest import did_you_mean
 
-#: Key of the `Target` in click's `Context.meta`.
-TARGET = "pgbeat.cli.target"
+#: Keys of click's `Context.meta`: the `Target`, and whether the command prints JSON.
+TARGET, AS_JSON = "pgbeat.cli.target", "pgbeat.cli.as_json"
 
 #: Each command's module and what the list of commands says about it.
 COMMANDS = {
@@ -124,12 +125,14 @@ class Commands(Group):
         except (click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except Exception as error:
-            from pgbeat.cli.failures import refusal
+            from pgbeat.cli.failures import as_json, refusal
 
             sentence = refusal(error, ctx.meta.get(TARGET))
             if sentence is None:
                 raise
             _shorten(sentence)
+            if ctx.meta.get(AS_JSON):
+                click.echo(json.dumps(as_json(error, sentence), ensure_ascii=False))
             raise sentence from None
 
 

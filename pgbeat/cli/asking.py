@@ -5,10 +5,21 @@ from typing import Any, TypeVar
 
 import click
 
+from pgbeat.cli import AS_JSON
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done.")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def _note(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
+    ctx.meta[AS_JSON] = value
+    return value
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, is_eager=True, callback=_note, help="Print JSON."
+)
 yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
 
 

@@ -176,8 +176,7 @@ def _missing(connection: Connection, row: Schedule, *keys: str) -> Iterator[str]
     try:
         schedules.get(connection, row.after, namespace=row.namespace)
     except NotFound as error:
-        stop = "" if str(error).endswith("?") else "."
-        yield f"{error}{stop} Until it is there, nothing is launched after it."
+        yield f"until it is there, nothing is launched after it: {error}"
 
 
 def _missing_for_jobs(connection: Connection, row: Schedule) -> Iterator[str]:
@@ -192,8 +191,7 @@ def _missing_for_jobs(connection: Connection, row: Schedule) -> Iterator[str]:
         try:
             look_up(row.job_policy[key])
         except NotFound as error:
-            stop = "" if str(error).endswith("?") else "."
-            yield f"{error}{stop} Until it is there, its ticks fail."
+            yield f"until it is there, its ticks fail: {error}"
 
 
 def _whole(connection: Connection, row: Schedule) -> Schedule:

@@ -8,7 +8,14 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.config import place
 from pgbeat.database import connections
-from pgbeat.errors import ConfigError, InvalidJob, InvalidSchedule, PgbeatError
+from pgbeat.errors import (
+    ConfigError,
+    Forbidden,
+    InvalidCalendar,
+    InvalidInput,
+    PgbeatError,
+    Problem,
+)
 
 #: Exit statuses: it failed, or there is no such thing; it was not understood; conditions say no.
 FAILED, REFUSED, SKIPPED = 1, 2, 3
@@ -25,8 +32,10 @@ class BadInput(click.ClickException):
 
 def refusal(error: Exception, target: Any) -> click.ClickException | None:
     """What to say about an error; `None` for one that is a mistake of ours."""
-    if isinstance(error, ConfigError | InvalidSchedule | InvalidJob):
-        return BadInput(str(error))
+    if isinstance(error, InvalidInput):
+        return BadInput(_listed(error))
+    if isinstance(error, Forbidden) and error.is_for_admins:
+        return click.ClickException(f"{error} (--admin)")
     if isinstance(error, UnicodeEncodeError):
         return BadInput("an argument is not valid UTF-8")
     if isinstance(error, PgbeatError | OSError):
@@ -38,6 +47,22 @@ def refusal(error: Exception, target: Any) -> click.ClickException | None:
     return None
 
 
+def _listed(error: InvalidInput) -> str:
+    """Returns what is wrong, each of several problems on a line of its own."""
+    if len(error.problems) == 1 or isinstance(error, ConfigError | InvalidCalendar):
+        return str(error)  # in lines already
+    return "\n  ".join([f"{error.subject or error.code}:", *(p.message for p in error.problems)])
+
+
+def as_json(error: Exception, sentence: click.ClickException) -> dict[str, Any]:
+    """Returns an error as `--json` prints it: its code, and what is wrong by field."""
+    code, problems = "error", [Problem("", "error", sentence.message)]
+    if isinstance(error, PgbeatError):
+        code, problems = error.code, list(error.problems)
+    found = [each._asdict() for each in problems]
+    return {"error": {"code": code, "message": sentence.message, "problems": found}}
+
+
 def _of_database(error: DBAPIError | psycopg.Error, target: Any) -> str:
     if connections.is_lost(error):
         return unreachable(error, target)
@@ -47,8 +72,7 @@ def _of_database(error: DBAPIError | psycopg.Error, target: Any) -> str:
         if problem is not None:
             return problem
     if state == "55P03":
-        what = "that schedule" if '"schedules' in _context(error) else "that"
-        return f"somebody else is changing {what} and isn't done yet; try again"
+        return "somebody else is changing that and isn't done yet; try again"
     return f"the database refused: {connections.first_line(error)}" + (
         "; `pgbeat doctor` lists the missing permissions" if state == "42501" else ""
     )
@@ -58,18 +82,9 @@ def _state(error: Exception) -> str | None:
     return getattr(getattr(error, "orig", None) or error, "sqlstate", None)
 
 
-def _context(error: Exception) -> str:
-    """Where the server met the error: the table's name is in it."""
-    diag = getattr(getattr(error, "orig", None) or error, "diag", None)
-    return getattr(diag, "context", None) or ""
-
-
 def unreachable(error: BaseException, target: Any) -> str:
-    """Which database can't be reached, and why."""
-    line = connections.first_line(error)
-    for noise in ("connection failed: ", "connection to server "):
-        line = line.removeprefix(noise)
-    reason = line.rpartition(" failed: ")[2].removeprefix("FATAL:").strip()
+    """Returns which database can't be reached, and why."""
+    reason = connections.first_line(error)
     return f"can't reach database {place(target.settings.url)}: {reason}"
 
 

@@ -245,27 +245,24 @@ def remove_command(
     """Delete a lane that nothing waits in, and that no schedule or template names."""
     with target.unit(dry_run=True) as unit:
         _remove(unit, name, force)
-    if dry_run:
-        said = f"Would remove lane {name!r}."
-    elif yes or click.confirm(f"Remove lane {name!r}?", err=as_json):
+    is_removed = not dry_run and (yes or click.confirm(f"Remove lane {name!r}?", err=as_json))
+    if is_removed:
         with target.unit() as unit:
             _remove(unit, name, force)
-        said = f"Removed lane {name!r}."
-    else:
-        said = "Nothing is removed."
     if as_json:
-        printing.echo_json({"name": name, "removed": said.startswith("Removed")})
+        printing.echo_json({"name": name, "removed": is_removed})
+    elif dry_run:
+        click.echo(f"Would remove lane {name!r}.")
     else:
-        click.echo(said)
+        click.echo(f"Removed lane {name!r}." if is_removed else "Nothing is removed.")
 
 
 def _remove(unit: UnitOfWork, name: str, force: bool) -> None:
     try:
         lane_control.remove(unit, name, force=force)
     except InvalidJob as error:
-        raise InvalidJob(
-            f"{error}; with --force it is removed, and what waits is handed out without a limit"
-        ) from None
+        said = f"{error}; with --force it is removed, and what waits is dispatched without a limit"
+        raise InvalidJob.of("", error.problems[0].code, said) from None
 
 
 @lanes_command.command("pause")

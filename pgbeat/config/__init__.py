@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from pgbeat.config import environment
-from pgbeat.errors import ConfigError
+from pgbeat.errors import ConfigError, Problem, Problems
 from pgbeat.suggest import nearest
 
 #: Schemes that mean Postgres, once kombu's `sqla+` (or `sqlalchemy+`) and a driver are taken off.
@@ -237,7 +237,7 @@ class Settings:
         """
         conf = conf if conf is not None else {}
         given = _given(conf)
-        mistakes: list[str] = [*_unknown(given), *environment.misspelt(environ, _READERS)]
+        problems = Problems([*_unknown(given), *environment.misspelt(environ, _READERS)])
         values: dict[str, Any] = {}
         wrong: set[str] = set()
         for name, read in _READERS.items():
@@ -249,7 +249,7 @@ class Settings:
                     try:
                         values[name] = read(text)
                     except (ValueError, TypeError, ConfigError) as error:
-                        mistakes.append(f"{source}: {error}")
+                        problems.add(source, "malformed", f"{source}: {error}")
                         wrong.add(name)
                     break
         if "url" not in values and "url" not in wrong:
@@ -257,23 +257,23 @@ class Settings:
             if is_postgres(first):
                 values["url"] = postgres_url(first)
             else:
-                mistakes.append(
+                said = (
                     "pgbeat_url: not set, and the broker is not Postgres; set it "
                     "(or PGBEAT_URL) to postgresql://user:password@host:5432/name"
                 )
+                problems.add("pgbeat_url", "required", said)
         settings = cls(**{"url": make_url("postgresql://"), **values})
         if settings.retry_cap < settings.retry_base and not wrong & {"retry_base", "retry_cap"}:
             base = f"{settings.retry_base:g}"
-            mistakes.append(f"pgbeat_retry_cap: must not be below pgbeat_retry_base ({base})")
+            said = f"pgbeat_retry_cap: must not be below pgbeat_retry_base ({base})"
+            problems.add("pgbeat_retry_cap", "out_of_range", said)
         job_base = settings.job_retry_base
         if settings.job_retry_cap < job_base and not wrong & {"job_retry_base", "job_retry_cap"}:
-            mistakes.append(
-                f"pgbeat_job_retry_cap: must not be below pgbeat_job_retry_base ({job_base:g})"
-            )
+            said = f"pgbeat_job_retry_cap: must not be below pgbeat_job_retry_base ({job_base:g})"
+            problems.add("pgbeat_job_retry_cap", "out_of_range", said)
         if not wrong & {"web_jwt_key", "web_jwt_jwks", "web_jwt_algorithms"}:
-            mistakes += _jwt_mistakes(settings)
-        if mistakes:
-            raise ConfigError("pgbeat's settings are wrong:\n  " + "\n  ".join(mistakes))
+            problems += _jwt_problems(settings)
+        problems.raise_if_any(ConfigError, subject="pgbeat's settings are wrong")
         return settings
 
 
@@ -292,17 +292,14 @@ def _given(conf: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _unknown(names: Iterable[str]) -> list[str]:
-    """Of the app's settings that begin like ours those that aren't, each with the nearest that
-    is."""
-    mistakes = []
+def _unknown(names: Iterable[str]) -> Iterator[Problem]:
+    """Yields those of the app's settings that begin like ours and aren't, with the nearest."""
     for name in names:
         if name.removeprefix("pgbeat_") not in _READERS:
             # Without the prefix: it would make everything look near.
             near = nearest(name.removeprefix("pgbeat_"), _READERS)
             hint = f"did you mean pgbeat_{near}?" if near else f"known: {', '.join(_READERS)}"
-            mistakes.append(f"{name}: no such setting; {hint}")
-    return mistakes
+            yield Problem(name, "unknown_field", f"{name}: no such setting; {hint}")
 
 
 def _number(lowest: float, *, highest: float = 2**63 - 1, whole: bool = False) -> Any:
@@ -354,26 +351,33 @@ def _globs(value: Any) -> tuple[str, ...]:
     return tuple(each.strip() for each in found if each.strip())
 
 
-def _jwt_mistakes(settings: Settings) -> Iterator[str]:
-    """What doesn't go together among the settings of the issuer's JWTs."""
+def _jwt_problems(settings: Settings) -> Iterator[Problem]:
+    """Yields what doesn't go together among the settings of the issuer's JWTs."""
     key, is_secret = settings.web_jwt_key, settings.web_jwt_algorithms[0] in _SECRET_ALGORITHMS
     if key and settings.web_jwt_jwks:
-        yield "pgbeat_web_jwt_key and pgbeat_web_jwt_jwks: set one of them"
+        said = "pgbeat_web_jwt_key and pgbeat_web_jwt_jwks: set one of them"
+        yield Problem("pgbeat_web_jwt_jwks", "conflict", said)
     if settings.web_jwt_jwks and is_secret:
-        yield (
+        yield Problem(
+            "pgbeat_web_jwt_algorithms",
+            "conflict",
             "pgbeat_web_jwt_algorithms: published keys are public, and HS… needs a secret; name "
-            "what the issuer signs by, such as RS256"
+            "what the issuer signs by, such as RS256",
         )
     if key and is_secret and ("-----BEGIN" in key or len(key.encode()) < _SHORTEST):
-        yield (
+        yield Problem(
+            "pgbeat_web_jwt_key",
+            "malformed",
             "pgbeat_web_jwt_key: for HS… it is a secret of at least 32 bytes, and no public key; "
-            "for a public key set pgbeat_web_jwt_algorithms, such as RS256"
+            "for a public key set pgbeat_web_jwt_algorithms, such as RS256",
         )
     if key and not is_secret and "PUBLIC KEY-----" not in key:
-        yield (
+        yield Problem(
+            "pgbeat_web_jwt_key",
+            "malformed",
             "pgbeat_web_jwt_key: for "
             f"{settings.web_jwt_algorithms[0]} it is a public key, as PEM "
-            "(-----BEGIN PUBLIC KEY----- …)"
+            "(-----BEGIN PUBLIC KEY----- …)",
         )
 
 

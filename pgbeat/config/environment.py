@@ -4,6 +4,7 @@ import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
 
+from pgbeat.errors import Problem
 from pgbeat.suggest import nearest
 
 logger = logging.getLogger("pgbeat")
@@ -38,7 +39,7 @@ def value(environ: Mapping[str, str], setting: str) -> str | None:
     return None if setting.upper() in _OTHERS else environ.get(variable(setting)) or None
 
 
-def misspelt(environ: Mapping[str, str], settings: Collection[str]) -> Iterator[str]:
+def misspelt(environ: Mapping[str, str], settings: Collection[str]) -> Iterator[Problem]:
     """Yields what is wrong with variables whose names are almost those of settings.
 
     Others that nobody knows are logged, once a process: the prefix is not ours alone.
@@ -49,7 +50,8 @@ def misspelt(environ: Mapping[str, str], settings: Collection[str]) -> Iterator[
         if own == name or own in known or _OF_SERVICES.fullmatch(own):
             continue
         if near := nearest(own, known, cutoff=_ALIKE):
-            yield f"{name}: no such setting; did you mean {_PREFIX}{near}?"
+            said = f"{name}: no such setting; did you mean {_PREFIX}{near}?"
+            yield Problem(name, "unknown_field", said)
         elif name not in _warned:
             _warned.add(name)
             near = nearest(own, known)

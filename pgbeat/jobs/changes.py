@@ -67,25 +67,33 @@ def _columns(connection: Connection, job: Job, values: Mapping[str, Any]) -> dic
     unknown = sorted(given.keys() - set(FIELDS))
     if unknown:
         listed, known = ", ".join(map(repr, unknown)), ", ".join(FIELDS)
-        raise InvalidJob(f"a job that waits has no {listed} to update; there are {known}")
+        raise InvalidJob.of(
+            unknown[0],
+            "unknown_field",
+            f"a job that waits has no {listed} to update; there are {known}",
+        )
     if not given:
-        raise InvalidJob(f"there is nothing to update; give one of {', '.join(FIELDS)}")
+        raise InvalidJob.of(
+            "", "required", f"there is nothing to update; give one of {', '.join(FIELDS)}"
+        )
     columns = _times(connection, given)
     if "lane" in given:
         name = columns["lane"] = given.pop("lane")
         if name is not None and not lanes.load(connection, {name}, namespace=job.namespace):
-            raise InvalidJob(f"lane: there is no lane {name!r}")
+            raise InvalidJob.of("lane", "unknown", f"lane: there is no lane {name!r}")
     for name, value in given.items():
         if value is None:
-            raise InvalidJob(f"{name} must have a value")
+            raise InvalidJob.of(name, "required", f"{name} must have a value")
     policy = job_policies.parse(given)
     columns |= {name: getattr(policy, name) for name in given}
     if columns.get("max_attempts", job.attempt) < job.attempt:
-        raise InvalidJob(
-            f"max_attempts must be at least {job.attempt}, the attempt that the job is at"
+        raise InvalidJob.of(
+            "max_attempts",
+            "out_of_range",
+            f"max_attempts must be at least {job.attempt}, the attempt that the job is at",
         )
     if columns.get("retry_cap", job.retry_cap) < columns.get("retry_base", job.retry_base):
-        raise InvalidJob("retry_cap must not be below retry_base")
+        raise InvalidJob.of("retry_cap", "out_of_range", "retry_cap must not be below retry_base")
     return columns
 
 
@@ -93,17 +101,21 @@ def _times(connection: Connection, given: dict[str, Any]) -> dict[str, Any]:
     """Takes `run_at` and `countdown` out of the values; returns the column."""
     if "countdown" in given:
         if "run_at" in given:
-            raise InvalidJob("run_at and countdown exclude each other")
+            raise InvalidJob.of("run_at", "conflict", "run_at and countdown exclude each other")
         countdown = given.pop("countdown")
         if not isinstance(countdown, timedelta):
-            raise InvalidJob(f"countdown must be a length of time, got {countdown!r}")
+            raise InvalidJob.of(
+                "countdown", "malformed", f"countdown must be a length of time, got {countdown!r}"
+            )
         try:
             return {"run_at": connections.now(connection) + countdown}
         except OverflowError:
-            raise InvalidJob("countdown is out of range") from None
+            raise InvalidJob.of("countdown", "out_of_range", "countdown is out of range") from None
     if "run_at" not in given:
         return {}
     run_at = given.pop("run_at")
     if run_at is not None and (not isinstance(run_at, datetime) or run_at.tzinfo is None):
-        raise InvalidJob(f"run_at must be a time with a time zone, got {run_at!r}")
+        raise InvalidJob.of(
+            "run_at", "malformed", f"run_at must be a time with a time zone, got {run_at!r}"
+        )
     return {"run_at": run_at}

@@ -212,7 +212,9 @@ def retry(
         hint = "" if not job.has_ended else "make a new one of the same task"
         raise InvalidTransition(job.id, job.state, "retried", hint or "it has not ended")
     if job.args is None:
-        raise InvalidJob(f"job {job.id} can't be retried: its arguments were not JSON")
+        raise InvalidJob.of(
+            "", "malformed", f"job {job.id} can't be retried: its arguments were not JSON"
+        )
     coming = _coming(connection, job)
     if coming is not None:
         now = _hasten(connection, publisher, job, coming, priority)
@@ -292,15 +294,17 @@ def move(
 
 def _neighbour(connection: Connection, job: Job, where: str, other: UUID | str | None) -> Job:
     if other is None:
-        raise InvalidJob(f"{where} which job?")
+        raise InvalidJob.of("other", "required", f"{where} which job?")
     beside = jobs.get(connection, other)
     if beside.id == job.id:
-        raise InvalidJob(f"job {job.id} can't be moved {where} itself")
+        raise InvalidJob.of("other", "conflict", f"job {job.id} can't be moved {where} itself")
     if not waiting.is_waiting(beside) or (beside.namespace, beside.lane) != (
         job.namespace,
         job.lane,
     ):
-        raise InvalidJob(f"job {beside.id} doesn't wait in lane {job.lane!r}")
+        raise InvalidJob.of(
+            "other", "conflict", f"job {beside.id} doesn't wait in lane {job.lane!r}"
+        )
     return beside
 
 

@@ -52,16 +52,20 @@ class JobDefaults:
     def template(self, name: str) -> Template:
         """The template of that name. Raises `InvalidJob`."""
         if name not in self._templates:
-            raise InvalidJob(
-                f"there is no template {name!r}; `pgbeat templates list` shows those there are"
+            raise InvalidJob.of(
+                "template",
+                "unknown",
+                f"there is no template {name!r}; `pgbeat templates list` shows those there are",
             )
         return self._templates[name]
 
     def lane(self, name: str) -> Lane:
         """The lane of that name. Raises `InvalidJob`."""
         if name not in self._lanes:
-            raise InvalidJob(
-                f"there is no lane {name!r}; `pgbeat lanes set {name} --limit 1` makes it"
+            raise InvalidJob.of(
+                "lane",
+                "unknown",
+                f"there is no lane {name!r}; `pgbeat lanes set {name} --limit 1` makes it",
             )
         return self._lanes[name]
 
@@ -74,7 +78,9 @@ class JobDefaults:
         if template.requires_approval and given.requires_approval is False and not may_waive:
             raise Forbidden(
                 f"template {given.template!r} requires approval, which only an administrator may "
-                "waive (--admin); leave requires_approval out"
+                "waive; leave requires_approval out",
+                field="requires_approval",
+                is_for_admins=True,
             )
         return given.over(template)
 
@@ -101,11 +107,15 @@ class JobDefaults:
         if policy.requires_approval:
             changes |= {"state": "paused", "awaits_approval": True, "is_dispatched": False}
         if not changes.get("is_dispatched", job.is_dispatched) and job.args is None:
-            raise InvalidJob("its arguments are not JSON, and it can't wait without them")
+            raise InvalidJob.of(
+                "args", "malformed", "its arguments are not JSON, and it can't wait without them"
+            )
         if job.args is not None:
             changes["unique_key"] = policy.key(job.task, job.args, job.kwargs or {})
         elif policy.unique or policy.unique_for:
-            raise InvalidJob("its arguments are not JSON; give it a unique_key")
+            raise InvalidJob.of(
+                "unique_key", "required", "its arguments are not JSON; give it a unique_key"
+            )
         else:
             changes["unique_key"] = policy.unique_key
         return job._replace(**changes)

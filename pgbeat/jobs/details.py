@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from pgbeat.errors import InvalidJob
+from pgbeat.errors import InvalidJob, Problems
+from pgbeat.storable import UNSTORABLE, is_storable
 
 #: Characters of a description, and of a label's value.
 LONGEST_DESCRIPTION, LONGEST_VALUE = 2_000, 200
@@ -28,17 +29,16 @@ class Details(NamedTuple):
 
     def check(self) -> None:
         """Raises `InvalidJob`, which lists every mistake."""
-        mistakes = [
-            f"{name} {problem}"
-            for name, problem in (
-                ("description", description_problem(self.description)),
-                ("labels", labels_problem(self.labels)),
-                ("metadata", metadata_problem(self.metadata)),
-            )
-            if problem is not None
-        ]
-        if mistakes:
-            raise InvalidJob("; ".join(mistakes))
+        problems = Problems()
+        for field, find, value in (
+            ("description", description_problem, self.description),
+            ("labels", labels_problem, self.labels),
+            ("metadata", metadata_problem, self.metadata),
+        ):
+            said = find(value)
+            if said is not None:
+                problems.add(field, "malformed", f"{field} {said}")
+        problems.raise_if_any(InvalidJob)
 
 
 def description_problem(value: Any) -> str | None:
@@ -49,8 +49,8 @@ def description_problem(value: Any) -> str | None:
         return f"must be text, got {value!r}"
     if not value.strip():
         return "is empty; leave it out for none"
-    if "\0" in value or _is_halved(value):
-        return "holds a character that Postgres can't keep (NUL or half a pair)"
+    if not is_storable(value):
+        return f"holds {UNSTORABLE}"
     if len(value) > LONGEST_DESCRIPTION:
         return f"has {len(value)} characters; it may have {LONGEST_DESCRIPTION}"
     return None
@@ -86,12 +86,8 @@ def metadata_problem(value: Any) -> str | None:
         written = json.dumps(value, allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         return f"is not JSON: {error}"
-    if "\\u0000" in written.replace("\\\\", "") or _is_halved(written):
-        return "holds a character that Postgres can't keep (NUL or half a pair)"
+    if not is_storable(value):
+        return f"holds {UNSTORABLE}"
     if len(written) > LARGEST_METADATA:
         return f"has {len(written)} characters as JSON; it may have {LARGEST_METADATA}"
     return None
-
-
-def _is_halved(text: str) -> bool:
-    return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)

@@ -26,14 +26,14 @@ Verb = Literal[
 _OWN = {"show", "cancel"}
 #: What no owner may do.
 _ADMINS = {"approve"}
-_HINT = "an administrator may (--admin)"
+_HINT = "an administrator may"
 
 
 def require(actor: Actor, verb: Verb, job: Job) -> None:
     """Raises `Forbidden`, with the reason, unless the actor may do that with the job."""
     reason = _objection(actor, verb, job)
     if reason is not None:
-        raise Forbidden(f"can't {verb} job {job.id}: {reason}; {_HINT}")
+        raise Forbidden(f"can't {verb} job {job.id}: {reason}; {_HINT}", is_for_admins=True)
 
 
 def _objection(actor: Actor, verb: Verb, job: Job) -> str | None:
@@ -52,7 +52,7 @@ def require_admin(actor: Actor, what: str) -> None:
     """Raises `Forbidden` for others than administrators. `what` is what it takes one for, such as
     `change lane 'gpu'`."""
     if not actor.is_admin:
-        raise Forbidden(f"can't {what}: that is for administrators; {_HINT}")
+        raise Forbidden(f"can't {what}: that is for administrators; {_HINT}", is_for_admins=True)
 
 
 #: Tasks of Celery's and pgbeat's own, which are not for people to run.
@@ -79,10 +79,12 @@ def require_task(actor: Actor, task: str, *, of_template: bool = False) -> None:
     if may_run(actor, task, of_template=of_template):
         return
     if is_internal_task(task):
-        raise Forbidden(f"can't run task {task!r}: it is internal to Celery or pgbeat")
+        said = f"can't run task {task!r}: it is internal to Celery or pgbeat"
+        raise Forbidden(said, field="task")
     raise Forbidden(
         f"can't run task {task!r}: users may run jobs of templates and the tasks that the setting "
-        "pgbeat_web_tasks names; an administrator can make a template of it, or extend that"
+        "pgbeat_web_tasks names; an administrator can make a template of it, or extend that",
+        field="task",
     )
 
 
@@ -92,7 +94,10 @@ def visible(actor: Actor, which: Filter) -> Filter:
     if actor.is_admin:
         return which
     if which.created_by not in (None, actor.name):
-        raise Forbidden(f"can't list jobs of {which.created_by!r}: you are {actor.name!r}; {_HINT}")
+        raise Forbidden(
+            f"can't list jobs of {which.created_by!r}: you are {actor.name!r}; {_HINT}",
+            is_for_admins=True,
+        )
     return which._replace(created_by=actor.name)
 
 
@@ -101,7 +106,7 @@ def require_group(actor: Actor, verb: Literal["show", "cancel"], group: Group) -
     if actor.is_admin or group.created_by == actor.name:
         return
     whose = f"it is a group of {group.created_by!r}, and you are {actor.name!r}"
-    raise Forbidden(f"can't {verb} group {group.id}: {whose}; {_HINT}")
+    raise Forbidden(f"can't {verb} group {group.id}: {whose}; {_HINT}", is_for_admins=True)
 
 
 def find(
@@ -127,7 +132,7 @@ def find(
         raise NotFound(f"{text!r} begins the ids of several jobs: {listed}; write more of it")
     reason = _objection(actor, "show", several[0])
     if reason is not None:
-        raise Forbidden(f"can't {verb} job {several[0].id}: {reason}; {_HINT}")
+        raise Forbidden(f"can't {verb} job {several[0].id}: {reason}; {_HINT}", is_for_admins=True)
     return several[0]
 
 
@@ -140,5 +145,8 @@ def whose_groups(actor: Actor, created_by: str | None) -> str | None:
     if actor.is_admin:
         return created_by
     if created_by not in (None, actor.name):
-        raise Forbidden(f"can't list groups of {created_by!r}: you are {actor.name!r}; {_HINT}")
+        raise Forbidden(
+            f"can't list groups of {created_by!r}: you are {actor.name!r}; {_HINT}",
+            is_for_admins=True,
+        )
     return actor.name

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from pgbeat.errors import InvalidJob, InvalidTimetable
+from pgbeat.errors import InvalidInput, InvalidJob, Problem, Problems
+from pgbeat.storable import UNSTORABLE, is_storable
 from pgbeat.suggest import did_you_mean
 from pgbeat.timetables import parse_duration
 
@@ -60,39 +61,35 @@ class JobPolicy(NamedTuple):
         return {name: _plain(value) for name, value in self._asdict().items() if value is not None}
 
 
-def parse(given: Mapping[str, Any]) -> JobPolicy:
-    """The policy of a JSON object, such as `{"lane": "gpu", "max_attempts": 5}`.
+def parse(given: Mapping[str, Any], field: str = "") -> JobPolicy:
+    """Returns the policy of a JSON object, such as `{"lane": "gpu", "max_attempts": 5}`.
 
-    Lengths of time are seconds, or text such as `15 minutes`. Raises `InvalidJob`, which lists
-    every mistake.
+    Lengths of time are seconds, or text such as `15 minutes`. Raises `InvalidJob`, whose fields
+    are the keys, beneath `field` where the object stands in one.
     """
-    policy, mistakes = read(given)
-    if mistakes:
-        raise InvalidJob("job_policy: " + "; ".join(_sentence(*mistake) for mistake in mistakes))
+    policy, problems = read(given)
+    if problems:
+        raise InvalidJob([each.within(field) for each in problems], subject="job_policy")
     return policy
 
 
-def read(given: Mapping[str, Any]) -> tuple[JobPolicy, list[tuple[str, str]]]:
-    """The policy as far as it can be read, and its mistakes: each the key and what is wrong."""
+def read(given: Mapping[str, Any]) -> tuple[JobPolicy, list[Problem]]:
+    """Returns the policy as far as it can be read, and what is wrong with the rest, by key."""
     values: dict[str, Any] = {}
-    mistakes: list[tuple[str, str]] = []
+    problems = Problems()
     for name, value in given.items():
         if name not in _READERS:
             hint = did_you_mean(str(name), _READERS) or f"there are {', '.join(_READERS)}"
-            mistakes.append((name, f"is no key of it; {hint}"))
+            problems.add(str(name), "unknown_field", f"{name!r} is no key of it; {hint}")
         elif value is not None:
             try:
                 values[name] = _READERS[name](value)
-            except (ValueError, TypeError, InvalidTimetable) as error:
-                mistakes.append((name, str(error)))
+            except InvalidInput as error:
+                problems.add(name, error.problems[0].code, f"{name}: {error}")
     base, cap = values.get("retry_base"), values.get("retry_cap")
     if base is not None and cap is not None and cap < base:
-        mistakes.append(("retry_cap", "must not be below retry_base"))
-    return JobPolicy(**values), mistakes
-
-
-def _sentence(name: str, problem: str) -> str:
-    return f"{name}: {problem}" if name in _READERS else f"{name!r} {problem}"
+        problems.add("retry_cap", "out_of_range", "retry_cap: must not be below retry_base")
+    return JobPolicy(**values), problems
 
 
 def _plain(value: Any) -> Any:
@@ -100,17 +97,6 @@ def _plain(value: Any) -> Any:
         value = value.total_seconds()
         return int(value) if value.is_integer() else value
     return list(value) if isinstance(value, tuple) else value
-
-
-def is_storable(value: Any) -> bool:
-    """Whether it can stand in a column of JSON as it is: Postgres keeps neither NUL nor half a
-    character."""
-    try:
-        written = json.dumps(value, allow_nan=False, ensure_ascii=False)
-        written.encode()
-    except (TypeError, ValueError):
-        return False
-    return "\\u0000" not in written.replace("\\\\", "")
 
 
 def stored(value: Any) -> Any:
@@ -122,25 +108,27 @@ def stored(value: Any) -> Any:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError):
         return None
-    raise InvalidJob(
-        "its arguments or options hold a character that Postgres can't keep: NUL, or half a one"
-    )
+    raise InvalidJob.of("", "unstorable", f"its arguments or options hold {UNSTORABLE}")
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > 200:
-        raise ValueError(f"{value!r} is not a name of 1 to 200 characters")
+        raise InvalidJob.of("", "malformed", f"{value!r} is not a name of 1 to 200 characters")
     if not is_storable(value):
-        raise ValueError(f"{value!r} holds a character that Postgres can't keep")
+        raise InvalidJob.of(
+            "", "malformed", f"{value!r} holds a character that Postgres can't keep"
+        )
     return value
 
 
 def _whole(lowest: int, highest: int) -> Any:
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"{value!r} is not a whole number")
+            raise InvalidJob.of("", "malformed", f"{value!r} is not a whole number")
         if not lowest <= value <= highest:
-            raise ValueError(f"{value} is out of range; it is {lowest} to {highest}")
+            raise InvalidJob.of(
+                "", "out_of_range", f"{value} is out of range; it is {lowest} to {highest}"
+            )
         return value
 
     return read
@@ -154,22 +142,24 @@ def _length(value: Any) -> timedelta:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         length = timedelta(seconds=value) if abs(value) < 1e11 else _LONGEST * 2
     else:
-        raise ValueError(f"{value!r} is no length of time; write seconds or '15 minutes'")
+        raise InvalidJob.of(
+            "", "malformed", f"{value!r} is no length of time; write seconds or '15 minutes'"
+        )
     if not timedelta(0) <= length <= _LONGEST:
         said = value if isinstance(value, timedelta) else repr(value)
-        raise ValueError(f"{said} is out of range; it is 0 to 36500 days")
+        raise InvalidJob.of("", "out_of_range", f"{said} is out of range; it is 0 to 36500 days")
     return length
 
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{value!r} is neither true nor false")
+        raise InvalidJob.of("", "malformed", f"{value!r} is neither true nor false")
     return value
 
 
 def _tags(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ValueError(f"{value!r} is no list of names")
+        raise InvalidJob.of("", "malformed", f"{value!r} is no list of names")
     return tuple(dict.fromkeys(_text(tag) for tag in value))
 
 
@@ -178,7 +168,9 @@ def _resources(value: Any) -> dict[str, float]:
         isinstance(amount, int | float) and not isinstance(amount, bool) and 0 < amount < 1e12
         for amount in value.values()
     ):
-        raise ValueError(f"""{value!r} is no object of amounts, such as {{"gpu": 1}}""")
+        raise InvalidJob.of(
+            "", "malformed", f"""{value!r} is no object of amounts, such as {{"gpu": 1}}"""
+        )
     return {
         _text(name): int(amount) if float(amount).is_integer() else amount
         for name, amount in value.items()

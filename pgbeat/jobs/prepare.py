@@ -21,9 +21,10 @@ from pgbeat.jobs.defaults import JobDefaults
 from pgbeat.jobs.details import Details
 from pgbeat.jobs.model import NewJob, State
 from pgbeat.jobs.placeholders import Facts
-from pgbeat.jobs.policies import JobPolicy, is_storable, stored
+from pgbeat.jobs.policies import JobPolicy, stored
 from pgbeat.jobs.task_checks import check_arguments, check_task
 from pgbeat.jobs.templates import Template
+from pgbeat.storable import is_storable
 
 
 class JobSpec(NamedTuple):
@@ -97,8 +98,10 @@ def prepare(
     if policy.template is not None:
         template = defaults.template(policy.template)
         if name not in (None, template.task):
-            raise InvalidJob(
-                f"template {template.name!r} is of task {template.task!r}, not {name!r}"
+            raise InvalidJob.of(
+                "task",
+                "conflict",
+                f"template {template.name!r} is of task {template.task!r}, not {name!r}",
             )
         name = template.task
         zone = str(getattr(app.timezone, "key", None) or app.timezone)
@@ -106,7 +109,7 @@ def prepare(
         args, kwargs = fill_template(template, args, kwargs, facts)
         options, queue = {**template.options, **options}, queue or template.queue
     if name is None:
-        raise InvalidJob("a job of which task? Name a task or a template")
+        raise InvalidJob.of("task", "required", "a job of which task? Name a task or a template")
     args = () if args is None else args
     # First: which tasks there are is not for everybody to know.
     of_template = policy.template is not None
@@ -114,7 +117,9 @@ def prepare(
     check_task(app, name)
     check_options(options if queue is None else {**options, "queue": queue}, app.conf)
     if "eta" in options or "countdown" in options:
-        raise InvalidJob("options has a time for it; give run_at or countdown instead")
+        raise InvalidJob.of(
+            "options", "conflict", "options has a time for it; give run_at or countdown instead"
+        )
     own = spec.options if spec.queue is None else {**spec.options, "queue": spec.queue}
     require_call(actor, name, own, of_template=of_template)
     check_arguments(app, name, args, kwargs)
@@ -179,17 +184,25 @@ def fill_template(
 def check_call(args: Any, kwargs: Any, options: Any) -> None:
     """Raises `InvalidJob` unless args is a list, and kwargs and options are mappings."""
     if not isinstance(args, Sequence) or isinstance(args, str | bytes):
-        raise InvalidJob(f"args is {args!r}; it is to be a list")
+        raise InvalidJob.of("args", "malformed", f"args is {args!r}; it is to be a list")
     for what, value in (("kwargs", kwargs), ("options", options)):
         if not isinstance(value, Mapping):
-            raise InvalidJob(f"{what} is {value!r}; it is to be a mapping")
+            raise InvalidJob.of(what, "malformed", f"{what} is {value!r}; it is to be a mapping")
 
 
 def _check_origin(created_by: Any, job_source: Any) -> None:
     if not isinstance(created_by, str) or not is_storable(created_by):
-        raise InvalidJob(f"created_by is {created_by!r}; it is to be text that Postgres can keep")
+        raise InvalidJob.of(
+            "created_by",
+            "malformed",
+            f"created_by is {created_by!r}; it is to be text that Postgres can keep",
+        )
     if job_source not in JOB_SOURCES:
-        raise InvalidJob(f"job_source {job_source!r} is not one of {', '.join(JOB_SOURCES)}")
+        raise InvalidJob.of(
+            "job_source",
+            "unknown",
+            f"job_source {job_source!r} is not one of {', '.join(JOB_SOURCES)}",
+        )
 
 
 def length(countdown: Any) -> timedelta | None:
@@ -197,30 +210,44 @@ def length(countdown: Any) -> timedelta | None:
     if countdown is None or isinstance(countdown, timedelta):
         return countdown
     if isinstance(countdown, bool) or not isinstance(countdown, int | float):
-        raise InvalidJob(f"countdown is {countdown!r}; it is to be a number of seconds")
+        raise InvalidJob.of(
+            "countdown", "malformed", f"countdown is {countdown!r}; it is to be a number of seconds"
+        )
     try:
         return timedelta(seconds=countdown)
     except (ValueError, OverflowError):
-        raise InvalidJob(f"countdown is {countdown!r}; there is no such time") from None
+        raise InvalidJob.of(
+            "countdown", "out_of_range", f"countdown is {countdown!r}; there is no such time"
+        ) from None
 
 
 def _run_at(spec: JobSpec, defaults: JobDefaults) -> datetime | None:
     if spec.countdown is not None:
         if spec.run_at is not None:
-            raise InvalidJob("run_at and countdown exclude each other")
+            raise InvalidJob.of("run_at", "conflict", "run_at and countdown exclude each other")
         try:
             run_at = defaults.now + spec.countdown
         except OverflowError:
-            raise InvalidJob("countdown: there is no such time any more") from None
+            raise InvalidJob.of(
+                "countdown", "out_of_range", "countdown: there is no such time any more"
+            ) from None
         except TypeError:
             said = f"countdown is {spec.countdown!r}; it is to be seconds or a timedelta"
-            raise InvalidJob(said) from None
+            raise InvalidJob.of("countdown", "malformed", said) from None
     elif spec.run_at is None:
         return None
     elif not isinstance(spec.run_at, datetime):
-        raise InvalidJob(f"run_at is {spec.run_at!r}; it is to be a datetime with a time zone")
+        raise InvalidJob.of(
+            "run_at",
+            "malformed",
+            f"run_at is {spec.run_at!r}; it is to be a datetime with a time zone",
+        )
     elif spec.run_at.tzinfo is None:
-        raise InvalidJob(f"run_at is {spec.run_at.isoformat()}, without a time zone; give it one")
+        raise InvalidJob.of(
+            "run_at",
+            "malformed",
+            f"run_at is {spec.run_at.isoformat()}, without a time zone; give it one",
+        )
     else:
         run_at = spec.run_at
     return run_at if run_at > defaults.now else None

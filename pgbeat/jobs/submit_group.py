@@ -12,7 +12,7 @@ from pgbeat.access.actors import Actor, user
 from pgbeat.broker.publishing.transaction import Opened
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
-from pgbeat.errors import InvalidJob, InvalidTransition, NotUnique, PgbeatError
+from pgbeat.errors import InvalidInput, InvalidJob, InvalidTransition, NotUnique, PgbeatError
 from pgbeat.jobs import dispatch, lifecycle, prepare, submissions
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.groups import model as groups
@@ -69,7 +69,9 @@ def order(member: Any) -> JobSpec:
 
 def _of_signature(member: Mapping[str, Any]) -> JobSpec:
     if member["subtask_type"] is not None:
-        raise InvalidJob(f"a {member['subtask_type']} is no member of a group; a task's is")
+        raise InvalidJob.of(
+            "jobs", "malformed", f"a {member['subtask_type']} is no member of a group; a task's is"
+        )
     options = dict(member["options"])
     run_at, countdown = options.pop("eta", None), options.pop("countdown", None)
     return JobSpec(
@@ -82,8 +84,10 @@ def _moment(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidJob(
-            f"run_at is {text!r}, which is no time; write for example '2026-12-24T09:00Z'"
+        raise InvalidJob.of(
+            "run_at",
+            "malformed",
+            f"run_at is {text!r}, which is no time; write for example '2026-12-24T09:00Z'",
         ) from None
 
 
@@ -93,7 +97,11 @@ def draft_members(
     """Returns the jobs of a group, for which nothing is written yet. Raises as `submit_group`, and
     `Forbidden` as `drafts.of_order`."""
     if not 0 < len(members) <= MOST:
-        raise InvalidJob(f"a group has 1 to {MOST:,} members, and this one has {len(members):,}")
+        raise InvalidJob.of(
+            "jobs",
+            "out_of_range",
+            f"a group has 1 to {MOST:,} members, and this one has {len(members):,}",
+        )
     group_id, app = str(uuid4()), unit.require_app()
     orders = [_named(number, order, member) for number, member in enumerate(members)]
     stock = prepare.job_defaults(unit.connection, unit.settings, orders)
@@ -106,8 +114,10 @@ def draft_members(
         job = draft.job._replace(group_id=group_id, group_position=number)
         if mode == "sequential" and number > 0:
             if job.args is None:
-                raise InvalidJob(
-                    f"member {number}: its arguments are not JSON, and it can't wait without them"
+                raise InvalidJob.of(
+                    "args",
+                    "malformed",
+                    f"member {number}: its arguments are not JSON, and it can't wait without them",
                 )
             job = job._replace(blocked_by_group=True, is_dispatched=False)
         made.append(draft._replace(job=job))
@@ -145,11 +155,15 @@ def submit(
 
 
 def _named(number: int, what: Any, *args: Any, **kwargs: Any) -> Any:
-    """What it returns; where it raises, with the member's position."""
+    """Returns what the function returns; what it raises is given the member's position."""
     try:
         return what(*args, **kwargs)
+    except InvalidInput as error:
+        head = f"member {number}: {error.subject and error.subject + ': '}"
+        found = [each._replace(message=head + each.message) for each in error.problems]
+        raise type(error)([each.within(f"jobs[{number}]") for each in found]) from None
     except PgbeatError as error:
-        error.args = (f"member {number}: {error}",)
+        error.args, error.field = (f"member {number}: {error}",), f"jobs[{number}]"
         raise
 
 

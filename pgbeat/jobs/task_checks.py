@@ -12,7 +12,9 @@ from pgbeat.suggest import did_you_mean
 def check_task(app: Celery, name: str) -> None:
     """Raises `UnknownTask`, with the nearest there is, unless the app has registered the task."""
     if not isinstance(name, str):
-        raise UnknownTask(f"task is {name!r}; it is to be a task, or the name of one")
+        raise UnknownTask.of(
+            "task", "malformed", f"task is {name!r}; it is to be a task, or the name of one"
+        )
     if name in app.tasks:
         return
     app.loader.import_default_modules()  # outside of workers and beats nobody has yet
@@ -21,9 +23,11 @@ def check_task(app: Celery, name: str) -> None:
     own = sorted(task for task in app.tasks if not task.startswith("celery."))
     hint = did_you_mean(name, own)
     listed = ", ".join(own[:20]) + (f" and {len(own) - 20} more" if len(own) > 20 else "")
-    raise UnknownTask(
+    raise UnknownTask.of(
+        "task",
+        "unknown",
         f"task {name!r} is not registered; {hint + ' ' if hint else ''}"
-        f"registered: {listed or 'none'}"
+        f"registered: {listed or 'none'}",
     )
 
 
@@ -39,4 +43,7 @@ def check_arguments(app: Celery, task: str, args: Sequence[Any], kwargs: Mapping
     try:
         fits(*args, **kwargs)
     except TypeError as error:
-        raise InvalidSchedule(f"the arguments don't fit task {task!r}: {error}") from None
+        field = "kwargs" if kwargs else "args"
+        raise InvalidSchedule.of(
+            field, "malformed", f"the arguments don't fit task {task!r}: {error}"
+        ) from None

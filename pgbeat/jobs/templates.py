@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from pgbeat.database.tables import schedules, templates
-from pgbeat.errors import InvalidJob, NotFound
+from pgbeat.errors import InvalidJob, NotFound, Problem, Problems
 from pgbeat.jobs import placeholders
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.lanes import model as lanes
@@ -77,7 +77,9 @@ def get(connection: Connection, name: str, *, namespace: str, for_update: bool =
     row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
     if row is None:
         hint = did_you_mean(name, [row.name for row in listing(connection, namespace=namespace)])
-        raise NotFound(f"there is no template {name!r}" + (f"; {hint}" if hint else ""))
+        raise NotFound(
+            f"there is no template {name!r}" + (f"; {hint}" if hint else ""), field="template"
+        )
     return Template(*row)
 
 
@@ -123,9 +125,11 @@ def put(
         "queue": queue, "job_policy": {} if job_policy is None else job_policy,
         "description": description,
     }  # fmt: skip
-    problems = [*filter(None, [name_problem(name)]), *_problems(connection, values, namespace)]
-    if problems:
-        raise InvalidJob(f"template {name!r}: " + "; ".join(problems))
+    problems = Problems(_problems(connection, values, namespace))
+    unfit = name_problem(name)
+    if unfit:
+        problems.insert(0, Problem("name", "malformed", unfit))
+    problems.raise_if_any(InvalidJob, subject=f"template {name!r}")
     before = load(connection, [name], namespace=namespace).get(name)
     if before is not None and before.task != task:
         connection.execute(
@@ -150,9 +154,11 @@ def remove(connection: Connection, name: str, *, namespace: str) -> None:
     names = users(connection, namespace=namespace).get(name)
     if names:
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        raise InvalidJob(
+        raise InvalidJob.of(
+            "",
+            "in_use",
             f"template {name!r} is used by {', '.join(map(repr, names[:5]))}{more}; "
-            "give them another one, or none, first"
+            "give them another one, or none, first",
         )
     connection.execute(delete(templates).where(_is(name, namespace)))
 
@@ -160,37 +166,45 @@ def remove(connection: Connection, name: str, *, namespace: str) -> None:
 # -- what is wrong with it
 
 
-def _problems(connection: Connection, values: Mapping[str, Any], namespace: str) -> Iterable[str]:
+def _problems(
+    connection: Connection, values: Mapping[str, Any], namespace: str
+) -> Iterable[Problem]:
     task = values["task"]
     if not isinstance(task, str) or not task.strip():
-        yield f"task is {task!r}; it must name a registered task"
+        said = f"task is {task!r}; it must name a registered task"
+        yield Problem("task", "required", said)
     elif len(task) > 255 or task.strip(" ") != task or not task.isprintable():
-        yield f"task {task!r} is no name of 1 to 255 characters"
+        yield Problem("task", "malformed", f"task {task!r} is no name of 1 to 255 characters")
     for key, kind, example in _SHAPES:
         if not isinstance(values[key], kind):
-            yield f"{key} is {values[key]!r}; it must be {example}"
+            said = f"{key} is {values[key]!r}; it must be {example}"
+            yield Problem(key, "malformed", said)
         else:
             try:
                 json.dumps(values[key], allow_nan=False)
             except (TypeError, ValueError) as error:
-                yield f"{key} is not JSON: {error}"
+                yield Problem(key, "malformed", f"{key} is not JSON: {error}")
     for key in ("args", "kwargs"):
-        yield from (each.message for each in placeholders.problems(values[key], key))
+        yield from placeholders.problems(values[key], key)
     for key in ("eta", "countdown"):
         if isinstance(values["options"], Mapping) and key in values["options"]:
-            yield f"options has {key!r}; who makes a job of it says when"
+            said = f"options has {key!r}; who makes a job of it says when"
+            yield Problem(f"options.{key}", "conflict", said)
     if isinstance(values["job_policy"], Mapping):
         policy, unfit = job_policies.read(values["job_policy"])
-        yield from (f"job_policy: {key}: {sentence}" for key, sentence in unfit)
+        for each in unfit:
+            yield each._replace(message=f"job_policy: {each.message}").within("job_policy")
         if policy.template is not None:
-            yield "job_policy names a template; a template is not made from another"
+            said = "job_policy names a template; a template is not made from another"
+            yield Problem("job_policy.template", "conflict", said)
         if policy.lane is not None and not lanes.load(
             connection, [policy.lane], namespace=namespace
         ):
-            yield (
+            said = (
                 f"there is no lane {policy.lane!r}; `pgbeat lanes set {policy.lane} --limit 1` "
                 "makes it"
             )
+            yield Problem("job_policy.lane", "unknown", said)
 
 
 _SHAPES: list[tuple[str, type, str]] = [

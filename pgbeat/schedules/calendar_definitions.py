@@ -1,4 +1,4 @@
-"""Definitions of calendars: JSON, read strictly, every mistake told at once.
+"""Definitions of calendars: JSON, read strictly, every problem reported at once.
 
     {
       "timezone": "Europe/Oslo",
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
-from pgbeat.errors import InvalidCalendar, InvalidTimetable
+from pgbeat.errors import InvalidCalendar, Problem, Problems
 from pgbeat.schedules.exclusions import (
     EVERY_DAY,
     WEEKDAY_NAMES,
@@ -43,64 +43,61 @@ _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?", re.ASCII)
 
 
 def parse(name: str, definition: object) -> Rules:
-    """The rules of a calendar. Raises `InvalidCalendar`, which lists every mistake.
+    """Returns the rules of a calendar. Raises `InvalidCalendar`, which lists every problem.
 
     A calendar with holidays needs the package of that name (the extra `calendars`).
     """
     reader = _Reader()
     rules = reader.rules(name, definition)
-    if not reader.mistakes:
-        return rules
-    if len(reader.mistakes) == 1:
-        raise InvalidCalendar(f"calendar {name!r}: {reader.mistakes[0]}")
-    count, mistakes = len(reader.mistakes), "\n  ".join(reader.mistakes)
-    raise InvalidCalendar(f"calendar {name!r} has {count} mistakes:\n  {mistakes}")
+    reader.problems.raise_if_any(InvalidCalendar, subject=f"calendar {name!r}")
+    return rules
 
 
 @dataclass
 class _Reader:
     """Reads as far as it goes, and keeps what is wrong."""
 
-    mistakes: list[str] = field(default_factory=list)
-    #: Said before each mistake of the rules that are being read.
-    _where: str = ""
+    problems: Problems = field(default_factory=Problems)
+    #: The key of the rules that are being read; "" for the calendar's own.
+    _section: str = ""
 
     def rules(self, name: str, definition: object) -> Rules:
-        found = self._object("a calendar", definition, KEYS)
+        found = self._object("", definition, KEYS, named="a calendar")
         local = None
         if found.get("timezone") is not None:
-            timezone = self._text("timezone", found["timezone"])
-            try:
+            timezone = self._text("timezone", "timezone", found["timezone"])
+            with self.problems.within():
                 local = zone(timezone) if timezone is not None else None
-            except InvalidTimetable as error:
-                self._mistake(str(error))
         days, windows = self._days(found)
         only_days, only_windows = self._days({})
         if found.get("only") is not None:
-            self._where = "only: "
-            before = len(self.mistakes)
-            only = self._object("it", found["only"], _RULES)
+            self._section = "only"
+            before = len(self.problems)
+            only = self._object("", found["only"], _RULES, named="it")
             only_days, only_windows = self._days(only)
-            if len(self.mistakes) == before and not only_days and not only_windows:
-                self._mistake(f"it is empty, which leaves no time at all; give it {_or(_RULES)}")
+            if len(self.problems) == before and not only_days and not only_windows:
+                said = f"it is empty, which leaves no time at all; give it {_or(_RULES)}"
+                self._add("", "required", said)
         return Rules(
             name, local, days=days, windows=windows, only_days=only_days, only_windows=only_windows
         )
 
     def _days(self, found: Mapping[str, Any]) -> tuple[Days, tuple[Window, ...]]:
-        spans = [self._span(item) for item in self._list("dates", found)]
-        one = isinstance(found.get("holidays"), dict)
-        holidays = [found["holidays"]] if one else self._list("holidays", found)
-        regions = [self._region(item) for item in holidays]
-        windows = [self._window(item) for item in self._list("windows", found)]
+        spans = [self._span(*item) for item in self._items("dates", found)]
+        if isinstance(found.get("holidays"), dict):
+            holidays = [("holidays", found["holidays"])]
+        else:
+            holidays = self._items("holidays", found)
+        regions = [self._region(*item) for item in holidays]
+        windows = [self._window(*item) for item in self._items("windows", found)]
         return Days(
             tuple(span for span in spans if span),
-            self._weekdays("weekdays", found),
+            self._weekdays("", found),
             tuple(region for region in regions if region),
         ), tuple(window for window in windows if window)
 
-    def _span(self, item: object) -> Span | None:
-        text = self._text("dates", item)
+    def _span(self, path: str, item: object) -> Span | None:
+        text = self._text(path, "dates", item)
         if text is None:
             return None
         ends = [self._date(end) for end in text.split("/")]
@@ -113,10 +110,11 @@ class _Reader:
             problem = "ends before it starts"
         else:
             return Span(first, last)
-        self._mistake(
+        said = (
             f"dates: {text!r} {problem}; write '2026-12-24', '12-25' (every year), "
             "'2026-12-24/2027-01-02' or '12-24/01-02'"
         )
+        self._add(path, "malformed", said)
         return None
 
     @staticmethod
@@ -130,10 +128,10 @@ class _Reader:
             return None
         return parts
 
-    def _weekdays(self, key: str, found: Mapping[str, Any]) -> frozenset[int]:
+    def _weekdays(self, path: str, found: Mapping[str, Any]) -> frozenset[int]:
         days: set[int] = set()
-        for item in self._list(key, found):
-            text = self._text(key, item)
+        for place, item in self._items("weekdays", found, path):
+            text = self._text(place, "weekdays", item)
             if text is None:
                 continue
             ends = [_DAYS.get(end.strip()) for end in text.lower().split("-")]
@@ -141,30 +139,32 @@ class _Reader:
             if first is None or last is None or len(ends) > 2:
                 hint = did_you_mean(text, (*WEEKDAYS, *WEEKDAY_NAMES))
                 advice = hint or "write 'sat', 'saturday' or 'mon-fri'"
-                self._mistake(f"{key}: {text!r} is no day of the week; {advice}")
+                said = f"weekdays: {text!r} is no day of the week; {advice}"
+                self._add(place, "malformed", said)
             else:
                 days |= {(first + more) % 7 for more in range((last - first) % 7 + 1)}
         return frozenset(days)
 
-    def _region(self, item: object) -> Region | None:
-        before = len(self.mistakes)
-        found = self._object("holidays", item, ("country", "market", "subdivision", "categories"))
+    def _region(self, path: str, item: object) -> Region | None:
+        before = len(self.problems)
+        found = self._object(path, item, ("country", "market", "subdivision", "categories"))
         values = {
-            key: self._text(f"holidays: {key}", found[key])
+            key: self._text(f"{path}.{key}", f"holidays: {key}", found[key])
             for key in ("country", "market", "subdivision")
             if found.get(key) is not None
         }
         categories = [
-            self._text("holidays: categories", category)
-            for category in self._list("categories", found)
+            self._text(place, "holidays: categories", category)
+            for place, category in self._items("categories", found, path)
         ]
-        if len(self.mistakes) > before:
+        if len(self.problems) > before:
             return None
         if len(values.keys() & {"country", "market"}) != 1:
-            self._mistake(
+            said = (
                 'holidays: give either country, for example {"country": "NO"}, '
                 'or market, for example {"market": "NYSE"}'
             )
+            self._add(path, "required", said)
             return None
         try:
             return region(
@@ -174,68 +174,78 @@ class _Reader:
                 tuple(category for category in categories if category is not None),
             )
         except InvalidCalendar as error:
-            for problem in str(error).splitlines():
-                self._mistake(f"holidays: {problem}")
+            for problem in error.problems:
+                field, code, said = problem.within(path)
+                self._add(field, code, f"holidays: {said}")
         return None
 
-    def _window(self, item: object) -> Window | None:
-        before = len(self.mistakes)
-        found = self._object("windows", item, ("from", "to", "weekdays"))
-        if len(self.mistakes) > before:
+    def _window(self, path: str, item: object) -> Window | None:
+        before = len(self.problems)
+        found = self._object(path, item, ("from", "to", "weekdays"))
+        if len(self.problems) > before:
             return None
-        start, end = (self._time(key, found.get(key)) for key in ("from", "to"))
+        start, end = (self._time(path, key, found.get(key)) for key in ("from", "to"))
         weekdays = EVERY_DAY
         if found.get("weekdays") is not None:
-            weekdays = self._weekdays("weekdays", found)
-            if not weekdays and len(self.mistakes) == before:
-                self._mistake("windows: weekdays is empty; leave it out for every day")
+            weekdays = self._weekdays(path, found)
+            if not weekdays and len(self.problems) == before:
+                said = "windows: weekdays is empty; leave it out for every day"
+                self._add(f"{path}.weekdays", "required", said)
         if start is not None and start == end:
-            self._mistake(
-                f"windows: it starts and ends at {found['from']}; a whole day is 00:00 to 24:00"
-            )
+            said = f"windows: it starts and ends at {found['from']}; a whole day is 00:00 to 24:00"
+            self._add(path, "conflict", said)
             return None
         return None if start is None or end is None else Window(start, end, weekdays)
 
-    def _time(self, key: str, value: object) -> int | None:
+    def _time(self, path: str, key: str, value: object) -> int | None:
         found = _TIME.fullmatch(value) if isinstance(value, str) else None
         if value == "24:00" and key == "to":
             return 86_400
         if found is None:
             what = "is missing" if value is None else f"{value!r} is no time of day"
-            self._mistake(f"windows: {key} {what}; write '09:00' or '17:30:00'")
+            said = f"windows: {key} {what}; write '09:00' or '17:30:00'"
+            self._add(f"{path}.{key}", "required" if value is None else "malformed", said)
             return None
         hour, minute, second = (int(part or 0) for part in found.groups())
         return hour * 3600 + minute * 60 + second
 
     # -- shapes
 
-    def _object(self, what: str, value: object, known: Collection[str]) -> Mapping[str, Any]:
+    def _object(
+        self, path: str, value: object, known: Collection[str], *, named: str = ""
+    ) -> Mapping[str, Any]:
+        rule = path.partition("[")[0]
         if not isinstance(value, dict):
-            self._mistake(f"{what} is {_kind(value)}; it must be an object with {_or(known)}")
+            said = f"{named or rule} is {_kind(value)}; it must be an object with {_or(known)}"
+            self._add(path, "malformed", said)
             return {}
-        place = f"{what}: " if what in _RULES else ""
         for key in value:
             if key not in known:
                 hint = did_you_mean(str(key), known) or f"there are {', '.join(known)}"
-                self._mistake(f"{place}there is no key {key!r}; {hint}")
+                said = f"{rule and rule + ': '}there is no key {key!r}; {hint}"
+                self._add(f"{path}.{key}" if path else str(key), "unknown_field", said)
         return value
 
-    def _list(self, key: str, found: Mapping[str, Any]) -> list[Any]:
-        value = found.get(key)
+    def _items(self, key: str, found: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
+        """Returns the items of a list, each with its path."""
+        value, path = found.get(key), f"{path}.{key}" if path else key
         if value is None or isinstance(value, list):
-            return value or []
+            return [(f"{path}[{number}]", item) for number, item in enumerate(value or ())]
         kinds = "an object or an array of them" if key == "holidays" else "an array"
-        self._mistake(f"{key} is {_kind(value)}; it must be {kinds}")
+        self._add(path, "malformed", f"{key} is {_kind(value)}; it must be {kinds}")
         return []
 
-    def _text(self, key: str, value: object) -> str | None:
+    def _text(self, path: str, key: str, value: object) -> str | None:
         if isinstance(value, str):
             return value
-        self._mistake(f"{key}: {json.dumps(value)} is {_kind(value)}; it must be a string")
+        said = f"{key}: {json.dumps(value)} is {_kind(value)}; it must be a string"
+        self._add(path, "malformed", said)
         return None
 
-    def _mistake(self, sentence: str) -> None:
-        self.mistakes.append(f"{self._where}{sentence}")
+    def _add(self, path: str, code: str, sentence: str) -> None:
+        section = self._section
+        said = f"{section}: {sentence}" if section else sentence
+        self.problems.append(Problem(path, code, said).within(section))
 
 
 def _kind(value: object) -> str:

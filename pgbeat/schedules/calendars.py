@@ -35,7 +35,7 @@ class Calendar:
         found = _rules(self.name, json.dumps(self.definition, sort_keys=True))
         if isinstance(found, Rules):
             return found
-        raise InvalidCalendar(found)
+        raise InvalidCalendar(found.problems, subject=found.subject)
 
     def exclusion(self, moment: datetime, timezone: str) -> str | None:
         """Why it leaves the (aware) moment out, as `calendar 'office': Saturday`; `None` if it
@@ -52,12 +52,12 @@ class Calendar:
 
 
 @lru_cache(maxsize=1024)
-def _rules(name: str, definition: str) -> Rules | str:
+def _rules(name: str, definition: str) -> Rules | InvalidCalendar:
     """The rules, or what is wrong. Parsed once, wherever and however often the row is read."""
     try:
         return parse(name, json.loads(definition))
     except InvalidCalendar as error:
-        return str(error)
+        return error
 
 
 def exclusion(
@@ -102,7 +102,10 @@ def get(
     if row is None:
         place = "" if namespace == NAMESPACE else f" in namespace {namespace!r}"
         hint = did_you_mean(name, [row.name for row in listing(connection, namespace=namespace)])
-        raise NotFound(f"there is no calendar {name!r}{place}" + (f"; {hint}" if hint else ""))
+        raise NotFound(
+            f"there is no calendar {name!r}{place}" + (f"; {hint}" if hint else ""),
+            field="calendar",
+        )
     return Calendar(*row)
 
 
@@ -127,7 +130,7 @@ def add(
     """Adds a calendar. Raises `InvalidCalendar` (lists every mistake) or `AlreadyExists`."""
     problem = name_problem(name)
     if problem:
-        raise InvalidCalendar(f"calendar {name!r}: {problem}")
+        raise InvalidCalendar.of("name", "malformed", problem, subject=f"calendar {name!r}")
     parse(name, definition)
     row = {"namespace": namespace, "name": name, "definition": definition}
     statement = insert(calendars).values(row).on_conflict_do_nothing().returning(*calendars.c)
@@ -155,8 +158,9 @@ def remove(connection: Connection, name: str, *, namespace: str = NAMESPACE) -> 
     names = users(connection, namespace=namespace).get(name)
     if names:
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        raise InvalidCalendar(
+        said = (
             f"calendar {name!r} is used by {', '.join(map(repr, names[:5]))}{more}; "
             "give them another one, or none, first"
         )
+        raise InvalidCalendar.of("", "in_use", said)
     connection.execute(delete(calendars).where(_is(name, namespace)))

@@ -11,9 +11,9 @@ from sqlalchemy import ColumnElement, func, null, update
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database.tables import schedules as table
 from pgbeat.errors import InvalidSchedule
-from pgbeat.jobs.policies import is_storable
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import SELECT, Schedule
+from pgbeat.storable import is_storable
 
 
 class Switched(NamedTuple):
@@ -140,7 +140,11 @@ def set_cursor(unit: UnitOfWork, name: str, cursor: Any) -> Any:
     connection = unit.connection
     before = schedules.get(connection, name, namespace=unit.namespace, for_update=True)
     if not is_storable(cursor):
-        raise InvalidSchedule("cursor can't be kept as JSON: it has NaN, NUL or half a character")
+        raise InvalidSchedule.of(
+            "cursor",
+            "unstorable",
+            "cursor can't be kept as JSON: it has NaN, NUL or half a character",
+        )
     value = null() if cursor is None else cursor
     connection.execute(update(table).where(table.c.id == before.id).values(cursor=value))
     kept = schedules.get(connection, name, namespace=unit.namespace).cursor

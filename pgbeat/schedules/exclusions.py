@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from pgbeat.errors import InvalidCalendar
+from pgbeat.errors import InvalidCalendar, Problems
 from pgbeat.suggest import did_you_mean
 from pgbeat.timetables import zone
 
@@ -75,23 +75,23 @@ def region(
         example = (
             "give the ISO code, for example 'NO'" if country else "there is for example 'NYSE'"
         )
-        raise InvalidCalendar(
-            f"{kind} {code!r} is not known; {did_you_mean(code, known) or example}"
-        )
+        said = f"{kind} {code!r} is not known; {did_you_mean(code, known) or example}"
+        raise InvalidCalendar.of(kind, "unknown", said)
     made = getattr(package, code)
     language = "en_US" if "en_US" in made.supported_languages else made.default_language
-    mistakes = [
-        f"category {category!r} is not one of {code}'s; "
-        + (did_you_mean(category, made.supported_categories) or _listed(made.supported_categories))
-        for category in categories
-        if category not in made.supported_categories
-    ]
+    problems = Problems()
+    for number, category in enumerate(categories):
+        if category not in made.supported_categories:
+            there_are = did_you_mean(category, made.supported_categories)
+            there_are = there_are or _listed(made.supported_categories)
+            said = f"category {category!r} is not one of {code}'s; {there_are}"
+            problems.add(f"categories[{number}]", "unknown", said)
     parts = (*made.subdivisions, *made.subdivisions_aliases)
     if subdivision is not None and subdivision not in parts:
         there_are = did_you_mean(subdivision, parts) or (_listed(parts) if parts else "it has none")
-        mistakes.append(f"subdivision {subdivision!r} is not one of {code}'s; {there_are}")
-    if mistakes:
-        raise InvalidCalendar("\n".join(mistakes))
+        said = f"subdivision {subdivision!r} is not one of {code}'s; {there_are}"
+        problems.add("subdivision", "unknown", said)
+    problems.raise_if_any(InvalidCalendar)
     label = code if subdivision is None else f"{code}-{subdivision}"
     chosen = {"categories": categories} if categories else {}
     return Region(label, made(subdiv=subdivision, language=language, **chosen))

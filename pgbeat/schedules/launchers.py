@@ -13,8 +13,8 @@ from sqlalchemy import Connection, text
 from pgbeat.errors import ConditionError, UnknownLauncher
 from pgbeat.jobs import placeholders
 from pgbeat.jobs.placeholders import Facts
-from pgbeat.jobs.policies import is_storable
 from pgbeat.jobs.task_exceptions import Skip
+from pgbeat.storable import is_storable
 from pgbeat.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -338,9 +338,11 @@ def find(name: str) -> type[Launcher]:
         return _registry[name]
     except KeyError:
         hint = did_you_mean(name, _registry)
-        raise UnknownLauncher(
+        raise UnknownLauncher.of(
+            "launcher",
+            "unknown",
             f"launcher {name!r} is not registered; {hint + ' ' if hint else ''}"
-            f"registered: {', '.join(registered())}"
+            f"registered: {', '.join(registered())}",
         ) from None
 
 

@@ -508,15 +508,19 @@ def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values as the row has them. Raises `InvalidSchedule`."""
     unknown = set(values) - EDITABLE
     if unknown:
-        raise InvalidSchedule(f"a schedule has no {', '.join(sorted(unknown))} that can be set")
+        raise InvalidSchedule.of(
+            sorted(unknown)[0],
+            "unknown_field",
+            f"a schedule has no {', '.join(sorted(unknown))} that can be set",
+        )
     placeholders.check(values.get("args"), values.get("kwargs"))
     policy = values.get("job_policy", ())
     if not isinstance(policy, Mapping | None):
         return dict(values)  # not given, or what the database has a sentence for
     try:
-        return {**values, "job_policy": job_policies.parse(policy or {}).as_json()}
+        return {**values, "job_policy": job_policies.parse(policy or {}, "job_policy").as_json()}
     except InvalidJob as error:
-        raise InvalidSchedule(str(error)) from None
+        raise InvalidSchedule(error.problems, subject=error.subject) from None
 
 
 def _check_timetable(values: Mapping[str, Any]) -> None:
@@ -547,7 +551,10 @@ def _invalid(error: DBAPIError) -> InvalidSchedule:
     if said.datatype_name is None:  # not one of our triggers
         return InvalidSchedule(message)
     kind = InvalidTimetable if said.column_name in _OF_TIME else InvalidSchedule
-    return kind([Problem(said.column_name or "", said.constraint_name, message)])
+    subject = f'schedule "{said.datatype_name}"'
+    message = message.removeprefix(f"{subject}: ")
+    field, code = said.column_name or "", said.constraint_name or "malformed"
+    return kind([Problem(field, code, message)], subject=subject)
 
 
 #: Fields that are wrong in a timetable's way.

@@ -52,12 +52,14 @@ def check_condition(connection: Connection, condition_sql: str, timeout: float) 
         read_only(connection, timeout)
         return holds(connection, condition_sql)
     except ConditionError as error:
-        raise InvalidSchedule(f"{error}; {_EXAMPLE}") from None
+        raise InvalidSchedule.of("condition_sql", "malformed", f"{error}; {_EXAMPLE}") from None
     except psycopg.Error as error:
         if connections.is_lost(error):
             raise
         if error.sqlstate in _NEVER:
-            raise InvalidSchedule(f"condition_sql can't run: {error}; {_EXAMPLE}") from None
+            raise InvalidSchedule.of(
+                "condition_sql", "malformed", f"condition_sql can't run: {error}; {_EXAMPLE}"
+            ) from None
         raise ConditionError(str(error)) from None
     finally:
         connection.rollback()

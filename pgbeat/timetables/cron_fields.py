@@ -120,7 +120,9 @@ def parse_cron(expression: str) -> CronFields:
     texts = re.findall(r"\S+", plain, re.ASCII)
     problem = _problem(plain, texts)
     if problem:
-        raise InvalidTimetable(f"cron {expression!r}: {problem}; {CRON_EXAMPLE}")
+        raise InvalidTimetable.of(
+            "cron", "malformed", f"cron {expression!r}: {problem}; {CRON_EXAMPLE}"
+        )
     if len(texts) == 5:
         texts.append("0")
     texts = [text.replace("?", "*") for text in texts]

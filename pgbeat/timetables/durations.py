@@ -39,8 +39,10 @@ def parse_duration(text: str) -> timedelta:
             return timedelta(seconds=total)
     except OverflowError:
         problem = "it is too long"
-    raise InvalidTimetable(
-        f"{text!r}: {problem}; write seconds, or for example '15 minutes', '1h 30m' or '2 days'"
+    raise InvalidTimetable.of(
+        "",
+        "malformed",
+        f"{text!r}: {problem}; write seconds, or for example '15 minutes', '1h 30m' or '2 days'",
     )
 
 

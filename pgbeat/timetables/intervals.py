@@ -26,7 +26,9 @@ class Interval:
 
     def __post_init__(self) -> None:
         if self.every <= timedelta(0):
-            raise InvalidTimetable(f"every is {self.every}; it must be longer than nothing")
+            raise InvalidTimetable.of(
+                "every", "out_of_range", f"every is {self.every}; it must be longer than nothing"
+            )
         zone(self.timezone)
 
     def next_after(self, moment: datetime) -> datetime | None:

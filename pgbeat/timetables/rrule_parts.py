@@ -53,7 +53,9 @@ def parse_rrule(text: str) -> RuleParts:
     try:
         return _parsed(_pairs(text))
     except _Problem as problem:
-        raise InvalidTimetable(f"rrule {text!r}: {problem}; {RRULE_EXAMPLE}") from None
+        raise InvalidTimetable.of(
+            "rrule", "malformed", f"rrule {text!r}: {problem}; {RRULE_EXAMPLE}"
+        ) from None
 
 
 class _Problem(Exception):

@@ -45,14 +45,20 @@ class Solar:
 
     def __post_init__(self) -> None:
         if self.event not in EVENTS:
-            raise InvalidTimetable(
-                f"solar event {self.event!r} is not known; there are {', '.join(EVENTS)}"
+            raise InvalidTimetable.of(
+                "solar",
+                "unknown",
+                f"solar event {self.event!r} is not known; there are {', '.join(EVENTS)}",
             )
         for label, value, limit in (
             ("latitude", self.latitude, 90), ("longitude", self.longitude, 180),
         ):  # fmt: skip
             if not -limit <= value <= limit:
-                raise InvalidTimetable(f"{label} {value} is not one of -{limit} to {limit} degrees")
+                raise InvalidTimetable.of(
+                    "solar",
+                    "out_of_range",
+                    f"{label} {value} is not one of -{limit} to {limit} degrees",
+                )
 
     def next_after(self, moment: datetime) -> datetime | None:
         """The next time that it happens; `None` when it doesn't within two years."""
@@ -117,7 +123,9 @@ def parse_solar(text: str) -> Solar:
     parts = re.findall(r"\S+", text.lower(), re.ASCII)
     problem = _problem(parts)
     if problem:
-        raise InvalidTimetable(f"solar {text!r}: {problem}; {SOLAR_EXAMPLE}")
+        raise InvalidTimetable.of(
+            "solar", "malformed", f"solar {text!r}: {problem}; {SOLAR_EXAMPLE}"
+        )
     event, latitude, longitude = parts
     return Solar(event, float(latitude), float(longitude))
 
@@ -169,6 +177,8 @@ def _ephem() -> Any:
     try:
         return import_module("ephem")
     except ImportError:
-        raise InvalidTimetable(
-            "solar timetables need ephem, which is not installed: pip install 'pgbeat[solar]'"
+        raise InvalidTimetable.of(
+            "solar",
+            "not_installed",
+            "solar timetables need ephem, which is not installed: pip install 'pgbeat[solar]'",
         ) from None

@@ -25,8 +25,10 @@ def zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise InvalidTimetable(
-            f"timezone {name!r} is not known; use an IANA name, for example 'Europe/Oslo' or 'UTC'"
+        raise InvalidTimetable.of(
+            "timezone",
+            "unknown",
+            f"timezone {name!r} is not known; use an IANA name, for example 'Europe/Oslo' or 'UTC'",
         ) from None
 
 

@@ -1,7 +1,7 @@
 """Errors as problem documents (RFC 9457): what is wrong, and what would be right."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from itertools import islice
 from typing import Any
@@ -177,9 +177,7 @@ def _ours(request: Request, error: Exception) -> Response:
     headers = {"WWW-Authenticate": 'Bearer realm="pgbeat"'} if status == 401 else None
     code = getattr(error, "code", None)
     problems = error.problems if isinstance(error, InvalidInput) and status < 500 else ()
-    # What the command line has for it.
-    said = str(error).replace(" (--admin)", "")
-    return problem(request, status, said, code=code, problems=problems, headers=headers)
+    return problem(request, status, str(error), code=code, problems=problems, headers=headers)
 
 
 def _away(request: Request, error: Exception) -> Response:
@@ -192,34 +190,27 @@ def _broker(request: Request, error: Exception) -> Response:
 
 
 def _invalid(request: Request, error: Exception) -> Response:
-    found = problems_of(error.errors()) if isinstance(error, RequestValidationError) else []
+    found = [
+        each._replace(message=f"{each.field}: {each.message}") if each.field else each
+        for each in problems_of(error.errors() if isinstance(error, RequestValidationError) else ())
+    ]
     said = "; ".join(each.message for each in found[:5])
     return problem(
         request, 422, said or "the request can't be understood", code="invalid", problems=found
     )
 
 
-def problems_of(found: Iterable[Any], *, is_request: bool = True) -> list[errors.Problem]:
-    """Returns what pydantic has found wrong with a request, or with a model."""
-    problems: list[errors.Problem] = []
+def problems_of(found: Iterable[Any], *, is_request: bool = True) -> Iterator[errors.Problem]:
+    """Yields what pydantic has found wrong with a request, or with a model."""
     for each in found:
         path = ""
         for part in each["loc"][1 if is_request else 0 :]:
             path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
         context = each.get("ctx", {})
+        code = _CODES.get(each["type"], "malformed")
         cause = context.get("error")
-        if isinstance(cause, PgbeatError):
-            found_here: Iterable[errors.Problem] = cause.problems
-        elif isinstance(cause, Exception):
-            found_here = [errors.Problem("", "malformed", str(cause))]
-        else:
-            code = _CODES.get(each["type"], "malformed")
-            found_here = [errors.Problem(context.get("field", ""), code, str(each["msg"]))]
-        for one in found_here:
-            inner = one.within(path)
-            named = f"{inner.field}: {one.message}" if inner.field else one.message
-            problems.append(inner._replace(message=named))
-    return problems
+        said = str(cause if isinstance(cause, Exception) else each["msg"])
+        yield errors.Problem(context.get("field", ""), code, said).within(path)
 
 
 #: Codes of ours for those of pydantic; others are `malformed`.

@@ -148,7 +148,9 @@ def redeliver(
         if not row.enabled:
             raise InvalidJob(_disabled(row.name))
         if row.state == "pending":
-            raise InvalidJob(f"delivery {row.id} is pending: it is tried again by itself")
+            raise InvalidJob.of(
+                "", "pending", f"delivery {row.id} is pending: it is tried again by itself"
+            )
     return _again(connection, {**which, "webhook_id": None, "by": by})
 
 

@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+from pgbeat.errors import Problem
 from pgbeat.webhooks.addresses import refusal
 
 #: Seconds for all of a request: name, connection, handshake, and the head of the response. (What
@@ -55,19 +56,20 @@ class Answer(NamedTuple):
 # -- the address
 
 
-def check_url(url: str, *, private: bool) -> list[str]:
+def check_url(url: str, *, private: bool) -> list[Problem]:
     """Returns what is wrong with a webhook's URL, which is not repeated: it may hold a password.
 
     Unless `private`, hosts that are an address of this machine or of a private network are refused
     here already; names are when they are resolved.
     """
     if not re.fullmatch(r"[!-~]{1,2000}", url):
-        return ["url: it has 1 to 2000 printable ASCII characters; encode others as %.. or xn--…"]
+        said = "it has 1 to 2000 printable ASCII characters; encode others as %.. or xn--…"
+        return [Problem("url", "malformed", f"url: {said}")]
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname or ""
     except ValueError as error:
-        return [f"url: {error}"]
+        return [Problem("url", "malformed", f"url: {error}")]
     mistakes = []
     if parts.scheme not in ("http", "https"):
         mistakes.append("it begins with http:// or https://")
@@ -82,7 +84,7 @@ def check_url(url: str, *, private: bool) -> list[str]:
     found = None if private else refusal(_literal(host))
     if found is not None:
         mistakes.append(f"{host} is {found}, and webhooks don't go there{_UNLESS}")
-    return [f"url: {mistake}" for mistake in mistakes]
+    return [Problem("url", "malformed", f"url: {mistake}") for mistake in mistakes]
 
 
 _UNLESS = "; the setting pgbeat_webhook_private allows it"
@@ -165,7 +167,7 @@ def _exchange(
 ) -> http.client.HTTPResponse:
     mistakes = check_url(url, private=True)
     if mistakes:
-        raise _Refused("; ".join(mistakes))
+        raise _Refused("; ".join(each.message for each in mistakes))
     parts = urlsplit(url)
     host, secure = str(parts.hostname), parts.scheme == "https"
     found = _resolve(host, parts.port or (443 if secure else 80), private=private)

@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from pgbeat.database.tables import EVENTS as EVENTS
 from pgbeat.database.tables import webhooks
-from pgbeat.errors import AlreadyExists, InvalidJob, NotFound
+from pgbeat.errors import AlreadyExists, InvalidJob, NotFound, Problems
 from pgbeat.names import NAMESPACE, name_problem
 from pgbeat.suggest import did_you_mean
 from pgbeat.webhooks.http import check_url
@@ -100,9 +100,12 @@ def add(
     mistake, or `AlreadyExists`.
     """
     given = secret or new_secret()
-    mistakes = list(filter(None, [name_problem(name)]))
-    mistakes += [*check_url(url, private=private), *_check_events(events), *check_secret(given)]
-    _refuse(name, mistakes)
+    problems = Problems()
+    unfit = name_problem(name)
+    if unfit:
+        problems.add("name", "malformed", unfit)
+    problems += [*check_url(url, private=private), *_check_events(events), *check_secret(given)]
+    problems.raise_if_any(InvalidJob, subject=f"webhook {name!r}")
     values = {
         "namespace": namespace, "name": name, "url": url, "secret": given,
         "events": _in_order(events), "slots": SLOTS, "created_by": created_by,
@@ -131,10 +134,10 @@ def edit(
     Raises `InvalidJob`, which lists every mistake, or `NotFound`.
     """
     get(connection, name, namespace=namespace, for_update=True)
-    mistakes = check_url(url, private=private) if url is not None else []
-    mistakes += _check_events(events) if events is not None else []
-    mistakes += check_secret(secret) if secret is not None else []
-    _refuse(name, mistakes)
+    problems = Problems(check_url(url, private=private) if url is not None else ())
+    problems += _check_events(events) if events is not None else ()
+    problems += check_secret(secret) if secret is not None else ()
+    problems.raise_if_any(InvalidJob, subject=f"webhook {name!r}")
     values: dict[str, Any] = {"updated_at": func.now()}
     if url is not None:
         values["url"] = url
@@ -186,18 +189,15 @@ def disable(connection: Connection, webhook_id: int, reason: str) -> bool:
     return was_enabled
 
 
-def _refuse(name: str, mistakes: Collection[str]) -> None:
-    if mistakes:
-        raise InvalidJob(f"webhook {name!r}: " + "; ".join(mistakes))
-
-
-def _check_events(events: Sequence[str]) -> list[str]:
-    mistakes = [] if events else [f"events: name one or more of {', '.join(EVENTS)}"]
+def _check_events(events: Sequence[str]) -> Problems:
+    problems = Problems()
+    if not events:
+        problems.add("events", "required", f"events: name one or more of {', '.join(EVENTS)}")
     for event in dict.fromkeys(events):
         if event not in EVENTS:
             hint = did_you_mean(event, EVENTS) or f"there are {', '.join(EVENTS)}"
-            mistakes.append(f"events: {event!r} is none; {hint}")
-    return mistakes
+            problems.add("events", "unknown", f"events: {event!r} is none; {hint}")
+    return problems
 
 
 def _in_order(events: Collection[str]) -> list[str]:

@@ -6,6 +6,8 @@ import hmac
 import secrets
 from collections.abc import Iterable
 
+from pgbeat.errors import Problem
+
 _PREFIX = "whsec_"
 
 
@@ -14,15 +16,18 @@ def new_secret() -> str:
     return _PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
-def check_secret(secret: str) -> list[str]:
-    """Returns what is wrong with a secret; it is not repeated."""
+def check_secret(secret: str) -> list[Problem]:
+    """Returns what is wrong with a secret, which is not repeated."""
     try:
         size = len(_key(secret))
     except ValueError:
         size = None
     if size is None or not secret.startswith(_PREFIX):
-        return ["secret: it is whsec_ and 24 to 64 random bytes in base64"]
-    return [] if 24 <= size <= 64 else [f"secret: it has {size} bytes; it needs 24 to 64"]
+        said = "secret: it is whsec_ and 24 to 64 random bytes in base64"
+        return [Problem("secret", "malformed", said)]
+    if 24 <= size <= 64:
+        return []
+    return [Problem("secret", "out_of_range", f"secret: it has {size} bytes; it needs 24 to 64")]
 
 
 def _key(secret: str) -> bytes:

@@ -121,17 +121,27 @@ def check_options(options: Mapping[str, Any], conf: Mapping[str, Any] | None = N
     """
     own = sorted(set(options) & reserved.IDENTITY)
     if own:
-        raise InvalidSchedule(f"options has {', '.join(map(repr, own))}, which only Celery may set")
+        raise InvalidSchedule.of(
+            "options",
+            "reserved",
+            f"options has {', '.join(map(repr, own))}, which only Celery may set",
+        )
     unknown = sorted(set(options) - OPTIONS)
     if unknown:
-        raise InvalidSchedule(
+        raise InvalidSchedule.of(
+            "options",
+            "unknown_field",
             f"options has {', '.join(map(repr, unknown))}, which is no publish option; "
-            f"there are {', '.join(sorted(OPTIONS))}"
+            f"there are {', '.join(sorted(OPTIONS))}",
         )
     for name, value in options.items():
         fits, wanted = _KINDS.get(name, (None, ""))
         if fits is not None and value is not None and not fits(value):
-            raise InvalidSchedule(f"options: {name} is {value!r}; it is to be {wanted}")
+            raise InvalidSchedule.of(
+                f"options.{name}",
+                "malformed",
+                f"options: {name} is {value!r}; it is to be {wanted}",
+            )
     reserved.check(options, conf)
 
 

@@ -75,12 +75,16 @@ def check(options: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> 
             where = f"options: {key}: the signature of {signature['task']!r}"
             own = signature.get("options") or {}
             if not isinstance(own, Mapping):
-                raise InvalidSchedule(f"{where}: its options must be an object, got {own!r}")
+                raise InvalidSchedule.of(
+                    "options", "malformed", f"{where}: its options must be an object, got {own!r}"
+                )
             unknown = sorted(str(name) for name in own if name not in _OF_SIGNATURES)
             if unknown:
-                raise InvalidSchedule(
+                raise InvalidSchedule.of(
+                    "options",
+                    "reserved",
                     f"{where} has the option {', '.join(map(repr, unknown))}, which a signature "
-                    f"must not have here; allowed are {', '.join(sorted(_OF_SIGNATURES))}"
+                    f"must not have here; allowed are {', '.join(sorted(_OF_SIGNATURES))}",
                 )
             _check(own, where, conf)
 
@@ -90,16 +94,21 @@ def _check(options: Mapping[str, Any], where: str, conf: Mapping[str, Any] | Non
     if isinstance(given, Mapping):
         reserved = sorted(str(name) for name in given if is_reserved_header(str(name)))
         if reserved:
-            raise InvalidSchedule(
+            raise InvalidSchedule.of(
+                "options",
+                "reserved",
                 f"{where}: headers has {', '.join(map(repr, reserved))}, which only Celery or "
-                "pgbeat may set; give headers of your own other names"
+                "pgbeat may set; give headers of your own other names",
             )
     for key in ("queue", "exchange", "routing_key"):
         value = options.get(key)
         name = value if isinstance(value, str) else getattr(value, "name", None)
         if isinstance(name, str) and is_internal(name, conf):
-            raise InvalidSchedule(
-                f"{where}: {key} {name!r} serves Celery or the broker itself; name one of the app's"
+            raise InvalidSchedule.of(
+                "options",
+                "reserved",
+                f"{where}: {key} {name!r} serves Celery or the broker itself; "
+                "name one of the app's",
             )
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.engine import URL
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.broker.transport import ignored_options
 from pgbeat.config import postgres_url
-from pgbeat.errors import ConfigError
+from pgbeat.errors import ConfigError, Problems
 from pgbeat.suggest import nearest
 
 #: Options that kombu and Celery read themselves.
@@ -50,7 +50,7 @@ class Options:
     def read(cls, given: Mapping[str, Any]) -> "Options":
         """Returns the options among a transport's. Those of kombu's other transports are ignored,
         with a warning. Raises `ConfigError` that lists every mistake."""
-        mistakes, values, ignored = [], {}, {}
+        problems, values, ignored = Problems(), {}, {}
         for key, value in given.items():
             if key in _KOMBU:
                 continue
@@ -58,14 +58,13 @@ class Options:
                 ignored[key] = ignored_options.OPTIONS[key]
                 continue
             if key not in _READERS:
-                mistakes.append(f"{key}: no such option; {_hint(key)}")
+                problems.add(key, "unknown_field", f"{key}: no such option; {_hint(key)}")
                 continue
             try:
                 values[key] = _READERS[key](value)
             except (ValueError, TypeError, ConfigError) as error:
-                mistakes.append(f"{key}: {error}")
-        if mistakes:
-            raise ConfigError("broker_transport_options are wrong:\n  " + "\n  ".join(mistakes))
+                problems.add(key, "malformed", f"{key}: {error}")
+        problems.raise_if_any(ConfigError, subject="broker_transport_options are wrong")
         ignored_options.warn("Options (broker_transport_options)", ignored)
         return cls(**values)
 

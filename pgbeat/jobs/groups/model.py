@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func, insert, select, text, tuple_
 from pgbeat.database.tables import groups
 from pgbeat.errors import InvalidJob, NotFound
 from pgbeat.jobs.model import COLUMNS, ENDED, UNFINISHED, Job
-from pgbeat.jobs.policies import is_storable
+from pgbeat.storable import is_storable
 
 Mode = Literal["parallel", "sequential"]
 OnFailure = Literal["stop", "continue", "skip_remaining"]
@@ -55,13 +55,21 @@ _COLUMNS = [groups.c[name] for name in Group._fields]
 def check(mode: str, on_failure: str, name: str | None) -> None:
     """Raises `InvalidJob` for a mode or failure policy that isn't there, or a name that is none."""
     if mode not in MODES:
-        raise InvalidJob(f"mode {mode!r} is not one of {', '.join(map(repr, MODES))}")
+        raise InvalidJob.of(
+            "mode", "unknown", f"mode {mode!r} is not one of {', '.join(map(repr, MODES))}"
+        )
     if on_failure not in ON_FAILURE:
-        raise InvalidJob(f"on_failure {on_failure!r} is not one of {', '.join(ON_FAILURE)}")
+        raise InvalidJob.of(
+            "on_failure",
+            "unknown",
+            f"on_failure {on_failure!r} is not one of {', '.join(ON_FAILURE)}",
+        )
     if name is not None and not (
         isinstance(name, str) and 0 < len(name) <= 200 and is_storable(name)
     ):
-        raise InvalidJob(f"{name!r} is no name of a group: 1 to 200 characters, without NUL")
+        raise InvalidJob.of(
+            "name", "malformed", f"{name!r} is no name of a group: 1 to 200 characters, without NUL"
+        )
 
 
 def create(

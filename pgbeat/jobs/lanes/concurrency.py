@@ -194,9 +194,11 @@ def find(name: str) -> type[ConcurrencyPolicy]:
         return _registry[name]
     except KeyError:
         hint = did_you_mean(name, _registry)
-        raise InvalidJob(
+        raise InvalidJob.of(
+            "policy",
+            "unknown",
             f"concurrency policy {name!r} is not registered; {hint + ' ' if hint else ''}"
-            f"registered: {', '.join(registered())}"
+            f"registered: {', '.join(registered())}",
         ) from None
 
 
@@ -210,11 +212,13 @@ def make(name: str, options: Mapping[str, Any]) -> ConcurrencyPolicy:
         for key in options:
             if key not in known:
                 hint = did_you_mean(key, known) or f"there are {', '.join(known) or 'none'}"
-                raise InvalidJob(f"policy {name!r} has no option {key!r}; {hint}")
+                raise InvalidJob.of(
+                    "options", "unknown_field", f"policy {name!r} has no option {key!r}; {hint}"
+                )
     try:
         return cls(**options)
     except Exception as error:
-        raise InvalidJob(f"policy {name!r}: {error}") from error
+        raise InvalidJob.of("options", "malformed", f"policy {name!r}: {error}") from error
 
 
 def listening() -> list[str]:

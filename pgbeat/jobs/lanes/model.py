@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from pgbeat.database.tables import lanes
-from pgbeat.errors import InvalidJob, InvalidTimetable, NotFound
+from pgbeat.errors import InvalidJob, InvalidTimetable, NotFound, Problems
 from pgbeat.jobs.lanes import concurrency
 from pgbeat.names import name_problem
 from pgbeat.suggest import did_you_mean
@@ -88,7 +88,7 @@ def get(connection: Connection, namespace: str, name: str) -> Lane:
     if name not in found:
         known = connection.scalars(select(lanes.c.name).where(lanes.c.namespace == namespace))
         hint = did_you_mean(name, known) or f"`pgbeat lanes set {name} --limit 1` makes it"
-        raise NotFound(f"there is no lane {name!r}; {hint}")
+        raise NotFound(f"there is no lane {name!r}; {hint}", field="lane")
     return found[name]
 
 
@@ -155,11 +155,17 @@ def parse_rate(written: str) -> tuple[int, timedelta]:
         length = found[2] if re.match(r"[\d.]", found[2]) else f"1 {found[2]}"
         count, period = int(found[1]), parse_duration(length)
     except (ValueError, InvalidTimetable):
-        raise InvalidJob(
-            f"{written!r} is no rate; write for example '10/minute' or '100/15 minutes'"
+        raise InvalidJob.of(
+            "rate",
+            "malformed",
+            f"{written!r} is no rate; write for example '10/minute' or '100/15 minutes'",
         ) from None
     if not 1 <= count <= 1_000_000 or not timedelta(0) < period <= timedelta(days=366):
-        raise InvalidJob(f"{written!r} is out of range; it is 1 to 1000000 jobs in up to 366 days")
+        raise InvalidJob.of(
+            "rate",
+            "out_of_range",
+            f"{written!r} is out of range; it is 1 to 1000000 jobs in up to 366 days",
+        )
     return count, period
 
 
@@ -172,19 +178,16 @@ def save(
     """
     problem = name_problem(name)
     if problem:
-        raise InvalidJob(f"lane {name!r}: {problem}")
+        raise InvalidJob.of("name", "malformed", problem, subject=f"lane {name!r}")
     made = insert(lanes).values(namespace=namespace, name=name).on_conflict_do_nothing()
     is_new = connection.execute(made.returning(lanes.c.name)).one_or_none() is not None
     before = connection.execute(select(*_COLUMNS).where(_is(namespace, name)).with_for_update())
     lane = Lane(*before.one())._replace(**changes)
-    mistakes = _mistakes(lane)
+    problems = _problems(lane)
     if lane.policy is not None and {"policy", "options"} & set(changes):
-        try:
+        with problems.within():
             concurrency.make(lane.policy, lane.options)
-        except InvalidJob as error:
-            mistakes.append(str(error))
-    if mistakes:
-        raise InvalidJob(f"lane {name!r}: " + "; ".join(mistakes))
+    problems.raise_if_any(InvalidJob, subject=f"lane {name!r}")
     if changes:
         changed = update(lanes).where(_is(namespace, name)).values(**changes, updated_at=func.now())
         lane = Lane(*connection.execute(changed.returning(*_COLUMNS)).one())
@@ -192,21 +195,21 @@ def save(
     return lane, is_new
 
 
-def _mistakes(lane: Lane) -> list[str]:
-    found = []
+def _problems(lane: Lane) -> Problems:
+    found = Problems()
     if lane.max_running is not None and not 0 <= lane.max_running <= 1_000_000:
-        found.append(f"a limit of {lane.max_running} is out of range; it is 0 to 1000000")
+        said = f"a limit of {lane.max_running} is out of range; it is 0 to 1000000"
+        found.add("max_running", "out_of_range", said)
     if lane.rate_key is not None:
         if lane.rate_limit is None:
-            found.append("it has a rate's key, and no rate")
+            found.add("rate_key", "conflict", "it has a rate's key, and no rate")
         if lane.rate_key not in _RATE_KEYS and not re.fullmatch(r"kwargs\..+", lane.rate_key):
             hint = did_you_mean(lane.rate_key, _RATE_KEYS)
-            found.append(
-                f"a rate can't be counted by {lane.rate_key!r}; "
-                + (hint or f"there are {', '.join(_RATE_KEYS)} and kwargs.NAME")
-            )
+            hint = hint or f"there are {', '.join(_RATE_KEYS)} and kwargs.NAME"
+            said = f"a rate can't be counted by {lane.rate_key!r}; {hint}"
+            found.add("rate_key", "unknown", said)
     if lane.policy is None and lane.options:
-        found.append("it has a policy's options, and no policy")
+        found.add("options", "conflict", "it has a policy's options, and no policy")
     return found
 
 
@@ -267,7 +270,9 @@ def remove(connection: Connection, namespace: str, name: str, *, force: bool = F
     reasons += [f"schedule {each!r}" for each in schedules[:5]]
     reasons += [f"template {each!r}" for each in templates[:5]]
     if reasons and not force:
-        raise InvalidJob(f"lane {name!r} is in use: {', '.join(map(str.strip, reasons))}")
+        raise InvalidJob.of(
+            "", "in_use", f"lane {name!r} is in use: {', '.join(map(str.strip, reasons))}"
+        )
     connection.execute(lanes.delete().where(_is(namespace, name)))
     announce(connection, namespace, name)
 

@@ -33,12 +33,11 @@ def launchable(app: Celery | None) -> Check:
                 yield "task", str(error)
                 row = row._replace(task=None)
             except InvalidSchedule as error:
-                if row.options and str(error).startswith("options has "):
-                    yield "options", str(error)
-                    row = row._replace(options={})
-                    continue
-                yield "kwargs" if row.kwargs else "args", str(error)
-                return
+                field = error.problems[0].root
+                yield field, str(error)
+                if field != "options" or not row.options:
+                    return
+                row = row._replace(options={})
             else:
                 return
 

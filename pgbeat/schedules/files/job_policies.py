@@ -34,24 +34,13 @@ _KEYS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-class Misfit(ValueError):
-    """A policy has mistakes: each the key, and a sentence that begins after it."""
-
-    def __init__(self, mistakes: list[tuple[str, str]]) -> None:
-        super().__init__("; ".join(f"{key}: {sentence}" for key, sentence in mistakes))
-        self.mistakes = mistakes
-
-
 @dataclass(frozen=True, slots=True)
 class Policy:
     """A job policy: in a row as `job_policies.parse` reads it, the same for the same policy."""
 
     def read(self, value: Any) -> dict[str, Any]:
         given = Json(dict, _EXAMPLE).read(value)
-        policy, mistakes = job_policies.read(given)
-        if mistakes:
-            raise Misfit(mistakes)
-        return policy.as_json()
+        return job_policies.parse(given).as_json()
 
     def plain(self, value: Mapping[str, Any]) -> dict[str, Any]:
         """With lengths of time in words."""

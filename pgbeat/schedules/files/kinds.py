@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from pgbeat.errors import InvalidTimetable
 from pgbeat.jobs import details
 from pgbeat.schedules.sync import faithful
+from pgbeat.storable import UNSTORABLE, is_storable
 from pgbeat.timetables import parse_duration
 
 
@@ -54,8 +55,8 @@ class Text(_Same):
             raise ValueError(f"is {shown(value)}, which is no text{advice or self._example()}")
         if not value.strip():
             raise ValueError(f"is empty; leave it out for none{self._example(', or write')}")
-        if "\0" in value or _is_halved(value):
-            raise ValueError("holds a character that Postgres can't keep (NUL or half a pair)")
+        if not is_storable(value):
+            raise ValueError(f"holds {UNSTORABLE}")
         if len(value) > self.longest:
             raise ValueError(f"has {len(value)} characters; it may have {self.longest}")
         return value
@@ -65,11 +66,6 @@ class Text(_Same):
 
     def schema(self) -> dict[str, Any]:
         return {"type": "string", "minLength": 1, **_examples(self.example)}
-
-
-def _is_halved(text: str) -> bool:
-    """Whether it has half a surrogate pair, which no encoding has a form for."""
-    return not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _examples(example: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pgbeat.errors import ConfigError, InvalidCalendar, InvalidSchedule
+from pgbeat.errors import ConfigError, InvalidCalendar, InvalidInput, InvalidSchedule, Problem
 from pgbeat.jobs.policies import JobPolicy
 from pgbeat.names import name_problem
 from pgbeat.schedules.calendar_definitions import parse as parse_calendar
@@ -24,7 +24,6 @@ from pgbeat.schedules.files.definitions import (
 from pgbeat.schedules.files.documents import Entry, Mistake, Node, Notes, Unreadable
 from pgbeat.schedules.files.fields import FIELDS, TIMETABLES
 from pgbeat.schedules.files.function_entries import FunctionEntry, rest
-from pgbeat.schedules.files.job_policies import Misfit
 from pgbeat.schedules.files.kinds import shown
 from pgbeat.suggest import did_you_mean
 
@@ -162,9 +161,9 @@ class _Reader:
             try:
                 parse_calendar(name, calendars[name])
             except InvalidCalendar as error:
-                first, *rest = str(error).split("\n  ")
-                for sentence in rest or [first.removeprefix(f"calendar {name!r}: ")]:
-                    self._notes.at(_within(node, key, sentence), sentence, f"calendar {name!r}")
+                for problem in error.problems:
+                    at = _within(node, key, problem)
+                    self._notes.at(at, problem.message, f"calendar {name!r}")
         return calendars
 
     # -- names ---------------------------------------------------------------------------------
@@ -241,16 +240,17 @@ class _Reader:
             return
         try:
             values[key] = FIELDS[key].kind.read(plain)
-        except Misfit as error:
-            for part, sentence in error.mistakes:
-                self._notes.at(_part(entry.node, part), f"{key}: {part}: {sentence}", name, key)
+        except InvalidInput as error:
+            for problem in error.problems:
+                at = _part(entry.node, problem.field)
+                self._notes.at(at, f"{key}: {problem.message}", name, key)
             return
         except ValueError as error:
             self._notes.at(entry.node, f"{key} {error}", name, key)
             return
-        problem = misfit(key, values[key])
-        if problem:
-            self._notes.at(entry.node, problem, name, key)
+        said = misfit(key, values[key])
+        if said:
+            self._notes.at(entry.node, said, name, key)
             values[key] = FIELDS[key].default
 
     def _read_function(self, name: str, node: Node, key: Node) -> None:
@@ -284,7 +284,7 @@ class _Reader:
 
 def _part(node: Node, key: str) -> Node:
     """The value of a key that is there, or the key of a value that shouldn't be."""
-    entry: Entry | None = node.value.get(key)
+    entry: Entry | None = node.value.get(key) if isinstance(node.value, dict) else None
     if entry is None:
         return node
     return entry.node if key in JobPolicy._fields else entry.key
@@ -295,21 +295,17 @@ def _is_item(node: Node, key: Node) -> bool:
     return "name" in node.value and node.value["name"].node is key
 
 
-_NO_KEY = re.compile(r"there is no key '(.*?)'")
-
-
-def _within(node: Node, key: Node, sentence: str) -> Node:
-    """The value that a calendar's mistake, which begins with its keys, is about."""
+def _within(node: Node, key: Node, problem: Problem) -> Node:
+    """The node that the path of a calendar's problem leads to, or the last on the way there."""
     found, value = key, node.value
-    for word in sentence.split(": "):
-        unknown_key = _NO_KEY.match(word)
-        if not isinstance(value, dict):
+    for part in re.findall(r"[^.\[\]]+", problem.field):
+        if isinstance(value, dict) and part in value:
+            is_unknown = problem.code == "unknown_field" and problem.field.endswith(part)
+            found = value[part].key if is_unknown else value[part].node
+            value = value[part].node.value
+        elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            found = value[int(part)]
+            value = found.value
+        else:
             break
-        if unknown_key and unknown_key[1] in value:
-            found = value[unknown_key[1]].key
-            break
-        if word not in value:
-            break
-        found = value[word].node
-        value = found.value
     return found

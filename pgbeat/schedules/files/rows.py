@@ -227,9 +227,9 @@ def _refusal(error: DBAPIError, file: File) -> Exception:
     said = getattr(error.orig, "diag", None)
     if getattr(said, "constraint_name", None) == "schedules_name_key":
         return Busy("a schedule of the same name was added just now; try again")
-    sentence = connections.first_line(error)
-    for name, definition in file.definitions.items():
-        about = f'schedule "{name}": '
-        if sentence.startswith(about):
-            return InvalidFile(file.label, [definition.mistake("", sentence.removeprefix(about))])
-    return InvalidFile(file.label, [Mistake(1, 1, sentence)])
+    sentence, name = connections.first_line(error), getattr(said, "datatype_name", None) or ""
+    definition = file.definitions.get(name)
+    if definition is None or said is None:
+        return InvalidFile(file.label, [Mistake(1, 1, sentence)])
+    sentence = sentence.removeprefix(f'schedule "{name}": ')
+    return InvalidFile(file.label, [definition.mistake(said.column_name or "", sentence)])

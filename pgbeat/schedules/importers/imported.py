@@ -20,6 +20,19 @@ from pgbeat.schedules.importers.timetables import Unmovable, When
 CLEANUP = "celery.backend_cleanup"
 
 
+#: The schedulers whose schedules are imported.
+BEATS = ("Celery", "RedBeat", "django-celery-beat", "sqlalchemy-celery-beat")
+
+
+def disabled_in(beat: str) -> str:
+    """Returns the reason of a schedule that a person disabled in another scheduler's store."""
+    return f"disabled in {beat}"
+
+
+#: Reasons of schedules that a person disabled in another store.
+BY_HAND = frozenset(map(disabled_in, BEATS))
+
+
 @dataclass(frozen=True, slots=True)
 class Arrival:
     """A schedule of another store's, as the row that it becomes."""

@@ -34,6 +34,7 @@ from pgbeat.schedules.importers.imported import (
     arguments,
     aware,
     before,
+    disabled_in,
     publishing,
     task_name,
     text_of_json,
@@ -193,7 +194,7 @@ def _since(
 
 def _disabled(beat: str, row: Mapping[str, Any], last_run: Any, count: int) -> str | None:
     if not row["enabled"]:
-        return f"disabled in {beat}"
+        return disabled_in(beat)
     if row.get("one_off") and count:
         return f"done: it was to run once, and did{f' at {last_run}' if last_run else ''}"
     return None

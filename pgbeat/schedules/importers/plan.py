@@ -8,7 +8,7 @@ from typing import Any
 
 from pgbeat.errors import PgbeatError
 from pgbeat.schedules.entries import row_name
-from pgbeat.schedules.importers.imported import CLEANUP, Arrival, Inventory, before, names
+from pgbeat.schedules.importers.imported import BY_HAND, CLEANUP, Arrival, Inventory, before, names
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Timetable
 
@@ -116,8 +116,8 @@ def _again(
     # What people did to the row since stands, unless it ran there after that.
     goes_off = row.enabled and not values["enabled"]
     is_ours = ran_there or row.updated_at == row.created_at
-    if (goes_off and not is_ours and _by_hand(arrival.disabled_reason)) or (
-        arrival.disabled_reason is None and not row.enabled and _by_hand(row.disabled_reason)
+    if (goes_off and not is_ours and arrival.disabled_reason in BY_HAND) or (
+        arrival.disabled_reason is None and not row.enabled and row.disabled_reason in BY_HAND
     ):
         differing.append("enabled")
     if differing and now.overwrite:
@@ -134,11 +134,6 @@ def _again(
         return replace(step, action=Action.NOTHING)
     changed = {key: values[key] for key in keys}
     return replace(step, action=Action.CARRY_OVER, values=changed)
-
-
-def _by_hand(reason: str | None) -> bool:
-    """Whether it was a person who disabled it in the other store."""
-    return (reason or "").startswith("disabled in ")
 
 
 def _stays(arrival: Arrival, now: Circumstances) -> str:

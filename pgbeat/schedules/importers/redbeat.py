@@ -15,6 +15,7 @@ from pgbeat.schedules.importers.imported import (
     Refusal,
     arguments,
     aware,
+    disabled_in,
     publishing,
     task_name,
 )
@@ -161,7 +162,7 @@ def _arrival(
         when=when,
         last_run=aware(last_run) if isinstance(last_run, datetime) else None,
         run_count=int(meta.get("total_run_count") or 0),
-        disabled_reason=None if fields.get("enabled", True) else f"disabled in {BEAT}",
+        disabled_reason=None if fields.get("enabled", True) else disabled_in(BEAT),
         from_code=is_static or task == CLEANUP,
         remarks=when.remarks,
     )

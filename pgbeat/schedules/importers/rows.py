@@ -65,8 +65,9 @@ def _attempt(
 
 def _sentence(error: DBAPIError) -> str:
     """What the database says, without the schedule's name."""
-    said = getattr(getattr(error.orig, "diag", None), "message_primary", None) or str(error.orig)
-    return str(said).partition('": ')[2] or str(said)
+    diag = getattr(error.orig, "diag", None)
+    said = str(getattr(diag, "message_primary", None) or error.orig)
+    return said.removeprefix(f'schedule "{getattr(diag, "datatype_name", None)}": ')
 
 
 def _insert(connection: Connection, steps: Sequence[Step], new: Mapping[str, Any]) -> None:

@@ -40,7 +40,7 @@ class DeadChoice(Body):
                 "which dead letters? Give " + ", ".join(f for f in type(self).model_fields)
             )
         if self.all and self.ids is not None:
-            raise InvalidJob("ids and all exclude each other")
+            raise InvalidJob.of("all", "conflict", "ids and all exclude each other")
 
 
 class DeadDrop(DeadChoice):
@@ -164,7 +164,7 @@ def drop_dead(backend: TheBackend, caller: TheAdmin, body: DeadDrop) -> DeadDone
     """Deletes dead letters for good."""
     older_than = None if body.older_than is None else body.older_than.total_seconds()
     if older_than is not None and not 0 <= older_than < 1e9:
-        raise InvalidJob("older_than: it is 0 seconds to 30 years")
+        raise InvalidJob.of("older_than", "out_of_range", "older_than: it is 0 seconds to 30 years")
     with backend.unit(caller) as unit:
         tables = backend.tables(unit.connection)
         chosen = _choose(unit.connection, tables, body, older_than)

@@ -217,9 +217,11 @@ def backfill_schedule(
             timezone=backend.timezone, most=_LOOKED,
         )  # fmt: skip
     if len(found.times) > body.limit:
-        raise InvalidSchedule(
+        raise InvalidSchedule.of(
+            "limit",
+            "out_of_range",
             f"{len(found.times):,} due times of schedule {name!r} were not launched then, more "
-            f"than the limit {body.limit:,}; raise it, or give a shorter span"
+            f"than the limit {body.limit:,}; raise it, or give a shorter span",
         )
     counts: Counter[str] = Counter()
     remaining = 0
@@ -245,11 +247,17 @@ def _end(body: BackfillSpan, now: datetime) -> datetime:
     end = now if body.end is None else body.end
     for field, given in (("start", body.start), ("end", end)):
         if given > now:
-            raise InvalidSchedule(
-                f"{field}: {given.isoformat()} is to come; what is due then is launched by beat"
+            raise InvalidSchedule.of(
+                field,
+                "out_of_range",
+                f"{field}: {given.isoformat()} is to come; what is due then is launched by beat",
             )
     if end < body.start:
-        raise InvalidSchedule(f"end: {end.isoformat()} is before start, {body.start.isoformat()}")
+        raise InvalidSchedule.of(
+            "end",
+            "out_of_range",
+            f"end: {end.isoformat()} is before start, {body.start.isoformat()}",
+        )
     return end
 
 

@@ -314,11 +314,15 @@ def move_job(backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobMov
     """Moves a job to the front or the back of those of its priority, or next to another."""
     beside = body.where in ("before", "after")
     if beside != (body.other is not None):
-        raise InvalidJob(
-            f"other: {body.where} which job?" if beside else f"other: {body.where} takes none"
+        raise InvalidJob.of(
+            "other",
+            "required",
+            f"other: {body.where} which job?" if beside else f"other: {body.where} takes none",
         )
     if beside and body.priority is not None:
-        raise InvalidJob("priority: next to another job, it takes on that one's")
+        raise InvalidJob.of(
+            "priority", "conflict", "priority: next to another job, it takes on that one's"
+        )
     with backend.unit(caller) as unit:
         seen_job(unit.connection, backend, caller, job_id)
         moved, place = control.move(unit, job_id, body.where, body.other, priority=body.priority)

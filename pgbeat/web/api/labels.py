@@ -20,9 +20,11 @@ def labels_of(given: list[str] | None) -> dict[str, str]:
     for pair in given or ():
         name, equals, value = pair.partition("=")
         if not equals:
-            raise InvalidJob(f"label {pair!r} has no '='; write for example 'team=billing'")
+            raise InvalidJob.of(
+                "label", "malformed", f"label {pair!r} has no '='; write for example 'team=billing'"
+            )
         found[name] = value
     problem = labels_problem(found)
     if problem is not None:
-        raise InvalidJob(f"label: the filter {problem}")
+        raise InvalidJob.of("label", "malformed", f"label: the filter {problem}")
     return found

@@ -271,8 +271,9 @@ def delete_lane(
         try:
             lane_control.remove(unit, name, force=force)
         except InvalidJob as error:
-            raise InvalidJob(
-                f"{error}; with force=true it is deleted, and what waits is handed out without a "
+            said = (
+                f"{error}; with force=true it is deleted, and what waits is dispatched without a "
                 "limit"
-            ) from None
+            )
+            raise InvalidJob.of("", error.problems[0].code, said) from None
     return LaneDeleted(message=f"Lane '{name}' deleted")

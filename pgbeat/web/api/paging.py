@@ -31,7 +31,9 @@ def read(text: str, *kinds: Any) -> tuple[Any, ...]:
             raise ValueError
         return tuple(kind(value) for kind, value in zip(kinds, found, strict=True))
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-        raise InvalidJob(f"after: {text[:80]!r} is not the `next` of a page") from None
+        raise InvalidJob.of(
+            "after", "malformed", f"after: {text[:80]!r} is not the `next` of a page"
+        ) from None
 
 
 def moment(text: str) -> datetime:

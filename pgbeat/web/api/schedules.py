@@ -109,7 +109,9 @@ def update_schedule(
     values = body.model_dump(exclude_unset=True)
     enabled = values.pop("enabled", None)
     if not values and enabled is None:
-        raise InvalidSchedule("there is nothing to change; give at least one field")
+        raise InvalidSchedule.of(
+            "", "required", "there is nothing to change; give at least one field"
+        )
     values = {key: _cleared(key) if value is None else value for key, value in values.items()}
     if not values.keys().isdisjoint(schedules.TIMETABLES):
         values = dict.fromkeys(schedules.TIMETABLES) | values
@@ -144,7 +146,9 @@ def _cleared(key: str) -> Any:
     if key in _EMPTY:
         return _EMPTY[key]
     if key not in _CLEARABLE:
-        raise InvalidSchedule(f"{key} can't be null; leave it out to keep it as it is")
+        raise InvalidSchedule.of(
+            key, "required", f"{key} can't be null; leave it out to keep it as it is"
+        )
     return None
 
 

@@ -199,11 +199,13 @@ def update_webhook(
 ) -> WebhookMade:
     """Changes what is given. With another secret, the one before signs too for a day."""
     if body.new_secret and body.secret is not None:
-        raise InvalidJob("secret and new_secret exclude each other")
+        raise InvalidJob.of("new_secret", "conflict", "secret and new_secret exclude each other")
     secret = new_secret() if body.new_secret else body.secret
     given: dict[str, Any] = {"url": body.url, "events": body.events, "secret": secret}
     if all(value is None for value in given.values()):
-        raise InvalidJob("there is nothing to change; give url, events, secret or new_secret")
+        raise InvalidJob.of(
+            "", "required", "there is nothing to change; give url, events, secret or new_secret"
+        )
     with backend.unit(caller) as unit:
         row = control.edit(unit, name, **given)
     return WebhookMade.model_validate(_shown(row) | {"secret": secret})

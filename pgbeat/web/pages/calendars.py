@@ -93,7 +93,7 @@ def _refused(
     request: Request, error: Exception, written: Mapping[str, str]
 ) -> tuple[int, dict[str, str]]:
     """As `forms.refused` has it; what is said of no field is about the definition."""
-    status, errors = forms.refused(request, error, written, {"slash": "name"})
+    status, errors = forms.refused(request, error, written)
     return status, {key or "definition": said for key, said in errors.items()}
 
 

@@ -11,10 +11,11 @@ from fastapi import Request
 from pydantic import ValidationError
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.errors import AlreadyExists, InvalidJob, NotFound, PgbeatError
+from pgbeat.errors import AlreadyExists, InvalidInput, InvalidJob, NotFound, PgbeatError, Problem
 from pgbeat.timetables import span
 from pgbeat.web.api.steering import plain
 from pgbeat.web.pages.render import said_of
+from pgbeat.web.problems import problems_of
 
 Kind = Literal["text", "long", "json", "number", "length", "moment", "choice", "flag", "list"]
 
@@ -147,57 +148,50 @@ def refused(
     request: Request,
     error: Exception,
     names: Collection[str],
-    other: Mapping[str, str] | None = None,
+    others: Mapping[str, str] | None = None,
 ) -> tuple[int, dict[str, str]]:
-    """The status of what refused a form, and what is wrong by the field that it is said beside.
+    """Returns the status of what refused a form, and what is wrong by the field to mark.
 
-    `other`: words that mean a field too. Raises the error again where it isn't the form's: what
-    it is about is gone, or the database.
+    `others` has fields of the API that are another one of the form. Raises the error again where
+    it isn't the form's: what it is about is gone, or the database.
     """
-    words = {name: name for name in names} | dict(other or {})
     if isinstance(error, Mistakes):
         return 422, error.errors
     if isinstance(error, ValidationError):
-        return 422, _of_model(error, words)
+        found = map(_numbered, problems_of(error.errors(), is_request=False))
+        return 422, _by_field(found, names, others)
     status, _, said = said_of(request, error)
     if status >= 500:
         raise error
-    if isinstance(error, AlreadyExists) and "name" in words:
-        return status, {words["name"]: said}
     if isinstance(error, NotFound) and status == 404:
         status = 422  # what it names
-    # Which one it is, the form says.
-    said = re.sub(r"^(schedule|template|webhook) (\"[^\"]*\"|'[^']*'): ", "", said)
-    return status, {_meant(said, words): said}
+    if isinstance(error, InvalidInput):
+        return status, _by_field(error.problems, names, others)
+    field = "name" if isinstance(error, AlreadyExists) else getattr(error, "field", "")
+    return status, _by_field([Problem(field, "", said)], names, others)
 
 
-def _of_model(error: ValidationError, words: Mapping[str, str]) -> dict[str, str]:
+def _numbered(problem: Problem) -> Problem:
+    """Returns the problem of one of a list with its number in the message."""
+    item = re.search(r"\[(\d+)\]", problem.field)
+    if item is None:
+        return problem
+    return problem._replace(message=f"number {int(item[1]) + 1}: {problem.message}")
+
+
+def _by_field(
+    problems: Iterable[Problem], names: Collection[str], others: Mapping[str, str] | None
+) -> dict[str, str]:
+    """Returns sentences by the fields of a form; what is in none of its fields by ""."""
     found: dict[str, str] = {}
-    for each in error.errors():
-        field = str(each["loc"][0]) if each["loc"] else ""
-        said = str(each["msg"]).removeprefix("Value error, ")
-        if len(each["loc"]) > 1 and isinstance(each["loc"][1], int):  # one of a list
-            said = f"number {each['loc'][1] + 1}: {said}"
-        found.setdefault(words.get(field) or _meant(said, words), said)
+    for path, _, said in problems:
+        field = path
+        while field and field not in names and field not in (others or {}):
+            inner = f"job_policy.{field}"
+            field = inner if inner in names else re.sub(r"(^|\.|\[)[^.\[]*$", "", field)
+        field = (others or {}).get(field, field)
+        found[field] = f"{found[field]}; {said}" if field in found else said
     return found
-
-
-#: Of a sentence, what may say which field it is about.
-_BEGINNING = 12
-
-
-def _meant(said: str, words: Mapping[str, str]) -> str:
-    """The field that a sentence names first; empty for none. What is quoted was written by
-    somebody."""
-    if said.startswith("job_policy: "):
-        inner = {n.removeprefix("job_policy."): n for n in words if n.startswith("job_policy.")}
-        words, said = {**words, **inner}, said.removeprefix("job_policy: ")
-    plain = re.sub(r"(?<![a-z])'[^']*'|\"[^\"]*\"|`[^`]*`", " ", said.lower())
-    for word in re.findall(r"[a-z_.]+", plain)[:_BEGINNING]:
-        field = words.get(word.strip("."))
-        if field is not None:
-            return field
-    return ""
 
 
 def headline(errors: Mapping[str, str], otherwise: str) -> str | None:

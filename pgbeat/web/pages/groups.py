@@ -131,9 +131,6 @@ _FIELDS = (
           hint='one in each line: a task\'s name, or {"task": "…", "args": […], "lane": "…"}, or '
           '{"template": "…"}'),
 )  # fmt: skip
-_WORDS = dict.fromkeys(
-    ("member", "job", "task", "template", "lane", "arguments", "args", "kwargs", "queue"), "jobs"
-)
 
 
 @router.get("/console/new/group")
@@ -163,7 +160,7 @@ def make_group(
         body = api.NewGroup.model_validate(values | {"jobs": _orders(written["jobs"])})
         made = api.create_group(backend, caller, body)
     except forms.REFUSED as error:
-        status, errors = forms.refused(request, error, written, _WORDS)
+        status, errors = forms.refused(request, error, written)
         return _new(request, backend, caller, Form(written, errors), status=status)
     return done(request, path("groups", made.id), "The group was made.")
 

@@ -151,7 +151,7 @@ def _update(
             return done(request, path("jobs", job.id), "Nothing was changed.")
         api.update_job(backend, caller, job.id, api.JobChanges.model_validate(values))
     except forms.REFUSED as error:
-        status, errors = forms.refused(request, error, given, {})
+        status, errors = forms.refused(request, error, given)
         said = forms.headline(errors, "Nothing was changed")
         form = Form(given, errors)
         return _show(request, backend, caller, str(job.id), status=status, error=said, form=form)

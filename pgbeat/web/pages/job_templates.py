@@ -33,14 +33,6 @@ _SECTIONS = (
     Section("How it is published", (job_fields.QUEUE, job_fields.OPTIONS), "queue, options"),
 )
 _ALL = (*_WHAT, *forms.all_of(_SECTIONS))
-_WORDS = {
-    **{
-        each.name.removeprefix("job_policy."): each.name
-        for each in _ALL
-        if "job_policy." in each.name
-    },
-    "arguments": "args",
-}
 
 
 @router.get("/console/templates")
@@ -86,7 +78,7 @@ def make_template(
         values = _values(written)
         made = api.create_template(backend, caller, api.NewTemplate.model_validate(values))
     except forms.REFUSED as error:
-        status, errors = forms.refused(request, error, written, _WORDS)
+        status, errors = forms.refused(request, error, written)
         return _new(request, backend, caller, Form(written, errors), status=status)
     return done(request, path("templates", made.name), f"Template '{made.name}' was made.")
 
@@ -182,7 +174,7 @@ def _edit(
         body = api.TemplateFields.model_validate(values)
         api.put_template(backend, caller, row.name, body, Response())
     except forms.REFUSED as error:
-        status, errors = forms.refused(request, error, written, _WORDS)
+        status, errors = forms.refused(request, error, written)
         form = Form(written, errors, posted.get("before", ""))
         said = forms.headline(errors, "Nothing was changed")
         return _show(request, backend, caller, row.name, form=form, status=status, error=said)

@@ -3,9 +3,6 @@
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fastapi import Request
-
-from pgbeat.errors import InvalidJob
 from pgbeat.jobs.lanes import concurrency
 from pgbeat.jobs.lanes.model import Lane, parse_rate
 from pgbeat.timetables import span
@@ -21,15 +18,6 @@ FIELDS = (
     Field("policy", "Policy", hint="which may run together; empty: none", offer="policies"),
     Field("options", "The policy's options", "json", 'a JSON object: {"gpu": 2}', is_wide=True),
 )
-#: Words that mean a field, in what is said of a mistake.
-WORDS = {"limit": "max_running", "slash": "name"}
-#: And more of them, where the first word isn't enough.
-_SAID = {
-    "rate's key": "rate_key",
-    "counted by": "rate_key",
-    "policy's options": "options",
-    "has no option": "options",
-}
 
 
 def offers() -> dict[str, list[str]]:
@@ -51,18 +39,6 @@ def _value(lane: Lane, name: str) -> Any:
     if parse_rate(said) == (lane.rate_limit, lane.rate_period):
         return said
     return f"{lane.rate_limit}/{span(lane.rate_period, units=9)}"
-
-
-def refused(
-    request: Request, error: Exception, given: Mapping[str, str]
-) -> tuple[int, dict[str, str]]:
-    """As `forms.refused` has it."""
-    status, errors = forms.refused(request, error, given, WORDS)
-    if isinstance(error, InvalidJob):
-        said = next(iter(errors.values()))
-        field = next((_SAID[part] for part in _SAID if part in said), None)
-        errors = errors if field is None else {field: said}
-    return status, errors
 
 
 def changes(given: Mapping[str, str], changed: Collection[str]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def make_lane(request: Request, backend: TheBackend, caller: TheAdmin, posted: F
         with backend.unit(caller) as unit:
             lane_control.save(unit, given["name"], body.changes(), only="new")
     except forms.REFUSED as error:
-        status, errors = lane_form.refused(request, error, given)
+        status, errors = forms.refused(request, error, given)
         return _form_page(request, backend, caller, Form(given, errors), status=status)
     return done(request, path("lanes", given["name"]), f"Lane '{given['name']}' was made.")
 
@@ -150,7 +150,7 @@ def _edit(
         with backend.unit(caller) as unit:
             lane_control.save(unit, name, body.changes(), only="there")
     except forms.REFUSED as error:
-        status, errors = lane_form.refused(request, error, given)
+        status, errors = forms.refused(request, error, given)
         form = Form(given, errors, posted.get("before", ""))
         said = forms.headline(errors, "Nothing was changed")
         return _show(request, backend, caller, name, form=form, status=status, error=said)

@@ -2,7 +2,6 @@
 
 from fastapi import APIRouter, Request, Response
 
-from pgbeat.errors import NotFound
 from pgbeat.jobs import templates
 from pgbeat.web.api import jobs as api
 from pgbeat.web.api.job_models import JobOrder
@@ -28,7 +27,6 @@ _SECTIONS = (
     Section("How it is published", (job_fields.QUEUE, job_fields.OPTIONS), "queue, options"),
 )
 _ALL = (*_WHAT, *forms.all_of(_SECTIONS))
-_WORDS = {"arguments": "args"}
 
 
 @router.get("/console/new/job")
@@ -62,10 +60,10 @@ def run_job(request: Request, backend: TheBackend, caller: TheCaller, posted: Fi
     try:
         values = forms.read(_ALL, {key: value for key, value in written.items() if value})
         if not {"task", "template"} & values.keys():
-            raise NotFound("a job of which task? Name a task or a template")
+            raise forms.Mistakes({"task": "a job of which task? Name a task or a template"})
         made = api.create_job(backend, caller, JobOrder.model_validate(values), Response())
     except forms.REFUSED as error:
-        status, errors = forms.refused(request, error, written, _WORDS)
+        status, errors = forms.refused(request, error, written)
         return _show(request, backend, caller, Form(written, errors), status=status)
     said = "The job was made." if made.is_new else "This one has not ended, and is the same."
     return done(request, path("jobs", made.id), said)

@@ -47,6 +47,6 @@ def make_schedule(
         body = NewSchedule.model_validate(schedule_form.values(written))
         made = api.create_schedule(backend, caller, body)
     except forms.REFUSED as error:
-        status, errors = forms.refused(request, error, written, schedule_form.WORDS)
+        status, errors = forms.refused(request, error, written, schedule_form.OTHERS)
         return _show(request, backend, caller, Form(written, errors), status=status)
     return done(request, path("schedules", made.name), f"Schedule '{made.name}' was made.")

@@ -150,7 +150,7 @@ def _edit(
             return done(request, path("schedules", name), "Nothing was changed.")
         said = api.update_schedule(backend, caller, name, ScheduleChanges.model_validate(changes))
     except forms.REFUSED as error:
-        status, errors = forms.refused(request, error, written, schedule_form.WORDS)
+        status, errors = forms.refused(request, error, written, schedule_form.OTHERS)
         form = Form(written, errors, posted.get("before", ""))
         said_first = forms.headline(errors, "Nothing was changed")
         return _show(request, backend, caller, name, form=form, status=status, error=said_first)

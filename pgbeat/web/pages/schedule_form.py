@@ -96,17 +96,8 @@ _TIMETABLE = ("kind", "timetable")
 START = {
     "kind": "cron", "after_outcome": "completed", "overlap": "allow", "catch_up": "latest",
 }  # fmt: skip
-#: Words that mean a field, in what refuses one.
-WORDS = {
-    **dict.fromkeys(TIMETABLES, "timetable"),
-    **{
-        each.name.removeprefix("job_policy."): each.name
-        for each in FIELDS
-        if "job_policy." in each.name
-    },
-    **{name: name for name in ("retry_base", "retry_cap", "name")},
-    "zone": "timezone", "condition": "condition_sql", "arguments": "args",
-}  # fmt: skip
+#: Fields of a schedule that are another one of the form.
+OTHERS = dict.fromkeys(TIMETABLES, "timetable")
 
 
 def written(row: Schedule) -> dict[str, str]:

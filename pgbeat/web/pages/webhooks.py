@@ -28,7 +28,6 @@ _PAGE = 25
 _STATES = ("pending", "delivered", "failed")
 _NAME = Field("name", "Name", hint="such as ops; without a slash")
 _URL = Field("url", "URL", hint="https, where the receiver listens", is_wide=True)
-_WORDS = {"event": "events", "private": "url", "address": "url", "host": "url", "https": "url"}
 #: What an event is, in words.
 SAID = {
     "job.run.completed": "an attempt at a job has completed",
@@ -95,7 +94,7 @@ def make_webhook(
         body = api.NewWebhook.model_validate({**written, "events": events})
         made = api.create_webhook(backend, caller, body)
     except forms.REFUSED as error:
-        status, errors = forms.refused(request, error, (*written, "events"), _WORDS)
+        status, errors = forms.refused(request, error, (*written, "events"))
         return _new(request, backend, caller, Form(written, errors), events, status=status)
     return _show(request, backend, caller, made.name, secret=made.secret, status=201)
 
@@ -239,7 +238,7 @@ def _edit(
             raise forms.Mistakes({"events": "of what? Choose one or more"})
         api.update_webhook(backend, caller, name, api.WebhookChanges.model_validate(changes))
     except forms.REFUSED as error:
-        status, errors = forms.refused(request, error, (*written, "events"), _WORDS)
+        status, errors = forms.refused(request, error, (*written, "events"))
         said = forms.headline(errors, "Nothing was changed")
         form = Form(written, errors, posted.get("before", ""))
         return _show(

@@ -104,12 +104,14 @@ def test_a_server_that_is_not_there() -> None:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
         said = refused(run(f"postgresql://u:secret@127.0.0.1:{port}/d", "list"), 1)
-    assert said == f"can't reach database 'd' on 127.0.0.1:{port} as u: Connection refused"
+    assert said.startswith(f"can't reach database 'd' on 127.0.0.1:{port} as u: ")
+    assert said.endswith("Connection refused")
 
 
 def test_a_host_that_has_no_address() -> None:
     said = refused(run("postgresql://u:secret@nowhere.invalid/d", "list"), 1)
-    assert said.startswith("can't reach database 'd' on nowhere.invalid as u: failed to resolve")
+    assert said.startswith("can't reach database 'd' on nowhere.invalid as u: ")
+    assert "failed to resolve" in said
 
 
 def test_a_database_that_is_not_there(database: str) -> None:

@@ -132,8 +132,8 @@ def test_after_what_is_not_there_yet(database: str) -> None:
     later = run(database, "add", "s", "--task", "tests.add", "--after", "nigtly")
     assert (later.exit_code, later.stderr) == (
         0,
-        NOT_CHECKED.replace("Note", "Note: there is no schedule 'nigtly'; did you mean 'nightly'? "
-                            "Until it is there, nothing is launched after it.\nNote"),
+        NOT_CHECKED.replace("Note", "Note: until it is there, nothing is launched after it: "
+                            "there is no schedule 'nigtly'; did you mean 'nightly'?\nNote"),
     )  # fmt: skip
     right = run(database, "update", "s", "--after", "nightly", "--after-outcome", "finished")
     assert right.stderr == ""
@@ -449,7 +449,7 @@ def test_update_of_a_row_that_somebody_holds(
     with psycopg.connect(database) as other:
         other.execute("UPDATE pgbeat.schedules SET owner = 'me'")
         said = refused(run(database, "update", "s", "--owner", "ops"), 1)
-    assert said == "somebody else is changing that schedule and isn't done yet; try again"
+    assert said == "somebody else is changing that and isn't done yet; try again"
 
 
 # -- how jobs are made -------------------------------------------------------------------------
@@ -525,7 +525,7 @@ def test_a_lane_that_is_not_there_yet(database: str, sql: Sql) -> None:
     base = ("--task", "tests.add", "--every", "5")
     missing = run(database, "add", "s", *base, "--lane", "gpo")
     assert (missing.exit_code, missing.stderr.splitlines()[0]) == (
-        0, "Note: there is no lane 'gpo'; did you mean 'gpu'? Until it is there, its ticks fail.",
+        0, "Note: until it is there, its ticks fail: there is no lane 'gpo'; did you mean 'gpu'?",
     )  # fmt: skip
     assert run(database, "update", "s", "--owner", "me").stderr == ""
     assert run(database, "update", "s", "--lane", "gpu").stderr == ""

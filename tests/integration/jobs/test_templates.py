@@ -66,7 +66,7 @@ def test_every_mistake_is_told(connection: Connection, sql: Sql) -> None:
         "who makes a job of it says when",
         "job_policy: priority: 1000 is out of range",
         "it is 0 to 255",
-        "job_policy: lan: is no key of it",
+        "job_policy: 'lan' is no key of it",
         "did you mean 'lane'?",
         "job_policy names a template",
         "a template is not made from another",

@@ -62,7 +62,11 @@ def test_a_mistake_says_what_would_be_right(given: dict[str, Any], problem: str)
 def test_every_mistake_is_listed() -> None:
     policy, mistakes = job_policies.read({"lane": "gpu", "tags": 5, "lan": 1, "unique": "no"})
     assert policy == JobPolicy(lane="gpu")
-    assert [key for key, _ in mistakes] == ["tags", "lan", "unique"]
+    assert [(each.field, each.code) for each in mistakes] == [
+        ("tags", "malformed"),
+        ("lan", "unknown_field"),
+        ("unique", "malformed"),
+    ]
 
 
 def test_what_is_open_is_as_the_other_says() -> None:

@@ -592,8 +592,8 @@ schedules: {}
 """
     found = mistakes(text)
     assert [line.partition("; ")[0] for line in found] == [
-        "3:12: calendar 'holidays': dates: '2026-13-01' is no date",
-        "5:17: calendar 'holidays': only: weekdays: 'someday' is no day of the week",
+        "3:13: calendar 'holidays': dates: '2026-13-01' is no date",
+        "5:18: calendar 'holidays': only: weekdays: 'someday' is no day of the week",
         "6:5: calendar 'holidays': there is no key 'week'",
         "7:9: none: it is 5, which is no mapping",
     ]
@@ -735,7 +735,7 @@ schedules:
   w: {task: t, every: 5, job_policy: {lane: "a\\0"}}
 """
     assert mistakes(text) == [
-        "6:7: s: job_policy: lan: is no key of it; did you mean 'lane'?",
+        "6:7: s: job_policy: 'lan' is no key of it; did you mean 'lane'?",
         "7:17: s: job_policy: priority: 'high' is not a whole number",
         "9:18: s: job_policy: retry_cap: must not be below retry_base",
         "10:19: s: job_policy: unique_for: 'soon': it is no length of time; write seconds, or for "
@@ -758,7 +758,7 @@ def test_a_template_says_what_is_launched() -> None:
     assert said.startswith("1:13: s: it has no task; set task to a registered task's name")
     # Of a policy that can't be read it isn't said, too, that it names no template.
     [said] = mistakes("schedules: {s: {every: 5, job_policy: {templat: x}}}")
-    assert said == "1:40: s: job_policy: templat: is no key of it; did you mean 'template'?"
+    assert said == "1:40: s: job_policy: 'templat' is no key of it; did you mean 'template'?"
 
 
 # -- the schema ------------------------------------------------------------------------------------

@@ -83,10 +83,11 @@ def test_secrets() -> None:
         assert check_secret("whsec_" + base64.b64encode(b"k" * size).decode()) == []
     bare = base64.b64encode(b"k" * 32).decode()
     for wrong in ("", "hunter2", "whsec_no base64!", bare):
-        assert check_secret(wrong) == ["secret: it is whsec_ and 24 to 64 random bytes in base64"]
+        [found] = check_secret(wrong)
+        assert (found.field, found.code) == ("secret", "malformed")
     for size in (23, 65):
-        found = check_secret("whsec_" + base64.b64encode(b"k" * size).decode())
-        assert found == [f"secret: it has {size} bytes; it needs 24 to 64"]
+        [found] = check_secret("whsec_" + base64.b64encode(b"k" * size).decode())
+        assert (found.field, found.code) == ("secret", "out_of_range")
 
 
 # -- what comes back ---------------------------------------------------------------------------
@@ -367,7 +368,9 @@ def test_the_next_address_is_tried(
     ],
 )  # fmt: skip
 def test_urls_that_are_refused(url: str, problem: str, receiver: Receiver) -> None:
-    assert "; ".join(check_url(url, private=False)) == f"url: {problem}"
+    found = check_url(url, private=False)
+    assert {each.field for each in found} == {"url"}
+    assert "; ".join(each.message for each in found) == f"url: {problem}"
     assert "hunter2" not in problem
     if "private" not in problem:
         assert post(url, {}, BODY, private=True).error == f"url: {problem}"[:300]

@@ -202,7 +202,7 @@ WRONG_JOBS: list[tuple[dict[str, str], str, str]] = [
     ({"task": "tests.add", "args": "1"}, "args", "list"),
     ({"task": "tests.add", "args": "[NaN]"}, "args", "NaN"),
     ({"task": "tests.add", "args": "[" * 5000}, "args", "JSON"),
-    ({"task": "tests.add", "kwargs": '{"z": 1}'}, "args", "don't fit"),
+    ({"task": "tests.add", "kwargs": '{"z": 1}'}, "kwargs", "don't fit"),
     ({"task": "tests.add", "lane": "nowhere"}, "lane", "nowhere"),
     ({"task": "tests.add", "priority": "high"}, "priority", "integer"),
     ({"task": "tests.add", "countdown": "soon"}, "countdown", "length of time"),

@@ -1,0 +1,26 @@
+"""What Postgres can't keep in a text or in JSON: NUL, and half a surrogate pair."""
+
+import json
+from typing import Any
+
+#: What a value holds that is not storable, in words that go after `holds`.
+UNSTORABLE = "a character that Postgres can't keep (NUL or half a pair)"
+
+
+def is_storable(value: Any) -> bool:
+    """Returns whether a text, or a value as JSON, can stand in a column as it is."""
+    if isinstance(value, str):
+        return "\0" not in value and _has_encoding(value)
+    try:
+        written = json.dumps(value, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return "\\u0000" not in written.replace("\\\\", "") and _has_encoding(written)
+
+
+def _has_encoding(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
