@@ -122,7 +122,7 @@ def _on_worker_init(sender: Any, **kwargs: Any) -> None:
     except Exception:  # Celery would drop it without a word
         import logging
 
-        logging.getLogger("pgbeat").exception("This worker can't tell of its executions")
+        logging.getLogger("pgbeat").exception("This worker can't record executions")
 
 
 def _on_logger(logger: Any, **kwargs: Any) -> None:

@@ -33,12 +33,13 @@ def read(database: str, *arguments: str) -> Any:
 
 
 def refused(result: Result, exit_code: int = 2) -> str:
-    """The sentence that a refusal consists of."""
+    """Returns the error that a command printed, a line for each problem; it is the last output."""
     assert result.exit_code == exit_code, result.output
-    assert result.stdout == ""
-    lines = result.stderr.splitlines()
-    assert lines[-1].startswith("Error: "), result.stderr
-    return lines[-1].removeprefix("Error: ")
+    if result.stdout:  # with --json, the same for programs
+        assert set(json.loads(result.stdout)) == {"error"}
+    _, mark, said = result.stderr.rpartition("Error: ")
+    assert mark, result.stderr
+    return said.removesuffix("\n")
 
 
 def _checked(result: Result) -> Result:

@@ -102,12 +102,14 @@ def test_every_mistake_is_told(database: str, sql: Sql) -> None:
         run(database, "webhooks", "add", "x", "--url", "http://u:hunter2@169.254.169.254/",
             "--event", "job.fail", "--event", "job.run.skiped")
     )  # fmt: skip
-    assert said == (
-        "webhook 'x': url: it has a user or a password in it; receivers check the signature "
-        "instead; url: 169.254.169.254 is a link-local address, and webhooks don't go there; the "
-        "setting pgbeat_webhook_private allows it; events: 'job.fail' is none; did you mean "
-        "'job.failed'?; events: 'job.run.skiped' is none; did you mean 'job.run.skipped'?"
-    )
+    assert said.splitlines() == [
+        "webhook 'x':",
+        "  url: it has a user or a password in it; receivers check the signature instead",
+        "  url: 169.254.169.254 is a link-local address, and webhooks don't go there; the setting "
+        "pgbeat_webhook_private allows it",
+        "  events: 'job.fail' is none; did you mean 'job.failed'?",
+        "  events: 'job.run.skiped' is none; did you mean 'job.run.skipped'?",
+    ]
     assert sql("SELECT 1 FROM pgbeat.webhooks") == []
     assert "Missing option '--url'" in refused(run(database, "webhooks", "add", "x"))
     assert "there is no command 'ad'; did you mean 'add'?" in refused(

@@ -214,7 +214,7 @@ def test_from_a_template(desk: Desk, sql: Sql) -> None:
         ({"task": ["jobs.add"]}, UnknownTask, "it is to be a task, or the name of one"),
         ({"args": ({1},)}, InvalidJob, "can't be published: EncodeError: "),
         ({"args": ("a\0",)}, InvalidJob, "a character that Postgres can't keep"),
-        ({"kwargs": {"y": "\ud800"}}, InvalidJob, "NUL, or half a one"),
+        ({"kwargs": {"y": "\ud800"}}, InvalidJob, "NUL or half a pair"),
         ({"unique_key": "a\0"}, InvalidJob, "holds a character that Postgres can't keep"),
         ({"tags": ["\ud800"]}, InvalidJob, "holds a character that Postgres can't keep"),
     ],

@@ -386,7 +386,7 @@ def test_what_only_the_database_refuses_is_told_by_its_line(
     sql("ALTER TABLE pgbeat.schedules ADD CHECK (owner <> 'nobody')")
     sql("CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
         "IF NEW.owner = 'me' THEN RAISE EXCEPTION 'schedule \"%\": not you', NEW.name USING "
-        "ERRCODE = 'check_violation'; END IF; RETURN NEW; END $$")  # fmt: skip
+        "ERRCODE = 'check_violation', DATATYPE = NEW.name; END IF; RETURN NEW; END $$")  # fmt: skip
     sql("CREATE TRIGGER refuse BEFORE INSERT ON pgbeat.schedules FOR EACH ROW "
         "EXECUTE FUNCTION refuse()")  # fmt: skip
     text = "schedules:\n  a: {task: t, every: 5}\n  s: {task: t, every: 5, owner: OWNER}\n"

@@ -11,7 +11,7 @@ from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.importers import imported, plan, rows, timetables
-from pgbeat.schedules.importers.imported import Arrival
+from pgbeat.schedules.importers.imported import BY_HAND, Arrival
 from pgbeat.schedules.importers.plan import Action, Circumstances, Step
 from pgbeat.schedules.importers.timetables import When
 from tests.unit.schedules.importers.test_importers import arrival, inventory
@@ -121,7 +121,7 @@ def test_what_ran_once_and_was_disabled_meanwhile_does_not_run_again(
 
 
 def test_what_people_enabled_here_is_theirs(connection: Connection) -> None:
-    found = arrival(disabled_reason="disabled in Old")
+    found = arrival(disabled_reason=min(BY_HAND))
     move(connection, found)
     schedules.enable(connection, "s")
     [step] = move(connection, found)
