@@ -37,7 +37,7 @@ def refused(result: Result, exit_code: int = 2) -> str:
     assert result.exit_code == exit_code, result.output
     if result.stdout:  # with --json, the same for programs
         assert set(json.loads(result.stdout)) == {"error"}
-    _, mark, said = result.stderr.rpartition("Error: ")
+    _, mark, said = f"\n{result.stderr}".rpartition("\nError: ")
     assert mark, result.stderr
     return said.removesuffix("\n")
 
