@@ -18,6 +18,13 @@ def is_storable(value: Any) -> bool:
     return "\\u0000" not in written.replace("\\\\", "") and _has_encoding(written)
 
 
+def escaped(text: str) -> str:
+    """Returns a text with NUL and lone surrogates escaped, so that it can stand in a column."""
+    if "\0" in text:
+        text = text.replace("\0", "\\0")
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
 def _has_encoding(text: str) -> bool:
     try:
         text.encode()

@@ -35,6 +35,7 @@ from pgbeat.schedules.launchers import (
 )
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Trigger
+from pgbeat.storable import escaped
 from pgbeat.timetables import Timetable
 from pgbeat.timetables.zones import TICK
 
@@ -262,7 +263,7 @@ class Evaluator:
                 connection.close()
         evaluation = evaluation._replace(cursor=cursor, snooze=snooze)
         if isinstance(answer, Skip):
-            return evaluation._replace(result=Skip(_storable(answer.reason)))
+            return evaluation._replace(result=Skip(escaped(answer.reason)))
         if row.args is None:
             args, kwargs, options = entries.code_arguments(self._app, row, self._default_entries)
             requests = [
@@ -293,7 +294,7 @@ class Evaluator:
         else:
             message = getattr(getattr(cause, "diag", None), "message_primary", None) or str(cause)
             text = f"{type(cause).__name__}: {message}".rstrip(": ")
-        return _storable(text)[:LONGEST]
+        return escaped(text)[:LONGEST]
 
 
 def _trigger(schedule: Schedule) -> Trigger:
@@ -313,11 +314,6 @@ def _signals_sent(launcher: type[Launcher], row: Schedule) -> Iterator[None]:
         yield
     finally:
         signals.condition_finished.send(launcher, schedule=row)
-
-
-def _storable(words: str) -> str:
-    """Returns a text with NUL and lone surrogates, which Postgres can't hold, escaped."""
-    return words.replace("\0", "\\0").encode(errors="backslashreplace").decode()
 
 
 def _requests(

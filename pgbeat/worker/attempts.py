@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from pgbeat.jobs.executions import State
+from pgbeat.storable import escaped
 
 try:
     import resource
@@ -158,14 +159,7 @@ def text(value: str, limit: int) -> str:
     """Returns text as the database accepts it, cut to `limit` characters."""
     if len(value) > limit:
         value = value[: limit - 1] + "…"
-    return storable(value)
-
-
-def storable(value: str) -> str:
-    """Returns text as the database accepts it: NUL and lone surrogates become escapes."""
-    if "\0" in value:
-        value = value.replace("\0", "\\0")
-    return value if value.isascii() else value.encode(errors="backslashreplace").decode()
+    return escaped(value)
 
 
 def summary(result: Any) -> str | None:
@@ -195,16 +189,16 @@ def as_json(value: Any) -> Any:
     """
     document = json.dumps(value, allow_nan=False)
     found = json.loads(document)
-    return _storable(found) if "\\u0000" in document or "\\ud" in document else found
+    return _escaped(found) if "\\u0000" in document or "\\ud" in document else found
 
 
-def _storable(value: Any) -> Any:
+def _escaped(value: Any) -> Any:
     if isinstance(value, str):
-        return storable(value)
+        return escaped(value)
     if isinstance(value, dict):
-        return {storable(key): _storable(each) for key, each in value.items()}
+        return {escaped(key): _escaped(each) for key, each in value.items()}
     if isinstance(value, list):
-        return [_storable(each) for each in value]
+        return [_escaped(each) for each in value]
     return value
 
 
@@ -243,22 +237,22 @@ class Memory:
             if self._pid != os.getpid():  # the parent's file is about the parent
                 self._pid = os.getpid()
                 self._file = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
-                self._status = None
-            os.write(self._file or 0, b"5")
-            self._choose_source()
+                os.write(self._file, b"5")
+                self._status = self._source()
+            else:
+                os.write(self._file or 0, b"5")
         except OSError:
             self._resets = False
         self._base = self._peak()
 
-    def _choose_source(self) -> None:
-        """Reads the peak from `/proc` in a program that a larger process started by exec: Linux
-        counts that one's memory in `ru_maxrss` forever. `getrusage` is ten times as fast."""
-        if self._status is None and resource is not None:
-            status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
-            if self._peak_by_usage() > self._peak_by_status(status) + _GREW:
-                self._status = status
-            else:
-                os.close(status)
+    def _source(self) -> int | None:
+        """Returns `/proc/self/status` in a program that a larger process started by exec: Linux
+        counts that one's memory in `ru_maxrss` forever. Else `getrusage` does, and is faster."""
+        status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+        if self._peak_by_usage() > self._peak_by_status(status) + _GREW:
+            return status
+        os.close(status)
+        return None
 
     def peak_mb(self) -> float | None:
         """Returns the peak in megabytes (2^20 bytes)."""

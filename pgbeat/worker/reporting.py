@@ -18,6 +18,7 @@ from pgbeat.jobs.executions import ARTIFACTS, artifacts_of
 from pgbeat.jobs.headers import ATTEMPT as ATTEMPT_HEADER
 from pgbeat.jobs.headers import DUE_AT, INTERVAL_START, SCHEDULE, TRIGGER
 from pgbeat.jobs.task_exceptions import Cancelled
+from pgbeat.storable import escaped
 from pgbeat.worker import attempts
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def report(**metadata: Any) -> None:
     attempt, recorder = _current()
     if attempt is None or recorder is None:
         return
-    found = {attempts.storable(key): _as_metadata(value) for key, value in metadata.items()}
+    found = {escaped(key): _as_metadata(value) for key, value in metadata.items()}
     attempt.metadata = {**(attempt.metadata or {}), **found}
     recorder.record_progress(attempt)
 

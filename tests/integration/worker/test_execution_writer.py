@@ -7,6 +7,7 @@ import pytest
 
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.job_reports import JobReport
+from pgbeat.storable import escaped
 from pgbeat.worker import attempts
 from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.recorder import Recorder
@@ -114,7 +115,7 @@ def test_what_no_database_takes_does_not_cost_the_rest(ward: Ward, recorder: Rec
     attempt = Attempt(job_id, "w1", 0, False, None)
     odd = ["half \ud800 of it", "nul\0", "whole \U0001f600", {"\udfff": "\ud83d"}]
     attempt.checkpoint, attempt.has_checkpoint = attempts.as_json(odd), True
-    attempt.metadata = {attempts.storable("\ud800"): attempts.as_json(odd)}
+    attempt.metadata = {escaped("\ud800"): attempts.as_json(odd)}
     attempt.progress = (1.0, None, attempts.text("\ud800\0", 10))
     recorder.record(attempt)
     assert recorder.record_now(attempt, 10)
