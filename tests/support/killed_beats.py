@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from celery.beat import Service
 
 from pgbeat import Context, JobRequest, Launcher, launcher
 from pgbeat.beat.scheduler import Scheduler
 from tests.support.apps.basic import app
+from tests.support.processes import until
 
 STEPS = ("before claim", "after conditions", "after messages", "before commit", "after commit")
 
@@ -80,6 +82,24 @@ def opened(env: dict[str, str], step: str) -> Iterator[Callable[[], None]]:
     finally:
         victims.kill()
         victims.communicate()
+
+
+def take_over(
+    sql: Callable[..., list[tuple[Any, ...]]],
+    kill_one: Callable[[], None],
+    beat: Callable[[], Scheduler],
+) -> None:
+    """Makes every schedule due, kills a beat over them, and has another decide what is left."""
+
+    def is_done() -> bool:
+        due = "SELECT FROM pgbeat.schedules WHERE next_run <= now()"
+        return bool(survivor.run_due()) or not sql(due)
+
+    sql("UPDATE pgbeat.schedules SET next_run = now()")
+    kill_one()
+    survivor = beat()
+    until(is_done)
+    survivor.close()
 
 
 if __name__ == "__main__":

@@ -49,11 +49,7 @@ def test_killed_at_each_step(processes: Processes, beat: Beat, sql: Sql, step: s
     )
     with killed_beats.opened(processes.env, step) as kill_one:
         for n in range(1, 21):
-            sql("UPDATE pgbeat.schedules SET next_run = now()")
-            kill_one()
-            survivor = beat()
-            until(lambda s=survivor: s.run_due() or due(sql) == 0)  # type: ignore[misc]
-            survivor.close()
+            killed_beats.take_over(sql, kill_one, beat)
             assert sql("SELECT count(*), count(DISTINCT due_at) FROM pgbeat.ticks") == [(9 * n, n)]
             assert sql("SELECT DISTINCT outcome FROM pgbeat.ticks") == [("launched",)]
         assert_launched_once(sql)
@@ -71,22 +67,13 @@ def test_several_jobs_killed_at_each_step(
     )
     with killed_beats.opened(processes.env, step) as kill_one:
         for n in range(1, 6):
-            sql("UPDATE pgbeat.schedules SET next_run = now()")
-            kill_one()
-            survivor = beat()
-            until(lambda s=survivor: s.run_due() or due(sql) == 0)  # type: ignore[misc]
-            survivor.close()
+            killed_beats.take_over(sql, kill_one, beat)
             assert sql("SELECT count(*), count(DISTINCT due_at) FROM pgbeat.ticks") == [(3 * n, n)]
     launched = "SELECT unnest(job_id || more_job_ids) FROM pgbeat.ticks"
     ids = sorted(str(row[0]) for row in sql(launched))
     assert len(ids) == len(set(ids)) == 45
     assert sorted(message_ids(sql)) == ids
     assert sorted(str(row[0]) for row in sql("SELECT id FROM pgbeat.jobs")) == ids
-
-
-def due(sql: Sql) -> int:
-    [(count,)] = sql("SELECT count(*) FROM pgbeat.schedules WHERE next_run <= now()")
-    return int(count)
 
 
 def run_four_beats(processes: Processes, sql: Sql, seconds: int) -> None:

@@ -87,20 +87,11 @@ def test_killed_at_each_step(fleet: Fleet, beat: Beat, sql: Sql, step: str) -> N
     sql("UPDATE pgbeat.schedules SET next_run = now() + interval '1 hour'")
     with killed_beats.opened(fleet.env, step) as kill_one:
         for n in range(1, 4):
-            sql("UPDATE pgbeat.schedules SET next_run = now()")
-            kill_one()
-            survivor = beat()
-            until(lambda s=survivor: s.run_due() or due(sql) == 0)  # type: ignore[misc]
-            survivor.close()
+            killed_beats.take_over(sql, kill_one, beat)
             assert sql("SELECT count(*), count(DISTINCT due_at) FROM pgbeat.ticks") == [(6 * n, n)]
         assert message_ids(sql) == launched(sql)
         assert fleet.count(f"visible AND {TASKS}") == 9
         assert fleet.count("available_at > now() + interval '50 minutes'") == 9
-
-
-def due(sql: Sql) -> int:
-    [(count,)] = sql("SELECT count(*) FROM pgbeat.schedules WHERE next_run <= now()")
-    return int(count)
 
 
 @pytest.mark.slow
