@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 from rich.text import Text
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from pgbeat.access import audit
 from pgbeat.cli import printing
@@ -16,6 +16,7 @@ from pgbeat.cli.failures import SKIPPED
 from pgbeat.cli.printing import counted, line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
+from pgbeat.database import lock_waits
 from pgbeat.errors import Busy, ConfigError
 from pgbeat.schedules import calendars
 from pgbeat.schedules import model as schedules
@@ -28,8 +29,8 @@ from pgbeat.schedules.model import Schedule
 
 #: Exit status of `sync --plan` where there is something to do.
 PENDING = SKIPPED
-#: How long a sync waits for another, in milliseconds.
-_PATIENCE = "60000"
+#: How long a sync waits for another, in seconds.
+_PATIENCE = 60.0
 #: How often a plan is made anew because rows changed meanwhile.
 _TIMES = 5
 
@@ -136,7 +137,7 @@ def _apply(target: Target, file: File, plan: Plan, ways: dict[str, bool]) -> boo
     try:
         with target.unit() as unit:
             connection, unit.namespace = unit.connection, plan.namespace
-            connection.execute(_SET_PATIENCE, {"ms": _PATIENCE})
+            lock_waits.limit_waiting(connection, _PATIENCE)
             lock(connection, plan)
             again = make(connection, file, plan.namespace, **ways)
             if again != plan:
@@ -159,9 +160,6 @@ def _touched(connection: Connection, plan: Plan) -> tuple[dict[str, Calendar], d
         dict(calendars.load(connection, own, namespace=plan.namespace)),
         schedules.named(connection, names, namespace=plan.namespace),
     )
-
-
-_SET_PATIENCE = text("SELECT set_config('lock_timeout', :ms, true)")
 
 
 # -- what is shown ---------------------------------------------------------------------------------

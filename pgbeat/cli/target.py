@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
 from pgbeat.access import actors
 from pgbeat.access.actors import Actor
@@ -21,7 +21,7 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.cli import TARGET
 from pgbeat.cli.failures import BadInput
 from pgbeat.config import Settings, is_own_broker, place, postgres_url
-from pgbeat.database import connections
+from pgbeat.database import connections, lock_waits
 from pgbeat.errors import NotFound
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 #: Hands the `Target` to a command.
 pass_target = click.decorators.pass_meta_key(TARGET, doc_description="the app and the database")
 
-#: How long a person waits for a lock on a row, in milliseconds.
-_PATIENCE = "5000"
+#: How long a person waits for a lock on a row, in seconds.
+_PATIENCE = 5.0
 
 
 class Target:
@@ -174,7 +174,7 @@ class Target:
     def transaction(self, *, dry_run: bool = False) -> Iterator[Connection]:
         """A transaction, committed at the end unless it is a `dry_run`."""
         with self.engine.connect() as connection:
-            connection.execute(_SET_PATIENCE, {"ms": _PATIENCE})
+            lock_waits.limit_waiting(connection, _PATIENCE)
             yield connection
             if dry_run:
                 connection.rollback()
@@ -187,7 +187,7 @@ class Target:
         only `db.transaction` limits them: the setting would reach other clients."""
         engine = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
-            connections.configure(connection, {"lock_timeout": _PATIENCE})
+            connections.configure(connection, {"lock_timeout": f"{_PATIENCE:g}s"})
             yield connection
 
     @contextmanager
@@ -204,9 +204,6 @@ class Target:
         """Opens a unit of work for one change, which is committed unless it is a `dry_run`."""
         with self.work(actor) as unit, unit.transaction(dry_run=dry_run):
             yield unit
-
-
-_SET_PATIENCE = text("SELECT set_config('lock_timeout', :ms, true)")
 
 
 @contextmanager

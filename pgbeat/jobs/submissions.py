@@ -24,7 +24,7 @@ from pgbeat.jobs.prepare import JobSpec, PreparedJob
 
 
 class SubmittedJob(NamedTuple):
-    """What became of an order."""
+    """What became of a job spec."""
 
     job: Job
     #: False where another job has its unique key: that is the job then.
@@ -41,7 +41,7 @@ def write(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[SubmittedJob]:
     connection, publisher = unit.connection, unit.publisher
     if unit.is_callers and not publisher.transactional:
         batch = [_deferred(connection, each) for each in batch]
-    keys = {d.job.unique_key: d.unique_for for d in batch if d.job.unique_key is not None}
+    keys = prepare.unique_keys(batch)
     namespaces = {d.job.namespace for d in batch}
     taken: dict[str, str] = {}
     for namespace in namespaces:
@@ -132,7 +132,7 @@ def opened_unit(
 
 
 def place(unit: UnitOfWork, order: JobSpec, *, job_source: str) -> SubmittedJob:
-    """Makes a job, the actor's, with its message. Raises as `drafts.of_order` and `write`.
+    """Makes a job, the actor's, with its message. Raises as `prepare.prepare` and `write`.
 
     `follow` must be called for it if it is new.
     """

@@ -95,7 +95,7 @@ def draft_members(
     unit: UnitOfWork, members: Sequence[Any], *, mode: Mode, job_source: str
 ) -> list[PreparedJob]:
     """Returns the jobs of a group, for which nothing is written yet. Raises as `submit_group`, and
-    `Forbidden` as `drafts.of_order`."""
+    `Forbidden` as `prepare.prepare`."""
     if not 0 < len(members) <= MOST:
         raise InvalidJob.of(
             "jobs",
