@@ -26,8 +26,6 @@ from pgbeat.schedules.ticks import Tick
 #: Called with decisions once they are committed, and when their writing began (nanoseconds since
 #: the epoch). `integrations.opentelemetry` sets it.
 observe: Callable[[Sequence[Decision], int], None] | None = None
-#: Writes something beside decisions, in their transaction.
-Note = Callable[[Connection, Sequence[Decision]], None]
 
 
 @dataclass(slots=True)
@@ -53,7 +51,8 @@ class Written:
 class Enqueuer:
     """Writes evaluations of one app's schedules. Not for several threads.
 
-    `waits` is as for `TickPreparer`. `reached` is called with the name of each step.
+    `waits` is as for `TickPreparer`. `record` is called with decisions in their transaction.
+    `reached` is called with the name of each step.
     """
 
     def __init__(
@@ -64,13 +63,13 @@ class Enqueuer:
         evaluator: Evaluator,
         *,
         waits: bool = True,
-        note: Note | None = None,
+        record: Callable[[Sequence[Decision]], object] = lambda decisions: None,
         reached: Callable[[str], None] = lambda step: None,
     ) -> None:
         self.publisher, self._evaluator = publisher, evaluator
         self._preparer = TickPreparer(app, settings, evaluator, waits=waits)
         self._advancer = Advancer(settings, evaluator)
-        self._waits, self._note, self._reached = waits, note, reached
+        self._waits, self._record, self._reached = waits, record, reached
 
     def commit(
         self,
@@ -154,8 +153,7 @@ class Enqueuer:
             locked = due.lock(connection, [each.schedule for each in evaluations])
             live = [each for each in evaluations if each.schedule.id in locked]
             written = self.write(connection, live, now)
-            if self._note is not None:
-                self._note(connection, written.decisions)
+            self._record(written.decisions)
             self._reached("before commit")
         self._reached("after commit")
         if observe is not None:

@@ -8,13 +8,11 @@ a retention of its own.
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, TextClause, text
 
 from pgbeat.config import Settings
-from pgbeat.database import connections
 
 #: Rows that a step scans, at most.
 BATCH = 500
@@ -150,12 +148,6 @@ _KINDS = (
 )
 
 
-#: The tables that it deletes from.
-TABLES = ("ticks", "jobs", "executions", "groups", "deliveries", "audit")
-#: Writes something beside a deletion, in its transaction, with the rows deleted so far by table.
-Note = Callable[[Connection, Counter[str]], None]
-
-
 def _statement(kind: _Kind, *, dry_run: bool) -> TextClause:
     """How many it scanned at, the place of the last of them, and how many of each table went."""
     delete = "SELECT" if dry_run else "DELETE"
@@ -194,10 +186,11 @@ class Pruner:
     It remembers its place: rows that were kept are read again only every hour.
     """
 
-    def __init__(
-        self, settings: Settings, *, dry_run: bool = False, note: Note | None = None
-    ) -> None:
-        self._settings, self._dry_run, self._note = settings, dry_run, note
+    #: The tables that it deletes from.
+    tables = ("ticks", "jobs", "executions", "groups", "deliveries", "audit")
+
+    def __init__(self, settings: Settings, *, dry_run: bool = False) -> None:
+        self._settings, self._dry_run = settings, dry_run
         self._statements = [_statement(kind, dry_run=dry_run) for kind in _KINDS]
         self._places: list[tuple[Any, ...]] = []
         self._began_at = 0.0
@@ -207,8 +200,10 @@ class Pruner:
         self.deleted: Counter[str] = Counter()
 
     def step(self, connection: Connection) -> int:
-        """Looks at no more than `BATCH` old rows and deletes of them what is not to be kept; how
-        many it scanned at, 0 at the end of a round. The connection is in autocommit mode."""
+        """Scans at most `BATCH` old rows, and deletes those that need not be kept.
+
+        Returns how many it scanned; 0 at the end of a round.
+        """
         now = time.monotonic()
         if self._kind == 0 and (not self._places or now - self._began_at >= _AGAIN):
             self._places, self._began_at = [kind.start for kind in _KINDS], now
@@ -238,20 +233,10 @@ class Pruner:
         }
         statement = self._statements[number]
         used = {name: values[name] for name in statement.compile().params}
-        if self._note is None:
-            scanned, deleted, dependents, *last = connection.execute(statement, used).one()
-            self._count(kind, deleted, dependents)
-        else:
-            with connections.transaction(connection):
-                scanned, deleted, dependents, *last = connection.execute(statement, used).one()
-                self._count(kind, deleted, dependents)
-                if deleted or dependents:
-                    self._note(connection, self.deleted)
-        if scanned:
-            self._places[number] = tuple(last)
-        return int(scanned)
-
-    def _count(self, kind: _Kind, deleted: int, dependents: int) -> None:
+        scanned, deleted, dependents, *last = connection.execute(statement, used).one()
         self.deleted[kind.table] += deleted
         if kind.dependents is not None:
             self.deleted[kind.dependents[0]] += dependents
+        if scanned:
+            self._places[number] = tuple(last)
+        return int(scanned)

@@ -4,8 +4,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from threading import Event
 from types import FrameType
@@ -13,38 +12,23 @@ from typing import Any
 
 import click
 
-from pgbeat.beat.backfill import Gaps, backfill, due_times, gaps
-from pgbeat.beat.manual import recorded
+from pgbeat.beat import control, missed
+from pgbeat.beat.control import Backfilled
+from pgbeat.beat.missed import Missed
 from pgbeat.cli import printing
 from pgbeat.cli.asking import dry_run_option
-from pgbeat.cli.failures import FAILED, SKIPPED, BadInput
+from pgbeat.cli.failures import FAILED, SKIPPED
 from pgbeat.cli.options import in_zone, read_moment
 from pgbeat.cli.printing import counted, line, styled, utc
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.database import connections
-from pgbeat.schedules import calendars
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import Schedule
-from pgbeat.schedules.ticks import Tick
 from pgbeat.timetables import zone
 
 #: Exit status of what was interrupted.
 _INTERRUPTED = 130
-
-
-@dataclass(slots=True)
-class _Run:
-    """What came of it so far."""
-
-    ticks: list[Tick] = field(default_factory=list)
-    failures: int = 0
-    interrupted: bool = False
-    stopped: bool = False
-
-    def add(self, tick: Tick) -> None:
-        self.ticks.append(tick)
-        self.failures = self.failures + 1 if tick.outcome == "failed" else 0
 
 
 @click.command("backfill")
@@ -92,67 +76,44 @@ def backfill_command(
         local = zone(row.timezone or target.timezone)
         first = in_zone(start, local, "--from")
         last = now if end is None else in_zone(end, local, "--to")
-        _check_period(first, last, now)
-        timetable = due_times(row, target.timezone)
-        named = [row.calendar] if row.calendar else []
-        known = calendars.load(connection, named, namespace=row.namespace)
-        found = gaps(connection, row, timetable, known, first, last, timezone=target.timezone)
-    number = len(found.times)
-    if number > limit:
-        raise BadInput(
-            f"{number:,} due times of schedule {name!r} were not launched then, more than --limit "
-            f"{limit:,}; raise it, or give a shorter period"
-        )
-    run = _Run()
+        missed.check_period(first, last, now)
+        found = missed.find(connection, row, first, last, timezone=target.timezone, limit=limit)
+    done, was_interrupted = Backfilled(), False
     if found.times and not dry_run:
-        _launch(target, name, found, run, quiet=as_json)
+        done, was_interrupted = _launch(target, name, found, quiet=as_json)
     if as_json:
-        printing.echo_json(_json(row, first, last, found, run, dry_run=dry_run))
+        values = _json(row, first, last, found, done)
+        flags = {"dry_run": dry_run, "interrupted": was_interrupted}
+        printing.echo_json(values | flags)
     elif dry_run or not found.times:
-        _show_gaps(row, found, local.key)
+        _show_missed(row, found, local.key)
     else:
-        _show_run(found, run)
-    _remark(target, row, run)
-    ctx.exit(_status(run))
+        _show_done(done)
+    if was_interrupted:
+        printing.note("it was interrupted; call it again, and it goes on.")
+    elif done.remaining:
+        printing.note(f"it stopped after {counted(done.failures, 'failure')} in a row.")
+    if printing.is_local(row) and row.timezone is None and not target.has_app:
+        printing.note("it names no time zone and takes the app's; without -A APP, UTC is assumed.")
+    ctx.exit(_INTERRUPTED if was_interrupted else _status(done))
 
 
-def _check_period(start: datetime, end: datetime, now: datetime) -> None:
-    for flag, moment in (("--from", start), ("--to", end)):
-        if moment > now:
-            raise click.BadParameter(
-                f"{utc(moment)} UTC is to come; what is due then is launched by beat",
-                param_hint=f"'{flag}'",
-            )
-    if end < start:
-        raise click.BadParameter(
-            f"{utc(end)} UTC is before --from, {utc(start)} UTC", param_hint="'--to'"
-        )
+def _launch(target: Target, name: str, found: Missed, *, quiet: bool) -> tuple[Backfilled, bool]:
+    """Returns what was decided, and whether Ctrl-C ended it early."""
+    target.require_app("a backfill needs the app, whose launchers and tasks it runs")
+    shows = sys.stderr.isatty() and not quiet
+    with target.work() as unit, _interruptible() as interrupted:
 
+        def is_over(done: Backfilled) -> bool:
+            if shows:
+                at = utc(done.ticks[-1].due_at)
+                click.echo(f"\r{len(done.ticks)} of {len(found.times)}: {at}", err=True, nl=False)
+            return interrupted.is_set()
 
-def _launch(target: Target, name: str, found: Gaps, run: _Run, *, quiet: bool) -> None:
-    app = target.require_app("a backfill needs the app, whose launchers and tasks it runs")
-    with target.session() as connection, _interruptible() as interrupted:
-        row = schedules.get(connection, name, namespace=target.settings.namespace)
-        patience = max(1, row.max_retries)
-        decisions = backfill(
-            connection, app, target.settings, name, found.times,
-            job_source="user_cli", created_by=target.author.name,
-            note=recorded(target.author, "backfill"),
-        )  # fmt: skip
-        shows = sys.stderr.isatty() and not quiet
-        with closing(decisions):
-            for number, decision in enumerate(decisions, start=1):
-                run.add(decision.tick)
-                if shows:
-                    at = utc(decision.tick.due_at)
-                    click.echo(f"\r{number} of {len(found.times)}: {at}", err=True, nl=False)
-                is_last = number == len(found.times)
-                run.interrupted = interrupted.is_set() and not is_last
-                run.stopped = run.failures >= patience and not is_last
-                if run.interrupted or run.stopped:
-                    break
+        done = control.backfill(unit, name, found.times, job_source="user_cli", is_over=is_over)
         if shows:
             click.echo(err=True)
+        return done, interrupted.is_set() and done.remaining > 0
 
 
 @contextmanager
@@ -172,17 +133,15 @@ def _interruptible() -> Iterator[Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _status(run: _Run) -> int:
-    outcomes = {tick.outcome for tick in run.ticks}
-    if run.interrupted:
-        return _INTERRUPTED
+def _status(done: Backfilled) -> int:
+    outcomes = {tick.outcome for tick in done.ticks}
     if "failed" in outcomes:
         return FAILED
     return SKIPPED if outcomes == {"skipped"} else 0
 
 
 def _json(
-    row: Schedule, start: datetime, end: datetime, found: Gaps, run: _Run, *, dry_run: bool
+    row: Schedule, start: datetime, end: datetime, found: Missed, done: Backfilled
 ) -> dict[str, Any]:
     return {
         "schedule": row.name,
@@ -192,13 +151,11 @@ def _json(
         "excluded": found.excluded,
         "pending": found.pending,
         "times": found.times,
-        "dry_run": dry_run,
-        "interrupted": run.interrupted,
-        "ticks": [printing.tick_json(tick) for tick in run.ticks],
+        "ticks": [printing.tick_json(tick) for tick in done.ticks],
     }
 
 
-def _show_gaps(row: Schedule, found: Gaps, zone_name: str) -> None:
+def _show_missed(row: Schedule, found: Missed, zone_name: str) -> None:
     rest = _rest(found)
     if not found.times:
         click.echo(f"There is nothing to launch{': ' + rest if rest else ''}.")
@@ -213,7 +170,7 @@ def _show_gaps(row: Schedule, found: Gaps, zone_name: str) -> None:
     printing.show(table)
 
 
-def _rest(found: Gaps) -> str:
+def _rest(found: Missed) -> str:
     """The due times that are left as they are, and why."""
     words = (
         (found.launched, "launched before"),
@@ -224,13 +181,13 @@ def _rest(found: Gaps) -> str:
     return ", ".join(parts)
 
 
-def _show_run(found: Gaps, run: _Run) -> None:
-    counts = Counter(tick.outcome for tick in run.ticks)
+def _show_done(done: Backfilled) -> None:
+    counts = Counter(tick.outcome for tick in done.ticks)
     parts = [f"{counts[word]} {word}" for word in ("launched", "skipped", "failed") if counts[word]]
     click.echo(
-        f"{counted(len(run.ticks), 'due time')}: {', '.join(parts) or 'launched meanwhile'}."
+        f"{counted(len(done.ticks), 'due time')}: {', '.join(parts) or 'launched meanwhile'}."
     )
-    others = [tick for tick in run.ticks if tick.outcome != "launched"]
+    others = [tick for tick in done.ticks if tick.outcome != "launched"]
     if others:
         table = printing.table("due (UTC)", "outcome", "why", folding={"why"})
         for tick in others[:_SHOWN]:
@@ -242,12 +199,3 @@ def _show_run(found: Gaps, run: _Run) -> None:
 
 #: Of those that were not launched after all, so many are shown.
 _SHOWN = 20
-
-
-def _remark(target: Target, row: Schedule, run: _Run) -> None:
-    if run.stopped:
-        printing.note(f"it stopped after {counted(run.failures, 'failure')} in a row.")
-    if run.interrupted:
-        printing.note("it was interrupted; call it again, and it goes on.")
-    if printing.is_local(row) and row.timezone is None and not target.has_app:
-        printing.note("it names no time zone and takes the app's; without -A APP, UTC is assumed.")

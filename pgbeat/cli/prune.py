@@ -1,20 +1,16 @@
 """`pgbeat prune`: delete what is older than it is kept."""
 
 import sys
-from collections import Counter
-from dataclasses import replace
 
 import click
-from sqlalchemy import Connection
 
-from pgbeat.access import audit
-from pgbeat.beat.pruner import TABLES, Note, Pruner
+from pgbeat.beat import control
+from pgbeat.beat.control import Pruned
 from pgbeat.cli import printing
 from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.printing import counted
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
-from pgbeat.config import Settings
 
 #: A row of each table, in words.
 _NOUNS = {
@@ -40,52 +36,41 @@ def prune_command(
     The leading beat does it all the time, a little at a time. What has not ended is never deleted.
     Interrupted, it has deleted what it had got to.
     """
-    settings = target.settings
-    if days is not None:
-        settings = replace(settings, retention_days=days)
-    if count is not None:
-        settings = replace(settings, retention_count=count)
-    gone = _prune(target, settings, dry_run=dry_run, quiet=as_json)
+    done = _prune(target, days, count, dry_run=dry_run, quiet=as_json)
     if as_json:
-        deleted = {table: gone[table] for table in TABLES}
-        printing.echo_json({"dry_run": dry_run, "kept": _kept(settings), "deleted": deleted})
-    elif not settings.retention_days and not gone.total():
-        click.echo("Everything is kept: pgbeat_retention_days is 0. --days says otherwise.")
+        printing.echo_json({"dry_run": dry_run, "kept": done.kept, "deleted": done.deleted})
+        return
+    parts = [_counted(number, table) for table, number in done.deleted.items() if number]
+    days, number = done.kept["days"], done.kept["count"]
+    if parts:
+        click.echo(f"{'Would delete' if dry_run else 'Deleted'} {', '.join(parts)}.")
+    elif not days:
+        click.echo("Everything is kept: pgbeat_retention_days is 0. --days overrides it.")
     else:
-        parts = [_counted(gone[table], table) for table in TABLES if gone[table]]
-        verb = "Would delete" if dry_run else "Deleted"
-        kept_for = counted_days(settings.retention_days)
         click.echo(
-            f"{verb} {', '.join(parts)}."
-            if parts
-            else f"There is nothing to delete: kept are {kept_for}, and of each schedule the "
-            f"newest {settings.retention_count}."
+            f"There is nothing to delete: kept are {counted_days(days)}, and of each schedule the "
+            f"newest {number}."
         )
 
 
-def _kept(settings: Settings) -> dict[str, float]:
-    return {
-        "days": settings.retention_days,
-        "count": settings.retention_count,
-        "audit_days": settings.audit_days,
-    }
+def _prune(
+    target: Target, days: float | None, count: int | None, *, dry_run: bool, quiet: bool
+) -> Pruned:
+    shows = sys.stderr.isatty() and not quiet
+    shown = False
 
+    def progress(scanned: int, deleted: int) -> None:
+        nonlocal shown
+        if shows:
+            verb = "to delete" if dry_run else "deleted"
+            click.echo(f"\r{counted(scanned, 'old row')}, {deleted} {verb}", err=True, nl=False)
+            shown = True
 
-def _noting(target: Target, settings: Settings) -> Note:
-    """Notes the whole as one change, with what was deleted so far."""
-    numbers: list[int] = []
-
-    def write(connection: Connection, deleted: Counter[str]) -> None:
-        after = {"kept": _kept(settings), "deleted": {t: n for t, n in deleted.items() if n}}
-        if numbers:
-            audit.amend(connection, numbers[0], after)
-        else:
-            number = audit.record_action(
-                connection, target.author, "prune", "history", "", None, after
-            )
-            numbers.append(number)
-
-    return write
+    with target.work() as unit:
+        done = control.prune(unit, days=days, count=count, dry_run=dry_run, progress=progress)
+    if shown:
+        click.echo(err=True)
+    return done
 
 
 def counted_days(days: float) -> str:
@@ -96,23 +81,3 @@ def counted_days(days: float) -> str:
 def _counted(number: int, table: str) -> str:
     one, several = _NOUNS.get(table, (table.removesuffix("s"), table))
     return f"{number:,} {one if number == 1 else several}"
-
-
-def _prune(target: Target, settings: Settings, *, dry_run: bool, quiet: bool) -> Counter[str]:
-    note = None if dry_run else _noting(target, settings)
-    pruner = Pruner(settings, dry_run=dry_run, note=note)
-    shows = sys.stderr.isatty() and not quiet
-    looked = 0
-    with target.session() as connection:
-        while step := pruner.step(connection):
-            looked += step
-            if shows:
-                rows = counted(looked, "old row")
-                click.echo(
-                    f"\r{rows}, {pruner.deleted.total()} {'to delete' if dry_run else 'deleted'}",
-                    err=True,
-                    nl=False,
-                )
-    if shows and looked:
-        click.echo(err=True)
-    return pruner.deleted

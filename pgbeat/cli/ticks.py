@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.text import Text
 
+from pgbeat.beat import control
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED, SKIPPED, BadInput
 from pgbeat.cli.options import newest_option
@@ -42,16 +43,9 @@ def trigger_command(target: Target, ctx: click.Context, name: str, as_json: bool
     Its conditions are checked as ever. Exits with 0 if it launched, 3 if it was skipped, 1 if it
     failed. Needs the app.
     """
-    from pgbeat.beat.manual import recorded, trigger
-
-    app = target.require_app("a trigger needs the app, whose launchers and tasks it runs")
-    with target.session() as connection:
-        decision = trigger(
-            connection, app, target.settings, name,
-            job_source="user_cli", created_by=target.author.name,
-            note=recorded(target.author, "trigger"),
-        )  # fmt: skip
-    tick = decision.tick
+    target.require_app("a trigger needs the app, whose launchers and tasks it runs")
+    with target.work() as unit:
+        tick = control.trigger(unit, name, job_source="user_cli").tick
     if as_json:
         printing.echo_json(printing.tick_json(tick))
     else:

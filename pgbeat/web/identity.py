@@ -10,7 +10,6 @@ from fastapi.security import APIKeyCookie, HTTPAuthorizationCredentials, HTTPBea
 
 from pgbeat.access import tokens
 from pgbeat.access.actors import Actor, Origin
-from pgbeat.access.audit import Author
 from pgbeat.errors import Forbidden, InvalidToken
 from pgbeat.jobs import permissions
 from pgbeat.web.backend import Backend, TheBackend
@@ -39,11 +38,6 @@ class Caller(Actor):
     #: The token's id; of a JWT the seconds that it is good for.
     token: str | None = None
     seconds: float | None = None
-
-
-def author(backend: Backend, caller: Caller) -> Author:
-    """Returns who makes a change, for the audit log."""
-    return Author(backend.namespace, caller.name, caller.origin)
 
 
 def identify(backend: Backend, written: str) -> Caller:

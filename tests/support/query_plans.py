@@ -366,7 +366,7 @@ def _groups(world: World, connection: Connection) -> None:
 def _round(world: World, connection: Connection) -> None:
     """A step of each kind; nothing is deleted."""
     pruner = Pruner(world.settings, dry_run=True)
-    for kind in range(len(retention.TABLES)):
+    for kind in range(len(Pruner.tables)):
         pruner._kind = kind
         pruner._places = pruner._places or [each.start for each in retention._KINDS]
         pruner._scan(connection, kind)

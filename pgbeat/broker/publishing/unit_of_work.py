@@ -143,10 +143,11 @@ class UnitOfWork:
         subject: str,
         before: Mapping[str, Any] | None = None,
         after: Mapping[str, Any] | None = None,
-    ) -> None:
+    ) -> int | None:
         """Records what was done to a thing without a row, as `audit.record_action` does."""
-        if self.author is not None:
-            audit.record_action(self.connection, self.author, verb, kind, subject, before, after)
+        if self.author is None:
+            return None
+        return audit.record_action(self.connection, self.author, verb, kind, subject, before, after)
 
     @property
     def author(self) -> Author | None:

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from contextlib import closing, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any, Literal
@@ -11,11 +11,10 @@ from uuid import UUID
 from fastapi import APIRouter, Query
 from pydantic import AwareDatetime, BaseModel, Field
 
-from pgbeat.beat import manual
-from pgbeat.beat.backfill import backfill, due_times, gaps
+from pgbeat.beat import control, missed
 from pgbeat.beat.dry_run import dry_run
 from pgbeat.database import connections
-from pgbeat.errors import InvalidPlaceholder, InvalidSchedule
+from pgbeat.errors import InvalidPlaceholder
 from pgbeat.schedules import calendars, ticks
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.forecast import Expected, call, exclusion, upcoming
@@ -23,8 +22,8 @@ from pgbeat.timetables import Timetable
 from pgbeat.web.api.bodies import Body
 from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read
 from pgbeat.web.api.schedule_models import Name
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin, author
+from pgbeat.web.backend import TheBackend
+from pgbeat.web.identity import TheAdmin
 
 router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
@@ -161,11 +160,8 @@ _LOOKED = 20_000
 @router.post("/{name}/trigger", summary="Decide a schedule now")
 def trigger_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> TriggeredSchedule:
     """Decides a schedule as if it were due now; its conditions are checked as ever."""
-    with backend.session() as connection:
-        tick = manual.trigger(
-            connection, backend.celery, backend.settings, name, job_source="user_api",
-            created_by=caller.name, note=manual.recorded(author(backend, caller), "trigger"),
-        ).tick  # fmt: skip
+    with backend.work(caller) as unit:
+        tick = control.trigger(unit, name, job_source="user_api").tick
     said = {
         "launched": f"Schedule '{name}' triggered manually",
         "skipped": f"Schedule '{name}' was skipped: {tick.reason}",
@@ -208,26 +204,29 @@ def backfill_schedule(
     with backend.transaction() as connection:
         now = connections.now(connection)
         row = schedules.get(connection, name, namespace=backend.namespace)
-        end = _end(body, now)
-        timetable = due_times(row, backend.timezone)
-        named = [row.calendar] if row.calendar else []
-        known = calendars.load(connection, named, namespace=row.namespace)
-        found = gaps(
-            connection, row, timetable, known, body.start, end,
-            timezone=backend.timezone, most=_LOOKED,
-        )  # fmt: skip
-    if len(found.times) > body.limit:
-        raise InvalidSchedule.of(
-            "limit",
-            "out_of_range",
-            f"{len(found.times):,} due times of schedule {name!r} were not launched then, more "
-            f"than the limit {body.limit:,}; raise it, or give a shorter span",
+        end = body.end or now
+        missed.check_period(body.start, end, now)
+        found = missed.find(
+            connection,
+            row,
+            body.start,
+            end,
+            timezone=backend.timezone,
+            limit=body.limit,
+            most=_LOOKED,
         )
-    counts: Counter[str] = Counter()
-    remaining = 0
+    done = control.Backfilled()
     if found.times and not body.dry_run:
-        patience = max(1, row.max_retries)
-        counts, remaining = _fill(backend, caller, name, found.times, patience)
+        until = time.monotonic() + _PATIENCE
+        with backend.work(caller) as unit:
+            done = control.backfill(
+                unit,
+                name,
+                found.times,
+                job_source="user_api",
+                is_over=lambda done: time.monotonic() > until,
+            )
+    counts = Counter[str](tick.outcome for tick in done.ticks)
     return Backfilled(
         success=not counts["failed"],
         message=_said(name, found.times, counts, dry_run=body.dry_run),
@@ -236,51 +235,11 @@ def backfill_schedule(
         launched=counts["launched"],
         skipped=counts["skipped"],
         failed=counts["failed"],
-        remaining=remaining,
+        remaining=done.remaining,
         launched_before=found.launched,
         excluded=found.excluded,
         pending=found.pending,
     )
-
-
-def _end(body: BackfillSpan, now: datetime) -> datetime:
-    end = now if body.end is None else body.end
-    for field, given in (("start", body.start), ("end", end)):
-        if given > now:
-            raise InvalidSchedule.of(
-                field,
-                "out_of_range",
-                f"{field}: {given.isoformat()} is to come; what is due then is launched by beat",
-            )
-    if end < body.start:
-        raise InvalidSchedule.of(
-            "end",
-            "out_of_range",
-            f"end: {end.isoformat()} is before start, {body.start.isoformat()}",
-        )
-    return end
-
-
-def _fill(
-    backend: Backend, caller: Caller, name: str, times: list[datetime], patience: int
-) -> tuple[Counter[str], int]:
-    """Decides these due times, until so many failed in a row; how many came out how, and how many
-    are left."""
-    counts: Counter[str] = Counter()
-    failures, until = 0, time.monotonic() + _PATIENCE
-    with backend.session() as connection:
-        decisions = backfill(
-            connection, backend.celery, backend.settings, name, times, job_source="user_api",
-            created_by=caller.name, note=manual.recorded(author(backend, caller), "backfill"),
-        )  # fmt: skip
-        with closing(decisions):
-            for decision in decisions:
-                outcome = decision.tick.outcome
-                counts[outcome] += 1
-                failures = failures + 1 if outcome == "failed" else 0
-                if failures >= patience or time.monotonic() > until:
-                    return counts, len(times) - counts.total()
-    return counts, 0
 
 
 def _said(name: str, times: list[datetime], counts: Counter[str], *, dry_run: bool) -> str:

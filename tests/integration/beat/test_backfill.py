@@ -1,6 +1,6 @@
 """Backfill: which due times of the past were not launched, and what becomes of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -11,12 +11,14 @@ from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat import Context, JobRequest, Launcher, Skip, launcher
-from pgbeat.beat.backfill import Gaps, backfill, gaps
-from pgbeat.beat.evaluation import Decision
+from pgbeat.access.actors import Actor
+from pgbeat.beat import control, missed
+from pgbeat.beat.control import Backfilled
+from pgbeat.beat.missed import Missed
 from pgbeat.beat.scheduler import Scheduler
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.errors import Busy, InvalidSchedule, NotFound
-from pgbeat.schedules import calendars
 from pgbeat.schedules import model as schedules
 from tests.support.rows import make_schedule
 
@@ -43,13 +45,10 @@ def tick(sql: Sql, hour: float, outcome: str, trigger: str = "timetable") -> Non
     )  # fmt: skip
 
 
-def found(connection: Connection, start: float = 0, end: float = 5) -> Gaps:
+def found(connection: Connection, start: float = 0, end: float = 5) -> Missed:
     """What is missing from an hour to another."""
     row = schedules.get(connection, "s")
-    timetable = row.timetable("UTC")
-    assert timetable is not None
-    known = calendars.load(connection, [row.calendar] if row.calendar else [])
-    return gaps(connection, row, timetable, known, START + start * HOUR, START + end * HOUR)
+    return missed.find(connection, row, START + start * HOUR, START + end * HOUR)
 
 
 def missing(connection: Connection, start: float = 0, end: float = 5) -> list[float]:
@@ -148,17 +147,19 @@ def test_too_many_to_look_at(connection: Connection, sql: Sql) -> None:
 # -- launched now ------------------------------------------------------------------------------
 
 
-def fill(connection: Connection, app: Celery, times: list[datetime]) -> Iterator[Decision]:
-    settings = Settings.load(app.conf)
-    return backfill(
-        connection, app, settings, "s", times, job_source="user_cli", created_by="user:me"
-    )
+def fill(
+    connection: Connection,
+    app: Celery,
+    times: list[datetime],
+    is_over: Callable[[Backfilled], bool] = lambda done: False,
+) -> Backfilled:
+    unit = UnitOfWork(connection, Settings.load(app.conf), Actor("user:me"), app=lambda: app)
+    return control.backfill(unit, "s", times, job_source="user_cli", is_over=is_over)
 
 
 def outcomes(connection: Connection, app: Celery, end: float = 5) -> list[str]:
     """Launches what is missing; the outcomes."""
-    times = found(connection, 0, end).times
-    return [decision.tick.outcome for decision in fill(connection, app, times)]
+    return [tick.outcome for tick in fill(connection, app, found(connection, 0, end).times).ticks]
 
 
 STATE = (
@@ -182,16 +183,14 @@ def test_launched_oldest_first_and_only_once(connection: Connection, app: Celery
     ) == [(due_at, "user_cli", "user:me", {"x": 40}) for due_at in wanted]
     assert sql("SELECT count(*) FROM kombu_message") == [(5,)]
     assert sql(f"SELECT {STATE} FROM pgbeat.schedules") == before
-    assert found(connection) == Gaps([], 6, 0, 0)
+    assert found(connection) == Missed([], 6, 0, 0)
 
 
-def test_nothing_is_launched_that_is_not_asked_for(
-    connection: Connection, app: Celery, sql: Sql
-) -> None:
+def test_nothing_is_launched_once_it_is_over(connection: Connection, app: Celery, sql: Sql) -> None:
     add(sql)
-    decisions = fill(connection, app, found(connection).times)
-    assert sql("SELECT count(*) FROM pgbeat.ticks") == [(0,)]
-    assert [next(decisions).tick.due_at for _ in range(2)] == [START, START + HOUR]
+    done = fill(connection, app, found(connection).times, lambda done: len(done.ticks) == 2)
+    assert [tick.due_at for tick in done.ticks] == [START, START + HOUR]
+    assert done.remaining == 4
     assert sql("SELECT count(*) FROM pgbeat.ticks") == [(2,)]
     assert missing(connection) == [2, 3, 4, 5]
 
@@ -202,7 +201,7 @@ def test_what_was_launched_meanwhile_is_left_alone(
     add(sql)
     times = found(connection).times
     assert outcomes(connection, app, end=3) == ["launched"] * 4
-    assert [decision.tick.due_at for decision in fill(connection, app, times)] == times[4:]
+    assert [tick.due_at for tick in fill(connection, app, times).ticks] == times[4:]
 
 
 class Even(Launcher):
@@ -227,7 +226,7 @@ def test_a_launcher_is_asked_with_the_due_time_of_then(
     connection: Connection, app: Celery, sql: Sql
 ) -> None:
     launcher("even")(Even)
-    add(sql, task=None, launcher="even", cursor='"as it was"', max_retries=1)
+    add(sql, task=None, launcher="even", cursor='"as it was"', max_retries=2)
     Even.is_broken = True
     wanted = ["launched", "skipped", "launched", "failed", "launched", "skipped"]
     assert outcomes(connection, app) == wanted
@@ -256,9 +255,9 @@ def test_what_was_not_launched_is_decided_anew(
 
 def test_a_task_that_is_not_there_fails(connection: Connection, app: Celery, sql: Sql) -> None:
     add(sql, task="tests.ad")
-    [decision] = fill(connection, app, [START])
-    assert decision.tick.outcome == "failed"
-    assert "did you mean 'tests.add'?" in str(decision.tick.error)
+    [tick] = fill(connection, app, [START]).ticks
+    assert tick.outcome == "failed"
+    assert "did you mean 'tests.add'?" in str(tick.error)
 
 
 class Meddling(Launcher):
@@ -283,12 +282,12 @@ def test_a_row_that_changes_meanwhile(
     launcher("meddling")(Meddling)
     add(sql, launcher="meddling")
     Meddling.database, Meddling.times, Meddling.asked = database, 1, 0
-    [decision] = fill(connection, app, [START])
-    assert (decision.tick.outcome, Meddling.asked) == ("launched", 2)
+    [tick] = fill(connection, app, [START]).ticks
+    assert (tick.outcome, Meddling.asked) == ("launched", 2)
     assert sql("SELECT kwargs FROM pgbeat.jobs") == [({"x": 9},)]
     Meddling.times, Meddling.asked = 99, 0
     with pytest.raises(Busy, match="schedule 's' changed while it was being decided"):
-        list(fill(connection, app, [START + HOUR]))
+        fill(connection, app, [START + HOUR])
     assert sql("SELECT count(*) FROM pgbeat.ticks") == [(1,)]
 
 
@@ -296,11 +295,9 @@ def test_a_schedule_that_is_removed_meanwhile(
     connection: Connection, app: Celery, sql: Sql
 ) -> None:
     add(sql)
-    decisions = fill(connection, app, found(connection).times)
-    next(decisions)
-    sql("DELETE FROM pgbeat.schedules")
+    times = found(connection).times
     with pytest.raises(NotFound, match="there is no schedule 's'"):
-        next(decisions)
+        fill(connection, app, times, lambda done: bool(sql("DELETE FROM pgbeat.schedules")))
 
 
 def test_beat_launches_none_of_it_again(

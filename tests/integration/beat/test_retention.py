@@ -384,7 +384,7 @@ def test_the_command_where_everything_is_kept(database: str, sql: Sql) -> None:
     jobs(sql, [40])
     result = run(database, "prune", env={"PGBEAT_RETENTION_DAYS": "0"})
     assert result.stdout == (
-        "Everything is kept: pgbeat_retention_days is 0. --days says otherwise.\n"
+        "Everything is kept: pgbeat_retention_days is 0. --days overrides it.\n"
     )
     assert len(left(sql, "jobs")) == 1
 

@@ -115,17 +115,17 @@ def test_only_the_first_of_many_skips_are_shown(app: Celery, sql: Sql) -> None:
     ("arguments", "sentence"),
     [
         (["--to", "2026-01-01"], "Missing option '--from'."),
-        (["--from", "2026-01-01", "--to", "2025-12-31"], "'--to': 2025-12-31 00:00:00 UTC is "
-         "before --from, 2026-01-01 00:00:00 UTC"),
-        (["--from", "2999-01-01"], "'--from': 2999-01-01 00:00:00 UTC is to come; what is due "
-         "then is launched by beat"),
-        (["--from", "2026-01-01", "--to", "2999-01-01"], "'--to': 2999-01-01 00:00:00 UTC is to "
-         "come"),
+        (["--from", "2026-01-01", "--to", "2025-12-31"], "the end, 2025-12-31T00:00:00+00:00, is "
+         "before 2026-01-01T00:00:00+00:00"),
+        (["--from", "2999-01-01"], "2999-01-01T00:00:00+00:00 is in the future; beat launches "
+         "what is due then"),
+        (["--from", "2026-01-01", "--to", "2999-01-01"], "2999-01-01T00:00:00+00:00 is in the "
+         "future"),
         (["--from", "soon"], "'--from': 'soon' is no time; write for example"),
         (["--from", "0001-01-01T00:00+05:00"], "'--from': 0001-01-01T00:00:00+05:00 is not of "
          "the years 1 to 9999"),
         ([*PERIOD, "--limit", "5"], "6 due times of schedule 's' were not launched then, more than "
-         "--limit 5; raise it, or give a shorter period"),
+         "the limit 5; raise it, or give a shorter period"),
         ([*PERIOD, "--limit", "0"], "'--limit': 0 is not in the range"),
         (PERIOD, "a backfill needs the app, whose launchers and tasks it runs; give it with -A"),
     ],
@@ -143,7 +143,7 @@ def test_what_has_no_times(database: str, app: Celery, sql: Sql) -> None:
     )
     sql("UPDATE pgbeat.schedules SET source = 'code', after = NULL")
     assert refused(run_with(app, "backfill", "s", *PERIOD)) == (
-        "schedule 's' has its timetable in the app's code, which doesn't tell when it was due"
+        "schedule 's' has its timetable in the app's code, which doesn't say when it was due"
     )
     assert refused(run_with(app, "backfill", "t", *PERIOD), 1).startswith(
         "there is no schedule 't'"

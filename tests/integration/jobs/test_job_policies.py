@@ -1,7 +1,6 @@
 """Job policies: what may stand in one, and the jobs that schedules make by it."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,9 +8,10 @@ import pytest
 from celery import Celery
 from sqlalchemy import Connection
 
-from pgbeat.beat import manual
-from pgbeat.beat.backfill import backfill
+from pgbeat.access.actors import Actor
+from pgbeat.beat import control
 from pgbeat.beat.scheduler import Scheduler
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.errors import InvalidSchedule
@@ -276,11 +276,9 @@ def test_a_trigger_by_hand_hands_out_the_lanes_slot(
     """No beat is needed for that."""
     make_lane(sql, "l", 1)
     add(sql, job='{"lane": "l"}')
-    settings = Settings.load(app.conf)
+    unit = UnitOfWork(connection, Settings.load(app.conf), Actor("user:me"), app=lambda: app)
     for _ in range(2):
-        decision = manual.trigger(
-            connection, app, settings, "s", job_source="user_cli", created_by="user:me"
-        )
+        decision = control.trigger(unit, "s", job_source="user_cli")
         assert decision.tick.outcome == "launched"
     columns = "dispatched_at IS NOT NULL, job_source, created_by"
     assert jobs(sql, columns) == [(True, "user_cli", "user:me"), (False, "user_cli", "user:me")]
@@ -293,12 +291,9 @@ def test_a_backfills_jobs_go_through_their_lane(
     make_lane(sql, "l", 2)
     add(sql, job='{"lane": "l", "priority": 1}')
     times = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(5)]
-    decided = backfill(
-        connection, app, Settings.load(app.conf), "s", times,
-        job_source="user_cli", created_by="user:me",
-    )  # fmt: skip
-    with closing(decided):
-        assert [decision.tick.outcome for decision in decided] == ["launched"] * 5
+    unit = UnitOfWork(connection, Settings.load(app.conf), Actor("user:me"), app=lambda: app)
+    done = control.backfill(unit, "s", times, job_source="user_cli")
+    assert [tick.outcome for tick in done.ticks] == ["launched"] * 5
     assert jobs(sql, "due_at, dispatched_at IS NOT NULL") == [
         (moment, number < 2) for number, moment in enumerate(times)
     ]

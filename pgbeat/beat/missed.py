@@ -1,33 +1,24 @@
-"""Launches past due times that no tick launched, oldest first."""
+"""Finds past due times that no tick launched."""
 
-from collections.abc import Generator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import NamedTuple
 
-from celery import Celery
 from sqlalchemy import Connection, text
 
-from pgbeat.beat.enqueuer import Note
-from pgbeat.beat.evaluation import Decision
-from pgbeat.beat.manual import attempts, deciding
-from pgbeat.config import Settings
 from pgbeat.errors import InvalidSchedule
-from pgbeat.schedules.calendars import Calendar
+from pgbeat.schedules import calendars
 from pgbeat.schedules.forecast import exclusion
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Timetable
 
 #: Due times of a period, at most.
 MOST = 1_000_000
-#: Attempts to decide a schedule that changes meanwhile.
-_TRIES = 5
 _INSTANT = timedelta(microseconds=1)
 #: Before it, some zone's clock shows no date.
 _EARLIEST = datetime(1, 1, 3, tzinfo=UTC)
 
 
-class Gaps(NamedTuple):
+class Missed(NamedTuple):
     """The due times of a period in the past."""
 
     #: Those that were not launched, oldest first.
@@ -38,45 +29,56 @@ class Gaps(NamedTuple):
     pending: int
 
 
-def due_times(row: Schedule, default_timezone: str) -> Timetable:
+def _due_times(row: Schedule, timezone: str) -> Timetable:
     """Returns the timetable by which a schedule was due.
 
     Raises `InvalidSchedule` for one that has no times of its own.
     """
+    timetable = None if row.after is not None else row.timetable(timezone)
+    if timetable is not None:
+        return timetable
+    why = "has its timetable in the app's code, which doesn't say when it was due"
     if row.after is not None:
-        raise InvalidSchedule.of(
-            "",
-            "no_times",
-            f"schedule {row.name!r} comes after {row.after} and has no times of its own",
-        )
-    timetable = row.timetable(default_timezone)
-    if timetable is None:
-        raise InvalidSchedule.of(
-            "",
-            "no_times",
-            f"schedule {row.name!r} has its timetable in the app's code, which doesn't tell when "
-            "it was due",
-        )
-    return timetable
+        why = f"comes after {row.after} and has no times of its own"
+    raise InvalidSchedule.of("", "no_times", f"schedule {row.name!r} {why}")
 
 
-def gaps(
+def check_period(start: datetime, end: datetime, now: datetime) -> None:
+    """Raises `InvalidSchedule` unless the period is in the past, and begins before it ends."""
+    for name, moment in (("start", start), ("end", end)):
+        if moment > now:
+            raise InvalidSchedule.of(
+                name,
+                "out_of_range",
+                f"{moment.isoformat()} is in the future; beat launches what is due then",
+            )
+    if end < start:
+        raise InvalidSchedule.of(
+            "end", "out_of_range", f"the end, {end.isoformat()}, is before {start.isoformat()}"
+        )
+
+
+def find(
     connection: Connection,
     row: Schedule,
-    timetable: Timetable,
-    known: Mapping[str, Calendar],
     start: datetime,
     end: datetime,
     *,
     timezone: str = "UTC",
+    limit: int = MOST,
     most: int = MOST,
-) -> Gaps:
+) -> Missed:
     """Returns which of a schedule's due times from `start` to `end`, inclusive, were not launched.
 
     A due time was launched if its tick was, or that of a retry after it failed. It is pending if
-    beat has still to decide it, by the catch-up policy or by a retry. Raises `InvalidSchedule` for
-    more due times than `most`, and for an invalid calendar.
+    beat has still to decide it, by the catch-up policy or by a retry. `timezone` is the app's.
+    Raises `InvalidSchedule` for more due times than `most`, for more than `limit` that were not
+    launched, for a schedule that has no times of its own, and for an invalid calendar.
     """
+    timetable = _due_times(row, timezone)
+    known = calendars.load(
+        connection, [row.calendar] if row.calendar else [], namespace=row.namespace
+    )
     start = max(start, _EARLIEST)
     total = timetable.count(start - _INSTANT, end)
     if total > most:
@@ -103,7 +105,14 @@ def gaps(
         else:
             times.append(moment)
         moment = timetable.next_after(moment)
-    return Gaps(times, before, left_out, pending)
+    if len(times) > limit:
+        raise InvalidSchedule.of(
+            "limit",
+            "out_of_range",
+            f"{len(times):,} due times of schedule {row.name!r} were not launched then, more than "
+            f"the limit {limit:,}; raise it, or give a shorter period",
+        )
+    return Missed(times, before, left_out, pending)
 
 
 def _undecided(row: Schedule) -> datetime | None:
@@ -149,7 +158,11 @@ def _launched(
     return found
 
 
-# What a backfill decided before, if it didn't launch: a due time has one decision of each kind.
+def is_launched(connection: Connection, row: Schedule, due_at: datetime) -> bool:
+    """Returns whether a due time was launched."""
+    return bool(_launched(connection, row, due_at, due_at).get(due_at))
+
+
 _FORGET = text(
     """
     DELETE FROM pgbeat.ticks WHERE schedule_id = :schedule AND due_at = :due_at
@@ -158,35 +171,9 @@ _FORGET = text(
 )
 
 
-def backfill(
-    connection: Connection,
-    app: Celery,
-    settings: Settings,
-    name: str,
-    times: Sequence[datetime],
-    *,
-    job_source: str,
-    created_by: str,
-    note: Note | None = None,
-) -> Generator[Decision, None, None]:
-    """Decides due times of a schedule in the order given, a transaction and a decision for each.
+def forget(connection: Connection, row: Schedule, due_at: datetime) -> None:
+    """Deletes what a backfill decided before on a due time, if it didn't launch.
 
-    Each is decided when the generator is asked for it. Conditions are evaluated as things are now,
-    with `due_at` of then. The schedule's run state stays, and so does what was launched meanwhile.
-    `connection` is in autocommit mode; `note` is as for `manual.trigger`. Raises `NotFound`, and
-    `Busy` for a schedule that keeps changing.
+    A due time has one decision of each kind.
     """
-    with deciding(connection, app, settings, note) as decider:
-        for due_at in times:
-            for row in attempts(connection, name, settings.namespace, _TRIES):
-                if _launched(connection, row, due_at, due_at).get(due_at):
-                    break
-                decision = decider.decide(
-                    row, "backfill", due_at, job_source=job_source, created_by=created_by,
-                    before_commit=partial(
-                        connection.execute, _FORGET, {"schedule": row.id, "due_at": due_at}
-                    ),
-                )  # fmt: skip
-                if decision is not None:
-                    yield decision
-                    break
+    connection.execute(_FORGET, {"schedule": row.id, "due_at": due_at})
