@@ -3,7 +3,8 @@
 Each takes an open unit of work, and records the change in the audit log.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from datetime import timedelta
 
 from sqlalchemy import Connection
 
@@ -12,6 +13,8 @@ from pgbeat.broker.dead_letters import Handled
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.broker.queues import QueueSummary
+from pgbeat.errors import InvalidJob, NotFound
+from pgbeat.timetables import span
 
 
 def pause(unit: UnitOfWork, tables: BrokerTables, name: str) -> tuple[QueueSummary, bool]:
@@ -48,6 +51,46 @@ def purge(unit: UnitOfWork, tables: BrokerTables, name: str) -> int:
     count = discards.purge(unit.connection, tables, name)
     unit.record_action("purge", "queue", name, None, {"deleted": count})
     return count
+
+
+def choose(
+    connection: Connection,
+    tables: BrokerTables,
+    *,
+    ids: Collection[int] = (),
+    queue: str | None = None,
+    older_than: timedelta | None = None,
+    everything: bool = False,
+) -> dict[int, str]:
+    """Returns the dead letters to requeue or drop, locked: their ids and queues.
+
+    Several conditions narrow each other. Raises `InvalidJob` if there is none, or for `ids` with
+    `everything`; `NotFound` if one of the ids is not among them, and for an unknown queue without
+    dead letters.
+    """
+    if ids and everything:
+        raise InvalidJob.of("all", "conflict", "ids and all exclude each other")
+    if not (ids or everything or queue is not None or older_than is not None):
+        raise InvalidJob.of(
+            "ids", "required", "which dead letters? Give their ids, their queue or all"
+        )
+    chosen = dead_letters.choose(
+        connection,
+        tables,
+        queue=queue,
+        ids=list(ids) or None,
+        older_than=None if older_than is None else older_than.total_seconds(),
+    )
+    missing = sorted(set(ids) - set(chosen))
+    if missing:
+        named = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
+        are = "is no dead letter" if len(missing) == 1 else "are no dead letters"
+        scope = "" if queue is None else f" of queue {queue!r}"
+        scope += "" if older_than is None else f" older than {span(older_than, 4)}"
+        raise NotFound(f"there {are} {named}{scope}; nothing was changed")
+    if not chosen and queue is not None:
+        queues.get(connection, tables, queue)
+    return chosen
 
 
 def requeue(unit: UnitOfWork, tables: BrokerTables, chosen: Mapping[int, str]) -> int:

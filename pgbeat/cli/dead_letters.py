@@ -6,11 +6,9 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 import click
-from sqlalchemy import Connection
 
 from pgbeat.broker import control, dead_letters, queues
 from pgbeat.broker.dead_letters import DeadLetter
-from pgbeat.broker.messages import BrokerTables
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import asking, dry_run_option, sure
 from pgbeat.cli.options import duration, newest_option
@@ -18,7 +16,6 @@ from pgbeat.cli.printing import counted, line, span
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.database import connections
-from pgbeat.errors import NotFound
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,8 +42,8 @@ def list_command(target: Target, queue: str | None, limit: int, as_json: bool) -
         now = connections.now(connection)
         tables = target.broker(connection)
         found = dead_letters.find(connection, tables, queue=queue, limit=limit + 1)
-        if not found:
-            _check_queue(connection, tables, queue)
+        if not found and queue is not None:
+            queues.get(connection, tables, queue)
     rows = found[:limit]
     if as_json:
         printing.echo_json([_json(row) for row in rows])
@@ -107,18 +104,19 @@ def requeue_command(
     as_json: bool,
 ) -> None:
     """Put dead letters back into their queues. Their deliveries count from none again."""
-    _require_selector(ids, everything, queue is not None, "--queue")
     with target.unit(dry_run=dry_run) as unit:
         tables = target.broker(unit.connection)
-        chosen = _choose(unit.connection, tables, ids, queue)
+        chosen = control.choose(
+            unit.connection, tables, ids=ids, queue=queue, everything=everything
+        )
         count = control.requeue(unit, tables, chosen)
-    queues = [name for name in chosen.values() if name]
-    homeless = len(chosen) - len(queues)
+    names = [name for name in chosen.values() if name]
+    homeless = len(chosen) - len(names)
     if as_json:
         printing.echo_json({"requeued": count, "homeless": homeless})
     elif count:
         verb = "Would put back" if dry_run else "Put back"
-        click.echo(f"{verb} {_what(queues)}.")
+        click.echo(f"{verb} {_what(names)}.")
     elif not homeless:
         click.echo(f"There are no dead letters{_scope(queue)}.")
     if homeless:
@@ -145,11 +143,11 @@ def drop_command(
     as_json: bool,
 ) -> None:
     """Delete dead letters for good."""
-    has_selector = queue is not None or older_than is not None
-    _require_selector(ids, everything, has_selector, "--queue, --older-than")
     with target.transaction() as connection:
         tables = target.broker(connection)
-        chosen = _choose(connection, tables, ids, queue, older_than)
+        chosen = control.choose(
+            connection, tables, ids=ids, queue=queue, older_than=older_than, everything=everything
+        )
     what, count = _what(chosen.values()), 0
     if not chosen:
         click.echo(f"There are no dead letters{_scope(queue, older_than)}.", err=as_json)
@@ -159,49 +157,6 @@ def drop_command(
         click.echo(f"Dropped {counted(count, 'dead letter')}.", err=as_json)
     if as_json:
         printing.echo_json({"dropped": count})
-
-
-def _require_selector(
-    ids: tuple[int, ...], everything: bool, has_selector: bool, selectors: str
-) -> None:
-    if ids and everything:
-        raise click.UsageError("ids and --all exclude each other")
-    if not (ids or everything or has_selector):
-        raise click.UsageError(f"which dead letters? Give their ids, {selectors} or --all")
-
-
-def _choose(
-    connection: Connection,
-    tables: BrokerTables,
-    ids: tuple[int, ...],
-    queue: str | None,
-    older_than: timedelta | None = None,
-) -> dict[int, str]:
-    """The dead letters that are meant. Raises `NotFound` if one of the ids is not among them."""
-    chosen = dead_letters.choose(
-        connection,
-        tables,
-        queue=queue,
-        ids=ids or None,
-        older_than=None if older_than is None else older_than.total_seconds(),
-    )
-    missing = sorted(set(ids) - set(chosen))
-    if missing:
-        named = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
-        are = "is no dead letter" if len(missing) == 1 else "are no dead letters"
-        raise NotFound(
-            f"there {are} {named}{_scope(queue, older_than)}; nothing is changed, "
-            "`pgbeat dead list` shows those there are"
-        )
-    if not chosen:
-        _check_queue(connection, tables, queue)
-    return chosen
-
-
-def _check_queue(connection: Connection, tables: BrokerTables, queue: str | None) -> None:
-    """Raises `NotFound` for a queue that is none; it may have dead letters all the same."""
-    if queue is not None:
-        queues.get(connection, tables, queue)
 
 
 def _scope(queue: str | None, older_than: timedelta | None = None) -> str:

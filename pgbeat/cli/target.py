@@ -17,12 +17,12 @@ from pgbeat.access import actors
 from pgbeat.access.actors import Actor
 from pgbeat.access.audit import Author
 from pgbeat.broker.messages import BrokerTables
+from pgbeat.broker.own_tables import own_tables
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.cli import TARGET
 from pgbeat.cli.failures import BadInput
-from pgbeat.config import Settings, is_own_broker, place, postgres_url
+from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections, lock_waits
-from pgbeat.errors import NotFound
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -134,26 +134,9 @@ class Target:
     def broker(self, connection: Connection) -> BrokerTables:
         """The broker's tables, by the names that the app gives them. Raises `NotFound` where they
         are not in this database."""
-        options: dict[str, Any] = {}
-        if self.app is not None:
-            if not is_own_broker(self.app.conf, self.settings.url):
-                raise NotFound(
-                    f"the app's broker is not database {place(self.settings.url)}, and its queues "
-                    "are not here; --url names another database"
-                )
-            options = self.app.conf.broker_transport_options or {}
-        tables = BrokerTables.named(options)
-        if not tables.exist(connection):
-            raise NotFound(
-                f"the broker's tables are not in database {place(self.settings.url)}"
-                + (
-                    " yet; `pgbeat -A APP migrate` makes them"
-                    if self.app is not None
-                    else ": the broker is elsewhere, its tables have names of their own (give the "
-                    "app with -A APP), or nobody used it yet (`pgbeat -A APP migrate` makes them)"
-                )
-            )
-        return tables
+        return own_tables(
+            connection, self.settings.url, None if self.app is None else self.app.conf
+        )
 
     @property
     def user(self) -> Actor:

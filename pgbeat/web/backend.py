@@ -13,10 +13,11 @@ from sqlalchemy.pool import QueuePool
 
 from pgbeat.access.actors import Actor
 from pgbeat.broker.messages import BrokerTables
+from pgbeat.broker.own_tables import own_tables
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
-from pgbeat.config import Settings, is_own_broker, place
+from pgbeat.config import Settings
 from pgbeat.database import connections
-from pgbeat.errors import ConfigError, InvalidJob, NotFound
+from pgbeat.errors import ConfigError, InvalidJob
 from pgbeat.web.issuer import Issuer
 
 #: What a request may take of the database's time, and wait for others' locks, in milliseconds.
@@ -104,15 +105,7 @@ class Backend:
 
     def tables(self, connection: Connection) -> BrokerTables:
         """The broker's tables. Raises `NotFound` where the broker is elsewhere."""
-        if not is_own_broker(self.celery.conf, self.settings.url):
-            raise NotFound(
-                f"the app's broker is not database {place(self.settings.url)}: its queues are not "
-                "known here"
-            )
-        tables = BrokerTables.named(self.celery.conf.broker_transport_options or {})
-        if not tables.exist(connection):
-            raise NotFound("nobody has used the broker yet; `pgbeat -A APP migrate` makes it")
-        return tables
+        return own_tables(connection, self.settings.url, self.celery.conf)
 
     def dispose(self) -> None:
         """Closes the connections."""

@@ -1,6 +1,6 @@
 """`/dead`: messages that nobody could handle, for a person to decide."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -18,6 +18,9 @@ from pgbeat.web.identity import TheAdmin
 
 router = APIRouter(prefix="/dead", tags=["dead letters"])
 
+#: The longest `older_than`, exclusive: some 30 years.
+_LONGEST = timedelta(seconds=1e9)
+
 _Id = Annotated[StrictInt, Field(ge=1, le=2**63 - 1)]
 
 
@@ -30,26 +33,11 @@ class DeadChoice(Body):
     queue: str | None = Field(None, max_length=200)
     all: bool = False
 
-    def _selectors(self) -> list[bool]:
-        return [self.ids is not None, self.queue is not None, self.all]
-
-    def check(self) -> None:
-        """Raises `InvalidJob` unless it is clear which are meant."""
-        if not any(self._selectors()):
-            raise InvalidJob(
-                "which dead letters? Give " + ", ".join(f for f in type(self).model_fields)
-            )
-        if self.all and self.ids is not None:
-            raise InvalidJob.of("all", "conflict", "ids and all exclude each other")
-
 
 class DeadDrop(DeadChoice):
     """Which dead letters: these, those of a queue, those older than that, or all."""
 
     older_than: Length | None = None
-
-    def _selectors(self) -> list[bool]:
-        return [*super()._selectors(), self.older_than is not None]
 
 
 class FoundDeadLetter(BaseModel):
@@ -127,21 +115,12 @@ def get_dead(
     return DeadDetail.model_validate(_shown(rows[0]))
 
 
-def _choose(
-    connection: Connection, tables: BrokerTables, body: DeadChoice, older_than: float | None = None
-) -> dict[int, str]:
-    """Those that are meant, locked. Raises `NotFound` for an id that is none of them."""
-    body.check()
-    chosen = dead_letters.choose(
-        connection, tables, queue=body.queue, ids=body.ids, older_than=older_than
-    )
-    missing = sorted(set(body.ids or ()) - set(chosen))
-    if missing:
-        named = ", ".join(map(str, missing[:10])) + (", …" if len(missing) > 10 else "")
-        raise NotFound(f"there is no such dead letter: {named}; nothing is changed")
-    if not chosen and body.queue is not None:
-        queues.get(connection, tables, body.queue)
-    return chosen
+def _choose(connection: Connection, tables: BrokerTables, body: DeadChoice) -> dict[int, str]:
+    older_than = body.older_than if isinstance(body, DeadDrop) else None
+    return control.choose(
+        connection, tables, ids=body.ids or (), queue=body.queue, older_than=older_than,
+        everything=body.all,
+    )  # fmt: skip
 
 
 def _said(count: int, done: str) -> str:
@@ -162,11 +141,10 @@ def requeue_dead(backend: TheBackend, caller: TheAdmin, body: DeadChoice) -> Dea
 @router.post("/drop", summary="Delete dead letters")
 def drop_dead(backend: TheBackend, caller: TheAdmin, body: DeadDrop) -> DeadDone:
     """Deletes dead letters for good."""
-    older_than = None if body.older_than is None else body.older_than.total_seconds()
-    if older_than is not None and not 0 <= older_than < 1e9:
+    if body.older_than is not None and not timedelta(0) <= body.older_than < _LONGEST:
         raise InvalidJob.of("older_than", "out_of_range", "older_than: it is 0 seconds to 30 years")
     with backend.unit(caller) as unit:
         tables = backend.tables(unit.connection)
-        chosen = _choose(unit.connection, tables, body, older_than)
+        chosen = _choose(unit.connection, tables, body)
         count = control.drop(unit, tables, chosen)
     return DeadDone(message=_said(count, "dropped"), count=count)

@@ -73,16 +73,13 @@ def change_dead(
         raise NotFound(f"{number!r} is no dead letter")
     with backend.unit(caller) as unit:
         tables = backend.tables(unit.connection)
-        found = dead_letters.find(unit.connection, tables, ids=[int(number)])
-        if not found:
-            raise NotFound(f"there is no dead letter {number}: somebody put it back, or dropped it")
-        letter = found[0]
+        chosen = control.choose(unit.connection, tables, ids=[int(number)])
         change = control.requeue if verb == "requeue" else control.drop
-        count = change(unit, tables, {letter.id: letter.queue})
+        count = change(unit, tables, chosen)
     if not count:
         said = "It can't be put back: its queue was deleted before."
     elif verb == "drop":
         said = "The message was dropped."
     else:
-        said = f"The message is back in queue '{letter.queue}'."
+        said = f"The message is back in queue '{chosen[int(number)]}'."
     return done(request, path("queues"), said, is_good=bool(count))

@@ -162,8 +162,8 @@ def test_where_the_brokers_tables_are_missing(empty_database: str, command: list
     said = refused(run(empty_database, *command), 1)
     assert said.startswith("the broker's tables are not in database 'pgbeat_")
     assert said.endswith(
-        ": the broker is elsewhere, its tables have names of their own (give the app with -A APP), "
-        "or nobody used it yet (`pgbeat -A APP migrate` makes them)"
+        ": the broker is elsewhere, its tables have other names (give the app with -A APP), or it "
+        "was never used (`pgbeat -A APP migrate` creates them)"
     )
 
 
@@ -172,7 +172,7 @@ def test_the_tables_of_an_app(database: str, app: Celery, sql: Sql) -> None:
         "queue_tablename": "Own queues", "message_tablename": "Own messages",
     }  # fmt: skip
     said = refused(run_with(app, "queues"), 1)
-    assert said.endswith(" yet; `pgbeat -A APP migrate` makes them")
+    assert said.endswith(" yet; `pgbeat -A APP migrate` creates them")
     sql("""SELECT pgbeat.adopt_broker('Own queues', 'Own messages')""")
     app.send_task("tests.add", queue="mine")
     assert [cells(text)[:2] for text in run_with(app, "queues").stdout.splitlines()[1:]] == [
@@ -192,7 +192,7 @@ def test_an_app_whose_broker_is_elsewhere(database: str, app: Celery) -> None:
     app.conf.pgbeat_url = database
     said = refused(run_with(app, "queues"), 1)
     assert said.startswith("the app's broker is not database 'pgbeat_")
-    assert said.endswith(", and its queues are not here; --url names another database")
+    assert said.endswith(": its queues are not here")
 
 
 def test_the_stock_transport_tells_less(app: Celery, database: str) -> None:
@@ -283,7 +283,7 @@ def test_purge(database: str, publish: Publish, channel: Any, sql: Sql) -> None:
 
 
 def test_a_queue_that_somebody_holds(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pgbeat.cli.target._PATIENCE", "50")
+    monkeypatch.setattr("pgbeat.cli.target._PATIENCE", 0.05)
     with psycopg.connect(database) as other:
         other.execute("UPDATE kombu_queue SET used_at = now()")
         said = refused(run(database, "queues", "pause", "celery"), 1)
@@ -481,7 +481,7 @@ def test_requeue_of_what_is_of_no_queue(database: str, die: Publish, sql: Sql) -
 def test_ids_that_are_not_there(database: str, die: Publish, sql: Sql, command: list[str]) -> None:
     die("mail")
     [one] = dead(sql)
-    hint = "nothing is changed, `pgbeat dead list` shows those there are"
+    hint = "nothing was changed"
     assert refused(run(database, "dead", *command, str(one), "99"), 1) == (
         f"there is no dead letter 99; {hint}"
     )
@@ -501,13 +501,8 @@ def test_ids_that_are_not_there(database: str, die: Publish, sql: Sql, command: 
 @pytest.mark.parametrize("command", ["requeue", "drop"])
 def test_which_dead_letters(database: str, die: Publish, sql: Sql, command: str) -> None:
     die("mail")
-    options = "--queue" if command == "requeue" else "--queue, --older-than"
-    assert refused(run(database, "dead", command)) == (
-        f"which dead letters? Give their ids, {options} or --all"
-    )
-    assert refused(run(database, "dead", command, "1", "--all")) == (
-        "ids and --all exclude each other"
-    )
+    assert refused(run(database, "dead", command)).startswith("which dead letters? ")
+    assert refused(run(database, "dead", command, "1", "--all")) == "ids and all exclude each other"
     assert "'x' is not a valid integer" in refused(run(database, "dead", command, "x"))
     assert refused(run(database, "dead", command, "0")).startswith("Invalid value for '[ID]...': 0")
     assert (len(dead(sql)), waiting(sql)) == (1, {})
@@ -548,7 +543,7 @@ def test_drop_what_is_old(database: str, die: Publish, sql: Sql) -> None:
         "There are no dead letters older than 9 d.\n"
     )
     assert refused(run(database, "dead", "drop", str(one), str(three), *old), 1).startswith(
-        f"there is no dead letter {three} older than 7 d; nothing is changed"
+        f"there is no dead letter {three} older than 7 d; nothing was changed"
     )
     tried = run(database, "dead", "drop", *old, "--dry-run").stdout
     assert tried == "Would drop 2 dead letters (1 of 'mail', 1 of 'reports').\n"
