@@ -1,16 +1,15 @@
 """`pgbeat migrate` and `demo`: getting going."""
 
-from typing import TYPE_CHECKING
-
 import click
+from sqlalchemy import Connection
 
+from pgbeat.broker import installation
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
+from pgbeat.database import migrate
+from pgbeat.errors import SchemaError
 
 
 @click.command("migrate")
@@ -29,9 +28,6 @@ def migrate_command(
     With the app, whose broker is the same database, the broker's tables and queues are made too:
     kombu's transport doesn't expect two first users.
     """
-    from pgbeat.access import audit
-    from pgbeat.database import migrate
-
     if sql:
         click.echo(migrate.script().strip())
         return
@@ -41,16 +37,9 @@ def migrate_command(
             _check(ctx, connection, as_json=as_json)
         return
 
-    def write(connection: "Connection", before: str | None) -> None:
-        versions = {"version": before}, {"version": newest}
-        audit.record_action(connection, target.author, "migrate", "schema", "pgbeat", *versions)
-
-    before, after = migrate.upgrade(target.settings.url, write)
-    has_broker = False
-    if target.registry is not None:
-        from pgbeat.broker.publishing.publisher import prepare_broker
-
-        has_broker = prepare_broker(target.registry, target.settings)
+    before, after, has_broker = installation.migrate(
+        target.settings, target.author, target.registry
+    )
     if as_json:
         printing.echo_json({"before": before, "current": after, "newest": newest})
     elif before == after:
@@ -63,12 +52,9 @@ def migrate_command(
         click.echo("The broker's tables and queues are there.")
 
 
-def _check(ctx: click.Context, connection: "Connection", *, as_json: bool) -> None:
+def _check(ctx: click.Context, connection: Connection, *, as_json: bool) -> None:
     """Says whether the schema is the newest or a newer one that admits this program; else exits
     with 1."""
-    from pgbeat.database import migrate
-    from pgbeat.errors import SchemaError
-
     newest = migrate.newest()
     try:
         migrate.check(connection)
@@ -94,8 +80,6 @@ def _check(ctx: click.Context, connection: "Connection", *, as_json: bool) -> No
 
 
 def _place(version: str) -> str:
-    from pgbeat.database import migrate
-
     newest = migrate.newest()
     if version == newest:
         return "the newest version"

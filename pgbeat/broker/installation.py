@@ -1,0 +1,40 @@
+"""Installs pgbeat in a database: its schema, and the broker's tables and queues."""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from sqlalchemy import Connection
+
+from pgbeat.access import audit
+from pgbeat.access.audit import Author
+from pgbeat.broker.publishing.publisher import prepare_broker
+from pgbeat.config import Settings
+from pgbeat.database import migrate as schema
+
+if TYPE_CHECKING:
+    from celery import Celery
+
+
+class Migrated(NamedTuple):
+    """What a migration found and left."""
+
+    #: The schema's version; `None` if there was no schema.
+    before: str | None
+    after: str
+    #: Whether the broker is in this database: its tables and the app's queues exist then.
+    has_broker: bool
+
+
+def migrate(settings: Settings, author: Author, app: "Celery | None" = None) -> Migrated:
+    """Brings the schema to the newest version, and creates what the app's broker needs.
+
+    It takes no unit of work: the migration runs under an advisory lock, in a transaction that is
+    repeated while tables are in use, on a connection of its own. The audit log has it if it changed
+    anything. Raises `SchemaError` on a schema that can't be upgraded.
+    """
+
+    def record(connection: Connection, before: str | None) -> None:
+        versions = {"version": before}, {"version": schema.newest()}
+        audit.record_action(connection, author, "migrate", "schema", "pgbeat", *versions)
+
+    before, after = schema.upgrade(settings.url, record)
+    return Migrated(before, after, app is not None and prepare_broker(app, settings))
