@@ -113,3 +113,14 @@ def test_every_package_is_on_the_map() -> None:
     rows = re.findall(r"^\| (`.*?) \| ", page, re.M)
     packages = {path.parent.name for path in (ROOT / "pgbeat").glob("*/__init__.py")}
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == packages
+
+
+def test_the_tests_that_the_documentation_names_exist() -> None:
+    pages = "\n".join(page.read_text() for page in [ROOT / "README.md", *DOCS.rglob("*.md")])
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    named = set(re.findall(r"`(test_\w+)(?:_…)?`", pages))
+    assert [name for name in sorted(named) if f"def {name}" not in tests] == []
+    paths = re.findall(r"`((?:tests|benchmarks|deploy|pgbeat)/[\w/.-]+)`", pages)
+    # The guide on testing names a file of the reader's project.
+    missing = {path for path in paths if not (ROOT / path).exists()}
+    assert missing == {"tests/worker/Dockerfile"}
