@@ -51,8 +51,8 @@ def next_version(folder: Path, *statements: str, needs_it: bool = False) -> str:
     With `needs_it` that version can't use the schema of today.
     """
     package = this_version(folder)
-    revision = add_migration(package / "migrations", *statements)
+    revision = add_migration(package / "database" / "migrations", *statements)
     if needs_it:
-        module = package / "migrate.py"
+        module = package / "database" / "migrate.py"
         module.write_text(f'{module.read_text()}\nOLDEST = "{revision}"\n')
     return revision
