@@ -1,4 +1,4 @@
-"""`PGBEAT_*` variables: which of them are settings, which are not, and which are misspelt."""
+"""Tells which `PGBEAT_*` variables are settings, and which are misspelt."""
 
 import logging
 import re
@@ -10,7 +10,7 @@ from pgbeat.suggest import nearest
 logger = logging.getLogger("pgbeat")
 
 _PREFIX = "PGBEAT_"
-#: Variables that are no settings: options of the command line, and what the example app, the
+#: Variables that are not settings: options of the command line, and those that the example app, the
 #: deployment files, the tests and the benchmarks read.
 _OTHERS = frozenset(
     {
@@ -18,11 +18,11 @@ _OTHERS = frozenset(
         "TEST_URL", "SMOKE", "SMOKE_SCHEME", "BENCH",
     }
 )  # fmt: skip
-#: What Kubernetes and Docker set for a service that is called pgbeat.
+#: Variables that Kubernetes and Docker set for a service named pgbeat.
 _OF_SERVICES = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT)\w*|PORT(_\d+_(TCP|UDP)\w*)?)")
-#: So alike are a setting's name and one that is a misspelling of it.
+#: How similar a name must be to count as a misspelling.
 _ALIKE = 0.8
-#: Variables that were warned of by this process.
+#: Variables of which this process has warned.
 _warned: set[str] = set()
 
 
@@ -32,7 +32,7 @@ def variable(setting: str) -> str:
 
 
 def value(environ: Mapping[str, str], setting: str) -> str | None:
-    """Returns what the environment says of a setting; `None` where it says nothing.
+    """Returns a setting's value in the environment; `None` if it has none there.
 
     `PGBEAT_APP` is the command line's `-A`, so it is not read as the setting `pgbeat_app`.
     """
@@ -40,9 +40,9 @@ def value(environ: Mapping[str, str], setting: str) -> str | None:
 
 
 def misspelt(environ: Mapping[str, str], settings: Collection[str]) -> Iterator[Problem]:
-    """Yields what is wrong with variables whose names are almost those of settings.
+    """Yields a problem for each variable whose name is almost that of a setting.
 
-    Others that nobody knows are logged, once a process: the prefix is not ours alone.
+    Other unknown ones are logged, once a process: the prefix is not ours alone.
     """
     known = _OTHERS.union(map(str.upper, settings))
     for name in sorted(environ):
@@ -56,4 +56,4 @@ def misspelt(environ: Mapping[str, str], settings: Collection[str]) -> Iterator[
             _warned.add(name)
             near = nearest(own, known)
             hint = f"; did you mean {_PREFIX}{near}?" if near else ""
-            logger.warning("%s is no setting of pgbeat's and has no effect%s", name, hint)
+            logger.warning("%s is not a setting of pgbeat and has no effect%s", name, hint)

@@ -369,10 +369,10 @@ def test_a_switch_in_the_environment(written: str, meant: bool) -> None:
         ({"web_jwt_key": "-----BEGIN PUBLIC KEY-----" + "x" * 64}, "and no public key"),
         ({"web_jwt_key": "x" * 32, "web_jwt_algorithms": "RS256"}, "a public key, as PEM"),
         ({"web_jwt_jwks": "https://idp/keys"}, "published keys are public"),
-        ({"web_jwt_jwks": "file:///etc/passwd"}, "no URL of the web"),
-        ({"web_jwt_admin": "admin"}, "names no claim and value"),
-        ({"web_url": "//pgbeat"}, "no URL of the web"),
-        ({"web_flower_url": "javascript:alert(1)"}, "no URL of the web"),
+        ({"web_jwt_jwks": "file:///etc/passwd"}, "not a URL of the web"),
+        ({"web_jwt_admin": "admin"}, "not a claim and its value"),
+        ({"web_url": "//pgbeat"}, "not a URL of the web"),
+        ({"web_flower_url": "javascript:alert(1)"}, "not a URL of the web"),
         (
             {
                 "web_jwt_key": "x" * 32 + "PUBLIC KEY-----",

@@ -1,0 +1,63 @@
+"""Finds the app's broker in its settings: pgbeat's transport or another, in which database."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy.engine import URL
+
+from pgbeat.config.urls import BROKER_PREFIXES, is_postgres, postgres_url, same_database
+
+
+def is_sqlalchemy_broker(text: str | None) -> bool:
+    """Returns whether a broker's URL means pgbeat's transport, or kombu's SQLAlchemy one, on
+    Postgres."""
+    return bool(text) and str(text).startswith(BROKER_PREFIXES) and is_postgres(text)
+
+
+def brokers(conf: Mapping[str, Any]) -> list[str]:
+    """Returns the URLs that the app publishes to: several for a failover list, maybe none."""
+    # Attributes of Celery's settings first: they heed CELERY_BROKER_URL and its like.
+    given = (getattr(conf, n, None) or conf.get(n) for n in ("broker_write_url", "broker_url"))
+    urls = next(filter(None, given), "")
+    listed = urls if isinstance(urls, list | tuple) else [urls]
+    found = [part for url in listed for part in str(url or "").split(";") if part]
+    if str(conf.get("broker_transport") or "").startswith("pgbeat"):
+        return [url if "+" in url else f"pgbeat+{url}" for url in found]
+    return found
+
+
+def first_broker(conf: Mapping[str, Any]) -> str:
+    return next(iter(brokers(conf)), "")
+
+
+def check_broker_url(conf: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` if the app uses pgbeat's transport with a URL that is not Postgres."""
+    if delays_in_table(conf):
+        postgres_url(first_broker(conf))
+
+
+def delays_in_table(conf: Mapping[str, Any]) -> bool:
+    """Returns whether the app's broker keeps a task's ETA itself: pgbeat's transport does."""
+    return first_broker(conf).startswith("pgbeat+")
+
+
+def broker_database(conf: Mapping[str, Any]) -> URL:
+    """Returns the DSN of the app's broker, which is a Postgres. Raises `ConfigError`."""
+    return postgres_url(first_broker(conf))
+
+
+def is_own_broker(conf: Mapping[str, Any], url: URL) -> bool:
+    """Returns whether the app publishes to that database, by pgbeat's transport or kombu's."""
+    broker = first_broker(conf)
+    return is_sqlalchemy_broker(broker) and same_database(postgres_url(broker), url)
+
+
+def direct_url(conf: Mapping[str, Any], url: URL) -> URL | None:
+    """Returns the server's own DSN: the option `direct_url` of pgbeat's transport in that database.
+
+    `None` if the app doesn't set it. Raises `ConfigError` for one that is not Postgres.
+    """
+    given = (conf.get("broker_transport_options") or {}).get("direct_url")
+    if given and delays_in_table(conf) and is_own_broker(conf, url):
+        return postgres_url(str(given))
+    return None
