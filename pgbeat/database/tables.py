@@ -1,5 +1,7 @@
 """The tables of the schema `pgbeat`, as the migrations leave them."""
 
+from collections.abc import Iterator
+
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -39,6 +41,57 @@ def _of_calendar(*names: str) -> str:
     return " AND ".join(f"{name} BETWEEN {lowest} AND {highest}" for name in names)
 
 
+def _namespace(*, primary_key: bool = False) -> Column[object]:
+    return Column(
+        "namespace", Text, primary_key=primary_key, nullable=False, server_default="default"
+    )
+
+
+def _json(name: str, default: str = "{}") -> Column[object]:
+    return Column(name, JSONB, nullable=False, server_default=default)
+
+
+def _json_checks(table: str, *, objects: str = "", arrays: str = "") -> Iterator[CheckConstraint]:
+    """Yields a constraint for each of the columns that it is a JSON object, or an array."""
+    for columns, kind in ((objects, "object"), (arrays, "array")):
+        for name in columns.split():
+            check = f"jsonb_typeof({name}) = '{kind}'"
+            yield CheckConstraint(check, name=f"{table}_{name}_{kind}")
+
+
+def _index(
+    name: str, table: Table, columns: str, *, where: str | None = None, unique: bool = False
+) -> None:
+    """Adds an index of columns such as `priority DESC, position`, of rows `where` that holds."""
+    parts = [each.partition(" ") for each in columns.split(", ")]
+    of = [table.c[column].desc() if order else table.c[column] for column, _, order in parts]
+    Index(name, *of, unique=unique, postgresql_where=None if where is None else text(where))
+
+
+def _label_index(name: str, table: Table) -> None:
+    Index(
+        name,
+        table.c.labels,
+        postgresql_using="gin",
+        postgresql_ops={"labels": "jsonb_path_ops"},
+        postgresql_where=text("labels <> '{}'"),
+    )
+
+
+JOB_STATES = (
+    "pending",
+    "scheduled",
+    "running",
+    "paused",
+    "completed",
+    "failed",
+    "cancelled",
+    "skipped",
+)
+JOB_SOURCES = ("user_cli", "user_api", "scheduled_task", "system")
+_ENDED = "('completed', 'failed', 'cancelled', 'skipped')"
+_NAMESPACE = "namespace ~ '^[A-Za-z0-9_.-]{1,63}$'"
+_NAME = "name ~ '^[^[:cntrl:]/]{1,200}$' AND btrim(name) = name AND name NOT IN ('.', '..')"
 _TIMETABLES = "cron, every, once_at, solar, rrule, after"
 
 schedules = Table(
@@ -46,7 +99,7 @@ schedules = Table(
     metadata,
     Column("id", BigInteger, Identity(), primary_key=True),
     Column("uid", UUID, nullable=False, server_default=text("gen_random_uuid()")),
-    Column("namespace", Text, nullable=False, server_default="default"),
+    _namespace(),
     Column("name", Text, nullable=False),
     Column("launcher", Text, nullable=False, server_default="GenericLauncher"),
     Column("task", Text),
@@ -98,17 +151,17 @@ schedules = Table(
     Column("source", Text, nullable=False, server_default="sql"),
     Column("app", Text),
     Column("file_definition", JSONB(none_as_null=True)),
-    Column("job_policy", JSONB, nullable=False, server_default="{}"),
+    _json("job_policy"),
     _time("created_at", now=True),
     _time("updated_at", now=True),
     Column("pause_after_failures", Integer),
     Column("paused_reason", Text),
     _time("failures_from"),
     Column("description", Text),
-    Column("labels", JSONB, nullable=False, server_default="{}"),
-    Column("metadata", JSONB, nullable=False, server_default="{}"),
+    _json("labels"),
+    _json("metadata"),
     UniqueConstraint("namespace", "name", name="schedules_name_key"),
-    CheckConstraint("namespace ~ '^[A-Za-z0-9_.-]{1,63}$'", name="schedules_namespace"),
+    CheckConstraint(_NAMESPACE, name="schedules_namespace"),
     CheckConstraint("length(name) BETWEEN 1 AND 200", name="schedules_name_length"),
     CheckConstraint(
         "launcher <> 'GenericLauncher' OR task IS NOT NULL", name="schedules_task_present"
@@ -133,15 +186,9 @@ schedules = Table(
     ),
     CheckConstraint("completed_at IS NULL OR NOT enabled", name="schedules_completed"),
     CheckConstraint("args IS NOT NULL OR source = 'code'", name="schedules_args_present"),
-    CheckConstraint("jsonb_typeof(args) = 'array'", name="schedules_args_array"),
-    CheckConstraint("jsonb_typeof(kwargs) = 'object'", name="schedules_kwargs_object"),
-    CheckConstraint("jsonb_typeof(options) = 'object'", name="schedules_options_object"),
-    CheckConstraint("jsonb_typeof(job_policy) = 'object'", name="schedules_job_policy_object"),
     CheckConstraint(
         "pause_after_failures BETWEEN 1 AND 1000", name="schedules_pause_after_failures"
     ),
-    CheckConstraint("jsonb_typeof(labels) = 'object'", name="schedules_labels_object"),
-    CheckConstraint("jsonb_typeof(metadata) = 'object'", name="schedules_metadata_object"),
     CheckConstraint(
         "every > interval '0' AND every <= interval '36500 days'", name="schedules_every_range"
     ),
@@ -175,51 +222,21 @@ schedules = Table(
         ["pgbeat.calendars.namespace", "pgbeat.calendars.name"],
         name="schedules_calendar",
     ),
+    *_json_checks("schedules", objects="kwargs options job_policy labels metadata", arrays="args"),
 )
 #: What is due, and what has no next time yet: the only index that an idle tick touches.
-Index(
-    "schedules_due",
-    schedules.c.namespace,
-    schedules.c.next_run,
-    postgresql_where=text("enabled AND paused_at IS NULL"),
-)
-Index(
+_index("schedules_due", schedules, "namespace, next_run", where="enabled AND paused_at IS NULL")
+_index(
     "schedules_probe",
-    schedules.c.namespace,
-    schedules.c.probe_at,
-    postgresql_where=text("NOT enabled AND probe_at IS NOT NULL"),
+    schedules,
+    "namespace, probe_at",
+    where="NOT enabled AND probe_at IS NOT NULL",
 )
-Index(
-    "schedules_disabled",
-    schedules.c.namespace,
-    schedules.c.name,
-    postgresql_where=text("NOT enabled"),
-)
-Index(
-    "schedules_paused",
-    schedules.c.namespace,
-    schedules.c.name,
-    postgresql_where=text("enabled AND paused_at IS NOT NULL"),
-)
-Index(
-    "schedules_calendar",
-    schedules.c.namespace,
-    schedules.c.calendar,
-    postgresql_where=text("calendar IS NOT NULL"),
-)
-Index(
-    "schedules_labels",
-    schedules.c.labels,
-    postgresql_using="gin",
-    postgresql_ops={"labels": "jsonb_path_ops"},
-    postgresql_where=text("labels <> '{}'"),
-)
-Index(
-    "schedules_after",
-    schedules.c.namespace,
-    schedules.c.after,
-    postgresql_where=text("after IS NOT NULL"),
-)
+_index("schedules_disabled", schedules, "namespace, name", where="NOT enabled")
+_index("schedules_paused", schedules, "namespace, name", where="enabled AND paused_at IS NOT NULL")
+_index("schedules_calendar", schedules, "namespace, calendar", where="calendar IS NOT NULL")
+_label_index("schedules_labels", schedules)
+_index("schedules_after", schedules, "namespace, after", where="after IS NOT NULL")
 
 ticks = Table(
     "ticks",
@@ -257,18 +274,18 @@ ticks = Table(
 calendars = Table(
     "calendars",
     metadata,
-    Column("namespace", Text, primary_key=True, server_default="default"),
+    _namespace(primary_key=True),
     Column("name", Text, primary_key=True),
     Column("definition", JSONB, nullable=False),
     _time("created_at", now=True),
     _time("updated_at", now=True),
-    CheckConstraint("namespace ~ '^[A-Za-z0-9_.-]{1,63}$'", name="calendars_namespace"),
+    CheckConstraint(_NAMESPACE, name="calendars_namespace"),
     CheckConstraint("length(name) BETWEEN 1 AND 200", name="calendars_name_length"),
     CheckConstraint(
         "name !~ '[[:cntrl:]/]' AND btrim(name) = name AND name NOT IN ('.', '..')",
         name="calendars_name_plain",
     ),
-    CheckConstraint("jsonb_typeof(definition) = 'object'", name="calendars_definition_object"),
+    *_json_checks("calendars", objects="definition"),
 )
 
 namespaces = Table(
@@ -278,32 +295,6 @@ namespaces = Table(
     Column("timezone", Text, nullable=False),
     CheckConstraint("name ~ '^[A-Za-z0-9_.-]{1,63}$'", name="namespaces_name"),
 )
-
-JOB_STATES = (
-    "pending",
-    "scheduled",
-    "running",
-    "paused",
-    "completed",
-    "failed",
-    "cancelled",
-    "skipped",
-)
-JOB_SOURCES = ("user_cli", "user_api", "scheduled_task", "system")
-_ENDED = "('completed', 'failed', 'cancelled', 'skipped')"
-_NAMESPACE = "namespace ~ '^[A-Za-z0-9_.-]{1,63}$'"
-_NAME = "name ~ '^[^[:cntrl:]/]{1,200}$' AND btrim(name) = name AND name NOT IN ('.', '..')"
-
-
-def _namespace(*, primary_key: bool = False) -> Column[object]:
-    return Column(
-        "namespace", Text, primary_key=primary_key, nullable=False, server_default="default"
-    )
-
-
-def _json(name: str, default: str = "{}") -> Column[object]:
-    return Column(name, JSONB, nullable=False, server_default=default)
-
 
 jobs = Table(
     "jobs",
@@ -360,16 +351,11 @@ jobs = Table(
     _json("metadata"),
     Column("run_key", Text),
     _time("elsewhere_at"),
-    CheckConstraint("jsonb_typeof(labels) = 'object'", name="jobs_labels_object"),
-    CheckConstraint("jsonb_typeof(metadata) = 'object'", name="jobs_metadata_object"),
     CheckConstraint(
-        "state IN ('pending', 'scheduled', 'running', 'paused', 'completed', 'failed', "
-        "'cancelled', 'skipped')",
+        f"state IN {JOB_STATES}",
         name="jobs_state",
     ),
-    CheckConstraint(
-        "job_source IN ('user_cli', 'user_api', 'scheduled_task', 'system')", name="jobs_source"
-    ),
+    CheckConstraint(f"job_source IN {JOB_SOURCES}", name="jobs_source"),
     CheckConstraint("state <> 'running' OR started_at IS NOT NULL", name="jobs_started"),
     CheckConstraint(
         f"state NOT IN {_ENDED} OR finished_at IS NOT NULL",
@@ -391,116 +377,66 @@ jobs = Table(
         "AND retry_cap <= interval '36500 days'",
         name="jobs_backoff",
     ),
-    CheckConstraint("jsonb_typeof(options) = 'object'", name="jobs_options_object"),
-    CheckConstraint("jsonb_typeof(resources) = 'object'", name="jobs_resources_object"),
+    *_json_checks("jobs", objects="labels metadata options resources"),
 )
 _UNFINISHED = "state IN ('pending', 'scheduled', 'running', 'paused')"
-Index("jobs_by_schedule", jobs.c.schedule_id, jobs.c.created_at)
-Index(
-    "jobs_unfinished",
-    jobs.c.schedule_id,
-    postgresql_where=text("schedule_id IS NOT NULL AND finished_at IS NULL"),
+_index("jobs_by_schedule", jobs, "schedule_id, created_at")
+_index(
+    "jobs_unfinished", jobs, "schedule_id", where="schedule_id IS NOT NULL AND finished_at IS NULL"
 )
-Index(
+_index(
     "jobs_waiting",
-    jobs.c.namespace,
-    jobs.c.lane,
-    jobs.c.priority.desc(),
-    jobs.c.position,
-    jobs.c.created_at,
-    postgresql_where=text(
-        "lane IS NOT NULL AND dispatched_at IS NULL AND state = 'pending' AND NOT blocked_by_group"
-    ),
+    jobs,
+    "namespace, lane, priority DESC, position, created_at",
+    where="lane IS NOT NULL AND dispatched_at IS NULL AND state = 'pending' AND NOT blocked_by_group",
 )
-Index(
+_index(
     "jobs_to_come",
-    jobs.c.namespace,
-    jobs.c.run_at,
-    postgresql_where=text("dispatched_at IS NULL AND state = 'scheduled' AND NOT blocked_by_group"),
+    jobs,
+    "namespace, run_at",
+    where="dispatched_at IS NULL AND state = 'scheduled' AND NOT blocked_by_group",
 )
-Index(
+_index(
     "jobs_in_lane",
-    jobs.c.namespace,
-    jobs.c.lane,
-    postgresql_where=text(
-        "lane IS NOT NULL AND dispatched_at IS NOT NULL "
-        "AND state IN ('pending', 'scheduled', 'running')"
-    ),
+    jobs,
+    "namespace, lane",
+    where="lane IS NOT NULL AND dispatched_at IS NOT NULL "
+    "AND state IN ('pending', 'scheduled', 'running')",
 )
-Index(
+_index(
     "jobs_of_lane",
-    jobs.c.namespace,
-    jobs.c.lane,
-    jobs.c.dispatched_at,
-    postgresql_where=text("lane IS NOT NULL AND dispatched_at IS NOT NULL"),
+    jobs,
+    "namespace, lane, dispatched_at",
+    where="lane IS NOT NULL AND dispatched_at IS NOT NULL",
 )
-Index(
-    "jobs_of_group",
-    jobs.c.group_id,
-    jobs.c.state,
-    jobs.c.group_position,
-    postgresql_where=text("group_id IS NOT NULL"),
-)
-Index(
-    "jobs_by_key",
-    jobs.c.namespace,
-    jobs.c.unique_key,
-    jobs.c.created_at,
-    postgresql_where=text("unique_key IS NOT NULL"),
-)
-Index(
+_index("jobs_of_group", jobs, "group_id, state, group_position", where="group_id IS NOT NULL")
+_index("jobs_by_key", jobs, "namespace, unique_key, created_at", where="unique_key IS NOT NULL")
+_index(
     "jobs_one_of_key",
-    jobs.c.namespace,
-    jobs.c.unique_key,
+    jobs,
+    "namespace, unique_key",
+    where=f"unique_key IS NOT NULL AND {_UNFINISHED}",
     unique=True,
-    postgresql_where=text(f"unique_key IS NOT NULL AND {_UNFINISHED}"),
 )
 #: The jobs that were launched together.
-Index(
-    "jobs_launched_together",
-    jobs.c.schedule_id,
-    jobs.c.due_at,
-    jobs.c.trigger,
-    postgresql_where=text("run_key IS NOT NULL"),
-)
-Index("jobs_retries", jobs.c.retry_of, postgresql_where=text("retry_of IS NOT NULL"))
+_index("jobs_launched_together", jobs, "schedule_id, due_at, trigger", where="run_key IS NOT NULL")
+_index("jobs_retries", jobs, "retry_of", where="retry_of IS NOT NULL")
 #: How the jobs of a schedule came out: their last attempts.
-Index(
+_index(
     "jobs_outcomes",
-    jobs.c.state,
-    jobs.c.schedule_id,
-    jobs.c.finished_at,
-    postgresql_where=text(
-        "schedule_id IS NOT NULL AND retried_by IS NULL AND state IN ('completed', 'failed')"
-    ),
+    jobs,
+    "state, schedule_id, finished_at",
+    where="schedule_id IS NOT NULL AND retried_by IS NULL AND state IN ('completed', 'failed')",
 )
-Index(
-    "jobs_labels",
-    jobs.c.labels,
-    postgresql_using="gin",
-    postgresql_ops={"labels": "jsonb_path_ops"},
-    postgresql_where=text("labels <> '{}'"),
+_label_index("jobs_labels", jobs)
+_index("jobs_newest", jobs, "namespace, created_at, id")
+_index("jobs_by_state", jobs, "namespace, state, created_at, id")
+_index("jobs_by_task", jobs, "namespace, task, created_at, id")
+_index("jobs_by_lane", jobs, "namespace, lane, created_at, id", where="lane IS NOT NULL")
+_index(
+    "jobs_by_template", jobs, "namespace, template, created_at, id", where="template IS NOT NULL"
 )
-Index("jobs_newest", jobs.c.namespace, jobs.c.created_at, jobs.c.id)
-Index("jobs_by_state", jobs.c.namespace, jobs.c.state, jobs.c.created_at, jobs.c.id)
-Index("jobs_by_task", jobs.c.namespace, jobs.c.task, jobs.c.created_at, jobs.c.id)
-Index(
-    "jobs_by_lane",
-    jobs.c.namespace,
-    jobs.c.lane,
-    jobs.c.created_at,
-    jobs.c.id,
-    postgresql_where=text("lane IS NOT NULL"),
-)
-Index(
-    "jobs_by_template",
-    jobs.c.namespace,
-    jobs.c.template,
-    jobs.c.created_at,
-    jobs.c.id,
-    postgresql_where=text("template IS NOT NULL"),
-)
-Index("jobs_by_creator", jobs.c.namespace, jobs.c.created_by, jobs.c.created_at, jobs.c.id)
+_index("jobs_by_creator", jobs, "namespace, created_by, created_at, id")
 
 executions = Table(
     "executions",
@@ -536,25 +472,19 @@ executions = Table(
     ),
     CheckConstraint("(state = 'running') = (finished_at IS NULL)", name="executions_finished"),
     CheckConstraint("NOT lost OR state IN ('failed', 'cancelled')", name="executions_lost"),
-    CheckConstraint("jsonb_typeof(metadata) = 'object'", name="executions_metadata_object"),
+    *_json_checks("executions", objects="metadata"),
 )
-Index(
+_index(
     "executions_running",
-    executions.c.worker_id,
-    postgresql_where=text("worker_id IS NOT NULL AND state = 'running'"),
+    executions,
+    "worker_id",
+    where="worker_id IS NOT NULL AND state = 'running'",
 )
-Index(
-    "executions_of_schedule",
-    executions.c.schedule_id,
-    executions.c.started_at,
-    postgresql_where=text("schedule_id IS NOT NULL"),
+_index(
+    "executions_of_schedule", executions, "schedule_id, started_at", where="schedule_id IS NOT NULL"
 )
-Index("executions_by_time", executions.c.started_at)
-Index(
-    "executions_recorded",
-    executions.c.recorded_at,
-    postgresql_where=text("recorded_at IS NOT NULL"),
-)
+_index("executions_by_time", executions, "started_at")
+_index("executions_recorded", executions, "recorded_at", where="recorded_at IS NOT NULL")
 
 counters = Table(
     "counters",
@@ -596,12 +526,8 @@ message_ends = Table(
         "how IN ('accepted', 'purged', 'deleted', 'expired')", name="message_ends_how"
     ),
 )  # fmt: skip
-Index("message_ends_of_job", message_ends.c.job_id, message_ends.c.id)
-Index(
-    "message_ends_unaccepted",
-    message_ends.c.id,
-    postgresql_where=text("how <> 'accepted'"),
-)
+_index("message_ends_of_job", message_ends, "job_id, id")
+_index("message_ends_unaccepted", message_ends, "id", where="how <> 'accepted'")
 
 lanes = Table(
     "lanes",
@@ -625,7 +551,7 @@ lanes = Table(
         "AND rate_period > interval '0' AND rate_period <= interval '366 days'",
         name="lanes_rate",
     ),
-    CheckConstraint("jsonb_typeof(options) = 'object'", name="lanes_options_object"),
+    *_json_checks("lanes", objects="options"),
 )
 
 reservations = Table(
@@ -641,7 +567,7 @@ reservations = Table(
     _time("created_at", now=True),
     _time("started_at"),
 )
-Index("reservations_lane", reservations.c.namespace, reservations.c.lane)
+_index("reservations_lane", reservations, "namespace, lane")
 
 groups = Table(
     "groups",
@@ -668,14 +594,8 @@ groups = Table(
     ),
     CheckConstraint("(state = 'running') = (finished_at IS NULL)", name="groups_finished"),
 )
-Index("groups_newest", groups.c.namespace, groups.c.created_at, groups.c.id)
-Index(
-    "groups_running",
-    groups.c.namespace,
-    groups.c.created_at,
-    groups.c.id,
-    postgresql_where=text("finished_at IS NULL"),
-)
+_index("groups_newest", groups, "namespace, created_at, id")
+_index("groups_running", groups, "namespace, created_at, id", where="finished_at IS NULL")
 
 templates = Table(
     "templates",
@@ -695,10 +615,7 @@ templates = Table(
     CheckConstraint(_NAMESPACE, name="templates_namespace"),
     CheckConstraint(_NAME, name="templates_name"),
     CheckConstraint("task ~ '^[^[:cntrl:]]{1,255}$' AND btrim(task) = task", name="templates_task"),
-    CheckConstraint("jsonb_typeof(args) = 'array'", name="templates_args_array"),
-    CheckConstraint("jsonb_typeof(kwargs) = 'object'", name="templates_kwargs_object"),
-    CheckConstraint("jsonb_typeof(options) = 'object'", name="templates_options_object"),
-    CheckConstraint("jsonb_typeof(job_policy) = 'object'", name="templates_job_policy_object"),
+    *_json_checks("templates", objects="kwargs options job_policy", arrays="args"),
 )
 
 EVENTS = (
@@ -769,31 +686,11 @@ deliveries = Table(
     ),
     CheckConstraint("sent_at IS NULL OR state = 'pending'", name="deliveries_sent"),
 )
-Index(
-    "deliveries_pending",
-    deliveries.c.webhook_id,
-    deliveries.c.next_at,
-    postgresql_where=text("state = 'pending'"),
-)
-Index(
-    "deliveries_under_way",
-    deliveries.c.webhook_id,
-    deliveries.c.next_at,
-    postgresql_where=text("sent_at IS NOT NULL"),
-)
-Index(
-    "deliveries_failed",
-    deliveries.c.webhook_id,
-    deliveries.c.created_at,
-    postgresql_where=text("state = 'failed'"),
-)
-Index(
-    "deliveries_of_webhook",
-    deliveries.c.webhook_id,
-    deliveries.c.created_at,
-    deliveries.c.id,
-)
-Index("deliveries_by_time", deliveries.c.created_at)
+_index("deliveries_pending", deliveries, "webhook_id, next_at", where="state = 'pending'")
+_index("deliveries_under_way", deliveries, "webhook_id, next_at", where="sent_at IS NOT NULL")
+_index("deliveries_failed", deliveries, "webhook_id, created_at", where="state = 'failed'")
+_index("deliveries_of_webhook", deliveries, "webhook_id, created_at, id")
+_index("deliveries_by_time", deliveries, "created_at")
 
 #: When a skip of a schedule was last told of, and how many there were since.
 skip_notices = Table(
@@ -822,7 +719,7 @@ tokens = Table(
     CheckConstraint("scope IN ('user', 'admin')", name="tokens_scope"),
     CheckConstraint("actor ~ '^[^[:cntrl:]]{1,200}$'", name="tokens_actor"),
 )
-Index("tokens_by_time", tokens.c.namespace, tokens.c.created_at)
+_index("tokens_by_time", tokens, "namespace, created_at")
 
 audit = Table(
     "audit",
@@ -840,9 +737,9 @@ audit = Table(
     CheckConstraint(_NAMESPACE, name="audit_namespace"),
     CheckConstraint("origin IN ('cli', 'api', 'page')", name="audit_origin"),
 )
-Index("audit_newest", audit.c.namespace, audit.c.id)
-Index("audit_of_subject", audit.c.namespace, audit.c.kind, audit.c.subject, audit.c.id)
-Index("audit_of_actor", audit.c.namespace, audit.c.actor, audit.c.id)
+_index("audit_newest", audit, "namespace, id")
+_index("audit_of_subject", audit, "namespace, kind, subject, id")
+_index("audit_of_actor", audit, "namespace, actor, id")
 
 consumers = Table(
     "consumers",

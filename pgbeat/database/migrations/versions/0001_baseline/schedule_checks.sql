@@ -1,6 +1,16 @@
 -- Checks what a person may write into a schedule, and says in a sentence what is wrong with it.
--- BEFORE triggers run in the order of their names. Programs go by COLUMN, the field at fault ("" for
--- the whole), CONSTRAINT, a code for what is wrong, and DATATYPE, the name of the row.
+-- BEFORE triggers run in the order of their names.
+
+-- Programs read the fields of the error: COLUMN has the field at fault ("" for the whole), CONSTRAINT
+-- a code for what is wrong, DATATYPE the name of the row.
+CREATE FUNCTION pgbeat.refuse_schedule(name text, field text, code text, problem text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'schedule "%": %', coalesce(name, ''), problem
+        USING ERRCODE = 'check_violation', SCHEMA = 'pgbeat', TABLE = 'schedules',
+            COLUMN = field, CONSTRAINT = code, DATATYPE = coalesce(name, '');
+END
+$$;
 
 -- Also keeps the row consistent: after a new timetable, re-enabling or resuming, the next time is
 -- computed afresh (so it never floods), unless the same statement sets one; a next_run that a
@@ -205,9 +215,7 @@ BEGIN
         END IF;
     END IF;
     IF problem IS NOT NULL THEN
-        RAISE EXCEPTION 'schedule "%": %', coalesce(NEW.name, ''), problem
-            USING ERRCODE = 'check_violation', SCHEMA = 'pgbeat', TABLE = 'schedules',
-                COLUMN = field, CONSTRAINT = code, DATATYPE = coalesce(NEW.name, '');
+        PERFORM pgbeat.refuse_schedule(NEW.name, field, code, problem);
     END IF;
 
     IF NOT fresh THEN
@@ -258,10 +266,9 @@ CREATE FUNCTION pgbeat.check_next_run() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT (NEW.next_run BETWEEN '0001-01-02 00:00+00' AND '9999-12-30 00:00+00') THEN
-        RAISE EXCEPTION 'schedule "%": next_run is %; it must be a time of the years 1 to 9999, '
-            'for example now(), or NULL to have it computed', NEW.name, NEW.next_run
-            USING ERRCODE = 'check_violation', SCHEMA = 'pgbeat', TABLE = 'schedules',
-                COLUMN = 'next_run', CONSTRAINT = 'out_of_range', DATATYPE = NEW.name;
+        PERFORM pgbeat.refuse_schedule(NEW.name, 'next_run', 'out_of_range', format(
+            'next_run is %s; it must be a time of the years 1 to 9999, for example now(), or NULL '
+            'to have it computed', NEW.next_run));
     ELSIF NEW.upstream_ended = OLD.upstream_ended AND NEW.due_at IS NOT DISTINCT FROM OLD.due_at THEN
         NEW.due_at := NULL;
         NEW.waiting_for := NULL;
@@ -313,9 +320,7 @@ BEGIN
         END IF;
     END IF;
     IF problem IS NOT NULL THEN
-        RAISE EXCEPTION 'schedule "%": %', coalesce(NEW.name, ''), problem
-            USING ERRCODE = 'check_violation', SCHEMA = 'pgbeat', TABLE = 'schedules',
-                COLUMN = field, CONSTRAINT = code, DATATYPE = coalesce(NEW.name, '');
+        PERFORM pgbeat.refuse_schedule(NEW.name, field, code, problem);
     END IF;
     RETURN NEW;
 END
@@ -341,9 +346,7 @@ BEGIN
             'use queue_one';
     END IF;
     IF problem IS NOT NULL THEN
-        RAISE EXCEPTION 'schedule "%": %', coalesce(NEW.name, ''), problem
-            USING ERRCODE = 'check_violation', SCHEMA = 'pgbeat', TABLE = 'schedules',
-                COLUMN = field, CONSTRAINT = code, DATATYPE = coalesce(NEW.name, '');
+        PERFORM pgbeat.refuse_schedule(NEW.name, field, code, problem);
     END IF;
     RETURN NEW;
 END
@@ -355,11 +358,10 @@ CREATE TRIGGER check_overlap BEFORE INSERT OR UPDATE OF overlap, after ON pgbeat
 CREATE FUNCTION pgbeat.check_pause_after_failures() RETURNS trigger
 LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE EXCEPTION 'schedule "%": pause_after_failures is %; it must be 1 to 1000, or NULL '
-        'for never',
-        NEW.name, NEW.pause_after_failures
-        USING ERRCODE = 'check_violation', SCHEMA = 'pgbeat', TABLE = 'schedules',
-            COLUMN = 'pause_after_failures', CONSTRAINT = 'out_of_range', DATATYPE = NEW.name;
+    PERFORM pgbeat.refuse_schedule(NEW.name, 'pause_after_failures', 'out_of_range', format(
+        'pause_after_failures is %s; it must be 1 to 1000, or NULL for never',
+        NEW.pause_after_failures));
+    RETURN NEW;
 END
 $$;
 
