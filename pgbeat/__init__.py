@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from pgbeat.jobs.submit_group import submit_group as submit_group
     from pgbeat.jobs.task_exceptions import Cancelled as Cancelled
     from pgbeat.jobs.task_exceptions import Skip as Skip
+    from pgbeat.monitoring.collector import metrics_collector as metrics_collector
     from pgbeat.schedules.launchers import Context as Context
     from pgbeat.schedules.launchers import GenericLauncher as GenericLauncher
     from pgbeat.schedules.launchers import JobRequest as JobRequest
@@ -60,6 +61,7 @@ _HOME = {
     "in_transaction": "pgbeat.broker.publishing.transaction",
     "is_cancelled": "pgbeat.worker.reporting",
     "launcher": "pgbeat.schedules.launchers",
+    "metrics_collector": "pgbeat.monitoring.collector",
     "progress": "pgbeat.worker.reporting",
     "report": "pgbeat.worker.reporting",
     "run_direct": "pgbeat.jobs.direct",

@@ -11,15 +11,22 @@ from pgbeat.config import is_own_broker, place
 from pgbeat.errors import NotFound
 
 
-def own_tables(connection: Connection, url: URL, conf: Mapping[str, Any] | None) -> BrokerTables:
+def expected_tables(url: URL, conf: Mapping[str, Any] | None) -> BrokerTables | None:
     """Returns the broker's tables, by the names that the app's configuration gives them.
 
-    Without an app they have their usual names. Raises `NotFound` if the app's broker is not the
-    database of that URL, and if the tables are not there.
+    They may not exist yet. Without an app they have their usual names. `None` if the app's broker
+    is not the database of that URL.
     """
     if conf is not None and not is_own_broker(conf, url):
+        return None
+    return BrokerTables.named({} if conf is None else conf.get("broker_transport_options") or {})
+
+
+def own_tables(connection: Connection, url: URL, conf: Mapping[str, Any] | None) -> BrokerTables:
+    """Returns the tables of `expected_tables`. Raises `NotFound` if they don't exist."""
+    tables = expected_tables(url, conf)
+    if tables is None:
         raise NotFound(f"the app's broker is not database {place(url)}: its queues are not here")
-    tables = BrokerTables.named({} if conf is None else conf.get("broker_transport_options") or {})
     if tables.exist(connection):
         return tables
     hint = " yet; `pgbeat -A APP migrate` creates them"

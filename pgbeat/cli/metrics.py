@@ -2,10 +2,9 @@
 
 import click
 
-from pgbeat.broker.messages import BrokerTables
+from pgbeat.broker.own_tables import expected_tables
 from pgbeat.cli.failures import BadInput
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.config import is_own_broker
 
 
 @click.command("metrics")
@@ -19,11 +18,8 @@ def metrics_command(target: Target) -> None:
         from pgbeat.monitoring import prometheus
     except ImportError as error:
         raise BadInput(f"{error}; `pip install 'pgbeat[metrics]'`") from None
-    app, settings = target.app, target.settings
-    tables: BrokerTables | None = BrokerTables()
-    if app is not None:
-        is_here = is_own_broker(app.conf, settings.url)
-        tables = BrokerTables.named(app.conf.broker_transport_options or {}) if is_here else None
+    settings, app = target.settings, target.app
+    tables = expected_tables(settings.url, None if app is None else app.conf)
     with target.session() as connection:
         text, _ = prometheus.render(connection, settings, tables)
     click.echo(text.decode(), nl=False)

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -15,6 +14,8 @@ from sqlalchemy import Connection, Engine, create_engine, event, func, select, t
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
+
+from pgbeat.database import forks
 
 logger = logging.getLogger("pgbeat")
 
@@ -74,8 +75,7 @@ _IDLE = 2
 @contextmanager
 def kept(url: URL, name: str) -> Iterator[Connection]:
     """Yields a connection in autocommit mode, one of a few that this process keeps for itself."""
-    if os.getpid() != _pid:
-        _in_child()  # Python was not told of the fork, as by uWSGI
+    forks.check_process()
     found = _kept.get((url, name))
     if found is None:
         made = engine(url, name, poolclass=QueuePool, pool_size=_IDLE, max_overflow=-1)
@@ -84,20 +84,14 @@ def kept(url: URL, name: str) -> Iterator[Connection]:
         yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
 
-#: The process that the kept connections belong to.
-_pid = os.getpid()
-
-
-def _in_child() -> None:
+def _drop_kept() -> None:
     """Lets go of the parent's connections."""
-    global _pid
-    _pid = os.getpid()
     for each in _kept.values():
         each.dispose(close=False)
     _kept.clear()
 
 
-os.register_at_fork(after_in_child=_in_child)
+forks.in_child(_drop_kept)
 
 
 def now(connection: Connection) -> datetime:

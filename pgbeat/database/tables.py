@@ -388,7 +388,8 @@ _index(
     "jobs_waiting",
     jobs,
     "namespace, lane, priority DESC, position, created_at",
-    where="lane IS NOT NULL AND dispatched_at IS NULL AND state = 'pending' AND NOT blocked_by_group",
+    where="lane IS NOT NULL AND dispatched_at IS NULL AND state = 'pending' "
+    "AND NOT blocked_by_group",
 )
 _index(
     "jobs_to_come",

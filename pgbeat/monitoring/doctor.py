@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.broker.messages import BrokerTables
-from pgbeat.config import Settings, direct_url, is_own_broker, place
+from pgbeat.broker.own_tables import expected_tables
+from pgbeat.config import Settings, direct_url, place
 from pgbeat.database import advisory_locks, connections, migrate, poolers
 from pgbeat.database.advisory_locks import LockHolder
 from pgbeat.errors import ConfigError, SchemaError
@@ -346,14 +346,11 @@ def _tasks(connection: Connection, settings: Settings) -> Check:
 
 
 def _broker(connection: Connection, settings: Settings, app: "Celery | None") -> Iterator[Check]:
-    options: dict[str, Any] = {}
-    if app is not None:
-        if not is_own_broker(app.conf, settings.url):
-            yield _broker_elsewhere(app)
-            return
-        options = app.conf.broker_transport_options or {}
-    tables = BrokerTables.named(options)
-    if tables.exist(connection):
+    tables = expected_tables(settings.url, None if app is None else app.conf)
+    if app is not None and tables is None:
+        yield _broker_elsewhere(app)
+        return
+    if tables is not None and tables.exist(connection):
         lacking = tables.missing_privileges(connection)
         if lacking:
             yield Check(

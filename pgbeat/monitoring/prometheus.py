@@ -4,8 +4,7 @@ So any process can show them, and it makes no difference which one is scraped.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
@@ -15,29 +14,25 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     Metric,
 )
-from prometheus_client.registry import Collector as _Collector
+from prometheus_client.registry import Collector
 from sqlalchemy import Connection
 
 from pgbeat import __version__
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.config import Settings
+from pgbeat.database import connections
 from pgbeat.monitoring import beats, counters, gauges, schedule_health
 from pgbeat.monitoring.counters import CounterValue
 
-Connect = Callable[[], AbstractContextManager[Connection]]
 
+class DatabaseCollector(Collector):
+    """Reads all metrics at each scrape, on a connection of its own."""
 
-class Collector(_Collector):
-    """A collector for a registry of prometheus_client.
-
-    `connect` opens a connection, once a scrape. `tables` are the broker's, if this database is the
-    broker.
-    """
-
-    def __init__(
-        self, settings: Settings, connect: Connect, tables: BrokerTables | None = None
-    ) -> None:
-        self._settings, self._connect, self._tables = settings, connect, tables
+    def __init__(self, settings: Settings, tables: BrokerTables | None) -> None:
+        self._settings, self._tables = settings, tables
+        self._engine = connections.engine(
+            settings.url, "pgbeat metrics", isolation_level="AUTOCOMMIT"
+        )
 
     def describe(self) -> Iterable[Metric]:
         """Returns nothing, so that registering it needs no database."""
@@ -45,18 +40,11 @@ class Collector(_Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Returns all metrics."""
-        with self._connect() as connection:
+        with self._engine.connect() as connection:
             return list(_families(connection, self._settings, self._tables))
 
 
-def collector(
-    settings: Settings, connect: Connect, tables: BrokerTables | None = None
-) -> Collector:
-    """Returns a collector to register with a team's own metrics: `REGISTRY.register(…)`."""
-    return Collector(settings, connect, tables)
-
-
-class _Read(_Collector):
+class _Read(Collector):
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = list(families)
 

@@ -20,7 +20,7 @@ from pgbeat.broker.transport.claims import ClaimedMessage, deliveries
 from pgbeat.broker.transport.options import Options
 from pgbeat.broker.transport.session import Session
 from pgbeat.config import place
-from pgbeat.database import connections, identity, migrate, poolers
+from pgbeat.database import connections, forks, identity, migrate, poolers
 from pgbeat.database.prepared import PreparedConnection
 
 logger = logging.getLogger("pgbeat.transport")
@@ -72,7 +72,7 @@ class Broker:
 
         A connection that broke is given up; the next block gets a new one.
         """
-        check_process()
+        forks.check_process()
         with self.lock:
             if self._working is None or not self._working.prepared.is_alive():
                 self._drop()
@@ -269,7 +269,7 @@ _lock = threading.Lock()
 
 def broker(url: URL, options: Options) -> Broker:
     """Returns this process's broker of that URL and these options."""
-    check_process()
+    forks.check_process()
     key = (url.render_as_string(hide_password=False), repr(options))
     with _lock:
         if key not in _brokers:
@@ -281,27 +281,13 @@ def broker(url: URL, options: Options) -> Broker:
 _inherited: list[Any] = []
 
 
-#: The process that the brokers belong to.
-_pid = os.getpid()
-
-
 def _after_fork() -> None:
     """Lets go, in the child, of the parent's connections, which must not be kept open by it."""
-    global _brokers, _lock, _pid
-    _pid = os.getpid()
+    global _brokers, _lock
     for known in _brokers.values():
         known.disown()
     _inherited.append(_brokers)
     _brokers, _lock = {}, threading.Lock()
 
 
-def check_process() -> None:
-    """Lets go of a parent's connections where Python was not told of the fork, as by uWSGI.
-
-    Called wherever a connection is used: both processes would talk over one socket.
-    """
-    if os.getpid() != _pid:
-        _after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+forks.in_child(_after_fork)

@@ -9,8 +9,9 @@ from pydantic import BaseModel, Field
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from pgbeat.broker.own_tables import expected_tables
 from pgbeat.database import connections, migrate
-from pgbeat.errors import NotFound, SchemaError
+from pgbeat.errors import SchemaError
 from pgbeat.monitoring import beats, prometheus, statistics
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import TheAdmin, TheCaller
@@ -188,9 +189,6 @@ def _reasons(backend: Backend) -> list[str]:
 def prometheus_metrics(backend: TheBackend, caller: TheCaller) -> Response:
     """All metrics, in Prometheus' text format."""
     with backend.session() as connection:
-        try:
-            tables = backend.tables(connection)
-        except NotFound:  # the broker is elsewhere
-            tables = None
+        tables = expected_tables(backend.settings.url, backend.celery.conf)
         body, kind = prometheus.render(connection, backend.settings, tables)
     return Response(body, headers={"Content-Type": kind})

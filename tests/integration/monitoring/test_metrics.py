@@ -18,6 +18,7 @@ from pgbeat.database import connections, migrate
 from pgbeat.jobs import executions
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.monitoring import counters, gauges, prometheus
+from pgbeat.monitoring.collector import metrics_collector
 from pgbeat.monitoring.counters import CounterValue
 from tests.support.command_line import run, run_with
 from tests.support.rows import make_job, make_lane, make_schedule
@@ -450,11 +451,9 @@ def test_a_server_that_is_read_only_is_read(
 
 
 def test_a_collector_goes_with_a_teams_own_metrics(database: str, settings: Settings) -> None:
-    engine = connections.engine(settings.url, "tests").execution_options(
-        isolation_level="AUTOCOMMIT"
-    )
+    app = Celery(broker=f"pgbeat+{database}", set_as_current=False)
     registry = CollectorRegistry()
-    registry.register(prometheus.collector(settings, engine.connect, BrokerTables()))
+    registry.register(metrics_collector(app))
     assert registry.get_sample_value("pgbeat_leader") == 0
     version = registry.get_sample_value(
         "pgbeat_info", {"version": _version(), "namespace": "default"}
