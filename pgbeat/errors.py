@@ -1,9 +1,9 @@
-"""Every error that pgbeat raises on purpose.
+"""Defines the errors that pgbeat raises.
 
     PgbeatError
-    ├── InvalidInput          what was given is not well formed; lists every problem at once
+    ├── InvalidInput          the input is invalid; lists every problem
     │   ├── ConfigError       settings, transport options or the DSN
-    │   ├── InvalidSchedule   a schedule, or its row names something that isn't there
+    │   ├── InvalidSchedule   a schedule, or something that it names doesn't exist
     │   │   ├── InvalidTimetable  cron expression, interval or time zone
     │   │   ├── InvalidCalendar   a calendar's definition
     │   │   ├── InvalidPlaceholder  a placeholder in a row's arguments
@@ -12,21 +12,20 @@
     │   └── InvalidJob        a job, lane, group, template or webhook
     ├── SchemaError           the database's schema is missing, older or newer than this code
     ├── InvalidTransition     the state of a job or a group doesn't allow the verb
-    ├── Forbidden             the actor may not do that
+    ├── Forbidden             the actor lacks the permission
     ├── InvalidToken          a token or JWT is missing, unknown, expired or revoked
-    ├── NotUnique             an unfinished job has that unique key
+    ├── NotUnique             an unfinished job has the same unique key
     ├── NoSlot                a lane had no free slot in time for a direct execution
-    ├── NotFound              nothing of that name
-    ├── AlreadyExists         something of that name exists
+    ├── NotFound              nothing has that name or id
+    ├── AlreadyExists         the name is taken
     ├── Busy                  another session is changing the row
     ├── QueueLocked           a queue is exclusive to another process
-    ├── BrokerUnavailable     the broker can't be reached, or refused
-    └── ConditionError        a condition raised, was refused or returned something else
-        └── ConditionTimeout  a condition or preparation took longer than it may
+    ├── BrokerUnavailable     the broker can't be reached, or refuses
+    └── ConditionError        a condition raised, was refused or returned an invalid value
+        └── ConditionTimeout  a condition or preparation took too long
 
-Programs go by `code`, which says what kind of error it is, and by `problems`, each with the field
-at fault. Sentences are for people, and may change: a message stands on its own, and says what is
-wrong and what would be right.
+Programs rely on `code`, the kind of error, and on `problems`, each of which names its field.
+Messages are for people and may change. Each is complete: what is wrong, and what would be right.
 """
 
 from collections.abc import Iterable, Iterator
@@ -35,22 +34,22 @@ from typing import NamedTuple, Self
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong."""
+    """One mistake in the input."""
 
-    #: Path of the field at fault, such as `job_policy.lane` or `kwargs.days[0]`; "" for the whole.
+    #: Path of the field, such as `job_policy.lane` or `kwargs.days[0]`; "" for the whole input.
     field: str
-    #: What is wrong, for programs: `required`, `out_of_range`, `unknown` …
+    #: The kind of mistake, for programs: `required`, `out_of_range`, `unknown` …
     code: str
     #: What is wrong and what would be right, for people.
     message: str
 
     @property
     def root(self) -> str:
-        """The field that the path begins with: `job_policy` of `job_policy.lane`."""
+        """Returns the first field of the path: `job_policy` for `job_policy.lane`."""
         return self.field.partition("[")[0].partition(".")[0]
 
     def within(self, path: str) -> "Problem":
-        """Returns the problem as one of what stands in the field `path`."""
+        """Returns the problem with its field below the field `path`."""
         if not self.field or not path:
             return self._replace(field=self.field or path)
         return self._replace(field=path + ("" if self.field[0] == "[" else ".") + self.field)
@@ -59,31 +58,33 @@ class Problem(NamedTuple):
 class PgbeatError(Exception):
     """Base of all errors raised by pgbeat."""
 
-    #: What kind of error it is, for programs. It stays the same when the message is reworded.
+    #: The kind of error, for programs. It stays the same when the message is reworded.
     code = "error"
 
     def __init__(
         self, message: str, *, code: str | None = None, field: str = "", advice: str = ""
     ) -> None:
-        """Takes what is wrong and, apart from that, what to do about it (`advice`)."""
+        """Takes what is wrong, and separately what to do about it (`advice`)."""
         super().__init__(f"{message}; {advice}" if advice else message)
         self.message, self.field, self.advice = message, field, advice
         self.code = code or self.code
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What is wrong, one by one: at least one thing."""
+        """Returns the mistakes: at least one."""
         return (Problem(self.field, self.code, str(self)),)
 
 
 class InvalidInput(PgbeatError):
-    """What was given is not well formed."""
+    """The input is invalid."""
 
     code = "invalid"
 
     def __init__(self, problems: str | Iterable[Problem], *, subject: str = "") -> None:
-        """Takes all problems, or a sentence on the whole, and the `subject` that has them, such as
-        `lane 'gpu'`, where that is not obvious."""
+        """Takes all problems, or one sentence about the whole input.
+
+        `subject` is the thing that has them, such as `lane 'gpu'`, if that is not obvious.
+        """
         if isinstance(problems, str):
             problems = [Problem("", self.code, problems)]
         self._problems, self.subject = tuple(problems), subject
@@ -94,22 +95,22 @@ class InvalidInput(PgbeatError):
         return head + "; ".join(each.message for each in self._problems)
 
     def _in_lines(self, heading: str) -> str:
-        """Returns the heading, and each problem on a line of its own."""
+        """Returns the heading, and each problem on its own line."""
         return "\n  ".join([heading, *(each.message for each in self._problems)])
 
     @classmethod
     def of(cls, field: str, code: str, message: str, *, subject: str = "") -> Self:
-        """Returns the error of one problem."""
+        """Returns an error with one problem."""
         return cls([Problem(field, code, message)], subject=subject)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """What is wrong, one by one."""
+        """Returns the mistakes: at least one."""
         return self._problems
 
 
 class Problems(list[Problem]):
-    """Collects what is wrong, so that all of it is reported at once."""
+    """Collects problems, to report all of them at once."""
 
     def add(self, field: str, code: str, message: str) -> None:
         """Adds a problem."""
@@ -117,15 +118,14 @@ class Problems(list[Problem]):
 
     @contextmanager
     def within(self, path: str = "") -> Iterator[None]:
-        """Adds the problems of an `InvalidInput` that the block raises, as those of the field
-        `path`, and goes on after the block."""
+        """Catches an `InvalidInput` that the block raises, and adds its problems below `path`."""
         try:
             yield
         except InvalidInput as error:
             self += [each.within(path) for each in error.problems]
 
     def raise_if_any(self, kind: type[InvalidInput], *, subject: str = "") -> None:
-        """Raises an error of that kind that lists the problems, if there are any."""
+        """Raises an error of that kind with all problems, if there are any."""
         if self:
             raise kind(self, subject=subject)
 
@@ -140,25 +140,25 @@ class ConfigError(InvalidInput):
 
 
 class SchemaError(PgbeatError):
-    """The database does not hold the schema that this version of pgbeat works with."""
+    """The database's schema is missing, older or newer than this version of pgbeat needs."""
 
     code = "wrong_schema"
 
 
 class InvalidSchedule(InvalidInput):
-    """A schedule is not well formed."""
+    """A schedule is invalid."""
 
     code = "invalid_schedule"
 
 
 class InvalidTimetable(InvalidSchedule):
-    """A cron expression, an interval or a time zone can't be understood."""
+    """A cron expression, an interval or a time zone is invalid."""
 
     code = "invalid_timetable"
 
 
 class InvalidCalendar(InvalidSchedule):
-    """A calendar can't be understood."""
+    """A calendar is invalid."""
 
     code = "invalid_calendar"
 
@@ -170,8 +170,7 @@ class InvalidCalendar(InvalidSchedule):
 
 
 class InvalidPlaceholder(InvalidSchedule):
-    """Placeholders in a row's arguments can't be understood. The fields are their places, such as
-    `kwargs.days[0]`."""
+    """Placeholders in arguments are invalid. The fields are paths, such as `kwargs.days[0]`."""
 
     code = "invalid_placeholder"
 
@@ -189,36 +188,42 @@ class UnknownLauncher(InvalidSchedule):
 
 
 class InvalidJob(InvalidInput):
-    """A job, or what makes or limits jobs, is not well formed."""
+    """A job, lane, group, template or webhook is invalid."""
 
     code = "invalid_job"
 
 
 class InvalidTransition(PgbeatError):
-    """A job, or a group, is in a state that doesn't allow the verb."""
+    """The state of a job or a group doesn't allow the verb."""
 
     code = "invalid_transition"
+    #: The job or group, its state, and what can't be done with it: `cancelled`.
+    job: object = None
+    state = verb = ""
 
-    def __init__(
-        self, job: object, state: str, verb: str, hint: str = "", *, noun: str = "job"
-    ) -> None:
-        super().__init__(f"{noun} {job} is {state} and can't be {verb}", advice=hint)
-        self.job, self.state, self.verb = job, state, verb
+    @classmethod
+    def of(
+        cls, job: object, state: str, verb: str, hint: str = "", *, noun: str = "job"
+    ) -> "InvalidTransition":
+        """Returns the error of a job, or another `noun`, in that state."""
+        error = cls(f"{noun} {job} is {state} and can't be {verb}", advice=hint)
+        error.job, error.state, error.verb = job, state, verb
+        return error
 
 
 class Forbidden(PgbeatError):
-    """The actor has no permission for that."""
+    """The actor lacks the permission."""
 
     code = "forbidden"
 
     def __init__(self, message: str, *, field: str = "", is_for_admins: bool = False) -> None:
-        """Takes what is forbidden, and whether an administrator may do it."""
+        """Takes the message, and whether an administrator may do it."""
         super().__init__(message, field=field)
         self.is_for_admins = is_for_admins
 
 
 class InvalidToken(PgbeatError):
-    """The caller is unknown: no token or JWT, or one that is unknown, expired or revoked."""
+    """A token or JWT is missing, unknown, expired or revoked."""
 
     code = "invalid_token"
 
@@ -236,13 +241,13 @@ class NoSlot(PgbeatError):
 
 
 class NotFound(PgbeatError):
-    """There is nothing of that name."""
+    """Nothing has that name or id."""
 
     code = "not_found"
 
 
 class AlreadyExists(PgbeatError):
-    """Something of that name exists."""
+    """The name is taken."""
 
     code = "already_exists"
 
@@ -260,7 +265,7 @@ class QueueLocked(PgbeatError):
 
 
 class BrokerUnavailable(PgbeatError):
-    """The broker can't be reached, or refused."""
+    """The broker can't be reached, or refuses."""
 
     code = "broker_unavailable"
 
@@ -272,6 +277,6 @@ class ConditionError(PgbeatError):
 
 
 class ConditionTimeout(ConditionError):
-    """A launcher's condition or preparation took longer than it may."""
+    """A launcher's condition or preparation took too long."""
 
     code = "condition_timeout"

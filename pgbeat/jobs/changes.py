@@ -40,7 +40,7 @@ def update(unit: UnitOfWork, job_id: UUID | str, *, values: Mapping[str, Any]) -
     if "lane" in values:
         require_admin(unit.actor, f"give job {job.id} another lane")
     if job.state not in ("pending", "scheduled", "paused"):
-        raise InvalidTransition(job.id, job.state, "updated", "only a job that waits can be")
+        raise InvalidTransition.of(job.id, job.state, "updated", "only a job that waits can be")
     read = _columns(connection, job, values)
     columns = {name: value for name, value in read.items() if value != getattr(job, name)}
     if not columns:
@@ -51,11 +51,11 @@ def update(unit: UnitOfWork, job_id: UUID | str, *, values: Mapping[str, Any]) -
     if job.dispatched_at is not None:
         withdraw(connection, publisher, job, "updated")
     if transitions.pause(connection, job.id) is None:
-        raise InvalidTransition(job.id, jobs.get(connection, job.id).state, "updated")
+        raise InvalidTransition.of(job.id, jobs.get(connection, job.id).state, "updated")
     transitions.change(connection, job.id, columns)
     resumed = transitions.resume(connection, job.id)
     if resumed is None:  # never: it was paused just now, by this transaction
-        raise InvalidTransition(job.id, "paused", "updated")
+        raise InvalidTransition.of(job.id, "paused", "updated")
     changed, waiting = go_on(connection, publisher, resumed)
     freed = frozenset() if job.dispatched_at is None else lane(job)
     return finish(unit, "update", job, changed, waiting | freed)

@@ -75,7 +75,7 @@ def cancel(unit: UnitOfWork, job_id: UUID | str, *, reason: str | None = None) -
     publisher, connection, by = unit.publisher, unit.connection, unit.actor.name
     job = take(unit, "cancel", job_id)
     if job.has_ended:
-        raise InvalidTransition(job.id, job.state, "cancelled", _retry_hint(connection, job))
+        raise InvalidTransition.of(job.id, job.state, "cancelled", _retry_hint(connection, job))
     said = f"cancelled by {by}" + (f": {reason}" if reason else "")
     ended = lifecycle.cancel(connection, publisher, [str(job.id)], by=by, reason=said)
     lanes = lifecycle.follow(connection, publisher, ended)
@@ -97,10 +97,10 @@ def delete(unit: UnitOfWork, job_id: UUID | str) -> Job:
     while its group runs."""
     job = take(unit, "delete", job_id)
     if not job.has_ended:
-        raise InvalidTransition(job.id, job.state, "deleted", "cancel it first")
+        raise InvalidTransition.of(job.id, job.state, "deleted", "cancel it first")
     if transitions.is_of_running_group(unit.connection, job):
         hint = f"its group, {job.group_id}, goes by it as long as that runs"
-        raise InvalidTransition(job.id, job.state, "deleted", hint)
+        raise InvalidTransition.of(job.id, job.state, "deleted", hint)
     transitions.delete(unit.connection, job.id)
     unit.record("delete", job, None)
     return job
@@ -115,12 +115,12 @@ def pause(unit: UnitOfWork, job_id: UUID | str) -> Job:
     publisher, connection = unit.publisher, unit.connection
     job = take(unit, "pause", job_id)
     if job.state not in ("pending", "scheduled"):
-        raise InvalidTransition(job.id, job.state, "paused", _PAUSE_HINTS.get(job.state, ""))
+        raise InvalidTransition.of(job.id, job.state, "paused", _PAUSE_HINTS.get(job.state, ""))
     if job.dispatched_at is not None:
         withdraw(connection, publisher, job, "paused")
     paused = transitions.pause(connection, job.id)
     if paused is None:
-        raise InvalidTransition(job.id, jobs.get(connection, job.id).state, "paused")
+        raise InvalidTransition.of(job.id, jobs.get(connection, job.id).state, "paused")
     return finish(
         unit, "pause", job, paused, frozenset() if job.dispatched_at is None else lane(job)
     )
@@ -146,7 +146,7 @@ def withdraw(connection: Connection, publisher: Publisher, job: Job, verb: str) 
         hint = "a worker has its message already; cancel it"
     else:
         hint = "it has no message any more that could be held: a worker took it, or it was purged"
-    raise InvalidTransition(job.id, job.state, verb, hint)
+    raise InvalidTransition.of(job.id, job.state, verb, hint)
 
 
 def resume(unit: UnitOfWork, job_id: UUID | str) -> Job:
@@ -157,7 +157,7 @@ def resume(unit: UnitOfWork, job_id: UUID | str) -> Job:
     resumed = transitions.resume(unit.connection, job.id)
     if resumed is None:
         hint = "it waits for approval" if job.awaits_approval else ""
-        raise InvalidTransition(job.id, job.state, "resumed", hint)
+        raise InvalidTransition.of(job.id, job.state, "resumed", hint)
     return finish(unit, "resume", job, *go_on(unit.connection, publisher, resumed))
 
 
@@ -170,7 +170,7 @@ def approve(unit: UnitOfWork, job_id: UUID | str) -> Job:
         hint = "it waits for no approval"
         if job.approved_by is not None:
             hint = f"{job.approved_by} has approved it"
-        raise InvalidTransition(job.id, job.state, "approved", hint)
+        raise InvalidTransition.of(job.id, job.state, "approved", hint)
     return finish(unit, "approve", job, *go_on(unit.connection, publisher, approved))
 
 
@@ -210,7 +210,7 @@ def retry(
     require_task(unit.actor, job.task, of_template=job.template is not None)
     if job.state not in ("failed", "cancelled", "skipped"):
         hint = "" if not job.has_ended else "make a new one of the same task"
-        raise InvalidTransition(job.id, job.state, "retried", hint or "it has not ended")
+        raise InvalidTransition.of(job.id, job.state, "retried", hint or "it has not ended")
     if job.args is None:
         raise InvalidJob.of(
             "", "malformed", f"job {job.id} can't be retried: its arguments were not JSON"
@@ -229,7 +229,7 @@ def retry(
             )
     made = transitions.again(connection, job.id, job_source=job_source, priority=priority)
     if made is None:
-        raise InvalidTransition(job.id, jobs.get(connection, job.id).state, "retried")
+        raise InvalidTransition.of(job.id, jobs.get(connection, job.id).state, "retried")
     return finish(unit, "retry", job, *go_on(connection, publisher, made))
 
 
@@ -249,12 +249,12 @@ def _hasten(
     """Has the retry that waits for its time come now."""
     verb, hint = "retried", f"its retry, {coming.id}, is {coming.state}"
     if coming.state != "scheduled" or coming.started_at is not None:
-        raise InvalidTransition(job.id, job.state, verb, hint)
+        raise InvalidTransition.of(job.id, job.state, verb, hint)
     if coming.dispatched_at is not None and not publisher.withdraw(connection, [str(coming.id)]):
-        raise InvalidTransition(job.id, job.state, verb, f"{hint}; cancel that first")
+        raise InvalidTransition.of(job.id, job.state, verb, f"{hint}; cancel that first")
     now = transitions.hasten(connection, coming.id, priority=priority)
     if now is None:
-        raise InvalidTransition(job.id, job.state, verb, hint)
+        raise InvalidTransition.of(job.id, job.state, verb, hint)
     return now
 
 
@@ -279,7 +279,7 @@ def move(
     job = jobs.get(connection, job_id)  # not locked: the lane is locked before its jobs
     require(unit.actor, "move", job)
     if not waiting.is_waiting(job):
-        raise InvalidTransition(job.id, job.state, "moved", _why_not_in_line(job))
+        raise InvalidTransition.of(job.id, job.state, "moved", _why_not_in_line(job))
     beside = None
     if where in ("before", "after"):
         beside = _neighbour(connection, job, where, other)
@@ -287,7 +287,7 @@ def move(
     level = job.priority if priority is None else priority
     moved = waiting.move(connection, job, where, beside, priority=level)
     if moved is None:
-        raise InvalidTransition(job.id, jobs.get(connection, job.id).state, "moved")
+        raise InvalidTransition.of(job.id, jobs.get(connection, job.id).state, "moved")
     place = waiting.place(connection, moved) + 1
     return finish(unit, "move", job, moved, place=place), place
 

@@ -98,7 +98,7 @@ def release(unit: UnitOfWork, name: str, number: int) -> None:
     if found is None:
         raise NotFound(f"no direct execution {number} is in lane {name!r}; it is over")
     if not reservations.give_up(connection, number):
-        raise InvalidTransition(
+        raise InvalidTransition.of(
             number, "running", "released", "its slot is free when its task, or its process, ends",
             noun="direct execution",
         )  # fmt: skip

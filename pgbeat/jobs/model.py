@@ -519,4 +519,4 @@ def take_due(
 
 def refuse(connection: Connection, job_id: UUID | str, verb: str, hint: str = "") -> None:
     """Raises `InvalidTransition`, with the state that the job is in, or `NotFound`."""
-    raise InvalidTransition(job_id, get(connection, job_id).state, verb, hint)
+    raise InvalidTransition.of(job_id, get(connection, job_id).state, verb, hint)

@@ -242,7 +242,7 @@ def cancel(unit: UnitOfWork, group_id: str | UUID) -> Cancelled:
     group = groups.get(connection, group_id, namespace=unit.namespace)
     require_group(unit.actor, "cancel", group)
     if group.state != "running":
-        raise InvalidTransition(group.id, group.state, "cancelled", "it has ended", noun="group")
+        raise InvalidTransition.of(group.id, group.state, "cancelled", "it has ended", noun="group")
     ended, is_recorded = 0, False
     for look in range(_LOOKS):
         left = groups.unfinished(connection, group.id, with_asked=look == 0)
