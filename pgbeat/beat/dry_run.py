@@ -15,7 +15,7 @@ from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import slots, waiting
-from pgbeat.jobs.model import NewJob
+from pgbeat.jobs.new_jobs import NewJob
 from pgbeat.jobs.prepare import PreparedJob
 from pgbeat.jobs.task_exceptions import Skip
 from pgbeat.schedules import calendars, entries

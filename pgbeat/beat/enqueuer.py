@@ -17,8 +17,7 @@ from pgbeat.beat.pending_ticks import PendingTick, TickPreparer
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
 from pgbeat.database import batches, connections, lock_waits
-from pgbeat.jobs import lifecycle
-from pgbeat.jobs import model as jobs
+from pgbeat.jobs import lifecycle, new_jobs
 from pgbeat.jobs.task_exceptions import Skip
 from pgbeat.schedules import ticks
 from pgbeat.schedules.ticks import Tick
@@ -208,7 +207,7 @@ class Enqueuer:
             error = result.error if isinstance(result, Failure) else pending.error
             pending.tick = tick._replace(error=error)
             return
-        launched: list[jobs.NewJob] = []
+        launched: list[new_jobs.NewJob] = []
         for job, message, _ in pending.prepared:
             if job.is_dispatched:
                 try:
@@ -238,7 +237,7 @@ class Enqueuer:
                 connection, self.publisher, superseded, by="system:scheduler", reason=reason
             )
             lanes |= lifecycle.follow(connection, self.publisher, ended)
-        jobs.create(connection, made)
+        new_jobs.insert(connection, made)
         self.publisher.flush(connection, [job.id for job in made if job.is_dispatched])
         return lanes
 

@@ -9,10 +9,11 @@ from pgbeat.broker.publishing.message_templates import TaskMessage
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.config import Settings
 from pgbeat.errors import ConditionError
-from pgbeat.jobs import defaults, prepare
 from pgbeat.jobs import headers as job_headers
+from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs import prepare
 from pgbeat.jobs.defaults import JobDefaults
-from pgbeat.jobs.model import NewJob
+from pgbeat.jobs.new_jobs import NewJob
 from pgbeat.jobs.placeholders import Facts
 from pgbeat.jobs.policies import stored
 from pgbeat.jobs.prepare import PreparedJob
@@ -39,7 +40,7 @@ def build(
     """
     row = evaluation.schedule
     prepare.check_call(request.args, request.kwargs, request.options)
-    policy = defaults.policy_of(row.job_policy)
+    policy = job_policies.parse(row.job_policy)
     job_id = row.job_id(evaluation.due_at, request.run_key)
     if request.run_key is not None:
         facts = facts._replace(job_id=job_id)

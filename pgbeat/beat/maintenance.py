@@ -16,7 +16,7 @@ from pgbeat.database import batches, connections, lock_waits
 from pgbeat.database.lock_waits import Postponed
 from pgbeat.errors import BrokerUnavailable
 from pgbeat.jobs import dispatch, lifecycle, rescue
-from pgbeat.jobs import model as jobs
+from pgbeat.jobs import due as due_jobs
 from pgbeat.jobs.groups import progress
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.webhooks.deliverer import Deliverer
@@ -115,7 +115,7 @@ class Maintenance:
         except DBAPIError as error:
             if not lock_waits.is_lock_timeout(error):
                 raise
-            ids = jobs.due(connection, self._settings.namespace)
+            ids = due_jobs.find(connection, self._settings.namespace)
             _, left = batches.each_unlocked(ids, lambda some: self._dispatch_some(connection, some))
             if left:
                 raise
@@ -126,7 +126,7 @@ class Maintenance:
         with connections.transaction(connection):
             if ids is not None:
                 lock_waits.briefly(connection)
-            due = jobs.take_due(connection, self._settings.namespace, ids=ids)
+            due = due_jobs.take(connection, self._settings.namespace, ids=ids)
             failed = lifecycle.publish(
                 connection, self._publisher, [job for job in due if job.dispatched_at]
             )

@@ -16,10 +16,12 @@ from pgbeat.beat.evaluation import Evaluation, Launch, Objection
 from pgbeat.beat.evaluator import Evaluator
 from pgbeat.config import Settings
 from pgbeat.errors import PgbeatError
-from pgbeat.jobs import defaults, prepare
 from pgbeat.jobs import model as jobs
+from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs import prepare, unique_keys
 from pgbeat.jobs.defaults import JobDefaults
-from pgbeat.jobs.model import NewJob, Unfinished
+from pgbeat.jobs.model import Unfinished
+from pgbeat.jobs.new_jobs import NewJob
 from pgbeat.jobs.prepare import PreparedJob
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Tick
@@ -67,7 +69,7 @@ class PendingTick:
         if row.overlap == "cancel_previous":
             self.superseded = [job.id for job in unfinished]
             return
-        self.objections.append(Objection("overlap", jobs.in_the_way(unfinished)))
+        self.objections.append(Objection("overlap", jobs.overlap_reason(unfinished)))
         # A person's trigger is skipped: it is for now.
         if row.overlap in _WAITING and self.evaluation.trigger != "manual":
             self.waits_for = unfinished[-1].id
@@ -149,7 +151,7 @@ class TickPreparer:
         for each in launching:
             if each.schedule.job_policy:
                 with suppress(PgbeatError):  # raised again when its job is built
-                    policies.append(defaults.policy_of(each.schedule.job_policy))
+                    policies.append(job_policies.parse(each.schedule.job_policy))
         stock = JobDefaults(connection, self._settings, policies) if policies else None
         for each in launching:
             try:
@@ -176,12 +178,12 @@ class TickPreparer:
         namespace, busy = self._settings.namespace, set[str]()
         find: Mapping[str, tuple[str, str]]
         if self._dry_run:
-            find = defaults.find_taken(connection, namespace, spans)
+            find = unique_keys.find(connection, namespace, spans)
         else:
             if not self._waits:
-                busy = defaults.try_lock_keys(connection, namespace, spans)
+                busy = unique_keys.try_lock(connection, namespace, spans)
             free = {key: span for key, span in spans.items() if key not in busy}
-            find = defaults.find_conflicts(connection, namespace, free)
+            find = unique_keys.lock_and_find(connection, namespace, free)
         used: set[str] = set()
         for each, keys in keyed:
             if locked := next((key for key in keys if key in busy), None):

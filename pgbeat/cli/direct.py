@@ -13,7 +13,6 @@ from pgbeat.cli.target import Target, pass_target
 from pgbeat.cli.views import json_option
 from pgbeat.database import connections
 from pgbeat.errors import PgbeatError
-from pgbeat.jobs.lanes import model as lanes
 
 
 @click.command("direct")
@@ -40,21 +39,17 @@ def direct_command(
     It waits for a slot, preempts nobody, and is no job: no history, no retry. Exits with 1 if there
     was no slot in time, or the task failed. Needs the app.
     """
-    app = target.require_app("the task is the app's")
-    from pgbeat.jobs.direct import run_direct
-    from pgbeat.jobs.task_checks import check_task
+    target.require_app("the task is the app's")
+    from pgbeat.jobs import direct
 
-    check_task(app, task)
     with target.unit() as unit:
-        lanes.get(unit.connection, unit.namespace, given["lane"])
-        unit.record_action("run", "direct", task, None, {"lane": given["lane"]})
-    given["timeout"] = given["timeout"].total_seconds()
-    given["resources"] = dict(given["resources"])
+        execution = direct.request(
+            unit, task, lane=given["lane"], tags=given["tags"], resources=dict(given["resources"])
+        )
     try:
-        result = run_direct(
-            task, given.pop("args"), given.pop("kwargs"), app=app, settings=target.settings,
-            created_by=target.user.name, **given,
-        )  # fmt: skip
+        result = execution.run(
+            given["args"], given["kwargs"], timeout=given["timeout"].total_seconds()
+        )
     except (PgbeatError, click.ClickException):
         raise
     except Exception as error:

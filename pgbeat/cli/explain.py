@@ -16,6 +16,7 @@ from pgbeat.database import advisory_locks, connections
 from pgbeat.database.advisory_locks import LockHolder
 from pgbeat.errors import NotFound
 from pgbeat.jobs import explain as whereabouts
+from pgbeat.jobs import retries
 from pgbeat.jobs.explain import Whereabouts
 from pgbeat.jobs.model import Job
 from pgbeat.monitoring import beats, schedule_health
@@ -230,7 +231,7 @@ def _unfinished(
     job_id = row.waiting_for
     if job_id is None and last is not None:
         job_id = next((each.id for each in last.jobs if not each.has_ended), last.job_id)
-    job = None if job_id is None else whereabouts.last_attempt(connection, job_id)
+    job = None if job_id is None else retries.last_attempt(connection, job_id)
     if job is None or job.has_ended:
         return None
     return UnfinishedJob(job, whereabouts.of_job(connection, job, now))

@@ -22,7 +22,7 @@ from pgbeat.cli.views import json_option
 from pgbeat.database import connections
 from pgbeat.jobs import permissions
 from pgbeat.jobs.groups import model as groups
-from pgbeat.jobs.groups.model import MODES, ON_FAILURE, Group, Progress
+from pgbeat.jobs.groups.model import MODES, ON_FAILURE, Group, MemberCounts
 from pgbeat.jobs.model import Job
 
 #: Members that a table shows, at most.
@@ -67,7 +67,7 @@ def list_command(
     as_json: bool,
 ) -> None:  # fmt: skip
     """List groups, the newest first: your own, or with --admin all."""
-    whose = permissions.whose_groups(actor, created_by)
+    whose = permissions.visible_owner(actor, created_by, "groups")
     with target.transaction() as connection:
         now = connections.now(connection)
         rows = groups.listing(
@@ -149,7 +149,7 @@ def _find(connection: Connection, target: Target, actor: Actor, text: str) -> Gr
     return group
 
 
-def _as_json(group: Group, progress: Progress) -> dict[str, Any]:
+def _as_json(group: Group, progress: MemberCounts) -> dict[str, Any]:
     return group._asdict() | {"progress": progress._asdict() | {"percent": progress.percent}}
 
 
@@ -158,11 +158,11 @@ def _state(group: Group) -> str:
     return "running (cancelling)" if is_ending else group.state
 
 
-def _done(progress: Progress) -> str:
+def _done(progress: MemberCounts) -> str:
     return f"{progress.done}/{progress.total}"
 
 
-def _counts(progress: Progress) -> str:
+def _counts(progress: MemberCounts) -> str:
     counts = progress.counts
     return ", ".join(f"{counts[state]} {state}" for state in _ORDER if counts.get(state))
 
@@ -209,7 +209,7 @@ def run_command(
     groups.check(mode, on_failure, values.get("name"))
     with target.work(actor) as unit:
         if dry_run:
-            drafts = submit_group.draft_members(unit, members, mode=mode, job_source="user_cli")
+            drafts = submit_group.prepare_members(unit, members, mode=mode, job_source="user_cli")
             click.echo(f"Would make a {mode} group of {counted(len(drafts), 'job')}.")
             return
         with unit.transaction():
@@ -230,7 +230,7 @@ def run_command(
         ctx.exit(0 if group.state == "completed" else FAILED)
 
 
-def _progress(target: Target, group: Group) -> Progress:
+def _progress(target: Target, group: Group) -> MemberCounts:
     with target.transaction() as connection:
         return groups.progress(connection, [group.id])[group.id]
 

@@ -12,7 +12,7 @@ from pgbeat.access.actors import Actor
 from pgbeat.cli import printing
 from pgbeat.cli.printing import compact, line, styled, when
 from pgbeat.database import connections
-from pgbeat.jobs import executions, transitions
+from pgbeat.jobs import executions, retries
 from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs.executions import Execution
 from pgbeat.jobs.model import Job
@@ -108,7 +108,7 @@ def whole(connection: Connection, job: Job) -> dict[str, Any]:
         ],
         "chain": [
             {"id": other.id, "attempt": other.attempt, "state": other.state, "error": other.error}
-            for other in transitions.chain(connection, job.id)
+            for other in retries.chain(connection, job.id)
         ],
     }
 
@@ -161,7 +161,7 @@ def show_one(connection: Connection, job: Job) -> None:
             ]
         )
     )
-    _show_chain(transitions.chain(connection, job.id), job.id, now)
+    _show_chain(retries.chain(connection, job.id), job.id, now)
     _show_runs(runs, now)
 
 

@@ -196,6 +196,7 @@ def run_command(
     policy = as_policy(given)
     app = target.require_app("which tasks there are, and their queues, the app knows")
     from pgbeat.jobs import control, prepare
+    from pgbeat.jobs.defaults import JobDefaults
 
     if given["run_at"] is not None:
         given["run_at"] = in_zone(given["run_at"], zone(target.timezone), "--at")
@@ -203,17 +204,15 @@ def run_command(
     given["options"] = given["options"] or {}
     given["labels"] = given["labels"] or {}
     given["metadata"] = given["metadata"] or {}
-    order = prepare.JobSpec(task, policy=policy, **given)
+    spec = prepare.JobSpec(task, policy=policy, **given)
     with target.work(actor) as unit:
         if dry_run:
-            stock = prepare.job_defaults(unit.connection, target.settings, [order])
-            draft = prepare.prepare(
-                app, stock, order, created_by=actor.name, job_source="user_cli", actor=actor
-            )  # fmt: skip
-            click.echo(f"Would make a job of task {draft.job.task!r}.")
+            defaults = JobDefaults(unit.connection, target.settings, [policy])
+            prepared = prepare.prepare(app, defaults, spec, actor, "user_cli")
+            click.echo(f"Would make a job of task {prepared.job.task!r}.")
             return
         with unit.transaction():
-            made = control.submit(unit, order, job_source="user_cli")
+            made = control.submit(unit, spec, job_source="user_cli")
         job = jobs.get(unit.connection, made.job.id)
         if as_json and not wait:
             printing.echo_json(job_views.as_json(job) | {"is_new": made.is_new})

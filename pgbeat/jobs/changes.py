@@ -1,4 +1,4 @@
-"""Changes of a job that waits: its priority, its lane, its time, and how often it is tried."""
+"""Changes the priority, the lane, the time or the retries of a job that waits."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -13,30 +13,30 @@ from pgbeat.errors import InvalidJob, InvalidTransition
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs import transitions
-from pgbeat.jobs.control import finish, go_on, lane, take, withdraw
+from pgbeat.jobs.control import finish, freed_lane, lock, proceed, withdraw
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import require_admin
 
-#: What can be changed.
+#: The fields that can be changed.
 FIELDS = ("priority", "lane", "run_at", "countdown", "max_attempts", "retry_base", "retry_cap")
-#: Columns that its message, or its place in line, depends on.
+# The message of a job, and its place in the line, depend on these.
 _PLACED = {"priority", "lane", "run_at"}
 
 
 def update(unit: UnitOfWork, job_id: UUID | str, *, values: Mapping[str, Any]) -> Job:
-    """Changes a job that waits: `priority`, `max_attempts`, `retry_base`, `retry_cap`, and when it
-    runs: `run_at` (aware; `None`: as soon as possible) or `countdown` (a timedelta from now).
-    `lane`, or `None` for none, is for administrators: a lane limits its jobs' makers.
+    """Changes fields of a job that waits.
 
-    In a lane, the job keeps its place among those of its priority; in another, it goes to the end.
-    A message that is in the broker is taken back and sent again.
+    `run_at` needs a time zone, and `None` means as soon as possible; `countdown` is a timedelta
+    from now. Only an administrator may change `lane`, because a lane limits the owners of its jobs.
+    With a new priority, the job keeps its place among the jobs of that priority; in another lane,
+    it goes to the end. A message in the broker is withdrawn and sent again.
 
-    Raises `InvalidTransition` for a job that runs or has ended, or whose message a worker has;
-    `InvalidJob` for invalid values; `Forbidden`.
+    Raises `InvalidTransition` if the job runs or has ended, or if a worker has its message;
+    `InvalidJob`; `Forbidden`.
     """
     publisher, connection = unit.publisher, unit.connection
-    job = take(unit, "update", job_id)
+    job = lock(unit, "update", job_id)
     if "lane" in values:
         require_admin(unit.actor, f"give job {job.id} another lane")
     if job.state not in ("pending", "scheduled", "paused"):
@@ -56,13 +56,12 @@ def update(unit: UnitOfWork, job_id: UUID | str, *, values: Mapping[str, Any]) -
     resumed = transitions.resume(connection, job.id)
     if resumed is None:  # never: it was paused just now, by this transaction
         raise InvalidTransition.of(job.id, "paused", "updated")
-    changed, waiting = go_on(connection, publisher, resumed)
-    freed = frozenset() if job.dispatched_at is None else lane(job)
-    return finish(unit, "update", job, changed, waiting | freed)
+    changed, waiting = proceed(connection, publisher, resumed)
+    return finish(unit, "update", job, changed, waiting | freed_lane(job))
 
 
 def _columns(connection: Connection, job: Job, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the new values of columns. Raises `InvalidJob`, which lists every mistake."""
+    """Returns the new values of columns. Raises `InvalidJob`."""
     given = dict(values)
     unknown = sorted(given.keys() - set(FIELDS))
     if unknown:
@@ -70,7 +69,7 @@ def _columns(connection: Connection, job: Job, values: Mapping[str, Any]) -> dic
         raise InvalidJob.of(
             unknown[0],
             "unknown_field",
-            f"a job that waits has no {listed} to update; there are {known}",
+            f"a job has no {listed} that can be updated; there are {known}",
         )
     if not given:
         raise InvalidJob.of(
@@ -80,7 +79,7 @@ def _columns(connection: Connection, job: Job, values: Mapping[str, Any]) -> dic
     if "lane" in given:
         name = columns["lane"] = given.pop("lane")
         if name is not None and not lanes.load(connection, {name}, namespace=job.namespace):
-            raise InvalidJob.of("lane", "unknown", f"lane: there is no lane {name!r}")
+            raise InvalidJob.of("lane", "unknown", lanes.unknown(name))
     for name, value in given.items():
         if value is None:
             raise InvalidJob.of(name, "required", f"{name} must have a value")
@@ -98,7 +97,7 @@ def _columns(connection: Connection, job: Job, values: Mapping[str, Any]) -> dic
 
 
 def _times(connection: Connection, given: dict[str, Any]) -> dict[str, Any]:
-    """Takes `run_at` and `countdown` out of the values; returns the column."""
+    """Removes `run_at` and `countdown` from the values, and returns the column `run_at`."""
     if "countdown" in given:
         if "run_at" in given:
             raise InvalidJob.of("run_at", "conflict", "run_at and countdown exclude each other")

@@ -10,8 +10,8 @@ from collections.abc import Collection, Sequence
 
 from sqlalchemy import Connection, text
 
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.model import Ended
+from pgbeat.jobs import endings
+from pgbeat.jobs.endings import Ended
 
 _WHY = {
     "purged": "its message was purged{queue}",
@@ -66,7 +66,7 @@ def _end(connection: Connection, rows: Sequence[tuple[object, str, str | None]])
         reasons.setdefault((how, queue), []).append(str(job_id))
     ended: list[Ended] = []
     for (how, queue), job_ids in reasons.items():
-        ended += jobs.end(
+        ended += endings.end(
             connection, job_ids, "cancelled", why(how, queue), of=("pending", "scheduled")
         )
     return ended

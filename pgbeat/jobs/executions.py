@@ -15,7 +15,7 @@ from pgbeat.database.connections import recordset
 from pgbeat.database.prepared import Statement
 from pgbeat.database.tables import executions
 from pgbeat.errors import NotFound
-from pgbeat.jobs.model import Ended
+from pgbeat.jobs.endings import Ended
 
 State = Literal["running", "completed", "failed", "cancelled", "skipped"]
 

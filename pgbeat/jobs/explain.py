@@ -2,7 +2,6 @@
 
 from datetime import datetime
 from typing import NamedTuple
-from uuid import UUID
 
 from sqlalchemy import Connection, text
 
@@ -10,7 +9,7 @@ from pgbeat.jobs.lanes import concurrency, occupancy
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import waiting as lines
 from pgbeat.jobs.lanes.model import Lane
-from pgbeat.jobs.model import COLUMNS, Job
+from pgbeat.jobs.model import Job
 from pgbeat.timetables import span
 
 
@@ -20,21 +19,6 @@ class Whereabouts(NamedTuple):
     cause: str
     sentence: str
     advice: str = ""
-
-
-_LAST = text(
-    f"""
-    SELECT {COLUMNS} FROM pgbeat.attempts_from(CAST(:id AS uuid)) AS c
-           JOIN pgbeat.jobs j ON j.id = c.id
-     ORDER BY c.number DESC LIMIT 1
-    """  # noqa: S608
-)
-
-
-def last_attempt(connection: Connection, job_id: UUID | str) -> Job | None:
-    """The job, or the last of those that tried again what it did; `None` where it is gone."""
-    row = connection.execute(_LAST, {"id": str(job_id)}).one_or_none()
-    return None if row is None else Job(*row)
 
 
 def of_job(connection: Connection, job: Job, now: datetime) -> Whereabouts:

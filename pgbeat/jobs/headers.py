@@ -1,7 +1,7 @@
-"""Headers of a job's message that say which schedule and which due time the job is for.
+"""Writes the headers that tell a task for which schedule and due time it runs.
 
-They travel with the message, so a task can ask (`pgbeat.current`) without the database and without
-tracking, and hears the same after a redelivery and in every retry.
+They travel with the message. So a task can read them (`pgbeat.current`) without the database, and
+they are the same after a redelivery and in every retry.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-#: Names of the headers; those that say nothing of a job are left out of its message.
 SCHEDULE, TRIGGER, ATTEMPT = "pgbeat_schedule", "pgbeat_trigger", "pgbeat_job_attempt"
 DUE_AT, INTERVAL_START = "pgbeat_due_at", "pgbeat_interval_start"
 
@@ -21,19 +20,17 @@ def headers(
     trigger: str | None,
     attempt: int = 1,
 ) -> Mapping[str, Any]:
-    """Returns the headers of a job."""
-    found: dict[str, Any] = {} if attempt == 1 else {ATTEMPT: attempt}
-    if schedule is not None:
-        found[SCHEDULE] = schedule
-    if due_at is not None:
-        found[DUE_AT] = _written(due_at)
-    if interval_start is not None:
-        found[INTERVAL_START] = _written(interval_start)
-    if trigger is not None:
-        found[TRIGGER] = trigger
-    return found
+    """Returns the headers of a job, without those that have no value."""
+    found = {
+        ATTEMPT: None if attempt == 1 else attempt,
+        SCHEDULE: schedule,
+        DUE_AT: due_at and _isoformat(due_at),
+        INTERVAL_START: interval_start and _isoformat(interval_start),
+        TRIGGER: trigger,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 @lru_cache(maxsize=1024)
-def _written(moment: datetime) -> str:
+def _isoformat(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat()

@@ -9,10 +9,10 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, text
 
-from pgbeat.jobs import executions, workers
+from pgbeat.jobs import endings, executions, workers
 from pgbeat.jobs import model as jobs
+from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.executions import ExecutionRecord
-from pgbeat.jobs.model import Ended
 
 
 class JobReport(NamedTuple):
@@ -71,7 +71,7 @@ def record(connection: Connection, worker: int, reports: Sequence[JobReport]) ->
             known[report.job_id] = [execution.id, False, number]
         else:
             is_final = report.is_unknown and not workers.may_know_task(connection, report.job_id)
-            ended += jobs.end(
+            ended += endings.end(
                 connection, [report.job_id], report.state, report.error,
                 of=("pending", "scheduled"), is_final=is_final,
             )  # fmt: skip

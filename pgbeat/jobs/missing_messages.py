@@ -13,9 +13,8 @@ from sqlalchemy import Connection
 from pgbeat.broker import message_ends
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.database import batches
-from pgbeat.jobs import discarded_messages, lifecycle, rescue_log, workers
-from pgbeat.jobs import model as jobs
-from pgbeat.jobs.model import Ended
+from pgbeat.jobs import discarded_messages, endings, lifecycle, rescue_log, workers
+from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.rescue_log import LogLine, Loss
 
 Lanes = set[tuple[str, str]]
@@ -133,7 +132,7 @@ def _end_expired(
 ) -> Lanes:
     def part(some: Sequence[str]) -> Lanes:
         error = discarded_messages.why("expired", None)
-        ended = jobs.end(connection, some, "cancelled", error, of=_WAITING)
+        ended = endings.end(connection, some, "cancelled", error, of=_WAITING)
         return _follow(connection, publisher, ended)
 
     return set().union(*batches.in_transactions(connection, expired, part))
@@ -153,7 +152,7 @@ def _fail(
         ended: list[Ended] = []
         for error in sorted({errors[job_id] for job_id in some}):
             batch = [job_id for job_id in some if errors[job_id] == error]
-            ended += jobs.end(connection, batch, "failed", error, of=of)
+            ended += endings.end(connection, batch, "failed", error, of=of)
         if is_loss:
             workers.count(connection, workers.RELEASED, len(ended))
         lanes = _follow(connection, publisher, ended)

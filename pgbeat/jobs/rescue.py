@@ -20,9 +20,9 @@ from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.config import Settings
 from pgbeat.database import batches, connections
 from pgbeat.jobs import executions, lifecycle, rescue_log, workers
+from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.missing_messages import MissingMessages
-from pgbeat.jobs.model import Ended
 from pgbeat.jobs.rescue_log import LogLine, Loss
 from pgbeat.jobs.workers import LostExecution
 

@@ -1,4 +1,4 @@
-"""Submissions: jobs that a person, a program or a group asks for, with their messages."""
+"""Writes the jobs that people, programs and groups submit, with their messages."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,71 +16,81 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.database import channels, connections, identity
 from pgbeat.errors import InvalidJob, NotUnique, PgbeatError
-from pgbeat.jobs import defaults, dispatch, prepare
+from pgbeat.jobs import dispatch, new_jobs, prepare, unique_keys
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.lanes import waiting
 from pgbeat.jobs.model import Job
-from pgbeat.jobs.prepare import JobSpec, PreparedJob
+from pgbeat.jobs.prepare import PreparedJob
 
 
 class SubmittedJob(NamedTuple):
-    """What became of a job spec."""
+    """The job of a submission."""
 
     job: Job
-    #: False where another job has its unique key: that is the job then.
+    #: False if it existed before, with the same unique key.
     is_new: bool
 
 
 def write(unit: UnitOfWork, batch: Sequence[PreparedJob]) -> list[SubmittedJob]:
-    """Writes jobs and their messages, in their order. Where an unfinished job has a job's unique
-    key, or one of the batch before it, that one is returned instead.
+    """Writes jobs and their messages, and returns the jobs in the same order.
 
-    Raises `InvalidJob` for what Celery can't publish, and `BrokerUnavailable` if the broker
-    is unreachable.
+    If an unfinished job, or an earlier one of the batch, has the unique key of a job, it is
+    returned instead. The lanes of new jobs are dispatched after the commit.
+
+    Raises `InvalidJob` if Celery can't publish a message, and `BrokerUnavailable`.
     """
     connection, publisher = unit.connection, unit.publisher
     if unit.is_callers and not publisher.transactional:
         batch = [_deferred(connection, each) for each in batch]
-    keys = prepare.unique_keys(batch)
-    namespaces = {d.job.namespace for d in batch}
-    taken: dict[str, str] = {}
-    for namespace in namespaces:
-        found = defaults.find_conflicts(connection, namespace, keys)
-        taken |= {key: job_id for key, (job_id, _) in found.items()}
-    fresh: list[PreparedJob] = []
+    taken = unique_keys.lock_and_find(connection, unit.namespace, prepare.unique_keys(batch))
+    owners = {key: job_id for key, (job_id, _) in taken.items()}
     for each in batch:
-        if each.job.unique_key not in taken:
-            fresh.append(each)
-            if each.job.unique_key is not None:
-                taken[each.job.unique_key] = each.job.id
+        if each.job.unique_key is not None:
+            owners.setdefault(each.job.unique_key, each.job.id)
+    ids = [owners.get(each.job.unique_key or "", each.job.id) for each in batch]
+    fresh = [each for job_id, each in zip(ids, batch, strict=True) if job_id == each.job.id]
     try:
-        made = _create(connection, publisher, fresh)
+        made = _insert(connection, publisher, fresh)
     finally:
         publisher.clear()
-    ids = [taken.get(d.job.unique_key or "", d.job.id) for d in batch]
     rows = {str(job.id): job for job in made}
     rows |= {str(job.id): job for job in jobs.find(connection, set(ids) - rows.keys())}
     if not rows.keys() >= set(ids):
         raise NotUnique("a job with the same unique key was made at this moment; try again")
+    for job in made:
+        announce(connection, job)
+    in_lanes = {(job.namespace, str(job.lane)) for job in made if waiting.is_waiting(job)}
+    dispatch.after_commit(unit, in_lanes)
     return [
-        SubmittedJob(rows[job_id], job_id == d.job.id) for job_id, d in zip(ids, batch, strict=True)
+        SubmittedJob(rows[job_id], job_id == each.job.id)
+        for job_id, each in zip(ids, batch, strict=True)
     ]
 
 
-def _create(
+def _deferred(connection: Connection, made: PreparedJob) -> PreparedJob:
+    """Returns the job for beat to dispatch after the commit, because the broker is elsewhere."""
+    if not made.job.is_dispatched:
+        return made
+    if made.job.args is None:
+        raise InvalidJob("its arguments are not JSON, and it can't wait for the commit without")
+    run_at = made.job.run_at or connections.now(connection)
+    job = made.job._replace(is_dispatched=False, state="scheduled", run_at=run_at)
+    return made._replace(job=job)
+
+
+def _insert(
     connection: Connection, publisher: Publisher, batch: Sequence[PreparedJob]
 ) -> list[Job]:
-    handed = [d for d in batch if d.job.is_dispatched]
+    dispatched = [each for each in batch if each.job.is_dispatched]
     queues: dict[str, str | None] = {}
     if publisher.transactional:
-        queues = {d.job.id: _publish(publisher, d.message) for d in handed}
-    made = jobs.make(
-        connection, [d.job._replace(queue=d.job.queue or queues.get(d.job.id)) for d in batch]
-    )
+        queues = {each.job.id: _publish(publisher, each.message) for each in dispatched}
+    rows = [each.job._replace(queue=each.job.queue or queues.get(each.job.id)) for each in batch]
+    made = new_jobs.insert_returning(connection, rows)
     if not publisher.transactional:
-        for each in handed:
+        for each in dispatched:
             _publish(publisher, each.message)
-    publisher.flush(connection, [d.job.id for d in handed])
+    publisher.flush(connection, [each.job.id for each in dispatched])
     return made
 
 
@@ -94,22 +104,13 @@ def _publish(publisher: Publisher, message: TaskMessage) -> str | None:
         raise InvalidJob(f"task {message.task!r} can't be published: {said}") from error
 
 
-_WAKE = text(f"SELECT pg_notify('{channels.SCHEDULES}', 'jobs')")
+_NOTIFY = text(f"SELECT pg_notify('{channels.SCHEDULES}', 'jobs')")
 
 
 def announce(connection: Connection, job: Job) -> None:
-    """Notifies the leading beat, once the transaction commits, of a job that waits for its time
-    outside of the broker."""
+    """Notifies the leading beat, after the commit, if beat must dispatch the job at its time."""
     if job.state == "scheduled" and job.dispatched_at is None:
-        connection.execute(_WAKE)
-
-
-def follow(unit: UnitOfWork, made: Sequence[Job]) -> None:
-    """Has new jobs that wait, for their time or in a lane, dispatched once they are committed."""
-    for job in made:
-        announce(unit.connection, job)
-    in_lanes = {(job.namespace, str(job.lane)) for job in made if waiting.is_waiting(job)}
-    dispatch.after_commit(unit, in_lanes)
+        connection.execute(_NOTIFY)
 
 
 @contextmanager
@@ -120,7 +121,7 @@ def opened_unit(
 
     Raises:
         ConfigError: The session is in another database than pgbeat's.
-        ValueError: It is in autocommit mode.
+        ValueError: The session is in autocommit mode.
     """
     if session is None:
         with connections.kept(settings.url, "pgbeat submit") as connection:
@@ -129,28 +130,3 @@ def opened_unit(
     connection = opened(session)
     identity.require(connection, [settings.url], whose="pgbeat's")
     yield UnitOfWork(connection, settings, actor, app=lambda: app, is_callers=True)
-
-
-def place(unit: UnitOfWork, order: JobSpec, *, job_source: str) -> SubmittedJob:
-    """Makes a job, the actor's, with its message. Raises as `prepare.prepare` and `write`.
-
-    `follow` must be called for it if it is new.
-    """
-    app = unit.require_app()
-    stock = prepare.job_defaults(unit.connection, unit.settings, [order])
-    made = prepare.prepare(
-        app, stock, order, created_by=unit.actor.name, job_source=job_source, actor=unit.actor
-    )
-    return write(unit, [made])[0]
-
-
-def _deferred(connection: Connection, made: PreparedJob) -> PreparedJob:
-    """Returns the job for beat to dispatch after the commit, since the broker is elsewhere."""
-    if not made.job.is_dispatched:
-        return made
-    if made.job.args is None:
-        raise InvalidJob("its arguments are not JSON, and it can't wait for the commit without")
-    run_at = made.job.run_at or connections.now(connection)
-    return made._replace(
-        job=made.job._replace(is_dispatched=False, state="scheduled", run_at=run_at)
-    )

@@ -1,4 +1,4 @@
-"""Whether an app has a task, and its function takes the arguments."""
+"""Checks that an app has a task, and that its function takes the arguments."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,14 +10,13 @@ from pgbeat.suggest import did_you_mean
 
 
 def check_task(app: Celery, name: str) -> None:
-    """Raises `UnknownTask`, with the nearest there is, unless the app has registered the task."""
+    """Raises `UnknownTask`, with the most similar name, unless the app has registered the task."""
     if not isinstance(name, str):
-        raise UnknownTask.of(
-            "task", "malformed", f"task is {name!r}; it is to be a task, or the name of one"
-        )
+        said = f"task must be a task or the name of one, got {name!r}"
+        raise UnknownTask.of("task", "malformed", said)
     if name in app.tasks:
         return
-    app.loader.import_default_modules()  # outside of workers and beats nobody has yet
+    app.loader.import_default_modules()  # only workers and beats have done this
     if name in app.tasks:
         return
     own = sorted(task for task in app.tasks if not task.startswith("celery."))
@@ -32,9 +31,9 @@ def check_task(app: Celery, name: str) -> None:
 
 
 def check_arguments(app: Celery, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises `InvalidSchedule` for arguments that the task's function doesn't take.
+    """Raises `InvalidSchedule` if the task's function doesn't take the arguments.
 
-    It is the check that Celery makes when it publishes (`Task.typing`).
+    Celery makes the same check when it publishes (`Task.typing`).
     """
     registered = app.tasks[task]
     fits = getattr(registered, "__header__", None)
@@ -44,6 +43,5 @@ def check_arguments(app: Celery, task: str, args: Sequence[Any], kwargs: Mapping
         fits(*args, **kwargs)
     except TypeError as error:
         field = "kwargs" if kwargs else "args"
-        raise InvalidSchedule.of(
-            field, "malformed", f"the arguments don't fit task {task!r}: {error}"
-        ) from None
+        said = f"the arguments don't fit task {task!r}: {error}"
+        raise InvalidSchedule.of(field, "malformed", said) from None

@@ -200,10 +200,7 @@ def _problems(
         if policy.lane is not None and not lanes.load(
             connection, [policy.lane], namespace=namespace
         ):
-            said = (
-                f"there is no lane {policy.lane!r}; `pgbeat lanes set {policy.lane} --limit 1` "
-                "makes it"
-            )
+            said = lanes.unknown(policy.lane)
             yield Problem("job_policy.lane", "unknown", said)
 
 

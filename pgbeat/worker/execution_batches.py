@@ -10,7 +10,7 @@ from psycopg.pq.abc import PGresult
 
 from pgbeat.database.prepared import Statement
 from pgbeat.jobs import executions
-from pgbeat.jobs.model import Ended
+from pgbeat.jobs.endings import Ended
 from pgbeat.worker.attempts import Attempt
 
 Document = dict[str, Any]

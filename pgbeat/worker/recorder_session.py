@@ -24,8 +24,8 @@ from pgbeat.database.prepared import PreparedConnection, Statement
 from pgbeat.errors import SchemaError
 from pgbeat.jobs import dispatch, executions, job_reports, lifecycle
 from pgbeat.jobs.dispatch import Dispatched
+from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.job_reports import JobReport
-from pgbeat.jobs.model import Ended
 from pgbeat.worker import execution_batches
 from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.execution_batches import Shape

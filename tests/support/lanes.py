@@ -8,9 +8,9 @@ from sqlalchemy import Connection
 
 from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.database import connections
-from pgbeat.jobs import model as jobs
+from pgbeat.jobs import new_jobs
 from pgbeat.jobs.dispatch import dispatch_lane
-from pgbeat.jobs.model import NewJob
+from pgbeat.jobs.new_jobs import NewJob
 from tests.support.jobs import messages
 from tests.support.rows import Sql, make_lane
 
@@ -37,7 +37,7 @@ class Lanes:
         }  # fmt: skip
         made = [NewJob(id=str(uuid4()), **wanted) for _ in range(count)]
         for job in made:  # each with a position of its own
-            jobs.create(self.connection, [job])
+            new_jobs.insert(self.connection, [job])
         return [job.id for job in made]
 
     def dispatch(self, lane: str = "l") -> list[str]:

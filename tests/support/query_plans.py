@@ -26,7 +26,8 @@ from pgbeat.beat.pruner import Pruner
 from pgbeat.broker.publishing.publisher import Publisher, publisher
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
-from pgbeat.jobs import defaults, dispatch, executions, lifecycle, permissions, rescue
+from pgbeat.jobs import dispatch, executions, lifecycle, new_jobs, permissions, rescue, unique_keys
+from pgbeat.jobs import due as due_jobs
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.groups import model as groups
@@ -339,7 +340,7 @@ def _advance(world: World, connection: Connection) -> None:
 
 def _take_due(world: World, connection: Connection) -> None:
     with connections.transaction(connection):
-        jobs.take_due(connection, "default")
+        due_jobs.take(connection, "default")
 
 
 def _find(world: World, connection: Connection) -> None:
@@ -375,16 +376,16 @@ def _round(world: World, connection: Connection) -> None:
 def _keys(world: World, connection: Connection) -> None:
     keys = {f"key{world.rows - n * 10}": timedelta(days=1) for n in range(50)}
     with connections.transaction(connection):
-        defaults.find_conflicts(connection, "default", keys)
+        unique_keys.lock_and_find(connection, "default", keys)
 
 
 def _create(world: World, connection: Connection) -> None:
     new = [
-        jobs.NewJob(str(uuid4()), "default", "shop.task1", [], {}, "user_api", "user:1", False,
+        new_jobs.NewJob(str(uuid4()), "default", "shop.task1", [], {}, "user_api", "user:1", False,
                     unique_key=str(uuid4()))
         for _ in range(100)
     ]  # fmt: skip
-    assert jobs.create(connection, new) == 100
+    assert new_jobs.insert(connection, new) == 100
 
 
 QUERIES: dict[str, Query] = {

@@ -11,10 +11,11 @@ from celery import Celery
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
-from pgbeat.jobs import executions, lifecycle
+from pgbeat.jobs import endings, executions, lifecycle, new_jobs
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import Execution
-from pgbeat.jobs.model import Job, NewJob
+from pgbeat.jobs.model import Job
+from pgbeat.jobs.new_jobs import NewJob
 from tests.support.processes import Process, Processes, until
 from tests.support.transport_workers import transport_url
 
@@ -57,7 +58,7 @@ class Crew(Processes):
         ]
         with self._engine.begin() as connection:
             self._publisher.prepare(connection)
-            jobs.create(connection, new)
+            new_jobs.insert(connection, new)
             given = [job for job in jobs.find(connection, ids) if job.dispatched_at is not None]
             lifecycle.publish(connection, self._publisher, given)
         return ids
@@ -75,7 +76,7 @@ class Crew(Processes):
     def ask_to_end(self, job_id: str) -> None:
         """Notes that it is to end, where no worker can be told."""
         with self._engine.begin() as connection:
-            jobs.ask_to_end(connection, [job_id], by="me")
+            endings.request_cancel(connection, [job_id], by="me")
 
     def see(self, job_id: str | UUID) -> Seen:
         """The job as it is now."""

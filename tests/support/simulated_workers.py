@@ -8,10 +8,10 @@ from celery import Celery
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
-from pgbeat.jobs import executions, lifecycle, rescue, workers
+from pgbeat.jobs import executions, lifecycle, new_jobs, rescue, workers
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import ExecutionRecord
-from pgbeat.jobs.model import NewJob
+from pgbeat.jobs.new_jobs import NewJob
 from tests.support.transport_workers import transport_url
 
 
@@ -35,7 +35,7 @@ class Ward:
         job_id = str(uuid4())
         job = NewJob(job_id, "default", "tests.add", [], {}, "user_cli", "me", False, **fields)
         with connections.transaction(self.connection):
-            jobs.create(self.connection, [job])
+            new_jobs.insert(self.connection, [job])
             if with_message:
                 lifecycle.publish(
                     self.connection, self.publisher, jobs.find(self.connection, [job_id])

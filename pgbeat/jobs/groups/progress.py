@@ -1,8 +1,9 @@
-"""Turns: what the end of a group's member means for the others.
+"""Advances groups when one of their members has ended.
 
-It is read from the members' states, with the group's row locked, so that two that end in the same
-moment are seen to one after the other. Job rows that somebody holds are passed by: who holds them
-sees to the group next, or the beat does (`stuck`).
+The states of the members say what must be done. The group's row is locked while they are read, so
+that members which end at the same time are handled one after the other. Members that another
+transaction has locked are skipped: that transaction advances the group next, or else beat does
+(`stuck`).
 """
 
 from collections.abc import Collection, Iterable
@@ -11,19 +12,20 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from pgbeat.jobs.model import COLUMNS, ENDED, UNFINISHED, Ended, Job
+from pgbeat.jobs.endings import Ended
+from pgbeat.jobs.model import COLUMNS, ENDED, UNFINISHED, Job
 
 
 class Ending(NamedTuple):
-    """Members that wait, and are to be ended because of what became of another."""
+    """Waiting members that must end, and why."""
 
     jobs: list[str]
     to: Literal["cancelled", "skipped"]
     reason: str
 
 
-class Step(NamedTuple):
-    """What groups want done: jobs whose turn it is, and members that are to be ended."""
+class Advance(NamedTuple):
+    """What the caller must do after groups advanced: publish jobs, and end others."""
 
     unblocked: list[Job]
     endings: list[Ending]
@@ -35,8 +37,8 @@ _LOCK = text(
      WHERE id = ANY (CAST(:ids AS uuid[])) AND state = 'running' ORDER BY id FOR UPDATE
     """
 )
-# A statement of its own, after the lock: it sees what those who had the lock before have written.
-_LOOK = text(
+# A separate statement, after the lock, to see what earlier holders of the lock have written.
+_MEMBERS = text(
     f"""
     SELECT (SELECT id FROM pgbeat.jobs
              WHERE group_id = :id AND state = 'failed' AND retried_by IS NULL LIMIT 1) AS failed,
@@ -55,8 +57,8 @@ _WAITING = text(
      ORDER BY group_position, id
     """
 )
-# The first of those that wait; not the one after it, should somebody hold its row.
-_NEXT = text(
+# Only the first waiting member, not the one after it if the first is locked.
+_UNBLOCK = text(
     f"""
     WITH first AS MATERIALIZED (
         SELECT id FROM pgbeat.jobs
@@ -80,50 +82,51 @@ _FINISH = text(
 )
 
 
-def of(ended: Iterable[Ended]) -> set[UUID]:
-    """The groups that have to be looked at after these ends; a job that is tried again counts: its
-    group may not want more attempts."""
+def groups_of(ended: Iterable[Ended]) -> set[UUID]:
+    """Returns the groups to advance after these jobs ended.
+
+    Includes groups of jobs that will be retried: the retry may have to be cancelled.
+    """
     return {job.group_id for job in ended if job.group_id is not None and job.state in ENDED}
 
 
-def advance(connection: Connection, group_ids: Collection[UUID]) -> Step:
+def advance(connection: Connection, group_ids: Collection[UUID]) -> Advance:
     """Advances groups after their members changed, in the transaction that changed them.
 
-    Unblocks the next member of a sequential group (`blocked_by_group` is off, and unless something
-    else holds it back, `dispatched_at` is set: the caller must publish it). After a failure, the
-    group's policy says which members the caller must end. The last member's end finishes the group.
+    Unblocks the next member of a sequential group. If that is dispatched now, the caller must
+    publish it. After a failure, the group's policy says which members the caller must end. The end
+    of the last member finishes the group.
     """
-    step = Step([], [])
+    done = Advance([], [])
     if not group_ids:
-        return step
+        return done
     locked = connection.execute(_LOCK, {"ids": [str(each) for each in group_ids]}).all()
     for group_id, mode, on_failure, cancelled_by, is_cancelled in locked:
-        failed, cancelled, unfinished, moving = connection.execute(_LOOK, {"id": group_id}).one()
-        # What comes after a cancelled one in a sequence may build on it, as on a failed one.
+        which = {"id": group_id}
+        failed, cancelled, unfinished, moving = connection.execute(_MEMBERS, which).one()
+        # In a sequence, a member may build on the one before it: a cancelled one breaks it too.
         broken = failed or (cancelled if mode == "sequential" else None)
         if not unfinished:
             state = "failed" if failed else "cancelled" if cancelled else "completed"
             if is_cancelled and cancelled:
                 state = "cancelled"
-            connection.execute(_FINISH, {"id": group_id, "state": state})
+            connection.execute(_FINISH, {**which, "state": state})
         elif is_cancelled or (broken and on_failure != "continue"):
             to: Literal["cancelled", "skipped"] = "cancelled"
             if is_cancelled:
                 reason = f"its group was cancelled by {cancelled_by}"
             else:
                 verb = "failed" if failed else "was cancelled"
-                reason = f"{broken} of its group {verb}, and on_failure is {on_failure}"
+                reason = f"job {broken} of its group {verb}, and on_failure is {on_failure}"
                 to = "skipped" if on_failure == "skip_remaining" else "cancelled"
-            waiting = [str(each) for each in connection.scalars(_WAITING, {"id": group_id})]
-            if waiting:
-                step.endings.append(Ending(waiting, to, reason))
+            if waiting := [str(each) for each in connection.scalars(_WAITING, which)]:
+                done.endings.append(Ending(waiting, to, reason))
         elif mode == "sequential" and not moving:
-            rows = connection.execute(_NEXT, {"id": group_id})
-            step.unblocked.extend(Job(*row) for row in rows)
-    return step
+            done.unblocked.extend(Job(*row) for row in connection.execute(_UNBLOCK, which))
+    return done
 
 
-# Each group is looked at by itself: an EXISTS may be answered by going through all jobs.
+# Subqueries instead of EXISTS, which Postgres may answer by reading all jobs.
 _STUCK = text(
     f"""
     SELECT g.id FROM pgbeat.groups g CROSS JOIN LATERAL (
@@ -146,6 +149,8 @@ _STUCK = text(
 
 
 def stuck(connection: Connection, namespace: str, *, limit: int = 100) -> list[UUID]:
-    """Groups in which something is to be done and nobody will tell: `advance` passed a row by that
-    somebody held, or members were changed by hand."""
+    """Returns groups that must advance, although no member will end for it.
+
+    Either `advance` skipped a locked member, or members were changed by hand.
+    """
     return list(connection.scalars(_STUCK, {"namespace": namespace, "limit": limit}))

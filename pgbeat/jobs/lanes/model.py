@@ -83,13 +83,18 @@ def lock(connection: Connection, namespace: str, name: str, *, wait: bool = True
 
 
 def get(connection: Connection, namespace: str, name: str) -> Lane:
-    """The lane of that name. Raises `NotFound`, which names the nearest there is."""
+    """Returns the lane with that name. Raises `NotFound`, with the most similar name."""
     found = load(connection, [name], namespace=namespace)
     if name not in found:
         known = connection.scalars(select(lanes.c.name).where(lanes.c.namespace == namespace))
-        hint = did_you_mean(name, known) or f"`pgbeat lanes set {name} --limit 1` makes it"
-        raise NotFound(f"there is no lane {name!r}; {hint}", field="lane")
+        raise NotFound(unknown(name, known), field="lane")
     return found[name]
+
+
+def unknown(name: str, known: Iterable[str] = ()) -> str:
+    """Returns the error message for a lane that doesn't exist."""
+    hint = did_you_mean(name, known) or f"`pgbeat lanes set {name} --limit 1` makes it"
+    return f"there is no lane {name!r}; {hint}"
 
 
 class LaneUsage(NamedTuple):

@@ -9,12 +9,13 @@ from sqlalchemy import Connection, text
 
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs import model as jobs
+from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.lanes import concurrency
 from pgbeat.jobs.lanes.concurrency import Work
 from pgbeat.jobs.lanes.limiter import Limiter, RateQuota
 from pgbeat.jobs.lanes.model import Lane
 from pgbeat.jobs.lanes.reservations import Reservation
-from pgbeat.jobs.model import Ended, Job
+from pgbeat.jobs.model import Job
 
 logger = logging.getLogger("pgbeat.lanes")
 
@@ -250,8 +251,8 @@ _COMPLETED = text(
 )
 
 
-def report_completed(connection: Connection, ended: Iterable[Ended]) -> None:
-    """Tells the policies of their lanes of jobs that had slots and ended in this transaction."""
+def notify_policies(connection: Connection, ended: Iterable[Ended]) -> None:
+    """Calls `on_job_completed` of the policies of lanes in which these jobs had slots."""
     policies = concurrency.listening()
     ids = [str(job.id) for job in ended if job.lane is not None and job.state in jobs.ENDED]
     if not policies or not ids:
@@ -261,4 +262,4 @@ def report_completed(connection: Connection, ended: Iterable[Ended]) -> None:
         try:
             concurrency.make(policy, options).on_job_completed(Work(*work))
         except Exception:
-            logger.exception("Policy %r can't take in that job %s ended", policy, work[0])
+            logger.exception("on_job_completed of policy %r failed for job %s", policy, work[0])

@@ -2,7 +2,6 @@
 
 import json
 import threading
-import traceback
 from datetime import timedelta
 from typing import Annotated, Any
 
@@ -14,11 +13,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pgbeat.broker.publishing.json_values import as_json
 from pgbeat.errors import NoSlot
 from pgbeat.jobs import direct, permissions
-from pgbeat.jobs import policies as job_policies
-from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.task_checks import check_arguments, check_task
 from pgbeat.web.api.bodies import Body, Json, Length
-from pgbeat.web.api.steering import plain, set_fields
+from pgbeat.web.api.steering import plain
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller
 
@@ -98,34 +95,17 @@ def _run(backend: Backend, caller: Caller, task: str, body: DirectRun) -> Direct
     permissions.require_task(caller, task)
     check_task(backend.celery, task)
     check_arguments(backend.celery, task, body.args, body.kwargs)
-    policy = job_policies.parse(set_fields(body, "tags", "resources"))
     with backend.unit(caller) as unit:
-        lanes.get(unit.connection, unit.namespace, body.lane)
-        unit.record_action("run", "direct", task, None, {"lane": body.lane})
-    try:
-        result = direct.run_direct(
-            task,
-            body.args,
-            body.kwargs,
-            lane=body.lane,
-            timeout=body.timeout.total_seconds(),
-            app=backend.celery,
-            tags=policy.tags or (),
-            resources=policy.resources,
-            created_by=caller.name,
-            settings=backend.settings,
+        execution = direct.request(
+            unit, task, lane=body.lane, tags=body.tags or (), resources=body.resources
         )
+    try:
+        result = execution.run(body.args, body.kwargs, timeout=body.timeout.total_seconds())
     except (Exception, SystemExit) as error:
-        if not _is_the_tasks(error):
+        if not direct.raised_by_task(error):
             raise
         return DirectDone(success=False, result=None, error=_sentence(error))
     return DirectDone(success=True, result=_json(result), error=None)
-
-
-def _is_the_tasks(error: BaseException) -> bool:
-    """Whether the task raised it, and not what leads to it."""
-    code = direct._apply.__code__
-    return any(frame.f_code is code for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _sentence(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from pgbeat.jobs import permissions, submit_group
 from pgbeat.jobs.groups import model as groups
-from pgbeat.jobs.groups.model import Group, Mode, OnFailure, Progress
+from pgbeat.jobs.groups.model import Group, MemberCounts, Mode, OnFailure
 from pgbeat.web.api.bodies import Body, Json
 from pgbeat.web.api.job_models import FoundJob, JobOrder, found
 from pgbeat.web.api.paging import After, Limit, cursor, moment, read
@@ -96,7 +96,7 @@ class GroupCancelled(FoundGroup):
     asked: int = Field(description="Those that run, whose workers were asked to end them.")
 
 
-def _shown(group: Group, progress: Progress) -> Json:
+def _shown(group: Group, progress: MemberCounts) -> Json:
     return group._asdict() | {
         "status": group.state,
         "completed_at": group.finished_at,
@@ -118,7 +118,7 @@ def list_groups(
 ) -> GroupPage:
     """Groups, the newest first: the caller's own, an administrator's all."""
     before = None if after is None else read(after, moment, UUID)
-    whose = permissions.whose_groups(caller, created_by)
+    whose = permissions.visible_owner(caller, created_by, "groups")
     with backend.transaction() as connection:
         rows = groups.listing(
             connection, backend.namespace, state=state, created_by=whose, before=before,

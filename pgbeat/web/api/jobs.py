@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 from pgbeat.database import connections
 from pgbeat.errors import InvalidJob, NotFound, NotUnique
 from pgbeat.jobs import changes as job_changes
-from pgbeat.jobs import control, executions, permissions, transitions
+from pgbeat.jobs import control, executions, permissions, retries
 from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Filter, Job
@@ -168,7 +168,7 @@ def get_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDetail:
         job = seen_job(connection, backend, caller, job_id)
         where = whereabouts.of_job(connection, job, connections.now(connection))
         runs = executions.of_job(connection, job.id, limit=10)
-        chain = transitions.chain(connection, job.id)
+        chain = retries.chain(connection, job.id)
         made = executions.artifacts(connection, [job.id])
     return JobDetail.model_validate(
         shown(job)

@@ -44,7 +44,7 @@ def groups_page(
         now = connections.now(connection)
         rows = groups.listing(
             connection, backend.namespace, state=asked["state"] or None,
-            created_by=permissions.whose_groups(caller, asked["by"] or None),
+            created_by=permissions.visible_owner(caller, asked["by"] or None, "groups"),
             before=before, limit=_PAGE + 1,
         )  # fmt: skip
         shown = rows[:_PAGE]

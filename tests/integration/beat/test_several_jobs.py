@@ -12,7 +12,7 @@ import pytest
 from celery import Celery
 
 from pgbeat import JobRequest, Launcher, launcher
-from pgbeat.jobs import model as jobs
+from pgbeat.jobs import endings, retries
 from pgbeat.schedules import launchers, ticks
 from pgbeat.testing import Scheduler
 from pgbeat.testing.fixtures import MakeScheduler
@@ -286,8 +286,8 @@ def test_a_retry_keeps_its_key_and_counts(sql: Sql, at: At, app: Celery) -> None
     end(sql, "c")
     connection = scheduler._leader.connect()
     [(job_id,)] = sql("SELECT id FROM pgbeat.jobs WHERE run_key = 'a'")
-    jobs.end(connection, [job_id], "failed", "boom")
-    [again] = jobs.try_again(connection, [job_id])
+    endings.end(connection, [job_id], "failed", "boom")
+    [again] = retries.insert_automatic(connection, [job_id])
     assert (again.run_key, again.state) == ("a", "scheduled")
     assert sql("SELECT upstream_ended FROM pgbeat.schedules WHERE name = 'next'") == [(0,)]
     sql("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() WHERE id = %s", again.id)

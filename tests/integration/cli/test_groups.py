@@ -119,7 +119,7 @@ def test_one_of_several_beginnings(database: str, sql: Sql) -> None:
             "VALUES (%s, 'system', 'tests')", f"abcd000{digit}-0000-0000-0000-000000000000",
         )  # fmt: skip
     message = refused(run(database, "groups", "show", "abcd", "--admin"), 1)
-    assert message.startswith("'abcd' begins the ids of several groups: abcd0001-")
+    assert message.startswith("the ids of several groups begin with 'abcd': abcd0001-")
     shown = run(database, "groups", "show", "abcd0002", "--admin")
     assert shown.stdout.startswith("abcd0002-")
 

@@ -190,7 +190,7 @@ def test_a_timeout_says_who_has_the_slots(
         run_direct("tests.add", lane="l", app=app, timeout=0.2)
     said = str(error.value)
     assert said.startswith(
-        "lane 'l' had no free slot within 0.2 s; the limit of 2 is reached; slots are had by "
+        "lane 'l' had no free slot within 0.2 s; the limit of 2 is reached; slots are taken by "
     )
     assert "a direct execution of tests.hold by user:you, for " in said
     assert f"job {first} (tests.add, running on w@host, for " in said

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from celery import Celery
 from sqlalchemy import Connection
+from sqlalchemy.engine import make_url
 
 from pgbeat.access.actors import Actor
 from pgbeat.beat import control
@@ -14,7 +15,10 @@ from pgbeat.beat.scheduler import Scheduler
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.database import connections
-from pgbeat.errors import InvalidSchedule
+from pgbeat.errors import InvalidJob, InvalidSchedule
+from pgbeat.jobs.defaults import JobDefaults
+from pgbeat.jobs.new_jobs import NewJob
+from pgbeat.jobs.policies import JobPolicy
 from pgbeat.schedules import model as schedules
 from tests.support.command_line import Sql
 from tests.support.rows import make_job, make_lane, make_schedule
@@ -46,9 +50,6 @@ def jobs(sql: Sql, columns: str, schedule: str = "s") -> list[tuple[Any, ...]]:
 
 def messages(sql: Sql) -> int:
     return int(sql("SELECT count(*) FROM kombu_message")[0][0])
-
-
-# -- policies -------------------------------------------------------------------------------------
 
 
 # -- schedules ------------------------------------------------------------------------------------
@@ -298,3 +299,13 @@ def test_a_backfills_jobs_go_through_their_lane(
         (moment, number < 2) for number, moment in enumerate(times)
     ]
     assert messages(sql) == 2
+
+
+def test_a_job_whose_arguments_are_not_json_needs_a_key(inside: Connection) -> None:
+    found = JobDefaults(inside, Settings(make_url("postgresql:///x")), [])
+    job = NewJob("1", "default", "t", None, None, "user_cli", "me", False)
+    kept = found.apply(job, JobPolicy(unique_key="k", unique_for=timedelta(hours=1)))
+    assert kept.unique_key == "k"
+    with pytest.raises(InvalidJob) as error:
+        found.apply(job, JobPolicy(unique_for=timedelta(hours=1)))
+    assert error.value.problems[0][:2] == ("unique_key", "required")

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.database import channels, connections
 from pgbeat.errors import InvalidJob, NotFound
-from pgbeat.jobs import lifecycle
+from pgbeat.jobs import endings, lifecycle
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.dispatch import dispatch_lane
 from pgbeat.jobs.lanes import model as lanes
@@ -162,7 +162,7 @@ def test_eight_who_allot_at_once_never_exceed_the_limit(floor: Lanes) -> None:
                     ).all()
                     most = max(most, len(rows))
                 if rows:
-                    mine = jobs.end(own, [rows[number % len(rows)][0]], "skipped", None)
+                    mine = endings.end(own, [rows[number % len(rows)][0]], "skipped", None)
                     ended.extend(str(job.id) for job in mine)
 
     with ThreadPoolExecutor(8) as pool:
@@ -388,7 +388,7 @@ def test_a_policy_is_told_of_ends(
         )
         lifecycle.follow(floor.connection, floor.publisher, ended)
     assert told == [("completed", first)]  # the other had no slot
-    assert "can't take in that job" in caplog.text
+    assert "on_job_completed of policy" in caplog.text
 
 
 # -- reservations

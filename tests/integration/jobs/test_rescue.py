@@ -14,7 +14,15 @@ from celery import Celery
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections, migrate
-from pgbeat.jobs import executions, job_reports, lifecycle, missing_messages, rescue, workers
+from pgbeat.jobs import (
+    endings,
+    executions,
+    job_reports,
+    lifecycle,
+    missing_messages,
+    rescue,
+    workers,
+)
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.job_reports import JobReport
@@ -110,7 +118,7 @@ def test_a_lost_job_that_was_to_be_cancelled_is(ward: Ward) -> None:
     ward.worker(1, missing=10)
     job_id = ward.job(max_attempts=3)
     ward.run(job_id, 1, acks=False, acks_late=True)
-    jobs.ask_to_end(ward.connection, [job_id], "me")
+    endings.request_cancel(ward.connection, [job_id], "me")
     ward.rescue()
     assert ward.state(job_id) == "cancelled"
     assert ward.sql("SELECT count(*) FROM kombu_message WHERE job_id IS NOT NULL") == [(0,)]
@@ -120,7 +128,7 @@ def test_a_cancelled_job_that_celery_was_to_retry_does_not_come_again(ward: Ward
     """Where it ran could not be ended, and it asked for a retry before it knew."""
     job_id = ward.job()
     run = ward.run(job_id, 1)
-    jobs.ask_to_end(ward.connection, [job_id], "me")
+    endings.request_cancel(ward.connection, [job_id], "me")
     with connections.transaction(ward.connection):  # what `self.retry` publishes
         retry = jobs.find(ward.connection, [job_id])
         lifecycle.publish(ward.connection, ward.publisher, retry)

@@ -9,6 +9,7 @@ from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.jobs import explain as whereabouts
 from pgbeat.jobs import model as jobs
+from pgbeat.jobs import retries
 from tests.support.command_line import Sql
 from tests.support.rows import make_job, make_lane
 
@@ -104,18 +105,18 @@ def test_a_policy_of_the_apps_code_is_not_asked(connection: Connection, sql: Sql
 
 def test_the_last_attempt(connection: Connection, sql: Sql) -> None:
     first = make_job(sql, "failed")
-    assert str(getattr(whereabouts.last_attempt(connection, first), "id", None)) == first
+    assert str(getattr(retries.last_attempt(connection, first), "id", None)) == first
     chain = [first]
     for attempt in range(2, 5):
         chain.append(make_job(sql, "failed", retry_of=chain[-1], attempt=attempt))
         sql("UPDATE pgbeat.jobs SET retried_by = %s WHERE id = %s", chain[-1], chain[-2])
     connection.execute(text("COMMIT AND CHAIN"))
     for job in chain:
-        assert str(getattr(whereabouts.last_attempt(connection, job), "id", None)) == chain[-1]
+        assert str(getattr(retries.last_attempt(connection, job), "id", None)) == chain[-1]
     # The row that it names may have been pruned, or not be there.
     sql("DELETE FROM pgbeat.jobs WHERE id = %s", chain[-1])
     connection.execute(text("COMMIT AND CHAIN"))
-    assert str(getattr(whereabouts.last_attempt(connection, first), "id", None)) == chain[-2]
+    assert str(getattr(retries.last_attempt(connection, first), "id", None)) == chain[-2]
     sql("DELETE FROM pgbeat.jobs")
     connection.execute(text("COMMIT AND CHAIN"))
-    assert whereabouts.last_attempt(connection, first) is None
+    assert retries.last_attempt(connection, first) is None

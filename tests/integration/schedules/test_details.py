@@ -10,7 +10,7 @@ from celery import Celery
 import pgbeat
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.errors import InvalidJob
-from pgbeat.jobs import details, transitions
+from pgbeat.jobs import details, retries
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.databases import broker_url
 from tests.support.jobs import Desk, make_app
@@ -65,7 +65,7 @@ def test_a_job_has_them_and_so_has_its_retry(desk: Desk, sql: Sql) -> None:
     plain = desk.make(2)
     assert (plain.description, plain.labels, plain.metadata) == (None, {}, {})
     sql("UPDATE pgbeat.jobs SET state = 'failed', finished_at = now() WHERE id = %s", job.id)
-    again = transitions.again(desk.connection, job.id, job_source="user_cli")
+    again = retries.insert_by_hand(desk.connection, job.id, job_source="user_cli")
     assert again is not None
     assert (again.description, again.labels, again.metadata) == job[-3:]
 

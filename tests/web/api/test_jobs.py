@@ -141,7 +141,7 @@ BAD_ORDERS: list[tuple[Any, str]] = [
         ),
         ({"task": "jobs.add", "args": [1], "countdown": "soon"}, "soon"),
         ({"task": "jobs.add", "args": [1], "countdown": 1e300}, "longer than time itself"),
-        ({"task": "jobs.add", "args": [1], "countdown": 3e11}, "no such time"),
+        ({"task": "jobs.add", "args": [1], "countdown": 3e11}, "out of range"),
         ({"task": "jobs.add", "args": ["\0"]}, ""),
         ({"task": "jobs.add\0", "args": [1]}, ""),
         ({"task": "jobs.add", "args": [1], "queue": "\0"}, ""),
@@ -510,9 +510,9 @@ def test_a_system_job_of_ones_own_is_seen_and_cancelled_and_no_more(
 
 REFUSED = [
     ("completed", "cancel", "is completed and can't be cancelled"),
-    ("completed", "retry", "make a new one of the same task"),
+    ("completed", "retry", "make a new job of the same task"),
     ("pending", "retry", "it has not ended"),
-    ("running", "pause", "what runs can only be cancelled"),
+    ("running", "pause", "a running job can only be cancelled"),
     ("pending", "resume", "is pending and can't be resumed"),
     ("pending", "approve", "it waits for no approval"),
     ("skipped", "pause", "is skipped and can't be paused"),

@@ -1,0 +1,85 @@
+"""Ends jobs that don't run, and asks workers to end those that do."""
+
+from collections.abc import Collection
+from typing import Literal, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection, text
+
+from pgbeat.jobs.model import of_known
+
+
+class Ended(NamedTuple):
+    """A job that ended, or whose execution did, and what `lifecycle.follow` must know of it."""
+
+    id: UUID
+    namespace: str
+    state: str
+    lane: str | None
+    group_id: UUID | None
+    #: Id of the retry, which may not exist yet.
+    retried_by: UUID | None
+    #: Whether its message was sent.
+    is_dispatched: bool = True
+
+
+_END = text(
+    f"""
+    WITH mine AS (
+        SELECT id FROM pgbeat.jobs
+         WHERE id = ANY (CAST(:ids AS uuid[]))
+           AND {of_known("state = ANY (CAST(:from AS text[]))")}
+           FOR UPDATE SKIP LOCKED)
+    UPDATE pgbeat.jobs j
+       SET state = :to, finished_at = now(), error = coalesce(:error, error),
+           awaits_approval = false,
+           retried_by = CASE WHEN NOT :is_final THEN pgbeat.retry_id(j, CAST(:to AS text)) END
+      FROM mine WHERE j.id = mine.id
+    RETURNING j.id, j.namespace, j.state, j.lane, j.group_id, j.retried_by,
+              j.dispatched_at IS NOT NULL
+    """  # noqa: S608
+)
+
+
+def end(
+    connection: Connection,
+    job_ids: Collection[str | UUID],
+    to: Literal["cancelled", "skipped", "failed"],
+    error: str | None,
+    *,
+    of: Collection[str] = ("pending", "scheduled", "paused"),
+    is_final: bool = False,
+) -> list[Ended]:
+    """Ends those of the jobs that are in one of the states `of`, and returns them.
+
+    Skips rows that another transaction has locked: it is ending or dispatching them. With
+    `is_final`, they are not retried.
+    """
+    if not job_ids:
+        return []
+    values = {"ids": [str(i) for i in job_ids], "from": list(of), "to": to, "error": error}
+    rows = connection.execute(_END, {**values, "is_final": is_final})
+    return [Ended(*row) for row in rows]
+
+
+_REQUEST = text(
+    f"""
+    UPDATE pgbeat.jobs
+       SET cancel_requested_at = now(), cancel_requested_by = :by, cancel_reason = :reason
+     WHERE id = ANY (CAST(:ids AS uuid[])) AND {of_known("state = 'running'")}
+    RETURNING id
+    """  # noqa: S608
+)
+
+
+def request_cancel(
+    connection: Connection, job_ids: Collection[str | UUID], by: str, reason: str | None = None
+) -> list[str]:
+    """Marks running jobs for their workers to cancel, and returns the ids of these jobs.
+
+    Replaces the reason of an earlier request.
+    """
+    if not job_ids:
+        return []
+    values = {"ids": [str(i) for i in job_ids], "by": by, "reason": reason}
+    return [str(job_id) for job_id in connection.scalars(_REQUEST, values)]

@@ -1,0 +1,105 @@
+"""Inserts jobs."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, text
+
+from pgbeat.database.connections import recordset
+from pgbeat.jobs.model import COLUMNS, Job, State
+
+
+class NewJob(NamedTuple):
+    """A job to insert. A field that is `None` gets the column's default."""
+
+    id: str
+    namespace: str
+    task: str
+    #: `None` if the arguments are not JSON.
+    args: Sequence[Any] | None
+    kwargs: Mapping[str, Any] | None
+    job_source: str
+    created_by: str
+    is_system_job: bool
+    #: Whether its message is sent in this transaction.
+    is_dispatched: bool = True
+    state: State = "pending"
+    schedule_id: int | None = None
+    schedule: str | None = None
+    due_at: datetime | None = None
+    queue: str | None = None
+    #: Celery's publish options, as JSON.
+    options: Mapping[str, Any] | None = None
+    template: str | None = None
+    run_at: datetime | None = None
+    lane: str | None = None
+    priority: int | None = None
+    tags: Sequence[str] | None = None
+    resources: Mapping[str, float] | None = None
+    max_attempts: int | None = None
+    #: Seconds.
+    retry_base: float | None = None
+    retry_cap: float | None = None
+    retry_of: str | None = None
+    group_id: str | None = None
+    group_position: int | None = None
+    #: It waits for the job before it in its group.
+    blocked_by_group: bool | None = None
+    unique_key: str | None = None
+    awaits_approval: bool | None = None
+    checkpoint: Any = None
+    #: Why its schedule launched it, and the due time before `due_at`.
+    trigger: str | None = None
+    interval_start: datetime | None = None
+    #: Written by people (`pgbeat.jobs.details`).
+    description: str | None = None
+    labels: Mapping[str, str] | None = None
+    metadata: Mapping[str, Any] | None = None
+    #: Distinguishes the jobs of one tick, if its launcher launches several.
+    run_key: str | None = None
+
+
+_INSERT = """
+    INSERT INTO pgbeat.jobs AS j
+           (id, namespace, task, args, kwargs, job_source, created_by, is_system_job, dispatched_at,
+            state, schedule_id, schedule, due_at, queue, options, template, run_at, lane, priority,
+            tags, resources, max_attempts, retry_base, retry_cap, retry_of, group_id,
+            group_position, blocked_by_group, unique_key, awaits_approval, requires_approval,
+            checkpoint, trigger, interval_start, description, labels, metadata, run_key)
+    SELECT id, namespace, task, args, kwargs, job_source, created_by, is_system_job,
+           CASE WHEN is_dispatched THEN now() END,
+           state, schedule_id, schedule, due_at, queue, coalesce(options, '{}'), template, run_at,
+           lane, coalesce(priority, 0), coalesce(tags, '{}'), coalesce(resources, '{}'),
+           coalesce(max_attempts, 1), coalesce(retry_base, 60) * interval '1 second',
+           coalesce(retry_cap, 3600) * interval '1 second', retry_of, group_id, group_position,
+           coalesce(blocked_by_group, false), unique_key, coalesce(awaits_approval, false),
+           coalesce(awaits_approval, false), checkpoint, trigger, interval_start, description,
+           coalesce(labels, '{}'), coalesce(metadata, '{}'), run_key
+      FROM json_to_recordset(CAST(:batch AS json)) AS d (
+               id uuid, namespace text, task text, args jsonb, kwargs jsonb, job_source text,
+               created_by text, is_system_job boolean, is_dispatched boolean, state text,
+               schedule_id bigint, schedule text, due_at timestamptz, queue text, options jsonb,
+               template text, run_at timestamptz, lane text, priority smallint, tags text[],
+               resources jsonb, max_attempts integer, retry_base float8, retry_cap float8,
+               retry_of uuid, group_id uuid, group_position integer, blocked_by_group boolean,
+               unique_key text, awaits_approval boolean, checkpoint jsonb, trigger text,
+               interval_start timestamptz, description text, labels jsonb, metadata jsonb,
+               run_key text)
+    ON CONFLICT DO NOTHING
+"""
+_COUNT, _RETURN = text(_INSERT), text(f"{_INSERT} RETURNING {COLUMNS}")
+
+
+def insert(connection: Connection, batch: Sequence[NewJob]) -> int:
+    """Inserts jobs, and returns how many are new.
+
+    Leaves out a job whose id exists, or whose unique key an unfinished job has.
+    """
+    return connection.execute(_COUNT, {"batch": recordset(batch)}).rowcount if batch else 0
+
+
+def insert_returning(connection: Connection, batch: Sequence[NewJob]) -> list[Job]:
+    """Inserts jobs as `insert` does, and returns the new rows, in no order."""
+    rows = connection.execute(_RETURN, {"batch": recordset(batch)}) if batch else ()
+    return [Job(*row) for row in rows]

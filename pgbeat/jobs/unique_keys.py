@@ -1,0 +1,62 @@
+"""Locks unique keys, and finds the jobs that have them."""
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+
+from sqlalchemy import Connection, text
+
+# Transactions that make jobs with the same key must wait for each other.
+_LOCK = text(
+    "SELECT pg_advisory_xact_lock(hashtextextended(CAST(:namespace AS text) || '/' || key, 1050)) "
+    "FROM (SELECT DISTINCT key FROM unnest(CAST(:keys AS text[])) AS key ORDER BY key) AS k"
+)
+_TRY_LOCK = text(
+    "SELECT key, pg_try_advisory_xact_lock("
+    "hashtextextended(CAST(:namespace AS text) || '/' || key, 1050)) "
+    "FROM (SELECT DISTINCT key FROM unnest(CAST(:keys AS text[])) AS key ORDER BY key) AS k"
+)
+_FIND = text(
+    """
+    SELECT k.key, j.id, j.state
+      FROM unnest(CAST(:keys AS text[]), CAST(:seconds AS float8[])) AS k (key, seconds)
+           CROSS JOIN LATERAL (
+               SELECT id, state FROM pgbeat.jobs
+                WHERE namespace = :namespace AND unique_key = k.key
+                  AND (state IN ('pending', 'scheduled', 'running', 'paused')
+                       OR created_at > now() - k.seconds * interval '1 second')
+                ORDER BY created_at DESC LIMIT 1) AS j
+    """
+)
+
+
+def try_lock(connection: Connection, namespace: str, keys: Iterable[str]) -> set[str]:
+    """Locks keys without waiting, and returns those that another transaction has locked."""
+    names = list(keys)
+    if not names:
+        return set()
+    rows = connection.execute(_TRY_LOCK, {"namespace": namespace, "keys": names})
+    return {key for key, is_locked in rows if not is_locked}
+
+
+def lock_and_find(
+    connection: Connection, namespace: str, keys: Mapping[str, timedelta | None]
+) -> dict[str, tuple[str, str]]:
+    """Locks keys until the transaction ends, then returns the same as `find`."""
+    if keys:
+        connection.execute(_LOCK, {"namespace": namespace, "keys": list(keys)})
+    return find(connection, namespace, keys)
+
+
+def find(
+    connection: Connection, namespace: str, keys: Mapping[str, timedelta | None]
+) -> dict[str, tuple[str, str]]:
+    """Returns the keys that are taken, each with the id and the state of a job that has it.
+
+    An unfinished job takes its key. For a key with a length of time, so does any job that was
+    created within it.
+    """
+    if not keys:
+        return {}
+    seconds = [0.0 if span is None else span.total_seconds() for span in keys.values()]
+    values = {"namespace": namespace, "keys": list(keys), "seconds": seconds}
+    return {key: (str(job_id), state) for key, job_id, state in connection.execute(_FIND, values)}
