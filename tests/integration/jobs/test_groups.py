@@ -505,7 +505,7 @@ def test_what_members_may_be(app: Celery, submit: Submit, sql: Sql) -> None:
             [ADD],
             {"on_failure": "skip"},
             InvalidJob,
-            "'skip' is not one of 'stop', 'continue', 'skip_",
+            "'skip' is not one of 'stop', ",
         ),
         ([ADD, {"task": "tests.ad"}], {}, UnknownTask, "member 1: .*tests.ad"),
         ([{**ADD, "lane": "no"}], {}, InvalidJob, "member 0: there is no lane 'no'"),
