@@ -1,6 +1,6 @@
-"""Whether the beat of this host is alive: it leads, or stands by. For a container's healthcheck.
+"""Exits with 0 if a beat of this host leads or stands by. For a container's healthcheck.
 
-A beat that froze or lost the database has no session any more.
+A beat that froze or lost the database no longer has a session.
 """
 
 import socket
@@ -12,7 +12,7 @@ from pgbeat.monitoring import beats
 
 
 def main() -> int:
-    """The exit status."""
+    """Returns the exit status."""
     settings = Settings.load()
     with connections.engine(settings.url, "pgbeat health").connect() as connection:
         status = beats.status(connection, settings)

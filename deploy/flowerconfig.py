@@ -1,5 +1,8 @@
-"""Flower's settings. The import teaches its Broker page pgbeat's transport, and has a task's page
-link to the job in pgbeat's console, which is at PGBEAT_WEB_URL."""
+"""Flower's settings.
+
+The import lets its Broker page read pgbeat's transport, and its page of a task link to the job in
+pgbeat's console, which is at PGBEAT_WEB_URL.
+"""
 
 import pgbeat.flower  # noqa: F401
 

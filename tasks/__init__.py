@@ -1,7 +1,7 @@
 """An example Celery app: `celery -A tasks worker`, `celery -A tasks beat -S pgbeat.Scheduler`.
 
 Database, broker and results are one Postgres, `$PGBEAT_URL`. The tasks work on the tables in
-`tasks.store`; `python -m tasks.schedules` makes those and writes the schedules.
+`tasks.store`; `python -m tasks.schedules` creates these and writes the schedules.
 """
 
 import os
@@ -10,7 +10,7 @@ from celery import Celery
 
 from pgbeat.config import postgres_url
 
-#: The database: any way to write a Postgres DSN.
+#: The database's DSN, in any form.
 URL = postgres_url(os.environ.get("PGBEAT_URL") or "postgresql://localhost/pgbeat")
 _dsn = URL.render_as_string(hide_password=False)
 

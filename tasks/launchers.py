@@ -12,26 +12,28 @@ from tasks.store import changes, types
 
 @launcher
 class CategoryRefreshLauncher(Launcher):
-    """Launches when there are `llm_generated` types to put into categories."""
+    """Launches if there are `llm_generated` types to put into categories."""
 
     task = "tasks.vocabulary.refresh_categories"
 
     def check_conditions(self, ctx: Context) -> bool | Skip:
+        """Returns whether to launch, or why not."""
         waiting = ctx.connection.scalar(
             select(func.count()).select_from(types).where(types.c.source == "llm_generated")
         )
         return True if waiting else Skip("no llm_generated types")
 
     def prepare_job_data(self, ctx: Context) -> Mapping[str, Any]:
+        """Returns the task's arguments."""
         return {}
 
 
 @launcher
 class VocabConsolidationLauncher(Launcher):
-    """Launches once many types are inactive, and then on until few are (hysteresis).
+    """Launches when many types are inactive, and then until few are (hysteresis).
 
-    Begins when more than 50 types are active and the inactive are more than 20 % of them; goes on
-    at later ticks until they are below 10 %. The cursor says whether it is at it.
+    It starts when more than 50 types are active and the inactive ones are more than 20 % of them,
+    and continues at later ticks until they are below 10 %. The cursor says whether it has started.
     """
 
     task = "tasks.vocabulary.consolidate"
@@ -41,6 +43,7 @@ class VocabConsolidationLauncher(Launcher):
     end_below = 10
 
     def check_conditions(self, ctx: Context) -> bool | Skip:
+        """Returns whether to launch, or why not."""
         active, inactive = ctx.connection.execute(
             select(
                 func.count().filter(types.c.active),
@@ -64,12 +67,13 @@ class VocabConsolidationLauncher(Launcher):
         return Skip(f"{figure}, consolidates above {self.begin_above}%")
 
     def prepare_job_data(self, ctx: Context) -> Mapping[str, Any]:
+        """Returns the task's arguments."""
         return ctx.schedule.kwargs
 
 
 @launcher
 class EpistemicRemeasurementLauncher(Launcher):
-    """Launches when the vocabulary changed often enough since the last measurement.
+    """Launches if the vocabulary has changed often enough since the last measurement.
 
     The cursor keeps the last change that was counted.
     """
@@ -78,6 +82,7 @@ class EpistemicRemeasurementLauncher(Launcher):
     threshold = 20
 
     def check_conditions(self, ctx: Context) -> bool | Skip:
+        """Returns whether to launch, or why not."""
         self.since = int((ctx.cursor or {}).get("change", 0))
         counted, self.until = ctx.connection.execute(
             select(func.count(), func.max(changes.c.id)).where(changes.c.id > self.since)
@@ -87,5 +92,6 @@ class EpistemicRemeasurementLauncher(Launcher):
         return True
 
     def prepare_job_data(self, ctx: Context) -> Mapping[str, Any]:
+        """Returns the task's arguments."""
         ctx.cursor = {"change": self.until}
         return {"since": self.since, "until": self.until}

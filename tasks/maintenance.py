@@ -1,4 +1,4 @@
-"""Tasks that keep the example's data safe."""
+"""Backs up the example's data."""
 
 import gzip
 import json
@@ -14,10 +14,11 @@ from tasks.store import begin, metadata
 
 @app.task
 def backup(directory: str | None = None, keep: int = 7) -> dict[str, Any]:
-    """Writes all rows of the example's tables, of one moment, as JSON lines into a gzip file.
+    """Writes all rows of the example's tables, as of one moment, as JSON lines into a gzip file.
 
-    The file appears in `directory` (`$PGBEAT_BACKUPS`, `./backups`) when it is complete; the newest
-    `keep` stay. A line is `{"table": …, "row": …}`. Returns the path and each table's rows.
+    The file appears in `directory` (`$PGBEAT_BACKUPS`, or `./backups`) when it is complete; the
+    newest `keep` files are kept. A line is `{"table": …, "row": …}`. Returns the path and each
+    table's number of rows.
     """
     folder = Path(directory or os.environ.get("PGBEAT_BACKUPS") or "backups").absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -31,7 +32,7 @@ def backup(directory: str | None = None, keep: int = 7) -> dict[str, Any]:
             os.fsync(file.fileno())
     half.replace(path)
     stay = sorted(folder.glob("example-*.jsonl.gz"))[-max(keep, 1) :]
-    # Older ones, and what a worker that was killed left half written.
+    # Older ones, and unfinished files of killed workers.
     old = [
         found
         for found in folder.glob("*example-*.jsonl.gz")
@@ -47,8 +48,8 @@ def _tables() -> list[str]:
 
 
 def _dump(connection: Connection, table: str, out: TextIO) -> int:
-    """Writes a table's rows, streamed; how many."""
-    # As text, for the database writes numbers and times exactly; a line is JSON all the same.
+    """Writes a table's rows, streamed, and returns their number."""
+    # The database makes the JSON, because it writes numbers and times exactly.
     query = select(cast(func.row_to_json(text("t")), Text)).select_from(text(f"example.{table} t"))
     count = 0
     for row in connection.execution_options(yield_per=1000).scalars(query):

@@ -1,7 +1,7 @@
 """A small HTTP service with made-up prices, for `tasks.prices`: `python -m tasks.price_server`.
 
-`GET /prices?area=DK1&day=2025-10-29` answers the day's hourly prices as JSON. Every n-th
-request is answered 503.
+`GET /prices?area=DK1&day=2025-10-29` returns the day's hourly prices as JSON. Every n-th request
+fails with 503.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-#: Mean price of each area, in EUR a MWh.
+#: Mean price of each area, in EUR per MWh.
 AREAS = {"DK1": 71, "DK2": 74, "NO1": 52, "SE3": 47}
 EXAMPLE = "/prices?area=DK1&day=2025-10-29"
 
@@ -37,6 +37,7 @@ class Handler(BaseHTTPRequestHandler):
     server: PriceServer
 
     def do_GET(self) -> None:
+        """Sends prices, or an error."""
         number = next(self.server.requests)
         url = urlsplit(self.path)
         query = dict(parse_qsl(url.query))
@@ -65,7 +66,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def day_prices(area: str, day: date) -> list[dict[str, Any]]:
-    """The day's 24 prices: dear at breakfast and supper, the same whenever asked.
+    """Returns the day's 24 prices: high in the morning and the evening, and always the same.
 
     Raises `KeyError` for an unknown area.
     """

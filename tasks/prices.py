@@ -16,15 +16,15 @@ from tasks.store import begin, prices
 
 
 class PricesUnavailable(Exception):
-    """The service didn't answer, or not with prices."""
+    """The service didn't return prices."""
 
 
 @app.task
 def fetch_prices(area: str) -> dict[str, Any]:
-    """Fetches and stores an area's hourly prices of today (UTC). Returns how many, and their mean.
+    """Fetches and stores an area's hourly prices of today (UTC). Returns their number and mean.
 
-    From `$PGBEAT_PRICES_URL` (`http://127.0.0.1:8737`, where `python -m tasks.price_server`
-    listens). Raises `PricesUnavailable`.
+    The service is `$PGBEAT_PRICES_URL` (by default `http://127.0.0.1:8737`, where `python -m
+    tasks.price_server` listens). Raises `PricesUnavailable`.
     """
     with begin() as connection:
         today = connection.execute(select(func.timezone("UTC", func.now()))).scalar_one().date()

@@ -1,6 +1,6 @@
-"""The example's schedules, as rows: `python -m tasks.schedules` makes the tables and loads them.
+"""The example's schedules, as rows: `python -m tasks.schedules` creates the tables and loads them.
 
-`--demo` makes them due every few seconds, and adds one whose condition is broken.
+With `--demo` they are due every few seconds, and one more has a broken condition.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from tasks import app, store
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A schedule; `every` takes the place of `cron` in the demo."""
+    """A schedule; the demo uses `every` instead of `cron`."""
 
     name: str
     cron: str
@@ -51,7 +51,7 @@ SCHEDULES = [
         ),
     ),
 ]
-#: Its condition reads a table that isn't there.
+#: Its condition reads a table that doesn't exist.
 BROKEN = Row(
     "broken-report",
     "0 6 * * *",
@@ -76,7 +76,7 @@ _UPSERT = text(
 
 
 def load(connection: Connection, *, demo: bool = False) -> int:
-    """Makes the example's tables and writes its schedules, anew where they are there; how many."""
+    """Creates the example's tables, writes its schedules, and returns their number."""
     store.create(connection)
     rows = [*SCHEDULES, BROKEN] if demo else SCHEDULES
     stale = "8 seconds" if demo else "55 minutes"
@@ -96,10 +96,9 @@ def load(connection: Connection, *, demo: bool = False) -> int:
 
 
 def declare() -> None:
-    """Makes the broker's and the result backend's tables and the default queue.
+    """Creates the broker's and the result backend's tables and the default queue.
 
-    The stock transport makes them when first used, and doesn't expect two processes to do so at
-    the same time.
+    The stock transport creates them when first used, which fails if two processes do so at once.
     """
     with app.connection_for_write() as connection:
         Queue(app.conf.task_default_queue)(connection.default_channel).declare()
@@ -107,7 +106,7 @@ def declare() -> None:
 
 
 def main() -> None:
-    """Loads them into `$PGBEAT_URL`, and declares what the broker needs."""
+    """Loads the schedules into `$PGBEAT_URL`, and declares the broker's tables and queue."""
     parser = argparse.ArgumentParser(prog="python -m tasks.schedules", description=__doc__)
     parser.add_argument("--demo", action="store_true", help="due every few seconds")
     demo = parser.parse_args().demo

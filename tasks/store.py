@@ -1,8 +1,8 @@
-"""The example's tables, in the schema `example` of the same Postgres, and what is in them at first.
+"""The example's tables, in the schema `example` of the same Postgres, and their first rows.
 
-A vocabulary of relationship types, as a knowledge graph's extraction builds one up: a type has a
-category once it was put into one, evidence for and against, and is merged away when it falls out
-of use. Beside it, prices fetched from outside.
+They hold a vocabulary of relationship types, as an extraction for a knowledge graph builds it: a
+type may have a category, has evidence for and against it, and is merged into another when it is no
+longer used. Another table holds prices that are fetched from outside.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ from tasks import URL
 
 metadata = MetaData(schema="example")
 
-#: A connection for each task: nothing to share between a pool's processes.
+#: Each task opens its own connection, so a pool's processes share none.
 engine = create_engine(
     URL, poolclass=NullPool, connect_args={"application_name": "example", "connect_timeout": 10}
 )
@@ -65,7 +65,7 @@ types = Table(
     CheckConstraint("category IS NOT NULL OR source = 'llm_generated'", name="types_category"),
 )
 
-#: What changed in the vocabulary, in order.
+#: Changes of the vocabulary, in order.
 changes = Table(
     "changes",
     metadata,
@@ -89,7 +89,7 @@ prices = Table(
     Column("fetched_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
 )
 
-#: What the types say, by category.
+#: The verbs of the types, by category.
 VERBS = {
     "causal": ("causes", "prevents", "enables", "triggers", "inhibits"),
     "temporal": ("precedes", "follows", "during", "until", "since"),
@@ -97,12 +97,12 @@ VERBS = {
     "logical": ("implies", "contradicts", "supports", "refutes", "assumes"),
 }
 _MANNERS = ("", "directly_", "partly_")
-#: Schema creation by several processes at once is serialized on this advisory lock.
+#: Processes that create the schema at once wait for each other on this advisory lock.
 _CREATION_LOCK = 0x6578616D706C65
 
 
 def begin(*, snapshot: bool = False) -> AbstractContextManager[Connection]:
-    """A transaction, committed when the block ends well; a `snapshot` sees one moment only."""
+    """Opens a transaction, committed unless the block raises. A `snapshot` sees a single moment."""
     level: Literal["REPEATABLE READ", "READ COMMITTED"]
     level = "REPEATABLE READ" if snapshot else "READ COMMITTED"
     return engine.execution_options(isolation_level=level).begin()
@@ -110,14 +110,14 @@ def begin(*, snapshot: bool = False) -> AbstractContextManager[Connection]:
 
 @contextmanager
 def vocabulary() -> Iterator[Connection]:
-    """A transaction that changes the vocabulary: one at a time, others wait, readers don't."""
+    """Opens a transaction that changes the vocabulary. Others wait for it, but readers don't."""
     with begin() as connection:
         connection.execute(text("LOCK TABLE example.types IN SHARE ROW EXCLUSIVE MODE"))
         yield connection
 
 
 def create(connection: Connection) -> None:
-    """Makes what is missing of schema, tables and first rows; harmless when all is there.
+    """Creates missing parts of the schema, the tables and the first rows.
 
     The first rows are 60 active types and 5 inactive ones.
     """

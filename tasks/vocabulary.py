@@ -1,4 +1,4 @@
-"""Tasks on the vocabulary: taking in, category refresh, consolidation, re-measurement."""
+"""Tasks on the vocabulary: intake, category refresh, consolidation, re-measurement."""
 
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
@@ -23,9 +23,9 @@ _NAMES = [
 
 @app.task
 def take_in(new: int = 3, fading: int = 3) -> dict[str, int]:
-    """Takes in what an extraction found: `new` types without a category, and evidence for some.
+    """Adds the results of an extraction: `new` types without a category, and evidence for others.
 
-    The `fading` least used types fall out of use. Returns how many were added and deactivated.
+    Deactivates the `fading` least used types. Returns how many were added and deactivated.
     """
     with vocabulary() as connection:
         number = connection.scalar(select(func.coalesce(func.max(changes.c.id), 0))) or 0
@@ -60,9 +60,9 @@ def take_in(new: int = 3, fading: int = 3) -> dict[str, int]:
 
 @app.task
 def refresh_categories() -> dict[str, Any]:
-    """Puts each `llm_generated` type into the category whose types' names resemble its own most.
+    """Puts each `llm_generated` type into the category with the most similar name of a type.
 
-    Returns how many types went into which category.
+    Returns the number of types, in all and by category.
     """
     moved: dict[str, int] = {}
     with vocabulary() as connection:
@@ -92,8 +92,8 @@ def refresh_categories() -> dict[str, Any]:
 def consolidate(limit: int = 8) -> dict[str, int]:
     """Removes up to `limit` inactive types, least used first.
 
-    One with evidence is merged into the active type of its category that its name resembles most;
-    one without is deleted. Returns how many of each.
+    A type with evidence is merged into the active type of its category with the most similar name;
+    others are deleted. Returns how many were merged and deleted.
     """
     merged = 0
     with vocabulary() as connection:
@@ -124,10 +124,10 @@ def consolidate(limit: int = 8) -> dict[str, int]:
 
 @app.task
 def remeasure(since: int = 0, until: int | None = None) -> dict[str, int]:
-    """Measures anew the epistemic status of every type: what its evidence says.
+    """Sets the epistemic status of every type by its evidence.
 
-    `since` and `until` are the vocabulary changes that gave the occasion. Returns how many changes
-    those were and how many types have each status.
+    `since` and `until` limit the vocabulary changes that led to this. Returns the number of these
+    changes, and of types with each status.
     """
     evidence = types.c.supporting + types.c.contradicting
     share = types.c.supporting * 1.0 / evidence
