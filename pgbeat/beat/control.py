@@ -48,7 +48,7 @@ def trigger(unit: UnitOfWork, name: str, *, job_source: str) -> Decision:
 
 
 @dataclass
-class Backfilled:
+class BackfillRun:
     """What a backfill decided."""
 
     ticks: list[Tick] = field(default_factory=list)
@@ -64,8 +64,8 @@ def backfill(
     times: Sequence[datetime],
     *,
     job_source: str,
-    is_over: Callable[[Backfilled], bool] = lambda done: False,
-) -> Backfilled:
+    is_over: Callable[[BackfillRun], bool] = lambda done: False,
+) -> BackfillRun:
     """Decides due times of a schedule in the order given.
 
     Conditions are evaluated as things are now, with `due_at` of then. The schedule's run state
@@ -73,7 +73,7 @@ def backfill(
     the schedule has retries, and when `is_over`, which is called after each decision, says so.
     Raises `NotFound`, and `Busy` for a schedule that keeps changing.
     """
-    connection, done = unit.connection, Backfilled(remaining=len(times))
+    connection, done = unit.connection, BackfillRun(remaining=len(times))
     row = schedules.get(connection, name, namespace=unit.namespace)
     patience = max(1, row.max_retries)
     with _deciding(unit, "backfill", job_source) as decider:

@@ -22,6 +22,8 @@ from pgbeat.jobs.task_exceptions import Skip
 from pgbeat.schedules import ticks
 from pgbeat.schedules.ticks import Tick
 
+#: Seconds that a batch which is written in parts may spend on parts that fail.
+_IN_PARTS = 1.0
 #: Called with decisions once they are committed, and when their writing began (nanoseconds since
 #: the epoch). `integrations.opentelemetry` sets it.
 observe: Callable[[Sequence[Decision], int], None] | None = None
@@ -114,17 +116,18 @@ class Enqueuer:
                 self.publisher.clear()
             written.add(self._commit(connection, part, now, is_brief=not self._waits))
 
-        def give_up(evaluation: Evaluation, error: Exception) -> None:
+        done = batches.in_parts(
+            evaluations, write, may_fail=lambda e: not connections.is_lost(e), budget=_IN_PARTS
+        )
+        for evaluation, error in done.failed:
             if not lock_waits.is_lock_timeout(error):
                 try:
                     write([self._evaluator.fail(evaluation, error)])
-                    return
+                    continue
                 except Exception as again:
                     if not lock_waits.is_lock_timeout(again):
                         raise
             written.postponed[evaluation.schedule.id] = lock_waits.LOCKED
-
-        batches.in_parts(evaluations, write, give_up)
 
     def _forget_messages(
         self, evaluations: Sequence[Evaluation], postponed: Collection[int]

@@ -25,7 +25,7 @@ from pgbeat.schedules.model import Schedule
 _OF_BEAT = {"celery_beat_task": True}
 
 
-def build(
+def _build(
     app: Celery | None,
     settings: Settings,
     evaluation: Evaluation,
@@ -35,8 +35,7 @@ def build(
 ) -> PreparedJob:
     """Returns the job, and its message, of a request of a launch.
 
-    `facts` fill in placeholders. `stock` is needed if the row has a job policy. Without the app,
-    the task is not checked. Raises `PgbeatError` for whatever is wrong with the row.
+    `facts` fill in placeholders. Raises `PgbeatError` for whatever is wrong with the row.
     """
     row = evaluation.schedule
     prepare.check_call(request.args, request.kwargs, request.options)
@@ -54,12 +53,7 @@ def build(
         policy = stock.policy(policy)
     if policy.priority is not None:
         options.setdefault("priority", policy.priority)
-    if row.source != "code":
-        if app is not None and request.task not in app.tasks:
-            check_task(app, request.task)
-        if options or queue:
-            where = {} if queue is None else {"queue": queue}
-            check_options({**where, **options}, None if app is None else app.conf)
+    _check_task(app, row, request.task, {} if queue is None else {"queue": queue}, options)
     job = NewJob(
         id=job_id,
         namespace=row.namespace,
@@ -84,34 +78,48 @@ def build(
     )
     if queue is not None and "queue" not in options:
         options = {**options, "queue": queue}
-    told = job_headers.headers(job.schedule, job.due_at, job.interval_start, job.trigger)
-    message = TaskMessage(job.id, job.task, args, kwargs, options, {**_OF_BEAT, **told})
+    headers = job_headers.headers(job.schedule, job.due_at, job.interval_start, job.trigger)
+    message = TaskMessage(job.id, job.task, args, kwargs, options, {**_OF_BEAT, **headers})
     if stock is not None:
         job = stock.apply(job, policy)
     return PreparedJob(job, message, policy.unique_for)
 
 
+def _check_task(
+    app: Celery | None, row: Schedule, task: str, where: dict[str, str], options: dict[str, Any]
+) -> None:
+    """Checks what people write into rows; Celery has checked what the app's code says."""
+    if row.source == "code":
+        return
+    if app is not None and task not in app.tasks:
+        check_task(app, task)
+    if options or where:
+        check_options({**where, **options}, None if app is None else app.conf)
+
+
 def build_all(
     app: Celery | None, settings: Settings, evaluation: Evaluation, stock: JobDefaults | None
 ) -> list[PreparedJob]:
-    """Returns the jobs of a launch, as `build` makes each.
+    """Returns the jobs of a launch, and their messages.
 
-    Raises `ConditionError` if two of them have the same unique key by the schedule's policy.
+    `stock` is needed if the row has a job policy. Without the app, tasks are not checked. Raises
+    `PgbeatError` for whatever is wrong with the row, and `ConditionError` if two of the jobs have
+    the same unique key by the schedule's policy.
     """
     if not isinstance(evaluation.result, Launch):
         return []
     requests, facts = evaluation.result
-    made = [build(app, settings, evaluation, each, facts, stock) for each in requests]
+    made = [_build(app, settings, evaluation, each, facts, stock) for each in requests]
     keys = [each.job.unique_key for each in made if each.job.unique_key is not None]
     if len(keys) > len(set(keys)):
         raise ConditionError(
-            f"{len(made)} jobs are to be launched, and at least two of them have the same unique "
-            "key by the schedule's job policy, which only one unfinished job may have; let "
-            "unique_key be, and set `unique` for a key by task and arguments, or launch one job"
+            f"the launcher asks for {len(made)} jobs, and at least two have the same unique key by "
+            "the schedule's job policy, which only one unfinished job may have; instead of "
+            "unique_key set `unique`, for a key by task and arguments, or launch one job"
         )
     return made
 
 
 def _if_json(row: Schedule, value: Any) -> Any:
-    """Returns the value if a JSON column can hold it, else `None`; a row's own always fits."""
+    """Returns the value if a JSON column can hold it, else `None`; what a row says always fits."""
     return value if row.is_plain else stored(value)

@@ -32,7 +32,7 @@ _PRUNE, _PAUSE = 60.0, 0.1
 _PATIENCE, _BUSY = 5.0, 0.1
 
 
-class Maintenance:
+class LeaderMaintenance:
     """Maintains one namespace on the leader's connection, which is in autocommit mode."""
 
     def __init__(self, app: Celery, settings: Settings, publisher: Publisher) -> None:

@@ -1,7 +1,7 @@
 """Finds past due times that no tick launched."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
 
 from sqlalchemy import Connection, text
 
@@ -18,7 +18,8 @@ _INSTANT = timedelta(microseconds=1)
 _EARLIEST = datetime(1, 1, 3, tzinfo=UTC)
 
 
-class Missed(NamedTuple):
+@dataclass(slots=True)
+class Missed:
     """The due times of a period in the past."""
 
     #: Those that were not launched, oldest first.
@@ -76,9 +77,8 @@ def find(
     launched, for a schedule that has no times of its own, and for an invalid calendar.
     """
     timetable = _due_times(row, timezone)
-    known = calendars.load(
-        connection, [row.calendar] if row.calendar else [], namespace=row.namespace
-    )
+    named = [row.calendar] if row.calendar else []
+    known = calendars.load(connection, named, namespace=row.namespace)
     start = max(start, _EARLIEST)
     total = timetable.count(start - _INSTANT, end)
     if total > most:
@@ -88,31 +88,30 @@ def find(
             f"schedule {row.name!r} was due {total:,} times then, more than the {most:,} that are "
             "looked at; give a shorter period",
         )
+    found = Missed([], 0, 0, 0)
     launched = _launched(connection, row, start, end)
     excluded = exclusion(known, row, timezone)
     undecided = _undecided(row)
-    times: list[datetime] = []
-    before = left_out = pending = 0
     moment = timetable.next_after(start - _INSTANT)
     while moment is not None and moment <= end:
         is_launched = launched.get(moment, False)
         if is_launched:
-            before += 1
+            found.launched += 1
         elif is_launched is None or (undecided is not None and moment >= undecided):
-            pending += 1
+            found.pending += 1
         elif excluded(moment) is not None:
-            left_out += 1
+            found.excluded += 1
         else:
-            times.append(moment)
+            found.times.append(moment)
         moment = timetable.next_after(moment)
-    if len(times) > limit:
+    if len(found.times) > limit:
         raise InvalidSchedule.of(
             "limit",
             "out_of_range",
-            f"{len(times):,} due times of schedule {row.name!r} were not launched then, more than "
-            f"the limit {limit:,}; raise it, or give a shorter period",
+            f"{len(found.times):,} due times of schedule {row.name!r} were not launched then, more "
+            f"than the limit {limit:,}; raise it, or give a shorter period",
         )
-    return Missed(times, before, left_out, pending)
+    return found
 
 
 def _undecided(row: Schedule) -> datetime | None:

@@ -23,7 +23,7 @@ from pgbeat.beat.evaluation import Decision
 from pgbeat.beat.evaluator import Evaluator
 from pgbeat.beat.leader import Leader
 from pgbeat.beat.log import DecisionLog
-from pgbeat.beat.maintenance import Maintenance
+from pgbeat.beat.maintenance import LeaderMaintenance
 from pgbeat.broker.publishing.publisher import publisher
 from pgbeat.config import Settings, direct_url, redacted
 from pgbeat.database import connections
@@ -118,7 +118,7 @@ class Scheduler(celery.beat.Scheduler):
             reached=self.reached,
         )
         self._due_schedules = DueSchedules(self.settings, self._evaluator, self._pool)
-        self._maintenance = Maintenance(self.app, self.settings, self._enqueuer.publisher)
+        self._maintenance = LeaderMaintenance(self.app, self.settings, self._enqueuer.publisher)
         self._counters = BeatCounters(self.settings.namespace)
         try:
             self._leader = Leader(

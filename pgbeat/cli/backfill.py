@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from pgbeat.beat import control, missed
-from pgbeat.beat.control import Backfilled
+from pgbeat.beat.control import BackfillRun
 from pgbeat.beat.missed import Missed
 from pgbeat.cli import printing
 from pgbeat.cli.asking import dry_run_option
@@ -78,7 +78,7 @@ def backfill_command(
         last = now if end is None else in_zone(end, local, "--to")
         missed.check_period(first, last, now)
         found = missed.find(connection, row, first, last, timezone=target.timezone, limit=limit)
-    done, was_interrupted = Backfilled(), False
+    done, was_interrupted = BackfillRun(), False
     if found.times and not dry_run:
         done, was_interrupted = _launch(target, name, found, quiet=as_json)
     if as_json:
@@ -98,13 +98,13 @@ def backfill_command(
     ctx.exit(_INTERRUPTED if was_interrupted else _status(done))
 
 
-def _launch(target: Target, name: str, found: Missed, *, quiet: bool) -> tuple[Backfilled, bool]:
+def _launch(target: Target, name: str, found: Missed, *, quiet: bool) -> tuple[BackfillRun, bool]:
     """Returns what was decided, and whether Ctrl-C ended it early."""
     target.require_app("a backfill needs the app, whose launchers and tasks it runs")
     shows = sys.stderr.isatty() and not quiet
     with target.work() as unit, _interruptible() as interrupted:
 
-        def is_over(done: Backfilled) -> bool:
+        def is_over(done: BackfillRun) -> bool:
             if shows:
                 at = utc(done.ticks[-1].due_at)
                 click.echo(f"\r{len(done.ticks)} of {len(found.times)}: {at}", err=True, nl=False)
@@ -133,7 +133,7 @@ def _interruptible() -> Iterator[Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def _status(done: Backfilled) -> int:
+def _status(done: BackfillRun) -> int:
     outcomes = {tick.outcome for tick in done.ticks}
     if "failed" in outcomes:
         return FAILED
@@ -141,7 +141,7 @@ def _status(done: Backfilled) -> int:
 
 
 def _json(
-    row: Schedule, start: datetime, end: datetime, found: Missed, done: Backfilled
+    row: Schedule, start: datetime, end: datetime, found: Missed, done: BackfillRun
 ) -> dict[str, Any]:
     return {
         "schedule": row.name,
@@ -181,7 +181,7 @@ def _rest(found: Missed) -> str:
     return ", ".join(parts)
 
 
-def _show_done(done: Backfilled) -> None:
+def _show_done(done: BackfillRun) -> None:
     counts = Counter(tick.outcome for tick in done.ticks)
     parts = [f"{counts[word]} {word}" for word in ("launched", "skipped", "failed") if counts[word]]
     click.echo(

@@ -3,7 +3,7 @@
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import psycopg
 from sqlalchemy import Connection
@@ -27,6 +27,58 @@ def is_locked(error: BaseException) -> bool:
     return isinstance(cause, psycopg.Error) and cause.sqlstate in _LOCKED
 
 
+class Parted(NamedTuple, Generic[T, R]):
+    """What became of a batch that was written in parts."""
+
+    #: What `write` returned for each part.
+    results: list[R]
+    #: Items that there was no time for.
+    late: list[T]
+    #: Items that failed by themselves, with the error.
+    failed: list[tuple[T, Exception]]
+
+
+def in_parts(
+    items: Sequence[T],
+    write: Callable[[Sequence[T]], R],
+    *,
+    may_fail: Callable[[Exception], bool] = is_locked,
+    key: Callable[[T], Hashable] = id,
+    budget: float = BUDGET,
+) -> Parted[T, R]:
+    """Writes items together, or in ever smaller parts where that fails.
+
+    `write` is one transaction; items with the same `key` stay together, in order. Errors that are
+    not such as `may_fail` accepts are raised. After `budget` seconds spent on parts that failed,
+    the rest is not tried.
+    """
+    bundles: dict[Hashable, list[T]] = {}
+    for item in items:
+        bundles.setdefault(key(item), []).append(item)
+    done: Parted[T, R] = Parted([], [], [])
+    # Halves before quarters: what doesn't fail is soon written, wherever it stands.
+    todo = deque([list(bundles.values())] if bundles else [])
+    while todo:
+        part = todo.popleft()
+        some = [item for bundle in part for item in bundle]
+        if budget <= 0:
+            done.late.extend(some)
+            continue
+        began = time.monotonic()
+        try:
+            done.results.append(write(some))
+        except Exception as error:
+            if not may_fail(error):
+                raise
+            budget -= time.monotonic() - began
+            if len(part) == 1:
+                done.failed.extend((item, error) for item in some)
+            else:
+                middle = len(part) // 2
+                todo += [part[:middle], part[middle:]]
+    return done
+
+
 def each_unlocked(
     items: Sequence[T],
     write: Callable[[Sequence[T]], R],
@@ -34,49 +86,20 @@ def each_unlocked(
     key: Callable[[T], Hashable] = id,
     budget: float = BUDGET,
 ) -> tuple[list[R], list[T]]:
-    """Writes items together, or in ever smaller parts where something is locked.
+    """Writes items as `in_parts`, where `write` limits its waiting for locks.
 
-    `write` is one transaction, whose waiting for locks is limited; items with the same `key` stay
-    together, in order. Returns what it returned for each part, and the items that are still to be
-    written: first those that there was no time for after `budget` seconds of waiting, then those
-    that are locked.
+    Returns what `write` returned for each part, and the items that are still to be written: first
+    those that there was no time for, then those that are locked.
     """
-    bundles: dict[Hashable, list[T]] = {}
-    for item in items:
-        bundles.setdefault(key(item), []).append(item)
-    results: list[R] = []
-    late: list[T] = []
-    locked: list[T] = []
-    # Halves before quarters: what is not locked is soon written, wherever it stands.
-    todo = deque([list(bundles.values())] if bundles else [])
-    while todo:
-        part = todo.popleft()
-        some = [item for bundle in part for item in bundle]
-        if budget <= 0:
-            late += some
-            continue
-        began = time.monotonic()
-        try:
-            results.append(write(some))
-        except Exception as error:
-            if not is_locked(error):
-                raise
-            budget -= time.monotonic() - began
-            if len(part) == 1:
-                locked += some
-            else:
-                middle = len(part) // 2
-                todo += [part[:middle], part[middle:]]
-    return results, late + locked
+    done = in_parts(items, write, key=key, budget=budget)
+    return done.results, done.late + [item for item, _ in done.failed]
 
 
 def in_transactions(
     connection: Connection, items: Sequence[T], write: Callable[[Sequence[T]], R]
 ) -> list[R]:
-    """As `each_unlocked`, each part in a transaction of its own; what is left stays as it is.
-
-    The connection is in autocommit mode.
-    """
+    """Writes items as `each_unlocked`, with a transaction for each part; leaves the others as they
+    are. The connection is in autocommit mode."""
 
     def part(some: Sequence[T]) -> R:
         with connections.transaction(connection):
@@ -84,35 +107,3 @@ def in_transactions(
             return write(some)
 
     return each_unlocked(items, part)[0]
-
-
-def in_parts(
-    batch: Sequence[T],
-    do: Callable[[Sequence[T]], object],
-    give_up: Callable[[T, Exception], object],
-    *,
-    seconds: float = 1.0,
-) -> None:
-    """Does for the halves of a batch what failed for all of it, whatever the reason, and so on.
-
-    `give_up` gets each item that fails by itself, with the error. What is left after so many
-    `seconds` is not tried. Raises only what means that the connection is lost, or what `give_up`
-    raises.
-    """
-    deadline = time.monotonic() + seconds
-    size = (len(batch) + 1) // 2
-    parts = [batch[size:], batch[:size]]
-    while parts and time.monotonic() < deadline:
-        part = parts.pop()
-        if not part:
-            continue
-        try:
-            do(part)
-        except Exception as error:
-            if connections.is_lost(error):
-                raise
-            if len(part) == 1:
-                give_up(part[0], error)
-                continue
-            size = (len(part) + 1) // 2
-            parts += [part[size:], part[:size]]

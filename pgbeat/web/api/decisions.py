@@ -215,7 +215,7 @@ def backfill_schedule(
             limit=body.limit,
             most=_LOOKED,
         )
-    done = control.Backfilled()
+    done = control.BackfillRun()
     if found.times and not body.dry_run:
         until = time.monotonic() + _PATIENCE
         with backend.work(caller) as unit:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from pgbeat import Context, JobRequest, Launcher, Skip, launcher
 from pgbeat.access.actors import Actor
 from pgbeat.beat import control, missed
-from pgbeat.beat.control import Backfilled
+from pgbeat.beat.control import BackfillRun
 from pgbeat.beat.missed import Missed
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
@@ -151,8 +151,8 @@ def fill(
     connection: Connection,
     app: Celery,
     times: list[datetime],
-    is_over: Callable[[Backfilled], bool] = lambda done: False,
-) -> Backfilled:
+    is_over: Callable[[BackfillRun], bool] = lambda done: False,
+) -> BackfillRun:
     unit = UnitOfWork(connection, Settings.load(app.conf), Actor("user:me"), app=lambda: app)
     return control.backfill(unit, "s", times, job_source="user_cli", is_over=is_over)
 

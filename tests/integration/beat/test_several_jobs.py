@@ -151,7 +151,7 @@ def test_jobs_that_need_a_key_of_their_own_fail(sql: Sql, at: At) -> None:
     add(sql, launcher="Several", job_policy=json.dumps({"unique_key": "k"}))
     [tick] = at().run_until(START)
     assert tick.outcome == "failed"
-    assert str(tick.error).startswith("3 jobs are to be launched, and at least two of them have ")
+    assert str(tick.error).startswith("the launcher asks for 3 jobs, and at least two have ")
 
 
 def test_a_key_that_one_of_them_shares_skips_all(sql: Sql, at: At) -> None:
