@@ -2,182 +2,266 @@
 
 Of each schedule the newest ticks and jobs are kept, or the young ones, whichever is more; of those
 without a schedule, or whose schedule was removed, only the young. Executions are deleted with their
-job. Jobs that have not ended stay, and so do a group's members while the group runs. The audit has
-a retention of its own.
+job. Jobs that have not ended stay, and so do a group's members while the group runs. The audit log
+has another retention.
 """
 
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import (
+    CTE,
+    Column,
+    ColumnElement,
+    Connection,
+    Integer,
+    Select,
+    Table,
+    Text,
+    and_,
+    bindparam,
+    cast,
+    delete,
+    exists,
+    func,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+)
+from sqlalchemy.types import NullType
 
 from pgbeat.config import Settings
+from pgbeat.database.tables import (
+    audit,
+    deliveries,
+    executions,
+    groups,
+    jobs,
+    schedules,
+    ticks,
+    webhooks,
+)
+from pgbeat.jobs.model import ENDED
 
 #: Rows that a step scans, at most.
 BATCH = 500
-#: Seconds after which what was kept is scanned at once more: there are newer ones by then.
+#: Seconds after which the rows that were kept are scanned again: there are newer ones by then.
 _AGAIN = 3600.0
+
+_NAMESPACE = bindparam("namespace", type_=Text)
+_COUNT, _LIMIT = bindparam("count", type_=Integer), bindparam("batch", type_=Integer)
+_OLD = func.now() - literal_column("interval '1 second'") * bindparam("seconds")
+_LONG_AGO, _NO_ID = "-infinity", "00000000-0000-0000-0000-000000000000"
 
 
 class _Kind(NamedTuple):
     """A table, scanned from its oldest row on by an index."""
 
-    table: str
+    table: Table
     #: Where to begin: below every value of the index.
     start: tuple[Any, ...]
     #: Old rows after a place (`at_0`, `at_1`), in the index's order: what a step scans.
-    scanned: str
-    #: The ids of those to delete.
-    old: str
-    #: A table whose rows are deleted with them, and its column that has their ids.
-    dependents: tuple[str, str] | None = None
+    scanned: Select[Any]
+    #: Returns the ids of those to delete. In a dry run the jobs are there that would be deleted.
+    old: Callable[[CTE, bool], Select[Any]]
+    #: A column of the table whose rows are deleted with them: it has their ids.
+    dependents: Column[Any] | None = None
 
 
-_OLD = "now() - make_interval(secs => :seconds)"
-_LONG_AGO, _NO_ID = "-infinity", "00000000-0000-0000-0000-000000000000"
+def _place(number: int, column: Column[Any]) -> ColumnElement[Any]:
+    return cast(bindparam(f"at_{number}", type_=NullType()), column.type)
 
-# Of a schedule, what is older than the last of its newest goes: those of one moment stay together.
+
+def _by_id(table: Table, moment: Column[Any], *more: Column[Any], where: Any = True) -> Select[Any]:
+    """Returns the first rows by id that are old."""
+    first = select(table.c.id, moment.label("moment"), *more).where(
+        table.c.id > _place(0, table.c.id), where
+    )
+    oldest = first.order_by(table.c.id).limit(_LIMIT).subquery("oldest")
+    kept = [oldest.c[each.key] for each in more]
+    return select(oldest.c.id, oldest.c.id.label("at_0"), *kept).where(oldest.c.moment < _OLD)
+
+
+def _by_time(
+    table: Table, moment: Column[Any], *more: Column[Any], where: Any = True
+) -> Select[Any]:
+    """Returns the oldest rows by their time and id."""
+    after, place = _place(0, moment), tuple_(_place(0, moment), _place(1, table.c.id))
+    return (
+        select(table.c.id, moment.label("at_0"), table.c.id.label("at_1"), *more)
+        # The first of these is for indexes of the time alone.
+        .where(moment >= after, tuple_(moment, table.c.id) > place, moment < _OLD, where)
+        .order_by(moment, table.c.id)
+        .limit(_LIMIT)
+    )
+
+
+def _beyond_newest(
+    scanned: CTE, table: Table, moment: Column[Any], where: Any = True
+) -> Select[Any]:
+    """Returns the rows that are older than the last of the newest of their schedule.
+
+    Those of one moment stay together.
+    """
+    last = (
+        select(moment)
+        .where(table.c.schedule_id == schedules.c.id)
+        .order_by(moment.desc())
+        .offset(func.greatest(_COUNT - 1, 0))
+        .limit(1)
+        .scalar_subquery()
+    )
+    of = (
+        select(schedules.c.id, schedules.c.namespace, last.label("last"))
+        .where(schedules.c.id.in_(select(scanned.c.schedule_id)))
+        .offset(literal_column("0"))  # computed once for each schedule
+        .subquery("s")
+    )
+    is_beyond = and_(
+        of.c.namespace == _NAMESPACE, or_(_COUNT == 0, scanned.c[moment.key] < of.c.last)
+    )
+    return (
+        select(scanned.c.id)
+        .select_from(scanned.outerjoin(of, of.c.id == scanned.c.schedule_id))
+        .where(or_(of.c.id.is_(None), is_beyond), where)
+    )
+
+
+def _old_jobs(scanned: CTE, dry_run: bool) -> Select[Any]:
+    group_has_ended = func.coalesce(
+        select(groups.c.finished_at.is_not(None))
+        .where(groups.c.id == scanned.c.group_id)
+        .scalar_subquery(),
+        True,
+    )
+    has_ended = and_(scanned.c.state.in_(ENDED), scanned.c.finished_at < _OLD, group_has_ended)
+    return _beyond_newest(scanned, jobs, jobs.c.created_at, has_ended)
+
+
+def _old_groups(scanned: CTE, dry_run: bool) -> Select[Any]:
+    """Returns the groups that have no jobs any more, or in a dry run none that are kept."""
+    members = select(jobs.c.id).where(jobs.c.group_id == scanned.c.id)
+    if dry_run:
+        members = members.where(or_(jobs.c.finished_at.is_(None), jobs.c.finished_at >= _OLD))
+    return select(scanned.c.id).where(scanned.c.finished_at < _OLD, ~exists(members))
+
+
+def _orphans(scanned: CTE, dry_run: bool) -> Select[Any]:
+    """Returns the executions whose jobs were deleted by hand."""
+    return select(scanned.c.id).where(~exists().where(jobs.c.id == scanned.c.job_id))
+
+
+def _old_deliveries(scanned: CTE, dry_run: bool) -> Select[Any]:
+    return (
+        select(scanned.c.id)
+        .join(webhooks, webhooks.c.id == scanned.c.webhook_id)
+        .where(scanned.c.finished_at < _OLD, webhooks.c.namespace == _NAMESPACE)
+    )
+
+
+_BY_TIME = (_LONG_AGO, _NO_ID)
 _KINDS = (
     _Kind(
-        "ticks",
+        ticks,
         (0,),
-        f"""
-        SELECT id, id AS at_0, schedule_id, due_at FROM (
-               SELECT id, schedule_id, due_at, decided_at FROM pgbeat.ticks
-                WHERE id > :at_0 ORDER BY id LIMIT :batch) AS oldest
-         WHERE decided_at < {_OLD}
-        """,
-        """
-        SELECT l.id FROM scanned l LEFT JOIN (
-               SELECT s.id, s.namespace, (
-                      SELECT due_at FROM pgbeat.ticks WHERE schedule_id = s.id
-                       ORDER BY due_at DESC OFFSET greatest(:count - 1, 0) LIMIT 1) AS last
-                 FROM pgbeat.schedules s
-                WHERE s.id IN (SELECT schedule_id FROM scanned) OFFSET 0) AS s
-               ON s.id = l.schedule_id
-         WHERE s.id IS NULL OR s.namespace = :namespace AND (:count = 0 OR l.due_at < s.last)
-        """,
+        _by_id(ticks, ticks.c.decided_at, ticks.c.schedule_id, ticks.c.due_at),
+        lambda scanned, dry_run: _beyond_newest(scanned, ticks, ticks.c.due_at),
     ),
     _Kind(
-        "jobs",
-        (_LONG_AGO, _NO_ID),
-        f"""
-        SELECT id, created_at AS at_0, id AS at_1, created_at, schedule_id, group_id, state,
-               finished_at
-          FROM pgbeat.jobs
-         WHERE namespace = :namespace AND created_at < {_OLD}
-           AND (created_at, id) > (CAST(:at_0 AS timestamptz), CAST(:at_1 AS uuid))
-         ORDER BY created_at, id LIMIT :batch
-        """,
-        f"""
-        SELECT l.id FROM scanned l
-               LEFT JOIN (
-               SELECT s.id, (
-                      SELECT created_at FROM pgbeat.jobs WHERE schedule_id = s.id
-                       ORDER BY created_at DESC OFFSET greatest(:count - 1, 0) LIMIT 1) AS last
-                 FROM pgbeat.schedules s
-                WHERE s.id IN (SELECT schedule_id FROM scanned) OFFSET 0) AS s
-               ON s.id = l.schedule_id
-         WHERE l.state IN ('completed', 'failed', 'cancelled', 'skipped')
-           AND l.finished_at < {_OLD}
-           AND coalesce((SELECT finished_at IS NOT NULL FROM pgbeat.groups
-                          WHERE id = l.group_id), true)
-           AND (s.id IS NULL OR :count = 0 OR l.created_at < s.last)
-        """,
-        ("executions", "job_id"),
-    ),
-    # Those whose jobs were deleted by hand.
-    _Kind(
-        "executions",
-        (_LONG_AGO, _NO_ID),
-        f"""
-        SELECT id, started_at AS at_0, id AS at_1, job_id FROM pgbeat.executions
-         WHERE started_at < {_OLD} AND started_at >= CAST(:at_0 AS timestamptz)
-           AND (started_at, id) > (CAST(:at_0 AS timestamptz), CAST(:at_1 AS uuid))
-         ORDER BY started_at, id LIMIT :batch
-        """,
-        """
-        SELECT l.id FROM scanned l
-         WHERE NOT EXISTS (SELECT FROM pgbeat.jobs j WHERE j.id = l.job_id)
-        """,
+        jobs,
+        _BY_TIME,
+        _by_time(
+            jobs,
+            jobs.c.created_at,
+            *(jobs.c[n] for n in ("created_at", "schedule_id", "group_id", "state", "finished_at")),
+            where=jobs.c.namespace == _NAMESPACE,
+        ),
+        _old_jobs,
+        executions.c.job_id,
     ),
     _Kind(
-        "groups",
-        (_LONG_AGO, _NO_ID),
-        f"""
-        SELECT id, created_at AS at_0, id AS at_1, finished_at FROM pgbeat.groups
-         WHERE namespace = :namespace AND created_at < {_OLD}
-           AND (created_at, id) > (CAST(:at_0 AS timestamptz), CAST(:at_1 AS uuid))
-         ORDER BY created_at, id LIMIT :batch
-        """,
-        f"""
-        SELECT l.id FROM scanned l
-         WHERE l.finished_at < {_OLD}
-           AND NOT EXISTS (SELECT FROM pgbeat.jobs j WHERE j.group_id = l.id
-                              AND (NOT :dry_run OR j.finished_at IS NULL
-                                   OR j.finished_at >= {_OLD}))
-        """,
+        executions,
+        _BY_TIME,
+        _by_time(executions, executions.c.started_at, executions.c.job_id),
+        _orphans,
     ),
     _Kind(
-        "deliveries",
-        (_LONG_AGO, _NO_ID),
-        f"""
-        SELECT d.id, d.created_at AS at_0, d.id AS at_1, d.finished_at, d.webhook_id
-          FROM pgbeat.deliveries d
-         WHERE d.created_at < {_OLD} AND d.created_at >= CAST(:at_0 AS timestamptz)
-           AND (d.created_at, d.id) > (CAST(:at_0 AS timestamptz), CAST(:at_1 AS uuid))
-         ORDER BY d.created_at, d.id LIMIT :batch
-        """,
-        f"""
-        SELECT l.id FROM scanned l JOIN pgbeat.webhooks w ON w.id = l.webhook_id
-         WHERE l.finished_at < {_OLD} AND w.namespace = :namespace
-        """,
+        groups,
+        _BY_TIME,
+        _by_time(
+            groups,
+            groups.c.created_at,
+            groups.c.finished_at,
+            where=groups.c.namespace == _NAMESPACE,
+        ),
+        _old_groups,
     ),
     _Kind(
-        "audit",
+        deliveries,
+        _BY_TIME,
+        _by_time(
+            deliveries, deliveries.c.created_at, deliveries.c.finished_at, deliveries.c.webhook_id
+        ),
+        _old_deliveries,
+    ),
+    _Kind(
+        audit,
         (0,),
-        f"""
-        SELECT id, id AS at_0 FROM (
-               SELECT id, at FROM pgbeat.audit WHERE namespace = :namespace AND id > :at_0
-                ORDER BY id LIMIT :batch) AS oldest
-         WHERE at < {_OLD}
-        """,
-        "SELECT id FROM scanned",
+        _by_id(audit, audit.c.at, where=audit.c.namespace == _NAMESPACE),
+        lambda scanned, dry_run: select(scanned.c.id),
     ),
 )
 
 
-def _statement(kind: _Kind, *, dry_run: bool) -> TextClause:
-    """How many it scanned at, the place of the last of them, and how many of each table went."""
-    delete = "SELECT" if dry_run else "DELETE"
-    returning = "" if dry_run else "RETURNING 1"
-    # A locked row is for later: beat waits for no transaction.
-    lock = "" if dry_run else "FOR UPDATE SKIP LOCKED"
-    parts = [
-        f"scanned AS MATERIALIZED ({kind.scanned})",
-        f"old AS MATERIALIZED ({kind.old})",
-        f"ids AS MATERIALIZED (SELECT id FROM pgbeat.{kind.table} "
-        f"WHERE id IN (SELECT id FROM old) {lock})",
-        f"deleted_rows AS ({delete} FROM pgbeat.{kind.table} "
-        f"WHERE id IN (SELECT id FROM ids) {returning})",
-    ]
-    counts = ["(SELECT count(*) FROM scanned)", "(SELECT count(*) FROM deleted_rows)"]
+def _materialized(query: Select[Any], name: str) -> CTE:
+    return query.cte(name).prefix_with("MATERIALIZED")
+
+
+def _deletion(
+    rows: ColumnElement[bool], table: Table, name: str, *, dry_run: bool
+) -> tuple[CTE, CTE]:
+    """Returns the rows' ids, and what deletes them.
+
+    A locked row is left for later: beat waits for no transaction.
+    """
+    query = select(table.c.id).where(rows)
+    locked = query if dry_run else query.with_for_update(skip_locked=True)
+    ids = _materialized(locked, f"{name}_ids")
+    found = table.c.id.in_(select(ids.c.id))
+    if dry_run:
+        return ids, select(table.c.id).where(found).cte(name)
+    return ids, delete(table).where(found).returning(table.c.id).cte(name)
+
+
+def _statement(kind: _Kind, *, dry_run: bool) -> Select[Any]:
+    """Returns a statement that deletes what is old of the next rows.
+
+    It returns how many rows it scanned, how many it deleted of the table and of its dependents,
+    and the place of the last row.
+    """
+    scanned = _materialized(kind.scanned, "scanned")
+    old = _materialized(kind.old(scanned, dry_run), "old")
+    ids, deleted = _deletion(
+        kind.table.c.id.in_(select(old.c.id)), kind.table, "deleted", dry_run=dry_run
+    )
+    counts: list[ColumnElement[Any]] = [_count(scanned), _count(deleted)]
     if kind.dependents is None:
-        counts.append("0")
+        counts.append(literal_column("0"))
     else:
-        table, column = kind.dependents
-        parts += [
-            f"their_ids AS MATERIALIZED (SELECT id FROM pgbeat.{table} "
-            f"WHERE {column} IN (SELECT id FROM ids) {lock})",
-            f"dependents_deleted AS ({delete} FROM pgbeat.{table} "
-            f"WHERE id IN (SELECT id FROM their_ids) {returning})",
-        ]
-        counts.append("(SELECT count(*) FROM dependents_deleted)")
-    places = [f"at_{n}" for n in range(len(kind.start))]
-    order = ", ".join(f"{place} DESC" for place in places)
-    last = [f"(SELECT {place} FROM scanned ORDER BY {order} LIMIT 1)" for place in places]
-    return text(f"WITH {', '.join(parts)} SELECT {', '.join(counts + last)}")
+        table = kind.dependents.table
+        rows = kind.dependents.in_(select(ids.c.id))
+        counts.append(_count(_deletion(rows, table, "dependents", dry_run=dry_run)[1]))
+    places = [scanned.c[f"at_{number}"] for number in range(len(kind.start))]
+    order = [place.desc() for place in places]
+    last = [select(place).order_by(*order).limit(1).scalar_subquery() for place in places]
+    return select(*counts, *last)
+
+
+def _count(rows: CTE) -> ColumnElement[int]:
+    return select(func.count()).select_from(rows).scalar_subquery()
 
 
 class Pruner:
@@ -187,10 +271,10 @@ class Pruner:
     """
 
     #: The tables that it deletes from.
-    tables = ("ticks", "jobs", "executions", "groups", "deliveries", "audit")
+    tables = tuple(kind.table.name for kind in _KINDS)
 
     def __init__(self, settings: Settings, *, dry_run: bool = False) -> None:
-        self._settings, self._dry_run = settings, dry_run
+        self._settings = settings
         self._statements = [_statement(kind, dry_run=dry_run) for kind in _KINDS]
         self._places: list[tuple[Any, ...]] = []
         self._began_at = 0.0
@@ -219,7 +303,7 @@ class Pruner:
     def _days(self, kind: _Kind) -> float:
         """Returns how long rows are kept; 0 for ever."""
         settings = self._settings
-        return settings.audit_days if kind.table == "audit" else settings.retention_days
+        return settings.audit_days if kind.table is audit else settings.retention_days
 
     def _scan(self, connection: Connection, number: int) -> int:
         kind, place = _KINDS[number], self._places[number]
@@ -228,15 +312,13 @@ class Pruner:
             "seconds": self._days(kind) * 86_400,
             "count": self._settings.retention_count,
             "batch": BATCH,
-            "dry_run": self._dry_run,
             **{f"at_{n}": value for n, value in enumerate(place)},
         }
-        statement = self._statements[number]
-        used = {name: values[name] for name in statement.compile().params}
-        scanned, deleted, dependents, *last = connection.execute(statement, used).one()
-        self.deleted[kind.table] += deleted
+        found = connection.execute(self._statements[number], values).one()
+        scanned, deleted, dependents, *last = found
+        self.deleted[kind.table.name] += deleted
         if kind.dependents is not None:
-            self.deleted[kind.dependents[0]] += dependents
+            self.deleted["executions"] += dependents
         if scanned:
             self._places[number] = tuple(last)
         return int(scanned)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from sqlalchemy import Connection, event, text
+from sqlalchemy import Connection, event
 
 from pgbeat.beat import pruner as retention
 from pgbeat.beat.pruner import Pruner
@@ -343,9 +343,12 @@ def test_a_step_in_the_audit_goes_by_an_index(connection: Connection, sql: Sql) 
         "FROM generate_series(1, 50000) AS n"
     )
     sql("ANALYZE pgbeat.audit")
-    [kind] = [kind for kind in retention._KINDS if kind.table == "audit"]
+    [kind] = [kind for kind in retention._KINDS if kind.table.name == "audit"]
     values = {"namespace": "default", "at_0": 0, "batch": 500, "seconds": 365 * 86_400}
-    plan = connection.execute(text(f"EXPLAIN (ANALYZE, BUFFERS, COSTS off) {kind.scanned}"), values)
+    query = kind.scanned.compile(connection)
+    plan = connection.exec_driver_sql(
+        f"EXPLAIN (ANALYZE, BUFFERS, COSTS off) {query}", query.construct_params(values)
+    )
     said = "\n".join(plan.scalars())
     assert "Index Scan using audit_newest" in said
     assert "Sort" not in said
