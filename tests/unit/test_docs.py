@@ -13,6 +13,7 @@ import yaml
 from sqlalchemy.engine import make_url
 
 import pgbeat
+from pgbeat import errors
 from pgbeat.config import Settings
 from pgbeat.database.tables import metadata
 from tests.support.processes import ROOT
@@ -124,3 +125,11 @@ def test_the_tests_that_the_documentation_names_exist() -> None:
     # The guide on testing names a file of the reader's project.
     missing = {path for path in paths if not (ROOT / path).exists()}
     assert missing == {"tests/worker/Dockerfile"}
+
+
+def test_every_code_of_an_error_is_documented() -> None:
+    page = (REFERENCE / "api.md").read_text()
+    classes = [each for each in vars(errors).values() if isinstance(each, type)]
+    kinds = [each for each in classes if issubclass(each, errors.PgbeatError)]
+    assert len(kinds) > 10
+    assert {kind.code for kind in kinds} <= set(re.findall(r"`(\w+)`", page))
