@@ -16,7 +16,7 @@ from pgbeat.schedules import calendars, exclusions
 from pgbeat.testing.databases import Server, in_database
 from tests.support.broker_sessions import Sessions, sessions
 from tests.support.child_process import Child
-from tests.support.databases import broker_url
+from tests.support.databases import broker_url, rows_of
 from tests.support.jobs import Desk, desks
 from tests.support.kombu_connections import Connect, connections
 from tests.support.processes import Processes
@@ -72,7 +72,7 @@ def sql(database: str) -> Iterator[Callable[..., list[tuple[Any, ...]]]]:
 
         def run(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
             cursor = connection.execute(statement, parameters or None)
-            return cursor.fetchall() if cursor.description else []
+            return rows_of(cursor)
 
         yield run
 

@@ -25,6 +25,7 @@ from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections, migrate
 from pgbeat.monitoring import prometheus
 from pgbeat.monitoring.counters import CounterValue, add
+from tests.support.databases import rows_of
 from tests.support.processes import ROOT, until
 from tests.support.rows import make_job, make_lane
 
@@ -269,7 +270,7 @@ def exposed(database: str) -> Iterator[dict[str, set[str]]]:
 
         def sql(statement: str, *given: Any) -> list[tuple[Any, ...]]:
             cursor = raw.execute(statement.encode(), given or None)
-            return cursor.fetchall() if cursor.description else []
+            return rows_of(cursor)
 
         _one_of_everything(sql)
     engine = connections.engine(settings.url, "tests").execution_options(

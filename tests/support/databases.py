@@ -2,7 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import psycopg
+from psycopg.pq import ExecStatus
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 
@@ -31,3 +34,12 @@ def connected(dsn: str) -> Iterator[Connection]:
     engine = connections.engine(postgres_url(dsn), "tests", isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         yield connection
+
+
+def rows_of(cursor: psycopg.Cursor[Any]) -> list[tuple[Any, ...]]:
+    """Returns the rows of a statement; none of one that yields none, such as an UPDATE.
+
+    A row may have no columns (`SELECT FROM …`): psycopg describes such a result as none at all.
+    """
+    result = cursor.pgresult
+    return cursor.fetchall() if result and result.status == ExecStatus.TUPLES_OK else []

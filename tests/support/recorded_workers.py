@@ -16,6 +16,7 @@ from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import Execution
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.new_jobs import NewJob
+from tests.support.databases import rows_of
 from tests.support.processes import Process, Processes, until
 from tests.support.transport_workers import transport_url
 
@@ -106,7 +107,7 @@ class Crew(Processes):
         """Runs a statement in a session of its own; its rows."""
         with psycopg.connect(self.database, autocommit=True) as connection:
             cursor = connection.execute(statement, parameters or None)
-            return cursor.fetchall() if cursor.description else []
+            return rows_of(cursor)
 
     def states(self) -> dict[str, int]:
         """How many jobs are in each state."""

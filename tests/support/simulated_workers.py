@@ -12,6 +12,7 @@ from pgbeat.jobs import executions, lifecycle, new_jobs, rescue, workers
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.new_jobs import NewJob
+from tests.support.databases import rows_of
 from tests.support.transport_workers import transport_url
 
 
@@ -81,7 +82,7 @@ class Ward:
         """Runs a statement."""
         given: Any = parameters[0] if parameters and isinstance(parameters[0], dict) else parameters
         cursor = connections.driver(self.connection).execute(statement, given or None)
-        return cursor.fetchall() if cursor.description else []
+        return rows_of(cursor)
 
     def state(self, job_id: str) -> str:
         """The job's."""

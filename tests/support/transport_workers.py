@@ -10,6 +10,7 @@ import psycopg
 from celery import Celery
 
 from pgbeat.config import postgres_url
+from tests.support.databases import rows_of
 from tests.support.processes import Process, Processes, until
 
 POOLS = ("prefork", "solo", "threads", "gevent", "eventlet")
@@ -117,7 +118,7 @@ class Fleet(Processes):
         """Runs a statement in a session of its own; its rows."""
         with psycopg.connect(self.database, autocommit=True) as connection:
             cursor = connection.execute(statement, parameters or None)
-            return cursor.fetchall() if cursor.description else []
+            return rows_of(cursor)
 
     def count(self, where: str, *parameters: Any) -> int:
         """Messages of which that is true."""

@@ -15,6 +15,7 @@ from pgbeat.config import postgres_url
 from pgbeat.database import migrate
 from pgbeat.testing.databases import Server
 from tests.support import killed_beats
+from tests.support.databases import rows_of
 from tests.support.processes import Process, Processes, until
 
 Beat = Callable[..., Scheduler]
@@ -177,7 +178,7 @@ def test_the_database_restarts(own_server: Server, tmp_path: Path, sign: signal.
     def sql(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with psycopg.connect(own_server.dsn, autocommit=True) as connection:
             cursor = connection.execute(statement, parameters or None)
-            return cursor.fetchall() if cursor.description else []
+            return rows_of(cursor)
 
     def count() -> int:
         return int(sql("SELECT count(*) FROM pgbeat.ticks")[0][0])

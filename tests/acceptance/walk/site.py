@@ -20,6 +20,7 @@ from psycopg.conninfo import conninfo_to_dict
 from pgbeat.config import postgres_url
 from pgbeat.database import migrate
 from pgbeat.testing.databases import Server
+from tests.support.databases import rows_of
 from tests.support.processes import Process, Processes, until
 
 APP = "tests.acceptance.walk.app"
@@ -78,7 +79,7 @@ class Site:
         """Runs a statement in a session of its own; returns its rows."""
         with self.connect() as connection:
             cursor = connection.execute(statement, parameters or None)
-            return cursor.fetchall() if cursor.description else []
+            return rows_of(cursor)
 
     def restart_server(self, sign: signal.Signals) -> None:
         """Stops Postgres by the signal, and starts it again."""

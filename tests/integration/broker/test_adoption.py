@@ -13,7 +13,7 @@ from pgbeat.config import postgres_url
 from pgbeat.database import migrate
 from pgbeat.errors import SchemaError
 from tests.support.child_process import Child
-from tests.support.databases import broker_url
+from tests.support.databases import broker_url, rows_of
 from tests.support.kombu_connections import Inbox, connections, publish
 from tests.support.processes import Processes, until
 from tests.support.transport_workers import transport_url
@@ -44,7 +44,7 @@ def ask(empty_database: str) -> Iterator[Sql]:
 
         def run(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
             cursor = connection.execute(statement, parameters or None)
-            return cursor.fetchall() if cursor.description else []
+            return rows_of(cursor)
 
         yield run
 

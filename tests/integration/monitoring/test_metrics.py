@@ -21,6 +21,7 @@ from pgbeat.monitoring import counters, gauges, prometheus
 from pgbeat.monitoring.collector import metrics_collector
 from pgbeat.monitoring.counters import CounterValue
 from tests.support.command_line import run, run_with
+from tests.support.databases import rows_of
 from tests.support.rows import make_job, make_lane, make_schedule
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -86,7 +87,7 @@ def sql(database: str) -> Iterator[Sql]:
         def run(statement: str, *given: Any) -> list[tuple[Any, ...]]:
             named = given[0] if given and isinstance(given[0], dict) else given or None
             cursor = connection.execute(statement.encode(), named)
-            return cursor.fetchall() if cursor.description else []
+            return rows_of(cursor)
 
         yield run
 

@@ -18,6 +18,7 @@ from pgbeat.errors import AlreadyExists, InvalidSchedule, InvalidTimetable, NotF
 from pgbeat.schedules import model as schedules
 from pgbeat.testing.databases import Databases
 from pgbeat.timetables import CRON_EXAMPLE, _plain, parse_cron
+from tests.support.databases import rows_of
 from tests.support.rows import make_schedule
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -48,7 +49,7 @@ def sql(connection: Connection) -> Sql:
     def run(statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
         with driver.transaction():
             cursor = driver.execute(statement, parameters or None)
-            return cursor.fetchall() if cursor.description else []
+            return rows_of(cursor)
 
     return run
 
