@@ -10,7 +10,7 @@ from pgbeat.errors import PgbeatError
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Tick
 
-#: How long what waits for a job is left alone: the job's end wakes it, if workers record it.
+#: How long a schedule that waits for a job is left alone. The job's end wakes it, if recorded.
 _RECHECK = timedelta(minutes=1)
 
 
@@ -66,8 +66,10 @@ class Advancer:
     def _following(
         self, evaluation: Evaluation, launched: bool, now: datetime
     ) -> tuple[due.Next | None, str | None]:
-        """Returns when a schedule is due next, and why it is disabled, if so: with no next time,
-        because nothing is left to do."""
+        """Returns when a schedule is due next, and why it is disabled.
+
+        It is disabled without a next time if nothing is left to do.
+        """
         row = evaluation.schedule
         if row.max_runs is not None and row.run_count + launched >= row.max_runs:
             return None, f"launched {row.max_runs} times (max_runs)"

@@ -14,7 +14,7 @@ from pgbeat.beat.evaluator import Evaluator
 
 logger = logging.getLogger("pgbeat")
 
-#: Beyond a condition's own limit, for the database to say first that a statement took too long.
+#: Seconds beyond the limit, so that the database is the first to say that a statement took long.
 _GRACE = 0.5
 
 
@@ -25,20 +25,20 @@ class _Work:
     started: float | None = None
     result: Sequence[Evaluation] = ()
     is_done: bool = False
-    #: Its time is up; its thread is left to itself.
+    #: Whether its time is up; its thread goes on.
     abandoned: bool = False
-    #: The result is to be dropped.
+    #: Whether its result must be dropped.
     unwanted: bool = False
     #: Guards the race between a late result and giving up on it.
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 class ConditionPool:
-    """Runs evaluations on up to `threads` daemon threads, each for `timeout` seconds at most;
-    up to `capacity` schedules may wait or be asked.
+    """Runs evaluations on up to `threads` daemon threads, each for at most `timeout` seconds.
 
-    A thread can't be stopped from outside. One whose time is up is left to itself, its result is
-    dropped, and another takes its place; its schedule is `stuck` until it returns.
+    Up to `capacity` schedules may wait or be evaluated. A thread can't be stopped from outside. If
+    its time is up, its result is dropped, and another thread takes its place; its schedule is
+    `stuck` until it returns.
     """
 
     def __init__(self, threads: int, timeout: float, capacity: int) -> None:
@@ -166,8 +166,10 @@ class ConditionPool:
 
 
 def evaluate_alone(evaluator: Evaluator, evaluation: Evaluation, now: datetime) -> Evaluation:
-    """Evaluates one schedule on a thread of its own, and waits for it as long as a condition may
-    take. A thread can't be stopped: one whose time is up is left to itself."""
+    """Evaluates one schedule on a new thread, and waits for as long as a condition may take.
+
+    A thread can't be stopped: if its time is up, it goes on, and its result is dropped.
+    """
     results: SimpleQueue[Evaluation] = SimpleQueue()
     threading.Thread(
         target=lambda: results.put(evaluator.evaluate(evaluation, now)),

@@ -114,11 +114,10 @@ class _Decider:
         self._job_source = job_source
 
     def decide(self, row: Schedule, due_at: datetime | None = None) -> Decision | None:
-        """Decides a schedule for a due time in the past, or for now, whatever its policies on time
-        say.
+        """Decides a schedule for a due time in the past, or for now.
 
-        Then it dispatches lanes in which there is something new. While the broker is away that is
-        left to beat. Returns `None` if the row changed after it was read.
+        Its policies on time don't count. Afterwards, lanes with something new are dispatched; beat
+        does that if the broker is away. Returns `None` if the row changed after it was read.
         """
         connection = self._unit.connection
         now = connections.now(connection)
@@ -139,7 +138,7 @@ class _Decider:
 
 @contextmanager
 def _deciding(unit: UnitOfWork, verb: str, job_source: str) -> Iterator[_Decider]:
-    """Opens what decides outside of beat, and records the decisions as that verb."""
+    """Opens a decider, whose decisions are recorded as that verb."""
     app, settings, connection = unit.require_app(), unit.settings, unit.connection
 
     def record(decisions: Sequence[Decision]) -> None:

@@ -22,23 +22,23 @@ class Snapshot(NamedTuple):
 
     #: The database's clock.
     now: datetime
-    #: When the next schedule is due; `None` when there is none.
+    #: When the next schedule is due; `None` if none is.
     next_run: datetime | None
     #: Whether a row waits for its next time to be computed.
     has_new: bool
     #: When the next schedule that was disabled by failures is probed; `None` if none is.
     next_probe: datetime | None
-    #: Seconds until a job or a delivery is due that beat dispatches; `None` if there is none.
+    #: Seconds until a job or a delivery is due that beat dispatches; `None` if none is.
     maintenance_in: float | None = None
 
     @property
     def is_due(self) -> bool:
-        """Whether a schedule is due."""
+        """Returns whether a schedule is due."""
         return self.next_run is not None and self.next_run <= self.now
 
     @property
     def next(self) -> datetime | None:
-        """When a schedule is due next, or is probed."""
+        """Returns when a schedule is due next, or is probed."""
         return min((moment for moment in (self.next_run, self.next_probe) if moment), default=None)
 
 
@@ -240,8 +240,11 @@ _DISABLE = text(
 
 
 def disable(connection: Connection, decisions: Sequence[Decision], now: datetime) -> None:
-    """Disables the schedules that decisions say. Those that failed are tried again if they are to
-    be probed; those that are complete have nothing left to do."""
+    """Disables the schedules that decisions disable.
+
+    Those that failed are tried again at their probe, if they have one; those that are complete have
+    nothing left to do.
+    """
     disabled = [decision for decision in decisions if decision.disabled_reason]
     if disabled:
         connection.execute(

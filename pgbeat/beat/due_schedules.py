@@ -100,8 +100,10 @@ class DueSchedules:
         self._dropped = dropped.keys() - written.postponed.keys()
 
     def wake_in(self) -> float | None:
-        """Returns the seconds until something postponed is tried again, or a condition's time is
-        up; `None` if there is neither."""
+        """Returns the seconds until a retry of something postponed, or a condition's timeout.
+
+        `None` if there is neither.
+        """
         limits = (self._pool.next_deadline(), self._postponed.wake_in())
         return min((limit for limit in limits if limit is not None), default=None)
 

@@ -132,8 +132,10 @@ class Enqueuer:
     def _forget_messages(
         self, evaluations: Sequence[Evaluation], postponed: Collection[int]
     ) -> None:
-        """Forgets the messages that were made, but for those that an external broker has already
-        and whose decision is postponed: they must not be sent again."""
+        """Forgets the messages that were made.
+
+        An external broker has those of postponed decisions already: they must not be sent again.
+        """
         if self.publisher.transactional or not postponed:
             self.publisher.clear()
             return
@@ -165,8 +167,10 @@ class Enqueuer:
     def write(
         self, connection: Connection, evaluations: Sequence[Evaluation], now: datetime
     ) -> Written:
-        """Writes evaluations into the open transaction, which has locked their rows: ticks, jobs,
-        messages and the schedules' advance, in one statement each."""
+        """Writes evaluations into the open transaction, which has locked their rows.
+
+        Ticks, jobs, messages and the schedules' advance take one statement each.
+        """
         pending = self._preparer.prepare(connection, evaluations)
         for each in pending:
             self._publish(each)
@@ -192,8 +196,7 @@ class Enqueuer:
         )
 
     def _publish(self, pending: PendingTick) -> None:
-        """Makes the tick and, of a launch, the jobs and their messages, unless it is postponed or
-        waits."""
+        """Makes a tick, and a launch's jobs and messages, unless it is postponed or waits."""
         if pending.postponed is not None or pending.waits_for is not None:
             return
         evaluation = pending.evaluation
@@ -229,8 +232,10 @@ class Enqueuer:
     def _write_jobs(
         self, connection: Connection, launched: Sequence[PendingTick]
     ) -> set[tuple[str, str]]:
-        """Writes the jobs and messages of ticks, and cancels the jobs that they supersede. Returns
-        the lanes in which there is something to dispatch."""
+        """Writes the jobs and messages of ticks, and cancels the jobs that they supersede.
+
+        Returns the lanes in which there is something to dispatch.
+        """
         made = [job for each in launched for job in each.jobs]
         lanes = {(job.namespace, job.lane) for job in made if job.lane is not None}
         superseded = [job_id for each in launched if each.jobs for job_id in each.superseded]

@@ -94,8 +94,8 @@ class Evaluator:
     def _not_due(self, row: Schedule, now: datetime) -> datetime | None:
         """Returns when to look again at a row that the app's code says is not due yet.
 
-        `None` if it is due, or has a timetable of its own. Raises `InvalidSchedule` for a timetable
-        that is invalid.
+        `None` if it is due, or if the row has a timetable. Raises `InvalidSchedule` for an invalid
+        timetable.
         """
         if row.has_timetable:
             return None
@@ -189,7 +189,7 @@ class Evaluator:
     def evaluate_together(self, evaluations: Sequence[Evaluation]) -> list[Evaluation]:
         """Evaluates the conditions in SQL of schedules that need no more, all in one statement.
 
-        Those that there was no time for stay undecided, and all do if the statement failed.
+        Where the time was too short they stay undecided, and all do if the statement failed.
         """
         texts = list(dict.fromkeys(str(each.schedule.condition_sql) for each in evaluations))
         try:
@@ -319,7 +319,7 @@ def _signals_sent(launcher: type[Launcher], row: Schedule) -> Iterator[None]:
 def _requests(
     answer: JobRequest | Sequence[JobRequest] | Skip, launcher: str
 ) -> Sequence[JobRequest]:
-    """Returns the jobs that a launcher asks for, checked: it may have a `launch` of its own."""
+    """Returns the jobs that a launcher asks for, checked, as it may override `launch`."""
     if isinstance(answer, Skip):
         return []
     requests = [answer] if isinstance(answer, JobRequest) else list(answer)
@@ -332,8 +332,10 @@ def _requests(
 def _snooze(
     answer: JobRequest | Sequence[JobRequest] | Skip, requests: Sequence[JobRequest]
 ) -> timedelta | datetime | None:
-    """Returns when to evaluate the launcher next, if it set that. Raises `ConditionError` for an
-    invalid time."""
+    """Returns when to evaluate the launcher next, if it set that.
+
+    Raises `ConditionError` for an invalid time.
+    """
     given = [answer.snooze] if isinstance(answer, Skip) else [each.snooze for each in requests]
     for snooze in given:
         _check_snooze(snooze)

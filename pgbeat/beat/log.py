@@ -33,8 +33,10 @@ class DecisionLog:
         self._began, self._lines = time.monotonic(), 0
 
     def decided(self, decisions: Sequence[Decision]) -> None:
-        """Logs a line for each decision, but for repeated skips: launched and skipped at INFO,
-        failed at WARNING or ERROR."""
+        """Logs a line for each decision, but for repeated skips.
+
+        Launched and skipped ones are logged at INFO, failed ones at WARNING or ERROR.
+        """
         is_quiet = not logger.isEnabledFor(logging.INFO)
         for decision in decisions:
             tick, row = decision.tick, decision.schedule

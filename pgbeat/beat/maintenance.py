@@ -23,12 +23,12 @@ from pgbeat.webhooks.deliverer import Deliverer
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
-#: Seconds between two rescues of lost executions, with a search for lanes that no notification
-#: came for; and between two checks of groups.
+#: Seconds between two rescues of lost executions, with a search for lanes without a notification;
+#: and between two checks of groups.
 _RESCUE, _GROUPS = 2.0, 10.0
 #: Seconds between two rounds of pruning; at most between two batches of a round.
 _PRUNE, _PAUSE = 60.0, 0.1
-#: Seconds that a broker which is away is left alone, and what another transaction has locked.
+#: Seconds until the next attempt where the broker is away, and where something is locked.
 _PATIENCE, _BUSY = 5.0, 0.1
 
 
@@ -108,8 +108,10 @@ class LeaderMaintenance:
         self._deliverer.close(seconds)
 
     def _dispatch_due(self, connection: Connection) -> None:
-        """Dispatches the jobs that are due: all together, or in parts if some of them need a lock
-        that is held. Raises the error of the lock then."""
+        """Dispatches the jobs that are due, in parts if some of them need a lock that is held.
+
+        Raises the error of the lock then.
+        """
         try:
             self._dispatch_some(connection)
         except DBAPIError as error:
@@ -189,7 +191,9 @@ class LeaderMaintenance:
         return None
 
     def _clear_messages(self) -> None:
-        """Forgets messages that were made and rolled back, unless an external broker has them
-        already: those must not be sent again."""
+        """Forgets messages that were made and rolled back.
+
+        An external broker has them already: they must not be sent again.
+        """
         if self._publisher.transactional:
             self._publisher.clear()

@@ -35,7 +35,7 @@ class PendingTick:
     """An evaluation on its way to a tick, with what each step adds."""
 
     evaluation: Evaluation
-    #: Policies by which it is not launched, in the order in which they are checked.
+    #: Policies that object to it, in the order in which they are checked.
     objections: list[Objection] = field(default_factory=list)
     #: What was raised when its jobs were built.
     error: str | None = None
@@ -144,8 +144,10 @@ class TickPreparer:
                 each.postponed = "another transaction changes the job before it"
 
     def _build(self, connection: Connection, pending: Sequence[PendingTick]) -> JobDefaults | None:
-        """Builds the jobs of launches. Returns the templates and lanes that their policies name,
-        `None` if no row has a job policy."""
+        """Builds the jobs of launches. Returns the templates and lanes that their policies name.
+
+        `None` if no row has a job policy.
+        """
         launching = self._launching(pending)
         policies = []
         for each in launching:
@@ -167,8 +169,10 @@ class TickPreparer:
         return stock
 
     def _check_unique(self, connection: Connection, pending: Sequence[PendingTick]) -> None:
-        """Lets no launch pass with a unique key that another job has, or an earlier launch here:
-        none of its jobs is made."""
+        """Objects to launches with a unique key that another job has, or an earlier launch here.
+
+        None of their jobs is made.
+        """
         keyed = [
             (each, keys)
             for each in self._launching(pending)

@@ -75,7 +75,7 @@ class Scheduler(celery.beat.Scheduler):
         try:
             self.settings = Settings.load(app.conf)
         except ConfigError as error:
-            # Celery shows whatever else is raised here as a traceback of its own calls.
+            # Celery would show any other exception as a traceback of its calls.
             raise SystemExit(f"pgbeat: {error}") from None
         use_json(app)
         self._log = DecisionLog()
@@ -242,8 +242,10 @@ class Scheduler(celery.beat.Scheduler):
         self._app_schedules.resync()
 
     def default_entries(self) -> dict[str, Any]:
-        """Returns Celery's own entries (the cleanup of results, if the result backend needs one),
-        and those that the constructor was given."""
+        """Returns Celery's entries and those that the constructor was given.
+
+        Celery has one for the cleanup of results, if the result backend needs it.
+        """
         return {**entries.built_in(self.app), **self.data}
 
     def reached(self, step: str) -> None:
@@ -304,8 +306,10 @@ class Scheduler(celery.beat.Scheduler):
         return due.snapshot(connection, held, namespace=self.settings.namespace)
 
     def _probe(self, connection: Connection, snapshot: Snapshot) -> bool:
-        """Tries schedules again that were disabled for their failures, once it is time. Returns
-        whether it was."""
+        """Tries schedules again that were disabled for their failures, once it is time.
+
+        Returns whether it was.
+        """
         if snapshot.next_probe is None or snapshot.next_probe > snapshot.now:
             return False
         for name in due.probe(connection, snapshot.now, namespace=self.settings.namespace):
@@ -313,8 +317,10 @@ class Scheduler(celery.beat.Scheduler):
         return True
 
     def _wake_in(self, snapshot: Snapshot | None) -> float:
-        """Returns the seconds until something is to be done, by a snapshot in which nothing was
-        due; without one, until a condition may have been decided."""
+        """Returns the seconds until there is something to do.
+
+        In the snapshot nothing was due. Without one, a condition may have been decided by then.
+        """
         limits = [self.max_interval, self._due_schedules.wake_in(), self._app_schedules.wake_in()]
         if snapshot is not None:
             limits.append(self._maintenance.wake_in(snapshot.maintenance_in))

@@ -9,8 +9,7 @@ from pgbeat.config.urls import BROKER_PREFIXES, is_postgres, postgres_url, same_
 
 
 def is_sqlalchemy_broker(text: str | None) -> bool:
-    """Returns whether a broker's URL means pgbeat's transport, or kombu's SQLAlchemy one, on
-    Postgres."""
+    """Returns whether a URL means pgbeat's transport, or kombu's SQLAlchemy one, on Postgres."""
     return bool(text) and str(text).startswith(BROKER_PREFIXES) and is_postgres(text)
 
 
@@ -27,6 +26,7 @@ def brokers(conf: Mapping[str, Any]) -> list[str]:
 
 
 def first_broker(conf: Mapping[str, Any]) -> str:
+    """Returns the first URL that the app publishes to; empty if it has none."""
     return next(iter(brokers(conf)), "")
 
 

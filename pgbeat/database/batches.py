@@ -98,8 +98,10 @@ def each_unlocked(
 def in_transactions(
     connection: Connection, items: Sequence[T], write: Callable[[Sequence[T]], R]
 ) -> list[R]:
-    """Writes items as `each_unlocked`, with a transaction for each part; leaves the others as they
-    are. The connection is in autocommit mode."""
+    """Writes items as `each_unlocked`, with a transaction for each part.
+
+    What is locked stays as it is. The connection is in autocommit mode.
+    """
 
     def part(some: Sequence[T]) -> R:
         with connections.transaction(connection):

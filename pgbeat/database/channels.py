@@ -10,6 +10,8 @@ BROKER = "pgbeat_broker"
 
 
 def of_queue(queue: int) -> str:
-    """Returns the channel of a queue (its id), to its consumers while they wait: "" when messages
-    are put, `again` when earlier ones come back or the queue is resumed."""
+    """Returns the channel of a queue (its id), to its consumers while they wait.
+
+    "" is sent when messages are put, `again` when earlier ones come back or the queue is resumed.
+    """
     return f"pgbeat_queue_{queue}"

@@ -22,9 +22,9 @@ logger = logging.getLogger("pgbeat")
 #: Raised by SQLAlchemy or psycopg when the server is gone, is starting, or cut the connection.
 LOST = (psycopg.OperationalError, psycopg.InterfaceError)
 
-#: A server that vanished is noticed after 25 seconds, by who waits for its answer and by who sends
-#: it something, instead of after the kernel's quarter of an hour. (libpq leaves them out of Unix
-#: sockets; the last is in milliseconds, and wins over the number of probes.)
+#: A server that vanished is noticed after 25 seconds, whether its answer is awaited or something is
+#: sent to it, instead of after the kernel's quarter of an hour. (libpq leaves them out of Unix
+#: sockets; the last is in milliseconds, and overrides the number of probes.)
 _KEEPALIVES = {
     "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
@@ -34,10 +34,10 @@ _KEEPALIVES = {
 def engine(
     url: URL, name: str, connect_args: Mapping[str, Any] | None = None, **options: Any
 ) -> Engine:
-    """Returns an engine whose sessions say `name` in pg_stat_activity; without a pool unless
-    `options` (those of SQLAlchemy's `create_engine`) ask for one.
+    """Returns an engine whose sessions say `name` in pg_stat_activity.
 
-    The driver prepares statements only in sessions that are certainly not shared: it names them by
+    It has no pool unless `options` (those of SQLAlchemy's `create_engine`) ask for one. The driver
+    prepares statements only in sessions that are certainly not shared: it names them by
     counting, and behind a pooler the same name may be another client's statement.
 
     Transactions read what is committed, whatever the default of the server, the database or the
@@ -104,7 +104,7 @@ def is_direct(raw: "psycopg.Connection[Any]") -> bool:
     """Returns whether the connection leads to the server with no pooler in between.
 
     A server says at the start which process serves the session; a pooler, which has to route
-    requests to cancel, gives its client a number of its own instead.
+    requests to cancel, gives its client another number instead.
     """
     raw.pgconn.send_query(b"SELECT pg_backend_pid()")
     result = raw.wait(generators.execute(raw.pgconn))[-1]
@@ -114,11 +114,11 @@ def is_direct(raw: "psycopg.Connection[Any]") -> bool:
 
 
 def is_shared(one: Connection, other: Connection) -> bool:
-    """Returns whether a transaction-mode pooler stands before the server: two connections (in
-    autocommit mode) that take turns then meet the same session, or one of them several.
+    """Returns whether a transaction-mode pooler stands before the server.
 
-    Session locks, LISTEN, prepared statements and session settings get lost behind it, or reach
-    another client's transactions.
+    Behind one, two connections (in autocommit mode) that take turns meet the same session, or one
+    of them meets several. Session locks, LISTEN, prepared statements and session settings get lost
+    behind it, or reach another client's transactions.
     """
     seen: dict[Connection, set[int]] = {one: set(), other: set()}
     # Such that neither a stack nor a queue of sessions gives each its own again.
@@ -146,7 +146,7 @@ _DEFAULT_ISOLATION = text("SHOW default_transaction_isolation")
 
 
 def driver(connection: Connection) -> "psycopg.Connection[Any]":
-    """psycopg's connection beneath SQLAlchemy's."""
+    """Returns the driver's connection beneath SQLAlchemy's."""
     raw: Any = connection.connection.driver_connection
     return raw  # type: ignore[no-any-return]
 
@@ -194,8 +194,10 @@ def first_line(error: BaseException) -> str:
 
 
 def has_own_session(connection: Connection) -> bool:
-    """Returns whether the session is known to be this connection's alone: there is no pooler, or
-    `note_own_session` was called."""
+    """Returns whether the session is known to be this connection's alone.
+
+    That is so without a pooler, and after `note_own_session`.
+    """
     return bool(connection.info.get(_OWN))
 
 
@@ -218,8 +220,7 @@ def configure(connection: Connection, settings: Mapping[str, str]) -> None:
 
 
 def configure_transaction(connection: Connection) -> None:
-    """Makes the settings of `configure` those of the open transaction, where the session has them
-    not."""
+    """Applies the settings of `configure` to the open transaction, unless the session has them."""
     settings = connection.info.get(_LOCAL)
     if settings:
         connection.execute(_SET_CONFIG, {"settings": _encode(settings), "is_local": True})

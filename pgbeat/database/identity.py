@@ -20,10 +20,10 @@ _known: dict[URL, Identity] = {}
 
 
 def read(connection: Connection) -> Identity:
-    """Returns what tells this database from every other one: its number on its server, and the
-    microsecond at which that server was started.
+    """Returns what tells this database from every other one.
 
-    It is the same through every pooler and by every name of the host, and another one on a copy or
+    It is the database's number on its server, and the microsecond at which that server was started:
+    the same through every pooler and by every name of the host, and another one on a copy or
     a replica. It changes with a restart: compare two that were read at the same time.
     """
     number, started = connection.execute(_IDENTITY).one()

@@ -1,4 +1,4 @@
-"""What the leader does about locks that other transactions hold: it waits briefly, and goes on.
+"""Limits how long the leader waits for locks of other transactions; it postpones what needs one.
 
 An application may keep a transaction open for as long as it likes. The leader's session waits for
 any lock for `PATIENCE` at most; only what needs that lock is postponed, and tried again soon.
@@ -17,7 +17,7 @@ logger = logging.getLogger("celery.beat.pgbeat")
 
 T = TypeVar("T")
 
-#: Seconds for which the leader waits for a lock, and does so where it knows of one that is held.
+#: Seconds for which the leader waits for a lock, and for one that is known to be held.
 PATIENCE, BRIEFLY = 0.1, 0.01
 #: Why something is postponed, for rows and logs.
 LOCKED = "another transaction holds a lock that it needs"
@@ -35,8 +35,7 @@ def limit_waiting(connection: Connection, seconds: float) -> None:
 
 
 def is_lock_timeout(error: BaseException) -> bool:
-    """Returns whether a statement was refused because another transaction holds a lock that it
-    needs: it waited longer than it may, or may not wait."""
+    """Returns whether a statement failed because it may not wait any longer for a lock."""
     if not isinstance(error, DBAPIError):
         return False
     return getattr(error.orig, "sqlstate", None) == "55P03"
@@ -56,7 +55,7 @@ class _Entry:
 
 
 class Postponed:
-    """What waits for a lock that another transaction holds, by any key. Not for several threads.
+    """Remembers what waits for another transaction's lock, by any key. Not for several threads.
 
     Each time that something is postponed again it is left alone for twice as long, up to half a
     second. What is postponed for longer than a second is logged once.
@@ -66,8 +65,10 @@ class Postponed:
         self._entries: dict[Hashable, _Entry] = {}
 
     def add(self, key: Hashable, what: str, why: str) -> float:
-        """Postpones something; seconds until it must be tried again. The log says `what` was
-        postponed, and `why`."""
+        """Postpones something, and returns the seconds until it must be tried again.
+
+        The log says `what` was postponed, and `why`.
+        """
         now = time.monotonic()
         entry = self._entries.get(key)
         if entry is None:
@@ -86,7 +87,7 @@ class Postponed:
             self._entries.pop(key, None)
 
     def remaining(self, key: Hashable) -> float | None:
-        """Seconds for which something must be left alone; `None` where it need not be."""
+        """Returns the seconds for which something must be left alone; `None` if it need not be."""
         entry = self._entries.get(key)
         seconds = 0.0 if entry is None else entry.until - time.monotonic()
         return seconds if seconds > 0 else None
@@ -96,14 +97,14 @@ class Postponed:
         return key in self._entries
 
     def held(self) -> list[Hashable]:
-        """Keys of what must be left alone now."""
+        """Returns the keys of what must be left alone now."""
         now = time.monotonic()
         old = [k for k, entry in self._entries.items() if entry.until + _FORGOTTEN < now]
         self.done(old)
         return [key for key, entry in self._entries.items() if entry.until > now]
 
     def wake_in(self) -> float | None:
-        """Seconds until something is to be tried again; `None` where nothing is postponed."""
+        """Returns the seconds until the next retry; `None` if nothing is postponed."""
         now = time.monotonic()
         times = [e.until - now for e in self._entries.values() if e.until > now]
         return min(times, default=None)

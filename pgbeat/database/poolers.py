@@ -1,4 +1,4 @@
-"""Sessions that are one client's alone: behind a transaction-mode pooler, by `direct_url`.
+"""Opens sessions that are one client's alone, by `direct_url` behind a transaction-mode pooler.
 
 Whatever holds a session's lock, listens, or changes its settings needs one.
 """
@@ -75,8 +75,10 @@ def keeps_session(connection: Connection, engine: Engine, *, thorough: bool = Fa
 
 
 def check_direct(connection: Connection, direct: Connection, engine: Engine) -> None:
-    """Raises `ConfigError` unless `direct`, a connection of that engine, keeps its session and
-    leads to the same database as `connection` through the pooler."""
+    """Raises `ConfigError` unless `direct`, a connection of that engine, is direct.
+
+    It must keep its session, and lead to the same database as `connection` through the pooler.
+    """
     url = engine.url
     if not keeps_session(direct, engine):
         raise ConfigError(

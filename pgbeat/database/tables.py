@@ -253,7 +253,7 @@ ticks = Table(
     Column("job_id", UUID),
     Column("missed", Integer, nullable=False, server_default="0"),
     Column("note", Text),
-    #: The jobs beside `job_id` that were launched together with it.
+    #: The jobs that were launched together with `job_id`.
     Column("more_job_ids", ARRAY(UUID)),
     # One decision for a due time. This is what makes a launch happen once.
     UniqueConstraint("schedule_id", "due_at", "trigger", name="ticks_one_decision"),
@@ -693,7 +693,7 @@ _index("deliveries_failed", deliveries, "webhook_id, created_at", where="state =
 _index("deliveries_of_webhook", deliveries, "webhook_id, created_at, id")
 _index("deliveries_by_time", deliveries, "created_at")
 
-#: When a skip of a schedule was last told of, and how many there were since.
+#: When an event last reported a skip of a schedule, and how many skips there were since.
 skip_notices = Table(
     "skip_notices",
     metadata,

@@ -4,8 +4,9 @@ So any process can show them, and it makes no difference which one is scraped.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -68,183 +69,165 @@ def render(
 def _families(
     connection: Connection, settings: Settings, tables: BrokerTables | None
 ) -> Iterator[Metric]:
-    began = time.perf_counter()
+    began, namespace = time.perf_counter(), settings.namespace
     counters.count_up(connection)
-    yield _gauge("pgbeat_info", "Which pgbeat this is", ("version", "namespace"),
-                 [((__version__, settings.namespace), 1)])  # fmt: skip
+    yield _gauge("pgbeat_info", {(__version__, namespace): 1}, "version", "namespace")
     yield from _beats(connection, settings)
-    yield from _schedules(connection, settings.namespace)
-    sums = counters.read(connection, settings.namespace)
+    yield from _schedules(connection, namespace)
+    sums = counters.read(connection, namespace)
     yield from _ticks(sums)
-    yield from _jobs(connection, settings.namespace, sums)
-    yield from _lanes(connection, settings.namespace)
-    yield from _webhooks(connection, settings.namespace)
+    yield from _jobs(connection, namespace, sums)
+    yield from _lanes(connection, namespace)
+    yield from _webhooks(connection, namespace)
     if tables is not None and tables.exist(connection):
         yield from _queues(connection, tables)
-    yield _gauge("pgbeat_scrape_duration_seconds", "How long it took to read all of this", (),
-                 [((), time.perf_counter() - began)])  # fmt: skip
+    yield _plain("pgbeat_scrape_duration_seconds", time.perf_counter() - began)
 
 
 def _beats(connection: Connection, settings: Settings) -> Iterator[Metric]:
     status = beats.status(connection, settings)
-    last = status.last_tick_at
-    yield _plain("pgbeat_leader", "Whether a beat leads", int(status.leader is not None))
-    yield _plain("pgbeat_standbys", "Beats that wait to take over", len(status.standbys))
-    yield _plain("pgbeat_due_schedules", "Schedules that are due and not decided yet, up to 10000",
-                 status.backlog.due)  # fmt: skip
-    yield _plain("pgbeat_due_oldest_age_seconds", "For how long the oldest of them is due",
-                 status.backlog.lag)  # fmt: skip
-    if last is not None:
-        yield _plain("pgbeat_last_tick_timestamp_seconds", "When a schedule was last decided",
-                     last.timestamp())  # fmt: skip
+    yield _plain("pgbeat_leader", int(status.leader is not None))
+    yield _plain("pgbeat_standbys", len(status.standbys))
+    yield _plain("pgbeat_due_schedules", status.backlog.due)
+    yield _plain("pgbeat_due_oldest_age_seconds", status.backlog.lag)
+    if status.last_tick_at is not None:
+        yield _plain("pgbeat_last_tick_timestamp_seconds", status.last_tick_at.timestamp())
 
 
 def _schedules(connection: Connection, namespace: str) -> Iterator[Metric]:
-    found = gauges.schedules(connection, namespace)
-    yield _gauge("pgbeat_schedules", "Schedules by state, each counted up to 10000", ("state",),
-                 [((state,), count) for state, count in found.items()])  # fmt: skip
+    states = gauges.schedules(connection, namespace)
+    yield _gauge("pgbeat_schedules", {(state,): n for state, n in states.items()}, "state")
     failing = [each for each in schedule_health.failing(connection, namespace) if each.is_enabled]
-    about = "Schedules that are not disabled and whose newest job failed"
-    yield _plain("pgbeat_schedules_failing", about, len(failing))
-    yield _gauge("pgbeat_schedule_failed_jobs",
-                 "Jobs that failed in a row, up to 1000, of schedules whose newest job failed",
-                 ("schedule",), [
-                     ((each.name,), each.failures) for each in failing[: gauges.NAMED]
-                 ])  # fmt: skip
-    yield _gauge("pgbeat_schedule_last_launch_timestamp_seconds",
-                 "When a schedule that is in service last launched", ("schedule",),
-                 [
-                     ((name,), moment)
-                     for name, moment in gauges.last_launches(connection, namespace).items()
-                 ])  # fmt: skip
+    yield _plain("pgbeat_schedules_failing", len(failing))
+    failed = {(each.name,): each.failures for each in failing[: gauges.NAMED]}
+    yield _gauge("pgbeat_schedule_failed_jobs", failed, "schedule")
+    launches = gauges.last_launches(connection, namespace)
+    moments = {(name,): moment for name, moment in launches.items()}
+    yield _gauge("pgbeat_schedule_last_launch_timestamp_seconds", moments, "schedule")
 
 
 def _ticks(sums: Sequence[CounterValue]) -> Iterator[Metric]:
-    yield _counter("pgbeat_ticks", "Decisions on due schedules", ("schedule", "outcome"),
-                   _of(sums, "ticks"))  # fmt: skip
-    yield _histogram("pgbeat_tick_lateness_seconds",
-                     "From a schedule's due time to its decision", (),
-                     counters.LATENESS, _of(sums, "lateness"))  # fmt: skip
-    yield _histogram("pgbeat_tick_duration_seconds",
-                     "How long a look took that decided something", (),
-                     counters.TICK, _of(sums, "tick"))  # fmt: skip
-    taken = sum(each.value for each in _of(sums, "take_overs"))
-    made = CounterMetricFamily("pgbeat_take_overs", "How often a beat became the leader")
-    made.add_metric([], taken)
-    yield made
+    decided = {(each.label, each.kind): each.value for each in _of(sums, "ticks")}
+    yield _counter("pgbeat_ticks", decided, "schedule", "outcome")
+    yield _histogram("pgbeat_tick_lateness_seconds", counters.LATENESS, _of(sums, "lateness"))
+    yield _histogram("pgbeat_tick_duration_seconds", counters.TICK, _of(sums, "tick"))
+    yield _counter("pgbeat_take_overs", {(): sum(each.value for each in _of(sums, "take_overs"))})
 
 
 def _jobs(connection: Connection, namespace: str, sums: Sequence[CounterValue]) -> Iterator[Metric]:
-    found = gauges.jobs(connection, namespace)
-    yield _gauge("pgbeat_jobs",
-                 "Jobs that are kept, the newest 10000 of each state, of ended ones 1000",
-                 ("state", "job_source"), found.items())  # fmt: skip
-    yield _executions(_of(sums, "executions"))
-    yield _histogram("pgbeat_execution_duration_seconds",
-                     "How long executions took that completed or failed", ("task",),
-                     counters.DURATION, _of(sums, "duration"))  # fmt: skip
-    yield _plain("pgbeat_workers", "Workers that live and record their executions",
-                 gauges.workers(connection))  # fmt: skip
-    made = CounterMetricFamily(
-        "pgbeat_stale_claims_released", "Executions whose worker died, taken from it"
-    )
-    made.add_metric([], gauges.released(connection))
-    yield made
-
-
-def _executions(sums: Sequence[CounterValue]) -> Metric:
-    made = CounterMetricFamily(
-        "pgbeat_executions", "Executions that ended, by how",
-        labels=("task", "state", "job_source"),
-    )  # fmt: skip
-    for each in sums:
+    yield _gauge("pgbeat_jobs", gauges.jobs(connection, namespace), "state", "job_source")
+    ended: dict[tuple[str, ...], float] = {}
+    for each in _of(sums, "executions"):
         state, _, source = each.kind.partition(counters.BY)
-        made.add_metric((each.label, state, source), each.value)
-    return made
+        ended[each.label, state, source] = each.value
+    yield _counter("pgbeat_executions", ended, "task", "state", "job_source")
+    took = _of(sums, "duration")
+    yield _histogram("pgbeat_execution_duration_seconds", counters.DURATION, took, "task")
+    yield _plain("pgbeat_workers", gauges.workers(connection))
+    yield _counter("pgbeat_stale_claims_released", {(): gauges.released(connection)})
 
 
 def _lanes(connection: Connection, namespace: str) -> Iterator[Metric]:
     found = gauges.lanes(connection, namespace)
-    for name, about, values in (
-        ("slots_used", "Jobs that have one of the lane's slots", [x.used for x in found]),
-        ("slots_limit", "Slots that the lane has", [x.limit for x in found]),
-        ("waiting", "Jobs in the lane's waiting line, up to 10000", [x.waiting for x in found]),
-        ("paused", "Whether the lane is paused", [int(x.is_paused) for x in found]),
-    ):
-        yield _gauge(f"pgbeat_lane_{name}", about, ("lane",), [
-            ((lane.name,), value)
-            for lane, value in zip(found, values, strict=True) if value is not None
-        ])  # fmt: skip
+    yield _gauge("pgbeat_lane_slots_used", {(lane.name,): lane.used for lane in found}, "lane")
+    limits = {(lane.name,): lane.limit for lane in found if lane.limit is not None}
+    yield _gauge("pgbeat_lane_slots_limit", limits, "lane")
+    yield _gauge("pgbeat_lane_waiting", {(lane.name,): lane.waiting for lane in found}, "lane")
+    yield _gauge("pgbeat_lane_paused", {(lane.name,): lane.is_paused for lane in found}, "lane")
 
 
 def _webhooks(connection: Connection, namespace: str) -> Iterator[Metric]:
     found = gauges.webhooks(connection, namespace)
-    yield _gauge("pgbeat_webhook_deliveries",
-                 "Deliveries that are kept, by state, up to 10000, delivered ones up to 1000",
-                 ("webhook", "state"), [
-                     ((hook.name, state), getattr(hook, state))
-                     for hook in found for state in ("pending", "delivered", "failed")
-                 ])  # fmt: skip
-    yield _gauge("pgbeat_webhook_enabled", "Whether the webhook is enabled", ("webhook",),
-                 [((hook.name,), int(hook.is_enabled)) for hook in found])  # fmt: skip
+    states = ("pending", "delivered", "failed")
+    sent = {(hook.name, state): getattr(hook, state) for hook in found for state in states}
+    yield _gauge("pgbeat_webhook_deliveries", sent, "webhook", "state")
+    enabled = {(hook.name,): hook.is_enabled for hook in found}
+    yield _gauge("pgbeat_webhook_enabled", enabled, "webhook")
 
 
 def _queues(connection: Connection, tables: BrokerTables) -> Iterator[Metric]:
     found = gauges.queues(connection, tables)
-    yield _gauge("pgbeat_queue_messages", "Messages in the queue, each counted up to 10000",
-                 ("queue", "state"), [
-                     ((queue.name, state), getattr(queue, state))
-                     for queue in found for state in ("waiting", "delayed", "claimed")
-                 ])  # fmt: skip
-    for name, about, values in (
-        ("queue_oldest_age_seconds", "How long the oldest message has waited",
-         [queue.age for queue in found]),
-        ("queue_consumers", "Processes that consume from the queue",
-         [queue.consumers for queue in found]),
-        ("queue_paused", "Whether the queue is paused", [int(q.is_paused) for q in found]),
-        ("dead_letters", "Messages that no worker could process, up to 10000 of all queues",
-         [queue.dead for queue in found]),
-    ):  # fmt: skip
-        yield _gauge(f"pgbeat_{name}", about, ("queue",), [
-            ((queue.name,), value) for queue, value in zip(found, values, strict=True)
-        ])  # fmt: skip
+    states = ("waiting", "delayed", "claimed")
+    messages = {(queue.name, state): getattr(queue, state) for queue in found for state in states}
+    yield _gauge("pgbeat_queue_messages", messages, "queue", "state")
+    for name, field in (
+        ("pgbeat_queue_oldest_age_seconds", "age"),
+        ("pgbeat_queue_consumers", "consumers"),
+        ("pgbeat_queue_paused", "is_paused"),
+        ("pgbeat_dead_letters", "dead"),
+    ):
+        yield _gauge(name, {(queue.name,): getattr(queue, field) for queue in found}, "queue")
 
 
 # ----- prometheus_client's families
 
-Samples = Iterable[tuple[Sequence[str], float]]
+_ABOUT = {
+    "pgbeat_info": "Which pgbeat this is",
+    "pgbeat_scrape_duration_seconds": "How long it took to read all of this",
+    "pgbeat_leader": "Whether a beat leads",
+    "pgbeat_standbys": "Beats that wait to take over",
+    "pgbeat_take_overs": "How often a beat became the leader",
+    "pgbeat_due_schedules": "Schedules that are due and not decided yet, up to 10000",
+    "pgbeat_due_oldest_age_seconds": "For how long the oldest of them is due",
+    "pgbeat_last_tick_timestamp_seconds": "When a schedule was last decided",
+    "pgbeat_schedules": "Schedules by state, each counted up to 10000",
+    "pgbeat_schedules_failing": "Schedules that are not disabled and whose newest job failed",
+    "pgbeat_schedule_failed_jobs": (
+        "Jobs that failed in a row, up to 1000, of schedules whose newest job failed"
+    ),
+    "pgbeat_schedule_last_launch_timestamp_seconds": (
+        "When a schedule that is in service last launched"
+    ),
+    "pgbeat_ticks": "Decisions on due schedules",
+    "pgbeat_tick_lateness_seconds": "From a schedule's due time to its decision",
+    "pgbeat_tick_duration_seconds": "How long a pass took that decided something",
+    "pgbeat_jobs": "Jobs that are kept, the newest 10000 of each state, of ended ones 1000",
+    "pgbeat_executions": "Executions that ended, by how",
+    "pgbeat_execution_duration_seconds": "How long executions took that completed or failed",
+    "pgbeat_workers": "Workers that live and record their executions",
+    "pgbeat_stale_claims_released": "Executions whose worker died, taken from it",
+    "pgbeat_lane_slots_used": "Jobs that have one of the lane's slots",
+    "pgbeat_lane_slots_limit": "Slots that the lane has",
+    "pgbeat_lane_waiting": "Jobs in the lane's waiting line, up to 10000",
+    "pgbeat_lane_paused": "Whether the lane is paused",
+    "pgbeat_webhook_deliveries": (
+        "Deliveries that are kept, by state, up to 10000, delivered ones up to 1000"
+    ),
+    "pgbeat_webhook_enabled": "Whether the webhook is enabled",
+    "pgbeat_queue_messages": "Messages in the queue, each counted up to 10000",
+    "pgbeat_queue_oldest_age_seconds": "How long the oldest message has waited",
+    "pgbeat_queue_consumers": "Processes that consume from the queue",
+    "pgbeat_queue_paused": "Whether the queue is paused",
+    "pgbeat_dead_letters": "Messages that no worker could process, up to 10000 of all queues",
+}
 
 
 def _of(sums: Sequence[CounterValue], metric: str) -> list[CounterValue]:
     return [each for each in sums if each.metric == metric]
 
 
-def _gauge(name: str, about: str, labels: Sequence[str], samples: Samples) -> Metric:
-    made = GaugeMetricFamily(name, about, labels=labels)
-    for values, value in samples:
+def _gauge(name: str, samples: Mapping[Any, float], *labels: str) -> Metric:
+    made = GaugeMetricFamily(name, _ABOUT[name], labels=labels)
+    for values, value in samples.items():
         made.add_metric(values, value)
     return made
 
 
-def _plain(name: str, about: str, value: float) -> Metric:
-    return _gauge(name, about, (), [((), value)])
+def _plain(name: str, value: float) -> Metric:
+    return _gauge(name, {(): value})
 
 
-def _counter(name: str, about: str, labels: Sequence[str], sums: Sequence[CounterValue]) -> Metric:
-    made = CounterMetricFamily(name, about, labels=labels)
-    for each in sums:
-        made.add_metric((each.label, each.kind), each.value)
+def _counter(name: str, samples: Mapping[Any, float], *labels: str) -> Metric:
+    made = CounterMetricFamily(name, _ABOUT[name], labels=labels)
+    for values, value in samples.items():
+        made.add_metric(values, value)
     return made
 
 
 def _histogram(
-    name: str,
-    about: str,
-    labels: Sequence[str],
-    bounds: Sequence[float],
-    sums: Sequence[CounterValue],
+    name: str, bounds: Sequence[float], sums: Sequence[CounterValue], *labels: str
 ) -> Metric:
-    made = HistogramMetricFamily(name, about, labels=labels)
+    made = HistogramMetricFamily(name, _ABOUT[name], labels=labels)
     found: dict[str, dict[str, float]] = {} if labels else {"": {}}
     for each in sums:
         found.setdefault(each.label, {})[each.kind] = each.value

@@ -137,8 +137,10 @@ _OUTCOMES = text(
 def of_schedules(
     connection: Connection, rows: Collection[Schedule], patience: timedelta
 ) -> dict[int, Health]:
-    """Returns the health of each schedule by its id. `patience` is for how long a schedule may be
-    due while all is well (`beats.patience`)."""
+    """Returns the health of each schedule by its id.
+
+    `patience` is for how long a schedule may be due while all is well (`beats.patience`).
+    """
     values = {
         "ids": [row.id for row in rows], "most": MOST_FAILURES, "unfinished": _UNFINISHED,
     }  # fmt: skip
@@ -240,7 +242,9 @@ _FAILING = text(
 
 
 def failing(connection: Connection, namespace: str) -> Sequence[Failing]:
-    """Returns the schedules whose newest job failed, those with the most failures first, of the
-    first `MOST_SCHEDULES` that have any failed job."""
+    """Returns the schedules whose newest job failed, those with the most failures first.
+
+    Only the first `MOST_SCHEDULES` that have any failed job are looked at.
+    """
     values = {"namespace": namespace, "most": MOST_FAILURES, "schedules": MOST_SCHEDULES}
     return [Failing(*row) for row in connection.execute(_FAILING, values)]

@@ -1,4 +1,4 @@
-"""Which tasks of schedules no worker has registered, by what living workers say of themselves."""
+"""Finds tasks of schedules that no worker has registered, by the reports of living workers."""
 
 from typing import NamedTuple
 

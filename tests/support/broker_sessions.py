@@ -266,8 +266,10 @@ def fill(connection: Connection) -> None:
 
 
 def filled(connection: Connection) -> Iterator[str]:
-    """100 000 messages, as often as the server may come to know the table otherwise: not at all,
-    while it was full, and while it was empty."""
+    """Yields once for each state of the statistics: none, of a full table, and of an empty one.
+
+    There are 100 000 messages each time.
+    """
     driver = connections.driver(connection)
     fill(connection)
     yield "never"

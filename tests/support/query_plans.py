@@ -205,8 +205,7 @@ class Explained:
         self.plans.append(Plan(statement, scans, pages, kept, took))
 
     def _kept(self, raw: Any, statement: str, parameters: Any, cost: float) -> list[Scan]:
-        """The driver prepares what it sends often, and then Postgres may plan without parameters:
-        if that plan seems the cheaper one."""
+        """Explains a statement without parameters too, as Postgres may plan a prepared one."""
         if raw.info.server_version < 160000:
             return []
         query = PostgresQuery(Transformer(raw))

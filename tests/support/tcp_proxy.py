@@ -52,8 +52,10 @@ class Line:
             self._end([one, other])
 
     def cut(self) -> None:
-        """Nothing comes through. The server, as keepalives tell it, drops who was there; to them
-        and to who comes nothing is said."""
+        """Lets nothing through, and closes no client's connection.
+
+        The server drops the sessions, as it would by keepalives.
+        """
         self._is_cut = True
         self._end(self._far)
 

@@ -27,8 +27,10 @@ _free: list[FastAPI] = []
 
 
 def _app(celery: Celery, settings: Settings, demo: bool) -> FastAPI:
-    """An app that an earlier test had, with a backend of this one's own: the first request of an
-    app takes half a second."""
+    """Returns an app that an earlier test had, with another backend.
+
+    The first request of a new app takes half a second.
+    """
     app = _free.pop() if _free else create_app(celery, settings, demo=demo)
     vars(app.state)["_state"].clear()
     app.state.pgbeat = Backend(celery, settings, demo=demo)
@@ -36,8 +38,11 @@ def _app(celery: Celery, settings: Settings, demo: bool) -> FastAPI:
 
 
 class Web:
-    """The web app of a Celery app, and its clients: `admin`, `user` (alice), `other` (bob) and
-    `nobody`, who has no token. They follow no redirect and raise what the app doesn't answer."""
+    """The web app of a Celery app, and its clients.
+
+    They are `admin`, `user` (alice), `other` (bob) and `nobody`, who has no token. They follow no
+    redirect, and raise what the app doesn't handle.
+    """
 
     def __init__(self, celery: Celery, *, demo: bool = False, **settings: Any) -> None:
         given = {"web_tasks": ["*"], "web_direct": True, **settings}

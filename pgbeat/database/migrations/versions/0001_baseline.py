@@ -48,6 +48,7 @@ $$;
 
 
 def upgrade() -> None:
+    """Creates the schema, and adopts the stock transport's tables if they exist."""
     folder = Path(__file__).with_suffix("")
     parts = [(folder / f"{part}.sql").read_text(encoding="utf-8") for part in PARTS]
     for script in (OLDEST_PROGRAM, *parts, ADOPT):
