@@ -86,8 +86,9 @@ class AppSchedules:
         if moved:
             logger.info(
                 "The app's time zone is %s now: %d schedules have their next time computed anew",
-                zone, moved,
-            )  # fmt: skip
+                zone,
+                moved,
+            )
 
     def _apply_entries(self, connection: Connection) -> None:
         self._entries_at = None

@@ -123,9 +123,13 @@ class _Decider:
         now = connections.now(connection)
         moment = due_at or now
         evaluation = Evaluation(
-            row, moment, "manual" if due_at is None else "backfill", moment,
-            job_source=self._job_source, created_by=self._unit.actor.name,
-        )  # fmt: skip
+            row,
+            moment,
+            "manual" if due_at is None else "backfill",
+            moment,
+            job_source=self._job_source,
+            created_by=self._unit.actor.name,
+        )
         evaluation = evaluate_alone(self._evaluator, evaluation, now)
         if due_at is not None:
             missed.forget(connection, row, due_at)

@@ -52,8 +52,11 @@ class StandingBy:
         else:
             logger.warning(
                 "Standing by: lock %d is held by %s, which is no beat; set pgbeat_lock_key to "
-                "another number", key, leader.label, extra=fields,
-            )  # fmt: skip
+                "another number",
+                key,
+                leader.label,
+                extra=fields,
+            )
 
     def forget(self) -> None:
         """Has the next call log whichever beat leads."""
