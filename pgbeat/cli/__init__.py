@@ -22,81 +22,81 @@ TARGET, AS_JSON = "pgbeat.cli.target", "pgbeat.cli.as_json"
 COMMANDS = {
     "add": ("definitions", "Add a schedule."),
     "audit": ("audit", "Show who changed what."),
-    "backfill": ("backfill", "Launch what a schedule was due for in the past and missed."),
-    "calendars": ("calendars", "Look at calendars, change them, ask them."),
-    "check": ("check", "Say what would become of a schedule now, launching nothing."),
+    "backfill": ("backfill", "Launch the due times that a schedule missed."),
+    "calendars": ("calendars", "Look at calendars, change them, test a time."),
+    "check": ("check", "Say what would happen to a schedule now; launch nothing."),
     "cursor": ("cursors", "Look at a launcher's cursor, set it, clear it."),
     "dead": ("dead_letters", "Look at dead letters, put them back or drop them."),
     "demo": ("setup", "Show pgbeat at work."),
-    "direct": ("direct", "Run a task here and now, before all that waits in a lane."),
-    "disable": ("switches", "Take a schedule out of service."),
+    "direct": ("direct", "Run a task here and now, in a lane's next slot."),
+    "disable": ("switches", "Disable a schedule until it is enabled again."),
     "doctor": ("doctor", "Check the database, the beat and the broker."),
-    "enable": ("switches", "Put a disabled schedule back in service."),
-    "export": ("files", "Write the schedules as a file that declares them."),
+    "enable": ("switches", "Enable a disabled schedule."),
+    "export": ("files", "Write schedules as a file."),
     "explain": ("explain", "Say why a schedule did or didn't run."),
-    "forecast": ("forecast", "Show what will be due when."),
+    "forecast": ("forecast", "Show which schedules will be due, and when."),
     "groups": ("groups", "Look at groups of jobs, make one, cancel one."),
     "history": ("ticks", "Show a schedule's last ticks."),
-    "import": ("moving", "Move schedules in from another beat."),
+    "import": ("moving", "Import schedules from another beat's store."),
     "jobs": ("jobs", "Look at jobs, make them, hold, end and retry them."),
     "lanes": ("lanes", "Look at lanes, change them, hold them."),
     "list": ("views", "List the schedules."),
     "metrics": ("metrics", "Print the metrics, in Prometheus' text format."),
     "migrate": ("setup", "Bring the database's schema to the newest version."),
     "next": ("views", "Show when a schedule is due next."),
-    "pause": ("switches", "Hold a schedule, or all, until it is resumed."),
-    "prune": ("prune", "Delete what is older than it is kept."),
+    "pause": ("switches", "Pause a schedule, or all."),
+    "prune": ("prune", "Delete history that is older than the retention."),
     "queues": ("queues", "Show the queues; pause, resume or purge one."),
     "remove": ("switches", "Delete a schedule."),
-    "resume": ("switches", "Let a paused schedule, or all, go on."),
+    "resume": ("switches", "Resume a paused schedule, or all."),
     "status": ("views", "Show all about a schedule."),
-    "sync": ("files", "Make the schedules be what a file says."),
+    "sync": ("files", "Make the schedules match a file."),
     "templates": ("templates", "Look at templates, and change them."),
     "tokens": (
         "tokens",
-        "Make tokens for the API and the console, list them, put them out of use.",
+        "Make, list and revoke tokens for the API and the console.",
     ),
-    "trigger": ("ticks", "Decide a schedule now."),
+    "trigger": ("ticks", "Evaluate a schedule now."),
     "update": ("definitions", "Change a schedule."),
     "web": ("web", "Serve the REST API and the console."),
-    "webhooks": ("webhooks", "Have others told of what happens; look at deliveries."),
+    "webhooks": ("webhooks", "Send events to URLs; look at deliveries."),
 }
 
 
-class Group(click.Group):
-    """A group that names the nearest of its commands for a name that is none."""
+class CommandGroup(click.Group):
+    """A group that suggests the nearest command for an unknown one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command named first."""
+        """Returns the command that is named first."""
         name, known = args[0], self.list_commands(ctx)
         if name not in known and not name.startswith("-"):
-            hint = did_you_mean(name, known) or "see --help for those there are"
+            hint = did_you_mean(name, known) or "--help lists the commands"
             ctx.fail(f"there is no command {name!r}; {hint}")
         return super().resolve_command(ctx, args)
 
 
-class Noun(Group):
-    """A group of commands on one kind of thing; without a command it shows its help."""
+class Noun(CommandGroup):
+    """The commands on one kind of thing. Shows its help if no command is given."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The arguments that are left."""
+        """Shows the help and ends if there are no arguments."""
         if not args and not ctx.resilient_parsing:
             click.echo(ctx.get_help(), color=ctx.color)
             ctx.exit()
         return super().parse_args(ctx, args)
 
 
-class Commands(Group):
-    """A group whose commands are imported when they are called, and whose errors are sentences."""
+class Commands(CommandGroup):
+    """All commands: imports a command's module when it is called, and shows errors as sentences."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of all commands."""
+        """Returns the names of all commands."""
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, its module imported."""
+        """Imports a command's module and returns the command."""
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"pgbeat.cli.{COMMANDS[cmd_name][0]}")
@@ -104,12 +104,12 @@ class Commands(Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, none of them imported."""
+        """Writes the list of commands without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Runs the command; an error that has a sentence is shown as that."""
+        """Runs the command, and shows expected errors without a traceback."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -136,12 +136,12 @@ class Commands(Group):
             raise sentence from None
 
 
-#: Characters of a line of an error, at most; what was typed may be a megabyte.
+#: Characters of a line of an error, at most: an argument may be a megabyte long.
 _LONGEST = 3000
 
 
 def _shorten(error: click.ClickException) -> None:
-    """Takes the middle out of lines that are too long."""
+    """Cuts the middle out of lines that are too long."""
     error.message = "\n".join(  # type: ignore[misc,unused-ignore]
         line if len(line) <= _LONGEST else f"{line[:200]} … {line[-200:]}"
         for line in error.message.split("\n")
@@ -149,7 +149,7 @@ def _shorten(error: click.ClickException) -> None:
 
 
 def _misplaced(ctx: click.Context, error: click.NoSuchOption) -> str | None:
-    """What to say about an option of the whole that was given after the command's name."""
+    """Returns an error for a general option that was given after the command's name."""
     command = error.ctx.command_path.removeprefix(ctx.command_path).strip() if error.ctx else ""
     for options, owner in ((("-A", "--app", "--workdir"), ctx.find_root()), (("--url",), ctx)):
         if error.option_name in options:
@@ -159,25 +159,28 @@ def _misplaced(ctx: click.Context, error: click.NoSuchOption) -> str | None:
     return None
 
 
+_group = click.group(
+    cls=Commands, invoke_without_command=True, context_settings={"show_default": True}
+)
 _url = click.option("--url", envvar="PGBEAT_URL", help="The database; wins over the app's.")
 
 
-@click.group(cls=Commands, invoke_without_command=True)
+@_group
 @_url
 @click.pass_context
 def pgbeat(ctx: click.Context, /, url: str | None, **preload: object) -> None:
-    """Schedules of pgbeat: look at them, change them, find out why they did or didn't run."""
+    """Look at pgbeat's schedules, change them, find out why they did or didn't run."""
     from pgbeat.cli.target import Target
 
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
         ctx.exit()
-    # A program that hands over its app may have no command above ours.
+    # A program that passes its app may have no command above ours.
     named = True if ctx.parent is None else bool(ctx.parent.params.get("app"))
     ctx.meta[TARGET] = Target(url, celery=ctx.obj, is_named=named)
 
 
-@click.group(cls=Commands, invoke_without_command=True)
+@_group
 @click.option("-A", "--app", metavar="APP", envvar="PGBEAT_APP", help="The Celery app.")
 @click.option(
     "--workdir",
@@ -202,8 +205,8 @@ def program(ctx: click.Context, app: str | None, workdir: Path | None, url: str 
 
 
 def main() -> None:
-    """The console script."""
-    for name in ("stdout", "stderr"):  # None where whoever started us has closed it
+    """Runs the console script."""
+    for name in ("stdout", "stderr"):  # None if it was closed before the start
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     try:
@@ -212,5 +215,5 @@ def main() -> None:
         sys.exit(130)
 
 
-# As one of Celery's commands we are here before its worker is.
+# Celery loads its commands, and so this module, before its worker.
 follow_workers()

@@ -1,4 +1,4 @@
-"""Who acts, and on which job: for commands on jobs."""
+"""The actor of a command on jobs, and the job that it names."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -16,21 +16,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def as_admin(command: F) -> F:
-    """Adds `--admin`; the command gets the `actor`."""
+    """Adds `--admin`, and passes the `actor` to the command."""
 
     def made(ctx: click.Context, param: click.Parameter, value: bool) -> Actor:
         return user(is_admin=value, origin="cli")
 
     return click.option(
         "--admin", "actor", is_flag=True, envvar="PGBEAT_ADMIN", callback=made,
-        help="Act as an administrator, on the jobs of everybody.",
+        help="Act as an administrator, on everybody's jobs.",
     )(command)  # fmt: skip
 
 
 def find(
     connection: Connection, target: Target, actor: Actor, job_id: str, verb: Verb = "show"
 ) -> Job:
-    """Returns the job of an id, or of the beginning of one, to do `verb` with it. Raises `NotFound`
-    or `Forbidden`."""
-    namespace = target.settings.namespace
-    return permissions.find(connection, actor, job_id, namespace=namespace, verb=verb)
+    """Returns the job with an id, or the start of one, on which the actor may do `verb`. Raises
+    `NotFound` or `Forbidden`."""
+    return permissions.find(connection, actor, job_id, namespace=target.namespace, verb=verb)

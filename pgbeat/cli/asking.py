@@ -1,25 +1,17 @@
-"""Asked before something is deleted: `--yes` and `--dry-run`."""
+"""Asks before something is deleted: `--yes` and `--dry-run`."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from pgbeat.cli import AS_JSON
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.cli import printing
+from pgbeat.cli.target import Target
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done.")
-
-
-def _note(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
-    ctx.meta[AS_JSON] = value
-    return value
-
-
-json_option = click.option(
-    "--json", "as_json", is_flag=True, is_eager=True, callback=_note, help="Print JSON."
-)
 yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
 
 
@@ -28,14 +20,13 @@ def asking(command: F) -> F:
     return yes_option(dry_run_option(command))
 
 
-def sure(
-    verb: str, past: str, what: str, *, yes: bool, dry_run: bool, as_json: bool = False
-) -> bool:
+def sure(verb: str, past: str, what: str, *, yes: bool, dry_run: bool) -> bool:
     """Returns whether to do it: `sure("remove", "removed", "lane 'l'", …)`.
 
-    If not, it prints why: it was a dry run, or the person said no. With `as_json`, standard output
-    is left to the JSON.
+    If not, prints why: it is a dry run, or the user said no. With `--json`, questions and sentences
+    go to standard error.
     """
+    as_json = printing.is_json()
     if dry_run:
         click.echo(f"Would {verb} {what}.", err=as_json)
         return False
@@ -43,3 +34,30 @@ def sure(
         return True
     click.echo(f"Nothing is {past}.", err=as_json)
     return False
+
+
+def remove(
+    target: Target,
+    noun: str,
+    name: str,
+    delete: Callable[[UnitOfWork, str], object],
+    *,
+    yes: bool,
+    dry_run: bool,
+    rest: str = "",
+) -> bool:
+    """Deletes what has a name if the user is sure; returns whether it did.
+
+    `rest` says what else goes with it. Tries it in a dry run first, so that an error comes before
+    the question.
+    """
+    what = f"{noun} {name!r}{rest}"
+    with target.unit(dry_run=True) as unit:
+        delete(unit, name)
+    is_removed = sure("remove", "removed", what, yes=yes, dry_run=dry_run)
+    if is_removed:
+        with target.unit() as unit:
+            delete(unit, name)
+    if is_removed or printing.is_json():
+        printing.result({"name": name, "removed": is_removed}, f"Removed {what}.")
+    return is_removed

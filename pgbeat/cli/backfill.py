@@ -1,11 +1,11 @@
-"""`pgbeat backfill`: what was due in the past and was not launched."""
+"""`pgbeat backfill`: launch due times of the past that were missed."""
 
 import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from threading import Event
 from types import FrameType
 from typing import Any
@@ -19,15 +19,14 @@ from pgbeat.cli import printing
 from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.failures import FAILED, SKIPPED
 from pgbeat.cli.options import in_zone, read_moment
-from pgbeat.cli.printing import counted, line, styled, utc
+from pgbeat.cli.printing import Cell, counted, json_option, styled, utc
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.cli.views import json_option
 from pgbeat.database import connections
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import zone
 
-#: Exit status of what was interrupted.
+#: Exit status after an interruption.
 _INTERRUPTED = 130
 
 
@@ -39,16 +38,10 @@ _INTERRUPTED = 130
     type=read_moment,
     metavar="WHEN",
     required=True,
-    help="The first due time that counts: 2026-12-24, 2026-12-24T09:00, …T09:00Z.",
+    help="The first due time: 2026-12-24, 2026-12-24T09:00, …T09:00Z.",
 )
-@click.option("--to", "end", type=read_moment, metavar="WHEN", help="The last one; now.")
-@click.option(
-    "--limit",
-    type=click.IntRange(1),
-    default=1000,
-    show_default=True,
-    help="Refuse to launch more.",
-)
+@click.option("--to", "end", type=read_moment, metavar="WHEN", help="The last; by default now.")
+@click.option("--limit", type=click.IntRange(1), default=1000, help="Refuse to launch more.")
 @dry_run_option
 @json_option
 @click.pass_context
@@ -61,18 +54,17 @@ def backfill_command(
     end: datetime | None,
     limit: int,
     dry_run: bool,
-    as_json: bool,
 ) -> None:
-    """Launch what a schedule was due for in the past and missed.
+    """Launch the due times that a schedule missed.
 
-    That is all that no tick launched, oldest first, each due time as a tick of its own. Conditions
-    are asked as things are now; overlap and min_interval don't count, and the schedule's run state
-    stays. Times without an offset are those of its zone. What is interrupted (Ctrl-C) goes on when
-    it is called again. Needs the app.
+    These are the due times that no tick launched, oldest first, each as a tick of its own.
+    Conditions are checked as things are now; overlap and min_interval don't count, and the
+    schedule's run state stays. Times without an offset are in its zone. After an interruption
+    (Ctrl-C), call it again to go on. Needs the app.
     """
     with target.transaction() as connection:
         now = connections.now(connection)
-        row = schedules.get(connection, name, namespace=target.settings.namespace)
+        row = schedules.get(connection, name, namespace=target.namespace)
         local = zone(row.timezone or target.timezone)
         first = in_zone(start, local, "--from")
         last = now if end is None else in_zone(end, local, "--to")
@@ -80,8 +72,8 @@ def backfill_command(
         found = missed.find(connection, row, first, last, timezone=target.timezone, limit=limit)
     done, was_interrupted = BackfillRun(), False
     if found.times and not dry_run:
-        done, was_interrupted = _launch(target, name, found, quiet=as_json)
-    if as_json:
+        done, was_interrupted = _launch(target, name, found, quiet=printing.is_json())
+    if printing.is_json():
         values = _json(row, first, last, found, done)
         flags = {"dry_run": dry_run, "interrupted": was_interrupted}
         printing.echo_json(values | flags)
@@ -93,8 +85,8 @@ def backfill_command(
         printing.note("it was interrupted; call it again, and it goes on.")
     elif done.remaining:
         printing.note(f"it stopped after {counted(done.failures, 'failure')} in a row.")
-    if printing.is_local(row) and row.timezone is None and not target.has_app:
-        printing.note("it names no time zone and takes the app's; without -A APP, UTC is assumed.")
+    if printing.is_local(row):
+        target.note_zone(row)
     ctx.exit(_INTERRUPTED if was_interrupted else _status(done))
 
 
@@ -118,7 +110,7 @@ def _launch(target: Target, name: str, found: Missed, *, quiet: bool) -> tuple[B
 
 @contextmanager
 def _interruptible() -> Iterator[Event]:
-    """Ctrl-C sets the event, for what is under way to be finished; once more, it interrupts."""
+    """Lets Ctrl-C set the event, so the current tick is finished; a second one interrupts."""
     interrupted = Event()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -163,15 +155,11 @@ def _show_missed(row: Schedule, found: Missed, zone_name: str) -> None:
     number = counted(len(found.times), "due time")
     click.echo(f"Would launch {row.name!r} for {number}{', but not for ' + rest if rest else ''}.")
     local = zone(zone_name)
-    zones = [local] if local.key == "UTC" else [local, UTC]
-    table = printing.table(*map(str, zones))
-    for moment in found.times:
-        table.add_row(*(f"{moment.astimezone(own):%a %Y-%m-%d %H:%M:%S %Z}" for own in zones))
-    printing.show(table)
+    printing.show_table([printing.local_times(moment, local) for moment in found.times])
 
 
 def _rest(found: Missed) -> str:
-    """The due times that are left as they are, and why."""
+    """Returns how many due times are not launched, and why."""
     words = (
         (found.launched, "launched before"),
         (found.excluded, "left out by its calendar"),
@@ -189,13 +177,18 @@ def _show_done(done: BackfillRun) -> None:
     )
     others = [tick for tick in done.ticks if tick.outcome != "launched"]
     if others:
-        table = printing.table("due (UTC)", "outcome", "why", folding={"why"})
-        for tick in others[:_SHOWN]:
-            table.add_row(utc(tick.due_at), styled(tick.outcome), line(printing.why(tick)))
-        printing.show(table)
+        rows: list[dict[str, Cell]] = [
+            {
+                "due (UTC)": utc(tick.due_at),
+                "outcome": styled(tick.outcome),
+                "why": printing.why(tick),
+            }
+            for tick in others[:_SHOWN]
+        ]
+        printing.show_table(rows, folding={"why"})
         if len(others) > _SHOWN:
             click.echo(f"… and {len(others) - _SHOWN} more; `pgbeat history` shows them")
 
 
-#: Of those that were not launched after all, so many are shown.
+#: At most so many due times that were not launched are shown.
 _SHOWN = 20

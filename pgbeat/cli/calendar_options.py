@@ -1,12 +1,11 @@
-"""The options that say what a calendar excludes, for `pgbeat calendars add` and `update`."""
+"""The options of `pgbeat calendars add` and `update` that say what a calendar excludes."""
 
 import json
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-F = TypeVar("F", bound=Callable[..., Any])
+from pgbeat.cli.options import adding
 
 
 def _words(text: str) -> list[str]:
@@ -14,12 +13,13 @@ def _words(text: str) -> list[str]:
 
 
 def _window(text: str) -> dict[str, Any]:
-    """A window from `22:00-06:00` or `mon-fri 22:00-06:00`; what is in it is checked later."""
+    """Reads a window, `22:00-06:00` or `mon-fri 22:00-06:00`; its parts are checked later."""
     days, _, hours = text.strip().rpartition(" ")
     start, dash, end = hours.partition("-")
     if not dash:
-        raise click.BadParameter(f"{text!r} is no window; write '22:00-06:00' or "
-                                 "'mon-fri 09:00-17:00'")  # fmt: skip
+        raise click.BadParameter(
+            f"invalid window {text!r}; write '22:00-06:00' or 'mon-fri 09:00-17:00'"
+        )
     window: dict[str, Any] = {"from": start, "to": end}
     return window | {"weekdays": _words(days)} if days else window
 
@@ -37,7 +37,7 @@ def _market(text: str) -> list[dict[str, Any]]:
 
 
 def _read(_: click.Context, __: click.Parameter, path: str | None) -> dict[str, Any] | None:
-    """What is in the file: before any row is locked, as it may be typed."""
+    """Reads the file now, before any row is locked: a user may be typing it."""
     if path is None:
         return None
     try:
@@ -46,7 +46,7 @@ def _read(_: click.Context, __: click.Parameter, path: str | None) -> dict[str, 
     except (ValueError, RecursionError) as error:
         raise click.BadParameter(f"{path!r} is not JSON ({error})") from None
     if not isinstance(found, dict):
-        raise click.BadParameter(f"{path!r} has no object; `pgbeat calendars show` prints one")
+        raise click.BadParameter(f"{path!r} is not an object; `pgbeat calendars show` prints one")
     return found
 
 
@@ -59,42 +59,33 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_OPTIONS = [
+#: Adds an option for each rule.
+rules = adding(
     click.option("--file", type=click.Path(exists=True, dir_okay=False, allow_dash=True),
                  callback=_read, metavar="FILE",
                  help="The whole definition, JSON; - is standard input."),
-    click.option("--timezone", metavar="ZONE", help="Whose clock counts; the schedule's zone."),
+    click.option("--timezone", metavar="ZONE", help="Its time zone; by default the schedule's."),
     click.option("--dates", type=_words, metavar="DATES",
-                 help="2026-12-24,12-25,2026-12-24/2027-01-02: once, every year, from … to."),
+                 help="2026-12-24,12-25,2026-12-24/2027-01-02: one day, every year, a period."),
     click.option("--weekdays", type=_words, metavar="DAYS", help="sat,sun or mon-fri."),
     click.option("--holidays", type=_country, metavar="COUNTRIES", help="NO,DE-BY."),
     click.option("--market", type=_market, metavar="MARKETS", help="Days without trade: NYSE."),
     click.option("--window", "windows", type=_window, multiple=True, metavar="HOURS",
                  help="'22:00-06:00' or 'mon-fri 22:00-06:00'; may be repeated."),
-    click.option("--only-weekdays", type=_words, metavar="DAYS", help="Exclude all others."),
+    click.option("--only-weekdays", type=_words, metavar="DAYS", help="Exclude all other days."),
     click.option("--only-window", "only_windows", type=_window, multiple=True, metavar="HOURS",
                  help="Exclude all other hours; may be repeated."),
-]  # fmt: skip
-#: Rules that can be cleared: their keys.
+)  # fmt: skip
+#: Keys of the rules that can be cleared.
 _CLEARABLE = ("timezone", "dates", "weekdays", "holidays", "windows", "only")
-
-
-def rules(command: F) -> F:
-    """Adds an option for each rule."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
-def clearing(command: F) -> F:
-    """Adds a flag for each rule that can be cleared."""
-    for key in reversed(_CLEARABLE):
-        command = click.option(f"--no-{key}", is_flag=True, help=f"Clear the {key}.")(command)
-    return command
+#: Adds a flag for each rule that can be cleared.
+clearing = adding(
+    *(click.option(f"--no-{key}", is_flag=True, help=f"Clear the {key}.") for key in _CLEARABLE)
+)
 
 
 def given_definition(given: dict[str, Any], before: dict[str, Any]) -> dict[str, Any] | None:
-    """The definition that the options make of the one before; `None` where none is given."""
+    """Applies the options to a definition; returns `None` if there are no options."""
     values = {
         key: given[key] for key in ("timezone", "dates", "weekdays") if given[key] is not None
     }

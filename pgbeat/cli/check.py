@@ -1,4 +1,4 @@
-"""`pgbeat check`: what would become of a schedule now."""
+"""`pgbeat check`: what would happen to a schedule now."""
 
 import json
 from collections.abc import Sequence
@@ -11,9 +11,8 @@ from pgbeat.beat.dry_run import DryRun, dry_run
 from pgbeat.beat.evaluation import Evaluation, Failure
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED, SKIPPED
-from pgbeat.cli.printing import line
+from pgbeat.cli.printing import json_option, line
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.cli.views import json_option
 from pgbeat.jobs.prepare import PreparedJob
 from pgbeat.jobs.task_exceptions import Skip
 from pgbeat.schedules import model as schedules
@@ -33,22 +32,24 @@ _VERBS = {
 @json_option
 @click.pass_context
 @pass_target
-def check_command(target: Target, ctx: click.Context, name: str, as_json: bool) -> None:
-    """Say what would become of a schedule now, launching nothing.
+def check_command(target: Target, ctx: click.Context, name: str) -> None:
+    """Say what would happen to a schedule now; launch nothing.
 
-    Its launcher or condition is asked as if it were due, and the policies before it. Exits as
-    `trigger` would: 0 launched, 3 skipped, 1 failed. A launcher in Python needs the app.
+    Evaluates its policies, and its launcher or condition, as if it were due. Exits as `trigger`
+    would: 0 launched, 3 skipped, 1 failed. A launcher in Python needs the app.
     """
     with target.transaction() as connection:
-        row = schedules.get(connection, name, namespace=target.settings.namespace)
+        row = schedules.get(connection, name, namespace=target.namespace)
     app = target.registry
     if app is None and row.launcher != "GenericLauncher":
-        app = target.require_app(f"launcher {row.launcher} of schedule {name!r} is the app's code")
+        app = target.require_app(
+            f"launcher {row.launcher} of schedule {name!r} is in the app's code"
+        )
     if app is None and row.args is None:
         app = target.require_app(f"schedule {name!r} has its arguments in the app's code")
     with target.session() as connection:
         found = dry_run(connection, app, target.settings, name)
-    if as_json:
+    if printing.is_json():
         printing.echo_json(_json(found))
     else:
         _show(found)
@@ -57,7 +58,8 @@ def check_command(target: Target, ctx: click.Context, name: str, as_json: bool) 
 
 
 def _json(found: DryRun) -> dict[str, Any]:
-    outcome, why = _said(found.evaluation)
+    outcome, why = _launcher_outcome(found.evaluation)
+    requests = _requests(found)
     return {
         "schedule": found.schedule.name,
         "outcome": found.outcome,
@@ -65,21 +67,16 @@ def _json(found: DryRun) -> dict[str, Any]:
         "error": found.error,
         "objections": [objection._asdict() for objection in found.objections],
         "launcher": {"name": found.schedule.launcher, "outcome": outcome, "why": why},
-        "request": _request(found),
-        "requests": _requests(found),
+        "request": requests[0] if requests else None,
+        "requests": requests,
         "job": _job(found),
     }
 
 
-def _request(found: DryRun) -> dict[str, Any] | None:
-    """What would be launched first."""
-    return next(iter(_requests(found)), None)
-
-
 def _requests(found: DryRun) -> list[dict[str, Any]]:
-    """What would be launched, job by job; what is not JSON is shown as Python writes it."""
+    """Returns the jobs to launch; values that are not JSON are as Python writes them."""
     requests = found.evaluation.requests
-    # They are missing if they can't be made.
+    # Jobs that can't be made are missing.
     prepared: Sequence[PreparedJob | None] = found.prepared
     prepared = prepared or [None] * len(requests)
     return [
@@ -89,7 +86,7 @@ def _requests(found: DryRun) -> list[dict[str, Any]]:
 
 def _call(row: Schedule, request: JobRequest, job: PreparedJob | None) -> dict[str, Any]:
     args, kwargs, options = request.args, request.kwargs, {**row.options, **request.options}
-    if job is not None:  # with what its template adds
+    if job is not None:  # includes what its template adds
         message = job.message
         args, kwargs, options = message.args, message.kwargs, {**message.options}
     queue = options.pop("queue", None) if job is not None else options.get("queue")
@@ -104,7 +101,7 @@ def _call(row: Schedule, request: JobRequest, job: PreparedJob | None) -> dict[s
 
 
 def _job(found: DryRun) -> dict[str, Any] | None:
-    """How its job would be queued and retried."""
+    """Returns how its job would be queued and retried."""
     if not found.prepared:
         return None
     job = found.prepared[0].job
@@ -125,8 +122,8 @@ def _plain(value: Any) -> Any:
         return repr(value)
 
 
-def _said(evaluation: Evaluation) -> tuple[str, str | None]:
-    """Returns the outcome that the launcher alone would lead to, and why."""
+def _launcher_outcome(evaluation: Evaluation) -> tuple[str, str | None]:
+    """Returns the outcome without the policies' objections, and why."""
     result = evaluation.result
     if isinstance(result, Failure):
         return "failed", result.error
@@ -144,26 +141,24 @@ def _show(found: DryRun) -> None:
     style = printing.STYLES[found.outcome]
     printing.show(Text.assemble((_VERBS[found.outcome], style), f": {about}"))
     if found.outcome == "launched" and len(requests) > 1:
-        keys = [(line(str(each["run_key"])), line(_launch(each))) for each in requests]
-        printing.show(printing.facts(keys))
+        printing.show_facts(None, *((line(each["run_key"]), _launch(each)) for each in requests))
     if found.waits_for is not None:
         noun = "Its first job" if len(requests) > 1 else "Its job"
         click.echo(f"{noun} would wait for {line(found.waits_for)}.")
-    outcome, said = _said(found.evaluation)
-    others: list[tuple[str, str]] = [(o.policy, line(o.reason)) for o in found.objections]
+    outcome, said = _launcher_outcome(found.evaluation)
+    others: list[tuple[str, str]] = [(o.policy, o.reason) for o in found.objections]
     if others:
         word = "condition" if found.schedule.launcher == "GenericLauncher" else "launcher"
         verb = {"launched": "would launch", "skipped": "says no", "failed": "fails"}[outcome]
-        others.append((word, f"{verb}: {line(said)}" if said else verb))
-        printing.show(printing.facts(others))
+        others.append((word, f"{verb}: {said}" if said else verb))
+        printing.show_facts(None, *others)
 
 
 def _launch(request: dict[str, Any]) -> str:
     parts = [str(request["task"])]
     for key in ("args", "kwargs", "options"):
         if request[key]:
-            value = request[key]
-            parts.append(f"{key} {value if isinstance(value, str) else printing.compact(value)}")
+            parts.append(f"{key} {printing.literal(request[key])}")
     if request["queue"]:
         parts.append(f"queue {request['queue']}")
     return ", ".join(parts)
@@ -177,5 +172,5 @@ def _remark(target: Target, found: DryRun) -> None:
         printing.note("it is paused, and not due before it is resumed.")
     if not target.has_app and found.outcome == "launched":
         printing.note("whether there is such a task is not checked; with -A APP it would be.")
-    if not target.has_app and row.calendar is not None and row.timezone is None:
-        printing.note("it names no time zone and takes the app's; without -A APP, UTC is assumed.")
+    if row.calendar is not None:
+        target.note_zone(row)

@@ -1,4 +1,4 @@
-"""`pgbeat cursor`: what a schedule's launcher keeps from one decision to the next."""
+"""`pgbeat cursor`: the JSON that a launcher keeps from one tick to the next."""
 
 import json
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 import click
 
 from pgbeat.cli import Noun, printing
-from pgbeat.cli.asking import dry_run_option, json_option
+from pgbeat.cli.asking import dry_run_option
+from pgbeat.cli.printing import json_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.schedules import control as schedule_control
 from pgbeat.schedules import model as schedules
@@ -16,7 +17,7 @@ from pgbeat.schedules import model as schedules
 def cursor_command() -> None:
     """Look at a launcher's cursor, set it, clear it.
 
-    The cursor is JSON that a launcher finds again at its next decision.
+    The cursor is JSON that a launcher keeps from one tick to the next.
     """
 
 
@@ -24,12 +25,12 @@ def cursor_command() -> None:
 @click.argument("name")
 @json_option
 @pass_target
-def show_command(target: Target, name: str, as_json: bool) -> None:
-    """Show the cursor of a schedule."""
+def show_command(target: Target, name: str) -> None:
+    """Show a schedule's cursor."""
     with target.transaction() as connection:
-        row = schedules.get(connection, name, namespace=target.settings.namespace)
+        row = schedules.get(connection, name, namespace=target.namespace)
     said = "none" if row.cursor is None else printing.json_line(row.cursor)
-    printing.result({"name": name, "cursor": row.cursor}, said, as_json=as_json)
+    printing.result({"name": name, "cursor": row.cursor}, said)
 
 
 def _read(ctx: click.Context, param: click.Parameter, text: str) -> Any:
@@ -45,9 +46,9 @@ def _read(ctx: click.Context, param: click.Parameter, text: str) -> Any:
 @dry_run_option
 @json_option
 @pass_target
-def set_command(target: Target, name: str, value: Any, dry_run: bool, as_json: bool) -> None:
-    """Set the cursor of a schedule; its launcher goes on from there."""
-    _set(target, name, value, dry_run=dry_run, as_json=as_json)
+def set_command(target: Target, name: str, value: Any, dry_run: bool) -> None:
+    """Set a schedule's cursor, from which its launcher goes on."""
+    _set(target, name, value, dry_run=dry_run)
 
 
 @cursor_command.command("clear")
@@ -55,16 +56,16 @@ def set_command(target: Target, name: str, value: Any, dry_run: bool, as_json: b
 @dry_run_option
 @json_option
 @pass_target
-def clear_command(target: Target, name: str, dry_run: bool, as_json: bool) -> None:
-    """Clear the cursor of a schedule; its launcher begins anew."""
-    _set(target, name, None, dry_run=dry_run, as_json=as_json)
+def clear_command(target: Target, name: str, dry_run: bool) -> None:
+    """Clear a schedule's cursor: its launcher starts over."""
+    _set(target, name, None, dry_run=dry_run)
 
 
-def _set(target: Target, name: str, value: Any, *, dry_run: bool, as_json: bool) -> None:
+def _set(target: Target, name: str, value: Any, *, dry_run: bool) -> None:
     with target.unit(dry_run=dry_run) as unit:
         kept = schedule_control.set_cursor(unit, name, value)
     verb = "Would set" if dry_run else "Set"
     said = f"{verb} the cursor of schedule {name!r} to {printing.json_line(value)}."
     if value is None:
         said = f"{'Would clear' if dry_run else 'Cleared'} the cursor of schedule {name!r}."
-    printing.result({"name": name, "cursor": kept}, said, as_json=as_json)
+    printing.result({"name": name, "cursor": kept}, said)

@@ -1,16 +1,14 @@
-"""`pgbeat add` and `update`: what schedules are."""
+"""`pgbeat add` and `update`: define schedules."""
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 import click
-from rich.text import Text
 from sqlalchemy import Connection
 
 from pgbeat.cli import printing
-from pgbeat.cli.asking import dry_run_option, json_option
+from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.job_options import cleared_keys, given_policy, policy_clearing, policy_options
 from pgbeat.cli.options import (
     CLEARABLE,
@@ -21,6 +19,7 @@ from pgbeat.cli.options import (
     definition,
     in_zone,
 )
+from pgbeat.cli.printing import json_option
 from pgbeat.cli.switches import next_line
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.errors import AlreadyExists, ConditionError, NotFound
@@ -32,9 +31,9 @@ from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import TIMETABLES, Schedule
 from pgbeat.timetables import zone
 
-#: What can only be checked with the app.
+#: Columns that can only be checked with the app.
 _NEED_APP = {"task", "launcher", "args", "kwargs", "options"}
-#: What the code of the app decides about the schedules that it makes.
+#: Columns that the app's code decides for the schedules that it makes.
 _CODE_OWNS = {"task", "timezone", "args", "kwargs", "options", *TIMETABLES}
 
 
@@ -42,17 +41,17 @@ _CODE_OWNS = {"task", "timezone", "args", "kwargs", "options", *TIMETABLES}
 @click.argument("name")
 @definition
 @policy_options(of_schedule=True)
-@click.option("--if-not-exists", is_flag=True, help="Leave it as it is if it is there.")
+@click.option("--if-not-exists", is_flag=True, help="Leave an existing one as it is.")
 @dry_run_option
 @json_option
 @pass_target
 def add_command(
-    target: Target, /, name: str, if_not_exists: bool, dry_run: bool, as_json: bool, **given: Any
+    target: Target, /, name: str, if_not_exists: bool, dry_run: bool, **given: Any
 ) -> None:
-    """Add a schedule: a name, a task or a template that has one, and when.
+    """Add a schedule: a name, a task or a template, and a timetable.
 
     With the app (-A), task, launcher and arguments are checked against what it has registered.
-    Times without an offset are those of the schedule's zone, else the app's.
+    Times without an offset are in the schedule's zone, else the app's.
     """
     settings = target.settings
     values: dict[str, Any] = {
@@ -63,28 +62,25 @@ def add_command(
     job = given_policy(given)
     values |= {key: value for key, value in given.items() if value is not None}
     values |= {"job_policy": job} if job else {}
-    assumed = _place(target, values, None)
-    asked = _asked(values, job)
-    check = _checker(target, asked)
-    condition = _try_condition(target, values)
+    assumed = _localize(target, values, None)
+    checks = _Checks(target, values, job)
     try:
         with target.unit(dry_run=dry_run) as unit:
             row = schedule_control.add(unit, name, **values)
-            check(_whole(unit.connection, row))
-            missing = [*_missing(unit.connection, row, "after")]
-            missing += _missing_for_jobs(unit.connection, row)
+            checks.check(unit.connection, row)
+            missing = [*_missing(unit.connection, row, {"after", "job_policy"})]
     except AlreadyExists:
         if not if_not_exists:
             raise
         with target.transaction() as connection:
-            row = schedules.get(connection, name, namespace=settings.namespace)
-        said = f"Schedule {name!r} is there already; it is left as it is."
-        printing.result(printing.row_json(row), said, as_json=as_json)
+            row = schedules.get(connection, name, namespace=target.namespace)
+        said = f"Schedule {name!r} exists already; it is left as it is."
+        printing.result(printing.row_json(row), said)
         return
     verb = "Would add" if dry_run else "Added"
     said = f"{verb} schedule {name!r}. {next_line(target, row)}".rstrip()
-    printing.result(printing.row_json(row), said, as_json=as_json)
-    _remark(target, asked, condition, assumed, *missing, as_json=as_json)
+    printing.result(printing.row_json(row), said)
+    checks.remark(assumed, *missing)
 
 
 @click.command("update", cls=Command)
@@ -96,16 +92,48 @@ def add_command(
 @dry_run_option
 @json_option
 @pass_target
-def update_command(
-    target: Target, /, name: str, dry_run: bool, as_json: bool, **given: Any
-) -> None:
+def update_command(target: Target, /, name: str, dry_run: bool, **given: Any) -> None:
     """Change a schedule. A new timetable counts from now on.
 
-    What says when (--cron, --every, --at …) takes the place of what said so before. Times without
-    an offset are those of the schedule's zone, else the app's.
+    A new timetable (--cron, --every, --at …) replaces the old one. Times without an offset are in
+    the schedule's zone, else the app's.
     """
     job = given_policy(given)
     cleared = cleared_keys(given, job)
+    values = _changes(given)
+    if not (values or job or cleared):
+        raise click.UsageError("nothing to change; give at least one option (see --help)")
+    checks = _Checks(target, values, job)
+    with target.unit(dry_run=dry_run) as unit:
+        before = schedules.get(unit.connection, name, for_update=True, namespace=unit.namespace)
+        assumed = _localize(target, values, before.timezone)
+        if values.get("labels"):
+            values["labels"] = before.labels | values["labels"]
+        if job or cleared:
+            kept = {key: value for key, value in before.job_policy.items() if key not in cleared}
+            values["job_policy"] = kept | job
+        row = schedule_control.edit(unit, name, values).after
+        checks.check(unit.connection, row)
+        missing = [*_missing(unit.connection, row, values if job else {*values} - {"job_policy"})]
+    # A template may have given it a task.
+    changes = [key for key in {**values, "task": None} if getattr(before, key) != getattr(row, key)]
+    if not changes:
+        said = f"Schedule {name!r} is like that already."
+        printing.result(printing.row_json(row), said)
+        return
+    verb = "Would change" if dry_run else "Changed"
+    said = f"{verb} schedule {name!r}. {next_line(target, row)}".rstrip()
+    printing.result(printing.row_json(row), said)
+    if not printing.is_json():
+        facts = [fact for key in changes for fact in _change(before, row, key)]
+        printing.show_facts(None, *facts)
+    checks.remark(assumed, *missing)
+    if row.source == "code" and _CODE_OWNS & set(changes):
+        printing.note("it is made by the app's code, and beat sets it back when it starts.")
+
+
+def _changes(given: dict[str, Any]) -> dict[str, Any]:
+    """Returns the columns that the options of `update` set or clear."""
     values = {
         key: value
         for key, value in given.items()
@@ -117,106 +145,100 @@ def update_command(
                 flag = column.replace("_", "-")
                 raise click.UsageError(f"--{flag} and --no-{option} exclude each other")
             values[column] = CLEARED.get(column)
-    if not (values or job or cleared):
-        raise click.UsageError("nothing to change; give at least one option (see --help)")
     if not values.keys().isdisjoint(TIMETABLES):
         values = dict.fromkeys(TIMETABLES) | values
-    asked = _asked(values, job)
-    check = _checker(target, asked)
-    condition = _try_condition(target, values)
-    with target.unit(dry_run=dry_run) as unit:
-        connection = unit.connection
-        before = schedules.get(connection, name, for_update=True, namespace=unit.namespace)
-        assumed = _place(target, values, before.timezone)
-        if values.get("labels"):
-            values["labels"] = before.labels | values["labels"]
-        if job or cleared:
-            kept = {key: value for key, value in before.job_policy.items() if key not in cleared}
-            values["job_policy"] = kept | job
-        row = schedule_control.edit(unit, name, values).after
-        check(_whole(connection, row))
-        missing = [*_missing(connection, row, *values)]
-        missing += _missing_for_jobs(connection, row) if job else []
-    # A template may have given it a task.
-    changes = [key for key in [*values, "task"] if getattr(before, key) != getattr(row, key)]
-    changes = list(dict.fromkeys(changes))
-    said = f"Schedule {name!r} is like that already."
-    if changes:
-        verb = "Would change" if dry_run else "Changed"
-        said = f"{verb} schedule {name!r}. {next_line(target, row)}".rstrip()
-    printing.result(printing.row_json(row), said, as_json=as_json)
-    if not changes:
-        return
-    if not as_json:
-        facts = [fact for key in changes for fact in _change(before, row, key)]
-        printing.show(printing.facts(facts))
-    _remark(target, asked, condition, assumed, *missing, as_json=as_json)
-    if row.source == "code" and _CODE_OWNS & set(changes):
-        printing.note("it is made by the app's code, and beat sets it back when it starts.")
+    return values
 
 
-def _place(target: Target, values: dict[str, Any], timezone: str | None) -> str:
-    """Makes instants of wall times, in the schedule's zone (`timezone` is what it was so far), else
-    the app's; a remark where UTC had to be assumed."""
+def _localize(target: Target, values: dict[str, Any], timezone: str | None) -> str:
+    """Converts wall times to UTC, from the schedule's zone (its old one is `timezone`) or else the
+    app's; returns a remark if it had to assume UTC."""
     given = {key: values[key] for key in MOMENTS if values.get(key) is not None}
-    if not given:
-        return ""
     name = values.get("timezone", timezone)
-    local = zone(name or target.timezone)
-    values |= {key: in_zone(moment, local, MOMENTS[key]) for key, moment in given.items()}
+    if given:
+        local = zone(name or target.timezone)
+        values |= {key: in_zone(moment, local, MOMENTS[key]) for key, moment in given.items()}
     if name or target.has_app or all(moment.tzinfo for moment in given.values()):
         return ""
-    return "times without an offset are taken for UTC; with -A APP, for the app's zone."
+    return "times without an offset are taken as UTC; with -A APP, they are in the app's zone."
 
 
-def _missing(connection: Connection, row: Schedule, *keys: str) -> Iterator[str]:
-    """That the schedule that it comes after is not there, if so: it may be added later."""
-    if row.after is None or "after" not in keys:
-        return
-    try:
-        schedules.get(connection, row.after, namespace=row.namespace)
-    except NotFound as error:
-        yield f"until it is there, nothing is launched after it: {error}"
-
-
-def _missing_for_jobs(connection: Connection, row: Schedule) -> Iterator[str]:
-    """That its lane or its template is not there."""
+def _missing(connection: Connection, row: Schedule, columns: Collection[str]) -> Iterator[str]:
+    """Yields remarks on missing things that these columns name: they may be added later."""
+    if row.after is not None and "after" in columns:
+        try:
+            schedules.get(connection, row.after, namespace=row.namespace)
+        except NotFound as error:
+            yield f"until it is added, nothing is launched after it: {error}"
     lookups: dict[str, Callable[[str], object]] = {
         "lane": lambda name: lanes.get(connection, row.namespace, name),
         "template": lambda name: templates.get(connection, name, namespace=row.namespace),
     }
     for key, look_up in lookups.items():
-        if row.job_policy.get(key) is None:
-            continue
-        try:
-            look_up(row.job_policy[key])
-        except NotFound as error:
-            yield f"until it is there, its ticks fail: {error}"
+        if "job_policy" in columns and row.job_policy.get(key) is not None:
+            try:
+                look_up(row.job_policy[key])
+            except NotFound as error:
+                yield f"until it is added, the schedule's ticks fail: {error}"
 
 
-def _whole(connection: Connection, row: Schedule) -> Schedule:
-    """The row with what its template adds; as it is where there is none."""
-    from pgbeat.schedules.registry import completed
+class _Checks:
+    """Checks of a new or changed row that need the app, or the condition's result."""
 
-    named = row.job_policy.get("template")
-    found = templates.load(connection, [named] if named else [], namespace=row.namespace)
-    return completed(row, found[named]) if named in found else row
+    def __init__(self, target: Target, values: Mapping[str, Any], job: Mapping[str, Any]) -> None:
+        """Loads the app and tries the condition: before any row is locked."""
+        self._target = target
+        # A template stands for its task.
+        self._needs_app = "template" in job or not _NEED_APP.isdisjoint(values)
+        self._app = target.registry if self._needs_app else None
+        self._condition = _try_condition(target, values.get("condition_sql"))
+
+    def check(self, connection: Connection, row: Schedule) -> None:
+        """Raises an error if the app can't launch the row."""
+        from pgbeat.broker.publishing.publisher import check_options
+        from pgbeat.schedules.registry import check, completed
+
+        named = row.job_policy.get("template")
+        found = templates.load(connection, [named] if named else [], namespace=row.namespace)
+        whole = completed(row, found[named]) if named in found else row
+        if self._app is None:
+            check_options(whole.options)
+        else:
+            check(self._app, whole)
+
+    def remark(self, *notes: str) -> None:
+        """Prints what is to be known besides the row."""
+        if self._condition:
+            click.echo(self._condition, err=printing.is_json())
+        for note in filter(None, notes):
+            printing.note(note)
+        if self._needs_app and not self._target.has_app:
+            printing.note("task and launcher are not checked; with -A APP they would be.")
 
 
-def _asked(values: Mapping[str, Any], job: Mapping[str, Any]) -> set[str]:
-    """Columns given that only the app can judge; a template stands for its task."""
-    return {key for key in _NEED_APP if key in values} | ({"task"} if "template" in job else set())
+def _try_condition(target: Target, condition: str | None) -> str:
+    """Returns a sentence on a condition's result. Raises an error for one that can never hold."""
+    if condition is None or not condition.strip():
+        return ""
+    from pgbeat.schedules.registry import check_condition
+
+    try:
+        with target.engine.connect() as connection:
+            answer = check_condition(connection, condition, target.settings.condition_timeout)
+    except ConditionError as error:
+        return f"Its condition fails as things are: {error}."
+    return "Its condition holds now." if answer is True else f"Its condition says no: {answer}."
 
 
-def _change(before: Schedule, after: Schedule, key: str) -> Iterator[tuple[str, Text]]:
-    """Facts: what was another value before."""
+def _change(before: Schedule, after: Schedule, key: str) -> Iterator[tuple[str, str]]:
+    """Yields what changed, and its values before and after."""
     if key != "job_policy":
-        yield key, Text(f"{_value(getattr(before, key))} → {_value(getattr(after, key))}")
+        yield key, f"{_value(getattr(before, key))} → {_value(getattr(after, key))}"
         return
     old, new = (job_policies.read(row.job_policy)[0]._asdict() for row in (before, after))
     for name, value in new.items():
         if value != old[name]:
-            yield f"job {name}", Text(f"{_value(old[name])} → {_value(value)}")
+            yield f"job {name}", f"{_value(old[name])} → {_value(value)}"
 
 
 def _value(value: Any) -> str:
@@ -226,37 +248,4 @@ def _value(value: Any) -> str:
         return printing.span(value, units=4)
     if isinstance(value, datetime):
         return f"{printing.utc(value)} UTC"
-    return printing.line(value if isinstance(value, str) else json.dumps(value))
-
-
-def _checker(target: Target, asked: set[str]) -> Callable[[Schedule], None]:
-    """Refuses a row that the app can't launch. The app is loaded here, before any row is locked."""
-    from pgbeat.broker.publishing.publisher import check_options
-    from pgbeat.schedules.registry import check
-
-    app = target.registry if asked else None
-    return lambda row: check_options(row.options) if app is None else check(app, row)
-
-
-def _try_condition(target: Target, values: dict[str, Any]) -> str:
-    """How the condition, if there is a new one, stands. Refuses one that can never hold."""
-    from pgbeat.schedules.registry import check_condition
-
-    condition = values.get("condition_sql")
-    if condition is None or not condition.strip():
-        return ""
-    try:
-        with target.engine.connect() as connection:
-            answer = check_condition(connection, condition, target.settings.condition_timeout)
-    except ConditionError as error:
-        return f"Its condition fails as things are: {error}."
-    return "Its condition holds now." if answer is True else f"Its condition says no: {answer}."
-
-
-def _remark(target: Target, asked: set[str], condition: str, *notes: str, as_json: bool) -> None:
-    if condition:
-        click.echo(condition, err=as_json)
-    for note in filter(None, notes):
-        printing.note(note)
-    if asked and not target.has_app:
-        printing.note("task and launcher are not checked; with -A APP they would be.")
+    return printing.literal(value)

@@ -6,8 +6,8 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED, unreachable
+from pgbeat.cli.printing import Cell, json_option
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.cli.views import json_option
 from pgbeat.database import connections
 from pgbeat.monitoring.doctor import Check, checks
 
@@ -16,10 +16,10 @@ from pgbeat.monitoring.doctor import Check, checks
 @json_option
 @click.pass_context
 @pass_target
-def doctor_command(target: Target, ctx: click.Context, as_json: bool) -> None:
+def doctor_command(target: Target, ctx: click.Context) -> None:
     """Check the database, the beat and the broker, and say what to do. Exits with 1 on a failure.
 
-    With the app (-A), its broker is looked at, too.
+    With the app (-A), its broker is checked, too.
     """
     found: list[Check] = []
     try:
@@ -27,23 +27,19 @@ def doctor_command(target: Target, ctx: click.Context, as_json: bool) -> None:
     except DBAPIError as error:
         if not connections.is_lost(error):
             raise
-        found.append(
-            Check(
-                "server",
-                "fail",
-                unreachable(error, target),
-                "Is it running, and is the URL right?",
-            )
-        )
+        advice = "Is it running, and is the URL right?"
+        found.append(Check("server", "fail", unreachable(error, target), advice))
     is_well = all(check.result != "fail" for check in found)
-    if as_json:
+    if printing.is_json():
         printing.echo_json({"ok": is_well, "checks": [check._asdict() for check in found]})
     else:
-        table = printing.table("check", "result", "what was found", folding={"what was found"})
-        for check in found:
-            detail = Text(printing.line(check.detail))
-            if check.advice:
-                detail.append(f"\n{printing.line(check.advice)}", style="bold")
-            table.add_row(check.check, printing.styled(check.result), detail)
-        printing.show(table)
+        printing.show_table([_cells(check) for check in found], folding={"what was found"})
     ctx.exit(0 if is_well else FAILED)
+
+
+def _cells(check: Check) -> dict[str, Cell]:
+    detail = Text(printing.line(check.detail))
+    if check.advice:
+        detail.append(f"\n{printing.line(check.advice)}", style="bold")
+    result = printing.styled(check.result)
+    return {"check": check.check, "result": result, "what was found": detail}

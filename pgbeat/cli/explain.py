@@ -1,7 +1,7 @@
 """`pgbeat explain`: why a schedule did or didn't run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import click
@@ -9,9 +9,8 @@ from rich.text import Text
 from sqlalchemy import Connection
 
 from pgbeat.cli import printing
-from pgbeat.cli.printing import line, relative, span, when
+from pgbeat.cli.printing import json_option, line, relative, span, when
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.cli.views import json_option, window
 from pgbeat.database import advisory_locks, connections
 from pgbeat.database.advisory_locks import LockHolder
 from pgbeat.errors import NotFound
@@ -26,208 +25,190 @@ from pgbeat.schedules import ticks
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Entry, LaunchedJob
 
-#: A beat that is alive decides sooner than this, conditions aside.
+#: A running beat decides sooner than this, apart from conditions.
 _PROMPT = timedelta(seconds=2)
+#: Causes of jobs that are as they should be.
+_ON_ITS_WAY = ("running", "queue", "outbox", "ended")
+#: Advice where the end of a job counts.
+_WORKERS = "The end of a job is known if its worker tracks (pgbeat_track)."
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Explanation:
     """Why a schedule is where it is: a word for programs, a sentence, and what to do."""
 
     cause: str
     summary: str
     advice: str = ""
 
-    def with_job(self, job: "UnfinishedJob") -> "Answer":
-        """The answer where a job of the schedule has not ended, which that is about, or is worth a
-        sentence."""
+    def with_job(self, job: "UnfinishedJob") -> "Explanation":
+        """Adds why the schedule's job has not ended, unless it is as it should be."""
         if self.cause == "overlap":
             said = f"{self.summary} That one {line(job.where.sentence)}."
-            return Answer(self.cause, said, job.where.advice or self.advice)
+            return replace(self, summary=said, advice=job.where.advice or self.advice)
         if job.where.cause in _ON_ITS_WAY:
             return self
         said = f"{self.summary} The job that it launched {line(job.where.sentence)}."
-        return Answer(self.cause, said, " ".join(filter(None, (self.advice, job.where.advice))))
+        return replace(self, summary=said)._advised(job.where.advice)
 
-    def with_health(self, health: Health) -> "Answer":
-        """The answer with what became of the jobs, where that is not as it should be: on time is
-        not enough."""
+    def with_health(self, health: Health) -> "Explanation":
+        """Adds what is wrong with the schedule's jobs: a schedule on time may still have failing
+        jobs."""
         if health.code not in ("failing", "waiting", "never_launched"):
             return self
+        last = ""
+        if health.job_id is not None:
+            last = f"`pgbeat jobs show {health.job_id}` shows the last one."
         if health.error is not None and line(health.error) in self.summary:
-            return self._advised(health)  # paused for it
-        advice = ""
+            return self._advised(last)  # paused for it
+        advice, summary = "", f"{self.summary} Its jobs: {line(health.summary)}."
         if health.code == "waiting":
             advice = "Is there a worker for its queue? `pgbeat queues list` shows them."
         elif health.code == "never_launched":
             advice = "`pgbeat history` has the reasons."
-        summary = f"{self.summary} Its jobs: {line(health.summary)}."
-        if health.code == "never_launched":
             summary = f"{self.summary} But {line(health.summary)}."
-        said = Answer(self.cause, summary, " ".join(filter(None, (self.advice, advice))))
-        return said._advised(health)
+        return replace(self, summary=summary)._advised(advice, last)
 
-    def _advised(self, health: Health) -> "Answer":
-        if health.job_id is None:
-            return self
-        advice = f"`pgbeat jobs show {health.job_id}` shows the last one."
-        return Answer(self.cause, self.summary, " ".join(filter(None, (self.advice, advice))))
-
-
-#: Where a job is as it should be.
-_ON_ITS_WAY = ("running", "queue", "outbox", "ended")
+    def _advised(self, *advice: str | None) -> "Explanation":
+        return replace(self, advice=" ".join(filter(None, (self.advice, *advice))))
 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedJob:
-    """The job of the last tick, or that which is waited for, and why it isn't done."""
+    """The job that is waited for, or that of the last tick, and why it has not ended."""
 
     job: Job
     where: Whereabouts
 
     def as_json(self) -> dict[str, object]:
-        """For programs."""
-        job = self.job
-        return {
-            "id": job.id, "state": job.state, "attempt": job.attempt, "lane": job.lane,
-            "run_at": job.run_at, **self.where._asdict(),
-        }  # fmt: skip
+        """Returns the job for programs."""
+        columns = ("id", "state", "attempt", "lane", "run_at")
+        return {name: getattr(self.job, name) for name in columns} | self.where._asdict()
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a schedule's state depends on, in one snapshot."""
+
+    row: Schedule
+    now: datetime
+    #: Sessions that hold the leader's lock, or wait for it.
+    holders: Sequence[LockHolder]
+    lock_key: int
+    #: How many schedules are due.
+    backlog: int
+    #: How long a condition may take.
+    patience: timedelta
+    #: A sentence on the schedule that it comes after.
+    upstream: str
+
+    @property
+    def leader(self) -> LockHolder | None:
+        """The beat that leads."""
+        return next((holder for holder in self.holders if holder.leads), None)
 
 
 @click.command("explain")
 @click.argument("name")
 @json_option
 @pass_target
-def explain_command(target: Target, name: str, as_json: bool) -> None:
+def explain_command(target: Target, name: str) -> None:
     """Say why a schedule did or didn't run, and what to do about it."""
     settings = target.settings
     with target.transaction() as connection:
         now = connections.now(connection)
         row = schedules.get(connection, name, namespace=settings.namespace)
-        history = ticks.history(connection, row.id, limit=1)
-        holders = advisory_locks.holders(connection, settings.leader_key)
-        backlog = schedules.count(connection, namespace=settings.namespace)["due"]
-        before = _before(connection, row, now)
-        last = history[0] if history else None
+        last = next(iter(ticks.history(connection, row.id, limit=1)), None)
+        situation = Situation(
+            row,
+            now,
+            advisory_locks.holders(connection, settings.leader_key),
+            settings.leader_key,
+            schedules.count(connection, namespace=settings.namespace)["due"],
+            timedelta(seconds=settings.condition_timeout),
+            _upstream(connection, row, now),
+        )
         job = _unfinished(connection, row, last, now)
-        health = schedule_health.of_schedule(
-            connection, row, timedelta(seconds=beats.patience(settings))
-        )
-    leader = next((holder for holder in holders if holder.leads), None)
-    patience = timedelta(seconds=settings.condition_timeout)
-    answer = explain(row, holders, backlog, now, settings.leader_key, patience, before)
+        patience = timedelta(seconds=beats.patience(settings))
+        health = schedule_health.of_schedule(connection, row, patience)
+    found = explain(situation)
     if job is not None:
-        answer = answer.with_job(job)
-    answer = answer.with_health(health)
-    if as_json:
-        printing.echo_json(
-            {
-                "schedule": row.name,
-                "cause": answer.cause,
-                "summary": answer.summary,
-                "advice": answer.advice or None,
-                "health": health._asdict() | {"severity": health.severity},
-                "next_run": row.next_run,
-                "last_tick": last,
-                "job": job and job.as_json(),
-                "leader": leader,
-            }
-        )
+        found = found.with_job(job)
+    found = found.with_health(health)
+    leader = situation.leader
+    if printing.is_json():
+        answer = {
+            "schedule": row.name,
+            "cause": found.cause,
+            "summary": found.summary,
+            "advice": found.advice or None,
+            "health": printing.health_json(health),
+            "next_run": row.next_run,
+            "last_tick": last,
+            "job": job and job.as_json(),
+            "leader": leader,
+        }
+        printing.echo_json(answer)
         return
-    click.echo(f"{line(row.name)}: {answer.summary}")
-    if answer.advice:
-        click.echo(answer.advice)
+    click.echo(f"{line(row.name)}: {found.summary}")
+    if found.advice:
+        click.echo(found.advice)
     click.echo()
     waits = row.enabled and row.paused_at is None
-    printing.show(
-        printing.facts(
-            [
-                ("health", printing.health(health, in_full=True)),
-                ("last tick", _last(last, now)),
-                ("its job", _job(last, job)),
-                ("next run", when(row.next_run, now) if waits else None),
-                ("timetable", printing.timetable(row, target.timezone)),
-                ("window", window(row, now)),
-                ("calendar", row.calendar and line(row.calendar)),
-                ("condition", _condition(row)),
-                ("beat", "none" if leader is None else _beat(leader)),
-            ]
-        )
+    printing.show_facts(
+        None,
+        ("health", printing.health(health, in_full=True)),
+        ("last tick", _last(last, now)),
+        ("its job", _job(last, job)),
+        ("next run", when(row.next_run, now) if waits else None),
+        ("timetable", printing.timetable(row, target.timezone)),
+        ("window", printing.window(row, now)),
+        ("calendar", row.calendar),
+        ("condition", row.condition_sql if row.launcher == "GenericLauncher" else row.launcher),
+        ("beat", "none" if leader is None else _beat(leader)),
     )
 
 
-def explain(
-    row: Schedule,
-    holders: Sequence[LockHolder],
-    backlog: int,
-    now: datetime,
-    lock_key: int,
-    patience: timedelta,
-    before: str,
-) -> Answer:
-    """The first reason that applies: the row's own, then the beat's, then the time. `before` says
-    how the schedule stands that it comes after."""
-    name = row.name
+def explain(situation: Situation) -> Explanation:
+    """Returns the first reason that applies: the row's own, then the beat's, then the time."""
+    row, now = situation.row, situation.now
     if not row.enabled:
         return _disabled(row, now)
     if row.paused_at is not None:
-        return Answer(
+        why = "" if row.paused_reason is None else f": {line(row.paused_reason)}"
+        return Explanation(
             "paused",
-            f"it is paused, since {when(row.paused_at, now)}{_why_paused(row)}.",
-            f"`pgbeat resume {name}` lets it go on.",
+            f"it is paused, since {when(row.paused_at, now)}{why}.",
+            f"`pgbeat resume {row.name}` lets it go on.",
         )
     is_due = row.next_run is not None and row.next_run <= now
-    if not any(holder.leads for holder in holders):
-        due = (
-            f"it has been due for {span(now - row.next_run)}, but"
-            if is_due and row.next_run
-            else ""
-        )
-        return Answer(
+    if situation.leader is None:
+        due = f"it has been due for {span(now - (row.next_run or now))}, but"
+        return Explanation(
             "no_beat",
-            f"{due or 'it waits:'} no beat runs (nobody holds lock {lock_key}).",
+            f"{due if is_due else 'it waits:'} no beat runs (no session holds lock "
+            f"{situation.lock_key}).",
             "Start one: celery -A APP beat -S pgbeat.Scheduler",
         )
     if row.waiting_for is not None:
-        return Answer(
+        return Explanation(
             "overlap",
             f"it has been due for {span(now - (row.due_at or now))}, and waits for the job before "
             f"it, {row.waiting_for}, to end (overlap {row.overlap}).",
             _WORKERS,
         )
+    if row.next_run is None and row.after is not None:
+        return Explanation("after", situation.upstream, _WORKERS)
     if row.next_run is None:
-        return _new(row, now) if row.after is None else Answer("after", before, _WORKERS)
-    if not is_due:
-        soon = relative(row.next_run, now)
-        if row.retry_count:
-            return Answer(
-                "retry",
-                f"it failed {row.retry_count} of {row.max_retries} times in a row and is tried "
-                f"again {soon}: {line(row.last_error)}",
-                f"`pgbeat trigger {name}` tries it now.",
-            )
-        if row.due_at is not None and row.due_at <= now:
-            return Answer(
-                "jitter",
-                f"its time was {span(now - row.due_at)} ago, and its jitter (up to "
-                f"{span(row.jitter)}) puts it off; it comes {soon}.",
-            )
-        return Answer("not_due", f"it is not due yet; next {soon}.")
-    return _late(row, backlog, now, patience)
-
-
-def _why_paused(row: Schedule) -> str:
-    return "" if row.paused_reason is None else f": {line(row.paused_reason)}"
-
-
-#: What is easily forgotten where the end of a job counts.
-_WORKERS = "The end of a job is known if its worker tracks (pgbeat_track)."
+        return _new(row, now)
+    return _late(situation) if is_due else _early(row, row.next_run, now)
 
 
 def _unfinished(
     connection: Connection, row: Schedule, last: Entry | None, now: datetime
 ) -> UnfinishedJob | None:
-    """The job that the schedule waits for, else that of its last tick, unless that has ended."""
+    """Returns the job that the schedule waits for, else that of its last tick; `None` if it has
+    ended."""
     job_id = row.waiting_for
     if job_id is None and last is not None:
         job_id = next((each.id for each in last.jobs if not each.has_ended), last.job_id)
@@ -237,24 +218,24 @@ def _unfinished(
     return UnfinishedJob(job, whereabouts.of_job(connection, job, now))
 
 
-def _disabled(row: Schedule, now: datetime) -> Answer:
+def _disabled(row: Schedule, now: datetime) -> Explanation:
     reason, name = line(row.disabled_reason or "no reason given"), row.name
     if row.completed is not None:
         again = f"`pgbeat enable {name}` lets it begin again."
         if row.max_runs is None or row.run_count < row.max_runs:
             again = (
-                f"`pgbeat update {name}` gives it another time, `pgbeat enable {name}` puts it "
-                "back in service then."
+                f"`pgbeat update {name}` gives it another time, then `pgbeat enable {name}` "
+                "enables it."
             )
-        return Answer("completed", f"it is done: {line(row.completed)}.", again)
-    advice = f"`pgbeat enable {name}` puts it back in service."
+        return Explanation("completed", f"it is done: {line(row.completed)}.", again)
+    advice = f"`pgbeat enable {name}` enables it."
     if row.probe_at is not None:
         advice = f"It is tried again {relative(row.probe_at, now)}. {advice}"
-    return Answer("disabled", f"it is disabled: {reason}.", advice)
+    return Explanation("disabled", f"it is disabled: {reason}.", advice)
 
 
-def _before(connection: Connection, row: Schedule, now: datetime) -> str:
-    """How the schedule stands that it comes after, in a sentence."""
+def _upstream(connection: Connection, row: Schedule, now: datetime) -> str:
+    """Returns a sentence on the schedule that it comes after; "" if there is none."""
     if row.after is None:
         return ""
     waits = f"it comes {printing.timetable(row)}"
@@ -273,32 +254,51 @@ def _before(connection: Connection, row: Schedule, now: datetime) -> str:
     return f"{waits}, which has not been due yet."
 
 
-def _new(row: Schedule, now: datetime) -> Answer:
+def _new(row: Schedule, now: datetime) -> Explanation:
     if now - row.updated_at <= _PROMPT:
-        return Answer("new", "it has just been changed, and the beat is about to compute when.")
-    return Answer(
+        return Explanation("new", "it has just been changed; the beat will compute its next time.")
+    return Explanation(
         "behind",
         f"the beat has not computed its next time, {span(now - row.updated_at)} after the change.",
         "It is busy, or hangs: see its log, and `pgbeat doctor`.",
     )
 
 
-def _late(row: Schedule, backlog: int, now: datetime, patience: timedelta) -> Answer:
-    late = now - (row.next_run or now)
+def _early(row: Schedule, next_run: datetime, now: datetime) -> Explanation:
+    soon = relative(next_run, now)
+    if row.retry_count:
+        return Explanation(
+            "retry",
+            f"it failed {row.retry_count} of {row.max_retries} times in a row and is tried "
+            f"again {soon}: {line(row.last_error)}",
+            f"`pgbeat trigger {row.name}` tries it now.",
+        )
+    if row.due_at is not None and row.due_at <= now:
+        return Explanation(
+            "jitter",
+            f"its time was {span(now - row.due_at)} ago, and its jitter (up to "
+            f"{span(row.jitter)}) delays it; it comes {soon}.",
+        )
+    return Explanation("not_due", f"it is not due yet; next {soon}.")
+
+
+def _late(situation: Situation) -> Explanation:
+    row, patience = situation.row, situation.patience
+    late = situation.now - (row.next_run or situation.now)
     if late <= _PROMPT:
-        return Answer("due", "it is due this moment.")
+        return Explanation("due", "it is due this moment.")
     conditional = row.launcher != "GenericLauncher" or row.condition_sql is not None
     if conditional and late <= patience + _PROMPT:
-        return Answer(
+        return Explanation(
             "condition",
             f"it has been due for {span(late)}; its condition is being checked, for "
             f"{span(patience)} at most.",
         )
-    others = f"; {backlog} schedules are due" if backlog > 1 else ""
-    return Answer(
+    others = f"; {situation.backlog} schedules are due" if situation.backlog > 1 else ""
+    return Explanation(
         "behind",
         f"it has been due for {span(late)}, and the beat has not decided it{others}.",
-        "The beat is busy, or hangs, or somebody holds the row locked: see its log, and "
+        "The beat is busy, or hangs, or another session has locked the row: see its log, and "
         "`pgbeat doctor`.",
     )
 
@@ -329,7 +329,7 @@ def _job(last: Entry | None, job: UnfinishedJob | None) -> str | Text | None:
 
 
 def _jobs(launched: Sequence[LaunchedJob]) -> Text:
-    """How several jobs of a tick are, each on a line of its own after a summary."""
+    """Returns a summary of a tick's jobs, and a line for each."""
     lines = [
         Text.assemble(
             f"{job.id} {line(job.run_key)} ", printing.styled(job.state or "gone"),
@@ -338,12 +338,6 @@ def _jobs(launched: Sequence[LaunchedJob]) -> Text:
         for job in launched
     ]  # fmt: skip
     return Text("\n").join([Text(ticks.summary(launched)), *lines])
-
-
-def _condition(row: Schedule) -> str | None:
-    if row.launcher != "GenericLauncher":
-        return row.launcher
-    return None if row.condition_sql is None else line(row.condition_sql)
 
 
 def _beat(holder: LockHolder) -> str:

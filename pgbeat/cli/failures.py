@@ -1,4 +1,4 @@
-"""Errors as sentences: what a person reads instead of a traceback, and the exit status."""
+"""Turns errors into sentences and exit statuses."""
 
 from typing import Any
 
@@ -17,21 +17,21 @@ from pgbeat.errors import (
     Problem,
 )
 
-#: Exit statuses: it failed, or there is no such thing; it was not understood; conditions say no.
+#: Exit statuses: the command failed; its input is invalid; a condition said no.
 FAILED, REFUSED, SKIPPED = 1, 2, 3
 
-#: SQLSTATEs of what a missing or another schema looks like: no schema, table, column, function.
+#: SQLSTATEs that a missing or different schema leads to: no schema, table, column, function.
 _OTHER_SCHEMA = {"3F000", "42P01", "42703", "42883"}
 
 
 class BadInput(click.ClickException):
-    """A sentence about what was asked for; it can't be done that way."""
+    """The command can't be carried out as it was given."""
 
     exit_code = REFUSED
 
 
 def refusal(error: Exception, target: Any) -> click.ClickException | None:
-    """What to say about an error; `None` for one that is a mistake of ours."""
+    """Returns the error to show; `None` for a bug, which is shown as a traceback."""
     if isinstance(error, InvalidInput):
         return BadInput(_listed(error))
     if isinstance(error, Forbidden) and error.is_for_admins:
@@ -48,14 +48,14 @@ def refusal(error: Exception, target: Any) -> click.ClickException | None:
 
 
 def _listed(error: InvalidInput) -> str:
-    """Returns what is wrong, each of several problems on a line of its own."""
+    """Returns the problems, each on a line if there are several."""
     if len(error.problems) == 1 or isinstance(error, ConfigError | InvalidCalendar):
-        return str(error)  # in lines already
+        return str(error)  # has its own lines
     return "\n  ".join([f"{error.subject or error.code}:", *(p.message for p in error.problems)])
 
 
 def as_json(error: Exception, sentence: click.ClickException) -> dict[str, Any]:
-    """Returns an error as `--json` prints it: its code, and what is wrong by field."""
+    """Returns an error as `--json` prints it: its code, its message, and each problem."""
     code, problems = "error", [Problem("", "error", sentence.message)]
     if isinstance(error, PgbeatError):
         code, problems = error.code, list(error.problems)
@@ -72,7 +72,7 @@ def _of_database(error: DBAPIError | psycopg.Error, target: Any) -> str:
         if problem is not None:
             return problem
     if state == "55P03":
-        return "somebody else is changing that and isn't done yet; try again"
+        return "another session is changing that; try again"
     return f"the database refused: {connections.first_line(error)}" + (
         "; `pgbeat doctor` lists the missing permissions" if state == "42501" else ""
     )
@@ -83,13 +83,13 @@ def _state(error: Exception) -> str | None:
 
 
 def unreachable(error: BaseException, target: Any) -> str:
-    """Returns which database can't be reached, and why."""
+    """Returns a sentence that says which database can't be reached, and why."""
     reason = connections.first_line(error)
     return f"can't reach database {place(target.settings.url)}: {reason}"
 
 
 def _schema_problem(target: Any) -> str | None:
-    """Whether the schema is missing or another one, in the words of `pgbeat.database.migrate`."""
+    """Returns what `migrate.check` says is wrong with the schema; `None` if nothing is."""
     from pgbeat.database import migrate
 
     try:
@@ -98,5 +98,5 @@ def _schema_problem(target: Any) -> str | None:
     except PgbeatError as error:
         return str(error)
     except DBAPIError:
-        return None
+        pass
     return None

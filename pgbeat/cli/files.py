@@ -1,4 +1,4 @@
-"""`pgbeat sync` and `export`: schedules as a file declares them."""
+"""`pgbeat sync` and `export`: files that declare schedules."""
 
 import json
 import sys
@@ -13,9 +13,8 @@ from sqlalchemy import Connection
 from pgbeat.access import audit
 from pgbeat.cli import printing
 from pgbeat.cli.failures import SKIPPED
-from pgbeat.cli.printing import counted, line
+from pgbeat.cli.printing import counted, json_option, line, shortened
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.cli.views import json_option
 from pgbeat.database import lock_waits
 from pgbeat.errors import Busy, ConfigError
 from pgbeat.schedules import calendars
@@ -27,11 +26,11 @@ from pgbeat.schedules.files.plans import Change, Plan, make
 from pgbeat.schedules.files.rows import apply, lock
 from pgbeat.schedules.model import Schedule
 
-#: Exit status of `sync --plan` where there is something to do.
+#: Exit status of `sync --plan` if there is something to do.
 PENDING = SKIPPED
 #: How long a sync waits for another, in seconds.
 _PATIENCE = 60.0
-#: How often a plan is made anew because rows changed meanwhile.
+#: How often a sync plans again because rows have changed meanwhile.
 _TIMES = 5
 
 
@@ -42,7 +41,7 @@ _TIMES = 5
 )  # fmt: skip
 @click.option("--plan", "is_plan", is_flag=True, help="Say what would be done.")
 @click.option("--prune", is_flag=True, help="Remove what came from a file and is not in this one.")
-@click.option("--adopt", is_flag=True, help="Take over names that were made elsewhere.")
+@click.option("--adopt", is_flag=True, help="Take over schedules that were made elsewhere.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of files, for editors.")
 @json_option
 @click.pass_context
@@ -55,11 +54,10 @@ def sync_command(
     prune: bool,
     adopt: bool,
     schema: bool,
-    as_json: bool,
 ) -> None:
-    """Make the schedules be what a file says: YAML, or JSON by its name (- is standard input).
+    """Make the schedules match a file: YAML, or JSON by its name (- is standard input).
 
-    A plan is shown and applied in one transaction. --plan exits with 3 if there is something to
+    Shows a plan and applies it in one transaction. --plan exits with 3 if there is something to
     do. With the app (-A), tasks, launchers and arguments are checked against what it has
     registered.
     """
@@ -71,20 +69,20 @@ def sync_command(
     if path is None:
         raise click.UsageError("which file? Name one, or - for standard input")
     file = _file(target, path)
-    namespace = file.namespace or target.settings.namespace
+    namespace = file.namespace or target.namespace
     ways = {"prune": prune, "adopt": adopt}
     for _ in range(_TIMES):
         with target.transaction() as connection:
             plan = make(connection, file, namespace, **ways)
         _check_conditions(target, file, plan)
-        if not as_json:
+        if not printing.is_json():
             _show(file, plan)
         if is_plan or _apply(target, file, plan, ways):
             break
-        printing.note("schedules were changed meanwhile; here is what there is to do now.")
+        printing.note("schedules were changed meanwhile; here is the new plan.")
     else:
-        raise Busy("schedules are being changed all the time; nothing is written, try again")
-    if as_json:
+        raise Busy("schedules keep being changed; nothing is written, try again")
+    if printing.is_json():
         printing.echo_json(_json(file, plan, is_applied=not is_plan))
     else:
         _conclude(plan, is_plan)
@@ -118,7 +116,7 @@ def _is_json(content: str) -> bool:
 
 
 def _check_conditions(target: Target, file: File, plan: Plan) -> None:
-    """Refuses new conditions that could never run."""
+    """Raises `InvalidFile` for new conditions that could never run."""
     from pgbeat.schedules.files.checks import conditions
 
     names = [name for name, definition in plan.added.items() if "condition_sql" in definition]
@@ -131,7 +129,7 @@ def _check_conditions(target: Target, file: File, plan: Plan) -> None:
 
 
 def _apply(target: Target, file: File, plan: Plan, ways: dict[str, bool]) -> bool:
-    """Does what the plan says, unless it isn't what there is to do any more."""
+    """Applies the plan, unless rows have changed since; returns whether it did."""
     if not plan and not plan.noted:
         return True
     try:
@@ -153,16 +151,13 @@ def _apply(target: Target, file: File, plan: Plan, ways: dict[str, bool]) -> boo
 
 
 def _touched(connection: Connection, plan: Plan) -> tuple[dict[str, Calendar], dict[str, Schedule]]:
-    """The rows that a plan is about, by name."""
+    """Returns the rows that a plan is about, by name."""
     own = (*plan.calendars_added, *plan.calendars_changed)
     names = (*plan.added, *plan.changed, *plan.adopted, *plan.removed, *plan.noted)
     return (
         dict(calendars.load(connection, own, namespace=plan.namespace)),
         schedules.named(connection, names, namespace=plan.namespace),
     )
-
-
-# -- what is shown ---------------------------------------------------------------------------------
 
 
 def _show(file: File, plan: Plan) -> None:
@@ -193,7 +188,7 @@ def _lines(plan: Plan) -> Iterator[tuple[str, str, str]]:
 
 
 def _template(definition: Mapping[str, Any]) -> str:
-    """What is launched where a definition names neither a task nor a launcher."""
+    """Returns what a definition without a task and a launcher launches."""
     return f"template {definition['job_policy']['template']}"
 
 
@@ -207,7 +202,7 @@ def _changed(change: Change) -> str:
 def _value(value: Any) -> str:
     if value is None:
         return "none"
-    said = line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    said = line(printing.literal(value))
     return said if len(said) <= 200 else f"{said[:199]}…"
 
 
@@ -218,37 +213,35 @@ def _conclude(plan: Plan, is_plan: bool) -> None:
         click.echo(f"Nothing to do: {total} {verb} as the file says.")
         return
     counts = {
-        "added": len(plan.added) + len(plan.calendars_added),
-        "changed": len({*plan.changed} - {*plan.adopted}) + len(plan.calendars_changed),
-        "removed": len(plan.removed),
-        "adopted": len(plan.adopted),
+        "add": len(plan.added) + len(plan.calendars_added),
+        "change": len({*plan.changed} - {*plan.adopted}) + len(plan.calendars_changed),
+        "remove": len(plan.removed),
+        "adopt": len(plan.adopted),
     }
-    if is_plan:
-        words = {"added": "add", "changed": "change", "removed": "remove", "adopted": "adopt"}
-        done = [f"{count} to {words[verb]}" for verb, count in counts.items() if count]
-    else:
-        done = [f"{count} {verb}" for verb, count in counts.items() if count]
+    done = [
+        f"{count} to {verb}" if is_plan else f"{count} {verb.removesuffix('e')}ed"
+        for verb, count in counts.items()
+        if count
+    ]
     drift = f", {len(plan.drifted)} of which had drifted" if plan.drifted else ""
     click.echo(f"{', '.join(done)}{drift}; {plan.unchanged} unchanged.".capitalize())
 
 
 def _remark(target: Target, file: File, plan: Plan) -> None:
     if plan.kept:
-        printing.note(f"not in the file, and kept: {_names(plan.kept)}; --prune removes them.")
+        printing.note(
+            f"not in the file, and kept: {shortened(plan.kept, 20)}; --prune removes them."
+        )
     if plan.taken:
         taken = [f"{name} ({source})" for name, source in plan.taken.items()]
-        printing.note(f"made elsewhere, and left alone: {_names(taken)}; --adopt takes them over.")
-    if file.namespace is not None and target.has_app:
-        own = target.settings.namespace
-        if own != file.namespace:
-            printing.note(f"the app's schedules are in namespace {own!r}, the file's are not.")
+        printing.note(
+            f"made elsewhere, and left alone: {shortened(taken, 20)}; --adopt takes them over."
+        )
+    own = target.namespace
+    if target.has_app and file.namespace not in (None, own):
+        printing.note(f"the app's schedules are in namespace {own!r}, the file's are not.")
     if file.definitions and not target.has_app:
         printing.note("tasks and launchers are not checked; with -A APP they would be.")
-
-
-def _names(names: list[str]) -> str:
-    more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return ", ".join(line(name) for name in names[:20]) + more
 
 
 def _json(file: File, plan: Plan, *, is_applied: bool) -> dict[str, Any]:
@@ -278,17 +271,15 @@ def _json(file: File, plan: Plan, *, is_applied: bool) -> dict[str, Any]:
     }
 
 
-# -- export ----------------------------------------------------------------------------------------
-
-
 @click.command("export")
 @click.argument("names", nargs=-1)
-@click.option("--format", "form", type=click.Choice(["yaml", "json"]), default="yaml",
-              show_default=True, help="What to write.")  # fmt: skip
+@click.option(
+    "--format", "form", type=click.Choice(["yaml", "json"]), default="yaml", help="The format."
+)
 @pass_target
 def export_command(target: Target, names: tuple[str, ...], form: str) -> None:
-    """Write the schedules as a file that declares them: all but the code's, or those named."""
-    namespace = target.settings.namespace
+    """Write schedules as a file: all except those of the app's code, or those named."""
+    namespace = target.namespace
     with target.transaction() as connection:
         if names:
             rows = [schedules.get(connection, name, namespace=namespace) for name in names]
@@ -304,7 +295,7 @@ def export_command(target: Target, names: tuple[str, ...], form: str) -> None:
     )
     click.echo(_written(declared, form), nl=False)
     if from_code:
-        printing.note(f"made by the app's code, and left out: {_names(from_code)}.")
+        printing.note(f"made by the app's code, and left out: {shortened(from_code, 20)}.")
 
 
 def _written(document: dict[str, Any], form: str) -> str:
@@ -314,7 +305,6 @@ def _written(document: dict[str, Any], form: str) -> str:
         from pgbeat.schedules.files import yaml_documents
     except ImportError:
         raise ConfigError(
-            "YAML needs PyYAML, which is not installed; `pip install 'pgbeat[yaml]'`, or use "
-            "--format json"
+            "YAML needs PyYAML: `pip install 'pgbeat[yaml]'`, or use --format json"
         ) from None
     return yaml_documents.write(document)

@@ -1,6 +1,5 @@
-"""`pgbeat forecast`: what will be due when, and how much at a time."""
+"""`pgbeat forecast`: which schedules will be due, when, and how many at a time."""
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,16 +9,18 @@ from rich.text import Text
 from pgbeat.cli import printing
 from pgbeat.cli.failures import BadInput
 from pgbeat.cli.options import in_zone, read_moment
-from pgbeat.cli.printing import counted, line, span, utc
+from pgbeat.cli.printing import Cell, counted, json_option, line, span, utc
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.cli.views import json_option
 from pgbeat.database import connections
-from pgbeat.errors import InvalidPlaceholder, InvalidSchedule
-from pgbeat.schedules import calendars, entries
+from pgbeat.errors import InvalidPlaceholder
+from pgbeat.schedules import calendars
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.forecast import Call, Expected, Forecast, Load, call, forecast, is_certain
 from pgbeat.schedules.model import Schedule
-from pgbeat.timetables import Timetable, zone
+from pgbeat.timetables import zone
+
+#: So many schedules are named in a remark.
+_NAMED = 5
 
 
 @click.command("forecast")
@@ -28,7 +29,6 @@ from pgbeat.timetables import Timetable, zone
     "--hours",
     type=click.FloatRange(0, 8784, min_open=True),
     default=24,
-    show_default=True,
     metavar="N",
     help="How far to look, up to a year.",
 )
@@ -37,16 +37,15 @@ from pgbeat.timetables import Timetable, zone
     "start",
     type=read_moment,
     metavar="WHEN",
-    help="From when on: 2026-12-24, 2026-12-24T09:00, …T09:00Z; now.",
+    help="The start: 2026-12-24, 2026-12-24T09:00, …T09:00Z; by default now.",
 )
-@click.option("--by-minute", is_flag=True, help="Show how much is due in each minute.")
+@click.option("--by-minute", is_flag=True, help="Show how many are due in each minute.")
 @click.option(
     "--limit",
     type=click.IntRange(0, 1_000_000),
     default=50,
-    show_default=True,
     metavar="N",
-    help="List the first so many times; all are counted.",
+    help="How many times to list; all are counted.",
 )
 @json_option
 @pass_target
@@ -57,15 +56,14 @@ def forecast_command(
     start: datetime | None,
     by_minute: bool,
     limit: int,
-    as_json: bool,
 ) -> None:
-    """Show what will be due when: all schedules, or those named.
+    """Show which schedules will be due, and when: all, or those named.
 
-    Timetables, windows, jitter, calendars, catch-up, max_runs and min_interval are followed.
-    Conditions and launchers can't be known: what they decide is marked with a question mark. Times
-    without an offset are those of the app's zone.
+    Follows timetables, windows, jitter, calendars, catch-up, max_runs and min_interval. A question
+    mark stands for the decision of a condition or a launcher. Times without an offset are in the
+    app's zone.
     """
-    namespace = target.settings.namespace
+    namespace = target.namespace
     with target.transaction() as connection:
         now = connections.now(connection)
         if names:
@@ -76,39 +74,32 @@ def forecast_command(
         known = calendars.load(connection, named, namespace=namespace)
     begin = now if start is None else in_zone(start, zone(target.timezone), "--from")
     if begin < now:
-        raise BadInput(f"--from is over, at {utc(begin)} UTC; `pgbeat history` shows what was")
+        raise BadInput(f"--from is in the past ({utc(begin)} UTC); `pgbeat history` shows the past")
     try:
         end = begin + timedelta(hours=hours)
     except OverflowError:
         raise BadInput("--from is too late") from None
     found = forecast(
-        rows, _timetables(target), known, now, end,
-        start=None if start is None else begin, timezone=target.timezone, limit=limit,
-    )  # fmt: skip
-    if as_json:
+        rows,
+        target.timetable,
+        known,
+        now,
+        end,
+        start=None if start is None else begin,
+        timezone=target.timezone,
+        limit=limit,
+    )
+    if printing.is_json():
         printing.echo_json(_json(target, rows, found, by_minute=by_minute))
     else:
         _show(target, rows, found, limit, by_minute=by_minute)
     _remark(target, rows, found)
 
 
-def _timetables(target: Target) -> Callable[[Schedule], Timetable]:
-    def timetable(row: Schedule) -> Timetable:
-        own = row.timetable(target.timezone)
-        if own is not None:
-            return own
-        app = target.registry
-        if app is None:
-            raise InvalidSchedule("its timetable is in the app's code; give it with -A APP")
-        return entries.code_timetable(app, row, entries.built_in(app))
-
-    return timetable
-
-
 def _call(target: Target, due: Expected) -> tuple[Call | None, str | None]:
-    """What a due time's job would be called with, or what is wrong with the row's placeholders."""
+    """Returns the arguments of a due time's job, or what is wrong with the placeholders."""
     try:
-        return call(due, _timetables(target)(due.schedule), target.timezone), None
+        return call(due, target.timetable(due.schedule), target.timezone), None
     except InvalidPlaceholder as error:
         return None, str(error)
 
@@ -188,15 +179,17 @@ def _show(
 
 
 def _show_times(target: Target, found: Forecast, limit: int) -> None:
-    listed = found.times, found.after[:limit]
-    if not any(listed):
+    if not found.times and not found.after[:limit]:
         return
-    table = printing.table("when (UTC)", "schedule", "", folding={"schedule", ""})
-    for due in found.times:
-        table.add_row(utc(due.at), line(due.schedule.name), _how(target, due))
-    for row in found.after[:limit]:
-        table.add_row(printing.timetable(row), line(row.name), "?")
-    printing.show(table)
+    rows: list[dict[str, Cell]] = [
+        {"when (UTC)": utc(due.at), "schedule": due.schedule.name, "": _how(target, due)}
+        for due in found.times
+    ]
+    rows += [
+        {"when (UTC)": printing.timetable(row), "schedule": row.name, "": "?"}
+        for row in found.after[:limit]
+    ]
+    printing.show_table(rows, folding={"schedule", ""})
     more = found.total - len(found.times) + max(0, len(found.after) - limit)
     if more:
         click.echo(f"… and {more:,} more (--limit)")
@@ -204,7 +197,7 @@ def _show_times(target: Target, found: Forecast, limit: int) -> None:
 
 
 def _how(target: Target, due: Expected) -> Text:
-    """Whether it is launched, and what is to be said besides."""
+    """Returns whether it is launched, its note, and its placeholders' values."""
     row = due.schedule
     if due.skip is not None:
         text = Text.assemble(("skipped", printing.STYLES["skipped"]), f": {line(due.skip)}")
@@ -230,11 +223,11 @@ def _how(target: Target, due: Expected) -> Text:
 
 
 def _show_minutes(found: Forecast) -> None:
-    table = printing.table("minute (UTC)", "launched", "uncertain",
-                           numbers={"launched", "uncertain"})  # fmt: skip
-    for load in found.minutes:
-        table.add_row(_minute(load), f"{load.launches:,}", f"{load.uncertain:,}")
-    printing.show(table)
+    rows: list[dict[str, Cell]] = [
+        {"minute (UTC)": _minute(load), "launched": load.launches, "uncertain": load.uncertain}
+        for load in found.minutes
+    ]
+    printing.show_table(rows)
     click.echo()
 
 
@@ -252,7 +245,7 @@ def _remark(target: Target, rows: list[Schedule], found: Forecast) -> None:
     disabled = [row.name for row in rows if not row.enabled]
     paused = [row.name for row in rows if row.enabled and row.paused_at is not None]
     left_out = [
-        f"{len(names)} {word} ({_named(names)})"
+        f"{len(names)} {word} ({printing.shortened(names, _NAMED)})"
         for names, word in ((disabled, "disabled"), (paused, "paused"))
         if names
     ]
@@ -265,14 +258,6 @@ def _remark(target: Target, rows: list[Schedule], found: Forecast) -> None:
     if not target.has_app and any(
         printing.is_local(row) and row.timezone is None for row in rows if row.enabled
     ):
-        printing.note("schedules that name no time zone take the app's; without -A APP, UTC is "
-                      "assumed.")  # fmt: skip
-
-
-#: So many schedules are named in a remark.
-_NAMED = 5
-
-
-def _named(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(map(line, names[:_NAMED])) + more
+        printing.note(
+            "schedules that name no time zone take the app's; without -A APP, UTC is assumed."
+        )

@@ -1,20 +1,17 @@
-"""The options that say how jobs are made and retried: of `jobs run`, templates and schedules."""
+"""The options of job policies: for `jobs run`, templates and schedules."""
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from pgbeat.cli import printing
-from pgbeat.cli.options import CLEAR, Option, duration, json_array, json_object
+from pgbeat.cli.options import CLEAR, F, Option, adding, duration, json_array, json_object
 from pgbeat.jobs import policies as job_policies
-from pgbeat.jobs.policies import JobPolicy
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-#: Above them in a command's help.
+#: Their heading in a command's help.
 HEADING = "Its jobs"
-#: Keys of a policy's JSON, by their option; `policy_options` says which differ for schedules.
+#: The keys of a policy's JSON, by option.
 KEYS = {
     "template": "template",
     "lane": "lane",
@@ -33,106 +30,99 @@ _OF_SCHEDULE = {"retry-base": "job-retry-base", "retry-cap": "job-retry-cap"}
 
 
 def amount(text: str) -> tuple[str, float]:
-    """What a job takes of a resource, as `gpu` or `gpu=0.5`; `click.BadParameter` for others."""
+    """Reads an amount of a resource, `gpu` or `gpu=0.5`."""
     name, _, number = text.partition("=")
     try:
         found = float(number or 1)
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is no amount of a resource; write for example 'gpu' or 'gpu=0.5'"
+            f"{text!r} is not an amount of a resource; write for example 'gpu' or 'gpu=0.5'"
         ) from None
     return name.strip(), int(found) if found.is_integer() else found
 
 
 _VALUES: dict[str, dict[str, Any]] = {
-    "template": {"metavar": "NAME", "help": "The template that they are made from."},
-    "lane": {"metavar": "NAME", "help": "The lane that they wait in."},
+    "template": {"metavar": "NAME", "help": "The template to make jobs from."},
+    "lane": {"metavar": "NAME", "help": "The lane to wait in."},
     "priority": {"type": click.IntRange(0, 255), "metavar": "N", "help": "The highest goes first."},
     "max-attempts": {"type": click.IntRange(1, 1000), "metavar": "N",
-                     "help": "Attempts in all; 1: no retry."},
+                     "help": "Attempts in total; 1 for no retry."},
     "retry-base": {"type": duration, "metavar": "TIME",
                    "help": "The n-th retry of a job comes after base × 2^(n-1) …"},
     "retry-cap": {"type": duration, "metavar": "TIME", "help": "… but no later."},
-    "tag": {"multiple": True, "metavar": "TAG", "help": "What lanes may count by; several times."},
+    "tag": {"multiple": True, "metavar": "TAG", "help": "A tag; lanes may count it. Repeatable."},
     "resource": {"type": amount, "multiple": True, "metavar": "NAME[=AMOUNT]",
-                 "help": "What one takes of it while it runs; several times."},
+                 "help": "What a running job uses of it; may be repeated."},
     "unique": {"is_flag": True, "default": None,
-               "help": "One unfinished job with these arguments, no more."},
-    "unique-key": {"metavar": "KEY", "help": "One unfinished job with this key, no more."},
+               "help": "At most one unfinished job with these arguments."},
+    "unique-key": {"metavar": "KEY", "help": "At most one unfinished job with it."},
     "unique-for": {"type": duration, "metavar": "TIME", "help": "Nor another within this time."},
     "requires-approval": {"is_flag": True, "default": None,
-                          "help": "They wait until a person approves."},
+                          "help": "Wait until an administrator approves."},
 }  # fmt: skip
 
 
 def flag(key: str, *, of_schedule: bool = False) -> str:
-    """The option that gives a key of a policy's JSON: `--tag` for `tags`."""
+    """Returns the option for a key of a policy's JSON: `--tag` for `tags`."""
     name = next(name for name, other in KEYS.items() if other == key)
     return "--" + (_OF_SCHEDULE.get(name, name) if of_schedule else name)
 
 
-def call_options(command: F) -> F:
-    """Adds what says how a task is called: `args` and `kwargs`, and how it is published: `queue`
-    and `options`; `None` where they aren't given."""
-    for option in reversed(
-        [
-            click.option("--args", type=json_array, metavar="JSON",
-                         help="Its positional arguments, an array."),
-            click.option("--kwargs", type=json_object, metavar="JSON",
-                         help="Its keyword arguments, an object."),
-            click.option("--queue", metavar="QUEUE",
-                         help="Where to publish; the task's own queue."),
-            click.option("--options", type=json_object, metavar="JSON",
-                         help="How to publish, an object: expires, headers …"),
-        ]
-    ):  # fmt: skip
-        command = option(command)
-    return command
+#: Adds how to call a task, `args` and `kwargs`, and how to publish it, `queue` and `options`.
+call_options = adding(
+    click.option("--args", type=json_array, metavar="JSON",
+                 help="Its positional arguments, an array."),
+    click.option("--kwargs", type=json_object, metavar="JSON",
+                 help="Its keyword arguments, an object."),
+    click.option("--queue", metavar="QUEUE", help="Where to publish; by default the task's queue."),
+    click.option("--options", type=json_object, metavar="JSON",
+                 help="Options to publish with, an object: expires, headers …"),
+)  # fmt: skip
 
 
 def policy_options(*, template: bool = True, of_schedule: bool = False) -> Callable[[F], F]:
-    """Adds the options of a job policy, whose parameters all begin with `job_`: `given_policy`
-    takes them out. A schedule's `--retry-base` is another thing: there it is `--job-retry-base`."""
+    """Returns a decorator that adds the options of a job policy, for `given_policy`.
 
-    def add(command: F) -> F:
-        for name in reversed(KEYS):
-            if name != "template" or template:
-                long = flag(KEYS[name], of_schedule=of_schedule)
-                option = click.option(
-                    long, f"job_{KEYS[name]}", cls=Option, heading=HEADING, **_VALUES[name]
-                )
-                command = option(command)
-        return command
+    A schedule has a `--retry-base` of its own: its jobs' is `--job-retry-base`.
+    """
+    return adding(
+        *(
+            click.option(
+                flag(key, of_schedule=of_schedule), f"job_{key}", cls=Option, heading=HEADING,
+                **_VALUES[name],
+            )
+            for name, key in KEYS.items()
+            if name != "template" or template
+        )
+    )  # fmt: skip
 
-    return add
 
-
-def policy_clearing(command: F) -> F:
-    """Adds, for `update`, a flag that clears each key of a schedule's policy."""
-    for key in reversed(KEYS.values()):
-        name = flag(key, of_schedule=True).removeprefix("--")
-        clear = click.option(
-            f"--no-{name}", f"no_job_{key}", is_flag=True, cls=Option, heading=CLEAR,
-            help=f"Clear {name}.",
-        )  # fmt: skip
-        command = clear(command)
-    return command
+#: Adds a flag for each key of a schedule's job policy, which clears it.
+policy_clearing = adding(
+    *(
+        click.option(
+            f"--no-{flag(key, of_schedule=True)[2:]}", f"no_job_{key}", is_flag=True, cls=Option,
+            heading=CLEAR, help=f"Clear {flag(key, of_schedule=True)[2:]}.",
+        )
+        for key in KEYS.values()
+    )
+)  # fmt: skip
 
 
 def cleared_keys(given: dict[str, Any], changes: Collection[str]) -> set[str]:
-    """Takes the flags of `policy_clearing` out of what a command was given: keys to clear."""
+    """Takes the flags of `policy_clearing` out of a command's parameters; returns their keys."""
     cleared = {key for key in KEYS.values() if given.pop(f"no_job_{key}")}
     for key in cleared & set(changes):
         name = flag(key, of_schedule=True)
-        other = f"--no-{name.removeprefix('--')}"
-        raise click.UsageError(f"{name} and {other} exclude each other")
+        raise click.UsageError(f"{name} and --no-{name[2:]} exclude each other")
     return cleared
 
 
 def given_policy(given: dict[str, Any]) -> dict[str, Any]:
-    """Takes the policy's options out of a command's. Returns those that are not `None` as the JSON
-    object that `pgbeat.schedules.job_policy` holds. Raises `InvalidJob`, which lists every
-    mistake."""
+    """Takes the policy's options out of a command's parameters; returns the policy as JSON.
+
+    Raises `InvalidJob`, which lists every mistake.
+    """
     found: dict[str, Any] = {}
     for key in KEYS.values():
         value = given.pop(f"job_{key}", None)
@@ -142,8 +132,8 @@ def given_policy(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def in_words(job: Mapping[str, Any]) -> str:
-    """A policy's JSON in words: `lane gpu, priority 3, 5 attempts`; as it is where it makes no
-    sense."""
+    """Returns a policy's JSON in words: `lane gpu, priority 3, 5 attempts`; if it is invalid, as it
+    is."""
     policy, mistakes = job_policies.read(job)
     if mistakes:
         return printing.compact(job)
@@ -166,8 +156,3 @@ def in_words(job: Mapping[str, Any]) -> str:
         words.append(f"once in {printing.span(policy.unique_for, 4)}")
     words += ["with approval"] if policy.requires_approval else []
     return printing.line(", ".join(words))
-
-
-def as_policy(given: dict[str, Any]) -> JobPolicy:
-    """The same as a `JobPolicy`."""
-    return job_policies.parse(given_policy(given))

@@ -1,4 +1,4 @@
-"""Jobs followed as they change, for `pgbeat jobs tail` and `run --wait`."""
+"""Follows jobs as they change, for `pgbeat jobs tail` and `run --wait`."""
 
 import time
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from pgbeat.jobs import executions
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Filter, Job
 
-#: Seconds between two looks.
+#: Seconds between two queries.
 INTERVAL = 0.5
 
 
 class _Seen(NamedTuple):
-    """What of a job is told when it changes."""
+    """What is printed of a job when it changes."""
 
     state: str
     number: int | None = None
@@ -30,42 +30,43 @@ class _Seen(NamedTuple):
     error: str | None = None
 
 
-def follow(connection: Connection, job: Job, *, as_json: bool) -> Job:
-    """Prints what becomes of a job and of those that try it again, until the last has ended: that
-    one. `connection` is in autocommit mode."""
-    told: _Seen | None = None
+def follow(connection: Connection, job: Job) -> Job:
+    """Prints each change of a job and of its retries until the last has ended; returns that one.
+
+    The connection must be in autocommit mode.
+    """
+    seen: _Seen | None = None
     while True:
-        told = _tell(connection, job, told, as_json=as_json)
+        seen = _print_change(connection, job, seen)
         if job.has_ended:
             following = None if job.retried_by is None else jobs.find(connection, [job.retried_by])
             if not following:
                 return job
-            job, told = following[0], None
+            job, seen = following[0], None
             continue
         time.sleep(INTERVAL)
         job = jobs.get(connection, job.id)
 
 
-def follow_all(connection: Connection, which: Filter, *, limit: int, as_json: bool) -> None:
-    """Prints what becomes of jobs, from the newest `limit` on, until it is interrupted."""
-    told: dict[UUID, _Seen] = {}
-    for job in _changing(connection, which, limit, told):
-        seen = _tell(connection, job, told.get(job.id), as_json=as_json)
-        told[job.id] = seen
+def follow_all(connection: Connection, which: Filter, *, limit: int) -> None:
+    """Prints changes of jobs, from the newest `limit` on, until it is interrupted."""
+    seen: dict[UUID, _Seen] = {}
+    for job in _changing(connection, which, limit, seen):
+        seen[job.id] = _print_change(connection, job, seen.get(job.id))
 
 
-#: Transactions that take longer to commit their jobs than this may be missed, until these begin.
+#: New jobs whose transactions take longer than this may be missed until they begin to run.
 _LATE = timedelta(seconds=30)
 
 
 def _changing(
-    connection: Connection, which: Filter, limit: int, told: dict[UUID, _Seen]
+    connection: Connection, which: Filter, limit: int, seen_by_id: dict[UUID, _Seen]
 ) -> Iterator[Job]:
-    """Jobs that may have changed: the new ones, those that run, those that had not ended."""
+    """Yields jobs that may have changed: new ones, running ones, and those that had not ended."""
     since = connections.now(connection) - _LATE
     newest = jobs.listing(connection, which, limit=job_views.MANY)
     old = {job.id for job in newest if job.created_at > since}
-    told.update(
+    seen_by_id.update(
         (job.id, _Seen(job_views.state(job))) for job in newest[limit:] if not job.has_ended
     )
     yield from reversed(newest[:limit])
@@ -77,25 +78,25 @@ def _changing(
             if job.created_at > since and job.id not in old
         ]  # fmt: skip
         running = jobs.listing(connection, which._replace(state="running"), limit=job_views.MANY)
-        open_ones = [job_id for job_id, seen in told.items() if seen.state not in jobs.ENDED]
+        open_ones = [job_id for job_id, seen in seen_by_id.items() if seen.state not in jobs.ENDED]
         found = {job.id: job for job in [*fresh, *running, *jobs.find(connection, open_ones)]}
         yield from sorted(found.values(), key=lambda job: job.created_at)
         since = now - _LATE
-        for job_id in [i for i, seen in told.items() if seen.state in jobs.ENDED]:
-            del told[job_id]
+        for job_id in [i for i, seen in seen_by_id.items() if seen.state in jobs.ENDED]:
+            del seen_by_id[job_id]
             old.add(job_id)
 
 
-def _tell(connection: Connection, job: Job, told: _Seen | None, *, as_json: bool) -> _Seen:
-    """Prints what is new about a job."""
+def _print_change(connection: Connection, job: Job, before: _Seen | None) -> _Seen:
+    """Prints a job if it has changed; returns what there is to see of it now."""
     run = None
     if job.started_at is not None:
         run = executions.newest(connection, [job.id]).get(job.id)
     progress = job_views.progress(run) if run is not None else ""
     seen = _Seen(job_views.state(job), None if run is None else run.number, progress, job.error)
-    if seen == told:
+    if seen == before:
         return seen
-    if as_json:
+    if printing.is_json():
         change = {
             "at": connections.now(connection), "id": job.id, "task": job.task, "state": job.state,
             "attempt": job.attempt, "execution": seen.number, "worker": job.worker,

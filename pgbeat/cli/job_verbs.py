@@ -9,9 +9,10 @@ import click
 from pgbeat.access.actors import Actor
 from pgbeat.cli import job_views, printing
 from pgbeat.cli.actors import as_admin, find
-from pgbeat.cli.asking import dry_run_option, json_option, sure, yes_option
+from pgbeat.cli.asking import dry_run_option, sure, yes_option
 from pgbeat.cli.failures import FAILED
 from pgbeat.cli.options import Command, duration, in_zone, read_moment
+from pgbeat.cli.printing import json_option
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs import model as jobs
@@ -26,13 +27,13 @@ def _each(
     ids: tuple[str, ...],
     verb: Verb,
     done: Callable[[Job, Job], str],
-    *,
-    as_json: bool,
     **given: Any,
 ) -> None:
-    """Applies a verb to each job, in a transaction of its own. An error of one is printed and
-    doesn't keep from the others. Prints a sentence each, or the jobs as one array of JSON."""
-    target.require_app("the messages of jobs are the app's broker's")
+    """Applies a verb to each job, in a transaction of its own, even if it fails for others.
+
+    Prints a sentence for each, from the job before and after, or the jobs as an array of JSON.
+    """
+    target.require_app("the jobs' messages are in the app's broker")
     from pgbeat.jobs import changes, control
 
     act = changes.update if verb == "update" else getattr(control, verb)
@@ -51,124 +52,108 @@ def _each(
             else:
                 after = jobs.get(unit.connection, made.id)
                 rows.append(job_views.as_json(after))
-                if not as_json:
+                if not printing.is_json():
                     click.echo(done(before, after))
-    if as_json:
+    if printing.is_json():
         printing.echo_json(rows)
     if failed:
         raise click.exceptions.Exit(FAILED)
 
 
 _ids = click.argument("ids", metavar="ID...", nargs=-1, required=True)
+_priority = click.IntRange(0, 255)
 
 
 @click.command("cancel")
 @_ids
-@click.option("--reason", help="Why, for those who wonder later.")
+@click.option("--reason", help="Why, for the record.")
 @as_admin
 @json_option
 @pass_target
-def cancel_command(
-    target: Target, ids: tuple[str, ...], reason: str | None, actor: Actor, as_json: bool
-) -> None:
-    """End jobs. What waits ends now; what runs is ended by its worker. Needs the app."""
+def cancel_command(target: Target, ids: tuple[str, ...], reason: str | None, actor: Actor) -> None:
+    """Cancel jobs. Waiting jobs end now; running jobs are ended by their workers. Needs the app."""
 
     def done(before: Job, after: Job) -> str:
         if after.state == "running":
-            return f"Asked for the end of job {after.id}, which runs on {after.worker}."
+            return f"Requested the end of job {after.id}, which runs on {after.worker}."
         return f"Cancelled job {after.id}, which was {before.state}."
 
-    _each(target, actor, ids, "cancel", done, as_json=as_json, reason=reason)
+    _each(target, actor, ids, "cancel", done, reason=reason)
 
 
-@click.command("pause")
-@_ids
-@as_admin
-@json_option
-@pass_target
-def pause_command(target: Target, ids: tuple[str, ...], actor: Actor, as_json: bool) -> None:
-    """Hold jobs that have not begun until they are resumed. Needs the app."""
-    _each(target, actor, ids, "pause", lambda _, after: f"Paused job {after.id}.", as_json=as_json)
+def _simple(verb: Verb, done: Callable[[Job], str], text: str) -> click.Command:
+    """Returns the command of a verb that has no options."""
+
+    @click.command(verb, help=text)
+    @_ids
+    @as_admin
+    @json_option
+    @pass_target
+    def command(target: Target, ids: tuple[str, ...], actor: Actor) -> None:
+        _each(target, actor, ids, verb, lambda _, after: done(after))
+
+    return command
 
 
-@click.command("resume")
-@_ids
-@as_admin
-@json_option
-@pass_target
-def resume_command(target: Target, ids: tuple[str, ...], actor: Actor, as_json: bool) -> None:
-    """Let paused jobs go on. Needs the app."""
-    _each(
-        target, actor, ids, "resume",
-        lambda _, job: f"Resumed job {job.id}: {job_views.now_is(job)}", as_json=as_json,
-    )  # fmt: skip
-
-
-@click.command("approve")
-@_ids
-@as_admin
-@json_option
-@pass_target
-def approve_command(target: Target, ids: tuple[str, ...], actor: Actor, as_json: bool) -> None:
-    """Let jobs go on that wait for approval: an administrator's. Needs the app."""
-    _each(
-        target, actor, ids, "approve",
-        lambda _, job: f"Approved job {job.id}: {job_views.now_is(job)}", as_json=as_json,
-    )  # fmt: skip
+pause_command = _simple(
+    "pause",
+    lambda job: f"Paused job {job.id}.",
+    "Hold jobs that have not begun until they are resumed. Needs the app.",
+)
+resume_command = _simple(
+    "resume",
+    lambda job: f"Resumed job {job.id}: {job_views.now_is(job)}",
+    "Let paused jobs go on. Needs the app.",
+)
+approve_command = _simple(
+    "approve",
+    lambda job: f"Approved job {job.id}: {job_views.now_is(job)}",
+    "Approve jobs that wait for it. Only for administrators. Needs the app.",
+)
 
 
 @click.command("retry")
 @_ids
-@click.option("--priority", type=click.IntRange(0, 255), metavar="N",
-              help="The new one's; as it was.")  # fmt: skip
+@click.option("--priority", type=_priority, metavar="N", help="Another priority than before.")
 @as_admin
 @json_option
 @pass_target
-def retry_command(
-    target: Target, ids: tuple[str, ...], priority: int | None, actor: Actor, as_json: bool
-) -> None:
-    """Try again what jobs did that failed, were cancelled or skipped: a new job of each, with all
-    its attempts before it. Needs the app."""
-    _each(
-        target, actor, ids, "retry",
-        lambda before, after: f"Retried job {before.id}, which {job_views.HAS[before.state]}: job "
-        f"{after.id}: {job_views.now_is(after)}",
-        as_json=as_json, job_source="user_cli", priority=priority,
-    )  # fmt: skip
+def retry_command(target: Target, ids: tuple[str, ...], priority: int | None, actor: Actor) -> None:
+    """Retry jobs that failed, were cancelled or skipped: makes a new job of each, with all its
+    attempts. Needs the app."""
+
+    def done(before: Job, after: Job) -> str:
+        said = f"Retried job {before.id}, which {job_views.HAS[before.state]}"
+        return f"{said}: job {after.id}: {job_views.now_is(after)}"
+
+    _each(target, actor, ids, "retry", done, job_source="user_cli", priority=priority)
 
 
 @click.command("update", cls=Command)
 @_ids
+@click.option("--priority", type=_priority, metavar="N", help="The highest goes first.")
+@click.option("--at", "run_at", type=read_moment, metavar="WHEN", help="Not before this time.")
 @click.option(
-    "--priority", type=click.IntRange(0, 255), metavar="N", help="The highest goes first."
+    "--in", "countdown", type=duration, metavar="TIME", help="Not before this much time has passed."
 )
-@click.option("--at", "run_at", type=read_moment, metavar="WHEN", help="Not before.")
-@click.option("--in", "countdown", type=duration, metavar="TIME", help="Not before so long.")
 @click.option("--now", is_flag=True, help="As soon as possible.")
 @click.option(
     "--max-attempts",
     type=click.IntRange(1, 1000),
     metavar="N",
-    help="Attempts in all; 1 for no retry.",
+    help="Attempts in total; 1 for no retry.",
 )
 @click.option("--retry-base", type=duration, metavar="TIME", help="The first retry's delay.")
 @click.option("--retry-cap", type=duration, metavar="TIME", help="The longest delay of a retry.")
-@click.option("--lane", metavar="LANE", help="The lane to wait in: an administrator's.")
-@click.option("--no-lane", is_flag=True, help="No lane any more: an administrator's.")
+@click.option("--lane", metavar="LANE", help="The lane to wait in. Only for administrators.")
+@click.option("--no-lane", is_flag=True, help="No lane. Only for administrators.")
 @as_admin
 @json_option
 @pass_target
 def update_command(
-    target: Target,
-    /,
-    ids: tuple[str, ...],
-    actor: Actor,
-    now: bool,
-    no_lane: bool,
-    as_json: bool,
-    **given: Any,
+    target: Target, /, ids: tuple[str, ...], actor: Actor, now: bool, no_lane: bool, **given: Any
 ) -> None:
-    """Change jobs that wait: priority, time, retries or lane. Needs the app."""
+    """Change waiting jobs: priority, time, retries or lane. Needs the app."""
     values = {name: value for name, value in given.items() if value is not None}
     if sum((now, "run_at" in values, "countdown" in values)) > 1:
         raise click.UsageError("--at, --in and --now exclude each other")
@@ -180,49 +165,46 @@ def update_command(
     values |= {"lane": None} if no_lane else {}
     if not values:
         raise click.UsageError("nothing to update; give at least one option (see --help)")
-    _each(
-        target, actor, ids, "update",
-        lambda _, job: f"Updated job {job.id}: {job_views.now_is(job)}",
-        as_json=as_json, values=values,
-    )  # fmt: skip
+
+    def done(before: Job, after: Job) -> str:
+        return f"Updated job {after.id}: {job_views.now_is(after)}"
+
+    _each(target, actor, ids, "update", done, values=values)
+
+
+_PLACES = ["front", "back", "before", "after"]
 
 
 @click.command("move")
 @click.argument("job_id", metavar="ID")
-@click.argument("where", metavar="front|back|before|after",
-                type=click.Choice(["front", "back", "before", "after"]))  # fmt: skip
+@click.argument("where", metavar="|".join(_PLACES), type=click.Choice(_PLACES))
 @click.argument("other", metavar="[OTHER]", required=False)
-@click.option("--priority", type=click.IntRange(0, 255), metavar="N",
-              help="Its new priority: the front and the back are those of it.")  # fmt: skip
+@click.option(
+    "--priority", type=_priority, metavar="N", help="With front or back: its new priority."
+)
 @as_admin
 @json_option
 @pass_target
 def move_command(
-    target: Target,
-    job_id: str,
-    where: Any,
-    other: str | None,
-    priority: int | None,
-    actor: Actor,
-    as_json: bool,
+    target: Target, job_id: str, where: Any, other: str | None, priority: int | None, actor: Actor
 ) -> None:
     """Move a job in its lane's line: to the front or back of its priority, or next to another."""
     beside = where in ("before", "after")
     if beside != (other is not None):
         raise click.UsageError(f"{where} which job?" if beside else f"{where} takes no other job")
     if beside and priority is not None:
-        raise click.UsageError("next to another job, it takes on that one's priority")
+        raise click.UsageError("next to another job, it takes that job's priority")
     from pgbeat.jobs import control
 
     with target.unit(actor) as unit:
         job = find(unit.connection, target, actor, job_id, "move")
         anchor = None
         if other is not None:
-            # Whose the others in the line are is no secret to who stands in it.
+            # An actor may know the other jobs in the line, whoever made them.
             anchor = find(unit.connection, target, replace(actor, is_admin=True), other).id
         moved, place = control.move(unit, job.id, where, anchor, priority=priority)
     said = f"Moved job {moved.id}: place {place} in lane {moved.lane!r}."
-    printing.result(job_views.as_json(moved) | {"place": place}, said, as_json=as_json)
+    printing.result(job_views.as_json(moved) | {"place": place}, said)
 
 
 @click.command("delete")
@@ -233,7 +215,7 @@ def move_command(
 @json_option
 @pass_target
 def delete_command(
-    target: Target, ids: tuple[str, ...], yes: bool, actor: Actor, dry_run: bool, as_json: bool
+    target: Target, ids: tuple[str, ...], yes: bool, actor: Actor, dry_run: bool
 ) -> None:
     """Delete jobs that have ended, with their executions: all, or none."""
     from pgbeat.jobs import control
@@ -243,11 +225,11 @@ def delete_command(
         for job in found:
             control.delete(unit, job.id)
     what = f"job {found[0].id}" if len(found) == 1 else printing.counted(len(found), "job")
-    is_deleted = sure("delete", "deleted", what, yes=yes, dry_run=dry_run, as_json=as_json)
+    is_deleted = sure("delete", "deleted", what, yes=yes, dry_run=dry_run)
     if is_deleted:
         with target.unit(actor) as unit:
             for job in found:
                 control.delete(unit, job.id)
-    if is_deleted or as_json:
+    if is_deleted or printing.is_json():
         deleted = [{"id": job.id, "deleted": is_deleted} for job in found]
-        printing.result(deleted, f"Deleted {what}.", as_json=as_json)
+        printing.result(deleted, f"Deleted {what}.")

@@ -1,4 +1,4 @@
-"""How jobs look: in a list, and one with all about it; figures."""
+"""How jobs look: in a list, one by one, and as figures."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from pgbeat.access.actors import Actor
 from pgbeat.cli import printing
-from pgbeat.cli.printing import compact, line, styled, when
+from pgbeat.cli.printing import Cell, compact, line, styled, when, when_and_who
 from pgbeat.database import connections
 from pgbeat.jobs import executions, retries
 from pgbeat.jobs import explain as whereabouts
@@ -18,41 +18,51 @@ from pgbeat.jobs.executions import Execution
 from pgbeat.jobs.model import Job
 from pgbeat.monitoring.statistics import ExecutionStatistics, Overview
 
-#: Jobs of others are counted up to here.
+#: Other users' jobs are counted up to here.
 MANY = 1000
-#: What became of a job, in a sentence.
+#: How a job has ended, in a sentence.
 HAS = {
-    "completed": "completed", "failed": "failed", "cancelled": "was cancelled",
+    "completed": "completed",
+    "failed": "failed",
+    "cancelled": "was cancelled",
     "skipped": "was skipped",
-}  # fmt: skip
+}
 
 
 # -- a list
 
 
 def as_json(job: Job) -> dict[str, Any]:
-    """A job's columns."""
-    row = job._asdict()
-    return row | {"position": None if job.position is None else float(job.position)}
+    """Returns a job's columns."""
+    position = None if job.position is None else float(job.position)
+    return job._asdict() | {"position": position}
 
 
 def show_list(rows: list[Job], now: datetime) -> None:
-    """A line for each."""
-    wide = printing.is_wide()
-    middle = ["lane", "attempt", "made by"] if wide else []
-    table = printing.table(
-        "job", "state", "task", *middle, "age", "", folding={"task", ""}, numbers={"attempt"}
-    )
-    for job in rows:
-        cells = [line(job.lane or ""), _attempt(job), line(job.created_by)] if wide else []
-        age = printing.span(now - job.created_at, units=1)
-        what = line(job.task if job.schedule is None else f"{job.task} ({job.schedule})")
-        table.add_row(str(job.id), styled(state(job)), what, *cells, age, _remark(job, now))
-    printing.show(table)
+    """Prints jobs as a table."""
+    is_wide = printing.is_wide()
+    cells = [_cells(job, now, is_wide=is_wide) for job in rows]
+    printing.show_table(cells, folding={"task", ""})
+
+
+def _cells(job: Job, now: datetime, *, is_wide: bool) -> dict[str, Cell]:
+    more: dict[str, Cell] = {
+        "lane": job.lane,
+        "attempt": f"{job.attempt}/{job.max_attempts}" if job.max_attempts > 1 else "",
+        "made by": job.created_by,
+    }
+    return {
+        "job": job.id,
+        "state": styled(state(job)),
+        "task": job.task if job.schedule is None else f"{job.task} ({job.schedule})",
+        **(more if is_wide else {}),
+        "age": printing.span(now - job.created_at, units=1),
+        "": _remark(job, now),
+    }
 
 
 def state(job: Job) -> str:
-    """A job's state, and what else there is to it."""
+    """Returns a job's state, and whether it waits for approval or is being cancelled."""
     if job.awaits_approval:
         return "paused (approval)"
     if job.state == "running" and job.cancel_requested_at is not None:
@@ -60,33 +70,31 @@ def state(job: Job) -> str:
     return job.state
 
 
-def _attempt(job: Job) -> str:
-    return f"{job.attempt}/{job.max_attempts}" if job.max_attempts > 1 else ""
-
-
-def _remark(job: Job, now: datetime) -> str:
+def _remark(job: Job, now: datetime) -> str | None:
     if job.error is not None:
-        return line(job.error)
+        return job.error
     if job.run_at is not None and job.state == "scheduled":
         return printing.relative(job.run_at, now)
-    return line(job.worker) if job.state == "running" and job.worker else ""
+    return job.worker if job.state == "running" else None
 
 
 def hidden(noun: str, others: int) -> str:
-    """Returns what a list says of those that it leaves out because others made them."""
+    """Returns a remark on those that a list leaves out because they are other users'."""
     if others == 1:
-        return f"Note: 1 {noun} of others isn't shown; --admin shows all."
-    number = f"{MANY} or more" if others >= MANY else str(others)
-    return f"Note: {number} {noun}s of others aren't shown; --admin shows all."
+        return f"1 {noun} of others isn't shown; --admin shows all."
+    return f"{_number(others)} {noun}s of others aren't shown; --admin shows all."
+
+
+def _number(others: int) -> str:
+    return f"{MANY} or more" if others >= MANY else str(others)
 
 
 def nothing(*, is_filtered: bool, others: int, actor: Actor) -> str:
-    """What to say instead of an empty list."""
+    """Returns what to print instead of an empty list."""
     kind = " like that" if is_filtered else ""
     if others:
-        number = f"{MANY} or more" if others >= MANY else str(others)
         none = f"There are no jobs{kind} of yours ({actor.name})"
-        return f"{none}; --admin shows those of everybody, {number} of them."
+        return f"{none}; --admin shows those of everybody, {_number(others)} of them."
     if actor.is_admin or is_filtered:
         whose = "" if actor.is_admin else f" of yours ({actor.name})"
         return f"There are no jobs{kind}{whose}."
@@ -97,7 +105,7 @@ def nothing(*, is_filtered: bool, others: int, actor: Actor) -> str:
 
 
 def whole(connection: Connection, job: Job) -> dict[str, Any]:
-    """All about a job, for JSON."""
+    """Returns all about a job, for JSON."""
     found = whereabouts.of_job(connection, job, connections.now(connection))
     return as_json(job) | {
         "where": {"cause": found.cause, "sentence": found.sentence, "advice": found.advice},
@@ -114,63 +122,56 @@ def whole(connection: Connection, job: Job) -> dict[str, Any]:
 
 
 def show_one(connection: Connection, job: Job) -> None:
-    """All about a job."""
+    """Prints all about a job."""
     now = connections.now(connection)
     where = whereabouts.of_job(connection, job, now)
-    runs = executions.of_job(connection, job.id)
     made = executions.artifacts(connection, [job.id]).get(job.id, [])
-    click.secho(f"{job.id}", bold=True)
-    tried = f"{job.attempt} of {job.max_attempts}"
+    attempts = f"{job.attempt} of {job.max_attempts}"
     if job.max_attempts > 1:
-        tried += f", {printing.span(job.retry_base)} × 2^(n-1) apart, "
-        tried += f"{printing.span(job.retry_cap)} at most"
-    printing.show(
-        printing.facts(
-            [
-                ("state", Text.assemble(styled(state(job)), _where(job, where.sentence))),
-                ("what to do", where.advice or None),
-                ("task", line(job.task)),
-                ("args", _arguments(job.args)),
-                ("kwargs", _arguments(job.kwargs)),
-                ("options", line(compact(job.options))),
-                ("schedule", None if job.schedule is None else line(job.schedule)),
-                ("due", when(job.due_at, now)),
-                ("run key", None if job.run_key is None else line(job.run_key)),
-                ("template", None if job.template is None else line(job.template)),
-                ("queue", None if job.queue is None else line(job.queue)),
-                ("lane", None if job.lane is None else line(job.lane)),
-                ("priority", str(job.priority) if job.priority else None),
-                ("description", job.description and line(job.description)),
-                ("labels", printing.labels(job.labels)),
-                ("metadata", line(compact(job.metadata))),
-                ("tags", ", ".join(map(line, job.tags))),
-                ("resources", line(compact(job.resources))),
-                ("group", _group(job)),
-                ("unique key", None if job.unique_key is None else line(job.unique_key)),
-                ("attempt", tried),
-                ("artifacts", "\n".join(map(line, made)) or None),
-                ("made", f"{when(job.created_at, now)}, by {line(job.created_by)}"),
-                ("not before", when(job.run_at, now)),
-                ("approved", _by(job.approved_at, job.approved_by, now)),
-                ("began", when(job.started_at, now)),
-                ("cancel", _by(job.cancel_requested_at, job.cancel_requested_by, now)),
-                ("because", None if job.cancel_reason is None else line(job.cancel_reason)),
-                ("ended", when(job.finished_at, now)),
-                ("error", None if job.error is None else Text(line(job.error), style="red")),
-                ("checkpoint", line(compact(job.checkpoint))),
-            ]
-        )
+        base, cap = printing.span(job.retry_base), printing.span(job.retry_cap)
+        attempts += f", {base} × 2^(n-1) apart, {cap} at most"
+    has_place = job.has_ended or job.state == where.sentence
+    sentence = "" if has_place else f": {line(where.sentence)}"
+    printing.show_facts(
+        str(job.id),
+        ("state", Text.assemble(styled(state(job)), sentence)),
+        ("what to do", where.advice),
+        ("task", job.task),
+        ("args", _arguments(job.args)),
+        ("kwargs", _arguments(job.kwargs)),
+        ("options", compact(job.options)),
+        ("schedule", job.schedule),
+        ("due", when(job.due_at, now)),
+        ("run key", job.run_key),
+        ("template", job.template),
+        ("queue", job.queue),
+        ("lane", job.lane),
+        ("priority", job.priority or None),
+        ("description", job.description),
+        ("labels", printing.labels(job.labels)),
+        ("metadata", compact(job.metadata)),
+        ("tags", ", ".join(job.tags)),
+        ("resources", compact(job.resources)),
+        ("group", _group(job)),
+        ("unique key", job.unique_key),
+        ("attempt", attempts),
+        ("artifacts", Text("\n".join(map(line, made))) if made else None),
+        ("made", when_and_who(job.created_at, job.created_by, now)),
+        ("not before", when(job.run_at, now)),
+        ("approved", when_and_who(job.approved_at, job.approved_by, now)),
+        ("began", when(job.started_at, now)),
+        ("cancel", when_and_who(job.cancel_requested_at, job.cancel_requested_by, now)),
+        ("because", job.cancel_reason),
+        ("ended", when(job.finished_at, now)),
+        ("error", None if job.error is None else Text(line(job.error), style="red")),
+        ("checkpoint", compact(job.checkpoint)),
     )
     _show_chain(retries.chain(connection, job.id), job.id, now)
-    _show_runs(runs, now)
-
-
-def _where(job: Job, sentence: str) -> str:
-    return "" if job.has_ended or job.state == sentence else f": {line(sentence)}"
+    _show_runs(executions.of_job(connection, job.id), now)
 
 
 def _arguments(value: Any) -> str:
-    return "not JSON" if value is None else line(compact(value))
+    return "not JSON" if value is None else compact(value)
 
 
 def _group(job: Job) -> str | None:
@@ -180,43 +181,42 @@ def _group(job: Job) -> str | None:
     return f"{job.group_id}{place}"
 
 
-def _by(moment: datetime | None, who: str | None, now: datetime) -> str | None:
-    return None if moment is None else f"{when(moment, now)}, by {line(who)}"
-
-
 def _show_chain(chain: list[Job], job_id: UUID, now: datetime) -> None:
+    """Prints all jobs that tried the same, if there is more than this one."""
     if len(chain) < 2:
         return
     click.echo()
-    table = printing.table("", "attempts", "state", "made", "", folding={""})
-    for other in chain:
-        mark = "→" if other.id == job_id else ""
-        made = printing.relative(other.created_at, now)
-        shown, attempt = styled(state(other)), f"{other.attempt}/{other.max_attempts}"
-        table.add_row(mark, f"{other.id} {attempt}", shown, made, _remark(other, now))
-    printing.show(table)
+    rows: list[dict[str, Cell]] = [
+        {
+            " ": "→" if other.id == job_id else "",
+            "attempts": f"{other.id} {other.attempt}/{other.max_attempts}",
+            "state": styled(state(other)),
+            "made": printing.relative(other.created_at, now),
+            "": _remark(other, now),
+        }
+        for other in chain
+    ]
+    printing.show_table(rows, folding={""})
 
 
 def _show_runs(runs: list[Execution], now: datetime) -> None:
     if not runs:
         return
     click.echo()
-    table = printing.table(
-        "execution", "state", "began", "took", "CPU", "memory", "worker", "", folding={""}
-    )
-    for run in runs:
-        came_out = "lost" if run.lost else run.state
-        table.add_row(
-            str(run.number),
-            styled(came_out),
-            printing.relative(run.started_at, now),
-            _milliseconds(run.duration_ms),
-            _milliseconds(run.cpu_time_ms),
-            "" if run.memory_peak_mb is None else f"{run.memory_peak_mb:.0f} MB",
-            line(run.worker),
-            _said(run),
-        )
-    printing.show(table)
+    rows: list[dict[str, Cell]] = [
+        {
+            "execution": str(run.number),
+            "state": styled("lost" if run.lost else run.state),
+            "began": printing.relative(run.started_at, now),
+            "took": _milliseconds(run.duration_ms),
+            "CPU": _milliseconds(run.cpu_time_ms),
+            "memory": None if run.memory_peak_mb is None else f"{run.memory_peak_mb:.0f} MB",
+            "worker": run.worker,
+            "": _said(run),
+        }
+        for run in runs
+    ]
+    printing.show_table(rows, folding={""})
     if runs[0].traceback:
         click.echo()
         for row in runs[0].traceback.splitlines():
@@ -224,7 +224,7 @@ def _show_runs(runs: list[Execution], now: datetime) -> None:
 
 
 def _code(row: str) -> str:
-    """A line of a traceback, its blanks kept, with nothing in it that would move the cursor."""
+    """Returns a line of a traceback with its blanks, without characters that move the cursor."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in row)
 
 
@@ -235,12 +235,13 @@ def _milliseconds(value: float | None) -> str:
 
 
 def _said(run: Execution) -> str:
-    parts = [progress(run) if run.state == "running" else "", run.error or "", run.result or ""]
-    return "; ".join(line(part) for part in [*parts, compact(run.metadata)] if part)
+    """Returns what an execution reported: progress, error, result and metadata."""
+    parts = [progress(run) if run.state == "running" else "", run.error, run.result]
+    return "; ".join(filter(None, [*parts, compact(run.metadata)]))
 
 
 def progress(run: Execution) -> str:
-    """How far an execution is, as its task told."""
+    """Returns an execution's progress, as its task reported it."""
     if run.progress_done is None:
         return run.progress_message or ""
     done = f"{run.progress_done:g}"
@@ -253,15 +254,15 @@ def progress(run: Execution) -> str:
 
 
 def made(job: Job, *, is_new: bool, follows: bool) -> str:
-    """What to say of a job that was asked for."""
+    """Returns a sentence on a job that was submitted, or on the one that has its unique key."""
     if not is_new:
-        return f"Job {job.id}, which has the same unique key, is {job.state}; none is made."
+        return f"Job {job.id} has the same unique key and is {job.state}; no job is made."
     hint = "" if follows else f"; `pgbeat jobs tail {str(job.id)[:8]}` follows it"
     return f"Made job {job.id} of task {job.task!r}: {now_is(job)}{hint}"
 
 
 def now_is(job: Job) -> str:
-    """Where a job is, in a few words."""
+    """Returns where a job is, in a few words."""
     if job.has_ended:
         return f"it {HAS[job.state]}" + (f": {line(job.error)}" if job.error else "")
     if job.awaits_approval:
@@ -278,25 +279,23 @@ def now_is(job: Job) -> str:
 
 
 def figures_json(figures: ExecutionStatistics) -> dict[str, Any]:
-    """Figures with their rate."""
+    """Returns statistics with their success rate."""
     return figures._asdict() | {"success_rate": figures.success_rate}
 
 
 def show_overview(overview: Overview) -> None:
-    """How many jobs there are in which state, and what else is counted."""
-    states = [(word, str(number)) for word, number in overview.jobs.items() if number]
-    if states:
-        click.secho("jobs", bold=True)
-        printing.show(printing.facts(states))
+    """Prints how many jobs are in which state, and the counters."""
+    if any(overview.jobs.values()):
+        states = [(word, number or None) for word, number in overview.jobs.items()]
+        printing.show_facts("jobs", *states)
     if overview.counters:
-        click.secho("counted", bold=True)
-        counters = [(name.replace("_", " "), str(n)) for name, n in overview.counters.items()]
-        printing.show(printing.facts(counters))
+        counters = [(name.replace("_", " "), n) for name, n in overview.counters.items()]
+        printing.show_facts("counted", *counters)
     click.secho("executions", bold=True)
 
 
 def show_figures(figures: ExecutionStatistics, now: datetime) -> None:
-    """How executions came out."""
+    """Prints statistics of executions."""
     rate = figures.success_rate
     parts = [
         f"{number} {word}"
@@ -306,16 +305,13 @@ def show_figures(figures: ExecutionStatistics, now: datetime) -> None:
     last = None
     if figures.last_at is not None:
         last = f"{figures.last_state}, {printing.relative(figures.last_at, now)}"
-    printing.show(
-        printing.facts(
-            [
-                ("total", str(figures.total) + ("" if figures.is_whole else " (the newest)")),
-                ("of which", ", ".join(parts)),
-                ("success rate", None if rate is None else f"{rate:.0%} (skips aside)"),
-                ("average", _milliseconds(figures.average_ms)),
-                ("95 %", "" if figures.p95_ms is None else f"in {_milliseconds(figures.p95_ms)}"),
-                ("last", last),
-                ("next", when(figures.next_at, now)),
-            ]
-        )
+    printing.show_facts(
+        None,
+        ("total", f"{figures.total}{'' if figures.is_whole else ' (the newest)'}"),
+        ("of which", ", ".join(parts)),
+        ("success rate", None if rate is None else f"{rate:.0%} (skips aside)"),
+        ("average", _milliseconds(figures.average_ms)),
+        ("95 %", "" if figures.p95_ms is None else f"in {_milliseconds(figures.p95_ms)}"),
+        ("last", last),
+        ("next", when(figures.next_at, now)),
     )

@@ -1,4 +1,4 @@
-"""`pgbeat jobs`: looked at, made, held, ended, tried again."""
+"""`pgbeat jobs`: look at jobs, make them, control them."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from pgbeat.access.actors import Actor
 from pgbeat.cli import Noun, job_tail, job_verbs, job_views, printing
 from pgbeat.cli.actors import as_admin, find
 from pgbeat.cli.failures import FAILED, SKIPPED
-from pgbeat.cli.job_options import as_policy, call_options, policy_options
+from pgbeat.cli.job_options import call_options, given_policy, policy_options
 from pgbeat.cli.options import (
     Command,
     describing,
@@ -18,12 +18,13 @@ from pgbeat.cli.options import (
     newest_option,
     read_moment,
 )
+from pgbeat.cli.printing import json_option
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.cli.views import json_option
 from pgbeat.database import connections
 from pgbeat.database.tables import JOB_STATES
 from pgbeat.jobs import executions, permissions
 from pgbeat.jobs import model as jobs
+from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.model import Filter
 from pgbeat.monitoring import statistics
 from pgbeat.schedules import model as schedules
@@ -37,33 +38,32 @@ ENDS = {"completed": 0, "failed": FAILED, "cancelled": FAILED, "skipped": SKIPPE
 def jobs_command() -> None:
     """Look at jobs, make them, hold, end and retry them.
 
-    A job is one unit of launched work. You see and change your own; with --admin (or PGBEAT_ADMIN)
-    those of everybody, and the system's. An ID may be cut down to its first 4 characters or more.
+    A job is one unit of launched work. You see and change your own jobs; with --admin (or
+    PGBEAT_ADMIN) everybody's and the system's. The first 4 characters of an ID are enough.
     """
 
 
-# -- looked at
-
-
 @jobs_command.command("list")
-@click.option("--state", type=click.Choice(JOB_STATES), help="Only those in it.")
-@click.option("--task", metavar="TASK", help="Only those of a task.")
-@click.option("--schedule", metavar="NAME", help="Only those of a schedule.")
-@click.option("--template", metavar="NAME", help="Only those made from a template.")
-@click.option("--lane", metavar="NAME", help="Only those of a lane.")
-@click.option("--group", "group_id", type=click.UUID, metavar="ID", help="Only those of a group.")
-@click.option("--created-by", metavar="WHO", help="Only those of one, such as user:alice.")
-@click.option("--system", is_flag=True, help="Only those that are the system's.")
+@click.option("--state", type=click.Choice(JOB_STATES), help="Only jobs in this state.")
+@click.option("--task", metavar="TASK", help="Only jobs of this task.")
+@click.option("--schedule", metavar="NAME", help="Only jobs of this schedule.")
+@click.option("--template", metavar="NAME", help="Only jobs made from this template.")
+@click.option("--lane", metavar="NAME", help="Only jobs in this lane.")
+@click.option("--group", "group_id", type=click.UUID, metavar="ID", help="Only jobs of this group.")
+@click.option(
+    "--created-by", metavar="WHO", help="Only jobs made by this actor, such as user:alice."
+)
+@click.option("--system", is_flag=True, help="Only the system's jobs.")
 @label_filter
 @newest_option
 @as_admin
 @json_option
 @pass_target
 def list_command(
-    target: Target, /, actor: Actor, schedule: str | None, limit: int, as_json: bool, **given: Any
+    target: Target, /, actor: Actor, schedule: str | None, limit: int, **given: Any
 ) -> None:
     """List jobs, the newest first: your own, or with --admin all."""
-    namespace = target.settings.namespace
+    namespace = target.namespace
     given["is_system_job"] = given.pop("system") or None
     if given["group_id"] is not None:
         given["group_id"] = str(given["group_id"])
@@ -75,18 +75,20 @@ def list_command(
         asked = Filter(namespace=namespace, **given)
         which = permissions.visible(actor, asked)
         rows = jobs.listing(connection, which, limit=limit)
-        made = executions.artifacts(connection, [row.id for row in rows]) if as_json else {}
+        made = (
+            executions.artifacts(connection, [row.id for row in rows]) if printing.is_json() else {}
+        )
         others = 0
         if which != asked:
             others = jobs.count_of_others(connection, asked, actor.name, limit=job_views.MANY)
-    if as_json:
+    if printing.is_json():
         printing.echo_json(
             [job_views.as_json(row) | {"artifacts": made.get(row.id, [])} for row in rows]
         )
     elif rows:
         job_views.show_list(rows, now)
         if others:
-            click.echo(job_views.hidden("job", others), err=True)
+            printing.note(job_views.hidden("job", others))
     else:
         kind = any(value is not None for value in (schedule, *given.values()))
         click.echo(job_views.nothing(is_filtered=kind, others=others, actor=actor))
@@ -97,11 +99,11 @@ def list_command(
 @as_admin
 @json_option
 @pass_target
-def show_command(target: Target, job_id: str, actor: Actor, as_json: bool) -> None:
-    """Show all about a job: where it is, its executions, and what else tried the same."""
+def show_command(target: Target, job_id: str, actor: Actor) -> None:
+    """Show all about a job: where it is, its executions, and its retries."""
     with target.transaction() as connection:
         job = find(connection, target, actor, job_id)
-        if as_json:
+        if printing.is_json():
             printing.echo_json(job_views.whole(connection, job))
         else:
             job_views.show_one(connection, job)
@@ -109,18 +111,16 @@ def show_command(target: Target, job_id: str, actor: Actor, as_json: bool) -> No
 
 @jobs_command.command("stats")
 @click.argument("job_id", metavar="[ID]", required=False)
-@click.option("--schedule", metavar="NAME", help="Of a schedule's jobs.")
+@click.option("--schedule", metavar="NAME", help="All jobs of this schedule.")
 @as_admin
 @json_option
 @pass_target
-def stats_command(
-    target: Target, job_id: str | None, schedule: str | None, actor: Actor, as_json: bool
-) -> None:
-    """Say how executions came out, and how long they took: of a job with its retries, of a
-    schedule, or of all jobs."""
+def stats_command(target: Target, job_id: str | None, schedule: str | None, actor: Actor) -> None:
+    """Show outcomes and durations of executions: of a job with its retries, of a schedule, or of
+    all jobs."""
     if job_id is not None and schedule is not None:
         raise click.UsageError("ID and --schedule exclude each other")
-    namespace = target.settings.namespace
+    namespace = target.namespace
     with target.transaction() as connection:
         now = connections.now(connection)
         overview = None
@@ -133,7 +133,7 @@ def stats_command(
         else:
             overview = statistics.of_all(connection, namespace)
             figures = overview.runs
-    if as_json:
+    if printing.is_json():
         found = job_views.figures_json(figures)
         if overview is not None:
             found = {"jobs": overview.jobs, "executions": found, "counters": overview.counters}
@@ -146,37 +146,41 @@ def stats_command(
 
 @jobs_command.command("tail")
 @click.argument("job_id", metavar="[ID]", required=False)
-@click.option("-n", "--limit", type=click.IntRange(0, 1000), default=10, show_default=True,
-              help="Jobs to begin with, where all are followed.")  # fmt: skip
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(0, 1000),
+    default=10,
+    help="Without ID: how many jobs to begin with.",
+)
 @as_admin
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, a line for each change.")
+@json_option
 @click.pass_context
 @pass_target
 def tail_command(
-    target: Target, ctx: click.Context, job_id: str | None, limit: int, actor: Actor, as_json: bool
+    target: Target, ctx: click.Context, job_id: str | None, limit: int, actor: Actor
 ) -> None:
-    """Follow a job until it has ended, or your jobs until you press Ctrl-C.
+    """Follow a job and its retries until the last has ended, or your jobs until you press Ctrl-C.
 
-    Of one job, the exit status is 0 if it completed, 1 if it failed or was cancelled, 3 if it was
-    skipped. Where a retry follows, that is followed.
+    For one job, the exit status is 0 if it completed, 1 if it failed or was cancelled, 3 if it was
+    skipped. With --json, each change is one line.
     """
     with target.session() as connection:
         if job_id is None:
-            which = permissions.visible(actor, Filter(namespace=target.settings.namespace))
-            job_tail.follow_all(connection, which, limit=limit, as_json=as_json)
+            which = permissions.visible(actor, Filter(namespace=target.namespace))
+            job_tail.follow_all(connection, which, limit=limit)
             return
         job = find(connection, target, actor, job_id)
-        ctx.exit(ENDS[job_tail.follow(connection, job, as_json=as_json).state])
-
-
-# -- made
+        ctx.exit(ENDS[job_tail.follow(connection, job).state])
 
 
 @jobs_command.command("run", cls=Command)
 @click.argument("task", metavar="[TASK]", required=False)
 @call_options
-@click.option("--at", "run_at", type=read_moment, metavar="WHEN", help="Not before.")
-@click.option("--in", "countdown", type=duration, metavar="TIME", help="Not before so long.")
+@click.option("--at", "run_at", type=read_moment, metavar="WHEN", help="Not before this time.")
+@click.option(
+    "--in", "countdown", type=duration, metavar="TIME", help="Not before this much time has passed."
+)
 @policy_options()
 @describing
 @click.option("--wait", is_flag=True, help="Follow it until it has ended, as `tail` does.")
@@ -186,24 +190,25 @@ def tail_command(
 @click.pass_context
 @pass_target
 def run_command(
-    target: Target, ctx: click.Context, /, task: str | None, wait: bool, actor: Actor,
-    dry_run: bool, as_json: bool, **given: Any,
-) -> None:  # fmt: skip
-    """Make a job of a task, or of a template: queued, executed and kept as those of schedules.
-
-    It is yours. Needs the app.
-    """
-    policy = as_policy(given)
-    app = target.require_app("which tasks there are, and their queues, the app knows")
+    target: Target,
+    ctx: click.Context,
+    /,
+    task: str | None,
+    wait: bool,
+    actor: Actor,
+    dry_run: bool,
+    **given: Any,
+) -> None:
+    """Make a job from a task or a template. It is yours. Needs the app."""
+    policy = job_policies.parse(given_policy(given))
+    app = target.require_app("the app knows the tasks and their queues")
     from pgbeat.jobs import control, prepare
     from pgbeat.jobs.defaults import JobDefaults
 
     if given["run_at"] is not None:
         given["run_at"] = in_zone(given["run_at"], zone(target.timezone), "--at")
-    given["kwargs"] = given["kwargs"] or {}
-    given["options"] = given["options"] or {}
-    given["labels"] = given["labels"] or {}
-    given["metadata"] = given["metadata"] or {}
+    for name in ("kwargs", "options", "labels", "metadata"):
+        given[name] = given[name] or {}
     spec = prepare.JobSpec(task, policy=policy, **given)
     with target.work(actor) as unit:
         if dry_run:
@@ -214,13 +219,11 @@ def run_command(
         with unit.transaction():
             made = control.submit(unit, spec, job_source="user_cli")
         job = jobs.get(unit.connection, made.job.id)
-        if as_json and not wait:
-            printing.echo_json(job_views.as_json(job) | {"is_new": made.is_new})
-            return
-        if not as_json:
-            click.echo(job_views.made(job, is_new=made.is_new, follows=wait))
+        if not (wait and printing.is_json()):
+            said = job_views.made(job, is_new=made.is_new, follows=wait)
+            printing.result(job_views.as_json(job) | {"is_new": made.is_new}, said)
         if wait:
-            ctx.exit(ENDS[job_tail.follow(unit.connection, job, as_json=as_json).state])
+            ctx.exit(ENDS[job_tail.follow(unit.connection, job).state])
 
 
 for command in (

@@ -1,4 +1,4 @@
-"""`pgbeat metrics`: what a scrape of the web side's /metrics is answered."""
+"""`pgbeat metrics`: the metrics that the web side serves at /metrics."""
 
 import click
 
@@ -12,7 +12,7 @@ from pgbeat.cli.target import Target, pass_target
 def metrics_command(target: Target) -> None:
     """Print the metrics, in Prometheus' text format.
 
-    The web side serves the same at /metrics. Counters are brought up to date by it.
+    The web side serves the same at /metrics. This updates the counters.
     """
     try:
         from pgbeat.monitoring import prometheus

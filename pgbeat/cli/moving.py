@@ -1,9 +1,9 @@
-"""`pgbeat import`: schedules of another beat's store."""
+"""`pgbeat import`: schedules from another beat's store."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -11,9 +11,9 @@ from pgbeat.access import audit
 from pgbeat.cli import Noun, printing
 from pgbeat.cli.asking import dry_run_option
 from pgbeat.cli.failures import BadInput
-from pgbeat.cli.printing import counted, line, when
+from pgbeat.cli.options import F, adding
+from pgbeat.cli.printing import Cell, counted, json_option, line, when
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.cli.views import json_option
 from pgbeat.database import connections
 from pgbeat.errors import InvalidTimetable
 from pgbeat.schedules import entries, sync
@@ -32,12 +32,10 @@ from pgbeat.schedules.importers.plan import Action, Circumstances, Step
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import zone
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 
 @click.group("import", cls=Noun)
 def import_command() -> None:
-    """Move schedules in from another beat's store, with when they ran last.
+    """Import schedules from another beat's store, with their last runs.
 
     Nothing is written to that store. Stop the other beat before pgbeat's starts.
     """
@@ -53,42 +51,33 @@ def _zone_name(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 
 def _importing(metavar: str, default: str) -> Callable[[F], F]:
-    """Adds what all of the commands take."""
-
-    def add(command: F) -> F:
-        for option in reversed(
-            [
-                click.option("--from", "source", metavar=metavar, help=f"Its store; {default}."),
-                click.option(
-                    "--timezone", metavar="ZONE", callback=_zone_name,
-                    help="The zone of times and crontabs that the store keeps without one.",
-                ),
-                click.option(
-                    "--overwrite", is_flag=True, help="Replace rows of an earlier import."
-                ),
-                dry_run_option,
-                json_option,
-            ]
-        ):  # fmt: skip
-            command = option(command)
-        return command
-
-    return add
+    """Returns a decorator that adds the options of all these commands."""
+    return adding(
+        click.option("--from", "source", metavar=metavar, help=f"Its store; by default {default}."),
+        click.option("--timezone", metavar="ZONE", callback=_zone_name,
+                     help="The zone of times and crontabs that the store keeps without one."),
+        click.option("--overwrite", is_flag=True, help="Replace rows of an earlier import."),
+        dry_run_option,
+        json_option,
+    )  # fmt: skip
 
 
-_schema = click.option("--schema", metavar="NAME", help="The schema that its tables are in.")
+def _from_tables(default: str) -> Callable[[F], F]:
+    """Returns a decorator that adds the options of a store in SQL tables."""
+    schema = click.option("--schema", metavar="NAME", help="The schema that its tables are in.")
+    return adding(_importing("URL", default), schema)
 
 
 @import_command.command("celery")
-@_importing("FILE", f"by default the app's beat_schedule_filename, {celery_file.DEFAULT}")
+@_importing("FILE", f"the app's beat_schedule_filename, {celery_file.DEFAULT}")
 @pass_target
 def celery_command(
     target: Target, /, source: str | None, timezone: str | None, **how: bool
 ) -> None:
     """Celery's own: the file of its PersistentScheduler.
 
-    With the app (-A), its entries come in by themselves when pgbeat's beat starts, and only their
-    last runs are carried over. Without, each entry of the file becomes a row.
+    With the app (-A), only the last runs of its entries are imported: pgbeat's beat adds the
+    entries themselves when it starts. Without the app, each entry of the file becomes a row.
 
     The file is a pickle. It is read without loading any code that it names.
     """
@@ -100,46 +89,32 @@ def celery_command(
     )
     if target.app is None and found.arrivals:
         found.notes.append(
-            "entries of an app's code become rows of their own here, and pgbeat's beat leaves the "
-            "code's aside; with -A APP only their last runs are carried over"
+            "entries of the app's code become rows, and pgbeat's beat ignores those of the code; "
+            "with -A APP only their last runs are imported"
         )
-    _move_in(target, "celery", found, **how)
+    _import(target, "celery", found, **how)
 
 
 @import_command.command("django-celery-beat")
-@_importing("URL", "by default pgbeat's own database")
-@_schema
+@_from_tables("pgbeat's own database")
 @pass_target
-def django_command(
-    target: Target,
-    /,
-    source: str | None,
-    schema: str | None,
-    timezone: str | None,
-    **how: bool,
-) -> None:
+def django_command(target: Target, /, source: str | None, schema: str | None, **how: Any) -> None:
     """django-celery-beat: its tables in any database that SQLAlchemy can open."""
     url = source or target.settings.url
     tasks = django_celery_beat.read(url, schema)
-    beat, place = django_celery_beat.BEAT, periodic_tasks.place(url)
-    found = periodic_tasks.inventory(beat, place, tasks, timezone=timezone or "UTC")
-    _move_in(target, beat, found, **how)
+    _import_tables(target, django_celery_beat.BEAT, url, tasks, **how)
 
 
 @import_command.command("redbeat")
-@_importing("URL", "by default the app's redbeat_redis_url, or its broker where that is Redis")
+@_importing("URL", "the app's redbeat_redis_url, or its broker if that is Redis")
 @click.option(
-    "--prefix", metavar="TEXT",
-    help=f"What its keys begin with; by default the app's redbeat_key_prefix, {redbeat.PREFIX}.",
-)  # fmt: skip
+    "--prefix",
+    metavar="TEXT",
+    help=f"How its keys begin; by default the app's redbeat_key_prefix, {redbeat.PREFIX}.",
+)
 @pass_target
 def redbeat_command(
-    target: Target,
-    /,
-    source: str | None,
-    prefix: str | None,
-    timezone: str | None,
-    **how: bool,
+    target: Target, /, source: str | None, prefix: str | None, timezone: str | None, **how: bool
 ) -> None:
     """RedBeat: its keys in Redis. Needs the package redis.
 
@@ -150,47 +125,44 @@ def redbeat_command(
     if url.partition("://")[0] not in redbeat.SCHEMES:
         raise BadInput(
             "which Redis? Give it with --from, as redis://:password@host:6379/0, or the app with "
-            "-A APP, whose redbeat_redis_url or broker it is"
+            "-A APP"
         )
     prefix = prefix or _redbeats(conf, "key_prefix") or redbeat.PREFIX
     contents = redbeat.read(url, prefix)
     app_zone = target.timezone if target.app is not None else None
     found = redbeat.inventory(redbeat.place(url), contents, timezone=timezone or app_zone)
-    _move_in(target, "redbeat", found, **how)
+    _import(target, "redbeat", found, **how)
 
 
 def _redbeats(conf: Mapping[str, Any], name: str) -> str:
-    """A setting of RedBeat's, which it takes in capitals too."""
+    """Returns a setting of RedBeat, whose name may be in capitals."""
     name = f"redbeat_{name}"
     return str(conf.get(name) or conf.get(name.upper()) or "")
 
 
 @import_command.command("sqlalchemy-celery-beat")
-@_importing("URL", "by default the app's beat_dburi, else pgbeat's own database")
-@_schema
+@_from_tables("the app's beat_dburi, else pgbeat's own database")
 @pass_target
 def sqlalchemy_command(
-    target: Target,
-    /,
-    source: str | None,
-    schema: str | None,
-    timezone: str | None,
-    **how: bool,
+    target: Target, /, source: str | None, schema: str | None, **how: Any
 ) -> None:
     """sqlalchemy-celery-beat: its tables in any database that SQLAlchemy can open."""
     conf = target.app.conf if target.app is not None else {}
     url = source or conf.get("beat_dburi") or target.settings.url
     tasks = sqlalchemy_celery_beat.read(url, schema or conf.get("beat_schema"))
-    beat, place = sqlalchemy_celery_beat.BEAT, periodic_tasks.place(url)
-    found = periodic_tasks.inventory(beat, place, tasks, timezone=timezone or "UTC")
-    _move_in(target, beat, found, **how)
+    _import_tables(target, sqlalchemy_celery_beat.BEAT, url, tasks, **how)
 
 
-def _move_in(
-    target: Target, name: str, found: Inventory, *, dry_run: bool, as_json: bool, overwrite: bool
+def _import_tables(
+    target: Target, beat: str, url: Any, tasks: Any, *, timezone: str | None, **how: bool
 ) -> None:
-    settings = target.settings
-    app = target.registry
+    place = periodic_tasks.place(url)
+    found = periodic_tasks.inventory(beat, place, tasks, timezone=timezone or "UTC")
+    _import(target, beat, found, **how)
+
+
+def _import(target: Target, name: str, found: Inventory, *, dry_run: bool, overwrite: bool) -> None:
+    settings, app, namespace = target.settings, target.registry, target.namespace
     wanted = [] if app is None else entries.from_app(app, entries.built_in(app))
     defaults = {
         "max_retries": settings.max_retries,
@@ -200,42 +172,42 @@ def _move_in(
     with target.unit(dry_run=dry_run) as unit:
         connection = unit.connection
         code = frozenset(entry.name for entry in wanted)
-        candidates, place = rows.wanted_names(found), settings.namespace
+        candidates = rows.wanted_names(found)
         of_code: set[str] = set()
         if code & candidates:
-            known = schedules.listing(connection, namespace=place)
+            known = schedules.listing(connection, namespace=namespace)
             of_code = {*code, *(row.name for row in known if row.source == "code")}
         touched = candidates | of_code
-        before = schedules.named(connection, touched, namespace=place, for_update=True)
+        before = schedules.named(connection, touched, namespace=namespace, for_update=True)
         fresh: list[str] = []
         if of_code:  # as beat makes them when it starts
             name_of_app = None if app is None else entries.app_name(app, settings)
-            fresh = sync.apply(connection, wanted, place, app=name_of_app, **defaults).added
+            fresh = sync.apply(connection, wanted, namespace, app=name_of_app, **defaults).added
         circumstances = Circumstances(
             now=connections.now(connection),
             timezone=target.timezone,
-            rows=schedules.named(connection, candidates, namespace=place, for_update=True),
+            rows=schedules.named(connection, candidates, namespace=namespace, for_update=True),
             code=None if app is None else code,
             fresh=frozenset(fresh),
             tasks=None if app is None else frozenset(app.tasks),
-            code_timetable=None
-            if app is None
-            else lambda row: entries.code_timetable(app, row, entries.built_in(app)),
+            code_timetable=None if app is None else target.timetable,
             overwrite=overwrite,
         )
         steps = plan.plan(found, circumstances)
-        steps = rows.apply(connection, steps, namespace=place, **defaults)
-        after = schedules.named(connection, touched, namespace=place)
+        steps = rows.apply(connection, steps, namespace=namespace, **defaults)
+        after = schedules.named(connection, touched, namespace=namespace)
         unit.record_all(audit.compared(before, after))
-    if as_json:
+    if printing.is_json():
         printing.echo_json(_json(name, found, steps, dry_run))
     else:
         _show(found, steps, circumstances, dry_run)
     for note in found.notes:
         printing.note(f"{note}.")
     if any(step.action in _WRITTEN for step in steps) and not dry_run:
-        printing.note(f"{found.beat} and pgbeat both launch what both have: stop the one before "
-                      "the other starts, and import again if it ran meanwhile.")  # fmt: skip
+        printing.note(
+            f"stop {found.beat} before pgbeat's beat starts, or both launch these schedules; "
+            "import again if it ran meanwhile."
+        )
 
 
 _WRITTEN = {
@@ -243,10 +215,7 @@ _WRITTEN = {
     Action.REPLACE: ("Replaced", "Would replace"),
     Action.CARRY_OVER: ("Carried the last run over to", "Would carry the last run over to"),
 }
-_LEFT = {
-    Action.CONFLICT: "Left as they are",
-    Action.REFUSE: "Not moved",
-}
+_LEFT = {Action.CONFLICT: "Left as they are", Action.REFUSE: "Not imported"}
 
 
 def _show(found: Inventory, steps: list[Step], now: Circumstances, dry_run: bool) -> None:
@@ -260,7 +229,7 @@ def _show(found: Inventory, steps: list[Step], now: Circumstances, dry_run: bool
         if count[action]:
             click.echo(f"{words}:")
             left = [step for step in steps if step.action == action]
-            printing.show(printing.facts([(line(s.origin), line(s.reason)) for s in left]))
+            printing.show_facts(None, *((line(step.origin), line(step.reason)) for step in left))
     if not any(count[action] for action in _WRITTEN):
         same = count[Action.NOTHING]
         here = f": {counted(same, 'schedule')} here already" if same else ""
@@ -270,19 +239,18 @@ def _show(found: Inventory, steps: list[Step], now: Circumstances, dry_run: bool
 
 
 def _table(steps: list[Step], now: Circumstances) -> None:
-    table = printing.table("schedule", "timetable", "last run", "next", folding={"timetable"})
+    table: list[dict[str, Cell]] = []
     for step in steps:
-        values = step.values
-        table.add_row(
-            line(step.name),
-            _timetable(step),
-            printing.utc(values.get("last_run")) or "-",
-            _next(step, now),
-        )
+        cells: dict[str, Cell] = {
+            "schedule": step.name,
+            "timetable": _timetable(step),
+            "last run": printing.utc(step.values.get("last_run")) or "-",
+            "next": _next(step, now),
+        }
         changed = [] if step.name == step.origin else [f"its name was {step.origin!r}"]
-        for remark in [*changed, *step.remarks]:
-            table.add_row("", line(remark))
-    printing.show(table)
+        remarks = [*changed, *step.remarks]
+        table += [cells, *(dict.fromkeys(cells) | {"timetable": remark} for remark in remarks)]
+    printing.show_table(table, folding={"timetable"})
 
 
 def _timetable(step: Step) -> str:
@@ -293,10 +261,10 @@ def _timetable(step: Step) -> str:
 
 def _next(step: Step, now: Circumstances) -> str:
     if step.values.get("disabled_reason"):
-        return line(step.values["disabled_reason"])
+        return str(step.values["disabled_reason"])
     if "next_run" not in step.values:
         return "-"
-    return when(step.values["next_run"], now.now) or "when beat sees it"
+    return when(step.values["next_run"], now.now) or "when beat starts"
 
 
 def _json(name: str, found: Inventory, steps: list[Step], dry_run: bool) -> dict[str, Any]:

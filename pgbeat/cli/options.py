@@ -1,4 +1,4 @@
-"""The options that say what a schedule is, for `pgbeat add` and `update`; what a value may be."""
+"""The options that several commands share, and those that define a schedule."""
 
 import json
 from collections.abc import Callable
@@ -16,11 +16,22 @@ from pgbeat.timetables import parse_duration
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def adding(*options: Callable[[Any], Any]) -> Callable[[F], F]:
+    """Returns a decorator that adds options to a command, in this order."""
+
+    def add(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 # -- values
 
 
 def duration(text: str) -> timedelta:
-    """A length of time; `click.BadParameter` with the sentence of `parse_duration`."""
+    """Reads a length of time."""
     try:
         return parse_duration(text)
     except InvalidTimetable as error:
@@ -28,19 +39,19 @@ def duration(text: str) -> timedelta:
 
 
 def read_moment(text: str) -> datetime:
-    """A time in ISO 8601, naive where it names no offset; `click.BadParameter` for others."""
+    """Reads a time in ISO 8601; naive if it has no offset."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is no time; write for example '2026-12-24T09:00' or '2026-12-24T09:00Z'"
+            f"invalid time {text!r}; write for example '2026-12-24T09:00' or '2026-12-24T09:00Z'"
         ) from None
 
 
 def in_zone(wall: datetime, local: ZoneInfo, flag: str) -> datetime:
-    """The instant, in UTC, of a time: one without an offset is what the zone's clock shows.
+    """Returns a time in UTC; one without an offset is a wall time of the zone.
 
-    `click.BadParameter` for a wall time that the zone leaves out, and beyond the calendar.
+    Raises `click.BadParameter` for a wall time that the zone's clock skips, or one out of range.
     """
     try:
         if wall.tzinfo is not None:
@@ -48,39 +59,53 @@ def in_zone(wall: datetime, local: ZoneInfo, flag: str) -> datetime:
         found = wall.replace(tzinfo=local).astimezone(UTC)
         shown = found.astimezone(local)
     except OverflowError:
-        problem = f"{wall.isoformat()} is not of the years 1 to 9999"
+        problem = f"{wall.isoformat()} is not in the years 1 to 9999"
     else:
         if shown.replace(tzinfo=None) == wall:
             return found
         problem = (
-            f"{wall.isoformat()} is left out in {local.key}, where the clock goes forward; "
+            f"{wall.isoformat()} doesn't exist in {local.key}, where the clock goes forward; "
             f"did you mean {shown:%H:%M}?"
         )
     raise click.BadParameter(problem, param_hint=f"'{flag}'")
 
 
 def json_array(text: str) -> list[Any]:
-    """A JSON array; `click.BadParameter` for anything else."""
-    found = _json(text, "write an array, for example '[1, \"two\"]'")
-    if not isinstance(found, list):
-        raise click.BadParameter(f"{text!r} is not an array; write for example '[1, \"two\"]'")
+    """Reads a JSON array."""
+    found: list[Any] = _json(text, list, "array", '[1, "two"]')
     return found
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """A JSON object; `click.BadParameter` for anything else."""
-    found = _json(text, 'write an object, for example \'{"area": "DK1"}\'')
-    if not isinstance(found, dict):
-        raise click.BadParameter(
-            f'{text!r} is not an object; write for example \'{{"area": "DK1"}}\''
-        )
+    """Reads a JSON object."""
+    found: dict[str, Any] = _json(text, dict, "object", '{"area": "DK1"}')
     return found
+
+
+def _json(text: str, kind: type, noun: str, example: str) -> Any:
+    advice = f"write an {noun}, for example '{example}'"
+    try:
+        found = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
+    except (ValueError, RecursionError) as error:
+        raise click.BadParameter(f"{text!r} is not JSON ({error}); {advice}") from None
+    if not isinstance(found, kind):
+        raise click.BadParameter(f"{text!r} is not an {noun}; {advice}")
+    return found
+
+
+def _finite(digits: str) -> float:
+    found = float(digits)
+    return found if isfinite(found) else _no_constant(digits)
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _labels(
     ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
 ) -> dict[str, str] | None:
-    """The labels of `NAME=VALUE` pairs; `None` where none is given."""
+    """Reads labels from `NAME=VALUE` pairs; `None` if there are none."""
     found = {}
     for pair in given:
         name, equals, value = pair.partition("=")
@@ -93,44 +118,23 @@ def _labels(
     return found or None
 
 
-#: Options that say what a schedule or a job is about.
+#: Options that describe a schedule or a job.
 DETAILS = [
     click.option("--description", metavar="TEXT", help="What it is for."),
     click.option("--label", "labels", multiple=True, callback=_labels, metavar="NAME=VALUE",
                  help="A label, such as team=billing; may be given several times."),
     click.option("--metadata", type=json_object, metavar="JSON",
-                 help="Anything else to keep with it, an object."),
+                 help="Any other data to keep with it, an object."),
 ]  # fmt: skip
-#: For listings: only what has these labels.
+#: Limits a list to rows with these labels.
 label_filter = click.option("--label", "labels", multiple=True, callback=_labels,
-                            metavar="NAME=VALUE", help="Only those with this label.")  # fmt: skip
+                            metavar="NAME=VALUE", help="Only with this label.")  # fmt: skip
 
 
-def describing(command: F) -> F:
-    """Adds the options that say what a job is about."""
-    for option in reversed(DETAILS):
-        command = option(command)
-    return command
-
-
+#: Adds the options that describe a job.
+describing = adding(*DETAILS)
 newest_option = click.option("--limit", type=click.IntRange(1, 100_000), default=20,
-                             show_default=True, help="The newest so many.")  # fmt: skip
-
-
-def _json(text: str, advice: str) -> Any:
-    try:
-        return json.loads(text, parse_constant=_no_constant, parse_float=_finite)
-    except (ValueError, RecursionError) as error:
-        raise click.BadParameter(f"{text!r} is not JSON ({error}); {advice}") from None
-
-
-def _finite(digits: str) -> float:
-    found = float(digits)
-    return found if isfinite(found) else _no_constant(digits)
-
-
-def _no_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no JSON number")
+                             show_default=True, help="How many, the newest first.")  # fmt: skip
 
 
 # -- help
@@ -144,17 +148,17 @@ class Option(click.Option):
         self.heading = heading
 
     def get_help_extra(self, ctx: click.Context) -> Any:
-        """Without the range of a number: who leaves it is told."""
+        """Leaves out the range of a number: the error for a number outside says it."""
         extra = super().get_help_extra(ctx)
         extra.pop("range", None)
         return extra
 
 
 class Command(click.Command):
-    """A command whose help groups its options; those that clear something share one line."""
+    """A command whose help groups its options, and lists all that clear something on one line."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The options beneath their headings, in the order in which these come up."""
+        """Lists the options beneath their headings."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
@@ -169,8 +173,8 @@ class Command(click.Command):
                 formatter.write_dl(records)
 
 
-_WHAT, _WHEN, _LIMITS = "What it launches", "When (one of them)", "Within which limits"
-_POLICIES, _FAILURES = "Where times are missed or come too close", "When it fails"
+_WHAT, _WHEN, _LIMITS = "What to launch", "When (one of these)", "Limits"
+_POLICIES, _FAILURES = "Missed times and overlaps", "Failures"
 CLEAR, _REST = "Clear", "Options"
 
 
@@ -184,12 +188,12 @@ _OPTIONS = [
             help="Its positional arguments, an array."),
     _option(_WHAT, "--kwargs", type=json_object, metavar="JSON",
             help="Its keyword arguments, an object."),
-    _option(_WHAT, "--queue", metavar="QUEUE", help="Where to publish; the task's own queue."),
+    _option(_WHAT, "--queue", metavar="QUEUE", help="By default the task's queue."),
     _option(_WHAT, "--options", type=json_object, metavar="JSON",
-            help="How to publish, an object: priority, expires, headers …"),
-    _option(_WHAT, "--launcher", metavar="NAME", help="A registered launcher; GenericLauncher."),
+            help="Options to publish with, an object: priority, expires, headers …"),
+    _option(_WHAT, "--launcher", metavar="NAME", help="A launcher; by default GenericLauncher."),
     _option(_WHAT, "--condition-sql", metavar="SQL",
-            help="Launch only if the first column of its first row is true."),
+            help="Launch only if this query's first value is true."),
     _option(_WHEN, "--cron", metavar="EXPR", help="'0 2 * * mon-fri', '@daily'."),
     _option(_WHEN, "--every", type=duration, metavar="TIME",
             help="90 (seconds), '15 minutes', '1h 30m', '2 days'."),
@@ -199,45 +203,45 @@ _OPTIONS = [
             help="RFC 5545: 'FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9;BYMINUTE=0'."),
     _option(_WHEN, "--solar", metavar="EVENT",
             help="'sunset 59.91 10.75': event, latitude, longitude."),
-    _option(_WHEN, "--after", metavar="NAME", help="Whenever a job of that schedule has ended."),
+    _option(_WHEN, "--after", metavar="NAME", help="Whenever a job of that schedule ends."),
     _option(_WHEN, "--after-outcome", type=click.Choice(["completed", "failed", "finished"]),
-            help="Which end of that job; completed."),
+            help="After which outcome of that job; by default completed."),
     _option(_WHEN, "--timezone", metavar="ZONE",
-            help="Whose clock counts: Europe/Oslo; the app's zone."),
+            help="The time zone, as Europe/Oslo; by default the app's."),
     _option(_LIMITS, "--starts-at", type=read_moment, metavar="WHEN", help="Not due before."),
     _option(_LIMITS, "--ends-at", type=read_moment, metavar="WHEN", help="Not due after."),
     _option(_LIMITS, "--max-runs", type=click.IntRange(1, 2**31 - 1), metavar="N",
-            help="It is done after so many launches."),
-    _option(_LIMITS, "--calendar", metavar="NAME", help="The calendar whose times it leaves out."),
+            help="Complete the schedule after this many launches."),
+    _option(_LIMITS, "--calendar", metavar="NAME", help="Skip times that it excludes."),
     _option(_LIMITS, "--jitter", type=duration, metavar="TIME",
-            help="Each due time is put off by a part of it."),
+            help="Delay each due time by a random time up to this."),
     _option(_POLICIES, "--catch-up", type=click.Choice(["latest", "all", "none"]),
-            help="Which of the times that were missed is made up for; latest."),
+            help="Which missed times to launch; by default the latest."),
     _option(_POLICIES, "--catch-up-limit", type=click.IntRange(1, 10_000), metavar="N",
-            help="How many of all, at most; 100."),
-    _option(_POLICIES, "--grace", type=duration, metavar="TIME", help="How late still counts."),
+            help="How many, with `all`; by default 100."),
+    _option(_POLICIES, "--grace", type=duration, metavar="TIME", help="Skip later times."),
     _option(_POLICIES, "--overlap",
             type=click.Choice(["allow", "skip", "queue_one", "buffer_all", "cancel_previous"]),
-            help="While the job before it is unfinished; allow."),
+            help="While its last job is unfinished; by default allow."),
     _option(_POLICIES, "--min-interval", type=duration, metavar="TIME",
-            help="Launches are never closer together."),
+            help="The shortest time between two launches."),
     _option(_FAILURES, "--max-retries", type=click.IntRange(0, 1_000_000), metavar="N",
-            help="Failures in a row after which it is disabled."),
+            help="Disable it after this many failures in a row."),
     _option(_FAILURES, "--retry-base", type=duration, metavar="TIME",
             help="The n-th retry comes after base × factor^n …"),
     _option(_FAILURES, "--retry-factor", type=click.FloatRange(1, 1000), metavar="X",
-            help="… 2 if it isn't given …"),
+            help="… by default 2 …"),
     _option(_FAILURES, "--retry-cap", type=duration, metavar="TIME", help="… but no later."),
     _option(_FAILURES, "--probe-after", type=duration, metavar="TIME",
-            help="Disabled, it is tried again after this long."),
+            help="Once disabled, try it again after this time."),
     _option(_FAILURES, "--pause-after-failures", type=click.IntRange(1, 1000), metavar="N",
-            help="So many failed jobs in a row pause it."),
+            help="Pause it after this many failed jobs in a row."),
     click.option("--owner", metavar="WHO", help="Whom to ask about it."),
     *DETAILS,
 ]  # fmt: skip
-#: Columns of times, by their flag.
+#: The flags of columns that hold times.
 MOMENTS = {"once_at": "--at", "starts_at": "--starts-at", "ends_at": "--ends-at"}
-#: Columns that can be cleared, by their option.
+#: The columns that can be cleared, by option.
 CLEARABLE = {
     "task": "task",
     "queue": "queue",
@@ -257,19 +261,13 @@ CLEARABLE = {
     "labels": "labels",
     "metadata": "metadata",
 }
-#: What is left when it is cleared, where that is not nothing.
+#: The values of cleared columns that are not null.
 CLEARED: dict[str, Any] = {"jitter": timedelta(0), "labels": {}, "metadata": {}}
 
 
-def definition(command: F) -> F:
-    """Adds an option for each thing that can be set."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
-
-def clearing(command: F) -> F:
-    """Adds a flag for each thing that can be cleared."""
-    for name in reversed(CLEARABLE):
-        command = _option(CLEAR, f"--no-{name}", is_flag=True, help=f"Clear {name}.")(command)
-    return command
+#: Adds the options that define a schedule.
+definition = adding(*_OPTIONS)
+#: Adds a flag for each column that can be cleared.
+clearing = adding(
+    *(_option(CLEAR, f"--no-{name}", is_flag=True, help=f"Clear {name}.") for name in CLEARABLE)
+)

@@ -1,4 +1,4 @@
-"""How things look: tables, times, JSON."""
+"""Prints results: tables, facts, sentences and JSON."""
 
 import json
 import sys
@@ -8,19 +8,22 @@ from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import Any, TypeVar
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import click
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pgbeat.cli import TARGET
+from pgbeat.cli import AS_JSON, TARGET
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Entry, Tick
 from pgbeat.timetables import span as span
 
 Row = TypeVar("Row")
+#: What a table or a fact shows. A string is printed on one line, a `Text` as it is.
+Cell = str | int | UUID | Text | None
 
 STYLES = {
     "launched": "green",
@@ -42,13 +45,92 @@ STYLES = {
     "warn": "yellow",
     "fail": "red",
 }
-#: Columns of the terminal from which tables show all that they have.
-WIDE = 110
+
+
+# -- to the terminal or as JSON
+
+
+def _note_json(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    ctx.meta[AS_JSON] = value
+
+
+#: Has a command print JSON, and its errors too; `is_json` says whether it was given.
+json_option = click.option(
+    "--json", is_flag=True, is_eager=True, expose_value=False, callback=_note_json,
+    help="Print JSON.",
+)  # fmt: skip
+
+
+def is_json() -> bool:
+    """Returns whether the command was called with `--json`."""
+    return bool(click.get_current_context().meta.get(AS_JSON))
+
+
+def result(value: Any, sentence: str) -> None:
+    """Prints what a command did: the changed row as JSON, or a sentence."""
+    if is_json():
+        echo_json(value)
+    else:
+        click.echo(sentence)
+
+
+def note(message: str) -> None:
+    """Prints a remark on standard error."""
+    click.echo(f"Note: {message}", err=True)
+
+
+def echo_json(value: Any) -> None:
+    """Prints JSON with times in ISO 8601 (UTC) and lengths of time in seconds."""
+    click.echo(json.dumps(value, default=_plain, indent=2, ensure_ascii=False))
+
+
+def json_line(value: Any) -> str:
+    """Returns the same JSON on one line."""
+    return json.dumps(value, default=_plain, ensure_ascii=False)
+
+
+def compact(value: Any) -> str:
+    """Returns JSON on one line; "" for an empty value."""
+    return json_line(value) if value else ""
+
+
+def literal(value: Any) -> str:
+    """Returns a string as it is, any other value as JSON on one line."""
+    return value if isinstance(value, str) else json_line(value)
+
+
+def _plain(value: object) -> object:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+        return int(seconds) if seconds.is_integer() else seconds
+    if isinstance(value, UUID):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def row_json(row: Schedule) -> dict[str, Any]:
+    """Returns a schedule's columns."""
+    return {key: value for key, value in row._asdict().items() if key != "version"}
+
+
+def tick_json(tick: Tick) -> dict[str, Any]:
+    """Returns a decision's columns, with the ids of all its jobs as `job_ids`."""
+    columns = {key: value for key, value in tick._asdict().items() if key != "more_job_ids"}
+    return columns | {"job_ids": tick.job_ids}
+
+
+# -- tables and facts
 
 
 def _console(written: StringIO) -> Console:
-    """Like standard output, but to be written later. Where that is no terminal, lines are as long
-    as they need to be."""
+    """Returns a console like standard output that writes to `written`.
+
+    If standard output is not a terminal, lines are as long as they need to be.
+    """
     target = click.get_current_context().meta.get(TARGET)
     is_terminal = sys.stdout.isatty()
     return Console(
@@ -62,106 +144,156 @@ def _console(written: StringIO) -> Console:
     )
 
 
-def show(*parts: RenderableType) -> None:
-    """Prints, without blanks at the ends of lines."""
+def show(part: RenderableType) -> None:
+    """Prints a table or text, without blanks at the ends of lines."""
     written = StringIO()
     console = _console(written)
-    for part in parts:
-        console.print(part)
+    console.print(part)
     for row in written.getvalue().splitlines():
         click.echo(row.rstrip(), color=console.is_terminal or None)
 
 
-def is_wide(columns: int = WIDE) -> bool:
-    """Whether there is room for all columns."""
+def is_wide(columns: int = 110) -> bool:
+    """Returns whether the terminal has at least that many columns, enough for whole tables."""
     return _console(StringIO()).width >= columns
 
 
-def table(*columns: str, folding: Collection[str] = (), numbers: Collection[str] = ()) -> Table:
-    """A table without lines; the `folding` columns give way where there is too little room, the
-    `numbers` are flush right."""
+def show_table(rows: Sequence[Mapping[str, Cell]], *, folding: Collection[str] = ()) -> None:
+    """Prints rows, given as their cells by column, as a table without lines.
+
+    Only the `folding` columns are broken where the terminal is too narrow. Numbers are flush right.
+    """
+    if not rows:
+        return
     made = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
+    for column in rows[0]:
+        is_number = any(_is_number(row[column]) for row in rows)
         made.add_column(
             column,
             no_wrap=column not in folding,
             overflow="fold",
-            justify="right" if column in numbers else "left",
+            justify="right" if is_number else "left",
         )
-    return made
+    for row in rows:
+        made.add_row(*map(_rendered, row.values()))
+    show(made)
 
 
-def listing(
+def _is_number(cell: Cell) -> bool:
+    return isinstance(cell, int) or (isinstance(cell, Text) and cell.plain.isdigit())
+
+
+def _rendered(cell: Cell) -> str | Text:
+    if isinstance(cell, Text):
+        return cell
+    return "" if cell is None else line(cell)
+
+
+def show_listing(
     rows: Sequence[Row],
     *,
-    as_json: bool,
     json_of: Callable[[Row], Any],
-    table_of: Callable[[], Table],
+    cells_of: Callable[[Row], Mapping[str, Cell]],
     none: str,
+    folding: Collection[str] = (),
+    limit: int | None = None,
 ) -> None:
-    """Prints rows: as JSON, as a table, or what is to be said where there are `none`."""
-    if as_json:
+    """Prints rows: as JSON, as a table, or the sentence `none` if there are no rows.
+
+    Only `limit` rows are printed; of more, a remark says that there are more.
+    """
+    has_more = limit is not None and len(rows) > limit
+    rows = rows[:limit]
+    if is_json():
         echo_json([json_of(row) for row in rows])
     elif rows:
-        show(table_of())
+        show_table([cells_of(row) for row in rows], folding=folding)
     else:
         click.echo(none)
+    if has_more:
+        note(f"there are more than these {limit}; --limit shows them.")
 
 
-def named(names: Sequence[str], most: int = 10) -> str:
-    """Names, so many of them; `none` where there are none."""
+def shortened(names: Sequence[str], most: int = 10) -> str:
+    """Returns the first names on one line, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(map(line, names[:most])) + more or "none"
+    return ", ".join(map(line, names[:most])) + more
 
 
-def facts(pairs: Sequence[tuple[str, RenderableType | None]]) -> Table:
-    """Names and values beneath each other; those without a value are left out."""
+def show_facts(title: str | None, *facts: tuple[str, Cell]) -> None:
+    """Prints names and their values below a title; leaves out facts without a value."""
+    if title is not None:
+        click.secho(line(title), bold=True)
     made = Table.grid(padding=(0, 2))
     made.add_column(style="bold", no_wrap=True)
     made.add_column(overflow="fold")
-    for name, value in pairs:
+    for name, value in facts:
         if value is not None and value != "":
-            made.add_row(f"  {name}", value)
-    return made
+            made.add_row(f"  {name}", _rendered(value))
+    show(made)
+
+
+# -- values
 
 
 def line(value: object) -> str:
-    """A value from the database on one line, with nothing in it that would move the cursor."""
+    """Returns a value on one line, without characters that would move the cursor."""
     words = " ".join(str(value).split())
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in words)
 
 
-def counted(number: int, noun: str) -> str:
-    """How many there are of what: `1 message`, `2 messages`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Returns a number of things: `1 message`, `2 messages`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {plural or noun + 's'}"
 
 
 def styled(word: str) -> Text:
-    """An outcome, a state or a result in its colour."""
+    """Returns an outcome, a state or a result in its colour."""
     return Text(word, style=STYLES.get(word.split(" ")[0], ""))
 
 
 def utc(moment: datetime | None) -> str:
-    """A time in UTC, to the second."""
+    """Returns a time in UTC, to the second."""
     return "" if moment is None else f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
 
 
+def local_times(moment: datetime, zone: ZoneInfo) -> dict[str, Cell]:
+    """Returns cells with a time in a zone and in UTC, by the names of the zones."""
+    zones = {zone.key: zone, "UTC": UTC}
+    return {
+        name: f"{moment.astimezone(own):%a %Y-%m-%d %H:%M:%S %Z}" for name, own in zones.items()
+    }
+
+
 def relative(moment: datetime, now: datetime) -> str:
-    """How far away a time is."""
+    """Returns how far away a time is."""
     return f"in {span(moment - now)}" if moment > now else f"{span(now - moment)} ago"
 
 
 def when(moment: datetime | None, now: datetime) -> str | None:
-    """A time in UTC and how far away it is."""
+    """Returns a time in UTC and how far away it is."""
     return None if moment is None else f"{utc(moment)} UTC, {relative(moment, now)}"
 
 
-#: What of another schedule's job a schedule comes after, in words; nothing for the usual.
+def when_and_who(moment: datetime | None, who: str | None, now: datetime) -> str | None:
+    """Returns when something happened, and by whom if that is known."""
+    shown = when(moment, now)
+    return f"{shown}, by {who}" if shown and who else shown
+
+
+def labels(found: Mapping[str, str]) -> str:
+    """Returns labels on one line."""
+    return ", ".join(f"{line(name)}={line(value)}" for name, value in sorted(found.items()))
+
+
+# -- schedules
+
+#: What the outcome of the upstream job adds to `after`; nothing for the usual.
 _AFTER = {"completed": "", "failed": " (failed)", "finished": " (however it ends)"}
 
 
 def timetable(row: Schedule, default_zone: str | None = None) -> str:
-    """When a schedule is due, as its row says it."""
+    """Returns the timetable of a schedule in a few words."""
     text = "by the app's code"
     if row.cron is not None:
         text = row.cron
@@ -181,85 +313,35 @@ def timetable(row: Schedule, default_zone: str | None = None) -> str:
 
 
 def is_local(row: Schedule) -> bool:
-    """Whether the clock of a zone says when it is due."""
+    """Returns whether the schedule's timetable follows the clock of a time zone."""
     is_days = row.every is not None and not row.every % timedelta(days=1)
     return row.cron is not None or row.rrule is not None or is_days
 
 
 def state(row: Schedule) -> str:
-    """Whether a schedule is in service, and how often it failed in a row."""
+    """Returns a schedule's state, and how often it failed in a row."""
     is_retrying = row.state == "retrying"
     return f"retry {row.retry_count}/{row.max_retries}" if is_retrying else row.state
 
 
-#: How each severity looks.
-_SEVERITIES = {"ok": "green", "warn": "yellow", "fail": "red"}
-
-
 def health(found: Health, *, in_full: bool = False) -> Text:
-    """A schedule's health in a word or two, or in a sentence."""
+    """Returns a schedule's health in a word or two, or in a sentence."""
     plain = found.code in ("new", "no_outcome")
     said = line(found.summary) if in_full else found.short
-    return Text(said, style="" if plain else _SEVERITIES[found.severity])
+    return Text(said, style="" if plain else STYLES[found.severity])
 
 
-def labels(found: Mapping[str, str]) -> str:
-    """Labels on one line."""
-    return ", ".join(f"{line(name)}={line(value)}" for name, value in sorted(found.items()))
+def health_json(found: Health) -> dict[str, Any]:
+    """Returns a schedule's health with its severity."""
+    return found._asdict() | {"severity": found.severity}
 
 
 def why(tick: Tick | Entry) -> str:
-    """What a tick says for itself: a reason or an error, and what else it accounts for."""
+    """Returns a tick's reason or error, and its note."""
     return "; ".join(line(text) for text in (tick.reason or tick.error, tick.note) if text)
 
 
-def note(message: str) -> None:
-    """A remark beside the result, on standard error."""
-    click.echo(f"Note: {message}", err=True)
-
-
-def result(value: Any, sentence: str, *, as_json: bool) -> None:
-    """Prints what a command that changes something did: the row as JSON, or a sentence."""
-    if as_json:
-        echo_json(value)
-    else:
-        click.echo(sentence)
-
-
-def echo_json(value: Any) -> None:
-    """JSON with times in ISO 8601 (UTC) and lengths of time in seconds."""
-    click.echo(json.dumps(value, default=_plain, indent=2, ensure_ascii=False))
-
-
-def json_line(value: Any) -> str:
-    """The same on one line."""
-    return json.dumps(value, default=_plain, ensure_ascii=False)
-
-
-def row_json(row: Schedule) -> dict[str, Any]:
-    """A schedule's columns."""
-    return {key: value for key, value in row._asdict().items() if key != "version"}
-
-
-def tick_json(tick: Tick) -> dict[str, Any]:
-    """Returns a decision's columns, with the ids of all its jobs as `job_ids`."""
-    columns = {key: value for key, value in tick._asdict().items() if key != "more_job_ids"}
-    return columns | {"job_ids": tick.job_ids}
-
-
-def compact(value: Any) -> str:
-    """JSON on one line; nothing for what is empty."""
-    return json.dumps(value, default=_plain, ensure_ascii=False) if value else ""
-
-
-def _plain(value: object) -> object:
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-        return int(seconds) if seconds.is_integer() else seconds
-    if isinstance(value, UUID):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
+def window(row: Schedule, now: datetime) -> str:
+    """Returns from when to when a schedule may be due; "" without limits."""
+    ends = (("from", row.starts_at), ("to", row.ends_at))
+    return " ".join(f"{word} {when(moment, now)}" for word, moment in ends if moment is not None)

@@ -1,4 +1,4 @@
-"""`pgbeat prune`: delete what is older than it is kept."""
+"""`pgbeat prune`: delete history that is older than the retention."""
 
 import sys
 
@@ -8,11 +8,10 @@ from pgbeat.beat import control
 from pgbeat.beat.control import Pruned
 from pgbeat.cli import printing
 from pgbeat.cli.asking import dry_run_option
-from pgbeat.cli.printing import counted
+from pgbeat.cli.printing import counted, json_option
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.cli.views import json_option
 
-#: A row of each table, in words.
+#: The nouns of tables whose rows are not called like the table.
 _NOUNS = {
     "deliveries": ("delivery", "deliveries"),
     "audit": ("change in the audit", "changes in the audit"),
@@ -20,24 +19,30 @@ _NOUNS = {
 
 
 @click.command("prune")
-@click.option("--days", type=click.FloatRange(0, 36_500, min_open=True), metavar="DAYS",
-              help="What is younger is kept; pgbeat_retention_days.")  # fmt: skip
-@click.option("--count", type=click.IntRange(0, 1_000_000), metavar="N",
-              help="The newest of each schedule are kept; pgbeat_retention_count.")  # fmt: skip
+@click.option(
+    "--days",
+    type=click.FloatRange(0, 36_500, min_open=True),
+    metavar="DAYS",
+    help="How long history is kept; by default pgbeat_retention_days.",
+)
+@click.option(
+    "--count",
+    type=click.IntRange(0, 1_000_000),
+    metavar="N",
+    help="Keep each schedule's newest N; by default pgbeat_retention_count.",
+)
 @dry_run_option
 @json_option
 @pass_target
-def prune_command(
-    target: Target, days: float | None, count: int | None, dry_run: bool, as_json: bool
-) -> None:
-    """Delete what is older than it is kept: ticks, jobs with their executions, groups, deliveries,
-    and the audit, which is kept for pgbeat_audit_days.
+def prune_command(target: Target, days: float | None, count: int | None, dry_run: bool) -> None:
+    """Delete history that is older than the retention.
 
-    The leading beat does it all the time, a little at a time. What has not ended is never deleted.
-    Interrupted, it has deleted what it had got to.
+    That is ticks, jobs with their executions, groups and deliveries, and the audit log, which is
+    kept for pgbeat_audit_days. Unfinished jobs and groups are never deleted. The leading beat does
+    the same all the time, a little at a time. An interruption keeps what was deleted so far.
     """
-    done = _prune(target, days, count, dry_run=dry_run, quiet=as_json)
-    if as_json:
+    done = _prune(target, days, count, dry_run=dry_run, quiet=printing.is_json())
+    if printing.is_json():
         printing.echo_json({"dry_run": dry_run, "kept": done.kept, "deleted": done.deleted})
         return
     parts = [_counted(number, table) for table, number in done.deleted.items() if number]
@@ -74,7 +79,7 @@ def _prune(
 
 
 def counted_days(days: float) -> str:
-    """A number of days: `30 days`, `1 day`, `0.5 days`."""
+    """Returns a number of days: `30 days`, `1 day`, `0.5 days`."""
     return "1 day" if days == 1 else f"{days:g} days"
 
 

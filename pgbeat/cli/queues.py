@@ -1,4 +1,4 @@
-"""`pgbeat queues`: the broker's queues, and those who look after them."""
+"""`pgbeat queues`: the broker's queues, and their consumers."""
 
 from datetime import datetime
 
@@ -7,69 +7,64 @@ from rich.text import Text
 
 from pgbeat.broker import control, queues
 from pgbeat.broker.queues import QueueSummary
-from pgbeat.cli import Group, printing
+from pgbeat.cli import CommandGroup, printing
 from pgbeat.cli.asking import asking, sure
-from pgbeat.cli.printing import counted, line, span
+from pgbeat.cli.printing import Cell, counted, json_option, span
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.cli.views import json_option
 from pgbeat.config import delays_in_table
 from pgbeat.database import connections
 
 
-@click.group("queues", cls=Group, invoke_without_command=True)
-@click.option("--all", "with_internal", is_flag=True,
-              help="Those of remote control, events and replies, too.")  # fmt: skip
+@click.group("queues", cls=CommandGroup, invoke_without_command=True)
+@click.option(
+    "--all", "with_internal", is_flag=True, help="Also those of remote control, events and replies."
+)
 @json_option
 @click.pass_context
 @pass_target
-def queues_command(target: Target, ctx: click.Context, with_internal: bool, as_json: bool) -> None:
+def queues_command(target: Target, ctx: click.Context, with_internal: bool) -> None:
     """Show the queues; pause, resume or purge one.
 
     Without a command: how many messages wait in each queue, are delayed, claimed by consumers, or
     dead; how many consumers there are; for how long the oldest message has waited.
     """
     if ctx.invoked_subcommand is not None:
-        if with_internal or as_json:
+        if with_internal or printing.is_json():
             raise click.UsageError(f"--all and --json don't go with {ctx.invoked_subcommand!r}")
         return
     with target.transaction() as connection:
         now = connections.now(connection)
         everything = queues.all_queues(connection, target.broker(connection))
     rows = [row for row in everything if with_internal or not row.is_internal]
-    if as_json:
-        printing.echo_json([row._asdict() for row in rows])
-    elif rows:
-        _show(rows, now)
+    printing.show_listing(
+        rows,
+        json_of=lambda row: row._asdict(),
+        cells_of=lambda row: _cells(row, now),
+        folding={"queue"},
+        none="There are only internal queues, which --all shows."
+        if everything
+        else "There are no queues yet; `celery -A APP worker` makes those that it consumes from.",
+    )
+    if rows and not printing.is_json():
         _remark(target, "consumers and claims on the stock transport (sqla+) are not seen.")
-    elif everything:
-        click.echo("There are no queues but internal ones, which --all shows.")
-    else:
-        click.echo(
-            "There are no queues yet; `celery -A APP worker` makes those that it consumes from."
-        )
 
 
-def _show(rows: list[QueueSummary], now: datetime) -> None:
-    numbers = ["waiting", "delayed", "claimed", "dead", "consumers"]
-    columns = ["queue", *numbers, "oldest", "paused"]
-    table = printing.table(*columns, folding={"queue"}, numbers=numbers)
-    for row in rows:
-        table.add_row(
-            line(row.name),
-            str(row.waiting),
-            str(row.delayed),
-            str(row.claimed),
-            Text(str(row.dead), style="red" if row.dead else ""),
-            str(row.consumers),
-            "" if row.age is None else span(row.age, units=1),
-            Text("" if row.paused_at is None else f"for {span(now - row.paused_at, units=1)}",
-                 style=printing.STYLES["paused"]),
-        )  # fmt: skip
-    printing.show(table)
+def _cells(row: QueueSummary, now: datetime) -> dict[str, Cell]:
+    paused = "" if row.paused_at is None else f"for {span(now - row.paused_at, units=1)}"
+    return {
+        "queue": row.name,
+        "waiting": row.waiting,
+        "delayed": row.delayed,
+        "claimed": row.claimed,
+        "dead": Text(str(row.dead), style="red" if row.dead else ""),
+        "consumers": row.consumers,
+        "oldest": None if row.age is None else span(row.age, units=1),
+        "paused": Text(paused, style=printing.STYLES["paused"]),
+    }
 
 
 def _remark(target: Target, about_stock: str) -> None:
-    """Says what is otherwise where the app's workers are on kombu's stock transport."""
+    """Prints a remark if the app's workers use kombu's stock transport."""
     if target.app is not None and not delays_in_table(target.app.conf):
         printing.note(about_stock)
 
@@ -78,31 +73,28 @@ def _remark(target: Target, about_stock: str) -> None:
 @click.argument("name")
 @json_option
 @pass_target
-def pause_command(target: Target, name: str, as_json: bool) -> None:
-    """Keep consumers from claiming a queue's messages. What they have claimed goes on."""
+def pause_command(target: Target, name: str) -> None:
+    """Keep consumers from claiming a queue's messages. Claimed messages are finished."""
     with target.unit() as unit:
         row, is_new = control.pause(unit, target.broker(unit.connection), name)
         now = connections.now(unit.connection)
-    said = f"Paused queue {name!r}."
-    if not is_new:
-        said = f"Queue {name!r} is paused already, since {printing.when(row.paused_at, now)}."
-    printing.result(row._asdict(), said, as_json=as_json)
+    already = f"Queue {name!r} is paused already, since {printing.when(row.paused_at, now)}."
+    printing.result(row._asdict(), f"Paused queue {name!r}." if is_new else already)
     if row.claimed:
-        claimed = counted(row.claimed, "message")
-        printing.note(f"the work on {claimed}, claimed before, goes on.")
-    _remark(target, "workers on the stock transport (sqla+) go on all the same.")
+        printing.note(f"consumers finish the {counted(row.claimed, 'message')} that they claimed.")
+    _remark(target, "workers on the stock transport (sqla+) don't pause.")
 
 
 @queues_command.command("resume")
 @click.argument("name")
 @json_option
 @pass_target
-def resume_command(target: Target, name: str, as_json: bool) -> None:
+def resume_command(target: Target, name: str) -> None:
     """Let consumers claim a queue's messages again."""
     with target.unit() as unit:
         row, was_paused = control.resume(unit, target.broker(unit.connection), name)
     said = f"Resumed queue {name!r}." if was_paused else f"Queue {name!r} is not paused."
-    printing.result(row._asdict(), said, as_json=as_json)
+    printing.result(row._asdict(), said)
 
 
 @queues_command.command("purge")
@@ -110,15 +102,15 @@ def resume_command(target: Target, name: str, as_json: bool) -> None:
 @asking
 @json_option
 @pass_target
-def purge_command(target: Target, name: str, yes: bool, dry_run: bool, as_json: bool) -> None:
-    """Delete the messages that wait in a queue, delayed ones too. Claimed and dead ones stay."""
+def purge_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
+    """Delete a queue's waiting and delayed messages. Claimed and dead ones stay."""
     with target.transaction() as connection:
         tables = target.broker(connection)
         row = queues.get(connection, tables, name)
-    what, count, is_refused = _to_purge(row), 0, False
+    what, count, is_refused, as_json = _to_purge(row), 0, False, printing.is_json()
     if not what:
         click.echo(f"No message waits in queue {name!r}.", err=as_json)
-    elif sure("delete", "deleted", what, yes=yes, dry_run=dry_run, as_json=as_json):
+    elif sure("delete", "deleted", what, yes=yes, dry_run=dry_run):
         with target.unit() as unit:
             count = control.purge(unit, tables, name)
         click.echo(f"Deleted {counted(count, 'message')} from queue {name!r}.", err=as_json)
@@ -130,7 +122,7 @@ def purge_command(target: Target, name: str, yes: bool, dry_run: bool, as_json: 
         return
     if row.claimed:
         claimed = counted(row.claimed, "message")
-        printing.note(f"{claimed} claimed by consumers can't be deleted from here.")
+        printing.note(f"{claimed} claimed by consumers can't be deleted.")
 
 
 def _to_purge(row: QueueSummary) -> str:

@@ -1,4 +1,4 @@
-"""`pgbeat migrate` and `demo`: getting going."""
+"""`pgbeat migrate` and `demo`."""
 
 import click
 from sqlalchemy import Connection
@@ -6,26 +6,24 @@ from sqlalchemy import Connection
 from pgbeat.broker import installation
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED
+from pgbeat.cli.printing import json_option
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.cli.views import json_option
 from pgbeat.database import migrate
 from pgbeat.errors import SchemaError
 
 
 @click.command("migrate")
 @click.option(
-    "--check", is_flag=True, help="Only say whether it is the newest; exits with 1 if not."
+    "--check", is_flag=True, help="Only check whether it is the newest; exits with 1 if not."
 )
 @click.option("--sql", is_flag=True, help="Print the SQL for an empty database instead.")
 @json_option
 @click.pass_context
 @pass_target
-def migrate_command(
-    target: Target, ctx: click.Context, check: bool, sql: bool, as_json: bool
-) -> None:
-    """Bring the database's schema to the newest version. Any number may do so at once.
+def migrate_command(target: Target, ctx: click.Context, check: bool, sql: bool) -> None:
+    """Bring the database's schema to the newest version. Several may run at once.
 
-    With the app, whose broker is the same database, the broker's tables and queues are made too:
+    With the app, if its broker is the same database, this makes the broker's tables and queues too:
     kombu's transport doesn't expect two first users.
     """
     if sql:
@@ -34,13 +32,13 @@ def migrate_command(
     newest = migrate.newest()
     if check:
         with target.transaction() as connection:
-            _check(ctx, connection, as_json=as_json)
+            _check(ctx, connection)
         return
 
     before, after, has_broker = installation.migrate(
         target.settings, target.author, target.registry
     )
-    if as_json:
+    if printing.is_json():
         printing.echo_json({"before": before, "current": after, "newest": newest})
     elif before == after:
         click.echo(f"The schema is at {after} already, {_place(after)}.")
@@ -48,25 +46,25 @@ def migrate_command(
         click.echo(f"The schema is installed, at version {after}.")
     else:
         click.echo(f"The schema went from version {before} to {after}.")
-    if has_broker and not as_json:
+    if has_broker and not printing.is_json():
         click.echo("The broker's tables and queues are there.")
 
 
-def _check(ctx: click.Context, connection: Connection, *, as_json: bool) -> None:
-    """Says whether the schema is the newest or a newer one that admits this program; else exits
-    with 1."""
+def _check(ctx: click.Context, connection: Connection) -> None:
+    """Prints whether the schema is the newest, or a newer one that this pgbeat may use; exits with
+    1 if not."""
     newest = migrate.newest()
     try:
         migrate.check(connection)
         usable = True
     except SchemaError:
         usable = False
-        if not as_json:
+        if not printing.is_json():
             raise
     found = migrate.installed(connection)
     current = found.version if found else None
     is_done = usable and current is not None and current >= newest
-    if as_json:
+    if printing.is_json():
         minimum = found.oldest_program if found else None
         printing.echo_json(
             {"current": current, "newest": newest, "minimum": minimum, "usable": usable}
@@ -87,15 +85,13 @@ def _place(version: str) -> str:
 
 
 @click.command("demo")
-@click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), help="End by itself after so long."
-)
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End after this time.")
 @click.pass_context
 def demo_command(ctx: click.Context, seconds: float | None) -> None:
-    """Show pgbeat at work: a Postgres of its own, a worker, two beats, and the ticks as they come.
+    """Show pgbeat at work: its own Postgres, a worker, two beats, and the ticks as they come.
 
     Ctrl-C ends it. With --seconds it exits with 0 only if it saw launched, skipped and failed
-    ticks and a finished job. Needs the extra pgbeat[embedded].
+    ticks and a completed job. Needs the extra pgbeat[embedded].
     """
     from pgbeat import demo
 

@@ -1,4 +1,4 @@
-"""What commands work on: the app and the database that the command line names."""
+"""The app and the database that a command works on."""
 
 import os
 import sys
@@ -19,26 +19,30 @@ from pgbeat.access.audit import Author
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.broker.own_tables import own_tables
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
-from pgbeat.cli import TARGET
+from pgbeat.cli import TARGET, printing
 from pgbeat.cli.failures import BadInput
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections, lock_waits
+from pgbeat.errors import InvalidSchedule
+from pgbeat.schedules.model import Schedule
+from pgbeat.timetables import Timetable
 
 if TYPE_CHECKING:
     from celery import Celery
 
-#: Hands the `Target` to a command.
+#: Passes the `Target` to a command.
 pass_target = click.decorators.pass_meta_key(TARGET, doc_description="the app and the database")
 
-#: How long a person waits for a lock on a row, in seconds.
+#: How long a command waits for a lock on a row, in seconds.
 _PATIENCE = 5.0
 
 
 class Target:
-    """The app and the database, each found when first asked for.
+    """The app and the database, each loaded on first use.
 
-    `url` wins over the app's setting. `name` is loaded as Celery loads `-A`; under Celery,
-    `celery` is its `CLIContext` instead, and `is_named` says whether its app was named.
+    `url` wins over the app's setting. The app is `name`, loaded as Celery loads `-A`; as one of
+    Celery's commands, it is the one of its `CLIContext` `celery`, and `is_named` says whether the
+    user named it.
     """
 
     def __init__(
@@ -61,8 +65,8 @@ class Target:
         """Whether an app was given: by -A or `APP`, by a program that starts Celery, or by the
         configuration module or the loader of Celery's default app.
 
-        Which app is Celery's default one says nothing: a Django project's own app makes itself
-        that, and so does any that calls `set_default()`.
+        The identity of the default app doesn't tell: any app becomes it by `set_default()`, as
+        Django projects' apps do.
         """
         if self._celery is None:
             return self._name is not None
@@ -74,7 +78,7 @@ class Target:
 
     @cached_property
     def app(self) -> "Celery | None":
-        """The app, its task modules not imported yet. `None` where none was given."""
+        """The app, without its task modules; `None` if none was given."""
         if not self.has_app:
             return None
         if self._celery is not None:
@@ -87,14 +91,14 @@ class Target:
             app = find_app(str(self._name))
         if not isinstance(app, Celery):
             raise BadInput(
-                f"-A {self._name}: it is {type(app).__name__} and no Celery app; "
+                f"-A {self._name} is not a Celery app ({type(app).__name__}); "
                 "name the module, or module:attribute"
             )
         return app
 
     @cached_property
     def registry(self) -> "Celery | None":
-        """The app with all its tasks and launchers. `None` where none was given."""
+        """The app with all its tasks and launchers; `None` if none was given."""
         if self.app is not None:
             with _loading(self._name or self.app.main or "app"):
                 self.app.loader.import_default_modules()
@@ -102,14 +106,15 @@ class Target:
         return self.app
 
     def require_app(self, why: str) -> "Celery":
-        """The app with all its tasks and launchers; a usage error, with the reason, without."""
+        """Returns the app with all its tasks and launchers. Raises `BadInput`, with the reason why
+        it is needed, if none was given."""
         if self.registry is None:
             raise BadInput(f"{why}; give it with -A APP")
         return self.registry
 
     @cached_property
     def settings(self) -> Settings:
-        """Settings of the app, or the defaults. Raises `ConfigError`."""
+        """The settings of the app, or the defaults. Raises `ConfigError`."""
         if self._url is not None:
             postgres_url(self._url)
         elif self.app is None:
@@ -125,18 +130,42 @@ class Target:
         environ = dict(os.environ) | ({"PGBEAT_URL": self._url} if self._url else {})
         return Settings.load(self.app.conf if self.app is not None else {}, environ)
 
+    @property
+    def namespace(self) -> str:
+        """The namespace of the app."""
+        return self.settings.namespace
+
+    def note_zone(self, row: Schedule) -> None:
+        """Prints a remark if the zone of a schedule is unknown: the app's, which was not given."""
+        if row.timezone is None and not self.has_app:
+            printing.note(
+                "it names no time zone and takes the app's; without -A APP, UTC is assumed."
+            )
+
     @cached_property
     def timezone(self) -> str:
         """The zone of schedules that name none: the app's, or UTC."""
         app = self.app
         return "UTC" if app is None else str(getattr(app.timezone, "key", None) or app.timezone)
 
+    def timetable(self, row: Schedule) -> Timetable:
+        """Returns a schedule's timetable. Raises `InvalidSchedule` if it is in the code of an app
+        that was not given."""
+        own = row.timetable(self.timezone)
+        if own is not None:
+            return own
+        app = self.registry
+        if app is None:
+            raise InvalidSchedule("its timetable is in the app's code; give the app with -A APP")
+        from pgbeat.schedules import entries
+
+        return entries.code_timetable(app, row, entries.built_in(app))
+
     def broker(self, connection: Connection) -> BrokerTables:
-        """The broker's tables, by the names that the app gives them. Raises `NotFound` where they
-        are not in this database."""
-        return own_tables(
-            connection, self.settings.url, None if self.app is None else self.app.conf
-        )
+        """Returns the broker's tables, by the names that the app gives them. Raises `NotFound` if
+        they are not in this database."""
+        conf = None if self.app is None else self.app.conf
+        return own_tables(connection, self.settings.url, conf)
 
     @property
     def user(self) -> Actor:
@@ -150,12 +179,12 @@ class Target:
 
     @property
     def engine(self) -> Engine:
-        """How to connect. Each connection is a session of its own."""
+        """The engine, which opens a new session for each connection."""
         return connections.engine(self.settings.url, "pgbeat cli")
 
     @contextmanager
     def transaction(self, *, dry_run: bool = False) -> Iterator[Connection]:
-        """A transaction, committed at the end unless it is a `dry_run`."""
+        """Opens a transaction, which is committed unless it is a `dry_run`."""
         with self.engine.connect() as connection:
             lock_waits.limit_waiting(connection, _PATIENCE)
             yield connection
@@ -166,8 +195,10 @@ class Target:
 
     @contextmanager
     def session(self) -> Iterator[Connection]:
-        """Opens a connection in autocommit mode, whose waits for locks are limited. Behind a pooler
-        only `db.transaction` limits them: the setting would reach other clients."""
+        """Opens a connection in autocommit mode that waits for locks for a limited time.
+
+        Behind a pooler only transactions limit it: the setting would reach other clients.
+        """
         engine = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         with engine.connect() as connection:
             connections.configure(connection, {"lock_timeout": f"{_PATIENCE:g}s"})
@@ -175,8 +206,10 @@ class Target:
 
     @contextmanager
     def work(self, actor: Actor | None = None) -> Iterator[UnitOfWork]:
-        """Opens a unit of work for one change after the other, by the user of this process unless
-        an actor is given."""
+        """Opens a unit of work for several changes, each in its own transaction.
+
+        They are made by the actor, or else by the user of this process.
+        """
         with self.session() as connection:
             yield UnitOfWork(
                 connection, self.settings, actor or self.user, app=lambda: self.registry
@@ -184,7 +217,7 @@ class Target:
 
     @contextmanager
     def unit(self, actor: Actor | None = None, *, dry_run: bool = False) -> Iterator[UnitOfWork]:
-        """Opens a unit of work for one change, which is committed unless it is a `dry_run`."""
+        """Opens a unit of work for one change, committed unless it is a `dry_run`."""
         with self.work(actor) as unit, unit.transaction(dry_run=dry_run):
             yield unit
 
@@ -198,7 +231,7 @@ def _silenced() -> Iterator[None]:
 
 @contextmanager
 def _loading(name: str) -> Iterator[None]:
-    """Turns what importing the app raises into a sentence with the place of it."""
+    """Turns an error in importing the app into a sentence that says where it happened."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`pgbeat trigger` and `history`: decisions made now, and those made so far."""
+"""`pgbeat trigger` and `history`: decide a schedule now, and look at its ticks."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -11,9 +11,8 @@ from pgbeat.beat import control
 from pgbeat.cli import printing
 from pgbeat.cli.failures import FAILED, SKIPPED, BadInput
 from pgbeat.cli.options import newest_option
-from pgbeat.cli.printing import line, styled, utc
+from pgbeat.cli.printing import Cell, json_option, line, styled, utc
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.cli.views import json_option
 from pgbeat.database import connections
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import ticks
@@ -22,7 +21,7 @@ from pgbeat.schedules.ticks import Entry, LaunchedJob
 if TYPE_CHECKING:
     from celery import Celery
 
-#: Celery's states as a job's.
+#: The states of jobs for Celery's states.
 _STATES = {
     "STARTED": "running",
     "RETRY": "scheduled",
@@ -37,16 +36,16 @@ _STATES = {
 @json_option
 @click.pass_context
 @pass_target
-def trigger_command(target: Target, ctx: click.Context, name: str, as_json: bool) -> None:
-    """Decide a schedule now, whatever its timetable says; even a disabled or paused one.
+def trigger_command(target: Target, ctx: click.Context, name: str) -> None:
+    """Evaluate a schedule now, whatever its timetable says; even a disabled or paused one.
 
-    Its conditions are checked as ever. Exits with 0 if it launched, 3 if it was skipped, 1 if it
+    Its conditions are checked as always. Exits with 0 if it launched, 3 if it was skipped, 1 if it
     failed. Needs the app.
     """
     target.require_app("a trigger needs the app, whose launchers and tasks it runs")
     with target.work() as unit:
         tick = control.trigger(unit, name, job_source="user_cli").tick
-    if as_json:
+    if printing.is_json():
         printing.echo_json(printing.tick_json(tick))
     else:
         why = printing.why(tick)
@@ -60,20 +59,18 @@ def trigger_command(target: Target, ctx: click.Context, name: str, as_json: bool
 @click.command("history")
 @click.argument("name")
 @newest_option
-@click.option("--results", is_flag=True,
-              help="Ask the app's result backend about jobs that seem pending.")  # fmt: skip
+@click.option("--results", is_flag=True, help="Ask the result backend about pending jobs.")
 @json_option
 @pass_target
-def history_command(target: Target, name: str, limit: int, results: bool, as_json: bool) -> None:
-    """Show a schedule's last ticks: outcome, reason or job, and how the job ended, or the last one
-    that tried it again.
+def history_command(target: Target, name: str, limit: int, results: bool) -> None:
+    """Show a schedule's last ticks: outcome, reason or job, and how that or its last retry ended.
 
-    Jobs stay pending here where no worker tracks (pgbeat_track is off); --results asks the result
+    Jobs stay pending if workers don't track them (pgbeat_track is off); --results asks the result
     backend instead.
     """
     with target.transaction() as connection:
         now = connections.now(connection)
-        row = schedules.get(connection, name, namespace=target.settings.namespace)
+        row = schedules.get(connection, name, namespace=target.namespace)
         entries = ticks.history(connection, row.id, limit=limit)
         stats = ticks.stats(connection, row.id)
     if results:
@@ -81,80 +78,91 @@ def history_command(target: Target, name: str, limit: int, results: bool, as_jso
         if app.backend.as_uri() == "disabled://":
             raise BadInput("the app has no result backend; set result_backend")
         entries = [_with_result(app, entry) for entry in entries]
-    if as_json:
-        figures = {
-            "total": stats.total,
-            "launched": stats.launched,
-            "skipped": stats.skipped,
-            "failed": stats.failed,
-            "jobs_completed": stats.jobs_completed,
-            "jobs_failed": stats.jobs_failed,
-            "success_rate": stats.success_rate,
-        }
+    if printing.is_json():
+        figures = {name: getattr(stats, name) for name in _FIGURES}
         printing.echo_json({"schedule": row.name, "stats": figures, "ticks": entries})
         return
     if not entries:
         click.echo(f"Schedule {row.name!r} has no ticks yet; `pgbeat explain` says why.")
         return
-    _show(entries, now)
+    cells_of = _wide_cells if printing.is_wide() else _narrow_cells
+    cells = [cells_of(entry, now) for entry in entries]
+    printing.show_table(cells, folding={"why", "how it ended", "why, or job"})
     click.echo()
     click.echo(_summary(stats))
-    old = [
-        e for e in entries
-        if e.job_state == "pending" and not _is_in_line(e) and now - e.decided_at > _SOON
-    ]  # fmt: skip
+    old = sum(
+        entry.job_state == "pending" and not _is_in_line(entry) and now - entry.decided_at > _SOON
+        for entry in entries
+    )
     if old and not results:
         printing.note(
-            f"{len(old)} of the jobs seem pending: no worker took them, or it doesn't track "
+            f"{old} of the jobs seem pending: no worker took them, or it doesn't track "
             "(pgbeat_track; --results asks the result backend)."
         )
 
 
-#: After this long a pending job is worth a remark.
+_FIGURES = (
+    "total",
+    "launched",
+    "skipped",
+    "failed",
+    "jobs_completed",
+    "jobs_failed",
+    "success_rate",
+)
+
+
+#: A job that is pending for longer is worth a remark.
 _SOON = timedelta(minutes=1)
 
 
-def _show(entries: list[Entry], now: datetime) -> None:
-    wide = printing.is_wide()
-    middle = ["trigger", "why", "job", "how it ended"] if wide else ["why, or job"]
-    folding = {"why", "how it ended", "why, or job"}
-    table = printing.table("due (UTC)", "outcome", *middle, folding=folding)
-    for entry in entries:
-        why = printing.why(entry)
-        job = str(entry.job_id or "")
-        ended = Text.assemble(
-            styled(entry.job_state or ("gone" if job else "")),
+def _wide_cells(entry: Entry, now: datetime) -> dict[str, Cell]:
+    jobs, ended = Text("\n".join(str(job.id) for job in entry.jobs)), _ending(entry, now)
+    if len(entry.jobs) < 2:
+        jobs = Text(str(entry.job_id or ""))
+    return _outcome(entry) | {
+        "trigger": entry.trigger,
+        "why": printing.why(entry),
+        "job": jobs,
+        "how it ended": ended,
+    }
+
+
+def _narrow_cells(entry: Entry, now: datetime) -> dict[str, Cell]:
+    why = printing.why(entry)
+    asked = "" if entry.trigger == "timetable" else f"({entry.trigger}) "
+    cell = Text(f"{asked}{why}")
+    if entry.job_id is not None:
+        job = f"{entry.job_id} " if len(entry.jobs) < 2 else ""
+        cell = Text.assemble(asked, job, _ending(entry, now), f"; {why}" if why else "")
+    return _outcome(entry) | {"why, or job": cell}
+
+
+def _outcome(entry: Entry) -> dict[str, Cell]:
+    return {"due (UTC)": utc(entry.due_at), "outcome": styled(entry.outcome)}
+
+
+def _ending(entry: Entry, now: datetime) -> Text:
+    """Returns how a tick's jobs ended, or what they wait for; several by their run keys."""
+    if len(entry.jobs) < 2:
+        return Text.assemble(
+            styled(entry.job_state or ("gone" if entry.job_id else "")),
             _standing(entry, now),
             f": {line(entry.job_error)}" if entry.job_error else "",
         )
-        if len(entry.jobs) > 1:
-            job, ended = "\n".join(str(each.id) for each in entry.jobs), _of_each(entry)
-        if wide:
-            cells: list[str | Text] = [entry.trigger, why, job, ended]
-        else:
-            asked = "" if entry.trigger == "timetable" else f"({entry.trigger}) "
-            told = f"; {why}" if why else ""
-            cells = [Text.assemble(asked, f"{job} ", ended, told) if job else f"{asked}{why}"]
-            if len(entry.jobs) > 1:
-                cells = [Text.assemble(asked, ended, told)]
-        table.add_row(utc(entry.due_at), styled(entry.outcome), *cells)
-    printing.show(table)
-
-
-def _of_each(entry: Entry) -> Text:
-    """How each of several jobs of a tick is, by its run key."""
     lines = [
         Text.assemble(
-            f"{line(job.run_key or str(job.id))} ", styled(job.state or "gone"),
+            f"{line(job.run_key or str(job.id))} ",
+            styled(job.state or "gone"),
             f": {line(job.error)}" if job.error else "",
         )
         for job in entry.jobs
-    ]  # fmt: skip
+    ]
     return Text("\n").join(lines)
 
 
 def _standing(entry: Entry, now: datetime) -> str:
-    """Which attempt at a job it is, where it is not the only one, and what it waits for."""
+    """Returns the attempt, unless it is the first, and what the job waits for."""
     said = []
     if entry.job_attempt is not None and entry.job_attempt > 1:
         said.append(f"attempt {entry.job_attempt} of {entry.job_max_attempts}")
@@ -172,16 +180,15 @@ def _is_in_line(entry: Entry) -> bool:
 
 def _summary(stats: ticks.Stats) -> str:
     counts = f"{stats.launched} launched, {stats.skipped} skipped, {stats.failed} failed"
-    noun = "tick" if stats.total == 1 else "ticks"
     jobs = stats.jobs_completed + stats.jobs_failed
     ended = f"; of its jobs {stats.jobs_completed} completed, {stats.jobs_failed} failed"
     rate = stats.success_rate
     shown = "" if rate is None else f"; success rate {rate:.0%} (skips aside)"
-    return f"{stats.total} {noun}: {counts}{ended if jobs else ''}{shown}"
+    return f"{printing.counted(stats.total, 'tick')}: {counts}{ended if jobs else ''}{shown}"
 
 
 def _with_result(app: "Celery", entry: Entry) -> Entry:
-    """The tick with its jobs' states by the result backend, where the jobs themselves don't say."""
+    """Returns the tick with the states of pending jobs as the result backend has them."""
     launched = tuple(_asked(app, job) for job in entry.jobs)
     if launched == entry.jobs:
         return entry
@@ -194,7 +201,7 @@ def _asked(app: "Celery", job: LaunchedJob) -> LaunchedJob:
         return job
     try:
         meta = app.backend.get_task_meta(str(job.id))
-    except Exception as error:  # any backend's
+    except Exception as error:  # each backend has its own
         raise click.ClickException(
             f"the result backend can't be asked: {type(error).__name__}: "
             f"{connections.first_line(error)}"

@@ -1,77 +1,73 @@
 """`pgbeat list`, `status` and `next`: schedules to look at."""
 
-from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from itertools import islice
 
 import click
-from rich.console import RenderableType
 from rich.text import Text
 
 from pgbeat.cli import printing
-from pgbeat.cli.asking import json_option as json_option
 from pgbeat.cli.job_options import in_words
+from pgbeat.cli.job_views import figures_json
 from pgbeat.cli.options import label_filter
-from pgbeat.cli.printing import line, styled, when
+from pgbeat.cli.printing import Cell, compact, health_json, json_option, line, styled, when
 from pgbeat.cli.target import Target, pass_target
-from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.monitoring import beats, schedule_health, statistics
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.names import NAMESPACE
-from pgbeat.schedules import calendars, entries, ticks
+from pgbeat.schedules import calendars, ticks
 from pgbeat.schedules import model as schedules
-from pgbeat.schedules.calendars import Calendar
-from pgbeat.schedules.forecast import Expected, exclusion, upcoming
+from pgbeat.schedules.forecast import exclusion, upcoming
 from pgbeat.schedules.model import Schedule
-from pgbeat.timetables import Timetable, zone
+from pgbeat.timetables import zone
+
+#: At most so many failing schedules are explained below the list.
+_TROUBLES = 5
+#: Longer names may be broken.
+_LONG = 30
 
 
 @click.command("list")
-@click.option("--enabled/--disabled", default=None, help="Only those that are, or are not.")
+@click.option("--enabled/--disabled", default=None, help="Only enabled or disabled ones.")
 @label_filter
 @json_option
 @pass_target
-def list_command(
-    target: Target, enabled: bool | None, labels: dict[str, str] | None, as_json: bool
-) -> None:
-    """List the schedules: when they are due, in what state they are, how their jobs fare."""
+def list_command(target: Target, enabled: bool | None, labels: dict[str, str] | None) -> None:
+    """List the schedules: when they are due, their state, and how their jobs fare."""
     with target.transaction() as connection:
         now = connections.now(connection)
         rows = schedules.listing(
-            connection, enabled=enabled, labels=labels, namespace=target.settings.namespace
+            connection, enabled=enabled, labels=labels, namespace=target.namespace
         )
-        healths = schedule_health.of_schedules(connection, rows, patience(target.settings))
-    if as_json:
-        printing.echo_json([printing.row_json(row) | health_json(healths[row.id]) for row in rows])
-        return
-    if not rows:
-        kind = {None: "", True: "enabled ", False: "disabled "}[enabled]
-        more = "; `pgbeat add --help` says how to add one" if enabled is None else ""
-        more = " with such labels" if labels else more
-        click.echo(f"There are no {kind}schedules{more}.")
-        return
-    wide = printing.is_wide()
-    columns = ["schedule", "timetable", "state", "health", "next", "last"]
-    columns += ["task"] if wide else []
+        patience = beats.patience(target.settings)
+        healths = schedule_health.of_schedules(connection, rows, timedelta(seconds=patience))
+    kind = {None: "", True: "enabled ", False: "disabled "}[enabled]
+    more = "; `pgbeat add --help` says how to add one" if enabled is None else ""
+    is_wide = printing.is_wide()
     long = {"schedule"} if any(len(row.name) > _LONG for row in rows) else set()
-    table = printing.table(*columns, folding={"timetable", "task"} | long)
-    for row in rows:
-        cells: list[RenderableType] = [
-            line(row.name),
-            printing.timetable(row),
-            styled(printing.state(row)),
-            printing.health(healths[row.id]),
-            _next(row, now),
-            styled(_last(row, now)),
-        ]
-        table.add_row(*cells, *([_what(row)] if wide else []))
-    printing.show(table)
-    _show_troubles([(row, healths[row.id]) for row in rows])
+    printing.show_listing(
+        rows,
+        json_of=lambda row: printing.row_json(row) | {"health": health_json(healths[row.id])},
+        cells_of=lambda row: _cells(row, healths[row.id], now, is_wide=is_wide),
+        folding={"timetable", "task"} | long,
+        none=f"There are no {kind}schedules{' with such labels' if labels else more}.",
+    )
+    if not printing.is_json():
+        _show_troubles([(row, healths[row.id]) for row in rows])
 
 
-#: So many schedules in trouble are explained below the list.
-_TROUBLES = 5
+def _cells(row: Schedule, health: Health, now: datetime, *, is_wide: bool) -> dict[str, Cell]:
+    cells: dict[str, Cell] = {
+        "schedule": row.name,
+        "timetable": printing.timetable(row),
+        "state": styled(printing.state(row)),
+        "health": printing.health(health),
+        "next": _next(row, now),
+        "last": styled(_last(row, now)),
+    }
+    return cells | {"task": _what(row)} if is_wide else cells
 
 
 def _show_troubles(found: list[tuple[Schedule, Health]]) -> None:
@@ -82,10 +78,6 @@ def _show_troubles(found: list[tuple[Schedule, Health]]) -> None:
         click.echo(f"{line(row.name)}: {line(health.summary)}")
     if len(bad) > _TROUBLES:
         click.echo(f"… and {len(bad) - _TROUBLES} more; `pgbeat explain NAME` says why.")
-
-
-#: Names up to here are kept on one line.
-_LONG = 30
 
 
 def _next(row: Schedule, now: datetime) -> str:
@@ -100,7 +92,7 @@ def _next(row: Schedule, now: datetime) -> str:
 
 
 def _last(row: Schedule, now: datetime) -> str:
-    """The last outcome: each leaves its mark at the time of the run."""
+    """Returns the last outcome, which is the one whose time is that of the last run."""
     if row.last_run is None:
         return "never"
     outcome = {row.last_failure: "failed", row.last_success: "launched"}.get(row.last_run)
@@ -108,54 +100,53 @@ def _last(row: Schedule, now: datetime) -> str:
 
 
 def _what(row: Schedule) -> str:
-    lane = f" in lane {line(row.job_policy['lane'])}" if row.job_policy.get("lane") else ""
-    if row.launcher == "GenericLauncher":
-        return f"{line(row.task)}{lane}"
-    return (f"{line(row.task)} by {row.launcher}" if row.task else f"by {row.launcher}") + lane
+    launcher = "" if row.launcher == "GenericLauncher" else f" by {row.launcher}"
+    lane = f" in lane {row.job_policy['lane']}" if row.job_policy.get("lane") else ""
+    return f"{row.task or ''}{launcher}{lane}".lstrip()
 
 
 @click.command("status")
 @click.argument("name")
 @json_option
 @pass_target
-def status_command(target: Target, name: str, as_json: bool) -> None:
+def status_command(target: Target, name: str) -> None:
     """Show all about a schedule."""
     with target.transaction() as connection:
         now = connections.now(connection)
-        row = schedules.get(connection, name, namespace=target.settings.namespace)
+        row = schedules.get(connection, name, namespace=target.namespace)
         history = ticks.history(connection, row.id, limit=1)
         runs = statistics.of_schedule(connection, row.id)
-        health = schedule_health.of_schedule(connection, row, patience(target.settings))
+        patience = beats.patience(target.settings)
+        health = schedule_health.of_schedule(connection, row, timedelta(seconds=patience))
     last = history[0] if history else None
-    if as_json:
-        figures = runs._asdict() | {"success_rate": runs.success_rate}
-        found = {"last_tick": last, "runs": figures} | health_json(health)
+    if printing.is_json():
+        found = {"last_tick": last, "runs": figures_json(runs), "health": health_json(health)}
         printing.echo_json(printing.row_json(row) | found)
         return
     click.secho(line(row.name), bold=True, nl=False)
     click.echo(f" ({printing.state(row)})")
-    about = [
+    printing.show_facts(
+        None,
         ("health", printing.health(health, in_full=True)),
-        ("description", row.description and line(row.description)),
-    ]
-    facts = [*about, *_facts(target, row, last, now), ("runs", _runs(runs))]
-    printing.show(printing.facts(facts))
+        ("description", row.description),
+        *_facts(target, row, last, now),
+        ("runs", _runs(runs)),
+    )
 
 
 def _facts(
     target: Target, row: Schedule, last: ticks.Entry | None, now: datetime
-) -> list[tuple[str, str | Text | None]]:
-    condition = None if row.condition_sql is None else line(row.condition_sql)
+) -> list[tuple[str, Cell]]:
     reason = line(row.disabled_reason or "no reason given")
     launches = str(row.run_count or "")
     return [
-        ("completed", None if row.completed is None else line(row.completed)),
+        ("completed", row.completed),
         ("disabled", Text(reason, "red") if printing.state(row) == "disabled" else None),
         ("tried again", when(row.probe_at, now)),
         ("paused", _paused(row, now)),
         ("timetable", printing.timetable(row, target.timezone)),
-        ("window", window(row, now)),
-        ("calendar", row.calendar and line(row.calendar)),
+        ("window", printing.window(row, now)),
+        ("calendar", row.calendar),
         ("jitter", f"up to {printing.span(row.jitter, 4)}" if row.jitter else None),
         ("next run", _next_run(row, now) if row.enabled and not row.paused_at else None),
         ("waits for", None if row.waiting_for is None else f"the end of job {row.waiting_for}"),
@@ -163,25 +154,25 @@ def _facts(
         ("catch up", _catch_up(row)),
         ("overlap", None if row.overlap == "allow" else row.overlap),
         ("spacing", None if row.min_interval is None else printing.span(row.min_interval, 4)),
-        ("task", row.task and line(row.task)),
+        ("task", row.task),
         ("launcher", row.launcher),
-        ("condition", condition),
-        ("args", "in the app's code" if row.args is None else printing.compact(row.args)),
-        ("kwargs", printing.compact(row.kwargs)),
-        ("options", printing.compact(row.options)),
+        ("condition", row.condition_sql),
+        ("args", "in the app's code" if row.args is None else compact(row.args)),
+        ("kwargs", compact(row.kwargs)),
+        ("options", compact(row.options)),
         ("queue", row.queue),
         ("jobs", in_words(row.job_policy)),
         ("last tick", None if last is None else Text.assemble(*_tick(last, now))),
         ("last run", when(row.last_run, now)),
         ("last launch", when(row.last_success, now)),
         ("last failure", when(row.last_failure, now)),
-        ("last error", row.last_error and line(row.last_error)),
+        ("last error", row.last_error),
         ("retries", _retries(row)),
-        ("cursor", None if row.cursor is None else printing.compact(row.cursor)),
+        ("cursor", None if row.cursor is None else compact(row.cursor)),
         ("pauses after", _pauses_after(row)),
-        ("owner", row.owner and line(row.owner)),
+        ("owner", row.owner),
         ("labels", printing.labels(row.labels)),
-        ("metadata", printing.compact(row.metadata)),
+        ("metadata", compact(row.metadata)),
         ("source", f"{row.source} of app {row.app}" if row.app else row.source),
         ("namespace", None if row.namespace == NAMESPACE else row.namespace),
         ("created", when(row.created_at, now)),
@@ -192,29 +183,13 @@ def _facts(
 def _paused(row: Schedule, now: datetime) -> str | None:
     if row.paused_at is None:
         return None
-    why = "" if row.paused_reason is None else f": {line(row.paused_reason)}"
+    why = "" if row.paused_reason is None else f": {row.paused_reason}"
     return f"since {when(row.paused_at, now)}{why}"
 
 
 def _pauses_after(row: Schedule) -> str | None:
     number = row.pause_after_failures
     return None if number is None else f"{printing.counted(number, 'failed job')} in a row"
-
-
-def patience(settings: Settings) -> timedelta:
-    """For how long a schedule may be due while all is well."""
-    return timedelta(seconds=beats.patience(settings))
-
-
-def health_json(health: Health) -> dict[str, object]:
-    """A schedule's health for programs."""
-    return {"health": health._asdict() | {"severity": health.severity}}
-
-
-def window(row: Schedule, now: datetime) -> str:
-    """From when to when a schedule may be due; nothing without limits."""
-    ends = (("from", row.starts_at), ("to", row.ends_at))
-    return " ".join(f"{word} {when(moment, now)}" for word, moment in ends if moment is not None)
 
 
 def _next_run(row: Schedule, now: datetime) -> str | None:
@@ -224,7 +199,7 @@ def _next_run(row: Schedule, now: datetime) -> str | None:
 
 
 def _catch_up(row: Schedule) -> str | None:
-    """What of the missed times is made up for, if it isn't the latest whenever that was."""
+    """Returns which missed times are made up for, unless it is simply the latest."""
     if row.catch_up == "latest" and row.grace is None:
         return None
     most = f", {row.catch_up_limit} at most" if row.catch_up == "all" else ""
@@ -234,10 +209,9 @@ def _catch_up(row: Schedule) -> str | None:
 
 def _retries(row: Schedule) -> str:
     growth = {1.0: "", 2.0: "doubled "}.get(row.retry_factor, f"times {row.retry_factor:g} ")
-    probe = (
-        "" if row.probe_after is None
-        else f"; disabled, it is tried again after {printing.span(row.probe_after, 4)}"
-    )  # fmt: skip
+    probe = ""
+    if row.probe_after is not None:
+        probe = f"; once disabled, it is tried again after {printing.span(row.probe_after, 4)}"
     return (
         f"{row.retry_count} of {row.max_retries} used; {printing.span(row.retry_base, 4)} "
         f"{growth}each time, {printing.span(row.retry_cap, 4)} at most{probe}"
@@ -245,7 +219,7 @@ def _retries(row: Schedule) -> str:
 
 
 def _runs(figures: statistics.ExecutionStatistics) -> str | None:
-    """How its jobs' executions came out, in a line."""
+    """Returns the outcomes and durations of its jobs' executions, on one line."""
     if not figures.total:
         return None
     words = [printing.counted(figures.total, "run" if figures.is_whole else "newest run")]
@@ -281,54 +255,42 @@ def _tick(tick: ticks.Entry, now: datetime) -> Iterator[str | Text]:
 @click.option("-n", "count", type=click.IntRange(1, 10_000), default=10, help="How many times.")
 @json_option
 @pass_target
-def next_command(target: Target, name: str, count: int, as_json: bool) -> None:
+def next_command(target: Target, name: str, count: int) -> None:
     """Show when a schedule is due next, in its own time zone and in UTC.
 
-    A schedule whose timetable is in the app's code needs the app.
+    If its timetable is in the app's code, it needs the app.
     """
     with target.transaction() as connection:
         now = connections.now(connection)
-        row = schedules.get(connection, name, namespace=target.settings.namespace)
+        row = schedules.get(connection, name, namespace=target.namespace)
         named = [row.calendar] if row.calendar else []
         known = calendars.load(connection, named, namespace=row.namespace)
-    times = list(islice(_upcoming(target, row, known, now), count))
     local = zone(row.timezone or target.timezone)
-    if as_json:
+    start = row
+    if not row.enabled or row.paused_at is not None:  # resumed, it would start over
+        start = row._replace(next_run=None, due_at=None, retry_count=0, waiting_for=None)
+    excluded = exclusion(known, row, target.timezone)
+    times = list(islice(upcoming(start, target.timetable(row), now, excluded=excluded), count))
+    if printing.is_json():
         found = [
             {
-                "utc": due.at, "local": due.at.astimezone(local).isoformat(),
-                "due_at": due.due_at, "skip": due.skip,
+                "utc": due.at,
+                "local": due.at.astimezone(local).isoformat(),
+                "due_at": due.due_at,
+                "skip": due.skip,
             }
             for due in times
-        ]  # fmt: skip
+        ]
         printing.echo_json({"schedule": row.name, "timezone": local.key, "times": found})
     elif times:
-        zones = [local] if local.key == "UTC" else [local, UTC]
-        skips = ["skipped"] if any(due.skip for due in times) else []
-        table = printing.table(*map(str, zones), "", *skips, folding=skips)
-        for due in times:
-            cells = [f"{due.at.astimezone(own):%a %Y-%m-%d %H:%M:%S %Z}" for own in zones]
-            cells.append(printing.relative(due.at, now))
-            table.add_row(*cells, *([line(due.skip or "")] if skips else []))
-        printing.show(table)
+        cells: list[dict[str, Cell]] = [
+            printing.local_times(due.at, local) | {"": printing.relative(due.at, now)}
+            for due in times
+        ]
+        if any(due.skip for due in times):
+            cells = [row | {"skipped": due.skip} for row, due in zip(cells, times, strict=True)]
+        printing.show_table(cells, folding={"skipped"})
     _remark(target, row, is_over=not times)
-
-
-def _upcoming(
-    target: Target, row: Schedule, known: Mapping[str, Calendar], now: datetime
-) -> Iterator[Expected]:
-    if not row.enabled or row.paused_at is not None:  # it begins anew
-        row = row._replace(next_run=None, due_at=None, retry_count=0, waiting_for=None)
-    excluded = exclusion(known, row, target.timezone)
-    return upcoming(row, _timetable(target, row), now, excluded=excluded)
-
-
-def _timetable(target: Target, row: Schedule) -> Timetable:
-    own = row.timetable(target.timezone)
-    if own is not None:
-        return own
-    app = target.require_app(f"schedule {row.name!r} has its timetable in the app's code")
-    return entries.code_timetable(app, row, entries.built_in(app))
 
 
 def _remark(target: Target, row: Schedule, *, is_over: bool) -> None:
@@ -344,5 +306,5 @@ def _remark(target: Target, row: Schedule, *, is_over: bool) -> None:
         printing.note(f"it comes {printing.timetable(row)}, whenever that is.")
     elif is_over:
         printing.note("its timetable has no time left.")
-    if printing.is_local(row) and row.timezone is None and not target.has_app:
-        printing.note("it names no time zone and takes the app's; without -A APP, UTC is assumed.")
+    if printing.is_local(row):
+        target.note_zone(row)

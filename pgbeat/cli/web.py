@@ -1,6 +1,7 @@
 """`pgbeat web`: the REST API and the console."""
 
 import logging
+import socket
 from contextlib import closing
 from importlib.util import find_spec
 from typing import Any
@@ -17,30 +18,26 @@ from pgbeat.errors import SchemaError
 
 
 @click.command("web")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Which address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True,
-              help="Which port; 0 is any free one.")  # fmt: skip
-@click.option("--workers", type=click.IntRange(1, 64), default=1, show_default=True,
-              help="Processes that serve.")  # fmt: skip
-@click.option("--root-path", default="", metavar="PATH",
-              help="Where a proxy has it, if not at the top: /pgbeat.")  # fmt: skip
-@click.option("--demo", is_flag=True,
-              help="Anybody on this machine is an administrator, without a token.")  # fmt: skip
+@click.option("--host", default="127.0.0.1", help="The address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8080, help="The port; 0 for any free one."
+)
+@click.option("--workers", type=click.IntRange(1, 64), default=1, help="Processes that serve.")
+@click.option(
+    "--root-path", default="", metavar="PATH", help="Its path behind a proxy, such as /pgbeat."
+)
+@click.option(
+    "--demo", is_flag=True, help="Everyone on this machine is an administrator, without a token."
+)
 @click.option("--access-log", is_flag=True, help="Log each request.")
 @pass_target
 def web_command(
-    target: Target,
-    host: str,
-    port: int,
-    workers: int,
-    root_path: str,
-    demo: bool,
-    access_log: bool,
+    target: Target, host: str, port: int, workers: int, root_path: str, demo: bool, access_log: bool
 ) -> None:
     """Serve the REST API and the console, until Ctrl-C. Needs the app.
 
-    Who comes shows a token of `pgbeat tokens create`, or a JWT of the team's own issuer. Listens
-    on this machine alone unless --host says otherwise; put a proxy with TLS before it then.
+    Users need a token of `pgbeat tokens create`, or a JWT of the team's own issuer. It listens only
+    on this machine unless --host says otherwise; put a proxy with TLS before it then.
     """
     if find_spec("fastapi") is None or find_spec("uvicorn") is None:
         raise BadInput("the web side needs more packages: pip install 'pgbeat[web]'")
@@ -51,21 +48,12 @@ def web_command(
     app = target.require_app("the web side needs the app, whose tasks and schedules it serves")
     is_private = is_loopback(host)
     if demo and not is_private:
-        raise BadInput(f"--demo lets in whoever comes: not on {host}, use 127.0.0.1")
+        raise BadInput(f"--demo lets everyone in, so not on {host}; use 127.0.0.1")
     root_path = _root(root_path)
     _log(access_log=access_log)
     use_json(app)
     settings = target.settings
-    try:
-        sock = serving.listen(host, port)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise click.ClickException(
-            f"can't listen on {host} port {port}: {reason}; another --port or --host may do"
-        ) from None
-    except OverflowError:  # a name that no address is found for, as bytes
-        raise BadInput(f"{host!r} is no address") from None
-    with closing(sock):
+    with closing(_listen(host, port)) as sock:
         name = f"[{host}]" if ":" in host else host
         link = f"http://{name}:{sock.getsockname()[1]}{root_path}/"
 
@@ -82,23 +70,37 @@ def web_command(
     click.echo("Stopped.")
 
 
+def _listen(host: str, port: int) -> socket.socket:
+    from pgbeat.web import serving
+
+    try:
+        return serving.listen(host, port)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise click.ClickException(
+            f"can't listen on {host} port {port}: {reason}; try another --port or --host"
+        ) from None
+    except OverflowError:  # a name without an address, as bytes
+        raise BadInput(f"{host!r} is not an address") from None
+
+
 def _root(path: str) -> str:
     path = path.rstrip("/")
     if path and (not path.startswith("/") or "//" in path or not path.isprintable()):
         raise click.BadParameter(
-            f"{path!r} is no path; write for example /pgbeat", param_hint="'--root-path'"
+            f"{path!r} is not a path; write for example /pgbeat", param_hint="'--root-path'"
         )
     return path
 
 
 def _log(*, access_log: bool) -> None:
-    """To standard error: what goes wrong, and each request if that is asked for."""
+    """Logs errors to standard error, and each request if `access_log` says so."""
     logging.basicConfig(format="[%(asctime)s: %(levelname)s/%(process)d] %(message)s")
     logging.getLogger("uvicorn.access").setLevel(logging.INFO if access_log else logging.WARNING)
 
 
 def _remark(target: Target, *, is_private: bool) -> None:
-    """What a person should know who has just started it."""
+    """Prints remarks on the database, on missing tokens and on missing TLS."""
     settings = target.settings
     try:
         with target.transaction() as connection:
@@ -111,7 +113,7 @@ def _remark(target: Target, *, is_private: bool) -> None:
     else:
         if not has_tokens and not (settings.web_jwt_key or settings.web_jwt_jwks):
             printing.note(
-                "there is no token, and nobody can come in; `pgbeat tokens create --for NAME "
+                "there is no token, so no user can log in; `pgbeat tokens create --for NAME "
                 "--scope admin` makes one."
             )
     if not is_private:

@@ -121,7 +121,7 @@ def test_only_the_first_of_many_skips_are_shown(app: Celery, sql: Sql) -> None:
          "what is due then"),
         (["--from", "2026-01-01", "--to", "2999-01-01"], "2999-01-01T00:00:00+00:00 is in the "
          "future"),
-        (["--from", "soon"], "'--from': 'soon' is no time; write for example"),
+        (["--from", "soon"], "'--from': invalid time 'soon'; write for example"),
         (["--from", "0001-01-01T00:00+05:00"], "'--from': 0001-01-01T00:00:00+05:00 is not of "
          "the years 1 to 9999"),
         ([*PERIOD, "--limit", "5"], "6 due times of schedule 's' were not launched then, more than "

@@ -104,7 +104,7 @@ def test_add_what_is_there(database: str, pgbeat: Calendars) -> None:
         "there is a calendar 'weekend' already; change it with `pgbeat calendars update`"
     )
     assert pgbeat(*again, "--if-not-exists") == (
-        "Calendar 'weekend' is there already; it is left as it is.\n"
+        "Calendar 'weekend' exists already; it is left as it is.\n"
     )
     assert read(database, "calendars", "show", "weekend")["definition"] == {
         "weekdays": ["sat", "sun"]
@@ -114,11 +114,11 @@ def test_add_what_is_there(database: str, pgbeat: Calendars) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "what is excluded? Give at least one option (see --help)"),
+        ([], "what does it exclude? Give at least one option (see --help)"),
         (["--weekdays", "sax"],
          "calendar 'c': weekdays: 'sax' is no day of the week; did you mean 'sat'?"),
         (["--window", "22:00"],
-         "Invalid value for '--window': '22:00' is no window; write '22:00-06:00' or 'mon-fri "
+         "Invalid value for '--window': invalid window '22:00'; write '22:00-06:00' or 'mon-fri "
          "09:00-17:00'"),
         (["--window", "22-06"],
          "  windows: to '06' is no time of day; write '09:00' or '17:30:00'"),
@@ -147,7 +147,7 @@ def test_what_add_refuses(
         ('{"dates": [], "dates": []}', "it is not JSON (it has the key 'dates' twice)"),
         ("\udcff", "it is not JSON ('utf-8' codec can't decode byte 0xff in position 0: invalid "
                    "start byte)"),
-        ("null", "it has no object; `pgbeat calendars show` prints one"),
+        ("null", "it is not an object; `pgbeat calendars show` prints one"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_definition(
@@ -423,7 +423,7 @@ def test_what_check_refuses(database: str, pgbeat: Calendars, sql: Sql) -> None:
 
 def test_without_a_command_there_is_help(pgbeat: Calendars) -> None:
     said = pgbeat()
-    assert "Look at calendars, change them, ask them." in said
+    assert "Look at calendars, change them, test a time." in said
     assert all(name in said for name in ("list", "show", "add", "update", "remove", "check"))
 
 

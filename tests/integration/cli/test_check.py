@@ -133,7 +133,7 @@ def test_a_launcher_in_python(checked: Check, database: str, sql: Sql) -> None:
     )
     assert json.loads(checked("--json").stdout)["request"]["args"] == "[{1, 2}]"
     assert refused(run(database, "check", "s")) == (
-        "launcher counting of schedule 's' is the app's code; give it with -A APP"
+        "launcher counting of schedule 's' is in the app's code; give it with -A APP"
     )
     sql("UPDATE pgbeat.schedules SET launcher = 'counted'")
     shown = checked()

@@ -191,7 +191,7 @@ def test_the_url_wins_over_the_app(database: str) -> None:
         ("x = (", "-A broken can't be loaded: SyntaxError: '(' was never closed "
          "({folder}/broken.py, line 1)"),
         ("x = 1", "-A broken: there is no Celery app in it"),
-        ("app = 5", "-A broken: it is int and no Celery app; name the module, or module:attribute"),
+        ("app = 5", "-A broken is not a Celery app (int); name the module, or module:attribute"),
     ],
 )  # fmt: skip
 def test_an_app_that_is_none(module: str | None, sentence: str, tmp_path: Path) -> None:

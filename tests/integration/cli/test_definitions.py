@@ -117,7 +117,9 @@ def test_times_without_an_offset(database: str, app: Celery) -> None:
     assert once("own") == "2030-07-01T07:00:00Z"
     assert run_with(app, "add", "apps", *at).stderr == ""
     assert once("apps") == "2030-07-01T00:00:00Z"
-    assumed = "Note: times without an offset are taken for UTC; with -A APP, for the app's zone.\n"
+    assumed = (
+        "Note: times without an offset are taken as UTC; with -A APP, they are in the app's zone.\n"
+    )
     assert run(database, "add", "none", *at).stderr == assumed + NOT_CHECKED
     assert once("none") == "2030-07-01T09:00:00Z"
     # A change is in the zone that it has, or gets.
@@ -132,7 +134,7 @@ def test_after_what_is_not_there_yet(database: str) -> None:
     later = run(database, "add", "s", "--task", "tests.add", "--after", "nigtly")
     assert (later.exit_code, later.stderr) == (
         0,
-        NOT_CHECKED.replace("Note", "Note: until it is there, nothing is launched after it: "
+        NOT_CHECKED.replace("Note", "Note: until it is added, nothing is launched after it: "
                             "there is no schedule 'nigtly'; did you mean 'nightly'?\nNote"),
     )  # fmt: skip
     right = run(database, "update", "s", "--after", "nightly", "--after-outcome", "finished")
@@ -146,8 +148,8 @@ def test_help_is_grouped(database: str) -> None:
     shown = run(None, "update", "--help").stdout
     headings = [text for text in shown.splitlines() if text.endswith(":") and text[0] != " "]
     assert headings == [
-        "What it launches:", "When (one of them):", "Within which limits:",
-        "Where times are missed or come too close:", "When it fails:", "Its jobs:",
+        "What to launch:", "When (one of these):", "Limits:",
+        "Missed times and overlaps:", "Failures:", "Its jobs:",
         "Options:",
     ]  # fmt: skip
     assert shown.count("--no-") == 1
@@ -170,7 +172,7 @@ def test_twice(database: str) -> None:
     assert said == "there is a schedule 's' already; change it with `pgbeat update`"
     again = run(database, *command, "--if-not-exists")
     assert (again.exit_code, again.stdout) == (
-        0, "Schedule 's' is there already; it is left as it is.\n",
+        0, "Schedule 's' exists already; it is left as it is.\n",
     )  # fmt: skip
     assert read(database, "status", "s")["task"] == "tests.add"
 
@@ -206,9 +208,9 @@ LENGTH = "write seconds, or for example '15 minutes', '1h 30m' or '2 days'"
         (["--every", "5", "--timezone", "Mars/Phobos"], "timezone 'Mars/Phobos' is not known; use "
          "an IANA name, for example 'Europe/Oslo' or 'UTC'"),
         (["--every", "5", "--args", "{1"], "'{1' is not JSON (Expecting property name"),
-        (["--every", "5", "--args", "{}"], "'{}' is not an array; write for example '[1, "),
-        (["--every", "5", "--kwargs", "[1]"], "'[1]' is not an object; write for example '{"),
-        (["--every", "5", "--kwargs", '{"x": NaN}'], "NaN is no JSON number"),
+        (["--every", "5", "--args", "{}"], "'{}' is not an array; write an array, for example '[1, "),
+        (["--every", "5", "--kwargs", "[1]"], "'[1]' is not an object; write an object, for example '{"),
+        (["--every", "5", "--kwargs", '{"x": NaN}'], "NaN is not a JSON number"),
         (["--every", "5", "--kwargs", '{"x": "\\u0000"}'], "\\u0000 cannot be converted to text"),
         (["--every", "5", "--options", '{"prio": 1}'], "options has 'prio', which is no publish "
          "option; there are "),
@@ -225,11 +227,11 @@ LENGTH = "write seconds, or for example '15 minutes', '1h 30m' or '2 days'"
         (["--every", "5", "--condition-sql", "SELECT 1; SELECT 2"], NOT_ONE),
         (["--every", "5", "--condition-sql", "SET a.b = 1"], NOT_ONE),
         (["--every", "5", "--condition-sql", "VACUUM"], NOT_ONE),
-        (["--at", "soon"], "'--at': 'soon' is no time; write for example '2026-12-24T09:00' or"),
+        (["--at", "soon"], "'--at': invalid time 'soon'; write for example '2026-12-24T09:00' or"),
         (["--at", "0001-01-01T00:00+09:00"], "'--at': 0001-01-01T00:00:00+09:00 is not of the "
          "years 1 to 9999"),
         (["--at", "2030-03-31T02:30", "--timezone", "Europe/Oslo"], "'--at': 2030-03-31T02:30:00 "
-         "is left out in Europe/Oslo, where the clock goes forward; did you mean 03:30?"),
+         "doesn't exist in Europe/Oslo, where the clock goes forward; did you mean 03:30?"),
         (["--at", "2030-03-31", "--timezone", "Mars/Phobos"], "timezone 'Mars/Phobos' is not"),
         (["--solar", "sunset"], 'a solar timetable is "event latitude longitude", for example'),
         (["--rrule", "FREQ=OFTEN"], "rrule 'FREQ=OFTEN': "),
@@ -449,7 +451,7 @@ def test_update_of_a_row_that_somebody_holds(
     with psycopg.connect(database) as other:
         other.execute("UPDATE pgbeat.schedules SET owner = 'me'")
         said = refused(run(database, "update", "s", "--owner", "ops"), 1)
-    assert said == "somebody else is changing that and isn't done yet; try again"
+    assert said == "another session is changing that; try again"
 
 
 # -- how jobs are made -------------------------------------------------------------------------
@@ -508,7 +510,7 @@ def test_a_policy_that_makes_no_sense(database: str, sql: Sql) -> None:
     said = refused(run(database, "add", "s", *base, "--job-retry-base", "60", "--job-retry-cap",
                        "59"))  # fmt: skip
     assert said == "job_policy: retry_cap: must not be below retry_base"
-    assert "no amount of a resource" in refused(
+    assert "not an amount of a resource" in refused(
         run(database, "add", "s", *base, "--resource", "gpu=much")
     )
     assert "256 is not in the range" in refused(
@@ -525,7 +527,7 @@ def test_a_lane_that_is_not_there_yet(database: str, sql: Sql) -> None:
     base = ("--task", "tests.add", "--every", "5")
     missing = run(database, "add", "s", *base, "--lane", "gpo")
     assert (missing.exit_code, missing.stderr.splitlines()[0]) == (
-        0, "Note: until it is there, its ticks fail: there is no lane 'gpo'; did you mean 'gpu'?",
+        0, "Note: until it is added, the schedule's ticks fail: there is no lane 'gpo'; did you mean 'gpu'?",
     )  # fmt: skip
     assert run(database, "update", "s", "--owner", "me").stderr == ""
     assert run(database, "update", "s", "--lane", "gpu").stderr == ""

@@ -36,8 +36,7 @@ def test_disabled(database: str, sql: Sql) -> None:
     add(sql, enabled=False, disabled_reason="failed 5 times in a row; last: no luck")
     assert explained(database) == (
         "disabled",
-        "s: it is disabled: failed 5 times in a row; last: no luck.\n"
-        "`pgbeat enable s` puts it back in service.",
+        "s: it is disabled: failed 5 times in a row; last: no luck.\n`pgbeat enable s` enables it.",
     )
 
 
@@ -46,7 +45,7 @@ def test_disabled_for_a_while(database: str, sql: Sql) -> None:
     cause, said = explained(database)
     assert cause == "disabled"
     assert "\nIt is tried again in " in said
-    assert said.endswith(". `pgbeat enable s` puts it back in service.")
+    assert said.endswith(". `pgbeat enable s` enables it.")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,7 @@ def test_disabled_for_a_while(database: str, sql: Sql) -> None:
     [
         ("launched 3 times (max_runs)", "`pgbeat enable s` lets it begin again."),
         ("its timetable has no time left", "`pgbeat update s` gives it another time, "
-         "`pgbeat enable s` puts it back in service then."),
+         "then `pgbeat enable s` enables it."),
     ],
 )  # fmt: skip
 def test_completed(database: str, sql: Sql, reason: str, advice: str) -> None:
@@ -76,19 +75,19 @@ def test_no_beat(database: str, sql: Sql) -> None:
     add(sql)
     advice = "Start one: celery -A APP beat -S pgbeat.Scheduler"
     assert explained(database) == (
-        "no_beat", f"s: it waits: no beat runs (nobody holds lock 1050).\n{advice}",
+        "no_beat", f"s: it waits: no beat runs (no session holds lock 1050).\n{advice}",
     )  # fmt: skip
     sql("UPDATE pgbeat.schedules SET next_run = now() - interval '1 hour'")
     assert explained(database) == (
         "no_beat",
-        f"s: it has been due for 1 h, but no beat runs (nobody holds lock 1050).\n{advice}",
+        f"s: it has been due for 1 h, but no beat runs (no session holds lock 1050).\n{advice}",
     )
 
 
 def test_the_lock_is_the_apps(database: str, app: Celery, sql: Sql, leader: Scheduler) -> None:
     add(sql)
     app.conf.pgbeat_lock_key = 77
-    assert "nobody holds lock 77" in run_with(app, "explain", "s").stdout
+    assert "no session holds lock 77" in run_with(app, "explain", "s").stdout
 
 
 @pytest.mark.usefixtures("leader")
@@ -115,7 +114,7 @@ def test_put_off_by_jitter(database: str, sql: Sql) -> None:
         "due_at = now() - interval '1 hour 10 s'")  # fmt: skip
     assert explained(database) == (
         "jitter",
-        "s: its time was 1 h ago, and its jitter (up to 3 h) puts it off; it comes in 2 h.",
+        "s: its time was 1 h ago, and its jitter (up to 3 h) delays it; it comes in 2 h.",
     )
 
 
@@ -245,7 +244,7 @@ def test_window_and_calendar_are_shown(database: str, sql: Sql) -> None:
 def test_new(database: str, sql: Sql) -> None:
     add(sql, next_run=None)
     assert explained(database) == (
-        "new", "s: it has just been changed, and the beat is about to compute when.",
+        "new", "s: it has just been changed; the beat will compute its next time.",
     )  # fmt: skip
     sql("UPDATE pgbeat.schedules SET updated_at = now() - interval '1 hour'")
     cause, said = explained(database)
@@ -278,7 +277,7 @@ def test_behind(database: str, sql: Sql) -> None:
     assert explained(database) == (
         "behind",
         "s: it has been due for 1 h, and the beat has not decided it; 2 schedules are due.\n"
-        "The beat is busy, or hangs, or somebody holds the row locked: see its log, and "
+        "The beat is busy, or hangs, or another session has locked the row: see its log, and "
         "`pgbeat doctor`.",
     )
 

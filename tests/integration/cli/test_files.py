@@ -368,7 +368,7 @@ def test_rows_that_are_changed_meanwhile_are_planned_anew(
     said, noted = process.communicate(timeout=60)
     assert process.returncode == 0, noted
     assert "owner: ops → you\n" in said
-    assert "Note: schedules were changed meanwhile; here is what there is to do now.\n" in noted
+    assert "Note: schedules were changed meanwhile; here is the new plan.\n" in noted
     if owner == "me":
         assert "owner: me → you (drift: the last sync wrote ops)\n1 changed" in said
     else:
@@ -488,7 +488,7 @@ def test_without_the_library_for_yaml(
     from pgbeat.schedules import files
 
     monkeypatch.delattr(files, "yaml_documents", raising=False)
-    missing = "Error: YAML needs PyYAML, which is not installed; `pip install 'pgbeat[yaml]'`, or "
+    missing = "Error: YAML needs PyYAML: `pip install 'pgbeat[yaml]'`, or "
     assert sync(database, path, exit_code=2).stderr == f"{missing}use JSON\n"
     assert run(database, "export").stderr == f"{missing}use --format json\n"
     sync(database, write('{"schedules": {}}', "schedules.json"))

@@ -181,9 +181,9 @@ def test_what_stays_in_code(database: str, app: Celery, sql: Sql) -> None:
     }
     sql("INSERT INTO pgbeat.schedules (name, task, source) VALUES ('c', 'tests.add', 'code')")
     found = read(database, "forecast")
-    assert found["unknown"] == {"c": "its timetable is in the app's code; give it with -A APP"}
+    assert found["unknown"] == {"c": "its timetable is in the app's code; give the app with -A APP"}
     assert run(database, "forecast").stderr == (
-        "Note: schedule 'c' is left out: its timetable is in the app's code; give it with -A APP\n"
+        "Note: schedule 'c' is left out: its timetable is in the app's code; give the app with -A APP\n"
     )
     shown = run_with(app, "forecast", "--from", "2030-09-13", "--hours", "24")
     assert shown.stdout.splitlines()[1].split() == [
@@ -196,7 +196,7 @@ def test_what_stays_in_code(database: str, app: Celery, sql: Sql) -> None:
     [
         (["--from", "2020-01-01"], "--from is over, at 2020-01-01 00:00:00 UTC; `pgbeat history` "
          "shows what was"),
-        (["--from", "tomorrow"], "'--from': 'tomorrow' is no time; write for example"),
+        (["--from", "tomorrow"], "'--from': invalid time 'tomorrow'; write for example"),
         (["--from", "9999-12-31T20:00Z"], "--from is too late"),
         (["--hours", "0"], "'--hours': 0.0 is not in the range"),
         (["--hours", "9000"], "'--hours': 9000.0 is not in the range"),

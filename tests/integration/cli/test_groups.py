@@ -95,7 +95,7 @@ def test_all_about_a_group(database: str, submit: Submit, sql: Sql) -> None:
     members = [cells(row) for row in shown[-2:]]
     assert members == [
         ["0", str(made.jobs[0].id), "failed", "tests.add", "oops"],
-        ["1", str(made.jobs[1].id), "pending", "tests.add", "when those before it have ended"],
+        ["1", str(made.jobs[1].id), "pending", "tests.add", "after the jobs before it"],
     ]
     found = read(database, "groups", "show", str(made.group.id))
     assert found["progress"]["percent"] == 50
@@ -154,11 +154,11 @@ def test_a_list_is_a_group_too_and_is_told_as_json(app: Celery, write: Write) ->
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
-        ("7", "is no group; write a list of jobs, or an object"),
-        ('{"job": []}', "is no group"),
-        ('{"jobs": ["tests.add"], "node": "x"}', "a group has no 'node'; there are name, mode"),
+        ("[", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("7", "is not a group; write a list of jobs, or an object"),
+        ('{"job": []}', "is not a group"),
+        ('{"jobs": ["tests.add"], "node": "x"}', "a group has no 'node'; its keys are name, mode"),
         ('{"jobs": ["tests.add"], "mode": "serial"}', "mode 'serial' is not one of"),
         ('["tests.ad"]', "member 0: "),
         ("[]", "a group has 1 to 10,000 members, and this one has 0"),
@@ -182,8 +182,7 @@ def test_a_group_is_cancelled(app: Celery, submit: Submit, sql: Sql) -> None:
         f"Would cancel group {group_id}: 2 jobs that wait, 1 that run.\n"
     )
     assert run_with(app, "groups", "cancel", group_id[:8]).stdout == (
-        f"Cancelled group {group_id}: 2 jobs ended.\n"
-        "Asked for the end of 1 job; until then it runs.\n"
+        f"Cancelled group {group_id}: 2 jobs ended.\nRequested the end of 1 running job.\n"
     )
     assert sql("SELECT state FROM pgbeat.jobs ORDER BY group_position") == [
         ("running",), ("cancelled",), ("cancelled",)
@@ -205,4 +204,4 @@ def test_a_group_is_cancelled(app: Celery, submit: Submit, sql: Sql) -> None:
 def test_a_cancel_needs_the_app(database: str, submit: Submit) -> None:
     made = submit([ADD])
     message = refused(run(database, "groups", "cancel", str(made.group.id)))
-    assert message == "the messages of jobs are the app's broker's; give it with -A APP"
+    assert message == "the jobs' messages are in the app's broker; give it with -A APP"

@@ -213,7 +213,7 @@ def test_run(did: Did, sql: Sql, app: Celery, database: str) -> None:
     made, same = (json.loads(did(*run_args)) for _ in range(2))
     assert (made["is_new"], same["is_new"], made["id"] == same["id"]) == (True, False, True)
     assert (made["lane"], made["dispatched_at"]) == ("l", None)
-    assert "which has the same unique key, is pending; none is made" in did(*run_args[:-1])
+    assert "has the same unique key and is pending; no job is made" in did(*run_args[:-1])
     later = json.loads(did("run", "jobs.add", "--args", "[1]", "--in", "2h", "--json"))
     assert later["state"] == "scheduled"
     at = did("run", "jobs.add", "--args", "[1]", "--at", "2099-01-02T03:04Z")
@@ -232,7 +232,10 @@ def test_run(did: Did, sql: Sql, app: Celery, database: str) -> None:
         ((), "a job of which task? Name a task or a template"),
         (("--template", "x"), "there is no template 'x'"),
         (("jobs.add", "--args", "{"), "'{' is not JSON"),
-        (("jobs.add", "--args", "[-1e999]"), "'[-1e999]' is not JSON (-1e999 is no JSON number)"),
+        (
+            ("jobs.add", "--args", "[-1e999]"),
+            "'[-1e999]' is not JSON (-1e999 is not a JSON number)",
+        ),
         (
             ("jobs.add", "--args", "[1]", "--options", '{"expires": "x"}'),
             "expires is 'x'; it is",
@@ -278,7 +281,7 @@ def test_the_life_of_a_job(did: Did, desk: Desk, sql: Sql) -> None:
         f"Retried job {job.id}, which was cancelled: job {again}: it is pending in queue 'celery'\n"
     )
     told(desk, job, ExecutionRecord(str(uuid4()), str(again), True, worker="w1"))
-    assert did("cancel", str(again)) == f"Asked for the end of job {again}, which runs on w1.\n"
+    assert did("cancel", str(again)) == f"Requested the end of job {again}, which runs on w1.\n"
     assert did("delete", short, "--dry-run") == f"Would delete job {job.id}.\n"
     assert did("delete", short, "--yes") == f"Deleted job {job.id}.\n"
     assert sql("SELECT id FROM pgbeat.jobs") == [(again,)]
@@ -329,7 +332,7 @@ def test_move(app: Celery, did: Did, desk: Desk, sql: Sql) -> None:
 def test_the_app_is_needed_for_messages(database: str, desk: Desk) -> None:
     job = desk.make(actor=ME)
     said = refused(run(database, "jobs", "cancel", str(job.id)))
-    assert said == "the messages of jobs are the app's broker's; give it with -A APP"
+    assert said == "the jobs' messages are in the app's broker; give it with -A APP"
 
 
 # -- followed

@@ -120,7 +120,7 @@ def test_internal_queues_are_hidden(database: str, channel: Any, sql: Sql) -> No
     Queue("w@h.celery.pidbox", Exchange("pidbox", "fanout"), auto_delete=True)(channel).declare()
     channel.queue_declare("answers", exclusive=True, auto_delete=False)
     assert run(database, "queues").stdout == (
-        "There are no queues but internal ones, which --all shows.\n"
+        "There are only internal queues, which --all shows.\n"
     )
     assert read(database, "queues") == []
     Queue("mail")(channel).declare()
@@ -203,7 +203,7 @@ def test_the_stock_transport_tells_less(app: Celery, database: str) -> None:
         "Note: consumers and claims on the stock transport (sqla+) are not seen.\n"
     )
     assert run_with(app, "queues", "pause", "celery").stderr == (
-        "Note: workers on the stock transport (sqla+) go on all the same.\n"
+        "Note: workers on the stock transport (sqla+) don't pause.\n"
     )
 
 
@@ -221,7 +221,7 @@ def test_pause_and_resume(database: str, publish: Publish, channel: Any, sql: Sq
     assert channel.basic_get("mail") is not None
     assert run(database, "queues", "resume", "mail").stdout == "Queue 'mail' is not paused.\n"
     assert run(database, "queues", "pause", "mail").stderr == (
-        "Note: the work on 1 message, claimed before, goes on.\n"
+        "Note: consumers finish the 1 message that they claimed.\n"
     )
 
 
@@ -258,7 +258,7 @@ def test_purge(database: str, publish: Publish, channel: Any, sql: Sql) -> None:
     publish("mail", countdown=3600)
     publish("other")
     channel.basic_get("mail")
-    note = "Note: 1 message claimed by consumers can't be deleted from here.\n"
+    note = "Note: 1 message claimed by consumers can't be deleted.\n"
     tried = run(database, "queues", "purge", "mail", "--dry-run")
     assert tried.stdout == "Would delete 3 messages from queue 'mail', 1 of them delayed.\n"
     assert tried.stderr == note
@@ -287,7 +287,7 @@ def test_a_queue_that_somebody_holds(database: str, monkeypatch: pytest.MonkeyPa
     with psycopg.connect(database) as other:
         other.execute("UPDATE kombu_queue SET used_at = now()")
         said = refused(run(database, "queues", "pause", "celery"), 1)
-    assert said == "somebody else is changing that and isn't done yet; try again"
+    assert said == "another session is changing that; try again"
 
 
 def test_commands_of_commands(database: str) -> None:
@@ -295,7 +295,7 @@ def test_commands_of_commands(database: str) -> None:
         "there is no command 'pasue'; did you mean 'pause'?"
     )
     assert refused(run(database, "dead", "frobnicate")) == (
-        "there is no command 'frobnicate'; see --help for those there are"
+        "there is no command 'frobnicate'; --help lists the commands"
     )
     assert refused(run(None, "queues", "pause", "x", "--url", "y")).endswith(
         "program --url … queues pause"
@@ -468,7 +468,7 @@ def test_requeue_of_what_is_of_no_queue(database: str, die: Publish, sql: Sql) -
     die("mail")
     one, two = dead(sql)
     sql("UPDATE kombu_message_dead SET queue = '' WHERE id = %s", one)
-    note = "Note: 1 dead letter can't be put back: the queue was deleted before.\n"
+    note = "Note: 1 dead letter can't be put back: the queue no longer exists.\n"
     put_back = run(database, "dead", "requeue", str(one), str(two))
     assert (put_back.stdout, put_back.stderr) == ("Put back 1 dead letter (of 'mail').\n", note)
     assert (dead(sql), waiting(sql)) == ([one], {"mail": 1})

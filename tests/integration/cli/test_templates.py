@@ -82,7 +82,7 @@ def test_asked_before_it_is_removed(app: Celery, sql: Sql, database: str) -> Non
     [
         (("--task", "jobs.ad"), "task 'jobs.ad' is not registered; did you mean 'jobs.add'?"),
         (("--task", "jobs.add", "--lane", "x"), "template 't': there is no lane 'x'; `pgbeat lane"),
-        (("--task", "jobs.add", "--resource", "gpu=x"), "'gpu=x' is no amount of a resource"),
+        (("--task", "jobs.add", "--resource", "gpu=x"), "'gpu=x' is not an amount of a resource"),
         (
             ("--task", "jobs.add", "--resource", "gpu=-1"),
             "job_policy: resources: {'gpu': -1} is no obj",

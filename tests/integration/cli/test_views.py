@@ -423,7 +423,7 @@ def test_paused_and_disabled(database: str) -> None:
     )
     run(database, "disable", "off")
     assert run(database, "resume", "off").stderr == (
-        "Note: it is disabled; `pgbeat enable off` puts it back in service.\n"
+        "Note: it is disabled; `pgbeat enable off` enables it.\n"
     )
 
 

@@ -317,4 +317,4 @@ def test_it_is_said_that_it_is_disabled(
     pgbeat("disable", "w")
     result = run(database, "webhooks", "test", "w")
     assert result.exit_code == 0
-    assert "it is disabled; `pgbeat webhooks enable w` puts it back" in result.stderr
+    assert "it is disabled; `pgbeat webhooks enable w` enables it" in result.stderr

@@ -519,4 +519,4 @@ def test_a_row_that_somebody_holds(database: str, django: Django) -> None:
     with psycopg.connect(database) as other, warnings.catch_warnings():
         other.execute("SELECT * FROM pgbeat.schedules FOR UPDATE")
         said = refused(run(database, *command), 1)
-    assert said == "somebody else is changing that and isn't done yet; try again"
+    assert said == "another session is changing that; try again"
