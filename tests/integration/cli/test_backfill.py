@@ -122,7 +122,7 @@ def test_only_the_first_of_many_skips_are_shown(app: Celery, sql: Sql) -> None:
         (["--from", "2026-01-01", "--to", "2999-01-01"], "2999-01-01T00:00:00+00:00 is in the "
          "future"),
         (["--from", "soon"], "'--from': invalid time 'soon'; write for example"),
-        (["--from", "0001-01-01T00:00+05:00"], "'--from': 0001-01-01T00:00:00+05:00 is not of "
+        (["--from", "0001-01-01T00:00+05:00"], "'--from': 0001-01-01T00:00:00+05:00 is not in "
          "the years 1 to 9999"),
         ([*PERIOD, "--limit", "5"], "6 due times of schedule 's' were not launched then, more than "
          "the limit 5; raise it, or give a shorter period"),
@@ -154,7 +154,7 @@ def test_a_wall_time_that_is_left_out(database: str, sql: Sql) -> None:
     add(sql, timezone="Europe/Oslo")
     said = refused(run(database, "backfill", "s", "--from", "2026-03-29T02:30"))
     assert said == (
-        "Invalid value for '--from': 2026-03-29T02:30:00 is left out in Europe/Oslo, where the "
+        "Invalid value for '--from': 2026-03-29T02:30:00 doesn't exist in Europe/Oslo, where the "
         "clock goes forward; did you mean 03:30?"
     )
 

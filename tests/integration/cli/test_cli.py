@@ -74,7 +74,7 @@ def test_neither_app_nor_database() -> None:
 
 @pytest.mark.parametrize("name", ["lst", "frobnicate"])
 def test_an_unknown_command(name: str) -> None:
-    hint = "did you mean 'list'?" if name == "lst" else "see --help for those there are"
+    hint = "did you mean 'list'?" if name == "lst" else "--help lists the commands"
     assert refused(run(None, name)) == f"there is no command {name!r}; {hint}"
 
 

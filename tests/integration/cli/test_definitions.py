@@ -208,8 +208,8 @@ LENGTH = "write seconds, or for example '15 minutes', '1h 30m' or '2 days'"
         (["--every", "5", "--timezone", "Mars/Phobos"], "timezone 'Mars/Phobos' is not known; use "
          "an IANA name, for example 'Europe/Oslo' or 'UTC'"),
         (["--every", "5", "--args", "{1"], "'{1' is not JSON (Expecting property name"),
-        (["--every", "5", "--args", "{}"], "'{}' is not an array; write an array, for example '[1, "),
-        (["--every", "5", "--kwargs", "[1]"], "'[1]' is not an object; write an object, for example '{"),
+        (["--every", "5", "--args", "{}"], "'{}' is not an array; write"),
+        (["--every", "5", "--kwargs", "[1]"], "'[1]' is not an object; write"),
         (["--every", "5", "--kwargs", '{"x": NaN}'], "NaN is not a JSON number"),
         (["--every", "5", "--kwargs", '{"x": "\\u0000"}'], "\\u0000 cannot be converted to text"),
         (["--every", "5", "--options", '{"prio": 1}'], "options has 'prio', which is no publish "
@@ -228,7 +228,7 @@ LENGTH = "write seconds, or for example '15 minutes', '1h 30m' or '2 days'"
         (["--every", "5", "--condition-sql", "SET a.b = 1"], NOT_ONE),
         (["--every", "5", "--condition-sql", "VACUUM"], NOT_ONE),
         (["--at", "soon"], "'--at': invalid time 'soon'; write for example '2026-12-24T09:00' or"),
-        (["--at", "0001-01-01T00:00+09:00"], "'--at': 0001-01-01T00:00:00+09:00 is not of the "
+        (["--at", "0001-01-01T00:00+09:00"], "'--at': 0001-01-01T00:00:00+09:00 is not in the "
          "years 1 to 9999"),
         (["--at", "2030-03-31T02:30", "--timezone", "Europe/Oslo"], "'--at': 2030-03-31T02:30:00 "
          "doesn't exist in Europe/Oslo, where the clock goes forward; did you mean 03:30?"),
@@ -527,7 +527,8 @@ def test_a_lane_that_is_not_there_yet(database: str, sql: Sql) -> None:
     base = ("--task", "tests.add", "--every", "5")
     missing = run(database, "add", "s", *base, "--lane", "gpo")
     assert (missing.exit_code, missing.stderr.splitlines()[0]) == (
-        0, "Note: until it is added, the schedule's ticks fail: there is no lane 'gpo'; did you mean 'gpu'?",
+        0, "Note: until it is added, the schedule's ticks fail: "
+        "there is no lane 'gpo'; did you mean 'gpu'?",
     )  # fmt: skip
     assert run(database, "update", "s", "--owner", "me").stderr == ""
     assert run(database, "update", "s", "--lane", "gpu").stderr == ""

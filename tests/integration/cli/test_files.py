@@ -16,7 +16,7 @@ from click.testing import Result
 
 from pgbeat import Context, Launcher, launcher
 from pgbeat.schedules.files.schema import schema
-from tests.support.command_line import Sql, run, run_with
+from tests.support.command_line import Sql, refused, run, run_with
 from tests.support.processes import until
 
 Write = Callable[..., str]
@@ -488,8 +488,7 @@ def test_without_the_library_for_yaml(
     from pgbeat.schedules import files
 
     monkeypatch.delattr(files, "yaml_documents", raising=False)
-    missing = "Error: YAML needs PyYAML: `pip install 'pgbeat[yaml]'`, or "
-    assert sync(database, path, exit_code=2).stderr == f"{missing}use JSON\n"
-    assert run(database, "export").stderr == f"{missing}use --format json\n"
+    assert "YAML needs PyYAML" in sync(database, path, exit_code=2).stderr
+    assert "--format json" in refused(run(database, "export"))
     sync(database, write('{"schedules": {}}', "schedules.json"))
     assert run(database, "export", "--format", "json").stdout == '{\n  "schedules": {}\n}\n'

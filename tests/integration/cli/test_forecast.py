@@ -183,7 +183,8 @@ def test_what_stays_in_code(database: str, app: Celery, sql: Sql) -> None:
     found = read(database, "forecast")
     assert found["unknown"] == {"c": "its timetable is in the app's code; give the app with -A APP"}
     assert run(database, "forecast").stderr == (
-        "Note: schedule 'c' is left out: its timetable is in the app's code; give the app with -A APP\n"
+        "Note: schedule 'c' is left out: its timetable is in the app's code; "
+        "give the app with -A APP\n"
     )
     shown = run_with(app, "forecast", "--from", "2030-09-13", "--hours", "24")
     assert shown.stdout.splitlines()[1].split() == [
@@ -194,8 +195,7 @@ def test_what_stays_in_code(database: str, app: Celery, sql: Sql) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--from", "2020-01-01"], "--from is over, at 2020-01-01 00:00:00 UTC; `pgbeat history` "
-         "shows what was"),
+        (["--from", "2020-01-01"], "--from is in the past (2020-01-01 00:00:00 UTC)"),
         (["--from", "tomorrow"], "'--from': invalid time 'tomorrow'; write for example"),
         (["--from", "9999-12-31T20:00Z"], "--from is too late"),
         (["--hours", "0"], "'--hours': 0.0 is not in the range"),

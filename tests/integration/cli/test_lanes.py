@@ -155,8 +155,8 @@ def test_remove_is_refused_while_something_waits(floor: Lanes) -> None:
     waiting = floor.add(2)
     error = refused(run(floor.database, "lanes", "remove", "l", "--yes"))
     assert error == (
-        "lane 'l' is in use: 2 jobs to come; with --force it is removed, and what waits is "
-        "dispatched without a limit"
+        "lane 'l' is in use: 2 jobs to come; --force removes it, and dispatches what waits without "
+        "a limit"
     )
     result = run_with(floor.app, "lanes", "remove", "l", "--yes", "--force", "--json")
     assert json.loads(result.stdout) == {"name": "l", "removed": True}

@@ -192,7 +192,8 @@ def test_status_tells_what_is_not_as_usual(database: str, sql: Sql) -> None:
         "overlap": "queue_one", "spacing": "1 h",
     }  # fmt: skip
     assert found["retries"] == (
-        "2 of 5 used; 1 min times 3 each time, 1 h at most; disabled, it is tried again after 6 h"
+        "2 of 5 used; 1 min times 3 each time, 1 h at most; once disabled, it is tried "
+        "again after 6 h"
     )
     listed = next(text for text in run(database, "list").stdout.splitlines() if "due" in text)
     assert "  waiting   not launched    after its job  " in listed
@@ -377,9 +378,7 @@ def test_next_of_what_stays_in_code(database: str, app: Celery, sql: Sql) -> Non
             name,
         )
     said = refused(run(database, "next", "thirteenth"))
-    assert said == (
-        "schedule 'thirteenth' has its timetable in the app's code; give it with -A APP"
-    )
+    assert said == ("its timetable is in the app's code; give the app with -A APP")
     shown = run_with(app, "next", "thirteenth", "-n", "2").stdout.splitlines()[1:]
     assert [text[:3] + text[11:14] for text in shown] == ["Fri-13", "Fri-13"]
     assert len(run_with(app, "next", "sun").stdout.splitlines()) == 11

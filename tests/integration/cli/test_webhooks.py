@@ -159,7 +159,7 @@ def test_disabled_and_enabled(database: str, pgbeat: Webhooks, sql: Sql) -> None
     result = run(database, "webhooks", "enable", "pager")
     assert result.stdout == "Enabled webhook 'pager'.\n"
     assert result.stderr == (
-        "Note: 1 delivery failed; `pgbeat webhooks redeliver --failed pager` has them delivered.\n"
+        "Note: 1 delivery failed; `pgbeat webhooks redeliver --failed pager` sends them again.\n"
     )
     assert pgbeat("enable", "pager") == "Webhook 'pager' is enabled already.\n"
 
@@ -218,8 +218,8 @@ def test_deliveries(database: str, pgbeat: Webhooks, sql: Sql) -> None:
         "12:00:01 it answered 503 Service Unavailable, 12 ms",
     ]  # fmt: skip
     assert [row[-1] for row in others] == [
-        "12:00:06 begun; no more is known",
-        "12:01:00 asked for again by user:alice",
+        "12:00:06 started; its outcome is unknown",
+        "12:01:00 requested again by user:alice",
         "12:01:01 200, 4 ms",
     ]
     (row,) = read(database, "webhooks", "deliveries", "pager")
