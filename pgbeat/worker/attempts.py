@@ -1,4 +1,4 @@
-"""Keeps what a worker's process knows of an execution until it is recorded."""
+"""Keeps the data of an execution in the worker's process until it is recorded."""
 
 import itertools
 import json
@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from pgbeat.database import forks
 from pgbeat.jobs.executions import State
 from pgbeat.storable import escaped
 
@@ -22,18 +23,16 @@ _PLAIN = (int, float, bool, type(None))
 
 
 class _Ids:
-    """Makes UUIDs: a random prefix of this process, and a number.
+    """Makes UUIDs from a random prefix for this process and a counter.
 
-    It doesn't ask the system, which would give other threads a turn, and follows the order of the
-    database's index.
+    This needs no system call, during which other threads would run, and suits the database's index.
     """
 
     def __init__(self) -> None:
-        self.start()
-        os.register_at_fork(after_in_child=self.start)
+        self._start()
+        forks.in_child(self._start)
 
-    def start(self) -> None:
-        """Chooses a new prefix."""
+    def _start(self) -> None:
         self._prefix = os.urandom(10).hex()
         self._next = itertools.count(int.from_bytes(os.urandom(3), "big")).__next__
 
@@ -53,17 +52,17 @@ class Attempt:
     # Defaults are the class's attributes: an instance is made for every task.
     ended: float | None = None
     state: State = "running"
-    #: What becomes of the job.
+    #: The job's state after it.
     job_state = "running"
     duration_ms: float | None = None
     cpu_time_ms: float | None = None
     memory_peak_mb: float | None = None
-    #: How much is done, of how much, and a message.
+    #: How much is done, the total, and a message.
     progress: tuple[float | None, float | None, str | None] | None = None
     metadata: dict[str, Any] | None = None
     checkpoint: Any = None
     has_checkpoint = False
-    #: The checkpoint of an earlier attempt, in a tuple, once it was read.
+    #: The checkpoint of an earlier attempt, in a tuple once it was read.
     left: tuple[Any] | None = None
     result: str | None = None
     error: str | None = None
@@ -74,9 +73,9 @@ class Attempt:
     is_awaited = False
     #: Whether its job must be cancelled.
     cancel_asked = False
-    # The recorder's: whether it is written, may be written in part, and is queued.
+    # For the recorder: whether it is written, may be written in part, and is queued.
     is_known = was_tried = is_queued = False
-    #: How many changes a task waited for, and how many of these are written.
+    #: How many changes its task waited for, and how many of these are written.
     changes = written = 0
 
     def __init__(
@@ -88,7 +87,7 @@ class Attempt:
         self.began, self.cpu = time.monotonic(), cpu
 
     def end(self, state: State, job_state: str | None = None) -> None:
-        """Ends it."""
+        """Sets the end, the state of the execution and, if it differs, the job's."""
         self.ended = time.monotonic()
         self.duration_ms = 1000 * (self.ended - self.began)
         if self.cpu is not None:
@@ -97,12 +96,10 @@ class Attempt:
         self.state = state  # last: a thread that sees it sees the rest
 
     def documents(self, worker_id: int | None, pid: int) -> list[tuple[bool, dict[str, Any]]]:
-        """Returns what to write now, and whether each part is of a new execution.
+        """Returns the JSON objects to write now, each with whether it begins an execution.
 
-        The parts are JSON objects with the fields of `executions.ExecutionRecord`.
-
-        If it may have been written in part, its beginning and the rest are recorded separately:
-        each is written once.
+        Their fields are those of `executions.ExecutionRecord`. If a failed write may have written
+        the beginning, the beginning and the rest are separate, so that each is written once.
         """
         now = time.monotonic()
         more: dict[str, Any] = {"id": self.id, "job_id": self.job_id, "state": "running"}
@@ -143,7 +140,7 @@ _AT_ITS_END = (
 
 
 def bare(document: dict[str, Any]) -> dict[str, Any]:
-    """Returns a document without text and JSON of others, which the database may refuse."""
+    """Returns a document without the text and JSON of tasks, which the database may refuse."""
     kept = {key: value for key, value in document.items() if key not in _OF_OTHERS}
     if "error" in kept:
         kept["error"] = kept["error"].encode("ascii", "backslashreplace").decode()
@@ -234,7 +231,7 @@ class Memory:
         if not self._resets or (self._base is not None and self._pid == os.getpid()):
             return
         try:
-            if self._pid != os.getpid():  # the parent's file is about the parent
+            if self._pid != os.getpid():  # an inherited file is about the parent
                 self._pid = os.getpid()
                 self._file = os.open("/proc/self/clear_refs", os.O_WRONLY | os.O_CLOEXEC)
                 os.write(self._file, b"5")
@@ -246,8 +243,10 @@ class Memory:
         self._base = self._peak()
 
     def _source(self) -> int | None:
-        """Returns `/proc/self/status` in a program that a larger process started by exec: Linux
-        counts that one's memory in `ru_maxrss` forever. Else `getrusage` does, and is faster."""
+        """Opens `/proc/self/status`, if `getrusage` (which is faster) is wrong.
+
+        Linux keeps counting the memory of the process that started this program by exec.
+        """
         status = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
         if self._peak_by_usage() > self._peak_by_status(status) + _GREW:
             return status

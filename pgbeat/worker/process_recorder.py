@@ -1,20 +1,18 @@
-"""Keeps this process's recorder, and gives a forked child one of its own."""
+"""Keeps this process's recorder; a forked child gets a new one."""
 
 import os
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING
+
+from pgbeat.database import forks
 
 if TYPE_CHECKING:
     from pgbeat.worker.recorder import Recorder
 
 
 class _Busy:
-    """A lock that the recorder holds while it works.
-
-    No child is forked meanwhile, unless that takes too long.
-    """
+    """A lock that the recorder holds while it works, and that delays forks for up to a second."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -39,8 +37,6 @@ busy = _Busy()
 _make: "Callable[[], Recorder] | None" = None
 _recorder: "Recorder | None" = None
 _making = threading.Lock()
-#: The parent's recorders: kept, so that nothing closes their connections in its name.
-_inherited: "list[Recorder]" = []
 
 
 def use(make: "Callable[[], Recorder] | None") -> None:
@@ -50,7 +46,7 @@ def use(make: "Callable[[], Recorder] | None") -> None:
 
 
 def get() -> "Recorder | None":
-    """Returns this process's recorder, made when first asked for."""
+    """Returns this process's recorder, made at the first call."""
     global _recorder
     if _recorder is None and _make is not None:
         with _making:
@@ -60,30 +56,21 @@ def get() -> "Recorder | None":
 
 
 def close(seconds: float) -> None:
-    """Writes what is left to record, within so many seconds, and ends the recorder."""
+    """Writes what is left to record, within `seconds`, and ends the recorder."""
     global _recorder
     found, _recorder = _recorder, None
     if found is not None:
         found.close(seconds)
 
 
-def _in_child() -> None:
-    """Drops the parent's recorder in a child, which must not keep its connection open."""
+def _disown() -> None:
     global busy, _recorder, _making
     found, _recorder = _recorder, None
     busy, _making = _Busy(), threading.Lock()
     if found is not None:
-        _inherited.append(found)
         file = found.fileno()
-        if file is not None:
-            nowhere = os.open(os.devnull, os.O_RDWR)
-            with suppress(OSError):
-                os.dup2(nowhere, file)
-            os.close(nowhere)
+        forks.disown(found, [] if file is None else [file])
 
 
-os.register_at_fork(
-    before=lambda: busy.before_fork(),
-    after_in_parent=lambda: busy.after_fork(),
-    after_in_child=_in_child,
-)
+os.register_at_fork(before=lambda: busy.before_fork(), after_in_parent=lambda: busy.after_fork())
+forks.in_child(_disown)

@@ -1,5 +1,7 @@
-"""A process's connections to its broker, shared by all of kombu's: one that works, one that
-consumes."""
+"""Holds a process's two connections to its broker, which all of kombu's connections share.
+
+One publishes and does everything else; the other only consumes.
+"""
 
 import logging
 import os
@@ -7,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from psycopg.pq.abc import PGresult
@@ -25,14 +27,14 @@ from pgbeat.database.prepared import PreparedConnection
 
 logger = logging.getLogger("pgbeat.transport")
 
-#: How long an exchange without any binding is taken for one, unless told otherwise.
+#: Seconds for which an exchange counts as unbound, unless a notification says otherwise.
 _UNBOUND = 0.5
-#: A session that ends within so many seconds has failed; the longest pause before the next one.
+#: A session that ends within this many seconds has failed; and the longest pause before the next.
 _SHORT_LIFE, _LONGEST_PAUSE = 5.0, 2.0
 
 
 class Working(NamedTuple):
-    """The working connection, for SQLAlchemy and without it."""
+    """The working connection, for use through SQLAlchemy and without it."""
 
     connection: Connection
     prepared: PreparedConnection
@@ -46,7 +48,7 @@ class Broker:
         self.tables = options.tables
         #: Held while the working connection is used.
         self.lock = threading.RLock()
-        #: How each publish commits: not a setting of the session, which may be a pooler's.
+        #: How each publish commits; a setting of the session would be lost behind a pooler.
         self._commit = (options.synchronous_commit or "").encode() or None
         self._engine = self._make_engine(url)
         self._working: Working | None = None
@@ -62,15 +64,15 @@ class Broker:
 
     def _make_engine(self, url: URL) -> Engine:
         name = f"pgbeat transport {socket.gethostname()}:{os.getpid()}"
-        # Not prepared by psycopg, of its own accord: a pooler may stand in between.
+        # psycopg must not prepare statements by itself: there may be a pooler.
         arguments = {"prepare_threshold": None, **self.options.connect_args}
         return connections.engine(url, name[:63], connect_args=arguments)
 
     @contextmanager
     def work(self) -> Iterator[Working]:
-        """Yields the connection for everything but consuming, in autocommit mode, for a block.
+        """Yields the working connection, in autocommit mode, and locks it for the block.
 
-        A connection that broke is given up; the next block gets a new one.
+        A broken connection is closed; the next block gets a new one.
         """
         forks.check_process()
         with self.lock:
@@ -80,7 +82,7 @@ class Broker:
             try:
                 yield self._working
             except BaseException as error:
-                # An interruption leaves it in the midst of something.
+                # An interruption may have left a statement unfinished.
                 if connections.is_lost(error) or not isinstance(error, Exception):
                     self._drop()
                 raise
@@ -93,7 +95,7 @@ class Broker:
             if not self._has_tables:
                 self.tables.adopt(connection)
                 self._has_tables = True
-            # What is prepared stays in a pooler's session, for others to trip over.
+            # Prepared statements would stay in a pooler's session, in the way of other clients.
             prepares = poolers.keeps_session(connection, self._engine)
             isolates = not connections.isolate(connection)
             self.end_leases(connection)
@@ -105,19 +107,21 @@ class Broker:
         )
 
     def end_leases(self, connection: Connection) -> None:
-        """Ends the leases of this process's former consumers. Their queues would be refused to its
-        next one, and their claims held back, until the leases ran out."""
+        """Ends the leases of this process's former consumers.
+
+        Otherwise they would keep their claims and exclusive queues until the leases ran out.
+        """
         for consumer in list(self.abandoned):
             consumers.give_up(connection, consumer)
             self.abandoned.discard(consumer)
 
     def open(self) -> None:
-        """Connects, unless it is connected. Raises `SchemaError`, and what the driver raises."""
+        """Connects if necessary. Raises `SchemaError` and the driver's errors."""
         with self.work():
             self.users += 1
 
     def release(self) -> None:
-        """Ends one use of it; the last one closes its connections."""
+        """Ends one use; the last one closes the connections."""
         self.users -= 1
         if self.users <= 0:
             self.users = 0
@@ -133,7 +137,7 @@ class Broker:
             connections.close(working.connection)
 
     def session(self) -> Session:
-        """Returns the consuming side, opened when first asked for."""
+        """Returns the consuming session, opened at the first call."""
         if self._session is not None and self._session.lost is not None:
             self._pause(self._session)
         with self.lock:
@@ -142,8 +146,7 @@ class Broker:
             return self._session
 
     def _pause(self, lost: Session) -> None:
-        """Waits for a moment if one session after the other fails: a statement that always does
-        would keep the process and the server busy."""
+        """Waits a moment if sessions keep failing, to spare the process and the server."""
         lived = time.monotonic() - lost.opened_at
         self._failures = self._failures + 1 if lived < _SHORT_LIFE else 0
         if self._failures > 1:
@@ -156,7 +159,7 @@ class Broker:
 
     @property
     def lease(self) -> float:
-        """Seconds that the consuming session's lease lasts; 0 where it has or needs none."""
+        """Seconds that the consuming session's lease lasts; 0 if it has none."""
         return self._session.lease if self._session is not None and self.has_session else 0.0
 
     def _open_session(self) -> Session:
@@ -173,10 +176,10 @@ class Broker:
                     poolers.check_direct(other, connection, engine)
                     return Session(self, connection)
                 logger.warning(
-                    "A transaction-mode pooler stands before %s: LISTEN and session locks don't "
-                    "work through it. Consumers look for messages every half second and live by "
+                    "There is a transaction-mode pooler in front of %s, so LISTEN and session "
+                    "locks don't work. Consumers poll for messages every half second and hold "
                     "leases of %g s. Set the transport option direct_url to the server's own DSN "
-                    "to have messages at once.",
+                    "to get messages at once.",
                     place(self.url),
                     self.options.lease,
                 )
@@ -186,13 +189,15 @@ class Broker:
                 raise
 
     def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls a function of the domain with the working connection, in a transaction."""
+        """Calls a domain function with the working connection, in a transaction."""
         with self.work() as (connection, _), connections.transaction(connection):
             return function(connection, self.tables, *args, **kwargs)
 
     def ask(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Calls a function of the domain that is a single statement: without a transaction around
-        it, one round trip instead of three."""
+        """Calls a domain function that executes a single statement, without a transaction.
+
+        That takes one round trip instead of three.
+        """
         with self.work() as (connection, prepared):
             if prepared.isolates:
                 with connections.transaction(connection):
@@ -200,7 +205,7 @@ class Broker:
             return function(connection, self.tables, *args)
 
     def publish(self, message: Message, transient: bool = False) -> int:
-        """Commits a message; how many queues got it."""
+        """Publishes and commits a message; returns how many queues got it."""
         routed = message.queue is None
         if routed and self._unbound.get(message.exchange, 0) > time.monotonic():
             return 0
@@ -219,39 +224,34 @@ class Broker:
         with self.work() as (_, prepared):
             count = _count(prepared.run(statement, *parameters))
             if count == 0 and message.queue is not None:
-                # As kombu's virtual transports do it: a queue is there when it is first used.
+                # A missing queue is created, as by kombu's virtual transports.
                 self.do(queues.declare, message.queue)
                 count = _count(prepared.run(statement, *parameters))
             elif count == 0 and transient and not self.do(exchanges.is_bound, message.exchange):
-                # Events, mostly: once they are wanted, those of half a second may be missed.
+                # Mostly events. Their first consumer may miss those of half a second.
                 self._unbound[message.exchange] = time.monotonic() + _UNBOUND
         return count
 
     def database_identity(self) -> identity.Identity:
-        """Returns what tells this broker's database from others."""
+        """Returns the identity of this broker's database."""
         with self.work() as (connection, _):
             return identity.cached(connection)
 
     def take(self, queue: int) -> ClaimedMessage | None:
-        """Takes the queue's next message for good."""
+        """Takes the queue's next message, without acknowledgement."""
         with self.work() as (_, prepared):
             found = deliveries(prepared.run(self.tables.take, b"{%d}" % queue, b"1", b"0", b"{}"))
         return found[0] if found else None
 
     def disown(self) -> None:
-        """Lets go of the sockets without a word to the server: they are another process's too."""
+        """Drops the connections in a forked child."""
         sockets = [self._working.prepared.fileno()] if self._working is not None else []
         if self._session is not None:
             sockets += [self._session.prepared.fileno(), *self._session.files]
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for file in sockets:
-            with suppress(OSError):
-                # Not closed: libpq would write to whatever gets that number next.
-                os.dup2(nowhere, file)
-        os.close(nowhere)
+        forks.disown(self, sockets)
 
     def bindings_changed(self) -> None:
-        """Forgets what it knew of exchanges."""
+        """Forgets which exchanges are unbound."""
         self._unbound.clear()
 
 
@@ -277,17 +277,11 @@ def broker(url: URL, options: Options) -> Broker:
         return _brokers[key]
 
 
-#: The parent's: kept, so that nothing closes them in its name.
-_inherited: list[Any] = []
-
-
-def _after_fork() -> None:
-    """Lets go, in the child, of the parent's connections, which must not be kept open by it."""
+def _disown_all() -> None:
     global _brokers, _lock
-    for known in _brokers.values():
-        known.disown()
-    _inherited.append(_brokers)
-    _brokers, _lock = {}, threading.Lock()
+    inherited, _brokers, _lock = _brokers, {}, threading.Lock()
+    for each in inherited.values():
+        each.disown()
 
 
-forks.in_child(_after_fork)
+forks.in_child(_disown_all)
