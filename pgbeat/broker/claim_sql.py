@@ -1,13 +1,13 @@
 """The statements that claim messages, as templates for `BrokerTables.sql`.
 
-`CLAIM` and `TAKE` begin where `low` says: at a queue's start, or at a mark. A consumer that is not
-`alive` claims nothing.
+`CLAIM` and `TAKE` read messages by `low`: from each queue's start, or from a mark. `CLAIM` claims
+nothing unless the consumer is `alive`.
 """
 
-# A consumer with a session of its own is alive as long as it can claim; the row is missed if it
-# was deleted by hand.
+# A consumer with its own session is alive as long as it can claim, unless its row was deleted by
+# hand.
 REGISTERED = "SELECT FROM pgbeat.consumers c WHERE c.id = $3::integer"
-# One that lives by a lease keeps its row from being deleted while it claims.
+# A consumer that lives by a lease locks its row, so that it can't be deleted during the claim.
 LEASED = REGISTERED + " AND c.lease_until >= clock_timestamp() FOR KEY SHARE"
 FROM_THE_START = """
     SELECT r.tid
@@ -21,8 +21,8 @@ FROM_THE_START = """
                   AND (c.expires_at IS NULL OR c.expires_at > now())
                 ORDER BY c.priority DESC, c.id + 0 LIMIT $2::integer FOR UPDATE SKIP LOCKED) AS r
 """
-# Where a transaction that is open elsewhere keeps dead rows from being cleaned up, a queue's index
-# begins with all the messages of that time: they are passed over by their ids.
+# While a long transaction elsewhere keeps dead rows from being cleaned up, a queue's index begins
+# with all messages of that time. The marks skip them by their ids.
 FROM_MARKS = """
     SELECT r.tid
       FROM (SELECT w.queue_id, w.priority, w.low
@@ -48,9 +48,9 @@ TAKE = """
     RETURNING m.id, m.queue_id, m.priority, m.deliveries + 1, m.redelivered, m.payload
 """
 # Each queue's rows are read in the index's order and locked as they are read; the outer LIMIT
-# stops at the number wanted, so no row is locked in vain. Queues come in the order given. What
-# was picked is found by its place: no estimate of how many that are can make it a join. What is
-# acknowledged is found by its id, and never by its consumer: that index has all that this
+# stops at the number wanted, so no row is locked in vain. Queues come in the order given. Picked
+# rows are found by their place, so that no estimate of their number can lead to a join.
+# Acknowledged rows are found by id, never by consumer: that index still has everything that the
 # consumer ever claimed, as long as a transaction elsewhere may see it.
 CLAIM = """
     WITH acked AS (

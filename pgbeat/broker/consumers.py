@@ -1,4 +1,4 @@
-"""Consumers: processes that claim messages, and what becomes of their claims when they die."""
+"""Registers consumers, requeues and rejects their claims, and releases them when they die."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,14 +9,17 @@ from sqlalchemy.sql.elements import TextClause
 from pgbeat.broker import queues
 from pgbeat.broker.messages import BrokerTables
 
-#: The first half of the advisory locks that consumers live by.
+#: The first half of the advisory locks that show which consumers are alive.
 LIFE = 1885823587
 
 
 def register(
     connection: Connection, tables: BrokerTables, name: str, lease: float | None = None
 ) -> int:
-    """Makes a consumer, alive as long as this session or, with `lease`, for so many seconds."""
+    """Registers a consumer, alive as long as this session or, with `lease`, for those seconds.
+
+    Returns its id.
+    """
     while True:
         values = {"tables": tables.sql("{message}"), "name": name, "lease": lease, "life": LIFE}
         made, lives = connection.execute(_REGISTER, values).one()
@@ -24,7 +27,8 @@ def register(
             return int(made)
 
 
-# One statement: nobody sees the row before its lock is held, and takes it for a dead consumer's.
+# A single statement, so that no other consumer can see the row before its lock is held, and take
+# this consumer for dead.
 _REGISTER = text(
     "WITH made AS (INSERT INTO pgbeat.consumers (tables, name, lease_until) "
     "VALUES (CAST(:tables AS regclass), :name, "
@@ -35,10 +39,9 @@ _REGISTER = text(
 
 
 def renew(connection: Connection, consumer: int, lease: float) -> bool:
-    """Extends the consumer's lease by so many seconds.
+    """Extends the consumer's lease to `lease` seconds from now.
 
-    Returns whether it could be: a lease that has run out cannot, for others may have released the
-    consumer's claims by now.
+    Returns false if it had run out: others may have released the consumer's claims already.
     """
     values = {"id": consumer, "lease": lease}
     return bool(connection.execute(_RENEW, values).rowcount)
@@ -51,7 +54,7 @@ _RENEW = text(
 
 
 def give_up(connection: Connection, consumer: int) -> None:
-    """Ends the consumer's lease now, so that others release its claims."""
+    """Ends the consumer's lease, so that others release its claims."""
     connection.execute(_GIVE_UP, {"id": consumer})
 
 
@@ -61,10 +64,7 @@ _GIVE_UP = text("UPDATE pgbeat.consumers SET lease_until = '-infinity' WHERE id 
 def subscribe(
     connection: Connection, tables: BrokerTables, consumer: int, of: Sequence[int]
 ) -> set[int]:
-    """Notes that the consumer consumes from queues (ids).
-
-    Returns those among them that delete themselves with their last consumer.
-    """
+    """Records that the consumer consumes from queues (ids); returns the `auto_delete` ones."""
     fragile = connection.scalars(
         tables.text(
             "WITH noted AS (INSERT INTO {consumer} (queue_id, consumer_id) "
@@ -80,9 +80,9 @@ def subscribe(
 def unsubscribe(
     connection: Connection, tables: BrokerTables, consumer: int, of: Sequence[int]
 ) -> None:
-    """Notes that the consumer no longer consumes from queues (ids).
+    """Records that the consumer no longer consumes from queues (ids).
 
-    Those that delete themselves are for `queues.delete_abandoned`, in the same transaction.
+    `queues.delete_abandoned` must delete the `auto_delete` ones in the same transaction.
     """
     connection.execute(
         tables.text(
@@ -95,13 +95,13 @@ def unsubscribe(
 
 
 def leave(connection: Connection, tables: BrokerTables, consumer: int) -> None:
-    """Releases what the consumer has claimed, and deletes it with what was its own."""
+    """Releases the consumer's claims, and deletes it with its exclusive queues."""
     _release(connection, tables, [consumer], limit=None, counts=False)
 
 
-#: Rows deleted as `dead` are dead letters from now on. They keep the messages' ids, unless an
-#: older letter has one: after a restore, or a reset of the sequence, ids come again. Where another
-#: transaction takes that id in this moment, the statement fails as a whole: the message stays.
+#: Inserts the rows of a CTE `dead` as dead letters. They keep the messages' ids, unless an older
+#: letter has the same, as can happen after a restore or a reset of the sequence. If another
+#: transaction takes that id at the same moment, the whole statement fails and the message stays.
 _NOTE = """
         INSERT INTO {dead} (id, queue, payload, priority, deliveries, reason, enqueued_at, job_id)
         SELECT CASE WHEN EXISTS (SELECT FROM {dead} t WHERE t.id = d.id)
@@ -115,16 +115,16 @@ _NOTE = """
 _SPENT = "'delivered ' || d.deliveries || ' times, the last time ' || :fate"
 
 
-#: Whether a message `m` starts a job that has ended: it was cancelled while a consumer had it, or
-#: ended and was not acknowledged, or asked for Celery's retry before its process died. One that
-#: failed for good may have been requeued by hand.
+#: Whether a message `m` starts a job that has ended: the job was cancelled while a consumer had the
+#: message, or ended without acknowledging it, or was retried before its process died. The message
+#: of a failed job may have been requeued by hand.
 _IS_OVER = """m.job_id IS NOT NULL AND coalesce((
                    SELECT j.state IN ('completed', 'cancelled', 'skipped')
                           OR j.retried_by IS NOT NULL
                      FROM pgbeat.jobs j WHERE j.id = m.job_id), false)"""
-# Rows are found again by arrays of them here: a join's planner may take them for so many that it
-# reads the whole table.
-_GIVE_BACK = """
+# Rows are found again by arrays: for a join, the planner may expect so many that it reads the whole
+# table.
+_REQUEUE = """
     WITH mine AS (
         SELECT m.id, m.queue_id, {over} AS over,
                :uncounted = 0 AND m.deliveries >= coalesce(q.delivery_limit, :limit) AS spent
@@ -146,23 +146,16 @@ _GIVE_BACK = """
     SELECT {result}, count(pgbeat.announce_queue(queue_id, 'again'))
       FROM (SELECT DISTINCT queue_id FROM back) AS q
 """
-#: The messages `m` of these that the consumer has claimed.
+#: The messages `m` among those given that the consumer has claimed.
 _CLAIMED = "m.id = ANY (:messages) AND m.claimed_by IS NOT DISTINCT FROM :consumer"
-#: Those of them that another session has locked just now.
+#: Those of them that another session has locked.
 _LEFT = """ARRAY(SELECT m.id FROM {message} m
                    WHERE {claimed} AND m.id <> ALL (ARRAY(SELECT id FROM mine)))"""
 
 
-def _give_back(tables: BrokerTables, which: str, result: str) -> TextClause:
-    return tables.text(
-        _GIVE_BACK,
-        over=_IS_OVER,
-        claimed=_CLAIMED,
-        which=which,
-        reason=_SPENT,
-        note=_NOTE,
-        result=result,
-    )
+def _requeue(tables: BrokerTables, which: str, result: str) -> TextClause:
+    parts = {"over": _IS_OVER, "claimed": _CLAIMED, "which": which, "reason": _SPENT}
+    return tables.text(_REQUEUE, **parts, note=_NOTE, result=result)
 
 
 def requeue(
@@ -174,23 +167,17 @@ def requeue(
     limit: int | None,
     counts: bool = True,
 ) -> list[int]:
-    """Puts claimed messages back, or among the dead letters when the limit is reached.
+    """Requeues claimed messages, or makes them dead letters if they reached the delivery limit.
 
-    Where it doesn't count they were not started. Returns those that another session has locked
-    just now, which must be requeued again: a claim that read a row as it was before the consumer
-    had it holds its lock for a moment, and an event loop must not wait for that.
+    Unless `counts`, they were not started, and the delivery is not counted. Returns those that
+    another session has locked, which must be requeued later: a claim that read a row before this
+    consumer claimed it holds its lock for a moment, and an event loop must not wait for that.
     """
-    left = connection.execute(
-        _give_back(tables, _CLAIMED, _LEFT),
-        {
-            "messages": list(messages),
-            "consumer": consumer,
-            "limit": limit,
-            "uncounted": 0 if counts else 1,
-            "fate": "rejected",
-        },
-    ).one()[0]
-    return [int(message) for message in left]
+    values = {"messages": list(messages), "consumer": consumer, "fate": "rejected"}
+    left = connection.scalar(
+        _requeue(tables, _CLAIMED, _LEFT), {**values, "limit": limit, "uncounted": int(not counts)}
+    )
+    return [int(message) for message in left or ()]
 
 
 def reject(
@@ -200,9 +187,9 @@ def reject(
     messages: Sequence[int],
     reason: str = "rejected",
 ) -> list[int]:
-    """Moves claimed messages among the dead letters.
+    """Makes claimed messages dead letters.
 
-    Returns those that another session has locked just now, which must be rejected again.
+    Returns those that another session has locked, which must be rejected later.
     """
     left = connection.scalar(
         tables.text(_REJECT, claimed=_CLAIMED, left=_LEFT, reason=":reason", note=_NOTE),
@@ -221,8 +208,8 @@ _REJECT = """
 """
 
 
-# A consumer may have come back to life since it was found dead: its row is locked and read again.
-# A claim under a lease holds the row for as long as it takes.
+# A consumer may have renewed its lease since it was found dead, so its row is locked and read
+# again. A claim under a lease locks the row until it is done.
 _DOOMED = """
     WITH locked AS (
         SELECT c.id FROM pgbeat.consumers c
@@ -239,8 +226,10 @@ _DOOMED = """
 def release_dead(
     connection: Connection, tables: BrokerTables, dead: Sequence[int], *, limit: int | None
 ) -> int:
-    """Releases the claims of those of the consumers that are dead or unknown, and deletes what was
-    theirs alone. Returns how many messages they had claimed."""
+    """Releases the claims of dead or unknown consumers, and deletes their exclusive queues.
+
+    Returns how many messages they had claimed.
+    """
     doomed = list(connection.scalars(text(_DOOMED), {"dead": list(dead)}))
     return _release(connection, tables, doomed, limit=limit) if doomed else 0
 
@@ -253,14 +242,10 @@ def _release(
     limit: int | None,
     counts: bool = True,
 ) -> int:
+    values = {"dead": list(gone), "limit": limit, "uncounted": int(not counts)}
     released = connection.execute(
-        _give_back(tables, "m.claimed_by = ANY (:dead)", "(SELECT count(*) FROM mine)"),
-        {
-            "dead": list(gone),
-            "limit": limit,
-            "uncounted": 0 if counts else 1,
-            "fate": "to a consumer that died",
-        },
+        _requeue(tables, "m.claimed_by = ANY (:dead)", "(SELECT count(*) FROM mine)"),
+        {**values, "fate": "to a consumer that died"},
     ).one()[0]
     abandoned = connection.scalars(
         tables.text(
@@ -272,7 +257,7 @@ def _release(
     ).all()
     queues.delete_owned(connection, tables, gone)
     queues.delete_abandoned(connection, tables, abandoned)
-    # A row that another session had locked was passed over: its consumer stays for the next time.
+    # A row that another session had locked was skipped; its consumer stays for the next time.
     connection.execute(
         tables.text(
             "DELETE FROM pgbeat.consumers c WHERE id = ANY (:dead) "
@@ -284,11 +269,11 @@ def _release(
 
 
 def unknown(connection: Connection, tables: BrokerTables) -> list[int]:
-    """Returns the ids that hold claims and are no consumer's: nobody else would release them."""
+    """Returns the ids of deleted consumers that still have claims."""
     return [int(id) for id in connection.scalars(tables.text(_UNKNOWN))]
 
 
-# From one holder to the next by the index, however many messages each has claimed.
+# Goes from holder to holder by the index, however many messages each has claimed.
 _UNKNOWN = """
     WITH RECURSIVE holder AS (
         SELECT min(claimed_by) AS id FROM {message} WHERE claimed_by IS NOT NULL
@@ -304,13 +289,13 @@ _UNKNOWN = """
 class DueMaintenance(NamedTuple):
     """Maintenance that is due across all consumers."""
 
-    #: Consumers that died.
+    #: Ids of dead consumers.
     dead: list[int]
-    #: Seconds until the next delayed message is due, at most; `None` where there is none.
+    #: Seconds until the next delayed message is due; `None` if there is none.
     next_due: float | None
-    #: Whether messages, or queues, have outlived their time.
+    #: Whether messages or queues have expired.
     has_expired: bool
-    #: Consumers that are registered.
+    #: How many consumers are registered.
     consumers: int
 
 
@@ -336,11 +321,11 @@ _MAINTENANCE_LOCK = """
 
 
 def try_maintenance_lock(connection: Connection, tables: BrokerTables) -> bool:
-    """Returns whether this transaction alone releases and promotes messages until it ends.
+    """Takes the lock for releasing and promoting messages; returns whether this transaction has it.
 
-    Were two consumers to requeue the same messages, the second would find nothing to do but would
-    have locked the rows: Postgres looks at their newest version only under a lock. A consumer that
-    was notified of them would skip the locked rows and go to sleep.
+    If two consumers requeued the same messages, the second would find nothing to do but would have
+    locked the rows, since Postgres reads their newest version only under a lock. A consumer that
+    was notified of them would skip the locked rows and sleep.
     """
     return bool(
         connection.scalar(tables.text(_MAINTENANCE_LOCK), {"tables": tables.sql("{message}")})
@@ -350,9 +335,9 @@ def try_maintenance_lock(connection: Connection, tables: BrokerTables) -> bool:
 def due_maintenance(
     connection: Connection, tables: BrokerTables, consumer: int = 0
 ) -> DueMaintenance:
-    """Returns the maintenance that is due: one statement, cheap where there is none.
+    """Returns the maintenance that is due, in one statement that is cheap if there is none.
 
-    It never reports `consumer` itself as dead: only others may release its claims.
+    It never reports `consumer` itself as dead, since only others may release its claims.
     """
     values = {"tables": tables.sql("{message}"), "consumer": consumer}
     return DueMaintenance(*connection.execute(tables.text(_DUE_MAINTENANCE), values).one())
@@ -377,7 +362,6 @@ _PROMOTE = """
 
 
 def promote(connection: Connection, tables: BrokerTables, limit: int = 1000) -> int:
-    """Makes delayed messages available whose time has come; how many those are. They queue up
-    behind those that wait already."""
+    """Makes due delayed messages available, behind those that wait already; returns how many."""
     row = connection.execute(tables.text(_PROMOTE, over=_IS_OVER), {"limit": limit}).one()
     return int(row[0])

@@ -1,9 +1,9 @@
-"""Control of queues and dead letters: what people do with them, a function for each verb.
+"""Changes queues and dead letters for people, with one function for each verb.
 
 Each takes an open unit of work, and records the change in the audit log.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 from sqlalchemy import Connection
@@ -18,35 +18,31 @@ from pgbeat.timetables import span
 
 
 def pause(unit: UnitOfWork, tables: BrokerTables, name: str) -> tuple[QueueSummary, bool]:
-    """Keeps consumers from claiming a queue's messages; what they have claimed goes on. Returns it,
-    and whether it was not paused before. Raises `NotFound`."""
-    return _switch(unit, tables, "pause", name, queues.pause)
+    """Stops consumers from claiming a queue's messages; claimed ones are still handled.
+
+    Returns the queue, and whether this has changed it. Raises `NotFound`.
+    """
+    return _set_paused(unit, tables, name, True)
 
 
 def resume(unit: UnitOfWork, tables: BrokerTables, name: str) -> tuple[QueueSummary, bool]:
-    """Lets consumers claim a queue's messages again. Returns it, and whether it was paused. Raises
-    `NotFound`."""
-    return _switch(unit, tables, "resume", name, queues.resume)
+    """Lets consumers claim a queue's messages again; returns and raises as `pause`."""
+    return _set_paused(unit, tables, name, False)
 
 
-def _switch(
-    unit: UnitOfWork,
-    tables: BrokerTables,
-    verb: str,
-    name: str,
-    turn: Callable[[Connection, BrokerTables, str], bool],
+def _set_paused(
+    unit: UnitOfWork, tables: BrokerTables, name: str, paused: bool
 ) -> tuple[QueueSummary, bool]:
     before = queues.get(unit.connection, tables, name)
-    if not turn(unit.connection, tables, name):
+    if not queues.set_paused(unit.connection, tables, name, paused):
         return before, False
     row = queues.get(unit.connection, tables, name)
-    unit.record(verb, before, row)
+    unit.record("pause" if paused else "resume", before, row)
     return row, True
 
 
 def purge(unit: UnitOfWork, tables: BrokerTables, name: str) -> int:
-    """Deletes the messages that wait in a queue, delayed ones too; returns how many those were.
-    Raises `NotFound`."""
+    """Deletes a queue's waiting and delayed messages; returns how many. Raises `NotFound`."""
     queues.get(unit.connection, tables, name)
     count = discards.purge(unit.connection, tables, name)
     unit.record_action("purge", "queue", name, None, {"deleted": count})
@@ -62,11 +58,10 @@ def choose(
     older_than: timedelta | None = None,
     everything: bool = False,
 ) -> dict[int, str]:
-    """Returns the dead letters to requeue or drop, locked: their ids and queues.
+    """Locks the dead letters to requeue or drop, and returns their queues by id.
 
-    Several conditions narrow each other. Raises `InvalidJob` if there is none, or for `ids` with
-    `everything`; `NotFound` if one of the ids is not among them, and for an unknown queue without
-    dead letters.
+    All conditions must hold. Raises `InvalidJob` if none is given, or `ids` with `everything`;
+    `NotFound` if no such letter has one of the ids, or for an unknown queue without dead letters.
     """
     if ids and everything:
         raise InvalidJob.of("all", "conflict", "ids and all exclude each other")
@@ -94,8 +89,10 @@ def choose(
 
 
 def requeue(unit: UnitOfWork, tables: BrokerTables, chosen: Mapping[int, str]) -> int:
-    """Puts dead letters (their ids and queues) back into their queues; returns how many could be:
-    those whose queue was deleted stay."""
+    """Requeues dead letters (their queues by id), unless their queue was deleted.
+
+    Returns how many were requeued.
+    """
     count = dead_letters.requeue(unit.connection, tables, ids=list(chosen)) if chosen else 0
     if count:
         queued = {number: name for number, name in chosen.items() if name}
@@ -104,7 +101,7 @@ def requeue(unit: UnitOfWork, tables: BrokerTables, chosen: Mapping[int, str]) -
 
 
 def drop(unit: UnitOfWork, tables: BrokerTables, chosen: Mapping[int, str]) -> int:
-    """Deletes dead letters (their ids and queues) for good; returns how many there were."""
+    """Deletes dead letters (their queues by id) for good; returns how many there were."""
     count = dead_letters.drop(unit.connection, tables, ids=list(chosen)) if chosen else 0
     if count:
         unit.record("drop", None, Handled(chosen, count))

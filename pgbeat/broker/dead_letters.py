@@ -12,10 +12,10 @@ from pgbeat.broker.messages import BrokerTables
 
 
 class DeadLetter(NamedTuple):
-    """A message that was given up."""
+    """A message that was rejected or delivered too often."""
 
     id: int
-    #: Where it was; empty if the queue was deleted before it was given up.
+    #: Its queue; empty if that was deleted before.
     queue: str
     payload: str
     reason: str
@@ -24,12 +24,12 @@ class DeadLetter(NamedTuple):
 
     @property
     def task(self) -> str | None:
-        """The task's name, where the message is one of Celery's."""
+        """The task's name, if the message is Celery's."""
         return self._header("task")
 
     @property
     def task_id(self) -> str | None:
-        """The task's id, where the message is one of Celery's."""
+        """The task's id, if the message is Celery's."""
         return self._header("id")
 
     def _header(self, key: str) -> str | None:
@@ -41,16 +41,17 @@ class DeadLetter(NamedTuple):
 
 
 class Handled(NamedTuple):
-    """Dead letters that a person requeued or dropped."""
+    """Dead letters that a person requeued or dropped: their queues by id, and how many."""
 
-    #: Their queues by their ids.
     queues: Mapping[int, str]
     number: int
 
     @property
     def audited(self) -> tuple[str, str, dict[str, Any]]:
-        """Returns what the audit log records of it: of one its id is the subject, of several their
-        queue, if it is the same."""
+        """The kind, subject and values that the audit log records.
+
+        The subject of one letter is its id, of several their common queue.
+        """
         queues = Counter(self.queues.values())
         subject = next(iter(queues)) if len(queues) == 1 else ""
         if len(self.queues) == 1:
@@ -85,8 +86,10 @@ def find(
     before: tuple[datetime, int] | None = None,
     limit: int | None = None,
 ) -> list[DeadLetter]:
-    """Returns dead letters, the newest first. For the next page, `before` is (`died_at`, `id`) of
-    the last one."""
+    """Returns dead letters, newest first, or those after a page's last one.
+
+    `before` is (`died_at`, `id`) of that one.
+    """
     which, values = _which(queue, ids)
     if before is not None:
         which += " AND (d.died_at, d.id) < (:died_at, :id)"
@@ -107,10 +110,7 @@ def choose(
     ids: Sequence[int] | None = None,
     older_than: float | None = None,
 ) -> dict[int, str]:
-    """Returns ids of dead letters, and their queues; with `older_than` (seconds) only older ones.
-
-    They are locked: other requests to requeue or drop them wait.
-    """
+    """Locks dead letters and returns their queues by id; `older_than` is in seconds."""
     which, values = _which(queue, ids, older_than)
     statement = tables.text(
         "SELECT d.id, d.queue FROM {dead} d WHERE {which} ORDER BY d.id FOR UPDATE", which=which
@@ -125,9 +125,9 @@ def requeue(
     queue: str | None = None,
     ids: Sequence[int] | None = None,
 ) -> int:
-    """Requeues dead letters, their deliveries not counted; returns how many.
+    """Requeues dead letters and resets their deliveries; returns how many.
 
-    Missing queues are created. Letters of an unknown queue stay.
+    Missing queues are created. Letters without a queue stay.
     """
     which, values = _which(queue, ids)
     names = connection.scalars(
@@ -158,8 +158,7 @@ def drop(
     older_than: float | None = None,
     limit: int | None = None,
 ) -> int:
-    """Deletes dead letters, with `older_than` only those of so many seconds ago, at most `limit` of
-    them; returns how many."""
+    """Deletes dead letters; returns how many. `older_than` is in seconds."""
     which, values = _which(queue, ids, older_than)
     # LIMIT NULL is no limit.
     statement = tables.text(

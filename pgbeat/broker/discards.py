@@ -1,6 +1,6 @@
-"""Discards: messages that are taken out of their queue without being delivered.
+"""Discards messages: deletes them from their queue without delivery.
 
-Each that would have started a job leaves a row in `pgbeat.message_ends`, and its job ends.
+A message that would have started a job leaves a row in `pgbeat.message_ends`; its job ends.
 """
 
 from sqlalchemy import Connection
@@ -11,8 +11,7 @@ from pgbeat.broker.messages import BrokerTables
 
 
 def purge(connection: Connection, tables: BrokerTables, name: str) -> int:
-    """Deletes the messages that wait in a queue, delayed ones too, and cancels the jobs that they
-    would have started. Returns how many messages there were."""
+    """Deletes a queue's waiting and delayed messages and cancels their jobs; returns how many."""
     count = queues.purge(connection, tables, name)
     if count:
         settle_discarded(connection)
@@ -27,8 +26,7 @@ def delete_queue(
     if_unused: bool = False,
     if_empty: bool = False,
 ) -> int:
-    """Deletes a queue with its messages, and cancels the jobs that those would have started.
-    Returns how many of the messages waited."""
+    """Deletes a queue with its messages and cancels their jobs; returns how many had waited."""
     count = queues.delete(connection, tables, name, if_unused=if_unused, if_empty=if_empty)
     settle_discarded(connection)
     return count
@@ -46,8 +44,7 @@ _EXPIRE = """
 
 
 def expire(connection: Connection, tables: BrokerTables) -> None:
-    """Deletes messages and queues that have outlived their time, and cancels the jobs that the
-    messages would have started."""
+    """Deletes expired messages and queues, and cancels the messages' jobs."""
     connection.execute(tables.text(_EXPIRE, how="'expired'", note=message_ends.NOTE))
     queues.delete_expired(connection, tables)
     settle_discarded(connection)

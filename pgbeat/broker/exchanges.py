@@ -6,7 +6,7 @@ from pgbeat.broker.messages import BrokerTables
 
 
 def find_type(connection: Connection, tables: BrokerTables, name: str) -> str | None:
-    """Returns the exchange's type; `None` where there is no such exchange."""
+    """Returns the exchange's type, or `None` if there is no such exchange."""
     statement = tables.text("SELECT type FROM {exchange} WHERE name = :name")
     return connection.execute(statement, {"name": name}).scalar_one_or_none()
 
@@ -20,7 +20,7 @@ def declare(
     durable: bool = True,
     auto_delete: bool = False,
 ) -> str:
-    """Creates the exchange if it is missing; returns the type that it has."""
+    """Creates the exchange if it is missing; returns the type it has."""
     values = {"name": name, "type": type, "durable": durable, "auto_delete": auto_delete}
     connection.execute(
         tables.text(
@@ -103,13 +103,13 @@ def is_bound(connection: Connection, tables: BrokerTables, exchange: str) -> boo
 def topic_pattern(routing_key: str) -> str:
     """Returns a topic's binding key as a regular expression for Postgres.
 
-    `*` is exactly one word, `#` any number of them, none too (AMQP 0-9-1, 3.1.3.3). Words may be
-    empty, but an empty key has none.
+    `*` matches one word, `#` any number of words including none (AMQP 0-9-1, 3.1.3.3). Words may
+    be empty, but an empty key has no words.
     """
     words = routing_key.split(".") if routing_key else []
     if words and all(word == "#" for word in words):
         return "^"
-    # Without a word of its own, all that a pattern asks for is that there be one.
+    # A pattern of wildcards only, such as `#.*`, matches every key that has a word.
     pattern = "^(?=.)" if words and all(word in {"#", "*"} for word in words) else "^"
     has_word = False
     for word in words:

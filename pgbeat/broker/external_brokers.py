@@ -1,7 +1,7 @@
-"""Jobs whose message was given to a broker that is not this database.
+"""Records which jobs' messages went to a broker that is not this database.
 
-An app that moves from Redis or RabbitMQ to pgbeat's transport has such jobs for a while: the old
-broker's workers still run them. They have no message in the table, and are not lost.
+After an app moves from Redis or RabbitMQ to pgbeat's transport, workers of the old broker still run
+such jobs for a while. They have no message in the table, but are not lost.
 """
 
 from collections.abc import Collection

@@ -1,8 +1,8 @@
-"""Message ends: what became of the messages that started jobs, until the job's own row says it.
+"""Records how the messages of jobs ended, until the job's own row says so.
 
-A message leaves its queue when a worker acknowledges it, when its queue is purged or deleted, and
-when it expires. A row here says which, written in the transaction that deletes the message. Rows
-are only ever inserted, so nothing that is locked elsewhere can delay an acknowledgement.
+A message ends when a worker acknowledges it, when its queue is purged or deleted, and when it
+expires. The transaction that deletes the message inserts a row here that says which. Rows are never
+updated, so no lock held elsewhere can delay an acknowledgement.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 #: Acknowledges messages of jobs ($1: their ids) and records which consumer ($2) and which worker
-#: ($3) accepted them. A job that has ended needs no such record.
+#: ($3) accepted them. A job that has ended needs no record.
 ACCEPT = """
     WITH acked AS (
         DELETE FROM {message} WHERE id = ANY ($1::bigint[])
@@ -27,18 +27,18 @@ ACCEPT = """
 #: The body of a CTE that records `how` the messages of a CTE `gone_messages` (job_id, queue) left.
 NOTE = """INSERT INTO pgbeat.message_ends (job_id, how, queue)
         SELECT g.job_id, {how}, g.queue FROM gone_messages g WHERE g.job_id IS NOT NULL"""
-#: The worker that this process is, and the process.
+#: The id of this process's worker, and the process's id.
 _worker: tuple[int, int] | None = None
 
 
 def accept_as(worker: int | None) -> None:
-    """Sets the worker (its id in `pgbeat.workers`) that jobs are accepted for by this process."""
+    """Sets the worker (an id in `pgbeat.workers`) for which this process accepts jobs."""
     global _worker
     _worker = None if worker is None else (worker, os.getpid())
 
 
 def accepting_worker() -> int | None:
-    """Returns that worker's id; `None` where this process records no executions."""
+    """Returns that worker's id; `None` if this process records no executions."""
     return _worker[0] if _worker is not None and _worker[1] == os.getpid() else None
 
 
@@ -61,15 +61,14 @@ _NEWEST = text(
 
 
 def newest(connection: Connection, job_ids: Collection[str]) -> dict[str, End]:
-    """Returns how the newest message that ended of each of these jobs did; by the job's id."""
+    """Returns the newest end of each job's messages, by job id."""
     if not job_ids:
         return {}
     rows = connection.execute(_NEWEST, {"jobs": list(job_ids)})
     return {str(job): End(*rest) for job, *rest in rows}
 
 
-# One that a worker accepted is of use until its job has ended: the worker may be about to record
-# that it began.
+# Until a job has ended its row is needed: the worker may be about to record that it began.
 _PRUNE = text(
     """
     DELETE FROM pgbeat.message_ends WHERE id = ANY (ARRAY(

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -19,7 +19,7 @@ from pgbeat.errors import SchemaError
 
 _quote = postgresql.dialect().identifier_preparer.quote  # type: ignore[no-untyped-call]
 
-#: A message `d` goes to a queue `q`; the queue's declaration has its say.
+#: Inserts a message `d` for a queue `q`, within the limits that the queue was declared with.
 _INSERT = """
     INSERT INTO {message} (visible, payload, priority, available_at, expires_at, queue_id, job_id)
     SELECT d.available_at IS NULL OR d.available_at <= now(), d.payload,
@@ -28,7 +28,7 @@ _INSERT = """
            greatest(d.available_at, now()) + least(d.ttl, q.message_ttl) * interval '1 ms', q.id,
            d.job_id
 """
-#: … to the queues, each once, whose bindings match its exchange and routing key.
+#: Joins the queues, each once, whose bindings match the message's exchange and routing key.
 _BOUND = """
     JOIN {queue} q ON q.id IN (
         SELECT b.queue_id FROM {binding} b
@@ -39,24 +39,24 @@ _BOUND = """
 
 
 class Message(NamedTuple):
-    """A message to be put: to a queue or, where `queue` is `None`, to those that are bound."""
+    """A message to put into a queue or, if `queue` is `None`, into those bound to `exchange`."""
 
     queue: str | None
     payload: str
     priority: int = 0
-    #: ISO 8601; kept from consumers until then.
+    #: When consumers may claim it (ISO 8601); `None` for now.
     available_at: str | None = None
     #: Milliseconds that it lives, once available.
     ttl: int | None = None
     exchange: str = ""
     routing_key: str = ""
-    #: The job that it starts, where it does.
+    #: The job that it starts, if any.
     job_id: str | None = None
 
 
-#: The header of messages that start a job: their task id is its id.
+#: The header of messages that start a job; their task id is the job's id.
 JOB_HEADER = "pgbeat_job"
-#: And of those whose end somebody waits for, a lane or a group: workers tell it at once.
+#: The header of those whose end a lane or a group waits for: workers record it at once.
 AWAITED_HEADER = "pgbeat_awaited"
 
 
@@ -69,10 +69,10 @@ def message(
     delay: bool = True,
     dumps: Callable[[Any], str] = json.dumps,
 ) -> Message:
-    """Returns the message of what kombu publishes: body, headers and properties.
+    """Returns the message for a payload of kombu's (body, headers, properties).
 
-    With `delay` the ETA of a Celery task is when it becomes available. Without, the worker keeps
-    it in its memory until then, as on the stock transport.
+    With `delay`, a Celery task's ETA is when the message becomes available. Without, a worker
+    keeps it in memory until then, as on kombu's SQLAlchemy transport.
     """
     properties, headers = payload["properties"], payload["headers"] or {}
     eta = headers.get("eta") if delay else None
@@ -94,12 +94,12 @@ def message(
 
 
 def _moment(eta: str) -> str | None:
-    """Returns the ETA with a zone: without one it is UTC to Celery, to Postgres the session's.
-    `None` for what is none: the worker says so."""
+    """Returns an ETA with a time zone, `None` if it is invalid (the worker will report that)."""
     try:
         moment = datetime.fromisoformat(eta)
     except ValueError:
         return None
+    # Celery takes a time without a zone for UTC, Postgres for the session's zone.
     return eta if moment.tzinfo is not None else moment.replace(tzinfo=UTC).isoformat()
 
 
@@ -112,7 +112,7 @@ def _job_id(text: Any) -> str | None:
 
 @dataclass(frozen=True)
 class BrokerTables:
-    """The broker's tables, named as in the transport's options. Table names are the operator's."""
+    """The broker's tables, as the transport's options name them, and statements on them."""
 
     queue: str = "kombu_queue"
     message: str = "kombu_message"
@@ -125,9 +125,9 @@ class BrokerTables:
         )
 
     def sql(self, template: str, **parts: str) -> str:
-        """Returns a template of SQL with the tables' names, quoted, in their places.
+        """Returns a template of SQL with the tables' quoted names filled in.
 
-        `parts` are templates too, for further places; each may use those before it.
+        `parts` are templates for further placeholders; each may use those before it.
         """
         filled = {
             "queue": _quote(self.queue),
@@ -142,28 +142,28 @@ class BrokerTables:
         return template.format(**filled)
 
     def text(self, template: str, **parts: str) -> TextClause:
-        """Returns the same as a statement of SQLAlchemy's."""
-        return text(self.sql(template, **parts))
+        """Returns the same as a statement for SQLAlchemy."""
+        return _text(self, template, tuple(parts.items()))
 
     def exist(self, connection: Connection) -> bool:
-        """Returns whether the tables are in the connection's search path, as pgbeat has them."""
+        """Returns whether pgbeat's form of the tables is in the connection's search path."""
         return bool(connection.scalar(_ADOPTED, {"name": _quote(self.message)}))
 
     def require(self, connection: Connection) -> None:
-        """Raises `SchemaError` where a caller's transaction is of a database without them."""
+        """Raises `SchemaError` if the database of a caller's transaction has no such tables."""
         if not self.exist(connection):
             raise SchemaError(
-                "the transaction's database has no broker's tables; run `pgbeat migrate` there, "
-                "or take a session of the broker's database"
+                "the transaction's database has no broker tables; run `pgbeat migrate` there, "
+                "or use a session of the broker's database"
             )
 
     def adopt(self, connection: Connection) -> None:
-        """Makes the tables, or takes over those of the stock transport. Again, it does nothing."""
+        """Creates the tables, or adopts those of kombu's SQLAlchemy transport, once."""
         if not self.exist(connection):
             connection.execute(_ADOPT, {"queue": self.queue, "message": self.message})
 
     def missing_privileges(self, connection: Connection) -> list[str]:
-        """Returns what publishing needs and the role lacks, such as `INSERT on kombu_message`."""
+        """Returns what the role lacks for publishing, such as `INSERT on kombu_message`."""
         needs = [
             (_quote(self.queue), "SELECT, INSERT", _MAY_USE_TABLE),
             (_quote(self.message), "SELECT, INSERT", _MAY_USE_TABLE),
@@ -180,157 +180,106 @@ class BrokerTables:
         ]
 
     def put(self, connection: Connection, batch: Sequence[Message]) -> int:
-        """Writes messages in the order given, and makes missing queues. Returns how many rows
-        those for exchanges became."""
+        """Writes messages in the order given, and creates missing queues.
+
+        Returns how many rows the messages for exchanges became.
+        """
         direct = [m for m in batch if m.queue is not None]
         routed = [m for m in batch if m.queue is None]
         if direct:
-            missing = set(connection.scalars(self._put, {"batch": recordset(direct)}))
+            put = self.text(_PUT, batch=_BATCH, insert=_INSERT)
+            missing = set(connection.scalars(put, {"batch": recordset(direct)}))
             if missing:
                 self.declare(connection, missing)
                 left = [m for m in direct if m.queue in missing]
-                connection.execute(self._put, {"batch": recordset(left)})
+                connection.execute(put, {"batch": recordset(left)})
         if routed:
-            return connection.execute(self._route, {"batch": recordset(routed)}).rowcount
+            return connection.execute(self.text(_ROUTE), {"batch": recordset(routed)}).rowcount
         return 0
 
     def declare(self, connection: Connection, queues: Iterable[str]) -> None:
-        """Makes the queues that are missing."""
+        """Creates the queues that are missing."""
         wanted = set(queues)
-        known = set(connection.scalars(self._known, {"queues": sorted(wanted)}))
+        known = set(connection.scalars(self.text(_KNOWN), {"queues": sorted(wanted)}))
         if wanted - known:
-            connection.execute(self._declare, {"queues": sorted(wanted - known)})
+            connection.execute(self.text(_DECLARE), {"queues": sorted(wanted - known)})
 
     def withdraw(self, connection: Connection, jobs: Sequence[str]) -> set[str]:
-        """Deletes the messages of jobs that no consumer has yet; the jobs (ids) that had one."""
-        found = connection.scalars(self._withdraw, {"jobs": list(jobs)}) if jobs else ()
+        """Deletes the unclaimed messages of jobs; returns the jobs (ids) that had one."""
+        found = connection.scalars(self.text(_WITHDRAW), {"jobs": list(jobs)}) if jobs else ()
         return {str(job_id) for job_id in found}
 
     def carrying(self, connection: Connection, jobs: Sequence[str]) -> set[str]:
-        """Returns the jobs (ids) among these that have a message, whoever has claimed it."""
-        found = connection.scalars(self._carrying, {"jobs": list(jobs)}) if jobs else ()
+        """Returns those of the jobs (ids) that have a message, claimed or not."""
+        found = connection.scalars(self.text(_CARRYING), {"jobs": list(jobs)}) if jobs else ()
         return {str(job_id) for job_id in found}
 
     def depths(self, connection: Connection) -> dict[str, int]:
         """Returns how many messages wait in each queue."""
-        return {str(name): int(count) for name, count in connection.execute(self._depths)}
-
-    @cached_property
-    def _known(self) -> TextClause:
-        return self.text("SELECT name FROM {queue} WHERE name = ANY (CAST(:queues AS text[]))")
-
-    @cached_property
-    def _declare(self) -> TextClause:
-        return self.text(
-            "INSERT INTO {queue} (name) SELECT name "
-            "FROM unnest(CAST(:queues AS text[])) AS d (name) ON CONFLICT (name) DO NOTHING"
-        )
-
-    @cached_property
-    def _put(self) -> TextClause:
-        # The queues that are not there: by the same snapshot, whatever others do meanwhile.
-        return self.text(
-            "WITH d AS MATERIALIZED (SELECT * {batch}), put AS ({insert} "
-            "FROM d JOIN {queue} q ON q.name = d.queue ORDER BY d.position) "
-            "SELECT DISTINCT d.queue FROM d "
-            "WHERE NOT EXISTS (SELECT FROM {queue} q WHERE q.name = d.queue)",
-            batch=_BATCH,
-            insert=_INSERT,
-        )
-
-    @cached_property
-    def _route(self) -> TextClause:
-        return self.text(_INSERT + _BATCH + _BOUND + "ORDER BY d.position")
+        rows = connection.execute(self.text(_DEPTHS))
+        return {str(name): int(count) for name, count in rows}
 
     @cached_property
     def put_one(self) -> Statement:
-        """Puts a message to a queue: name, payload, priority, available_at, ttl, synchronous_commit
-        (NULL: as the session has it), job_id. No row where there is no such queue."""
-        return Statement(
-            "put",
-            self.sql(_INSERT + "FROM {queue} q, " + _ONE + "WHERE q.name = $1 AND " + _COMMIT),
-        )
+        """Puts a message into a queue; no row if there is no such queue.
+
+        Parameters: name, payload, priority, available_at, ttl, synchronous_commit (NULL: the
+        session's), job_id.
+        """
+        return Statement("put", self.sql(_PUT_ONE))
 
     @cached_property
     def route_one(self) -> Statement:
-        """Puts a message to an exchange; as `put_one`, and the routing key at the end."""
-        return Statement(
-            "route", self.sql(_INSERT + "FROM " + _ONE_ROUTED + _BOUND + "WHERE " + _COMMIT)
-        )
+        """Puts a message to an exchange: as `put_one`, with the routing key at the end."""
+        return Statement("route", self.sql(_ROUTE_ONE))
 
     @cached_property
     def claim(self) -> Statement:
-        """Claims messages: queues, at most, for which consumer; and acknowledges: ids.
+        """Claims messages and acknowledges others.
 
-        Rows: id, queue_id, priority, deliveries, redelivered, payload; and one at the end without
-        an id: as its deliveries, 1 if the consumer is alive and 0 if it is not, and may not claim;
-        as its payload, the seconds that it took.
+        Parameters: queues, limit, consumer, acknowledged ids. Rows: id, queue_id, priority,
+        deliveries, redelivered, payload; at the end one without an id, which has as its deliveries
+        whether the consumer is alive (1) or may not claim (0), as its payload the seconds it took.
         """
-        return self._claiming("claim", claim_sql.FROM_THE_START, claim_sql.REGISTERED)
+        return self._claim("claim", claim_sql.FROM_THE_START, claim_sql.REGISTERED)
 
     @cached_property
     def claim_on(self) -> Statement:
-        """The same from where the last one ended: for each queue and priority, the lowest id."""
-        return self._claiming("claim_on", claim_sql.FROM_MARKS, claim_sql.REGISTERED)
+        """Claims from where the last claim ended: the lowest id of each queue and priority."""
+        return self._claim("claim_on", claim_sql.FROM_MARKS, claim_sql.REGISTERED)
 
     @cached_property
     def claim_leased(self) -> Statement:
-        """`claim` for a consumer that lives by a lease."""
-        return self._claiming("claim_leased", claim_sql.FROM_THE_START, claim_sql.LEASED)
+        """Claims for a consumer that lives by a lease."""
+        return self._claim("claim_leased", claim_sql.FROM_THE_START, claim_sql.LEASED)
 
     @cached_property
     def claim_leased_on(self) -> Statement:
-        """`claim_on` for a consumer that lives by a lease."""
-        return self._claiming("claim_leased_on", claim_sql.FROM_MARKS, claim_sql.LEASED)
+        """Claims for such a consumer from where the last claim ended."""
+        return self._claim("claim_leased_on", claim_sql.FROM_MARKS, claim_sql.LEASED)
 
-    def _claiming(self, name: str, low: str, alive: str) -> Statement:
+    def _claim(self, name: str, low: str, alive: str) -> Statement:
         return Statement(name, self.sql(claim_sql.CLAIM, low=low, alive=alive))
 
     @cached_property
     def take(self) -> Statement:
-        """Takes messages for good: queues, at most, acknowledged ids and their consumer."""
+        """Takes messages without acknowledgement; parameters as of `claim`."""
         return Statement("take", self.sql(claim_sql.TAKE, low=claim_sql.FROM_THE_START))
 
     @cached_property
     def ack(self) -> Statement:
-        """Deletes claimed messages: ids, claimed by which consumer."""
-        return Statement(
-            "ack",
-            self.sql(
-                "DELETE FROM {message} WHERE id = ANY ($1::bigint[]) "
-                "AND claimed_by IS NOT DISTINCT FROM $2::integer"
-            ),
-        )
+        """Deletes claimed messages: ids, consumer."""
+        return Statement("ack", self.sql(_ACK))
 
     @cached_property
     def accept(self) -> Statement:
-        """Deletes claimed messages of jobs, and records who accepted them: ids, consumer, worker
-        (NULL: one that records no executions)."""
+        """Deletes claimed messages of jobs and records who took them: ids, consumer, worker."""
         return Statement("accept", self.sql(message_ends.ACCEPT))
 
-    @cached_property
-    def _withdraw(self) -> TextClause:
-        # What a stock consumer took is neither visible, nor delayed, nor claimed.
-        return self.text(
-            "WITH mine AS (SELECT id FROM {message} WHERE job_id = ANY (CAST(:jobs AS uuid[])) "
-            "AND claimed_by IS NULL AND (visible OR available_at IS NOT NULL) "
-            "FOR UPDATE SKIP LOCKED) "
-            "DELETE FROM {message} WHERE id IN (SELECT id FROM mine) RETURNING job_id"
-        )
 
-    @cached_property
-    def _carrying(self) -> TextClause:
-        return self.text(
-            "SELECT DISTINCT job_id FROM {message} WHERE job_id = ANY (CAST(:jobs AS uuid[])) "
-            "AND (claimed_by IS NOT NULL OR visible OR available_at IS NOT NULL)"
-        )
-
-    @cached_property
-    def _depths(self) -> TextClause:
-        return self.text(
-            "SELECT q.name, count(m.id) FROM {queue} q "
-            "LEFT JOIN {message} m ON m.queue_id = q.id AND m.visible GROUP BY q.name ORDER BY 1"
-        )
+@lru_cache(maxsize=1024)
+def _text(tables: BrokerTables, template: str, parts: tuple[tuple[str, str], ...]) -> TextClause:
+    return text(tables.sql(template, **dict(parts)))
 
 
 _ADOPTED = text(
@@ -341,6 +290,38 @@ _ADOPT = text("SELECT pgbeat.adopt_broker(:queue, :message)")
 _MAY_USE_TABLE = text("SELECT has_table_privilege(:name, :privilege)")
 _MAY_USE_SEQUENCE = text("SELECT has_sequence_privilege(:name, :privilege)")
 
+_KNOWN = "SELECT name FROM {queue} WHERE name = ANY (CAST(:queues AS text[]))"
+_DECLARE = """
+    INSERT INTO {queue} (name) SELECT name FROM unnest(CAST(:queues AS text[])) AS d (name)
+        ON CONFLICT (name) DO NOTHING
+"""
+# What kombu's SQLAlchemy transport has delivered is neither visible, nor delayed, nor claimed.
+_WITHDRAW = """
+    WITH mine AS (
+        SELECT id FROM {message} WHERE job_id = ANY (CAST(:jobs AS uuid[]))
+           AND claimed_by IS NULL AND (visible OR available_at IS NOT NULL) FOR UPDATE SKIP LOCKED)
+    DELETE FROM {message} WHERE id IN (SELECT id FROM mine) RETURNING job_id
+"""
+_CARRYING = """
+    SELECT DISTINCT job_id FROM {message} WHERE job_id = ANY (CAST(:jobs AS uuid[]))
+       AND (claimed_by IS NOT NULL OR visible OR available_at IS NOT NULL)
+"""
+_DEPTHS = """
+    SELECT q.name, count(m.id)
+      FROM {queue} q LEFT JOIN {message} m ON m.queue_id = q.id AND m.visible
+     GROUP BY q.name ORDER BY 1
+"""
+_ACK = """
+    DELETE FROM {message} WHERE id = ANY ($1::bigint[])
+       AND claimed_by IS NOT DISTINCT FROM $2::integer
+"""
+# Returns the queues that are missing: by the same snapshot, whatever others do meanwhile.
+_PUT = """
+    WITH d AS MATERIALIZED (SELECT * {batch}),
+    put AS ({insert} FROM d JOIN {queue} q ON q.name = d.queue ORDER BY d.position)
+    SELECT DISTINCT d.queue FROM d
+     WHERE NOT EXISTS (SELECT FROM {queue} q WHERE q.name = d.queue)
+"""
 _BATCH = """
     FROM ROWS FROM (json_to_recordset(CAST(:batch AS json)) AS (
              queue text, payload text, priority integer, available_at timestamptz, ttl bigint,
@@ -348,10 +329,16 @@ _BATCH = """
          WITH ORDINALITY AS d (queue, payload, priority, available_at, ttl, exchange, routing_key,
              job_id, position)
 """
-_ONE = """(VALUES ($2::text, $3::integer, $4::timestamptz, $5::bigint, $7::uuid))
-    AS d (payload, priority, available_at, ttl, job_id) """
-_ONE_ROUTED = """
-    (VALUES ($1::text, $8::text, $2::text, $3::integer, $4::timestamptz, $5::bigint, $7::uuid))
-    AS d (exchange, routing_key, payload, priority, available_at, ttl, job_id) """
+_ROUTE = _INSERT + _BATCH + _BOUND + "ORDER BY d.position"
 #: Evaluated once, before the commit that it is for.
 _COMMIT = "($6::text IS NULL OR set_config('synchronous_commit', $6, true) IS NOT NULL)"
+_PUT_ONE = f"""{_INSERT}
+    FROM {{queue}} q, (VALUES ($2::text, $3::integer, $4::timestamptz, $5::bigint, $7::uuid))
+         AS d (payload, priority, available_at, ttl, job_id)
+    WHERE q.name = $1 AND {_COMMIT}
+"""
+_ROUTE_ONE = f"""{_INSERT} FROM
+    (VALUES ($1::text, $8::text, $2::text, $3::integer, $4::timestamptz, $5::bigint, $7::uuid))
+    AS d (exchange, routing_key, payload, priority, available_at, ttl, job_id)
+    {_BOUND} WHERE {_COMMIT}
+"""

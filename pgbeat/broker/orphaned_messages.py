@@ -1,6 +1,6 @@
-"""Messages of no use to any consumer: the stock transport delivered them, or their queue is gone.
+"""Deletes messages that no consumer can get: already delivered by kombu, or of a deleted queue.
 
-Both are found by an index, however many other messages there are.
+Indexes find both, however many other messages there are.
 """
 
 from sqlalchemy import Connection
@@ -8,15 +8,15 @@ from sqlalchemy import Connection
 from pgbeat.broker import message_ends
 from pgbeat.broker.messages import BrokerTables
 
-# The stock transport leaves them where they are: neither visible, nor claimed, nor delayed.
+# kombu's SQLAlchemy transport leaves delivered messages: neither visible, nor claimed, nor delayed.
 _DELIVERED = """
     DELETE FROM {message} WHERE ctid = ANY (ARRAY(
         SELECT m.ctid FROM {message} m
          WHERE NOT m.visible AND m.claimed_by IS NULL AND m.available_at IS NULL
          LIMIT :limit FOR UPDATE SKIP LOCKED))
 """
-# From one queue to the next by the index of what is ready. What is delayed or claimed when its
-# queue is deleted goes with it; what is put at that moment may stay.
+# Goes from queue to queue by the index of ready messages. Delayed and claimed messages are deleted
+# with their queue; one that is put at that moment may stay.
 _OF_NO_QUEUE = """
     WITH RECURSIVE used AS (
         SELECT min(queue_id) AS id FROM {message} WHERE visible
@@ -41,7 +41,7 @@ _OF_NO_QUEUE = """
 
 
 def delete(connection: Connection, tables: BrokerTables, limit: int = 1000) -> int:
-    """Deletes messages of no use, at most `limit` of each kind; returns how many."""
+    """Deletes such messages, at most `limit` of each kind; returns how many."""
     delivered = connection.execute(tables.text(_DELIVERED), {"limit": limit}).rowcount
     statement = tables.text(_OF_NO_QUEUE, how="'deleted'", note=message_ends.NOTE)
     of_no_queue = connection.execute(statement, {"limit": limit}).scalar_one()

@@ -1,4 +1,4 @@
-"""Queues: declared, paused, purged, deleted, listed."""
+"""Declares, pauses, purges, deletes and lists queues."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -13,35 +13,34 @@ from pgbeat.database import channels
 from pgbeat.errors import NotFound, QueueLocked
 from pgbeat.suggest import did_you_mean
 
-#: What of a declaration's arguments a queue keeps, and the column's name.
+#: The arguments of a declaration that a queue keeps, and their columns.
 ARGUMENTS = {
     "x-max-priority": "max_priority",
     "x-message-ttl": "message_ttl",
     "x-expires": "expires",
     "x-delivery-limit": "delivery_limit",
 }
-#: The longest name, in characters: kombu's column is that wide.
+#: The most characters of a name: the width of kombu's column.
 LONGEST_NAME = 200
 
 
 def check_name(name: Any) -> None:
-    """Raises `ValueError` for what can't be the name of a queue, or of its exchange."""
+    """Raises `ValueError` for an invalid name of a queue or its exchange."""
     if not isinstance(name, str) or "\0" in name:
-        raise ValueError(f"a queue's name is text without NUL; {repr(name)[:40]} is not")
+        raise ValueError(f"a queue's name must be text without NUL, got {repr(name)[:40]}")
     name.encode()
     if not 0 < len(name) <= LONGEST_NAME:
         raise ValueError(
-            f"a queue's name has 1 to {LONGEST_NAME} characters; {name[:40]!r}… has {len(name)}"
+            f"a queue's name must have 1 to {LONGEST_NAME} characters; {name[:40]!r}… has "
+            f"{len(name)}"
         )
 
 
 class Declared(NamedTuple):
-    """A queue that is there."""
+    """A queue that exists, with its waiting messages and the processes that consume from it."""
 
     id: int
-    #: Messages that wait in it.
     messages: int
-    #: Processes that consume from it.
     consumers: int
 
 
@@ -70,13 +69,13 @@ _LOCKED = """
 
 
 def find(connection: Connection, tables: BrokerTables, name: str) -> Declared | None:
-    """Returns the queue of that name, if it is there."""
+    """Returns the queue of that name, or `None`."""
     row = connection.execute(tables.text(_STATE), {"name": name}).one_or_none()
     return Declared(*row) if row else None
 
 
 def use(connection: Connection, tables: BrokerTables, names: Sequence[str]) -> dict[str, int]:
-    """Returns the ids of those of the queues that are there; one that expires lives on from now."""
+    """Returns the ids of the queues that exist, and restarts the clock of those that expire."""
     statement = tables.text(
         "WITH used AS (UPDATE {queue} SET used_at = now() "
         "WHERE name = ANY (CAST(:names AS text[])) AND expires IS NOT NULL) "
@@ -94,10 +93,10 @@ def find_declared(
     arguments: Mapping[str, Any] | None = None,
     caller: int | None = None,
 ) -> Declared | None:
-    """Returns the queue if `declare` with these arguments would change nothing of it.
+    """Returns the queue if `declare` with these arguments would not change it.
 
-    A single statement, for processes that declare thousands of queues at every start. Raises
-    `ValueError` as `declare` does.
+    It is a single statement, for processes that declare thousands of queues at every start.
+    Raises `ValueError` as `declare` does.
     """
     check_name(name)
     row = connection.execute(
@@ -106,7 +105,8 @@ def find_declared(
     return Declared(*row) if row else None
 
 
-# One that expires must be noted as used; one of another's owner may be locked, or a dead one's.
+# A queue that expires must be marked as used. One with another owner may be locked, or the owner
+# may be dead.
 _AS_DECLARED = """
        AND q.expires IS NULL AND CAST(:expires AS bigint) IS NULL
        AND (q.owner IS NULL OR q.owner = CAST(:caller AS integer))
@@ -136,25 +136,25 @@ def declare(
     arguments: Mapping[str, Any] | None = None,
     caller: int | None = None,
 ) -> Declared:
-    """Makes the queue, or notes that it is used.
+    """Creates the queue, or marks it as used.
 
-    `owner` is the consumer that it is exclusive to, `caller` the one that declares it. What a
-    later declaration leaves out stays. Raises `QueueLocked` where the queue is another's, and
-    `ValueError` for a name or an argument that can't be.
+    `owner` is the consumer that it is exclusive to, `caller` the one that declares it. Arguments
+    that a later declaration leaves out stay. Raises `QueueLocked` if the queue is exclusive to
+    another consumer, and `ValueError` for an invalid name or argument.
     """
     check_name(name)
     values = _columns(arguments)
     locked = connection.execute(tables.text(_LOCKED), {"name": name, "owner": caller}).one_or_none()
     if locked is not None:
         if not locked[1]:
-            raise QueueLocked(f"queue {name!r} is exclusive to another process, which is alive")
+            raise QueueLocked(f"queue {name!r} is exclusive to another running process")
         delete(connection, tables, name)
     connection.execute(
         tables.text(_DECLARE),
         {"name": name, "durable": durable, "auto_delete": auto_delete, "owner": owner, **values},
     )
     declared = find(connection, tables, name)
-    if declared is None:  # deleted by somebody else in this instant
+    if declared is None:  # another process has deleted it meanwhile
         return declare(
             connection, tables, name, durable=durable, auto_delete=auto_delete, owner=owner,
             arguments=arguments, caller=caller,
@@ -171,11 +171,12 @@ def _whole(key: str, arguments: Mapping[str, Any] | None) -> int | None:
     except (TypeError, ValueError):
         number = -1
     if number < 0:
-        raise ValueError(f"{key} is {value!r}; it must be a whole number, 0 or more")
+        raise ValueError(f"{key} must be a whole number, 0 or more, got {value!r}")
     return number
 
 
-# No index has all messages of a queue; three together have, and where there are none cost nothing.
+# No single index has all messages of a queue; three of them together do, and cost nothing where
+# they have none.
 _DELETE = """
     WITH gone AS (DELETE FROM {queue} q WHERE {which} RETURNING q.id, q.name),
     unbound AS (DELETE FROM {binding} WHERE queue_id IN (SELECT id FROM gone) RETURNING exchange),
@@ -217,7 +218,7 @@ def delete(
     if_unused: bool = False,
     if_empty: bool = False,
 ) -> int:
-    """Deletes the queue with its bindings and messages; how many of those waited."""
+    """Deletes the queue with its bindings and messages; returns how many messages waited."""
     which = "q.name = :name"
     if if_unused:
         which += " AND NOT EXISTS (SELECT FROM {consumer} c WHERE c.queue_id = q.id)"
@@ -227,7 +228,7 @@ def delete(
 
 
 def delete_abandoned(connection: Connection, tables: BrokerTables, queues: Sequence[int]) -> None:
-    """Deletes those of the queues that delete themselves and have no consumer any more."""
+    """Deletes those of the queues that are `auto_delete` and have no consumer left."""
     which = (
         "q.id = ANY (:queues) AND q.auto_delete "
         "AND NOT EXISTS (SELECT FROM {consumer} c WHERE c.queue_id = q.id)"
@@ -236,7 +237,7 @@ def delete_abandoned(connection: Connection, tables: BrokerTables, queues: Seque
 
 
 def delete_expired(connection: Connection, tables: BrokerTables) -> None:
-    """Deletes queues that nobody used for as long as they were declared to live so."""
+    """Deletes queues that no consumer has used for the time they were declared to live unused."""
     which = (
         "q.used_at + q.expires * interval '1 millisecond' < now() "
         "AND NOT EXISTS (SELECT FROM {consumer} c WHERE c.queue_id = q.id)"
@@ -256,8 +257,8 @@ def purge(connection: Connection, tables: BrokerTables, name: str) -> int:
     return int(connection.execute(statement, values).scalar_one())
 
 
-# What the stock transport delivered is of no use to any consumer. The queue's id is a parameter, so
-# that the server knows how many messages of it to expect.
+# Messages that kombu's SQLAlchemy transport delivered are not counted. The queue's id is a
+# parameter so that the server can estimate how many messages the queue has.
 _PURGE = """
     WITH gone_messages AS (
         DELETE FROM {message} m WHERE m.claimed_by IS NULL AND m.ctid = ANY (ARRAY(
@@ -271,19 +272,6 @@ _PURGE = """
 """
 
 
-def pause(connection: Connection, tables: BrokerTables, name: str) -> bool:
-    """Keeps consumers from claiming more of the queue's messages; whether it was not paused.
-
-    Raises `NotFound`.
-    """
-    return _set_paused(connection, tables, name, True)
-
-
-def resume(connection: Connection, tables: BrokerTables, name: str) -> bool:
-    """Lets consumers claim again; whether it was paused. Raises `NotFound`."""
-    return _set_paused(connection, tables, name, False)
-
-
 _PAUSE = """
     UPDATE {queue} SET paused_at = CASE WHEN :paused THEN now() END
      WHERE name = :name AND (paused_at IS NULL) = :paused RETURNING id
@@ -291,7 +279,11 @@ _PAUSE = """
 _AGAIN = text("SELECT pg_notify(:channel, 'again')")
 
 
-def _set_paused(connection: Connection, tables: BrokerTables, name: str, paused: bool) -> bool:
+def set_paused(connection: Connection, tables: BrokerTables, name: str, paused: bool) -> bool:
+    """Stops consumers from claiming the queue's messages, or lets them claim again.
+
+    Returns whether that is a change. Raises `NotFound`.
+    """
     values = {"name": name, "paused": paused}
     changed = connection.execute(tables.text(_PAUSE), values).scalar_one_or_none()
     if changed is None and find(connection, tables, name) is None:
@@ -302,7 +294,7 @@ def _set_paused(connection: Connection, tables: BrokerTables, name: str, paused:
 
 
 class QueueSummary(NamedTuple):
-    """A queue as people look at it."""
+    """A queue with its numbers, for people."""
 
     name: str
     waiting: int
@@ -311,26 +303,26 @@ class QueueSummary(NamedTuple):
     dead: int
     #: Processes that consume from it and are alive.
     consumers: int
-    #: How long the oldest waiting message has been there.
+    #: How long the oldest waiting message has waited.
     age: timedelta | None
     paused_at: datetime | None
-    #: It goes with its last consumer.
+    #: Whether it is deleted with its last consumer.
     auto_delete: bool
     #: The consumer that it is exclusive to.
     owner: int | None
 
     @property
     def is_internal(self) -> bool:
-        """Whether it goes with those who use it: queues of remote control, events, replies."""
+        """Whether it is deleted with its users: queues of remote control, events and replies."""
         return self.auto_delete or self.owner is not None
 
     @property
     def audited(self) -> tuple[str, str, dict[str, Any]]:
-        """Returns what the audit log records of it."""
+        """The kind, subject and values that the audit log records."""
         return "queue", self.name, {"paused_at": self.paused_at}
 
 
-# Consumers that died are released by one that is alive; until then their rows are there.
+# Dead consumers have their rows until a live one releases them.
 _QUEUES = """
     WITH alive AS (SELECT id FROM pgbeat.consumers EXCEPT SELECT pgbeat.dead_consumers())
     SELECT q.name, coalesce(m.waiting, 0), coalesce(m.delayed, 0), coalesce(m.claimed, 0),
@@ -369,7 +361,7 @@ def _id(connection: Connection, tables: BrokerTables, name: str) -> int | None:
     return connection.execute(statement, {"name": name}).scalar_one_or_none()
 
 
-# As `_QUEUES`, without reading what is of other queues: a part of an index for each number.
+# As `_QUEUES`, without reading the other queues: each number comes from a part of an index.
 _QUEUE = """
     SELECT q.name, w.count,
            (SELECT count(*) FROM {message} m WHERE m.queue_id = :id AND m.available_at IS NOT NULL),

@@ -16,7 +16,7 @@ from pgbeat.worker.attempts import Attempt
 Document = dict[str, Any]
 Shape = Callable[[Document], Document]
 
-#: Attempts in one statement: a plan that was made for few may compare each with each.
+#: Attempts in one statement. A plan made for few may compare each with each.
 _STATEMENT = 100
 
 _encode = json.JSONEncoder(default=str).encode

@@ -1,7 +1,7 @@
-"""Writes what a recorder's outbox holds, in batches, until it is written.
+"""Writes the contents of a recorder's outbox in batches.
 
-What another transaction has locked is written later, in order for each job, and delays nothing
-else. What the database refuses is written without the parts that it may have refused.
+Rows that another transaction has locked are written later, in order for each job, and delay nothing
+else. If the database refuses a row, it is written without the task's own data.
 """
 
 import time
@@ -153,10 +153,7 @@ class ExecutionWriter:
         return lanes
 
     def _write_alone(self, attempt: Attempt) -> set[Lane]:
-        """Writes an attempt of a batch that was refused.
-
-        The one that is to blame is written without what others have put into it.
-        """
+        """Writes an attempt of a batch that was refused, if need be without the task's data."""
         for shape in (dict, attempts.bare):
             try:
                 return self._write_now([attempt], shape)

@@ -1,6 +1,6 @@
-"""Keeps a worker alive in the database, and rescues executions of processes and workers that died.
+"""Sends a worker's heartbeat, and rescues executions of processes and workers that died.
 
-The main process sends heartbeats over the recorder's connection. The worker lives as long as that
+The main process does so over the recorder's connection. The worker counts as alive as long as that
 connection.
 """
 
@@ -53,7 +53,7 @@ class Heartbeat:
         self._patience = patience
 
     def connected(self, connection: Connection) -> None:
-        """Registers the worker with a new session, by which it lives from now on."""
+        """Registers the worker with a new session, which now keeps it alive."""
         self._lives = workers.register(
             connection, self._id, self._name, os.getpid(), self._pool, self._concurrency,
             namespace=self._settings.namespace, tasks=self._tasks,
@@ -62,7 +62,7 @@ class Heartbeat:
     def beat(self, connection: Connection, publisher: Publisher) -> set[tuple[str, str]]:
         """Sends a heartbeat, and ends the executions of this worker's dead processes.
 
-        In turn with the other workers, it also rescues those of dead workers. Returns the lanes
+        Taking turns with other workers, it also rescues those of dead workers. Returns the lanes
         that have room.
         """
         now = time.monotonic()
@@ -81,7 +81,7 @@ class Heartbeat:
         return lanes
 
     def leave(self, connection: Connection) -> None:
-        """Removes the worker, which has recorded everything."""
+        """Removes the worker, which must have recorded everything."""
         workers.leave(connection, self._id)
 
     def _end_own_lost(self, connection: Connection, publisher: Publisher) -> set[tuple[str, str]]:

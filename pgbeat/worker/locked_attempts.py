@@ -22,18 +22,18 @@ class LockedAttempts:
         return len(self._attempts)
 
     def jobs(self) -> set[str]:
-        """Returns the ids of the jobs; later attempts at these must wait for the locked ones."""
+        """Returns the jobs' ids; later attempts at them must wait for the locked ones."""
         return {attempt.job_id for attempt in self._attempts}
 
     def add(self, attempts: Iterable[Attempt]) -> None:
-        """Adds attempts, to be written after those that it has."""
+        """Adds attempts, to write after those already there."""
         for attempt in attempts:
             self._attempts.setdefault(attempt)
         if self._attempts and self.retry_at is None:
             self.retry_at = time.monotonic() + self._wait
 
     def take(self) -> list[Attempt]:
-        """Takes out all, to try them again. Those that are added next wait longer than these."""
+        """Takes out all attempts, to try them again. The next ones wait longer."""
         taken, self._attempts, self.retry_at = list(self._attempts), {}, None
         self._wait = min(self._wait * 2, _LONGEST)
         return taken

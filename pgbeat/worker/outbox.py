@@ -23,8 +23,8 @@ KEPT = 10_000
 class Outbox:
     """The outbox of one recorder.
 
-    Any thread may add to it, and wakes the recorder's thread where that must act; only that thread
-    takes out. Methods that the tasks' threads call take no lock: appending to a deque is atomic.
+    Any thread may add to it, and wakes the recorder's thread if it must act; only that thread takes
+    out. Methods that the tasks' threads call take no lock, since appending to a deque is atomic.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Outbox:
         #: When the reports may be written (`time.monotonic()`).
         self.reports_at = 0.0
         self.queries: deque[Callable[[Connection], object]] = deque()
-        #: Whether somebody waits for what was added, and whether nothing more will be added.
+        #: Whether a task waits for what was added, and whether nothing more will be added.
         self.is_urgent = self.is_closing = False
         #: Attempts that have begun and not ended, by their ids, and those that have progress.
         self._running: dict[str, Attempt] = {}
@@ -63,7 +63,7 @@ class Outbox:
                 with suppress(IndexError):
                     self.attempts.popleft().is_queued = False
                 self.warn_of_drop("the database is unreachable")
-        # With something left to write, the recorder wakes up without being woken.
+        # A recorder with something left to write wakes up by itself.
         if self._is_idle:
             self._wake.set()
 
@@ -72,13 +72,13 @@ class Outbox:
         self._progress.add(attempt)
 
     def add_report(self, report: JobReport) -> None:
-        """Adds what the worker's main process reports of a job."""
+        """Adds the main process's report on a job."""
         self.reports.append(report)
         self.reports_at = 0.0
         self.hurry()
 
     def query(self, query: Callable[[Connection], T], seconds: float) -> T | None:
-        """Returns the result of a query; `None` if there is none within so many seconds."""
+        """Returns the result of a query, `None` if it takes longer than `seconds`."""
         answered = threading.Event()
         results: list[T] = []
 
@@ -102,7 +102,7 @@ class Outbox:
         self.wake()
 
     def wake(self) -> None:
-        """Has the recorder look again when to act."""
+        """Has the recorder check again when to act."""
         self._wake.set()
 
     def close(self) -> None:
@@ -113,12 +113,12 @@ class Outbox:
     # ----- the recorder's thread
 
     def sleep(self, seconds: float | None, *, is_idle: bool) -> None:
-        """Sleeps until woken, for so many seconds at most.
+        """Sleeps until woken, for at most `seconds`.
 
-        `is_idle`: there was no attempt to write, so that the next one must wake the recorder.
+        `is_idle`: there was no attempt to write, so the next one must wake the recorder.
         """
         self._is_idle = is_idle
-        # An attempt that came before this was set has woken nobody.
+        # An attempt that came before this was set has not woken the recorder.
         if not (is_idle and self.attempts):
             self._wake.wait(seconds)
         self._is_idle = False
@@ -151,7 +151,7 @@ class Outbox:
                 self.push(attempt)
 
     def take(self) -> Attempt:
-        """Takes out the oldest attempt; what changes from now on is for the next write."""
+        """Takes out the oldest attempt; later changes are for the next write."""
         attempt = self.attempts.popleft()
         attempt.is_queued = False
         return attempt

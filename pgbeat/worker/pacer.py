@@ -7,8 +7,8 @@ Times are seconds by the caller's monotonic clock. The pacer reads no clock itse
 _INTERVAL, _BURST = 0.05, 4
 #: After a write, an urgent change waits half as long as that write took, up to so many seconds.
 _SOON = 0.015
-#: After a write that left nothing to do, others wait so many times as long as that write took, up
-#: to so many seconds.
+#: After a write that left nothing to do, the next waits this many times as long as that write took,
+#: up to so many seconds.
 _SHARE, _LONGEST_PAUSE = 20.0, 0.2
 
 
@@ -21,7 +21,7 @@ class Pacer:
         self._soon_at = 0.0
 
     def hurry(self) -> None:
-        """Moves the next write forward: a lane or a group waits for an end."""
+        """Moves the next write forward, since a lane or a group waits for an end."""
         self.write_at = min(self.write_at, self._soon_at)
 
     def begin(self, now: float) -> None:
@@ -38,5 +38,5 @@ class Pacer:
             self.write_at = max(self.write_at, ended + pause)
 
     def delay(self, until: float) -> None:
-        """Delays the next write: the broker is away."""
+        """Delays the next write, since the broker is unreachable."""
         self.write_at = until

@@ -1,8 +1,8 @@
-"""Records a process's executions: a thread that writes what the tasks' threads put in its outbox.
+"""Records a process's executions in a thread, which writes what tasks put in its outbox.
 
-The first change is written at once. Under load, writes come a moment apart, so that each has many
-attempts, most of them from beginning to end. The recorder waits for an unreachable database; no
-task waits for the recorder, except to have its checkpoint written or read.
+The first change is written at once. Under load, writes are a moment apart, so that each has many
+attempts, most of them complete. The recorder waits for an unreachable database; no task waits for
+the recorder, except to have its checkpoint written or read.
 """
 
 import logging
@@ -34,8 +34,7 @@ T = TypeVar("T")
 
 #: Seconds between two checks of what runs: progress is written, and cancel requests are read.
 _CHECK_INTERVAL = 0.5
-#: Seconds until a lane that another transaction has locked is tried again, and until a broker that
-#: is away is.
+#: Seconds until a locked lane, and an unreachable broker, are tried again.
 _LOCKED, _BROKER_AWAY = 0.25, 1.0
 
 
@@ -74,11 +73,11 @@ class Recorder:
             self._outbox.wake()
 
     def record_progress(self, attempt: Attempt) -> None:
-        """Records the progress of an attempt with the next check of what runs."""
+        """Records an attempt's progress, with the next check of what runs."""
         self._outbox.add_progress(attempt)
 
     def record_now(self, attempt: Attempt, seconds: float) -> bool:
-        """Records an attempt and waits for that; returns whether it is written in time."""
+        """Records an attempt and waits; returns whether it was written in time."""
         attempt.changes += 1
         change = attempt.changes
         self._outbox.push(attempt)
@@ -86,15 +85,15 @@ class Recorder:
         return self._outbox.wait_for(attempt, change, seconds)
 
     def record_report(self, report: JobReport) -> None:
-        """Records what the worker's main process reports of a job."""
+        """Records the main process's report on a job."""
         self._outbox.add_report(report)
 
     def query(self, query: Callable[[Connection], T], seconds: float) -> T | None:
-        """Returns the result of a query; `None` if there is none within so many seconds."""
+        """Returns the result of a query, `None` if it takes longer than `seconds`."""
         return self._outbox.query(query, seconds)
 
     def close(self, seconds: float) -> None:
-        """Writes what is left to write, within so many seconds, and ends the thread."""
+        """Writes what is left, within `seconds`, and ends the thread."""
         self._close_by = time.monotonic() + seconds
         self._outbox.close()
         self._thread.join(seconds)
@@ -112,7 +111,7 @@ class Recorder:
                     self._work()
                 except BrokerUnavailable as error:
                     self._pacer.delay(time.monotonic() + _BROKER_AWAY)
-                    self._complain("Can't reach the broker, jobs' retries wait", error)
+                    self._complain("Can't reach the broker; retries of jobs must wait", error)
                 except Exception as error:
                     self._session.fail(error, has_work=bool(self._outbox.attempts))
         with process_recorder.busy:
@@ -160,8 +159,8 @@ class Recorder:
         outbox, writer = self._outbox, self._writer
         outbox.is_urgent = False
         connection = self._session.open()
-        # What a thread of this process recorded comes before what is reported of the same job: a
-        # report that comes from now on, with its attempt, is for the next time.
+        # Attempts are written before reports of the same jobs. Reports that arrive from now on,
+        # with their attempts, are for the next round.
         reports = writer.due_reports(now)
         is_due = reports or outbox.is_closing or now >= self._pacer.write_at
         if outbox.attempts and (is_due or outbox.is_awaited()):
@@ -222,7 +221,7 @@ class Recorder:
             if connections.is_lost(error):
                 self._outbox.queries.appendleft(query)
                 raise
-            self._complain("Can't read what a task asks for", error)
+            self._complain("Can't answer a task's query", error)
 
     def _check_running(self) -> None:
         """Queues the progress of attempts, and reads which of them must be cancelled."""

@@ -39,15 +39,15 @@ Lane = tuple[str, str]
 _FIRST_WAIT, _LONGEST_WAIT = 0.1, 1.0
 #: Seconds until a database without a schema that this version can use is tried again.
 _SCHEMA_WAIT = 60.0
-#: How the session plans its statements: by the indexes, whatever the statistics say of a table that
-#: was empty a minute ago.
+#: Settings of the session. Its plans must use the indexes, whatever the statistics say of a table
+#: that was empty a minute ago.
 PLANS = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
     "enable_material": "off",
     "enable_mergejoin": "off",
     "jit": "off",
-    # What another transaction has locked is written later, and delays nothing else.
+    # Locked rows are written later, and delay nothing else.
     "lock_timeout": "100ms",
 }
 _BEGIN, _COMMIT = Statement("begin", connections.BEGIN), Statement("commit", "COMMIT")
@@ -57,8 +57,8 @@ _ROLLBACK = Statement("rollback", "ROLLBACK")
 class RecorderSession:
     """The session of one process, used by one thread.
 
-    Its methods raise the driver's errors, and Celery's for what can't be published. After an error
-    of the connection, `fail` closes it and says when to try again.
+    Its methods raise the driver's errors, and Celery's if a message can't be published. After an
+    error of the connection, `fail` closes it and sets when to try again.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class RecorderSession:
         return self._connection is not None
 
     def close(self) -> None:
-        """Closes the connection, and drops what was to be published over it."""
+        """Closes the connection, and drops messages not yet published."""
         connection, self._connection = self._connection, None
         if self._publisher is not None:
             self._publisher.clear()
@@ -123,10 +123,10 @@ class RecorderSession:
             connections.close(connection)
 
     def fail(self, error: Exception, *, has_work: bool) -> None:
-        """Closes the connection after an error, to be opened again at `retry_at`.
+        """Closes the connection after an error, to open it again at `retry_at`.
 
-        The first of several failures is logged: as a warning, unless there is no schema and nothing
-        to write, which may be meant so.
+        Logs the first of several failures: as a warning, unless there is no schema and nothing to
+        write, which may be intended.
         """
         self.close()
         is_first = not self._wait
@@ -153,7 +153,7 @@ class RecorderSession:
         return None
 
     def publisher(self) -> Publisher:
-        """Returns the publisher of what follows from an end."""
+        """Returns the publisher for messages that follow from the end of a job."""
         if self._publisher is None:
             producers: list[Any] = []
 
@@ -170,9 +170,9 @@ class RecorderSession:
     def write(
         self, batch: Sequence[Attempt], shape: Shape = dict, *, wait: float | None = None
     ) -> set[Lane]:
-        """Writes attempts, their documents brought into a shape; returns lanes that have room now.
+        """Writes attempts, their documents changed by `shape`; returns lanes that have room now.
 
-        `wait` limits for how many seconds it waits for a lock, instead of the session's limit.
+        `wait` (seconds) replaces the session's limit on waiting for locks.
         """
         statements = execution_batches.statements(batch, shape, self._worker_id, self._pid)
 
@@ -188,18 +188,18 @@ class RecorderSession:
         return self._commit(record)
 
     def record_reports(self, reports: Sequence[JobReport]) -> set[Lane]:
-        """Writes what the main process reports of jobs; returns lanes that have room now."""
+        """Writes the main process's reports on jobs; returns lanes that have room now."""
         return self._commit(lambda: job_reports.record(self.open(), self._worker_id, reports))
 
     def dispatch(self, lane: Lane) -> Dispatched:
-        """Dispatches a lane's jobs, as far as it has room, in transactions of its own."""
+        """Dispatches a lane's jobs while it has room, in separate transactions."""
         return dispatch.dispatch_lane(self.open(), self.publisher(), *lane)
 
     def locked(self, job_ids: Sequence[str]) -> set[str]:
         """Returns those of the jobs that can't be written now.
 
-        Another transaction has locked them, their schedule, one that waits for that, or their
-        group.
+        Another transaction has locked the job, its schedule, a schedule that runs after that one,
+        or its group.
         """
         return set(map(str, self.open().scalars(_LOCKED, {"ids": list(job_ids)})))
 
@@ -224,7 +224,7 @@ class RecorderSession:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Opens a transaction as `connections.transaction` does, with less Python around it."""
+        """Opens a transaction as `connections.transaction` does, but faster."""
         prepared = self._prepared
         prepared.run(_BEGIN)
         try:
@@ -246,8 +246,8 @@ _CANCELLED = text(
     "SELECT id FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[])) "
     "AND cancel_requested_at IS NOT NULL"
 )
-# Returns the jobs of which another transaction has locked something that writing them must lock.
-# Locks whatever it can, for as long as the statement takes.
+# Returns the jobs that need a lock which another transaction holds. Locks the rest for as long as
+# the statement takes.
 _LOCKED = text(
     """
     WITH mine AS MATERIALIZED (

@@ -1,4 +1,4 @@
-"""Lets a running task report progress and data, keep checkpoints, and ask whether to end.
+"""Lets a running task report progress and data, keep checkpoints, and check whether to end.
 
 Outside of a tracked task these functions do nothing, except `current`, which needs no tracking.
 """
@@ -40,18 +40,18 @@ _LEFT = text("SELECT checkpoint FROM pgbeat.jobs WHERE id = CAST(:id AS uuid)")
 class Current:
     """The job that a task runs for.
 
-    What comes from a schedule is `None` for a job that a person or a program submitted.
+    The fields about a schedule are `None` for a job that a person or a program submitted.
     """
 
-    #: Its id, and the Celery task's.
+    #: The id of the job and of the Celery task.
     job_id: str
-    #: The attempt at the work that this job is, from 1; Celery's own retries don't count.
+    #: The number of the attempt that this job is, from 1; Celery's own retries don't count.
     attempt: int = 1
     #: The schedule's name.
     schedule: str | None = None
     #: When it was due by the timetable, in UTC, however late it runs.
     due_at: datetime | None = None
-    #: The timetable's time before `due_at`, if it has one.
+    #: The due time before `due_at`, if there is one.
     interval_start: datetime | None = None
     #: Why it was launched: `timetable`, `retry`, `after`, `manual` or `backfill`.
     trigger: str | None = None
@@ -86,7 +86,7 @@ def _read(text: str | None) -> datetime | None:
 
 
 def progress(done: float, total: float | None = None, message: str | None = None) -> None:
-    """Reports how much is done, of how much, and a message.
+    """Reports how much is done, the total, and a message.
 
     It is cheap: progress is written about twice a second. Raises `Cancelled` once the job must be
     cancelled.
@@ -109,8 +109,8 @@ def checkpoint(data: Any) -> None: ...
 def checkpoint(data: Any = None) -> Any:
     """Keeps `data` (JSON) for the next attempt, or without `data` returns what was kept last.
 
-    The data is written when this returns, or what went wrong is logged. What was kept may come from
-    this attempt, an earlier one, or the job that this one retries; `None` if there is nothing.
+    The data is written when this returns, unless a warning is logged. A checkpoint may come from
+    this attempt, an earlier one, or the job that this one retries; `None` if there is none.
 
     Raises `TypeError` or `ValueError` for data that is not JSON; with `data` also `Cancelled`, once
     the job must be cancelled.
@@ -132,9 +132,9 @@ def checkpoint(data: Any = None) -> Any:
 
 
 def report(**metadata: Any) -> None:
-    """Adds counts, names or anything JSON to the data of this execution.
+    """Adds values, such as counts and names, to the data of this execution.
 
-    Other values become text. A key that is reported again has the last value.
+    Values that are not JSON become text. A key that is reported again gets the new value.
     """
     attempt, recorder = _current()
     if attempt is None or recorder is None:
@@ -147,7 +147,7 @@ def report(**metadata: Any) -> None:
 def artifacts(*produced: str | os.PathLike[str]) -> None:
     """Adds paths or URLs of what the task has produced to the execution's `artifacts`.
 
-    One that is reported again counts once.
+    Each is kept once.
 
         pgbeat.artifacts("s3://reports/2026-11.pdf", path)
 

@@ -1,13 +1,13 @@
-"""Turns Celery's signals into records of executions; `pgbeat_track` says of which tasks.
+"""Turns Celery's signals into records of executions, for the tasks that `pgbeat_track` selects.
 
-`worker_init` turns it on in every worker of a program that has imported pgbeat, as the `celery`
-command always has; or `set_up` does.
+`worker_init` calls `set_up` in every worker whose program has imported pgbeat, as the `celery`
+command does.
 
-The functions come in the order in which a job meets them. A cancel request reaches a worker in two
-ways. Celery revokes the task: if it has not begun, or is terminated, `_revoke` reports the job's
-end from the main process. And the recorder reads the request (`Recorder._check_running`): a task
-that then reports progress or keeps a checkpoint raises `Cancelled`, which `_end` records. Either
-way the recorder writes the end, and `pgbeat.next_state` (SQL) decides what becomes of the job.
+A cancel request reaches a worker in two ways. Celery revokes the task: if it has not begun, or is
+terminated, `_revoke` reports the job's end from the main process. And the recorder reads the
+request (`Recorder._check_running`), so that a task which then reports progress or keeps a
+checkpoint raises `Cancelled`, which `_end` records. Either way the recorder writes the end, and
+`pgbeat.next_state` (SQL) decides the job's next state.
 """
 
 import logging
@@ -44,14 +44,14 @@ __all__ = ["set_up", "tasks"]
 
 logger = logging.getLogger("celery.worker.pgbeat")
 
-#: Seconds that an ending process takes to write what is left to record.
+#: Seconds for an ending process to write what is left to record.
 _CHILD_PATIENCE, _MAIN_PATIENCE = 3.0, 5.0
 #: Pools with one process a task, and with one task a thread.
 _PROCESSES, _THREADS = {"prefork", "processes"}, {"prefork", "processes", "solo", "threads"}
 
 
 class TrackedWorker:
-    """A worker whose executions are recorded, as its main process and the children know it."""
+    """A worker whose executions are recorded, in its main process and its children."""
 
     def __init__(self, app: Celery, settings: Settings, pool: str, concurrency: int | None) -> None:
         self.app, self.settings = app, settings
@@ -74,13 +74,13 @@ class TrackedWorker:
             self.settings, self.id, self.name, self.pool, self.concurrency, patience=patience,
             tasks=sorted(self.app.tasks),
         )  # fmt: skip
-        # A lock is a session's.
+        # The heartbeat needs a session lock, which a pooler would break.
         url = direct_url(self.app.conf, self.settings.url)
         return Recorder(self.app, self.settings, self.id, url=url, heartbeat=heartbeat)
 
 
 _tracked: TrackedWorker | None = None
-#: What runs, by task id and thread: it is quicker to find here than by the task's request.
+#: Running attempts by task id and thread, which is faster than to look in the task's request.
 _attempts: dict[tuple[str, int], Attempt] = {}
 
 
@@ -96,7 +96,7 @@ def set_up(worker: Any) -> None:
     try:
         settings = Settings.load(app.conf)
     except ConfigError as error:
-        # An app that doesn't use pgbeat, which is merely installed, need not hear of its settings.
+        # An app that doesn't use pgbeat needs no warning just because pgbeat is installed.
         level = logging.WARNING if _is_meant(app) else logging.DEBUG
         logger.log(level, "Executions are not recorded: %s", error)
         return
@@ -115,7 +115,7 @@ def set_up(worker: Any) -> None:
 def require_broker(app: Celery) -> None:
     """Ends a worker whose broker URL or options are wrong, with one plain line.
 
-    Celery would show the error that the transport raises later as a traceback.
+    Celery would show the transport's error as a traceback.
     """
     try:
         check_broker_url(app.conf)
@@ -192,7 +192,7 @@ def _makes(tracked: TrackedWorker, task: Any, request: Any) -> Mapping[str, Any]
 
 
 def _fail(sender: Any, task_id: str, exception: Any, einfo: Any = None, **kwargs: Any) -> None:
-    """Keeps the traceback, or in the main process reports a job whose process died."""
+    """Keeps the traceback; in the main process, reports a job whose process died."""
     attempt = getattr(sender.request, ATTEMPT, None)
     if attempt is not None:
         if einfo is not None:
@@ -219,7 +219,7 @@ def _end(task_id: str, task: Any, retval: Any = None, state: str | None = None, 
 def _end_otherwise(
     tracked: TrackedWorker, attempt: Attempt, retval: Any, state: str | None
 ) -> bool:
-    """Ends an attempt that did not succeed; returns false if its end is not known here."""
+    """Ends an attempt that did not succeed; returns false if the main process must report it."""
     error = retval if isinstance(retval, BaseException) else sys.exc_info()[1]
     if isinstance(retval, ExceptionInfo):
         error = retval.exception
@@ -241,7 +241,7 @@ def _end_otherwise(
         attempt.end("failed", "scheduled")
     elif isinstance(error, Reject):
         attempt.error = attempts.error_text(error)
-        # What was acknowledged can't be put back.
+        # An acknowledged message can't be requeued.
         goes_back = bool(error.requeue) and attempt.acks_late
         attempt.end("failed", "pending" if goes_back else "failed")
     elif isinstance(error, Ignore):
@@ -286,8 +286,8 @@ def _record_failure(task: Any, task_id: str, exception: BaseException) -> None:
 def _wait_for_room(sender: Any, request: Any, **kwargs: Any) -> None:
     """Waits until gevent's pool has room.
 
-    A full pool would keep the consumer waiting after its check for revoked tasks, and a task that
-    is revoked meanwhile would begin.
+    Otherwise the consumer would wait after its check for revoked tasks, and a task that is revoked
+    meanwhile would begin.
     """
     if _tracked is not None and _tracked.pool == "gevent":
         sender.pool._pool.wait_available()

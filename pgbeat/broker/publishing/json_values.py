@@ -1,4 +1,4 @@
-"""Values as kombu's JSON serializer writes them into messages."""
+"""Converts values to what kombu's JSON serializer makes of them in a message."""
 
 import json
 from typing import Any
@@ -7,11 +7,8 @@ from kombu.utils.json import dumps
 
 
 def as_json(value: Any) -> Any:
-    """Returns a value as a message has it: what JSON has no word for, such as a time, as kombu
-    writes it.
+    """Returns a value as it arrives in a message, with times and the like as kombu writes them.
 
-    Raises:
-        TypeError: kombu can't write it.
-        ValueError: It contains itself.
+    Raises `TypeError` for a value that kombu can't write, and `ValueError` for a circular one.
     """
     return json.loads(dumps(value))

@@ -1,4 +1,4 @@
-"""Publishers that are kept, each with what it has learnt about the app's messages."""
+"""Keeps an app's idle publishers, with the message templates that they have learned."""
 
 import os
 from collections.abc import Iterator
@@ -10,15 +10,15 @@ from celery import Celery
 from pgbeat.broker.publishing.publisher import Publisher, publisher
 from pgbeat.config import Settings, is_own_broker
 
-#: Where an app has the publishers that nobody uses just now: each knows how its messages look.
+#: The app's attribute for them.
 _IDLE = "_pgbeat_publishers"
 
 
 @contextmanager
 def publishing(app: Celery, settings: Settings) -> Iterator[Publisher]:
-    """Opens a publisher for the app's broker, which only the block uses.
+    """Opens a publisher for the app's broker, for this block alone.
 
-    What it writes must be committed at the end of the block, or the block must raise.
+    The block must commit what the publisher writes, or raise.
     """
     with ExitStack() as stack:
         acquired: list[Any] = []
@@ -28,11 +28,11 @@ def publishing(app: Celery, settings: Settings) -> Iterator[Publisher]:
                 acquired.append(stack.enter_context(app.producer_or_acquire(None)))
             return acquired[0]
 
-        # What a task publishes is its child, and so unlike what another does.
+        # A message that a task publishes has that task as its parent, so no template fits it.
         if not is_own_broker(app.conf, settings.url) or app.current_worker_task:
             yield publisher(app, settings, producer)
             return
-        # Messages say which process they are from.
+        # Messages name the process that they are from.
         broker = repr((os.getpid(), app.conf.broker_url, app.conf.broker_transport_options))
         idle = vars(app).setdefault(_IDLE, {}).setdefault(broker, [])
         try:

@@ -1,8 +1,8 @@
-"""Makes what a message in a caller's transaction needs, in a transaction of its own, before.
+"""Creates and commits the queues that messages in a caller's transaction need, beforehand.
 
-A queue that the caller's transaction made would keep all others that publish to it waiting for that
-transaction's end: they can't know whether the queue will be there. So it is made and committed on
-another connection first, and stays if the caller rolls back; only messages are the transaction's.
+If the caller's transaction created a queue, all others that publish to it would have to wait for
+that transaction's end. So another connection creates it first, and it stays if the caller rolls
+back. Only the messages belong to the caller's transaction.
 """
 
 import logging
@@ -20,9 +20,9 @@ logger = logging.getLogger("pgbeat")
 
 Call = Callable[[Connection, BrokerTables], Any]
 
-#: Where an app notes what this process has made, or could not make.
+#: The app's attribute for what this process has created, or failed to create.
 _MADE = "_pgbeat_declared_ahead"
-#: Seconds for which others' locks are waited for.
+#: Seconds to wait for locks.
 _PATIENCE = 1.0
 _ISOLATION = text("SELECT current_setting('transaction_isolation')")
 
@@ -30,10 +30,10 @@ _ISOLATION = text("SELECT current_setting('transaction_isolation')")
 def declare(
     app: Celery, connection: Connection, tables: BrokerTables, calls: Mapping[Hashable, Call]
 ) -> None:
-    """Makes these calls, each once in a process, on another connection, and commits.
+    """Makes each call once in this process, on another connection, and commits.
 
-    `connection` is the caller's. Where its snapshot would not see what another transaction makes,
-    and where making it fails, nothing is done: it is made in the caller's transaction then.
+    `connection` is the caller's. If its snapshot would not see the result, or if a call fails, the
+    caller's transaction must make the calls itself.
     """
     made: set[Hashable] = vars(app).setdefault(_MADE, set())
     fresh = {key: call for key, call in calls.items() if (tables, key) not in made}
@@ -49,11 +49,17 @@ def declare(
             for call in fresh.values():
                 call(own, tables)
     except Exception:
-        logger.debug("A queue is made in the caller's transaction", exc_info=True)
+        logger.debug("The caller's transaction creates a queue itself", exc_info=True)
+
+
+def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[Hashable, Call]:
+    """Returns a call for `declare`, by its key."""
+    key = repr((function, args, kwargs))
+    return {key: lambda connection, tables: function(connection, tables, *args, **kwargs)}
 
 
 def queue(name: str | None) -> dict[Hashable, Call]:
-    """Returns the call that makes a queue, or none."""
+    """Returns the call that creates a queue; none without a name."""
     if name is None:
         return {}
     return {("queue", name): lambda connection, tables: tables.declare(connection, [name])}

@@ -1,4 +1,4 @@
-"""Publishing: Celery makes the messages; on this Postgres they become rows of our transaction."""
+"""Publishes jobs: Celery makes the messages, which on this Postgres become rows."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -20,7 +20,7 @@ from pgbeat.config import Settings, delays_in_table, is_own_broker
 from pgbeat.database import connections
 from pgbeat.errors import BrokerUnavailable, InvalidSchedule
 
-#: What a row's `options` may hold: `Task.apply_async`'s options that are data.
+#: The keys of a row's `options`: those options of `Task.apply_async` that are data.
 OPTIONS = frozenset(
     {
         "queue", "exchange", "routing_key", "exchange_type", "priority", "expires", "countdown",
@@ -32,7 +32,7 @@ OPTIONS = frozenset(
 )  # fmt: skip
 
 
-#: What is around the making of a job's message: `pgbeat.tracing` sets it.
+#: Returns a block around the making of a job's message; set by `pgbeat.integrations.opentelemetry`.
 observe: Callable[[TaskMessage], AbstractContextManager[object]] | None = None
 _UNSEEN = nullcontext()
 
@@ -44,29 +44,32 @@ class Publisher(Protocol):
     transactional: bool
 
     def prepare(self, connection: Connection, *, again: bool = False) -> None:
-        """Sees to it that the broker can take messages; called in a transaction that commits. Once
-        is enough, unless it is to be done `again`."""
+        """Prepares the broker for messages, in a transaction that commits: once, or `again`."""
 
     def publish(self, message: TaskMessage) -> str | None:
-        """Makes the message; returns the queue's name, where that is known.
+        """Makes the message; returns the queue's name if it is known.
 
-        Raises `BrokerUnavailable` for a broker that can't be reached, and what Celery raises for a
-        message that can't be made.
+        Raises `BrokerUnavailable` if the broker can't be reached, and Celery's errors for a message
+        that can't be made.
         """
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
         """Writes the messages of these jobs into the open transaction."""
 
     def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> set[str]:
-        """Takes back the messages of these jobs that no worker has yet; the jobs (ids) that had
-        one. None where the broker is elsewhere."""
+        """Deletes these jobs' unclaimed messages; returns the jobs (ids) that had one.
+
+        An external broker's can't be deleted.
+        """
 
     def revoke(self, connection: Connection, job_ids: Sequence[str]) -> None:
-        """Has workers drop these jobs, and end them where they run. Where the broker has no remote
-        control (the stock SQLAlchemy transport), they go on."""
+        """Has workers drop these jobs, or terminate them if they run.
+
+        Has no effect on kombu's SQLAlchemy transport, which has no remote control.
+        """
 
     def clear(self, job_ids: Iterable[str] | None = None) -> None:
-        """Forgets what was made, of all jobs or of these."""
+        """Drops the messages made, of these jobs or of all."""
 
 
 def publisher(app: Celery, settings: Settings, producer: Callable[[], Any]) -> Publisher:
@@ -77,8 +80,7 @@ def publisher(app: Celery, settings: Settings, producer: Callable[[], Any]) -> P
 
 
 def prepare_broker(app: Celery, settings: Settings) -> bool:
-    """Makes the broker's tables and the app's queues, if the broker is this database; whether it
-    is."""
+    """Creates the broker's tables and the app's queues; returns false for an external broker."""
     made = publisher(app, settings, lambda: None)
     if made.transactional:
         with connections.engine(settings.url, "pgbeat migrate").begin() as connection:
@@ -87,16 +89,17 @@ def prepare_broker(app: Celery, settings: Settings) -> bool:
 
 
 def apply_async(app: Celery, message: TaskMessage, producer: Any) -> None:
-    """Publishes a job through Celery, as its own beat does: the task's `apply_async`, or by
-    name. Workers know by the header that it is a job. Raises `InvalidSchedule` for options that
-    would make the message another job's, however they got into the row."""
+    """Publishes a job through Celery, with the header by which workers recognize jobs.
+
+    Raises `InvalidSchedule` for reserved options, however they got into the row.
+    """
     reserved.check(message.options, app.conf)
     headers = {**(message.options.get("headers") or {}), **message.headers, JOB_HEADER: True}
     send_task(app, message._replace(options={**message.options, "headers": headers}), producer)
 
 
 def send_task(app: Celery, message: TaskMessage, producer: Any) -> None:
-    """Publishes through Celery: the task's `apply_async`, or by name where it is not known."""
+    """Publishes through Celery: by the task's `apply_async`, or by name if it is not registered."""
     options = {**message.options, "task_id": message.job_id, "producer": producer}
     registered = app.tasks.get(message.task)
     if registered is not None:
@@ -107,7 +110,6 @@ def send_task(app: Celery, message: TaskMessage, producer: Any) -> None:
 
 @contextmanager
 def _reaching_broker() -> Iterator[None]:
-    """Raises `BrokerUnavailable` for kombu's error of a broker that can't be reached."""
     try:
         yield
     except OperationalError as error:
@@ -116,8 +118,9 @@ def _reaching_broker() -> Iterator[None]:
 
 
 def check_options(options: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
-    """Raises `InvalidSchedule` for an option that is not one of a message's, can't be it, or has a
-    name that Celery or pgbeat reserves. `conf` is the app's configuration, where there is an app.
+    """Raises `InvalidSchedule` for an unknown, invalid or reserved publish option.
+
+    `conf` is the app's configuration, if there is an app.
     """
     own = sorted(set(options) & reserved.IDENTITY)
     if own:
@@ -140,7 +143,7 @@ def check_options(options: Mapping[str, Any], conf: Mapping[str, Any] | None = N
             raise InvalidSchedule.of(
                 f"options.{name}",
                 "malformed",
-                f"options: {name} is {value!r}; it is to be {wanted}",
+                f"options: {name} must be {wanted}, got {value!r}",
             )
     reserved.check(options, conf)
 
@@ -176,8 +179,8 @@ _LIMIT = (_is_limit, "a number of seconds")
 _SIGNATURES = (
     _are_signatures, "a signature (an object: task, args, kwargs, options), or a list of them"
 )  # fmt: skip
-#: What options may be, in words too. Others would be dropped without a word, or be too much for the
-#: worker.
+#: Checks of options, and what each must be. Celery would drop wrong ones silently, or the worker
+#: would fail on them.
 _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "queue": (lambda value: isinstance(value, str | Queue), "a queue's name"),
     "exchange": (lambda value: isinstance(value, str | Exchange), "an exchange's name"),
@@ -195,38 +198,30 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 class _Collected:
-    """What a publish makes, until it is flushed."""
+    """Collects messages and declarations until they are flushed."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        self._calls: dict[Hashable, Callable[[Connection, BrokerTables], Any]] = {}
+        self.calls: dict[Hashable, predeclare.Call] = {}
 
     def write(self, message: Message) -> None:
         self.messages.append(message)
 
     def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        key = repr((function, args, kwargs))
-        self._calls[key] = lambda connection, tables: function(connection, tables, *args, **kwargs)
-
-    @property
-    def calls(self) -> dict[Hashable, Callable[[Connection, BrokerTables], Any]]:
-        """What `declare` would do."""
-        return dict(self._calls)
+        self.calls |= predeclare.call(function, *args, **kwargs)
 
     def declare(self, connection: Connection, tables: BrokerTables) -> None:
-        """Makes the exchanges, queues and bindings that were asked for."""
-        for call in self._calls.values():
+        for call in self.calls.values():
             call(connection, tables)
-        self._calls.clear()
+        self.calls.clear()
 
     def clear(self) -> None:
-        """Forgets all that is not written yet."""
         self.messages.clear()
-        self._calls.clear()
+        self.calls.clear()
 
 
 class TransactionPublisher:
-    """For a broker in this very database, stock or pgbeat's: exactly one message a launch."""
+    """Publishes to a broker in the same database, kombu's or pgbeat's: one message a launch."""
 
     transactional = True
 
@@ -235,12 +230,12 @@ class TransactionPublisher:
     ) -> None:
         self._app, self._send = app, send
         self.tables = BrokerTables.named(app.conf.broker_transport_options or {})
-        #: Whether messages stay in their table until they are acknowledged: by pgbeat's transport.
+        #: Whether the transport is pgbeat's, which keeps messages until they are acknowledged.
         self.keeps_claimed = delays_in_table(app.conf)
         self._outbox = _Collected()
-        self._connection = OutboxConnection(self._outbox, delays=delays_in_table(app.conf))
+        self._connection = OutboxConnection(self._outbox, delays=self.keeps_claimed)
         self._producer = app.amqp.Producer(self._connection, auto_declare=False)
-        # Celery's own would publish by the app's pool, at once.
+        # The app's own control would publish at once, over the app's pool.
         self._control = type(app.control)(app)
         self._control.mailbox.producer_pool = None
         self._templates = MessageTemplates(app)
@@ -248,7 +243,7 @@ class TransactionPublisher:
         self._is_prepared = False
 
     def prepare(self, connection: Connection, *, again: bool = False) -> None:
-        """Makes the broker's tables, and the app's queues with their bindings, where missing."""
+        """Creates the broker's tables and the app's queues and bindings, if missing."""
         if self._is_prepared and not again:
             return
         self._is_prepared = True
@@ -256,12 +251,13 @@ class TransactionPublisher:
         for name, queue in self._app.amqp.queues.items():
             try:
                 check_name(name)
-            except ValueError:  # Celery keeps all that were ever named; its publish said so
+            except ValueError:  # Celery keeps invalid names, too; their publish has failed
                 continue
             queue(self._connection.default_channel).declare()
         self._outbox.declare(connection, self.tables)
 
     def publish(self, message: TaskMessage) -> str | None:
+        """Makes the message, by a template if possible."""
         made = self._made.get(message.job_id)
         if made is None:
             with _UNSEEN if observe is None else observe(message):
@@ -280,15 +276,14 @@ class TransactionPublisher:
         return made
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
+        """Writes the messages of these jobs, and their queues."""
         self._put(connection, (m for job_id in job_ids for m in self._made.get(job_id, ())))
 
     def _put(self, connection: Connection, batch: Iterable[Message]) -> None:
-        """Writes messages, and before them the queues that they are for."""
+        """Writes messages, and before them their queues."""
         messages = list(batch)
-        if not connections.driver(
-            connection
-        ).autocommit:  # a caller's transaction, which may stay open
-            calls = self._outbox.calls
+        if not connections.driver(connection).autocommit:  # the caller's, and may stay open
+            calls = dict(self._outbox.calls)
             for message in messages:
                 calls |= predeclare.queue(message.queue)
             predeclare.declare(self._app, connection, self.tables, calls)
@@ -296,17 +291,20 @@ class TransactionPublisher:
         self.tables.put(connection, messages)
 
     def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> set[str]:
+        """Deletes these jobs' unclaimed messages; returns the jobs (ids) that had one."""
         return self.tables.withdraw(connection, job_ids)
 
     def revoke(self, connection: Connection, job_ids: Sequence[str]) -> None:
-        if not job_ids or not delays_in_table(self._app.conf):
+        """Writes a message to the workers that revokes these jobs."""
+        if not job_ids or not self.keeps_claimed:
             return
         self._outbox.messages.clear()
         self._control.revoke(list(job_ids), terminate=True, connection=self._connection)
         self._put(connection, self._outbox.messages)
 
     def clear(self, job_ids: Iterable[str] | None = None) -> None:
-        if job_ids is None:  # a declaration that failed must not fail what is published next
+        """Drops the messages made, of these jobs or of all."""
+        if job_ids is None:  # a declaration that failed must not fail the next publish, too
             self._outbox.clear()
         for job_id in list(self._made if job_ids is None else job_ids):
             self._made.pop(job_id, None)
@@ -315,7 +313,7 @@ class TransactionPublisher:
 
 
 class BrokerPublisher:
-    """For a broker elsewhere: published before the commit, so at least once, under one task id."""
+    """Publishes to an external broker, before the commit: at least once, under one task id."""
 
     transactional = False
 
@@ -328,6 +326,7 @@ class BrokerPublisher:
         """Does nothing: the broker is another server."""
 
     def publish(self, message: TaskMessage) -> str | None:
+        """Publishes the message, once; the queue is not known."""
         if message.job_id not in self._sent:
             with _UNSEEN if observe is None else observe(message), _reaching_broker():
                 apply_async(self._app, message, self._producer())
@@ -335,14 +334,18 @@ class BrokerPublisher:
         return None
 
     def flush(self, connection: Connection, job_ids: Iterable[str]) -> None:
-        """Notes that the messages are elsewhere. Once the app has moved to pgbeat's transport they
-        are not looked for in the table, and their jobs don't count as lost."""
+        """Records that the messages are elsewhere.
+
+        Their jobs don't count as lost after the app has moved to pgbeat's transport.
+        """
         external_brokers.note(connection, list(job_ids))
 
     def withdraw(self, connection: Connection, job_ids: Sequence[str]) -> set[str]:
+        """Returns no jobs: published messages stay."""
         return set()
 
     def revoke(self, connection: Connection, job_ids: Sequence[str]) -> None:
+        """Has workers revoke these jobs."""
         if job_ids:
             with _reaching_broker():
                 self._app.control.revoke(
@@ -350,4 +353,5 @@ class BrokerPublisher:
                 )
 
     def clear(self, job_ids: Iterable[str] | None = None) -> None:
+        """Forgets that these jobs, or any, were published."""
         self._sent.difference_update(list(self._sent if job_ids is None else job_ids))

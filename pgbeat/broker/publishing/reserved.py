@@ -1,9 +1,9 @@
-"""Reserved names: what publish options must not hold, so that a message is only ever its own job's.
+"""Checks publish options for reserved names, so that a message can't pose as another.
 
 A message's headers carry its task, its id and its place in a workflow, and any header becomes an
 attribute of the task's request. A sender that sets those can end another job, run another task than
-the record says, or answer in a worker's name. The same goes for signatures (`link`, `link_error`
-and what they contain), and for the queues and exchanges that Celery and brokers use themselves.
+the record says, or answer in a worker's name. The same goes for signatures (in `link` and
+`link_error`), and for the queues and exchanges that Celery and brokers use themselves.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,17 +16,17 @@ from celery.app.task import Context
 
 from pgbeat.errors import Forbidden, InvalidSchedule
 
-#: Beginnings of header names: of pgbeat's own, and of attributes that every Python object has.
+#: Prefixes of header names: pgbeat's own, and those of attributes of every Python object.
 _PREFIXES = ("pgbeat", "_")
 #: Headers by which AMQP brokers route or count copies of a message.
 _OF_BROKERS = frozenset({"CC", "BCC", "x-death", "x-delay"})
 #: Headers that Celery or kombu reads although Celery's message constructors don't set them.
 _UNLISTED = frozenset({"compression", "groups", "meth", "redelivered"})
 
-#: Options of `apply_async` that place a message in a workflow: only Celery and pgbeat set them.
+#: Options of `apply_async` that place a message in a workflow; only Celery and pgbeat set them.
 IDENTITY = frozenset({"reply_to", "group_id", "root_id", "parent_id"})
-#: Options that a person may give without being an administrator: they concern their own message
-#: only, never how the process that publishes it behaves.
+#: Options that people who are not administrators may give: they affect only the message, never the
+#: process that publishes it.
 FOR_USERS = frozenset(
     {
         "queue", "exchange", "routing_key", "priority", "expires", "headers", "serializer",
@@ -41,8 +41,7 @@ _LINKS = ("link", "link_error")
 
 @lru_cache(maxsize=1)
 def headers() -> frozenset[str]:
-    """Returns the names of headers that Celery, kombu and brokers act on, most of them as Celery
-    itself lists them: in its messages, and in a task's request."""
+    """Returns the names of headers that Celery, kombu and brokers act on."""
     app = Celery("pgbeat.reserved", set_as_current=False, autofinalize=False, broker="memory://")
     second, first = app.amqp.as_task_v2("id", "task"), app.amqp.as_task_v1("id", "task")
     of_messages = {*second.headers, *first.headers, *first.body}
@@ -50,14 +49,16 @@ def headers() -> frozenset[str]:
 
 
 def is_reserved_header(name: str) -> bool:
-    """Returns whether a header of that name is for Celery, a broker or pgbeat to set."""
+    """Returns whether only Celery, a broker or pgbeat may set a header of that name."""
     return name.lower().startswith(_PREFIXES) or name in headers()
 
 
 def is_internal(place: str, conf: Mapping[str, Any] | None = None) -> bool:
-    """Returns whether a queue, routing key or exchange of that name serves Celery's remote control,
-    events, results or delayed delivery, or the broker itself. `conf` is the app's configuration,
-    which may have renamed them."""
+    """Returns whether Celery or the broker uses a queue, routing key or exchange of that name.
+
+    Celery does for remote control, events, results and delayed delivery. `conf` is the app's
+    configuration, which may rename them.
+    """
     names = {"celeryev", "celeryresults"}
     prefixes = ["celeryev.", "celery_delayed_", "amq.gen-", "amq.rabbitmq."]
     if conf is not None:
@@ -67,8 +68,10 @@ def is_internal(place: str, conf: Mapping[str, Any] | None = None) -> bool:
 
 
 def check(options: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> None:
-    """Raises `InvalidSchedule` for options that would make a message another one's: reserved
-    headers, internal queues and exchanges, and the same in their signatures."""
+    """Raises `InvalidSchedule` for reserved headers, internal queues and exchanges.
+
+    Checks the options' signatures, too.
+    """
     _check(options, "options", conf)
     for key in _LINKS:
         for signature in signatures(options.get(key)):
@@ -113,8 +116,7 @@ def _check(options: Mapping[str, Any], where: str, conf: Mapping[str, Any] | Non
 
 
 def signatures(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yields each signature in a value, with those nested in it: in arguments and options, and in
-    chains, groups and chords."""
+    """Yields each signature in a value, also those nested in other signatures."""
     waiting = [value]
     while waiting:
         each = waiting.pop()
@@ -127,7 +129,7 @@ def signatures(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def linked(options: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Returns the signatures that options have run after the task, nested ones too."""
+    """Returns the signatures that options have run after the task, also nested ones."""
     return [each for key in _LINKS for each in signatures(options.get(key))]
 
 

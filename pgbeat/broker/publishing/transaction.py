@@ -1,8 +1,7 @@
-"""Publishing inside the caller's own transaction: tasks that exist only if it commits."""
+"""Publishes in a caller's transaction, so that tasks exist only if it commits."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import islice
 from types import TracebackType
 from typing import Any, Self
@@ -26,9 +25,9 @@ from pgbeat.config import brokers, delays_in_table, is_sqlalchemy_broker, postgr
 from pgbeat.database import connections, identity
 from pgbeat.errors import ConfigError
 
-#: Messages that go to the server in one statement.
+#: Messages in one statement.
 _CHUNK = 1000
-#: What a caller's transaction is in.
+#: A session or connection of the caller's.
 Opened = Connection | Session | scoped_session[Any]
 
 
@@ -36,8 +35,8 @@ def opened(session: Opened) -> Connection:
     """Returns the connection of a caller's transaction.
 
     Raises:
-        TypeError: It is neither a session nor a connection.
-        ValueError: It is in autocommit mode: there is no transaction.
+        TypeError: The argument is neither a session nor a connection.
+        ValueError: It is in autocommit mode, so there is no transaction.
     """
     if isinstance(session, Session | scoped_session):
         connection = session.connection()
@@ -45,31 +44,28 @@ def opened(session: Opened) -> Connection:
         connection = session
     else:
         kind = f"{type(session).__module__}.{type(session).__qualname__}"
-        raise TypeError(f"wanted is an open SQLAlchemy session or connection, and this is a {kind}")
+        raise TypeError(f"session must be an open SQLAlchemy session or connection, got a {kind}")
     if getattr(connections.driver(connection), "autocommit", False):
         raise ValueError(
-            "the connection is in autocommit mode, so there is no transaction to be in; give one "
-            "that commits, or publish without it"
+            "the connection is in autocommit mode, so it has no transaction; give one that "
+            "commits, or publish without it"
         )
     return connection
 
 
 class _Immediate:
-    """Writes at once, on the caller's connection."""
+    """Writes at once over the caller's connection."""
 
     def __init__(self, session: Opened, tables: BrokerTables, app: Celery) -> None:
         self._session, self.tables, self._app = session, tables, app
 
     @property
     def connection(self) -> Connection:
-        """Asked of a session every time: it tells the server of a savepoint only then."""
+        # Each time from the session, which begins a savepoint on the server only then.
         return opened(self._session)
 
-    def write(self, message: Message) -> None:
-        self.put(message)
-
-    def put(self, message: Message) -> int:
-        """Writes a message; returns how many rows it became, if it is for an exchange."""
+    def write(self, message: Message) -> int:
+        """Writes a message; returns how many rows one for an exchange became."""
         connection = self.connection
         predeclare.declare(self._app, connection, self.tables, predeclare.queue(message.queue))
         return self.tables.put(connection, [message])
@@ -77,31 +73,22 @@ class _Immediate:
     def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         connection = self.connection
         if function in DECLARATIONS:
-            call = partial(_call, function, args, kwargs)
-            key = repr((function, args, kwargs))
-            predeclare.declare(self._app, connection, self.tables, {key: call})
+            call = predeclare.call(function, *args, **kwargs)
+            predeclare.declare(self._app, connection, self.tables, call)
         return function(connection, self.tables, *args, **kwargs)
 
 
-def _call(
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    connection: Connection,
-    tables: BrokerTables,
-) -> Any:
-    return function(connection, tables, *args, **kwargs)
-
-
 class _FailedInBlock(DBAPIError):
-    """A statement failed in the caller's transaction: not the broker's connection, which kombu
-    would make anew, to publish again."""
+    """Replaces an error of the caller's transaction.
+
+    kombu would take the original for one of the broker's connection, reconnect, and publish again.
+    """
 
 
 class _BlockChannel(OutboxChannel):
-    """Stands in for the channels that a block's code publishes by."""
+    """Replaces the channels that a block's code publishes over."""
 
-    #: The broker that it stands in for.
+    #: The broker whose channels it replaces.
     joined: Any = None
 
     def __init__(self, connection: Any) -> None:
@@ -113,18 +100,20 @@ class _BlockChannel(OutboxChannel):
         self._clients[id(client)] = client
 
     def forget_client(self, client: BrokerConnection) -> None:
-        """Has such a connection declare all anew: what it declared may be rolled back."""
+        """Has such a connection declare everything again, since the caller may roll back."""
         if self._clients.pop(id(client), None) is not None:
             client.declared_entities.clear()
 
     def forget_clients(self) -> None:
-        """Has all of them do that."""
+        """Has all such connections declare everything again."""
         for client in list(self._clients.values()):
             self.forget_client(client)
 
     def takes(self, message: Any) -> bool:
-        """Returns whether the message joins the transaction. When the running task tries again it
-        raises, which rolls most transactions back; its message must not go with that."""
+        """Returns whether the message joins the transaction: all but the running task's retry.
+
+        A retry raises, which rolls most transactions back; its message must not vanish with them.
+        """
         running = get_current_task()
         return running is None or message["headers"].get("id") != running.request.id
 
@@ -135,7 +124,7 @@ class _BlockChannel(OutboxChannel):
     def _write(self, message: Message, transient: bool) -> int | None:
         sink = self.connection.client.sink
         with _failing():
-            count = sink.put(message)
+            count = sink.write(message)
             if message.queue is None and not count:
                 _check_snapshot(sink.connection, self.joined, message.exchange)
         return None
@@ -153,13 +142,15 @@ def _failing() -> Iterator[None]:
 
 
 def _check_snapshot(connection: Connection, broker: Any, exchange: str) -> None:
-    """Raises `ConfigError` where the transaction can't see the queues of an exchange: they were
-    bound after its snapshot, and the message would be nowhere."""
+    """Raises `ConfigError` if an exchange's queues were bound after the transaction's snapshot.
+
+    The message would be lost.
+    """
     isolation = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
     if isolation != "read committed" and broker.do(exchanges.is_bound, exchange):
         raise ConfigError(
-            f"no queue got the message for exchange {exchange!r}: the transaction is {isolation}, "
-            "and began before they were bound; declare them first"
+            f"no queue got the message for exchange {exchange!r}: the transaction is {isolation} "
+            "and began before its queues were bound; declare them first"
         )
 
 
@@ -170,16 +161,18 @@ def _require_broker(connection: Connection, app: Celery) -> None:
     if not own:
         scheme = urls[0].partition(":")[0] if urls else "not set"
         raise ConfigError(
-            f"a transaction can take messages only where the broker is a database on Postgres; "
-            f"app {app.main!r} has {scheme}"
+            f"messages can join a transaction only if the broker is a Postgres database; the "
+            f"broker of app {app.main!r} is {scheme}"
         )
     arguments = (app.conf.broker_transport_options or {}).get("connect_args")
     identity.require(connection, own, whose="the broker's", connect_args=arguments)
 
 
 class InTransaction(OutboxConnection):
-    """A kombu connection that publishes into an open transaction; as a block, all that the thread
-    publishes to that broker."""
+    """A kombu connection that publishes in an open transaction.
+
+    As a block, it does so for everything that its thread publishes to that broker.
+    """
 
     def __init__(self, session: Opened, app: Celery) -> None:
         self._app = app
@@ -193,10 +186,10 @@ class InTransaction(OutboxConnection):
         super().__init__(self._open, delays=delays_in_table(app.conf))
 
     def __enter__(self) -> Self:
-        """Has what this thread publishes join the transaction, until the end of the block.
+        """Makes what this thread publishes join the transaction, until the end of the block.
 
         Raises:
-            ConfigError: The app's broker is on kombu's own transport, which knows no such block.
+            ConfigError: The app's broker uses kombu's own transport, which has no such block.
         """
         if not self.delays:
             raise ConfigError(
@@ -212,7 +205,7 @@ class InTransaction(OutboxConnection):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Ends the block; the transaction is the caller's to commit."""
+        """Ends the block. The caller must commit the transaction."""
         transaction_blocks.leave(self._blocks.pop())
         if self._channel is not None:
             self._channel.forget_clients()
@@ -220,7 +213,7 @@ class InTransaction(OutboxConnection):
             raise error.__cause__
 
     def channel_for(self, broker: Any) -> "_BlockChannel | None":
-        """Returns the channel for what a block publishes to `broker`, if that is this database."""
+        """Returns the channel for messages to `broker`, if its database is the transaction's."""
         if broker.tables != self._open.tables:
             return None
         if broker.database_identity() != identity.cached(self._open.connection):
@@ -236,11 +229,14 @@ class InTransaction(OutboxConnection):
         arguments: Iterable[Sequence[Any] | Mapping[str, Any]],
         **options: Any,
     ) -> list[str]:
-        """Sends a task once for each item: a sequence of arguments, or a mapping of keyword
-        arguments. The ids of the tasks.
+        """Sends a task once for each item of `arguments`, and returns the tasks' ids.
 
-        `task` is a task, or a task's name; `options` are `apply_async`'s. Many times faster than
-        `apply_async` in a loop where the task is a plain one.
+        For a plain task this is many times faster than `apply_async` in a loop.
+
+        Args:
+            task: A task, or a task's name.
+            arguments: Sequences of positional arguments, or mappings of keyword arguments.
+            options: The options of `apply_async`.
         """
         app = getattr(task, "app", None) or self._app
         publisher = TransactionPublisher(app, send_task)
@@ -266,26 +262,25 @@ def _arguments(
     if isinstance(item, Sequence) and not isinstance(item, str | bytes | bytearray):
         return item, {}
     raise TypeError(
-        f"send_many wants for each task a sequence of its arguments, or a mapping of its "
-        f"keyword arguments, not {item!r}"
+        "the arguments of a task must be a sequence, or a mapping of keyword arguments, "
+        f"got {item!r}"
     )
 
 
 def in_transaction(session: Opened, app: Celery | None = None) -> InTransaction:
-    """Returns a connection for `apply_async(connection=…)` whose messages commit, or vanish, with
-    the open transaction of an SQLAlchemy session or connection.
+    """Returns a connection for `apply_async(connection=…)` that publishes in an open transaction.
 
-    As a block it needs no argument: what the same thread (greenlet, asyncio task) publishes to that
-    broker joins the transaction, by whatever app and in whatever way. Only remote control, and the
-    retry of the running task, go out at once. The caller commits.
+    Used as a block, everything that the same thread (greenlet, asyncio task) publishes to that
+    broker joins the transaction, through any app. Only remote control and the running task's retry
+    are sent at once. The caller must commit.
 
     Args:
-        session: An SQLAlchemy session or connection in the broker's database.
-        app: The app whose broker that is; the current one unless given.
+        session: An SQLAlchemy session or connection to the broker's database.
+        app: The app with that broker, by default the current one.
 
     Raises:
-        ConfigError: The app's broker is another database, or no Postgres.
-        SchemaError: The database has no broker's tables.
+        ConfigError: The app's broker is another database, or not Postgres.
+        SchemaError: The database has no broker tables.
         ValueError: The connection is in autocommit mode.
     """
     return InTransaction(session, app or current_app._get_current_object())

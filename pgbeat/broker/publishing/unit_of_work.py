@@ -1,4 +1,4 @@
-"""A unit of work: one change of the database by one actor, and what follows its commit."""
+"""Changes the database as one actor, in one transaction, and runs callbacks after its commit."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,14 +22,14 @@ logger = logging.getLogger("pgbeat.publishing")
 
 
 class UnitOfWork:
-    """A change that is committed as a whole, with its messages and its record in the audit log.
+    """A change that commits as a whole, with its messages and its entry in the audit log.
 
-    Verbs such as `pgbeat.jobs.control.cancel` take an open one. The command line, the API and the
+    Verbs such as `pgbeat.jobs.control.cancel` take an open unit. The command line, the API and the
     console each open it in one place, and only parse and show.
 
-    `connection` is in autocommit mode; or it has a transaction open, which `is_callers`, to commit.
-    `app`, called when first needed, returns the app that the messages of jobs are published
-    through.
+    `connection` is in autocommit mode, or has an open transaction that the caller must commit
+    (`is_callers`). `app` is called when first needed, and returns the app that publishes the
+    messages of jobs.
     """
 
     def __init__(
@@ -52,10 +52,9 @@ class UnitOfWork:
 
     @contextmanager
     def transaction(self, *, dry_run: bool = False) -> Iterator[Self]:
-        """Commits at the end, unless it is a `dry_run`, and then calls what waits for the commit.
+        """Opens the unit, commits at the end unless it is a `dry_run`, and makes the callbacks.
 
-        It can be used again and again, for one change after the other. A transaction of the
-        caller's stays open.
+        It can be used again for the next change. A transaction of the caller's stays open.
         """
         try:
             if self.is_callers:
@@ -78,21 +77,21 @@ class UnitOfWork:
 
     @property
     def app(self) -> Celery | None:
-        """The app; `None` where none was given."""
+        """The app, if one was given."""
         return self._app()
 
     def require_app(self) -> Celery:
-        """Returns the app. Raises `ConfigError` where none was given."""
+        """Returns the app. Raises `ConfigError` if none was given."""
         app = self._app()
         if app is None:
-            raise ConfigError("the messages of jobs are the app's broker's; no app was given")
+            raise ConfigError("an app is needed to publish the messages of jobs; none was given")
         return app
 
     @property
     def publisher(self) -> Publisher:
-        """Writes the messages of jobs. Raises `ConfigError` without an app.
+        """The publisher for the messages of jobs. Raises `ConfigError` without an app.
 
-        First asked for before rows are locked: it may have tables and queues to make.
+        Must first be used before rows are locked: it may have to create tables and queues.
         """
         if self._publisher is None:
             opened = self._stack.enter_context(publishing(self.require_app(), self.settings))
@@ -109,10 +108,10 @@ class UnitOfWork:
     # -- after the commit
 
     def after_commit(self, callback: Callable[[], object]) -> None:
-        """Has something called once this is committed, outside of any transaction.
+        """Adds a function to call after the commit, outside of any transaction.
 
-        Where that fails because the database or the broker is away, it is logged. The leading beat
-        must have been notified in the transaction too, and does it then.
+        If it fails because the database or the broker is unreachable, that is only logged. The
+        transaction must also have notified the leading beat, which does the work then.
         """
         self._callbacks.append(callback)
 
@@ -122,17 +121,18 @@ class UnitOfWork:
             try:
                 callback()
             except (BrokerUnavailable, DBAPIError, ConfigError) as error:
-                logger.warning("Left to beat after the commit: %s", connections.first_line(error))
+                said = connections.first_line(error)
+                logger.warning("Beat must do what failed after the commit: %s", said)
 
     # -- the audit log
 
     def record(self, verb: str, before: Audited | None, after: Audited | None, **more: Any) -> None:
-        """Records what became of a row, as `audit.record` does."""
+        """Records a row's change, as `audit.record` does."""
         if self.author is not None:
             audit.record(self.connection, self.author, verb, before, after, **more)
 
     def record_all(self, changes: Iterable[Changed[Row]]) -> None:
-        """Records what became of any number of rows, as `audit.record_all` does."""
+        """Records the changes of rows, as `audit.record_all` does."""
         if self.author is not None:
             audit.record_all(self.connection, self.author, changes)
 
@@ -144,14 +144,14 @@ class UnitOfWork:
         before: Mapping[str, Any] | None = None,
         after: Mapping[str, Any] | None = None,
     ) -> int | None:
-        """Records what was done to a thing without a row, as `audit.record_action` does."""
+        """Records a change that is not a row's, as `audit.record_action` does."""
         if self.author is None:
             return None
         return audit.record_action(self.connection, self.author, verb, kind, subject, before, after)
 
     @property
     def author(self) -> Author | None:
-        """The author of changes in the audit log; `None` for programs, which it doesn't record."""
+        """The author of changes in the audit log; `None` for programs, which are not recorded."""
         if self.actor.origin is None:
             return None
         return Author(self.namespace, self.actor.name, self.actor.origin)

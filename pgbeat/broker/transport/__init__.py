@@ -1,7 +1,7 @@
 """A transport for kombu and Celery on Postgres: `pgbeat+postgresql://user:password@host/database`.
 
-A subclass of kombu's SQLAlchemy transport, on the same two tables: what the one publishes the
-other consumes.
+It is a subclass of kombu's SQLAlchemy transport and uses the same two tables, so that each can
+consume what the other publishes.
 """
 
 import sys

@@ -1,7 +1,7 @@
-"""Acknowledgements that wait to be sent.
+"""Collects acknowledgements until they are sent.
 
-Those of ordinary messages travel with the next claim. Those of messages that start a job are sent
-by a statement of their own, which also records who accepted the job.
+Those of ordinary messages are sent with the next claim. Those of messages that start a job have
+their own statement, which also records the worker that accepted the job.
 """
 
 import time
@@ -19,7 +19,7 @@ _INTERVAL = 0.003
 
 
 class Acks:
-    """Those of one consumer. Any thread may add to them; one at a time takes them."""
+    """One consumer's acknowledgements. Any thread may add to them; one at a time takes them."""
 
     def __init__(self, tables: BrokerTables, consumer: int) -> None:
         self._tables, self._consumer = tables, consumer
@@ -29,7 +29,7 @@ class Acks:
         self._accept_at = 0.0
 
     def add(self, message: int, *, starts_job: bool) -> None:
-        """Notes that a message is acknowledged."""
+        """Adds an acknowledgement."""
         (self._of_jobs if starts_job else self._plain).append(message)
 
     def __bool__(self) -> bool:
@@ -41,15 +41,15 @@ class Acks:
         return bool(self._plain) or self.accept_in(time.monotonic()) == 0.0
 
     def accept_in(self, now: float) -> float | None:
-        """Returns the seconds until acceptances may be sent; `None` if there are none."""
+        """Returns the seconds until acceptances may be sent, `None` if there are none."""
         return max(0.0, self._accept_at - now) if self._of_jobs else None
 
     def take_plain(self) -> bytes:
-        """Takes those of ordinary messages, as an array, to be sent with a claim."""
+        """Takes those of ordinary messages, as an array to send with a claim."""
         return _take(self._plain)
 
     def accept(self, now: float) -> Request | None:
-        """Returns the statement that accepts jobs, if it is time for it."""
+        """Returns the statement that accepts jobs, if it is due."""
         if self.accept_in(now) != 0.0:
             return None
         self._accept_at = now + _INTERVAL
@@ -62,8 +62,7 @@ class Acks:
         return Request(self._tables.accept, parameters, lambda result: None)
 
     def next(self, *, at_once: bool = False) -> Request | None:
-        """Returns the next statement that sends some of them; with `at_once`, acceptances are not
-        collected any longer."""
+        """Returns the next statement to send; with `at_once`, even if acceptances are not due."""
         now = time.monotonic()
         if at_once:
             self._accept_at = now

@@ -1,7 +1,7 @@
-"""What a Celery worker does by its transport's name, it does for this transport too.
+"""Turns on what Celery workers do only for transports whose names Celery knows.
 
-Mingle, gossip and `worker_disable_prefetch` work with any transport that has fanout and counts
-exactly, but Celery turns them on for the names that it knows.
+Mingle, gossip and `worker_disable_prefetch` work with any transport that has fanout and exact
+prefetch counts.
 """
 
 from typing import Any
@@ -18,11 +18,13 @@ from pgbeat.broker.transport.transport import Transport
 
 
 class ExactPrefetch(bootsteps.StartStopStep):
-    """`worker_disable_prefetch`: a message is claimed when a process is free to work on it."""
+    """Claims a message only when a process is free for it (`worker_disable_prefetch`)."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
     def start(self, c: Any) -> None:
+        """Gives the consumer's channel the number of free processes."""
+
         def free() -> int:
             concurrency = getattr(c.controller, "max_concurrency", None) or c.pool.num_processes
             return int(concurrency) - len(state.reserved_requests)
@@ -31,7 +33,7 @@ class ExactPrefetch(bootsteps.StartStopStep):
 
 
 def prepare(app: Any) -> None:
-    """Prepares an app whose worker is about to be made."""
+    """Prepares an app for its worker."""
     url = app.conf.broker_read_url or app.conf.broker_url or ""
     first = url[0] if isinstance(url, list | tuple) else url
     if not f"{app.conf.broker_transport or ''} {first}".strip().startswith("pgbeat"):
@@ -41,7 +43,7 @@ def prepare(app: Any) -> None:
         step.compatible_transports = {*step.compatible_transports, Transport.driver_type}
     if app.conf.get("worker_disable_prefetch"):
         app.steps["consumer"].add(ExactPrefetch)
-        # Celery would say that it ignores the setting.
+        # Celery would warn that it ignores the setting.
         app.conf.worker_disable_prefetch = False
 
 
@@ -51,5 +53,5 @@ def _on_worker_init(sender: Any, **kwargs: Any) -> None:
 
 signals.worker_init.connect(_on_worker_init)
 follow_workers()
-# In green pools the transport is loaded only after that.
+# In green pools the transport is loaded after `worker_init`.
 prepare(current_app._get_current_object())

@@ -1,11 +1,12 @@
-"""The channel: what kombu asks of a broker, in terms of queues and messages in Postgres."""
+"""Implements kombu's channel with queues and messages in Postgres."""
 
 import json
 import logging
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from kombu.transport.virtual.base import UNDELIVERABLE_FMT, UndeliverableWarning
 from kombu.utils import json as kombu_json
@@ -18,33 +19,21 @@ from pgbeat.broker.transport.qos import QoS
 
 logger = logging.getLogger("pgbeat.transport")
 
-#: Without a limit on the prefetch, a blocking consumer's claims begin with one and double.
-_FIRST_BATCH = 1
 
-
+@dataclass(slots=True, eq=False)
 class Consumer:
     """One `basic_consume`."""
-
-    __slots__ = ("callback", "no_ack", "queue", "queue_id", "tag")
-
-    def __init__(
-        self, tag: str, queue: str, queue_id: int, no_ack: bool, callback: Callable[[Any], Any]
-    ) -> None:
-        self.tag, self.queue, self.queue_id = tag, queue, queue_id
-        self.no_ack, self.callback = no_ack, callback
-
-
-class Pending(NamedTuple):
-    """A `basic_consume` that waits for others."""
 
     tag: str
     queue: str
     no_ack: bool
     callback: Callable[[Any], Any]
+    #: Known once the consumer is no longer pending.
+    queue_id: int = 0
 
 
 class Channel(DeclaringChannel):
-    """A channel on `pgbeat.broker.transport`."""
+    """A channel of pgbeat's transport."""
 
     QoS = QoS
     supports_fanout = True
@@ -55,16 +44,16 @@ class Channel(DeclaringChannel):
         super().__init__(connection, **kwargs)
         self._consumers: dict[str, Consumer] = {}
         self._by_queue: dict[int, deque[Consumer]] = {}
-        #: What was claimed, and whether it is to be acknowledged.
+        #: Claimed messages, and whether each must be acknowledged.
         self._buffer: deque[tuple[ClaimedMessage, bool]] = deque()
-        #: Messages in the buffer that are to be acknowledged.
+        #: How many of them must be acknowledged.
         self._reserved = 0
-        self._batch = _FIRST_BATCH
+        #: What a blocking consumer without a prefetch limit claims next: more and more.
+        self._batch = 1
         self._session: Any = None
-        #: What `basic_consume` was asked for and the database does not know yet.
-        self._pending: list[Pending] = []
-        #: Ids of the queues consumed with acknowledgements, and without; how many consumers each
-        #: has.
+        #: Consumers whose queues are not looked up yet.
+        self._pending: list[Consumer] = []
+        #: Consumers of each queue (id) with acknowledgements, and without.
         self.acked: Counter[int] = Counter()
         self.taken: Counter[int] = Counter()
 
@@ -72,18 +61,19 @@ class Channel(DeclaringChannel):
 
     @property
     def session(self) -> Any:
-        """The process's consuming side; the one that this channel consumes by."""
+        """The process's consuming session, the same for as long as this channel lives."""
         if self._session is None:
             self._session = self.connection.open_session()
         return self._session
 
     def _write(self, message: Message, transient: bool) -> int | None:
-        """Puts a message; how many queues got it, if that is known."""
+        """Writes a message; returns how many queues got it, if known."""
         return int(self.broker.publish(message, transient))
 
     # ----- publishing
 
     def basic_publish(self, message: Any, exchange: str, routing_key: str, **kwargs: Any) -> None:
+        """Publishes a message."""
         other = self.enclosing(exchange)
         if other is not None and other.takes(message):
             try:
@@ -126,14 +116,16 @@ class Channel(DeclaringChannel):
         nowait: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Consumes from a queue. With `nowait`, from this and others in one go: kombu's consumers
-        say so for all of their queues but the last."""
-        self._pending.append(Pending(consumer_tag, queue, bool(no_ack), callback))
+        """Begins to consume a queue, or with `nowait` only notes it.
+
+        kombu's consumers set `nowait` for all of their queues but the last.
+        """
+        self._pending.append(Consumer(consumer_tag, queue, bool(no_ack), callback))
         if not nowait:
             self.consume_pending()
 
     def consume_pending(self) -> None:
-        """Begins to consume what was asked for with `nowait`."""
+        """Begins to consume all noted queues at once."""
         if not self._pending:
             return
         pending, self._pending = self._pending, []
@@ -143,28 +135,29 @@ class Channel(DeclaringChannel):
             raise not_found("queue", missing[0])
         session = self.session
         with session.lock:
-            for tag, queue, no_ack, callback in pending:
-                consumer = Consumer(tag, queue, ids[queue], no_ack, callback)
-                self._consumers[tag] = consumer
+            for consumer in pending:
+                consumer.queue_id = ids[consumer.queue]
+                self._consumers[consumer.tag] = consumer
                 self._by_queue.setdefault(consumer.queue_id, deque()).append(consumer)
                 self._queues(consumer)[consumer.queue_id] += 1
-            session.subscribe(self, [ids[each.queue] for each in pending])
+            session.subscribe(self, [each.queue_id for each in pending])
 
     def _queues(self, consumer: Consumer) -> Counter[int]:
         return self.taken if consumer.no_ack else self.acked
 
     def basic_cancel(self, consumer_tag: str) -> None:
+        """Ends a consumer."""
         self.consume_pending()
         if consumer_tag in self._consumers:
             self._cancel([consumer_tag])
 
     def _cancel(self, tags: Sequence[str]) -> None:
-        """Ends consumers: nothing is claimed for them any more, and what was goes back."""
+        """Ends consumers and requeues what was claimed for them."""
         session = self.session
         if session.lost is not None:
             self._forget(tags)
             return
-        # Another thread may be about to claim for them.
+        # Otherwise another thread might claim for them.
         with session.alone():
             gone = self._forget(tags)
             self._return_buffered()
@@ -181,8 +174,10 @@ class Channel(DeclaringChannel):
         return gone
 
     def _return_buffered(self) -> None:
-        """Gives back what was claimed for consumers that are no more. What they took
-        without acknowledgement is lost with them, as in AMQP."""
+        """Requeues what was claimed for consumers that have ended.
+
+        As in AMQP, messages taken without acknowledgement are lost.
+        """
         if self.session.lost is not None:
             return
         with self.session.alone():
@@ -201,6 +196,7 @@ class Channel(DeclaringChannel):
         return any(c.no_ack is not acked for c in self._by_queue.get(queue, ()))
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        """Returns the queue's next message, or `None`."""
         queue_id = self.broker.ask(queues.use, [queue]).get(queue)
         if queue_id is None:
             raise not_found("queue", queue)
@@ -210,53 +206,59 @@ class Channel(DeclaringChannel):
         return self._message(delivery, queue, no_ack)
 
     def basic_ack(self, delivery_tag: int, multiple: bool = False) -> None:
+        """Acknowledges a message, with `multiple` also those delivered before it."""
         for tag in self.qos.up_to(delivery_tag) if multiple else [delivery_tag]:
             self.qos.ack(tag)
 
     def acknowledge(self, delivery_tag: int, *, starts_job: bool = False) -> None:
-        """Deletes the message: with the next statement where one is sure to come soon. Where the
-        session is lost the message has gone back."""
+        """Acknowledges a message, if possible with the next statement.
+
+        If the session is lost, the message has been requeued already.
+        """
         if self._session is not None and self.connection is not None:
             self._session.ack(delivery_tag, starts_job=starts_job)
             self.connection.acks_wait()
 
     def basic_recover(self, requeue: bool = False) -> Any:
+        """Requeues all unacknowledged messages."""
         if not requeue:
-            raise NotImplementedError("there is no recovery without requeue")
+            raise NotImplementedError("basic_recover needs requeue=True")
         return self.qos.restore_unacked()
 
     def basic_qos(
         self, prefetch_size: int = 0, prefetch_count: int = 0, apply_global: bool = False
     ) -> None:
+        """Limits how many unacknowledged messages the channel may have."""
         self.qos.prefetch_count = prefetch_count
         if self._session is not None:
             self._session.wake()
 
-    # What the session asks of a channel, and gives it, with its lock held.
+    # ----- `Intake`, which the session calls with its lock held
 
     def credit(self) -> int:
+        """Returns how many more messages with acknowledgement it takes."""
         free: int | None = self.qos.can_consume_max_estimate()
         if free is not None:
             return max(free - self._reserved, 0)
-        return self._free_batch()
+        return self.room()
 
     def has_plenty(self, credit: int) -> bool:
+        """Returns whether a claim for so few messages may wait a moment."""
         return bool(self.connection.is_evented and credit * 2 < self.qos.prefetch_count)
 
     @property
     def polls_credit(self) -> bool:
-        """Whether credit may come back without a word."""
+        """Whether credit may come back without a call."""
         return self._qos is not None and self._qos.free is not None
 
     def room(self) -> int:
-        return self._free_batch()
-
-    def _free_batch(self) -> int:
+        """Returns how many more messages without acknowledgement it takes."""
         if self.connection.is_evented:
             return max(int(self.broker.options.batch_size) - len(self._buffer), 0)
         return 0 if self._buffer else self._batch
 
     def receive(self, found: list[ClaimedMessage], *, acked: bool) -> None:
+        """Takes claimed messages into the buffer."""
         self._buffer.extend((delivery, acked) for delivery in found)
         if acked:
             self._reserved += len(found)
@@ -267,15 +269,15 @@ class Channel(DeclaringChannel):
 
     @property
     def has_messages(self) -> bool:
-        """Whether something was claimed and not delivered."""
+        """Whether claimed messages wait for their delivery."""
         return bool(self._buffer)
 
     def deliver_one(self) -> bool:
-        """Hands the next message to its consumer; whether there was one."""
+        """Delivers the next message to its consumer; returns whether there was one."""
         session = self.session
         with session.lock:
             if session.lost is not None:
-                # Others have by now what had to be acknowledged; what hadn't is this process's.
+                # Others have claimed what must be acknowledged; the rest belongs to this process.
                 self._buffer = deque(found for found in self._buffer if not found[1])
                 self._reserved = 0
             if not self._buffer:
@@ -294,7 +296,7 @@ class Channel(DeclaringChannel):
         return True
 
     def _next_consumer(self, queue: int, acked: bool) -> Consumer | None:
-        """Returns whose turn it is, among those that acknowledge or those that don't."""
+        """Returns the queue's next consumer of those that acknowledge, or of those that don't."""
         waiting = self._by_queue.get(queue, ())
         for consumer in waiting:
             if consumer.no_ack is not acked:
@@ -304,11 +306,11 @@ class Channel(DeclaringChannel):
         return None
 
     def _message(self, delivery: ClaimedMessage, queue: str, no_ack: bool) -> Any:
-        """Returns the message, noted if it must be acknowledged; `None` for an invalid row."""
+        """Returns the message for the consumer; `None` for an invalid row, which it rejects."""
         try:
             message = self._read(delivery, queue)
         except (ValueError, TypeError, AttributeError, KeyError) as error:
-            logger.error("Message %d of queue %r is not kombu's: %s", delivery.id, queue, error)
+            logger.error("Message %d of queue %r is invalid: %s", delivery.id, queue, error)
             if not no_ack:
                 self.session.reject([delivery.id], f"not a message of kombu's: {error}")
             return None
@@ -317,7 +319,7 @@ class Channel(DeclaringChannel):
         return message
 
     def _read(self, delivery: ClaimedMessage, queue: str) -> Any:
-        # What JSON has no word for, kombu marks so.
+        # kombu's mark for values that JSON does not have, such as times.
         read = kombu_json.loads if b"__type__" in delivery.payload else json.loads
         payload = read(delivery.payload)
         if "body" not in payload:
@@ -331,11 +333,12 @@ class Channel(DeclaringChannel):
         if is_again:
             headers = payload["headers"] = payload.get("headers") or {}
             headers["redelivered"] = True
-            # As RabbitMQ's quorum queues count them: deliveries that failed before.
+            # Counts failed deliveries, as RabbitMQ's quorum queues do.
             headers["x-delivery-count"] = delivery.deliveries - 1
         return self.Message(payload, channel=self)
 
     def close(self) -> None:
+        """Ends the consumers, requeues unacknowledged messages and closes the channel."""
         if self.closed:
             return
         self.closed = True
@@ -350,7 +353,7 @@ class Channel(DeclaringChannel):
             self._consumers.clear()
             self._pending.clear()
             if self._qos is not None:
-                self._qos.forget()  # what ends later has nothing to acknowledge any more
+                self._qos.forget()  # tasks that end later must not acknowledge
             if self.connection is not None:
                 self.connection.close_channel(self)
             self.exchange_types = None
@@ -359,5 +362,5 @@ class Channel(DeclaringChannel):
 def _message(payload: Any, **where: Any) -> Message:
     try:
         return messages.message(payload, **where)
-    except TypeError:  # times and the like in headers: kombu knows how
+    except TypeError:  # a header has a time or the like, which kombu can encode
         return messages.message(payload, **where, dumps=kombu_json.dumps)

@@ -1,7 +1,7 @@
-"""Claims: how a process asks for its queues' messages, and what it gets.
+"""Makes the statements that claim messages, and reads their results.
 
-The index of what is ready keeps the dead entries of what was taken, until a vacuum. Most claims
-begin where the last one ended, therefore; from the queues' start only now and then.
+Until a vacuum, the index of ready messages keeps dead entries of those already claimed. Therefore
+most claims begin where the last one ended, and only some at the queues' start.
 """
 
 import random
@@ -16,17 +16,17 @@ from pgbeat.broker.transport.lease import lapsed
 from pgbeat.broker.transport.queue_states import QueueStates
 from pgbeat.database.prepared import Parameter, Statement, array
 
-#: Claims from the queues' start may take this part of the time, while there are more of them than
-#: that; the others go on where the last one ended. After so many seconds there is one anyhow.
+#: The share of time for claims from the queues' start, and the seconds after which there is one in
+#: any case.
 _DEEP_SHARE, _DEEP_LATEST = 0.05, 10.0
-#: Priorities that a claim looks for where it doesn't begin at the start.
+#: Priorities that a claim from marks looks for.
 _PRIORITIES = range(10)
-#: Queues, at most, that a claim looks for so.
+#: The most queues of a claim from marks.
 _MOST_MARKED = 100
 
 
 class ClaimedMessage(NamedTuple):
-    """A message that was claimed."""
+    """A claimed message."""
 
     id: int
     queue: int
@@ -37,29 +37,29 @@ class ClaimedMessage(NamedTuple):
 
 
 class Intake(Protocol):
-    """A channel, as far as claims need it."""
+    """A channel, as claims see it."""
 
-    #: Ids of the queues consumed with acknowledgements, and without; how many consumers each has.
+    #: Consumers of each queue (id) with acknowledgements, and without.
     acked: Mapping[int, int]
     taken: Mapping[int, int]
-    #: Whether credit may come back without a word.
+    #: Whether credit may come back without a call.
     polls_credit: bool
 
     def credit(self) -> int:
-        """Returns how many more messages it takes to be acknowledged."""
+        """Returns how many more messages with acknowledgement it takes."""
 
     def has_plenty(self, credit: int) -> bool:
-        """Returns whether it has so much to work on that a claim for so few may wait a moment."""
+        """Returns whether it has enough work that a claim for so few may wait a moment."""
 
     def room(self) -> int:
-        """Returns how many more it takes of the others."""
+        """Returns how many more messages without acknowledgement it takes."""
 
     def receive(self, found: list[ClaimedMessage], *, acked: bool) -> None:
-        """Gets what was claimed for it."""
+        """Takes what was claimed for it."""
 
 
 class Request(NamedTuple):
-    """A statement to be sent, and what to do with its result."""
+    """A statement to send, and a function for its result."""
 
     statement: Statement
     parameters: tuple[Parameter, ...]
@@ -67,29 +67,24 @@ class Request(NamedTuple):
 
 
 class Claims:
-    """Those of one consumer."""
+    """The claims of one consumer."""
 
     def __init__(
-        self,
-        tables: BrokerTables,
-        consumer: int,
-        states: QueueStates,
-        *,
-        is_leased: bool = False,
+        self, tables: BrokerTables, consumer: int, states: QueueStates, *, is_leased: bool = False
     ) -> None:
         self._consumer, self._states = consumer, states
         self._take = tables.take
-        #: From the queues' start, and from marks on.
+        #: From the queues' start, and from marks.
         self._deep = tables.claim_leased if is_leased else tables.claim
         self._shallow = tables.claim_leased_on if is_leased else tables.claim_on
-        #: For each queue and priority, where claims go on while those from the start are costly.
+        #: By queue and priority, the id from which claims continue.
         self._marks: dict[tuple[int, int], int] = {}
         self._deep_at = 0.0
         self._is_shallow = False
 
     @property
     def deep_at(self) -> float | None:
-        """When to look from the queues' start, before whose marks there may be something."""
+        """When to claim from the queues' start, since there may be messages before the marks."""
         return self._deep_at if self._is_shallow else None
 
     def looked(self) -> None:
@@ -97,7 +92,7 @@ class Claims:
         self._is_shallow = False
 
     def forget(self) -> None:
-        """Forgets where claims ended: requeued messages may be anywhere."""
+        """Forgets where claims ended, since requeued messages may be anywhere."""
         self._marks.clear()
 
     def one(self, queue: int, acks: bytes) -> tuple[Statement, tuple[Parameter, ...]]:
@@ -107,10 +102,12 @@ class Claims:
     def request(
         self, intake: Intake, of: list[int], limit: int, acks: bytes, *, acked: bool
     ) -> Request:
-        """Returns a claim for so many messages of these queues (ids), for a channel. The
-        acknowledgements are sent with it."""
+        """Returns a claim for messages of these queues (ids), with acknowledgements.
+
+        A channel gets up to `limit` messages.
+        """
         is_deep = not acked or not self._marks or time.monotonic() >= self._deep_at
-        # Marks are for each queue and priority: for many queues those are more than what they save.
+        # For many queues, marks by queue and priority cost more than they save.
         is_deep = is_deep or len(of) > _MOST_MARKED
         if len(of) > 1:
             random.shuffle(of)  # queues take turns
@@ -138,7 +135,7 @@ class Claims:
             is_full = len(found) == limit
             self._states.claim_done(of, is_full=is_full)
             if not is_full and not is_deep:
-                self._is_shallow = True  # before the marks there may be something
+                self._is_shallow = True  # there may be messages before the marks
 
         self._states.claim_sent(of)
         return Request(statement, parameters, done)
@@ -153,20 +150,15 @@ class Claims:
             self._is_shallow = False
 
 
-def _check(result: PGresult) -> None:
-    """Raises `psycopg.OperationalError` for a claim that found its consumer dead."""
-    if result.get_value(result.ntuples - 1, 3) == b"0":
-        raise lapsed()
-
-
 def claimed(result: PGresult) -> list[ClaimedMessage]:
     """Returns the rows of a claim. Raises `psycopg.OperationalError` if the consumer is dead."""
-    _check(result)
+    if result.get_value(result.ntuples - 1, 3) == b"0":
+        raise lapsed()
     return deliveries(result)
 
 
 def deliveries(result: PGresult) -> list[ClaimedMessage]:
-    """Returns the rows of a claim, in the order of delivery."""
+    """Returns the messages among a statement's rows, in the order of delivery."""
     value = result.get_value
     found = [
         ClaimedMessage(

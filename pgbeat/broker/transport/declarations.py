@@ -1,4 +1,4 @@
-"""Declares queues and exchanges, also for what is published into a caller's transaction."""
+"""Declares queues and exchanges, also for messages in a caller's transaction."""
 
 import logging
 import time
@@ -35,17 +35,16 @@ def briefly(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """Calls a function of the domain that waits no longer than `patience` (seconds) for a lock."""
+    """Calls a domain function that must not wait for a lock longer than `patience` (seconds)."""
     lock_waits.limit_waiting(connection, patience)
     return function(connection, tables, *args, **kwargs)
 
 
 def after_lease(lease: float, declare: Callable[[], T]) -> T:
-    """Calls `declare` until the queue is not exclusive to another process, for at most as long as
-    its lease (seconds) lasts.
+    """Calls `declare` until the queue is not exclusive to another process, or the lease is over.
 
-    Behind a pooler a worker that was killed counts as alive until then, and the one that is started
-    in its place has the same name, so that it declares the same queues.
+    Behind a pooler a killed worker counts as alive for its lease (seconds), and the worker started
+    in its place has the same name and declares the same queues.
     """
     deadline, was_refused = time.monotonic() + 1.5 * lease, False
     while True:
@@ -55,17 +54,16 @@ def after_lease(lease: float, declare: Callable[[], T]) -> T:
             if lease == 0 or time.monotonic() > deadline:
                 raise
             if not was_refused:
-                logger.warning("Waiting up to %g s for the lease of its owner: %s", lease, error)
+                logger.warning("Waiting up to %g s for the owner's lease: %s", lease, error)
             was_refused = True
         time.sleep(_PAUSE)
 
 
 def at_once(declare: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a channel's method declare at once, also for what goes into a caller's transaction:
-    others must not wait for that to end before they can publish to the same queue.
+    """Makes a channel's method declare at once, even inside a block of a caller's transaction.
 
-    Where the transaction has declared the same already, by another way, waiting for it would be in
-    vain; then it is declared once more in there.
+    Otherwise others could not publish to the same queue until that transaction ends. If the
+    transaction itself has declared it already and holds the locks, it declares it once more.
     """
 
     @wraps(declare)
@@ -91,13 +89,13 @@ class DeclaringChannel(stock.Channel):
     """The part of a channel that declares, binds and deletes queues and exchanges."""
 
     exchange_types: Any
-    #: The process's consuming side.
+    #: The process's consuming session.
     session: Any
-    #: Seconds to wait for a lock, while something is declared for a caller's transaction.
+    #: Seconds to wait for locks, during a declaration for a caller's transaction.
     patience: float | None = None
 
     def _configure_entity_tablenames(self, opts: Any) -> None:
-        """Does nothing: the tables' names are options of the broker's."""
+        """Does nothing, since the tables' names are options of the broker."""
 
     @property
     def broker(self) -> Any:
@@ -105,7 +103,7 @@ class DeclaringChannel(stock.Channel):
         return self.connection.broker
 
     def _ask(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Calls a function that is a single statement."""
+        """Calls a domain function that executes a single statement."""
         if self.patience is not None:
             return self._do(function, *args)
         return self.broker.ask(function, *args)
@@ -118,8 +116,10 @@ class DeclaringChannel(stock.Channel):
     # ----- publishing into a caller's transaction
 
     def enclosing(self, *names: str | None) -> Any:
-        """Returns the channel of a caller's transaction that stands in for this one, if any. Remote
-        control is never part of one: its answers are waited for."""
+        """Returns the channel of a caller's transaction to use instead of this one, if any.
+
+        Remote control never is part of a transaction, since the sender waits for answers.
+        """
         if any(name and name.endswith(".pidbox") for name in names):
             return None
         return transaction_blocks.channel_for(self.broker)
@@ -137,6 +137,7 @@ class DeclaringChannel(stock.Channel):
         nowait: bool = False,
         passive: bool = False,
     ) -> None:
+        """Declares an exchange. Raises `ChannelError` for a wrong type."""
         type = type or "direct"
         exchange = exchange or f"amq.{type}"
         if passive:
@@ -157,11 +158,12 @@ class DeclaringChannel(stock.Channel):
             self.state.exchanges.pop(exchange, None)
             raise ChannelError(
                 f"PRECONDITION_FAILED - exchange {exchange!r} is of type {has}, not {type}; "
-                "delete it, or declare it as it is",
+                "delete it, or declare it with that type",
                 (40, 10), "Channel.exchange_declare", "406",
             )  # fmt: skip
 
     def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
+        """Deletes an exchange."""
         self.state.exchanges.pop(exchange, None)
         self._do(exchanges.delete, exchange, if_unused=if_unused)
 
@@ -176,6 +178,7 @@ class DeclaringChannel(stock.Channel):
         arguments: Any = None,
         **kwargs: Any,
     ) -> Any:
+        """Declares a queue. Raises `ChannelError` for wrong arguments or another's queue."""
         queue = queue or f"amq.gen-{uuid()}"
         if passive:
             found = self._do(queues.find, queue)
@@ -209,7 +212,7 @@ class DeclaringChannel(stock.Channel):
         return int(self.broker.session().id) if self.broker.has_session else None
 
     def prepare_queue_arguments(self, arguments: Any, **kwargs: Any) -> Any:
-        """Returns `message_ttl`, `expires`, `max_priority` … of kombu's queues as in AMQP."""
+        """Returns the arguments of kombu's queues, such as `expires`, under their AMQP names."""
         return to_rabbitmq_queue_arguments(arguments, **kwargs)
 
     @at_once
@@ -221,6 +224,7 @@ class DeclaringChannel(stock.Channel):
         arguments: Any = None,
         **kwargs: Any,
     ) -> None:
+        """Binds a queue to an exchange."""
         exchange = exchange or "amq.direct"
         known = self.state.exchanges.get(exchange)
         type = known["type"] if known else self._do(exchanges.find_type, exchange)
@@ -235,19 +239,23 @@ class DeclaringChannel(stock.Channel):
         arguments: Any = None,
         **kwargs: Any,
     ) -> None:
+        """Removes a binding."""
         self._do(exchanges.unbind, queue, exchange or "amq.direct", routing_key or "")
 
     def queue_delete(
         self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
     ) -> int:
+        """Deletes a queue; returns how many messages waited."""
         return int(
             self._do(discards.delete_queue, queue, if_unused=if_unused, if_empty=if_empty) or 0
         )
 
     def list_bindings(self) -> Any:
+        """Returns an iterator over all bindings."""
         return iter(self._do(exchanges.bindings))
 
     def get_exchanges(self) -> list[str]:
+        """Returns the names of exchanges with bindings."""
         return sorted({exchange for _, exchange, _ in self._do(exchanges.bindings)})
 
     def _purge(self, queue: str) -> int:
@@ -268,7 +276,7 @@ class DeclaringChannel(stock.Channel):
 
 
 def not_found(kind: str, name: str) -> ChannelError:
-    """Returns AMQP's error for a queue or an exchange that is not there."""
+    """Returns AMQP's error for a missing queue or exchange."""
     return ChannelError(
         f"NOT_FOUND - there is no {kind} {name!r}", (50, 10), f"Channel.{kind}_declare", "404"
     )

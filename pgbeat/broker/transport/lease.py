@@ -1,4 +1,4 @@
-"""A consumer's lease: behind a transaction-mode pooler no session says that it is alive."""
+"""Keeps a consumer alive by a lease, where a transaction-mode pooler breaks session locks."""
 
 import logging
 import threading
@@ -18,10 +18,10 @@ logger = logging.getLogger("pgbeat.transport")
 
 
 class Lease:
-    """Renews a consumer's lease by a thread, whatever the other threads are doing.
+    """Renews a consumer's lease from its own thread, whatever the other threads are doing.
 
-    A lease that could not be renewed in time ends the consumer's session: others release its
-    claims from then on.
+    If a lease is not renewed in time, the consumer's session ends, since others may release its
+    claims.
     """
 
     def __init__(
@@ -33,12 +33,12 @@ class Lease:
         threading.Thread(target=self._renew, name="pgbeat lease", daemon=True).start()
 
     def check(self) -> None:
-        """Raises `psycopg.OperationalError` if it has run out."""
+        """Raises `psycopg.OperationalError` if the lease has run out."""
         if time.monotonic() >= self._until:
             raise lapsed()
 
     def stop(self, *, give_up: bool) -> None:
-        """Renews it no more; with `give_up` others need not wait until it has run out."""
+        """Stops renewing; with `give_up`, ends the lease so that others need not wait for it."""
         if give_up:
             self._broker.abandoned.add(self._consumer)
         self._done.set()
@@ -64,12 +64,12 @@ class Lease:
             with self._broker.work() as (connection, _):
                 self._broker.end_leases(connection)
         except Exception as error:
-            logger.debug("The lease ends with the next connection: %s", error)
+            logger.debug("The next connection must end the lease: %s", error)
 
 
 def lapsed() -> psycopg.OperationalError:
-    """Returns the error that ends the session of a consumer that counts as dead."""
+    """Returns the error for a consumer that counts as dead."""
     return psycopg.OperationalError(
-        "this consumer counts as dead, and others have released its claims: it was silent for "
-        "longer than its lease, or its row in pgbeat.consumers was deleted"
+        "this consumer counts as dead, and others have released its claims: it did not renew its "
+        "lease in time, or its row in pgbeat.consumers was deleted"
     )

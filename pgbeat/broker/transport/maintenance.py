@@ -1,7 +1,7 @@
-"""Maintenance that each consumer does for all of them, one at a time.
+"""Maintains the broker: each consumer does a share of the work that serves all of them.
 
-Messages that dead consumers had claimed are requeued, expired ones deleted, delayed ones promoted
-when they are due.
+It requeues messages that dead consumers had claimed, deletes expired ones, and promotes delayed
+ones when they are due.
 """
 
 import logging
@@ -20,24 +20,24 @@ logger = logging.getLogger("pgbeat.transport")
 
 #: Seconds between two runs.
 _INTERVAL = 0.8
-#: Seconds between two sweeps for claims of unknown consumers, by all consumers together; and the
-#: part of its time that one may spend on them.
+#: Seconds between two sweeps for claims of unknown consumers, over all consumers; and the share of
+#: a consumer's time that they may take.
 _SWEEP, _SWEEP_SHARE = 30.0, 0.05
-#: Seconds between two deletions of old dead letters and orphaned messages, by all together; and
-#: where there was more than one deletes.
+#: Seconds between two deletions of old dead letters and orphaned messages, over all consumers; and
+#: after one that left some.
 _PRUNE, _AT_ONCE = 600.0, 0.1
-#: Most messages that are promoted, or deleted, at once.
+#: The most messages promoted or deleted at once.
 _BATCH = 1000
 
 
-class Changes(NamedTuple):
-    """Changes by a run, of which no notification reaches the session that ran it."""
+class MadeAvailable(NamedTuple):
+    """Whether a run requeued or promoted messages; the session is not notified of its own."""
 
     requeued: bool = False
     promoted: bool = False
 
 
-class Maintenance:
+class BrokerMaintenance:
     """One consumer's share of the maintenance."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Maintenance:
         self._sweep_at = now + random.uniform(0, _SWEEP)  # noqa: S311
         self._prune_at = now + random.uniform(0, _PRUNE)  # noqa: S311
 
-    def run(self, now: float) -> Changes:
+    def run(self, now: float) -> MadeAvailable:
         """Does the maintenance that is due, and schedules the next run."""
         due = consumers.due_maintenance(self._connection, self._tables, self._consumer)
         requeued, promoted = bool(due.dead) and self._release_dead(due.dead), 0
@@ -66,13 +66,13 @@ class Maintenance:
             requeued = self._sweep(due.consumers) or requeued
         if now >= self._prune_at:
             self._prune(due.consumers)
-        # Consumers share the work: about ten runs a second, all together.
+        # About ten runs a second, over all consumers.
         interval = _INTERVAL * max(1.0, due.consumers / 10) * random.uniform(0.8, 1.2)  # noqa: S311
         if next_due is not None:
             interval = min(interval, next_due)
         interval = min(interval, max(self._prune_at - time.monotonic(), 0.0))
         self.next_at = time.monotonic() + interval
-        return Changes(requeued, promoted > 0)
+        return MadeAvailable(requeued, promoted > 0)
 
     def _release_dead(self, dead: list[int]) -> bool:
         """Requeues the messages that dead consumers had claimed; returns whether there were any."""
@@ -102,7 +102,7 @@ class Maintenance:
             return consumers.promote(self._connection, self._tables, _BATCH)
 
     def _prune(self, consumer_count: int) -> None:
-        """Deletes old dead letters and orphaned messages, a batch at a time."""
+        """Deletes a batch of old dead letters and orphaned messages."""
         has_more = orphaned_messages.delete(self._connection, self._tables, _BATCH) >= _BATCH
         if self._options.dead_letter_days:
             seconds = self._options.dead_letter_days * 86400

@@ -1,4 +1,4 @@
-"""The transport's options: `broker_transport_options`, checked when a connection opens."""
+"""Reads and checks the transport's options (`broker_transport_options`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from pgbeat.config import postgres_url
 from pgbeat.errors import ConfigError, Problems
 from pgbeat.suggest import nearest
 
-#: Options that kombu and Celery read themselves.
+#: Options that kombu and Celery read.
 _KOMBU = {
     "body_encoding", "deadletter_queue", "callback", "errback", "max_retries", "interval_start",
     "interval_step", "interval_max", "retry_errors", "connect_retries_timeout", "timeout",
@@ -22,34 +22,36 @@ _COMMITS = ("on", "off", "local", "remote_write", "remote_apply")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What can be set in `broker_transport_options`, with its defaults. Times are seconds."""
+    """The options with their defaults. Times are seconds."""
 
     #: Names of the two tables.
     queue_tablename: str = BrokerTables.queue
     message_tablename: str = BrokerTables.message
-    #: Whether a publish waits until the server has it on disk: Postgres' synchronous_commit.
-    #: None: as the server has it. Transient messages (delivery_mode 1) never wait.
+    #: Whether a publish waits for the server's disk: Postgres's synchronous_commit, by default the
+    #: server's. Transient messages (delivery_mode 1) never wait.
     synchronous_commit: str | None = None
-    #: A worker looks for messages this often, though nobody told it of any.
+    #: How often a worker looks for messages without a notification.
     polling_interval: float = 5.0
-    #: Messages claimed at once, at most.
+    #: The most messages claimed at once.
     batch_size: int = 100
-    #: Deliveries of a message after which it is put among the dead letters: x-delivery-limit of
-    #: queues that don't say. 0: never.
+    #: Deliveries after which a message becomes a dead letter, unless its queue has an
+    #: x-delivery-limit. 0: never.
     delivery_limit: int = 20
     #: Days that dead letters are kept. 0: for ever.
     dead_letter_days: float = 30.0
-    #: DSN of the server itself, where the broker's URL is a transaction-mode pooler's.
+    #: DSN of the server itself, if the broker's URL is a transaction-mode pooler's.
     direct_url: URL | None = None
-    #: Behind such a pooler, without a direct_url: how long a consumer may not be heard of.
+    #: How long a consumer may be silent, behind such a pooler without a direct_url.
     lease: float = 30.0
-    #: More parameters of libpq's, such as sslmode.
+    #: Other parameters for libpq, such as sslmode.
     connect_args: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> "Options":
-        """Returns the options among a transport's. Those of kombu's other transports are ignored,
-        with a warning. Raises `ConfigError` that lists every mistake."""
+        """Returns the options among a transport's, and warns of those of other transports.
+
+        Raises `ConfigError` that lists every mistake.
+        """
         problems, values, ignored = Problems(), {}, {}
         for key, value in given.items():
             if key in _KOMBU:
@@ -75,7 +77,7 @@ class Options:
 
     @property
     def limit(self) -> int | None:
-        """The delivery limit; `None` where there is none."""
+        """The delivery limit, if there is one."""
         return self.delivery_limit or None
 
 
@@ -111,11 +113,11 @@ def _commit(value: Any) -> str | None:
         return value  # type: ignore[no-any-return]
     if isinstance(value, bool):
         return "on" if value else "off"
-    raise ValueError(f"{value!r} is none of {', '.join(_COMMITS)}")
+    raise ValueError(f"{value!r} is not one of {', '.join(_COMMITS)}")
 
 
 def _table(value: Any) -> str:
-    # Others are named after them, and Postgres cuts a name at 63 bytes.
+    # Other tables have this name with a suffix, and Postgres cuts names at 63 bytes.
     if not isinstance(value, str) or not 0 < len(value.encode()) <= 48:
         raise ValueError(f"{value!r} is not a table's name of at most 48 bytes")
     return value

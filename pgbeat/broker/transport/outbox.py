@@ -1,4 +1,4 @@
-"""Channels that write into somebody else's transaction instead of their own."""
+"""Channels that hand messages to a sink, such as a caller's transaction, instead of committing."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -16,15 +16,15 @@ from pgbeat.broker.transport.transport import Transport
 class MessageSink(Protocol):
     """Where a channel's messages go."""
 
-    def write(self, message: Message) -> None:
+    def write(self, message: Message) -> object:
         """Takes a message."""
 
     def do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Calls a function of the domain with the connection and the broker's tables."""
+        """Calls a domain function with the connection and the broker's tables."""
 
 
 class OutboxChannel(Channel):
-    """A channel for publishing; what it would commit goes to its connection's sink."""
+    """A channel for publishing, which gives to its connection's sink what it would commit."""
 
     def _do(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return self.connection.client.sink.do(function, *args, **kwargs)
@@ -37,25 +37,23 @@ class OutboxChannel(Channel):
         client.sink.write(message if client.delays else message._replace(available_at=None))
         return None
 
-    def enclosing(self, *names: str | None) -> Any:
-        return None
+    def enclosing(self, *names: str | None) -> None:
+        """Returns `None`: this is the channel of a transaction."""
 
     def exchange_declare(self, exchange: str | None = None, *args: Any, **kwargs: Any) -> None:
-        """Raises `ValueError` for a name that none can have: the database would refuse it, and all
-        that is declared with it."""
+        """Declares an exchange. Raises `ValueError` for a name that the database would refuse."""
         if exchange:
             check_name(exchange)
         super().exchange_declare(exchange, *args, **kwargs)
 
     def queue_declare(self, queue: str | None = None, *args: Any, **kwargs: Any) -> Any:
-        """A queue that is published to is there; what else it is, its consumer declares. Raises
-        `ValueError` as `exchange_declare` does."""
+        """Creates a queue, whose consumer declares the rest. Raises `ValueError`, too."""
         check_name(queue)
         self._do(_declare, queue)
         return queue_declare_ok_t(queue, 0, 0)
 
     def close(self) -> None:
-        """Closes the channel, which has claimed nothing."""
+        """Closes the channel, which has no claims."""
         self.closed = True
 
 
@@ -63,13 +61,13 @@ def _declare(connection: Any, tables: BrokerTables, queue: str) -> None:
     tables.declare(connection, [queue])
 
 
-#: Functions of the domain that make a queue, or what leads to it.
+#: Domain functions that create a queue, an exchange or a binding.
 DECLARATIONS = (_declare, exchanges.declare, exchanges.bind)
 
 
 class _OutboxTransport(Transport):
     Channel = OutboxChannel
-    #: kombu would publish again, on a transaction that is broken.
+    #: None, since kombu would publish again in a transaction that has failed.
     connection_errors: tuple[type[BaseException], ...] = ()
     channel_errors = ()
 
@@ -81,9 +79,9 @@ class _OutboxTransport(Transport):
 
 
 class OutboxConnection(BrokerConnection):
-    """A connection for publishing into a sink: for `apply_async(connection=…)` and producers.
+    """A connection for `apply_async(connection=…)` and producers that publishes into a sink.
 
-    With `delays` a task's ETA is kept in the table; without, by the worker.
+    With `delays` the table keeps messages until their ETA; without, the worker does.
     """
 
     def __init__(self, sink: MessageSink, delays: bool = True) -> None:
@@ -91,5 +89,5 @@ class OutboxConnection(BrokerConnection):
         self.sink, self.delays = sink, delays
 
     def forget_declared(self) -> None:
-        """Has everything declared again: what was may have been rolled back."""
+        """Has everything declared again, since declarations may have been rolled back."""
         self.declared_entities.clear()

@@ -1,7 +1,7 @@
-"""Decides which statement a consumer sends next, without a database.
+"""Decides which statement a consumer sends next. It does not touch the database.
 
-First acknowledgements that start jobs, then a claim for a channel that has room, then the other
-acknowledgements, then a request to have messages of empty queues announced.
+The order: acknowledgements of messages that start jobs, a claim for a channel that has room, the
+other acknowledgements, and a request for notifications about empty queues.
 """
 
 import time
@@ -15,9 +15,9 @@ from pgbeat.broker.transport.claims import Claims, Intake, Request
 from pgbeat.broker.transport.queue_states import QueueStates
 from pgbeat.database.prepared import Statement, array
 
-#: Seconds for which a busy worker collects acknowledgements, and credit, before it claims again.
+#: Seconds for which a busy worker collects acknowledgements and credit before its next claim.
 _PATIENCE = 0.003
-#: Seconds after which credit is checked that comes back without a call.
+#: Seconds between two checks of credit that comes back without a call.
 _STARVING = 0.02
 
 AWAIT = Statement("await", "SELECT pgbeat.await_queues($1::bigint[])")
@@ -25,8 +25,7 @@ LEAVE = Statement("leave", "SELECT pgbeat.leave_queues($1::bigint[])")
 
 
 class Planner:
-    """The next statement of one consumer, by its queues' states, its acknowledgements and the
-    credit of its channels."""
+    """Chooses statements by queue states, acknowledgements and the channels' credit."""
 
     def __init__(
         self, tables: BrokerTables, consumer: int, *, batch_size: int, is_leased: bool = False
@@ -34,13 +33,13 @@ class Planner:
         self.states = QueueStates()
         self.acks = Acks(tables, consumer)
         self.claims = Claims(tables, consumer, self.states, is_leased=is_leased)
-        #: Channels that consume; they take turns.
+        #: Consuming channels, which take turns.
         self.intakes: deque[Intake] = deque()
         self._batch_size = batch_size
         self._announces = not is_leased
-        #: Whether a channel that has no credit may get it back without a call.
+        #: Whether a channel without credit may get some back without a call.
         self._is_starving = False
-        #: Whether a claim is put off until `_patient_until`.
+        #: Whether a claim is delayed until `_patient_until`.
         self._is_patient = False
         self._patient_until = 0.0
 
@@ -77,8 +76,7 @@ class Planner:
         return self.claims.request(intake, of, limit, self.acks.take_plain(), acked=acked)
 
     def _await(self) -> Request | None:
-        """Asks for the next message of empty queues to be announced, or not to announce those of
-        queues whose claims are all full."""
+        """Returns a request to await empty queues, or to leave those whose claims are all full."""
         if to_leave := self.states.to_leave():
             self.states.left(to_leave)
             return Request(LEAVE, (array(to_leave),), lambda result: None)
@@ -92,7 +90,7 @@ class Planner:
         return Request(AWAIT, (array(to_await),), done)
 
     def next_times(self, now: float) -> list[float]:
-        """Returns the times at which there may be something to send though nothing happens."""
+        """Returns the times at which a statement may be due without any event."""
         times = [self.states.retry_at, self.claims.deep_at]
         if self._is_starving:
             times.append(now + _STARVING)

@@ -1,4 +1,4 @@
-"""What a channel's consumers have and did not acknowledge, as kombu asks for it."""
+"""Keeps the messages that a channel delivered and that are not acknowledged."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -12,21 +12,23 @@ if TYPE_CHECKING:
 
 
 class QoS(virtual.QoS):
-    """What was delivered and not acknowledged; the database has it too."""
+    """The unacknowledged messages of one channel; the database has them as claims."""
 
     def __init__(self, channel: "Channel", prefetch_count: int = 0) -> None:
-        # Not the base's: it gives messages back at the interpreter's exit. Here they go back
-        # with the session.
+        # Does not call the base's, which requeues messages at the interpreter's exit. Here the end
+        # of the session requeues them.
         self.channel = channel
         self.prefetch_count = prefetch_count or 0
         self._delivered: dict[int, Any] = {}
-        #: How many the consumer is free for, where that is not a matter of acknowledgements.
+        #: How many messages the worker is free for, if not only acknowledgements decide that.
         self.free: Callable[[], int] | None = None
 
     def can_consume(self) -> bool:
+        """Returns whether the channel may get another message."""
         return self.can_consume_max_estimate() != 0
 
     def can_consume_max_estimate(self) -> int | None:
+        """Returns how many more messages the channel may get; `None` for any number."""
         limits = []
         if self.prefetch_count:
             limits.append(self.prefetch_count - len(self._delivered))
@@ -35,20 +37,23 @@ class QoS(virtual.QoS):
         return max(min(limits), 0) if limits else None
 
     def append(self, message: Any, delivery_tag: int) -> None:
+        """Adds a delivered message."""
         self._delivered[delivery_tag] = message
 
     def ack(self, delivery_tag: int) -> None:
+        """Acknowledges a message."""
         message = self._delivered.pop(delivery_tag, None)
         if message is not None:
             starts_job = bool((message.headers or {}).get(JOB_HEADER))
             self.channel.acknowledge(delivery_tag, starts_job=starts_job)
 
     def up_to(self, delivery_tag: int) -> list[int]:
-        """Returns the tags that were delivered no later than this one."""
+        """Returns the tags of messages that were delivered no later than this one."""
         tags = list(self._delivered)
         return tags[: tags.index(delivery_tag) + 1] if delivery_tag in self._delivered else []
 
     def reject(self, delivery_tag: int, requeue: bool = False) -> None:
+        """Requeues a message, or makes it a dead letter."""
         if self._delivered.pop(delivery_tag, None) is not None:
             if requeue:
                 self.channel.session.requeue([delivery_tag])
@@ -56,11 +61,11 @@ class QoS(virtual.QoS):
                 self.channel.session.reject([delivery_tag])
 
     def forget(self) -> None:
-        """Forgets what was delivered, so that nothing of it is acknowledged."""
+        """Forgets all messages, so that none is acknowledged later."""
         self._delivered.clear()
 
     def restore_unacked(self) -> list[Any]:
-        """Gives everything back that was delivered and not acknowledged."""
+        """Requeues all messages."""
         tags = list(self._delivered)
         self._delivered.clear()
         if tags:
@@ -68,7 +73,8 @@ class QoS(virtual.QoS):
         return []
 
     def restore_unacked_once(self, stderr: Any = None) -> None:
+        """Requeues all messages."""
         self.restore_unacked()
 
     def _flush(self) -> None:
-        """Does nothing: there is nothing to flush."""
+        """Does nothing, unlike the base's."""

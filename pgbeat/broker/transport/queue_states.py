@@ -1,13 +1,13 @@
-"""The state of each queue that a process consumes: whether to claim from it, or await messages.
+"""Tracks for each consumed queue whether to claim from it or to await its next message.
 
-Pure bookkeeping, without a database. A step costs as much as there are queues in the state that it
-asks for, however many are consumed.
+It does not touch the database. A call costs as much as there are queues in the state that it asks
+for, however many are consumed.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
-#: Seconds until a queue that could not be awaited is claimed from again: doubled up to the last.
+#: Seconds until the next claim from a queue that could not be awaited: the first, and the most.
 _RETRY, _LAST_RETRY = 0.002, 0.25
 
 
@@ -17,9 +17,9 @@ class QueueState:
     __slots__ = ("consumers", "full_claims", "is_awaited", "retry_after")
 
     def __init__(self) -> None:
-        #: Consumers of this process.
+        #: Consumers in this process.
         self.consumers = 0
-        #: Whether the next message will be announced.
+        #: Whether its next message will be announced.
         self.is_awaited = False
         #: Claims in a row that returned as many messages as they asked for.
         self.full_claims = 0
@@ -27,10 +27,9 @@ class QueueState:
 
 
 class Removed(NamedTuple):
-    """Queues that are not consumed any more."""
+    """Queues that are no longer consumed, and those of them that were awaited."""
 
     queues: list[int]
-    #: Those among them that were awaited.
     awaited: list[int]
 
 
@@ -38,7 +37,7 @@ class QueueStates:
     """The states of queues, by their ids.
 
     A queue is *claimable* while it may have messages that no consumer has claimed, and *awaited*
-    while its next message will be announced. A queue that was found empty is to be awaited; one
+    while its next message will be announced. A queue that was found empty must be awaited; one
     whose claims are all full need not be.
     """
 
@@ -46,7 +45,7 @@ class QueueStates:
         self._states: dict[int, QueueState] = {}
         self.claimable: set[int] = set()
         self._not_awaited: set[int] = set()
-        #: When to claim again from queues that could not be awaited.
+        #: By queue that could not be awaited, when to claim from it again.
         self._retries: dict[int, float] = {}
 
     def __contains__(self, queue: int) -> bool:
@@ -61,7 +60,7 @@ class QueueStates:
         return not self._not_awaited
 
     def add(self, queues: Iterable[int]) -> list[int]:
-        """Adds a consumer of each queue; returns the queues that had none before."""
+        """Adds a consumer to each queue; returns the queues that had none."""
         new = []
         for queue in queues:
             state = self._states.get(queue)
@@ -74,7 +73,7 @@ class QueueStates:
         return new
 
     def remove(self, queues: Iterable[int]) -> Removed:
-        """Removes a consumer of each queue; returns the queues that have none any more."""
+        """Removes a consumer from each queue; returns the queues that have none left."""
         removed = Removed([], [])
         for queue in queues:
             state = self._states.get(queue)
@@ -103,11 +102,11 @@ class QueueStates:
         self.claimable.update(self._states)
 
     def claim_sent(self, queues: Iterable[int]) -> None:
-        """Records that a claim is sent, which may miss what is announced from now on."""
+        """Records that a claim is sent, which may miss messages announced from now on."""
         self.claimable.difference_update(queues)
 
     def claim_done(self, queues: Iterable[int], *, is_full: bool) -> None:
-        """Records whether a claim returned as many messages as it asked for, or all there were."""
+        """Records whether a claim returned all that it asked for, or else all there were."""
         for queue in queues:
             state = self._states.get(queue)
             if state is not None:
@@ -116,7 +115,7 @@ class QueueStates:
                     self.claimable.add(queue)
 
     def to_leave(self) -> list[int]:
-        """Returns queues that need not be awaited any longer, because each claim is full."""
+        """Returns queues that need no longer be awaited, since every claim is full."""
         return [
             queue
             for queue in self.claimable
@@ -124,21 +123,21 @@ class QueueStates:
         ]
 
     def left(self, queues: Iterable[int]) -> None:
-        """Records that queues are not awaited any more."""
+        """Records that queues are no longer awaited."""
         for queue in queues:
             if queue in self._states:
                 self._states[queue].is_awaited = False
                 self._not_awaited.add(queue)
 
     def to_await(self) -> list[int]:
-        """Returns queues that were found empty, and whose next message must be announced."""
+        """Returns queues that were found empty and must be awaited."""
         return [q for q in self._not_awaited if q not in self.claimable and q not in self._retries]
 
     def awaited(self, asked: Iterable[int], granted: set[int], now: float) -> None:
-        """Records which of the queues that were asked for are awaited now.
+        """Records which of the queues are awaited now.
 
-        Messages that came before were not announced, so these queues are claimable. A publisher
-        that has not committed keeps the others from being awaited; they are claimable in a moment.
+        Earlier messages were not announced, so these queues are claimable. The others can't be
+        awaited yet because a publisher has not committed; they are claimable in a moment.
         """
         for queue in asked:
             state = self._states.get(queue)
@@ -153,7 +152,7 @@ class QueueStates:
                 state.retry_after = min(state.retry_after * 2, _LAST_RETRY)
 
     def advance(self, now: float) -> None:
-        """Makes queues claimable whose retry is due."""
+        """Makes the queues claimable whose retry is due."""
         for queue in [queue for queue, at in self._retries.items() if now >= at]:
             del self._retries[queue]
             self.claimable.add(queue)

@@ -1,9 +1,9 @@
-"""The consuming side of a process: one connection that lives, listens, claims and acknowledges.
+"""Consumes messages over one connection, which listens, claims and acknowledges.
 
-A session takes one step after the other, each a statement that its planner chose. The thread that
-holds the lock takes it: a worker's event loop, which sends the statement and reads the answer when
-it is there, or a thread that waits in `drain_events`. Messages are claimed for a channel, into its
-buffer, up to its free prefetch; acknowledgements are sent with the next claim.
+A session takes one step after the other; each is a statement that its planner chose. The thread
+that holds the lock takes the step: a worker's event loop, which sends the statement and reads the
+answer when it has arrived, or a thread that waits in `drain_events`. Messages are claimed into a
+channel's buffer, up to its free prefetch; acknowledgements are sent with the next claim.
 """
 
 import logging
@@ -22,7 +22,7 @@ from pgbeat.broker import consumers
 from pgbeat.broker import queues as broker_queues
 from pgbeat.broker.transport.claims import ClaimedMessage, Intake, Request, claimed
 from pgbeat.broker.transport.lease import Lease
-from pgbeat.broker.transport.maintenance import Maintenance
+from pgbeat.broker.transport.maintenance import BrokerMaintenance
 from pgbeat.broker.transport.planner import LEAVE, Planner
 from pgbeat.broker.transport.queue_states import Removed
 from pgbeat.broker.transport.settlements import Settlements
@@ -39,7 +39,7 @@ _POLL_POOLED = 0.5
 
 
 class Session:
-    """One consumer of the database's. Its claims are released when its connection is gone."""
+    """One consumer. Its claims are released when its connection is gone."""
 
     def __init__(
         self, broker: "Broker", connection: Connection, lease: float | None = None
@@ -51,13 +51,13 @@ class Session:
         self.opened_at = time.monotonic()
         #: Held for each step.
         self.lock = threading.RLock()
-        #: Duplicates of the socket that connections of kombu's wait on.
+        #: Duplicates of the socket on which kombu's connections wait.
         self.files: set[int] = set()
-        #: The error that ended it.
+        #: The error that ended the session.
         self.lost: BaseException | None = None
-        #: Queues not to be awaited or listened to any more, from the next step on.
+        #: Queues that the next step must stop awaiting and listening to.
         self._left: list[Removed] = []
-        #: Consumed queues that are deleted with their last consumer.
+        #: Consumed queues that are `auto_delete`.
         self._fragile: set[int] = set()
         self._request: Request | None = None
         self._wakers: set[Callable[[], None]] = set()
@@ -69,13 +69,13 @@ class Session:
         name = f"{socket.gethostname()}:{os.getpid()}"
         if self._listens:
             connections.prepare_session(connection)
-            # By the indexes, whatever the statistics of an empty table say; and a crash of the
-            # server may bring back what was acknowledged just before, but loses nothing.
+            # Plans must use the indexes, whatever the statistics of an empty table say. A crash of
+            # the server may bring back messages acknowledged just before, but loses none.
             settings = {"plan_cache_mode": "force_generic_plan", "synchronous_commit": "off"}
             connections.configure(connection, settings)
-        #: The consumer's id; claims are under it.
+        #: The consumer's id.
         self.id = consumers.register(connection, broker.tables, name, lease)
-        #: Seconds that its lease lasts; 0 where it lives as long as its connection.
+        #: Seconds that its lease lasts; 0 if it lives as long as its connection.
         self.lease = lease or 0.0
         self._lease: Lease | None = None
         if lease is None:
@@ -89,7 +89,7 @@ class Session:
             broker.tables, self.id, batch_size=self._options.batch_size, is_leased=not self._listens
         )
         self._settlements = Settlements()
-        self._maintenance = Maintenance(connection, broker.tables, broker.options, self.id)
+        self._maintenance = BrokerMaintenance(connection, broker.tables, broker.options, self.id)
         self._poll_at = time.monotonic() + self._poll
 
     # ----- queues
@@ -125,7 +125,7 @@ class Session:
             consumers.unsubscribe(self._connection, self._tables, self.id, queues)
 
     def _leave(self) -> None:
-        """Stops awaiting and listening to queues that are not consumed any more."""
+        """Stops awaiting and listening to queues that are no longer consumed."""
         left, self._left = self._left, []
         if awaited := [queue for each in left for queue in each.awaited]:
             self.prepared.run(LEAVE, array(awaited))
@@ -134,12 +134,12 @@ class Session:
 
     def _listen(self, verb: str, queues: Sequence[int]) -> None:
         if self._listens:
-            # One statement with many commands: a round trip, however many queues.
+            # One round trip, however many queues.
             commands = [f"{verb} {channels.of_queue(queue)}" for queue in queues]
             connections.driver(self._connection).execute("; ".join(commands).encode())
 
     def alone(self) -> "_Alone":
-        """Returns a block that has the connection to itself, once what was sent is finished."""
+        """Returns a block that holds the lock, with no statement under way."""
         return _Alone(self)
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class Session:
                     with connections.transaction(self._connection):
                         consumers.leave(self._connection, self._tables, self.id)
         except Exception as error:
-            logger.debug("The server releases what this consumer had claimed: %s", error)
+            logger.debug("Others must release this consumer's claims: %s", error)
         finally:
             if self.lost is None:
                 self.lost = psycopg.OperationalError("the consumer's session was closed")
@@ -160,7 +160,7 @@ class Session:
                 self._lease.stop(give_up=False)
 
     def is_alive(self) -> bool:
-        """Returns whether the connection is good, as far as it can be told without a round trip."""
+        """Returns whether the connection is good, as far as known without a round trip."""
         if self.pid != os.getpid():
             return False
         if self.lost is None and self.lock.acquire(blocking=False):
@@ -168,13 +168,13 @@ class Session:
                 if not self.prepared.is_alive():
                     self._fail(psycopg.OperationalError("the server closed the connection"))
                 elif self.hear():
-                    self.wake()  # a thread that waits for the socket finds nothing there any more
+                    self.wake()  # the thread that waits for the socket finds nothing there now
             finally:
                 self.lock.release()
         return self.lost is None
 
     def _end(self, error: BaseException) -> None:
-        """Ends the session for an error that another thread has found."""
+        """Ends the session because of an error that another thread found."""
         with self.lock:
             self._fail(error)
 
@@ -189,7 +189,7 @@ class Session:
     # ----- messages
 
     def ack(self, message: int, *, starts_job: bool = False) -> None:
-        """Notes an acknowledgement, to be sent with the next statement."""
+        """Adds an acknowledgement, to send with the next statement."""
         self._plan.acks.add(message, starts_job=starts_job)
 
     @property
@@ -204,7 +204,7 @@ class Session:
                 self._flush_acks()
 
     def send_acks(self) -> None:
-        """Sends acknowledgements, unless a statement is under way; doesn't wait for the answer."""
+        """Sends acknowledgements without waiting, unless a statement is under way."""
         with _Guarded(self):
             request = self._plan.acks.next(at_once=True) if self._request is None else None
             if request is not None:
@@ -222,7 +222,7 @@ class Session:
         return found[0] if found else None
 
     def requeue(self, messages: Sequence[int], *, counts: bool = True) -> None:
-        """Requeues claimed messages. Unless it `counts`, they don't count as delivered."""
+        """Requeues claimed messages. Unless `counts`, the delivery is not counted."""
 
         def requeue(messages: Sequence[int]) -> list[int]:
             left = consumers.requeue(
@@ -248,14 +248,14 @@ class Session:
                 self._settlements.settle(reject, messages)
 
     def _start_over(self) -> None:
-        """Claims from the start of every queue next: a session doesn't hear of what it requeues."""
+        """Claims from the start of every queue next; a session is not notified of its requeues."""
         self._plan.claims.forget()
         self._plan.states.mark_all_claimable()
 
     # ----- steps
 
     def next_step(self) -> Request | None:
-        """Returns what to send now, if anything. The lock is held."""
+        """Returns what to send now, if anything. The caller holds the lock."""
         now = time.monotonic()
         if self._lease is not None:
             self._lease.check()
@@ -280,7 +280,7 @@ class Session:
                 self._plan.states.mark_all_claimable()
 
     def until_next(self) -> float:
-        """Returns the seconds until there may be something to do though nothing is announced."""
+        """Returns the seconds until something may be due without a notification."""
         now = time.monotonic()
         times = [self._poll_at, self._maintenance.next_at, *self._plan.next_times(now)]
         if self._settlements.next_at is not None:
@@ -288,7 +288,7 @@ class Session:
         return max(0.0, min(times) - now)
 
     def step(self) -> bool:
-        """Takes the next step and waits for its end; returns whether there was one."""
+        """Takes the next step and waits for it to end; returns whether there was one."""
         with self.alone():
             request = self.next_step()
             if request is None:
@@ -297,7 +297,7 @@ class Session:
         return True
 
     def send_step(self) -> None:
-        """Sends the next step, unless one is under way; `read` reads its answer."""
+        """Sends the next step unless one is under way; `read` reads its answer."""
         with _Guarded(self):
             if self._request is None and (request := self.next_step()) is not None:
                 self._send(request)
@@ -316,8 +316,7 @@ class Session:
                 request.done(result)
 
     def hear(self) -> bool:
-        """Handles the notifications that came with answers; returns whether there were any. The
-        lock is held."""
+        """Handles notifications; returns whether there were any. The caller holds the lock."""
         heard = self.prepared.notifications()
         for channel, payload in heard:
             if channel == channels.BROKER:
@@ -332,7 +331,7 @@ class Session:
         return bool(heard)
 
     def finish(self) -> None:
-        """Waits for the end of the step under way. The lock is held."""
+        """Waits for the step under way to end. The caller holds the lock."""
         if self._request is not None:
             request, self._request = self._request, None
             request.done(self.prepared.finish())
@@ -340,7 +339,7 @@ class Session:
     # ----- waiting
 
     def add_waker(self, waker: Callable[[], None]) -> None:
-        """Adds a function that is called when another thread has found something."""
+        """Adds a function to call when another thread has found something."""
         self._wakers.add(waker)
 
     def remove_waker(self, waker: Callable[[], None]) -> None:
@@ -354,9 +353,9 @@ class Session:
 
 
 class _Guarded:
-    """Holds the lock. Any error ends the session, which may have missed an answer.
+    """Holds the lock. Any error ends the session, since it may have missed an answer.
 
-    Raises `psycopg.OperationalError` for all that the database refused: then kombu reconnects.
+    Raises `psycopg.OperationalError` for errors of the database, on which kombu reconnects.
     """
 
     def __init__(self, session: Session) -> None:
@@ -364,7 +363,7 @@ class _Guarded:
 
     def __enter__(self) -> None:
         if self.session.pid != os.getpid():
-            raise psycopg.OperationalError("the consumer's session is the parent process's")
+            raise psycopg.OperationalError("the consumer's session belongs to the parent process")
         self.session.lock.acquire()
         if self.session.lost is not None:
             self.session.lock.release()

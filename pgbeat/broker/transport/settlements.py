@@ -1,17 +1,17 @@
-"""Retries of requeues and rejections that another session's row locks kept from happening."""
+"""Retries requeues and rejections of messages whose rows another session has locked."""
 
 import time
 from collections.abc import Callable, Sequence
 
-#: Settles messages; returns those that it must be called with again.
+#: Requeues or rejects messages; returns those that were locked.
 Settle = Callable[[Sequence[int]], list[int]]
 
-#: Seconds between two attempts: they double from the first to the last.
+#: Seconds until the next attempt: the first, doubled each time up to the last.
 _FIRST, _LAST = 0.02, 1.0
 
 
 class Settlements:
-    """Requeues and rejections of claimed messages that are still to be done."""
+    """The requeues and rejections that one session still has to do."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Settle, list[int]]] = []
@@ -20,14 +20,14 @@ class Settlements:
         self.next_at: float | None = None
 
     def settle(self, settle: Settle, messages: Sequence[int]) -> None:
-        """Settles messages now, and keeps those that are locked for `retry`."""
+        """Settles messages now, and keeps locked ones for `retry`."""
         if left := settle(messages):
             self._waiting.append((settle, left))
             self._delay = _FIRST
             self.next_at = time.monotonic() + self._delay
 
     def retry(self, now: float) -> None:
-        """Tries again if it is time to."""
+        """Tries again, if it is time."""
         if self.next_at is None or now < self.next_at:
             return
         self._waiting = [

@@ -1,4 +1,4 @@
-"""Blocks in which a thread's messages go into a transaction of the caller's."""
+"""Finds the block whose transaction a thread's messages must join."""
 
 import asyncio
 import os
@@ -12,8 +12,7 @@ class BlockTarget(Protocol):
     """Where the messages of a block go."""
 
     def channel_for(self, broker: Any) -> Any:
-        """Returns the channel that stands in for those of `broker`; `None` if the block is about
-        another broker."""
+        """Returns the channel for messages to `broker`; `None` if the block has another broker."""
 
 
 class Block:
@@ -27,8 +26,10 @@ class Block:
         self._owner = _whereabouts()
 
     def is_here(self) -> bool:
-        """Returns whether the caller is inside of the block: what was started in it (a task of
-        asyncio's, a greenlet, `to_thread`) has a copy of its context, but is not."""
+        """Returns whether the caller is in the block itself.
+
+        An asyncio task, greenlet or thread started in it has a copy of its context, but is not.
+        """
         return self.is_open and self._owner == _whereabouts()
 
 
@@ -46,27 +47,21 @@ def _whereabouts() -> tuple[int, ...]:
 
 
 def enter(target: BlockTarget) -> Block:
-    """Opens a block, inside of those that are open."""
+    """Opens a block inside those that are open."""
     block = Block(target)
     _blocks.set((*_blocks.get(), block))
     return block
 
 
 def leave(block: Block) -> None:
-    """Closes a block, wherever its context was copied to."""
+    """Closes a block, also in all copies of its context."""
     block.is_open = False
     _blocks.set(tuple(each for each in _blocks.get() if each.is_open))
 
 
 def channel_for(broker: Any) -> Any:
-    """Returns the channel that takes what is published to `broker` here and now: that of the
-    innermost block about it, or `None`."""
-    blocks = _blocks.get()
-    if not blocks:
-        return None
-    for block in reversed(blocks):
-        if block.is_here():
-            channel = block.target.channel_for(broker)
-            if channel is not None:
-                return channel
+    """Returns the channel of the innermost block for messages to `broker`, if there is one."""
+    for block in reversed(_blocks.get()):
+        if block.is_here() and (channel := block.target.channel_for(broker)) is not None:
+            return channel
     return None

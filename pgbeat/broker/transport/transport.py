@@ -1,4 +1,4 @@
-"""The transport: kombu's connection to a broker in Postgres, for event loops and for threads."""
+"""Connects kombu to a broker in Postgres, for event loops and for threads."""
 
 import os
 import socket
@@ -25,9 +25,9 @@ from pgbeat.database import connections
 from pgbeat.database.prepared import readable
 from pgbeat.errors import SchemaError
 
-#: Messages are delivered for this long before the event loop has its turn again.
+#: Seconds for which messages are delivered before the event loop goes on.
 _SLICE = 0.005
-#: The event loop's timer: how late something may be noticed that nobody tells of.
+#: Seconds between two looks by the event loop's timer, in case nothing else wakes it.
 _TICK = 0.5
 
 
@@ -46,7 +46,7 @@ class Transport(stock.Transport):
         psycopg.OperationalError,
         psycopg.InterfaceError,
         ConnectionError,
-        # A worker waits until `pgbeat migrate` has run, as for a server that is away.
+        # A worker waits until `pgbeat migrate` has run, as it does for an unreachable server.
         SchemaError,
     )
     implements = virtual.Transport.implements.extend(
@@ -57,13 +57,13 @@ class Transport(stock.Transport):
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
-        # The password for itself: `inspect stats` and Flower show the host name as it stands.
+        # The password must not be in the host name, which `inspect stats` and Flower show.
         host = str(client.hostname or "")
         if "://" in host and (url := postgres_url(host)).password is not None:
             client.password = str(url.password)
             client.hostname = url._replace(password=None).render_as_string()
         self._broker: brokers.Broker | None = None
-        #: The broker that this is counted by.
+        #: The broker that counts this as a user.
         self._opened: brokers.Broker | None = None
         self._pid = os.getpid()
         self._session: Session | None = None
@@ -79,19 +79,20 @@ class Transport(stock.Transport):
         self._waker: tuple[socket.socket, socket.socket] | None = None
 
     def driver_version(self) -> str:
+        """Returns psycopg's version."""
         return psycopg.__version__
 
     # ----- the connection
 
     @property
     def url(self) -> URL:
-        """The database's URL, however kombu was given it."""
+        """The database's URL, in whatever form kombu has it."""
         client = self.client
         host = str(client.hostname or "localhost")
         if "://" in host:
             url = postgres_url(host)
             return url.set(password=client.password) if client.password else url
-        # After a failover kombu has it in pieces.
+        # After a failover kombu has its parts.
         return URL.create(
             "postgresql+psycopg",
             username=client.userid,
@@ -103,7 +104,7 @@ class Transport(stock.Transport):
 
     @property
     def broker(self) -> brokers.Broker:
-        """This process's broker, also after a fork."""
+        """This process's broker; after a fork, the child's."""
         if self._broker is None or self._pid != os.getpid():
             self._broker = brokers.broker(self.url, Options.read(self.client.transport_options))
             if self.client.ssl:  # broker_use_ssl, or kombu's own argument
@@ -113,20 +114,21 @@ class Transport(stock.Transport):
         return self._broker
 
     def establish_connection(self) -> "Transport":
-        """Connects. Raises what the driver raises."""
+        """Connects. Raises the driver's errors."""
         self.broker.open()
-        if self._opened is self.broker:  # again, for it was lost
+        if self._opened is self.broker:  # this is a reconnect
             self.broker.release()
         self._opened = self.broker
         return self
 
     def create_channel(self, connection: Any) -> Any:
+        """Returns a new channel."""
         channel = self.Channel(connection)
         self.channels.append(channel)
         return channel
 
     def close_connection(self, connection: Any) -> None:
-        """Gives back what was delivered, and the connections, if nobody else needs them."""
+        """Requeues unacknowledged messages, and releases the broker's connections."""
         is_own = self._pid == os.getpid()
         try:
             for channel in list(self.channels):
@@ -153,10 +155,11 @@ class Transport(stock.Transport):
             self._broker = self._opened = self._session = None
 
     def verify_connection(self, connection: Any) -> bool:
+        """Returns whether the connection is alive, as far as known."""
         return self._session is None or self._session.is_alive()
 
     def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:
-        """Returns the URL for people; with the password only where it is asked for."""
+        """Returns the URL for people, by default without its password."""
         url = self.url.set(drivername="postgresql")
         if include_password:
             return f"pgbeat+{url.render_as_string(hide_password=False)}"
@@ -164,11 +167,12 @@ class Transport(stock.Transport):
 
     @property
     def default_connection_params(self) -> dict[str, Any]:
+        """The port and host of an incomplete URL."""
         return {"port": self.default_port, "hostname": "localhost"}
 
     def open_session(self) -> Session:
-        """Returns the consuming side, for a channel of this connection."""
-        broker = self.broker  # in a forked process, another one than before
+        """Returns the consuming session, for a channel of this connection."""
+        broker = self.broker  # a new one after a fork
         if self._session is None or self._session.lost is not None:
             session = broker.session()
             if self._session is None:
@@ -176,8 +180,8 @@ class Transport(stock.Transport):
                 for end in self._waker:
                     end.setblocking(False)
             self._close_file()
-            # A number of its own: another connection of this process may be waiting for the same
-            # socket, or close it.
+            # A duplicate, since other connections of this process may wait for the same socket, or
+            # close it.
             self._file = os.dup(session.prepared.fileno())
             session.files.add(self._file)
             self._session = session
@@ -196,13 +200,13 @@ class Transport(stock.Transport):
                 os.close(file)
 
     def own(self, queue: str) -> None:
-        """Notes that a queue is exclusive to this connection, and is deleted with it."""
+        """Notes that a queue is exclusive to this connection and must be deleted with it."""
         self._owned.add(queue)
 
     # ----- waking
 
     def wake(self) -> None:
-        """Makes whoever waits for this connection look again."""
+        """Wakes the thread or event loop that waits for this connection."""
         if self._waker is not None:
             with suppress(OSError):
                 self._waker[1].send(b"\0")
@@ -213,22 +217,22 @@ class Transport(stock.Transport):
                 self._waker[0].recv(4096)
 
     def has_received(self) -> None:
-        """Wakes the thread that waits: a channel has received messages, maybe by another thread."""
+        """Wakes the waiting thread; another thread may have claimed messages for a channel."""
         if self._is_waiting:
             self.wake()
 
     def acks_wait(self) -> None:
-        """Sees to it that acknowledgements are sent soon."""
+        """Has acknowledgements sent soon."""
         session = self._session
         if session is None:
             return
-        if self.is_evented:  # the loop sees to it at its next turn
+        if self.is_evented:  # the loop sends them at its next turn
             if threading.get_ident() != self._loop_thread:
                 self.wake()
         elif self._is_waiting:
             self.wake()
         elif self._is_draining:
-            # By a callback, which may have much to do yet: on its way, not waited for.
+            # The caller is a callback, which may have much left to do.
             session.send_acks()
         else:
             session.flush_acks()
@@ -236,7 +240,7 @@ class Transport(stock.Transport):
     # ----- threads: one message for each call
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
-        """Delivers one message. Raises `TimeoutError` (`socket.timeout`) when none came in time."""
+        """Delivers one message. Raises `TimeoutError` (`socket.timeout`) if none comes in time."""
         deadline = None if timeout is None else time.monotonic() + timeout
         self._is_draining = True
         try:
@@ -298,12 +302,14 @@ class Transport(stock.Transport):
         return self._loop is not None
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
+        """Lets an event loop drive this connection."""
         self._leave_loop()
         self._loop = loop
         loop.on_tick.add(self._on_tick)
         self._timer = loop.call_repeatedly(_TICK, self._on_tick)
 
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:
+        """Ends that."""
         self._leave_loop()
 
     def _leave_loop(self) -> None:
@@ -356,7 +362,7 @@ class Transport(stock.Transport):
             self._deliver()
 
     def _deliver(self) -> None:
-        """Delivers what was claimed, for a moment: a task of the solo pool runs in here."""
+        """Delivers claimed messages for a moment. The solo pool's tasks run in here."""
         until = time.monotonic() + _SLICE
         while self._deliver_one():
             if time.monotonic() > until:

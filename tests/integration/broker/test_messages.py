@@ -30,9 +30,6 @@ from tests.support.broker_sessions import (
     rows,
 )
 
-# -- what kombu publishes -------------------------------------------------------------------------
-
-
 # -- put ------------------------------------------------------------------------------------------
 
 
@@ -323,11 +320,11 @@ def test_a_claim_passes_over_what_is_not_for_now(opened: Sessions, connection: C
     put(connection, "q", "expired", ttl=0)
     put(connection, "q", "due", ttl=3_600_000)
     put(connection, "paused", "held")
-    queues.pause(connection, TABLES, "paused")
+    queues.set_paused(connection, TABLES, "paused", True)
     consumer = opened.consumer()
     assert payloads(consumer.claim("q", "paused")) == ["due"]
     assert consumer.take("q", "paused") == []
-    queues.resume(connection, TABLES, "paused")
+    queues.set_paused(connection, TABLES, "paused", False)
     assert payloads(consumer.take("q", "paused")) == ["held"]
 
 
@@ -512,7 +509,7 @@ def test_statements_use_their_indexes(opened: Sessions, connection: Connection) 
         for statement, parameters in PREPARED.items():
             seen = generic(connection, statement, parameters)
             assert "kombu_message" not in seen.scanned(), (known, statement, seen.nodes)
-            if statement.name in ("claim", "take"):
+            if statement.label in ("claim", "take"):
                 assert "kombu_message_ready" in seen.indexes(), (known, statement, seen.nodes)
                 reads = [n for n in seen.nodes if "kombu_message_ready" in n.get("Index Name", "")]
                 assert {n["Node Type"] for n in reads} == {"Index Scan"}  # in its order

@@ -77,7 +77,7 @@ def test_wrong_declarations_say_what_is_wrong(connection: Connection) -> None:
         with pytest.raises(ValueError, match=says):
             queues.declare(connection, TABLES, name)
     for key, value in product(queues.ARGUMENTS, ("high", -1, [])):
-        with pytest.raises(ValueError, match=f"{key} is .*must be a whole number"):
+        with pytest.raises(ValueError, match=f"{key} must be a whole number"):
             queues.declare(connection, TABLES, "q", arguments={key: value})
     assert names(connection) == []
 
@@ -91,7 +91,7 @@ def test_an_exclusive_queue_is_its_owners_alone(opened: Sessions, connection: Co
     put(connection, "q", "m")
     assert queues.declare(owner.connection, TABLES, "q", caller=owner.id) == (mine.id, 1, 0)
     for caller in (other.id, None):
-        with pytest.raises(QueueLocked, match="'q' is exclusive to another process"):
+        with pytest.raises(QueueLocked, match="'q' is exclusive to another running process"):
             queues.declare(other.connection, TABLES, "q", caller=caller)
     owner.die(connection)
     # Its process is dead; the next one doesn't wait until it is buried, and gets an empty queue.
@@ -254,7 +254,7 @@ def test_a_queue_is_looked_at_without_the_others(connection: Connection) -> None
         before = connection.scalar(scans)
         found = queues.get(connection, TABLES, "q30")
         assert (found.waiting, found.delayed, found.claimed, found.dead) == (10, 1, 0, 0)
-        queues.pause(connection, TABLES, "q30")
+        queues.set_paused(connection, TABLES, "q30", True)
         assert queues.purge(connection, TABLES, "q30") == 11
         assert connection.scalar(scans) == before
 
@@ -281,27 +281,27 @@ def test_one_queue_and_all_have_the_same_numbers(opened: Sessions, connection: C
 def test_a_queue_is_paused_and_resumed(opened: Sessions, connection: Connection) -> None:
     consumer = opened.consumer()
     put(connection, "q", "m")
-    assert queues.pause(connection, TABLES, "q")
-    assert not queues.pause(connection, TABLES, "q")
+    assert queues.set_paused(connection, TABLES, "q", True)
+    assert not queues.set_paused(connection, TABLES, "q", True)
     assert consumer.claim("q") == []
     put(connection, "q", "more")  # is welcome
     with connections.transaction(connection):
         queues.declare(connection, TABLES, "q")  # changes nothing
     assert consumer.claim("q") == []
-    assert queues.resume(connection, TABLES, "q")
-    assert not queues.resume(connection, TABLES, "q")
+    assert queues.set_paused(connection, TABLES, "q", False)
+    assert not queues.set_paused(connection, TABLES, "q", False)
     assert payloads(consumer.claim("q")) == ["m", "more"]
-    for verb in (queues.pause, queues.resume):
+    for paused in (True, False):
         with pytest.raises(NotFound, match="no queue 'nowhere'"):
-            verb(connection, TABLES, "nowhere")
+            queues.set_paused(connection, TABLES, "nowhere", paused)
 
 
 def test_who_waits_is_told_of_a_resumed_queue(opened: Sessions, connection: Connection) -> None:
     consumer = opened.consumer()
     subscribe(consumer, "q")
     consumer.listen("q")
-    queues.pause(connection, TABLES, "q")
-    queues.resume(connection, TABLES, "q")
+    queues.set_paused(connection, TABLES, "q", True)
+    queues.set_paused(connection, TABLES, "q", False)
     assert until(consumer.heard) == ["again"]
 
 
@@ -415,7 +415,7 @@ def test_queues_are_listed_with_their_numbers(opened: Sessions, connection: Conn
     put(connection, "busy", *"123456")
     put(connection, "busy", "later", available_at=later(connection, "1 hour"))
     queues.declare(connection, TABLES, "idle")
-    queues.pause(connection, TABLES, "idle")
+    queues.set_paused(connection, TABLES, "idle", True)
     one, two = opened.consumer(), opened.consumer()
     for consumer in (one, two):
         subscribe(consumer, "busy")

@@ -365,7 +365,7 @@ def test_the_current_app_is_the_default(database: str, engine: Engine, connect: 
 
 def test_what_is_no_session(ours: Celery, engine: Engine) -> None:
     for wrong in (None, "postgresql://", engine):
-        with pytest.raises(TypeError, match="wanted is an open SQLAlchemy session or connection"):
+        with pytest.raises(TypeError, match="must be an open SQLAlchemy session or connection"):
             pgbeat.in_transaction(wrong, ours)  # type: ignore[arg-type]
 
 

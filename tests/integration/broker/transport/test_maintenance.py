@@ -1,11 +1,11 @@
-"""Maintenance that each consumer does for all of them, one at a time."""
+"""The share of maintenance that each consumer does for all."""
 
 import time
 
 from sqlalchemy import text
 
 from pgbeat.broker import consumers
-from pgbeat.broker.transport.maintenance import Changes, Maintenance
+from pgbeat.broker.transport.maintenance import BrokerMaintenance, MadeAvailable
 from pgbeat.broker.transport.options import Options
 from pgbeat.database import connections
 from tests.support.broker_sessions import TABLES, Sessions, later, payloads, put
@@ -24,20 +24,20 @@ def test_one_does_it_at_a_time(opened: Sessions) -> None:
         )
     )
     one.die(watcher)
-    maintenance = Maintenance(opened.open(), TABLES, Options(), 0)
+    maintenance = BrokerMaintenance(opened.open(), TABLES, Options(), 0)
     with connections.transaction(watcher):
         assert consumers.try_maintenance_lock(watcher, TABLES)
-        assert maintenance.run(time.monotonic()) == Changes()
+        assert maintenance.run(time.monotonic()) == MadeAvailable()
         assert maintenance.next_at - time.monotonic() < 0.1
         assert payloads(opened.consumer().claim("q")) == []
-    assert maintenance.run(time.monotonic()) == Changes(requeued=True, promoted=True)
+    assert maintenance.run(time.monotonic()) == MadeAvailable(requeued=True, promoted=True)
     assert sorted(payloads(opened.consumer().claim("q"))) == ["delayed", "its"]
 
 
 def test_when_to_look_again(opened: Sessions) -> None:
     """Sooner where something is due sooner, or where few share the work."""
     connection = opened.open()
-    maintenance = Maintenance(connection, TABLES, Options(), 1)
+    maintenance = BrokerMaintenance(connection, TABLES, Options(), 1)
     maintenance.run(time.monotonic())
     assert 0.5 < maintenance.next_at - time.monotonic() < 1
     put(connection, "q", "soon", available_at=later(connection, "0.3 seconds"))
@@ -50,7 +50,7 @@ def test_claims_of_unknown_consumers_are_swept_up(opened: Sessions) -> None:
     put(watcher, "q", "m")
     lost.claim("q")
     watcher.execute(text("DELETE FROM pgbeat.consumers"))
-    maintenance = Maintenance(opened.open(), TABLES, Options(), 0)
+    maintenance = BrokerMaintenance(opened.open(), TABLES, Options(), 0)
     now = time.monotonic()
     assert maintenance.run(now + 30).requeued
     assert not maintenance.run(now + 30).requeued

@@ -41,7 +41,7 @@ def test_it_is_named_and_served_by_leases(
         assert exchange(one, other) == [0, 1, 2]
         [(lease,)] = sql("SELECT lease_until - now() < interval '31 s' FROM pgbeat.consumers")
         assert lease
-    assert "transaction-mode pooler stands before" in caplog.text
+    assert "transaction-mode pooler in front of" in caplog.text
     assert "direct_url" in caplog.text
     assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
     assert sql("SELECT count(*) FROM pgbeat.consumers") == [(0,)]
