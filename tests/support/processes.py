@@ -6,8 +6,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
+
+import psutil
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
@@ -63,14 +66,18 @@ class Process(subprocess.Popen[bytes]):
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.output}") from None
 
+    def signal_group(self, sign: signal.Signals) -> None:
+        """Sends a signal to it and to all its children."""
+        # Its id is free once it was waited for and has no children left. On a busy machine that is
+        # soon another process's: a Postgres backend's, whose server then restarts.
+        if self.poll() is None or not psutil.pid_exists(self.pid):
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, sign)
+
     def kill_group(self) -> None:
-        """SIGKILL to it and to all its children."""
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        finally:
-            self.wait()
+        """Kills it and all its children."""
+        self.signal_group(signal.SIGKILL)
+        self.wait()
 
 
 class Processes:

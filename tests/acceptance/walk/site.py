@@ -159,8 +159,7 @@ class Site:
 
     def signal(self, name: str, sign: signal.Signals) -> None:
         """Sends a signal to a member of the crew and all its children."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.crew[name].pid, sign)
+        self.crew[name].signal_group(sign)
 
     def kill(self, name: str, *, with_children: bool) -> None:
         """Ends a member by SIGKILL, its children too or not, and starts it again."""
@@ -188,8 +187,7 @@ class Site:
     def close(self) -> None:
         """Ends everything."""
         for process in self._processes.started:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGCONT)
+            process.signal_group(signal.SIGCONT)
             process.kill_group()
         if self._pooler is not None:
             self._pooler.kill()
