@@ -48,6 +48,14 @@ def publish(connection: Any, queue: str, *bodies: Any, **properties: Any) -> Non
     channel.close()
 
 
+def terminate_others(sql: Callable[..., Any]) -> None:
+    """Ends all other sessions in the test's database, and waits until they have ended."""
+    sql(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+
+
 class Inbox:
     """A consumer on a channel of its own, and what it got."""
 

@@ -1,6 +1,5 @@
 """Adoption: the stock transport's tables become pgbeat's, in place, while they are in use."""
 
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from tests.support.child_process import Child
 from tests.support.databases import broker_url, rows_of
 from tests.support.kombu_connections import Inbox, connections, publish
 from tests.support.processes import Processes, until
+from tests.support.threads import together
 from tests.support.transport_workers import transport_url
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -113,22 +113,7 @@ def test_adopted_tables_are_like_new_ones(stock: str, ask: Sql, sql: Sql) -> Non
 
 
 def test_ten_migrations_at_once(stock: str, ask: Sql) -> None:
-    errors: list[BaseException] = []
-    start = threading.Barrier(10)
-
-    def upgrade() -> None:
-        try:
-            start.wait()
-            migrate.upgrade(postgres_url(stock))
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=upgrade) for _ in range(10)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    together([lambda: migrate.upgrade(postgres_url(stock))] * 10)
     assert is_adopted(ask)
     assert ask("SELECT count(*) FROM kombu_message WHERE visible") == [(21,)]
 

@@ -1,8 +1,11 @@
 """Consumers: alive, dead and buried; what goes back; who is told of new messages, and when."""
 
+import concurrent.futures
 import select
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 from uuid import uuid4
 
@@ -28,6 +31,7 @@ from tests.support.broker_sessions import (
 from tests.support.command_line import Sql
 from tests.support.processes import until
 from tests.support.rows import make_job
+from tests.support.threads import repeating, together
 
 
 def state(connection: Connection) -> dict[str, tuple[Any, ...]]:
@@ -65,26 +69,13 @@ def test_a_consumer_lives_as_long_as_its_session(opened: Sessions, connection: C
     assert consumers.due_maintenance(connection, TABLES).dead == []
 
 
-def test_nobody_is_taken_for_dead_while_it_registers(
-    opened: Sessions, connection: Connection
-) -> None:
-    done = threading.Event()
+def test_a_registering_consumer_is_not_dead(opened: Sessions, connection: Connection) -> None:
+    watcher = opened.open()
     seen: list[list[int]] = []
-
-    def look() -> None:
-        watcher = opened.open()
-        while not done.is_set():
-            seen.append(dead(watcher))
-
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
+    with repeating(lambda: seen.append(dead(watcher))):
         for _ in range(100):
             consumers.register(connection, TABLES, "tests")
         until(lambda: len(seen) > 20)
-    finally:
-        done.set()
-        thread.join()
     assert [found for found in seen if found] == []
 
 
@@ -341,18 +332,9 @@ def test_several_release_the_same_dead(opened: Sessions, connection: Connection)
         victim.claim("q", at_most=100)
     for victim in victims:
         victim.die(connection)
+    ids = [victim.id for victim in victims]
     survivors = [opened.open() for _ in range(3)]
-    start, released = threading.Barrier(len(survivors)), []
-
-    def work(own: Connection) -> None:
-        start.wait()
-        released.append(consumers.release_dead(own, TABLES, [v.id for v in victims], limit=None))
-
-    threads = [threading.Thread(target=work, args=(own,)) for own in survivors]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    together([partial(consumers.release_dead, own, TABLES, ids, limit=None) for own in survivors])
     consumers.release_dead(connection, TABLES, dead(connection), limit=None)
     assert depths(connection) == {"q": 300}
     assert {deliveries for _, _, deliveries, _ in state(connection).values()} == {1}
@@ -432,21 +414,12 @@ def test_no_message_is_promoted_twice(opened: Sessions, connection: Connection) 
     soon = later(connection, "1 hour")
     TABLES.put(connection, [Message("q", str(n), available_at=soon) for n in range(count)])
     connection.execute(text("UPDATE kombu_message SET available_at = now() - interval '1 second'"))
-    own = [opened.open() for _ in range(3)]
-    start, promoted = threading.Barrier(len(own)), []
 
-    def work(mine: Connection) -> None:
-        start.wait()
-        while found := consumers.promote(mine, TABLES, limit=9):
-            promoted.append(found)
+    def promote_all(mine: Connection) -> int:
+        return sum(iter(partial(consumers.promote, mine, TABLES, limit=9), 0))
 
-    threads = [threading.Thread(target=work, args=(mine,)) for mine in own]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    promoted.append(consumers.promote(connection, TABLES))
-    assert sum(promoted) == count
+    promoted = sum(together([partial(promote_all, opened.open()) for _ in range(3)]))
+    assert promoted + consumers.promote(connection, TABLES) == count
     assert depths(connection) == {"q": count}
 
 
@@ -636,37 +609,32 @@ def test_nobody_is_told_of_bindings_that_stay(opened: Sessions, connection: Conn
 
 
 def test_no_wake_up_is_ever_lost(opened: Sessions, connection: Connection) -> None:
-    """A publisher that puts its next message the moment the last one was claimed, when its two
-    consumers are about to wait: nobody polls, so a single wake-up that is lost stops it for good.
-    """
+    """Each publisher puts its next message when the last was claimed, just before its two consumers
+    wait. They don't poll, so a single lost wake-up stops it for good."""
     rounds, pairs = 120, 3
     stop = threading.Event()
     claimed = [threading.Semaphore(0) for _ in range(pairs)]
     got: list[list[str]] = [[] for _ in range(pairs)]
-    errors: list[BaseException] = []
 
     def consume(own: Claimant, pair: int) -> None:
         queue, awaited, hungry = f"q{pair}", False, True
-        try:
-            while not stop.is_set():
-                if hungry:
-                    hungry = False
-                    if found := own.claim(queue, at_most=5):
-                        got[pair] += payloads(found)
-                        own.ack(*[d.id for d in found])
-                        for _ in found:
-                            claimed[pair].release()
-                        hungry = True
-                        if awaited:
-                            own.leaves(queue)
-                            awaited = False
-                elif not awaited:
-                    # Refused: somebody publishes. Granted: what came before was not told.
-                    awaited, hungry = bool(own.waits(queue)), True
-                else:
-                    hungry = wait(own)
-        except BaseException as error:
-            errors.append(error)
+        while not stop.is_set():
+            if hungry:
+                hungry = False
+                if found := own.claim(queue, at_most=5):
+                    got[pair] += payloads(found)
+                    own.ack(*[d.id for d in found])
+                    claimed[pair].release(len(found))
+                    hungry = True
+                    if awaited:
+                        own.leaves(queue)
+                        awaited = False
+            elif not awaited:
+                # Refused: a publisher is about to commit. Granted: earlier messages were not
+                # announced.
+                awaited, hungry = bool(own.waits(queue)), True
+            else:
+                hungry = wait(own)
 
     def wait(own: Claimant) -> bool:
         """Sleeps until it is told of a message, or the test ends."""
@@ -678,32 +646,23 @@ def test_no_wake_up_is_ever_lost(opened: Sessions, connection: Connection) -> No
         return False
 
     def publish(own: Connection, pair: int) -> None:
-        try:
-            for n in range(rounds):
-                put(own, f"q{pair}", str(n))
-                if not claimed[pair].acquire(timeout=20):
-                    raise AssertionError(f"message {n} of q{pair}: nobody was woken")
-        except BaseException as error:
-            errors.append(error)
+        for n in range(rounds):
+            put(own, f"q{pair}", str(n))
+            assert claimed[pair].acquire(timeout=20), f"message {n} of q{pair} woke no consumer"
 
     TABLES.declare(connection, [f"q{pair}" for pair in range(pairs)])
-    threads = []
-    for pair in range(pairs):
-        for _ in range(2):
-            own = opened.consumer()
-            own.listen(f"q{pair}")
-            threads.append(threading.Thread(target=consume, args=(own, pair)))
-    publishers = [
-        threading.Thread(target=publish, args=(opened.open(), pair)) for pair in range(pairs)
-    ]
-    for thread in (*threads, *publishers):
-        thread.start()
-    for thread in publishers:
-        thread.join()
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    with ThreadPoolExecutor(3 * pairs) as pool:
+        running = []
+        for pair in range(pairs):
+            for _ in range(2):
+                own = opened.consumer()
+                own.listen(f"q{pair}")
+                running.append(pool.submit(consume, own, pair))
+        publishers = [pool.submit(publish, opened.open(), pair) for pair in range(pairs)]
+        concurrent.futures.wait(publishers)
+        stop.set()
+    for future in (*publishers, *running):
+        future.result()
     assert got == [[str(n) for n in range(rounds)] for _ in range(pairs)]
 
 

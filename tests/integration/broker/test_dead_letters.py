@@ -1,13 +1,15 @@
 """Dead letters: found, requeued, dropped."""
 
 import json
-import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 from sqlalchemy import Connection, text
 
 from pgbeat.broker import consumers, dead_letters, queues
 from tests.support.broker_sessions import TABLES, Sessions, depths, payloads, put, rows
+from tests.support.threads import together
 
 
 def kill(opened: Sessions, queue: str, *names: str, priority: int = 0) -> None:
@@ -125,16 +127,11 @@ def test_chosen_letters_are_locked(opened: Sessions, connection: Connection) -> 
     chooser = opened.open()
     chooser.execute(text("BEGIN"))
     assert dead_letters.choose(chooser, TABLES, ids=[first.id]) == {first.id: "q"}
-    requeued: list[int] = []
-    thread = threading.Thread(
-        target=lambda: requeued.append(dead_letters.requeue(opened_by_thread, TABLES))
-    )
-    opened_by_thread = opened.open()
-    thread.start()
-    assert dead_letters.drop(chooser, TABLES, ids=[first.id]) == 1
-    chooser.execute(text("COMMIT"))
-    thread.join()
-    assert requeued == [1]
+    with ThreadPoolExecutor(1) as pool:
+        requeued = pool.submit(dead_letters.requeue, opened.open(), TABLES)
+        assert dead_letters.drop(chooser, TABLES, ids=[first.id]) == 1
+        chooser.execute(text("COMMIT"))
+        assert requeued.result() == 1
     assert dead_letters.find(connection, TABLES) == []
     assert rows(connection, "SELECT payload FROM {message}") == [(second.payload,)]
 
@@ -142,16 +139,6 @@ def test_chosen_letters_are_locked(opened: Sessions, connection: Connection) -> 
 def test_no_letter_is_requeued_twice(opened: Sessions, connection: Connection) -> None:
     kill(opened, "q", *map(str, range(30)))
     own = [opened.open() for _ in range(3)]
-    start, requeued = threading.Barrier(len(own)), []
-
-    def work(mine: Connection) -> None:
-        start.wait()
-        requeued.append(dead_letters.requeue(mine, TABLES))
-
-    threads = [threading.Thread(target=work, args=(mine,)) for mine in own]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    requeued = together([partial(dead_letters.requeue, mine, TABLES) for mine in own])
     assert sum(requeued) == 30
     assert depths(connection) == {"q": 30}

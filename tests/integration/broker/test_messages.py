@@ -1,9 +1,9 @@
 """Messages: put, routed, claimed in order, by one consumer each, on the indexes made for it."""
 
-import threading
 import uuid
 from collections import Counter
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -12,11 +12,12 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import ProgrammingError
 
 from pgbeat.broker import consumers, dead_letters, exchanges, queues
-from pgbeat.broker.messages import BrokerTables, Message
+from pgbeat.broker.messages import Message
 from pgbeat.database import connections
 from pgbeat.database.prepared import Statement
 from tests.support.broker_sessions import (
     TABLES,
+    Claimant,
     Plans,
     Sessions,
     depths,
@@ -29,6 +30,7 @@ from tests.support.broker_sessions import (
     queue_id,
     rows,
 )
+from tests.support.threads import together
 
 # -- put ------------------------------------------------------------------------------------------
 
@@ -134,31 +136,6 @@ def test_one_for_a_missing_queue_is_not_put(opened: Sessions) -> None:
     result = consumer.prepared.run(TABLES.put_one, b"none", b"m", b"0", None, None, None, None)
     assert result.command_tuples == 0
     assert rows(consumer.connection, "SELECT FROM {message}") == []
-
-
-def test_one_commits_as_told(opened: Sessions) -> None:
-    """The setting is for that transaction alone."""
-    consumer = opened.consumer()
-    driver = connections.driver(consumer.connection)
-    driver.execute("CREATE TABLE commits (value text)")
-    driver.execute(
-        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        "INSERT INTO public.commits VALUES (current_setting('synchronous_commit')); "
-        "RETURN NULL; END $$"
-    )
-    driver.execute(
-        "CREATE CONSTRAINT TRIGGER note AFTER INSERT ON kombu_message DEFERRABLE INITIALLY "
-        "DEFERRED FOR EACH ROW EXECUTE FUNCTION note()"
-    )
-    queues.declare(consumer.connection, TABLES, "q")
-    exchanges.declare(consumer.connection, TABLES, "x", "fanout")
-    exchanges.bind(consumer.connection, TABLES, "q", "x", "", "fanout")
-    for value, seen in ((b"off", "off"), (b"local", "local"), (None, "on")):
-        consumer.prepared.run(TABLES.put_one, b"q", b"m", b"0", None, None, value, None)
-        consumer.prepared.run(TABLES.route_one, b"x", b"m", b"0", None, None, value, None, b"")
-        found = driver.execute("DELETE FROM commits RETURNING value").fetchall()
-        assert found == [(seen,), (seen,)]
-        assert driver.execute("SHOW synchronous_commit").fetchone() == ("on",)
 
 
 # -- messages of jobs -----------------------------------------------------------------------------
@@ -388,73 +365,38 @@ def test_no_two_sessions_get_the_same_message(
 ) -> None:
     count = 700
     TABLES.put(connection, [Message("q", str(n), priority=n % 3) for n in range(count)])
-    consumers = [opened.consumer() for _ in range(4)]
-    got: list[list[str]] = [[] for _ in consumers]
-    start = threading.Barrier(len(consumers))
-    errors: list[BaseException] = []
 
-    def work(index: int) -> None:
-        consumer = consumers[index]
+    def work(consumer: Claimant) -> list[str]:
         acked: list[int] = []
-        try:
-            start.wait()
-            while True:
-                if way == "claim_on":
-                    found = consumer.claim_on(("q", 2, 0), ("q", 1, 0), ("q", 0, 0), at_most=7)
-                    consumer.ack(*acked)
-                else:
-                    found = getattr(consumer, way)("q", at_most=7, acked=acked)
-                if not found:
-                    return
-                got[index] += payloads(found)
-                acked = [delivery.id for delivery in found]
-        except BaseException as error:
-            errors.append(error)
+        got: list[str] = []
+        while True:
+            if way == "claim_on":
+                found = consumer.claim_on(("q", 2, 0), ("q", 1, 0), ("q", 0, 0), at_most=7)
+                consumer.ack(*acked)
+            else:
+                found = getattr(consumer, way)("q", at_most=7, acked=acked)
+            if not found:
+                return got
+            got += payloads(found)
+            acked = [delivery.id for delivery in found]
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(len(consumers))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    got = together([partial(work, opened.consumer()) for _ in range(4)])
     times = Counter(payload for found in got for payload in found)
-    # A claim may find all that is left locked by others and get nothing: the rest is to be had.
+    # A claim gets nothing if others have locked all that is left, so there may be a rest.
     times.update(payloads(opened.consumer().claim("q")))
     assert times == {str(n): 1 for n in range(count)}
 
 
 def test_concurrent_declarations_make_one_queue(opened: Sessions, connection: Connection) -> None:
-    many = [opened.open() for _ in range(6)]
-    start = threading.Barrier(len(many))
-
     def work(own: Connection) -> None:
-        start.wait()
         for n in range(20):
             put(own, f"q{n}", "m")
 
-    threads = [threading.Thread(target=work, args=(own,)) for own in many]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert depths(connection) == {f"q{n}": len(many) for n in range(20)}
+    together([partial(work, opened.open()) for _ in range(6)])
+    assert depths(connection) == {f"q{n}": 6 for n in range(20)}
 
 
-# -- other names, other roles ---------------------------------------------------------------------
-
-
-def test_tables_of_other_names(opened: Sessions, connection: Connection) -> None:
-    """Quoted where need be; beside the usual ones, with which they share nothing."""
-    tables = BrokerTables('The "Queues"', "select")
-    assert not tables.exist(connection)
-    for _ in range(2):
-        tables.adopt(connection)
-        assert tables.exist(connection)
-    put(connection, "q", "theirs", tables=tables)
-    put(connection, "q", "ours")
-    assert payloads(opened.consumer(tables).claim("q")) == ["theirs"]
-    assert payloads(opened.consumer().claim("q")) == ["ours"]
-    assert tables.depths(connection) == {"q": 0}
+# -- other roles ----------------------------------------------------------------------------------
 
 
 def test_a_role_that_lacks_nothing_can_publish(opened: Sessions, connection: Connection) -> None:

@@ -1,7 +1,7 @@
 """Publishing in the caller's own transaction: there if it commits, never there if it doesn't."""
 
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,13 +23,6 @@ from tests.support.processes import until
 from tests.support.transport_workers import transport_url
 
 Sql = Callable[..., list[tuple[Any, ...]]]
-
-
-@pytest.fixture
-def engine(database: str) -> Iterator[Engine]:
-    engine = create_engine(sqlalchemy_url(database), poolclass=NullPool)
-    yield engine
-    engine.dispose()
 
 
 def make_app(broker: str, **conf: Any) -> Celery:
@@ -149,16 +142,13 @@ def test_a_consumer_is_woken_by_the_commit(
     inbox = Inbox(connect(), "celery")
     with pytest.raises(TimeoutError):
         inbox.connection.drain_events(timeout=0)
-    got: list[Any] = []
-    thread = threading.Thread(target=lambda: got.extend(inbox.get(3, 30)))
-    thread.start()
-    with engine.connect() as mine:
+    with ThreadPoolExecutor(1) as pool, engine.connect() as mine:
+        got = pool.submit(inbox.get, 3, 30)
         in_transaction = pgbeat.in_transaction(mine, app)
         result = add(app).apply_async(connection=in_transaction)
         in_transaction.send_many(add(app), [(1,), (2,)])
         mine.commit()
-    thread.join()
-    assert got[0].headers["id"] == result.id
+        assert got.result()[0].headers["id"] == result.id
 
 
 def test_savepoints(app: Celery, engine: Engine, connect: Connect) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from typing import Any
@@ -22,16 +21,10 @@ from tests.integration.broker.publishing.test_transaction import add, make_app
 from tests.support.databases import broker_url, sqlalchemy_url
 from tests.support.pgbouncer import needs_pgbouncer, pooler
 from tests.support.processes import ROOT, until
+from tests.support.threads import together
 from tests.support.transport_workers import transport_url
 
 Sql = Callable[..., list[tuple[Any, ...]]]
-
-
-@pytest.fixture
-def engine(database: str) -> Iterator[Engine]:
-    engine = create_engine(sqlalchemy_url(database), poolclass=NullPool)
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture
@@ -181,9 +174,7 @@ def test_a_block_is_its_threads_own(app: Celery, engine: Engine, sql: Sql) -> No
         with pgbeat.in_transaction(mine, app):
             context = copy_context()
             for target in (publish, lambda: context.run(publish)):
-                thread = threading.Thread(target=target)
-                thread.start()
-                thread.join()
+                together([target])
             assert tasks(sql) == ids
         context.run(publish)  # the block is over
         assert tasks(sql) == ids

@@ -4,7 +4,8 @@ import os
 import resource
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,16 @@ from pgbeat.errors import SchemaError
 from pgbeat.testing.databases import in_database
 from tests.support.child_process import Child
 from tests.support.databases import broker_url
-from tests.support.kombu_connections import OPTIONS, Connect, Inbox, connections, publish
+from tests.support.kombu_connections import (
+    OPTIONS,
+    Connect,
+    Inbox,
+    connections,
+    publish,
+    terminate_others,
+)
 from tests.support.processes import until
+from tests.support.threads import repeating
 from tests.support.transport_workers import transport_url
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -52,14 +61,6 @@ def others(sql: Sql) -> list[str]:
             "AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
         )
     ]
-
-
-def terminate(sql: Sql) -> None:
-    """Ends all other sessions, and waits until they have ended."""
-    sql(
-        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    )
 
 
 # -- opened ---------------------------------------------------------------------------------------
@@ -152,7 +153,7 @@ def test_options_of_other_transports_are_ignored_with_one_warning(
         publish(connect(**brought), "q", "m")
     [said] = [r.getMessage() for r in caplog.records if "of other brokers" in r.getMessage()]
     assert [line.split(":")[0].strip() for line in said.splitlines()[1:]] == sorted(brought)
-    assert "visibility_timeout: not needed: a message goes back when" in said
+    assert "visibility_timeout: not needed: a message is requeued when" in said
     publish(connect(pool_size=5, **brought), "q", "m")
     assert caplog.text.count("of other brokers") == 2  # of what is new
 
@@ -164,16 +165,6 @@ def test_tls_that_is_not_there_is_said(
     with kombu.Connection(transport_url(database), ssl=True) as connection:
         connection.connect()
     assert "broker_use_ssl: use sslmode" in caplog.text
-
-
-def test_options_that_are_right(connect: Connect) -> None:
-    connection = connect(
-        polling_interval="0.5", batch_size=7.0, delivery_limit=0, dead_letter_days=0.5,
-        synchronous_commit=False, lease=5, direct_url=None, max_retries=3, interval_start=0,
-        interval_step=0.1, interval_max=1, connect_args={"application_name": "mine"},
-    )  # fmt: skip
-    publish(connection, "q", "m")
-    assert Inbox(connection, "q").bodies() == ["m"]
 
 
 def test_how_a_publish_commits(connect: Connect, sql: Sql) -> None:
@@ -188,17 +179,20 @@ def test_how_a_publish_commits(connect: Connect, sql: Sql) -> None:
         "CREATE CONSTRAINT TRIGGER note AFTER INSERT ON kombu_message DEFERRABLE INITIALLY "
         "DEFERRED FOR EACH ROW EXECUTE FUNCTION note()"
     )
-    for options, seen in (({}, "on"), ({"synchronous_commit": "off"}, "off")):
-        connection = connect(**options)
-        publish(connection, "q", "m")
-        publish(connection, "q", "m", delivery_mode="transient")
-        publish(connection, "q", "m")
-        assert sql("DELETE FROM commits RETURNING value") == [(seen,), ("off",), (seen,)]
+    exchange = kombu.Exchange("x", type="fanout")
+    kombu.Queue("q", exchange)(connect().channel()).declare()
+    for seen in ("on", "off", "local"):
+        connection = connect(synchronous_commit=None if seen == "on" else seen)
+        for way in ({}, {"exchange": exchange}):
+            publish(connection, "q", "m", **way)
+            publish(connection, "q", "m", delivery_mode="transient", **way)
+            publish(connection, "q", "m", **way)
+            assert sql("DELETE FROM commits RETURNING value") == [(seen,), ("off",), (seen,)]
 
 
 def test_tables_of_other_names(connect: Connect, sql: Sql) -> None:
     """Two brokers in one database, which know nothing of each other."""
-    named = {"queue_tablename": "their_queue", "message_tablename": "Their Message"}
+    named = {"queue_tablename": 'The "Queues"', "message_tablename": "select"}
     ours, theirs = connect(), connect(**named)
     publish(ours, "q", "ours")
     publish(theirs, "q", "theirs")
@@ -209,7 +203,7 @@ def test_tables_of_other_names(connect: Connect, sql: Sql) -> None:
     assert inbox.bodies() == ["theirs"]
     assert inbox.all_there_is() == []
     assert Inbox(ours, "q").bodies() == ["ours"]
-    assert sql('SELECT count(*) FROM "Their Message"') == [(0,)]
+    assert sql('SELECT count(*) FROM "select"') == [(0,)]
 
 
 # -- lost -----------------------------------------------------------------------------------------
@@ -218,7 +212,7 @@ def test_tables_of_other_names(connect: Connect, sql: Sql) -> None:
 def test_a_publisher_heals(connection: Any, sql: Sql) -> None:
     for n in range(3):
         publish(connection, "q", n)
-        terminate(sql)
+        terminate_others(sql)
     publish(connection, "q", 3)
     assert Inbox(connection, "q").bodies(4) == [0, 1, 2, 3]
 
@@ -232,7 +226,7 @@ def test_who_consumes_now_and_then_heals(connection: Any, sql: Sql) -> None:
         with kombu.Consumer(channel, [kombu.Queue("q")], on_message=messages.append, no_ack=True):
             until(lambda: connection.drain_events(timeout=5) or messages)  # noqa: B023
         assert [message.payload for message in messages] == [n]
-        terminate(sql)
+        terminate_others(sql)
     publish(connection, "q", "healed")
     connection.release()
     until(lambda: others(sql) == [])
@@ -242,7 +236,7 @@ def test_a_consumer_raises_and_its_claims_go_back(connection: Any, sql: Sql) -> 
     inbox = Inbox(connection, "q", prefetch=5)
     publish(connection, "q", 1, 2)
     inbox.get(2)
-    terminate(sql)
+    terminate_others(sql)
     with pytest.raises(connection.connection_errors):
         connection.drain_events(timeout=10)
     # Again and again, not silence.
@@ -256,21 +250,12 @@ def test_a_consumer_raises_and_its_claims_go_back(connection: Any, sql: Sql) -> 
 
 def test_a_thread_that_waits_notices(connection: Any, sql: Sql) -> None:
     Inbox(connection, "q")
-    errors: list[BaseException] = []
-
-    def drain() -> None:
-        try:
-            connection.drain_events()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=drain)
-    thread.start()
-    until(lambda: len(others(sql)) == 2)
-    terminate(sql)
-    thread.join(20)
-    assert len(errors) == 1
-    assert isinstance(errors[0], connection.connection_errors)
+    with ThreadPoolExecutor(1) as pool:
+        drained = pool.submit(connection.drain_events)
+        until(lambda: len(others(sql)) == 2)
+        terminate_others(sql)
+        with pytest.raises(connection.connection_errors):
+            drained.result(20)
 
 
 def test_a_consumer_mixin_goes_on(connect: Connect, sql: Sql) -> None:
@@ -297,7 +282,7 @@ def test_a_consumer_mixin_goes_on(connect: Connect, sql: Sql) -> None:
         publish(connect(), "q", n)
         until(lambda: got[-1:] == [n])  # noqa: B023
         if n < 3:
-            terminate(sql)
+            terminate_others(sql)
     thread.join(20)
     assert got == [0, 1, 2, 3]
 
@@ -381,39 +366,27 @@ def test_a_fork_while_another_thread_publishes(connection: Any) -> None:
 
 def test_at_most_two_connections_a_process(connect: Connect, sql: Sql, database: str) -> None:
     """However many connections of kombu's, channels, consumers, pools and threads there are."""
-    most = [0]
-    done = threading.Event()
+    counts: set[int] = set()
+    watcher = psycopg.connect(database, autocommit=True)
 
     def count() -> None:
-        with psycopg.connect(database, autocommit=True) as watcher:
-            while not done.is_set():
-                cursor = watcher.execute(
-                    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
-                    "AND application_name LIKE 'pgbeat%'"
-                )
-                most[0] = max(most[0], int((cursor.fetchone() or [0])[0]))
+        cursor = watcher.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+            "AND application_name LIKE 'pgbeat%'"
+        )
+        counts.update(number for (number,) in cursor)
 
-    thread = threading.Thread(target=count)
-    thread.start()
-    try:
+    with closing(watcher), repeating(count), ThreadPoolExecutor(4) as pool:
         inboxes = [Inbox(connect(), f"q{n}", kombu.Queue(exclusive=True)) for n in range(4)]
-        workers = [
-            threading.Thread(target=publish, args=(connect(), f"q{n}", *range(10)))
-            for n in range(4)
-        ]
-        for worker in workers:
-            worker.start()
+        published = [pool.submit(publish, connect(), f"q{n}", *range(10)) for n in range(4)]
         for inbox in inboxes:
             assert inbox.bodies(10) == list(range(10))
-        for worker in workers:
-            worker.join()
+        for each in published:
+            each.result()
         with pools.Connections(3)[connect()].acquire() as pooled:
             publish(pooled, "q0", "pooled")
         assert inboxes[0].bodies() == ["pooled"]
-    finally:
-        done.set()
-        thread.join()
-    assert most == [2]
+    assert max(counts) == 2
 
 
 def test_nothing_is_left_open(connect: Connect, sql: Sql) -> None:

@@ -1,9 +1,11 @@
 """Statements of a consumer that fail: its session ends, and nothing is lost, stuck or run twice."""
 
 import random
-import threading
+import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,17 @@ import psycopg
 import pytest
 from kombu.exceptions import OperationalError
 
-from tests.support.kombu_connections import Connect, Inbox, Loop, kombu, publish
+from tests.support.kombu_connections import (
+    Connect,
+    Inbox,
+    Loop,
+    connections,
+    publish,
+    terminate_others,
+)
 from tests.support.pgbouncer import needs_pgbouncer, pooler
 from tests.support.processes import until
+from tests.support.threads import repeating, together
 from tests.support.transport_workers import Fleet
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -111,10 +121,7 @@ def test_what_a_lost_session_had_claimed_is_not_delivered(connect: Connect, sql:
     publish(connection, "q", 1, 2, 3)
     inbox.get(1)
     until(lambda: sql("SELECT count(*) FROM kombu_message WHERE claimed_by IS NOT NULL") == [(3,)])
-    sql(
-        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    )
+    terminate_others(sql)
     assert not connection.transport.verify_connection(connection)
     with pytest.raises(connection.connection_errors):
         inbox.get(2)
@@ -131,54 +138,36 @@ def serializable(sql: Sql) -> None:
     sql(f'ALTER DATABASE "{name}" SET default_transaction_isolation = serializable')
 
 
-def compete(connect: Callable[[], Any], rounds: int = 40) -> list[Any]:
-    """Two publishers and two consumers at once; what was consumed. Fails at the first error."""
+def compete(dsn: str, rounds: int) -> list[Any]:
+    """Publishes over two connections and consumes over two others; returns what was consumed."""
     got: list[Any] = []
-    errors: list[BaseException] = []
 
-    def consume() -> None:
-        try:
-            inbox = Inbox(connect(), "q", prefetch=4)
-            while len(got) < 2 * rounds and not errors:
-                inbox.drain(1, 0.2)
-                got.extend(inbox.bodies(len(inbox.messages)))
-        except BaseException as error:
-            errors.append(error)
+    def consume(connection: Any) -> None:
+        inbox = Inbox(connection, "q", prefetch=4)
+        deadline = time.monotonic() + 60
+        while len(got) < 2 * rounds and time.monotonic() < deadline:
+            inbox.drain(1, 0.2)
+            got.extend(inbox.bodies(len(inbox.messages)))
 
-    def work(first: int) -> None:
-        try:
-            connection = connect()
-            for n in range(rounds):
-                publish(connection, "q", first + n)
-        except BaseException as error:
-            errors.append(error)
+    def work(connection: Any, first: int) -> None:
+        for n in range(rounds):
+            publish(connection, "q", first + n)
 
-    threads = [threading.Thread(target=consume) for _ in range(2)]
-    threads += [threading.Thread(target=work, args=(first,)) for first in (0, rounds)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    with connections(dsn) as connect:
+        # The process has one broker for each set of options, and each of these needs its own.
+        own = [connect(polling_interval=0.2 + n / 1000) for n in range(4)]
+        together(
+            [
+                *(partial(consume, connection) for connection in own[:2]),
+                *(partial(work, *each) for each in zip(own[2:], (0, rounds), strict=True)),
+            ]
+        )
     return got
 
 
 def test_a_default_of_serializable_changes_nothing(database: str, sql: Sql) -> None:
     serializable(sql)
-    connections: list[Any] = []
-
-    def connect() -> Any:
-        # A process's broker is one for each set of options: consumers that compete need their own.
-        options = {"polling_interval": 0.2 + len(connections) / 1000}
-        connection = kombu.Connection(f"pgbeat+{database}", transport_options=options)
-        connections.append(connection)
-        return connection
-
-    try:
-        assert sorted(compete(connect)) == list(range(80))
-    finally:
-        for connection in connections:
-            connection.release()
+    assert sorted(compete(database, 40)) == list(range(80))
     assert sql("SELECT count(*) FROM kombu_message") == [(0,)]
 
 
@@ -186,20 +175,8 @@ def test_a_default_of_serializable_changes_nothing(database: str, sql: Sql) -> N
 def test_a_default_of_serializable_behind_a_pooler(database: str, sql: Sql, tmp_path: Path) -> None:
     """The sessions are others' too: they keep their default."""
     serializable(sql)
-    connections: list[Any] = []
     with pooler(database, tmp_path, default_pool_size=10) as bouncer:
-
-        def connect() -> Any:
-            options = {"polling_interval": 0.2 + len(connections) / 1000}
-            connection = kombu.Connection(f"pgbeat+{bouncer.url}", transport_options=options)
-            connections.append(connection)
-            return connection
-
-        try:
-            assert sorted(compete(connect, 20)) == list(range(40))
-        finally:
-            for connection in connections:
-                connection.release()
+        assert sorted(compete(bouncer.url, 20)) == list(range(40))
         for _ in range(20):
             with psycopg.connect(bouncer.url, autocommit=True) as any:
                 cursor = any.execute("SHOW default_transaction_isolation")
@@ -215,33 +192,23 @@ def test_a_default_of_serializable_behind_a_pooler(database: str, sql: Sql, tmp_
 def test_statements_of_busy_workers_are_cancelled(fleet: Fleet, sql: Sql, pool: str) -> None:
     """At random, again and again: the workers live, and every task runs."""
     workers = [fleet.start("-P", pool, "-c", "4") for _ in range(2)]
-    stop, cancelled = threading.Event(), [0]
+    cancelled: list[int] = []
 
     def cancel() -> None:
-        with psycopg.connect(fleet.database, autocommit=True) as admin:
-            while not stop.wait(random.uniform(0, 0.1)):  # noqa: S311
-                cursor = admin.execute(
-                    "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity "
-                    "WHERE datname = current_database() AND pid <> pg_backend_pid() "
-                    "AND application_name LIKE 'pgbeat transport%' AND state = 'active'"
-                )
-                cancelled[0] += (cursor.fetchone() or (0,))[0]
+        time.sleep(random.uniform(0, 0.1))  # noqa: S311
+        cursor = admin.execute(
+            "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid() "
+            "AND application_name LIKE 'pgbeat transport%' AND state = 'active'"
+        )
+        cancelled.extend(count for (count,) in cursor)
 
-    thread = threading.Thread(target=cancel)
-    thread.start()
-    sent = []
-    try:
-        for _ in range(300):
-            while True:
-                try:
-                    sent.append(fleet.send("work", 0.02))
-                    break
-                except OperationalError:
-                    continue
-    finally:
-        stop.set()
-        thread.join()
-    print(f"{cancelled[0]} statements were cancelled")
+    sent: list[str] = []
+    with psycopg.connect(fleet.database, autocommit=True) as admin, repeating(cancel):
+        while len(sent) < 300:
+            with suppress(OperationalError):
+                sent.append(fleet.send("work", 0.02))
+    print(f"{sum(cancelled)} statements were cancelled")
     until(lambda: {e.id for e in fleet.journal("ended")} >= set(sent), 90)
     fleet.await_empty(90)
     assert [worker.poll() for worker in workers] == [None, None]

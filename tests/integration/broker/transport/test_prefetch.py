@@ -9,7 +9,7 @@ import kombu
 import psycopg
 import pytest
 
-from tests.support.kombu_connections import Connect, Inbox, Loop, publish
+from tests.support.kombu_connections import Connect, Inbox, Loop, publish, terminate_others
 from tests.support.processes import until
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -256,10 +256,7 @@ def test_the_loop_notices_a_lost_connection(
     inbox = Inbox(connection, "q", prefetch=2)
     publish(connect(), "q", 1)
     loop.until(lambda: inbox.messages)
-    sql(
-        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    )
+    terminate_others(sql)
     with pytest.raises(connection.connection_errors):
         loop.until(lambda: False)
     connection.close()

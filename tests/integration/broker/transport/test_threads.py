@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from tests.support.kombu_connections import Connect, Inbox, kombu, publish
 from tests.support.processes import until
+from tests.support.threads import repeating
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
@@ -20,25 +20,13 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 def test_a_consumer_is_cancelled_while_another_thread_claims(connect: Connect, sql: Sql) -> None:
     """Nothing is claimed for a consumer that has ended: such a message would stay for as long as
     the process lives."""
-    ours, other = connect(), connect()
-    errors: list[BaseException] = []
-    stop = threading.Event()
+    ours, inbox = connect(), Inbox(connect(), "other")
 
     def drain() -> None:
-        try:
-            inbox = Inbox(other, "other")
-            while not stop.is_set():
-                inbox.drain(1, 0.01)
-                for message in inbox.messages:
-                    message.ack()
-                inbox.messages.clear()
-        except BaseException as error:
-            errors.append(error)
+        inbox.drain(1, 0.01)
+        inbox.bodies(len(inbox.messages))
 
-    threads = [threading.Thread(target=drain)]
-    for thread in threads:
-        thread.start()
-    try:
+    with repeating(drain):
         publish(ours, "q", *range(40))
         channel = ours.channel()
         consumer = kombu.Consumer(channel, [kombu.Queue("q")], on_message=print, accept=["json"])
@@ -48,11 +36,6 @@ def test_a_consumer_is_cancelled_while_another_thread_claims(connect: Connect, s
             consumer.consume()
             consumer.cancel()
             assert not channel._buffer and not channel._reserved
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert errors == []
     where = "queue_id = (SELECT id FROM kombu_queue WHERE name = 'q')"
     assert sql(f"SELECT count(*), count(claimed_by) FROM kombu_message WHERE {where}") == [(40, 0)]
 

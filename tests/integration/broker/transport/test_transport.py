@@ -4,8 +4,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import kombu
@@ -16,6 +18,7 @@ from kombu.exceptions import ChannelError
 from tests.support.child_process import Child
 from tests.support.kombu_connections import Connect, Inbox, publish
 from tests.support.processes import until
+from tests.support.threads import together
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
@@ -138,15 +141,14 @@ def test_a_slow_claim_starves_nobody(connection: Any, database: str) -> None:
     for queue in ("a", "b"):
         publish(connection, queue, *[queue] * 30)
     inbox = Inbox(connection, "a", "b", prefetch=1)
-    with psycopg.connect(database) as slow:
-        slow.execute("LOCK TABLE kombu_message")
-        got: list[Any] = []
-        thread = threading.Thread(target=lambda: got.extend(inbox.get()))
-        thread.start()
-        slow.execute("SELECT pg_sleep(0.3)")
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        with psycopg.connect(database) as slow:
+            slow.execute("LOCK TABLE kombu_message")
+            got = pool.submit(inbox.get)
+            slow.execute("SELECT pg_sleep(0.3)")
+        (first,) = got.result()
     publish(connection, "b", "urgent", priority=5)
-    got[0].ack()
+    first.ack()
     bodies = [inbox.bodies()[0] for _ in range(30)]
     assert {"a", "b", "urgent"} == set(bodies)
     assert bodies.index("urgent") < bodies.index("b")
@@ -200,18 +202,6 @@ def test_basic_get(connection: Any, sql: Sql) -> None:
     assert [m.payload for m in iter(queue.get, None)] == [3]
     assert until(lambda: count(sql) == 1)
     assert count(sql, "visible") == 0
-
-
-def test_basic_get_obeys_priority_and_pause(connection: Any, sql: Sql) -> None:
-    queue = kombu.Queue("q")(connection.channel())
-    queue.declare()
-    publish(connection, "q", "low")
-    publish(connection, "q", "high", priority=5)
-    sql("UPDATE kombu_queue SET paused_at = now()")
-    assert queue.get() is None
-    assert queue.get(no_ack=True) is None
-    sql("UPDATE kombu_queue SET paused_at = NULL")
-    assert [queue.get().payload, queue.get(no_ack=True).payload] == ["high", "low"]
 
 
 def test_simple_queues(connection: Any) -> None:
@@ -445,16 +435,13 @@ def test_acknowledged_by_other_threads(connection: Any, sql: Sql) -> None:
     """The credit that returns is used at once, though nobody but them knows of it."""
     inbox = Inbox(connection, "q", prefetch=2)
     publish(connection, "q", *range(30))
-    start = time.monotonic()
+    start, pool = time.monotonic(), ThreadPoolExecutor(2)
     for n in range(0, 30, 2):
         found = inbox.get(2, seconds=10)
         assert [m.payload for m in found] == [n, n + 1]
-        threads = [threading.Thread(target=m.ack) for m in found]
-        for thread in threads:
-            thread.start()
-        if n == 28:
-            for thread in threads:
-                thread.join()
+        for message in found:
+            pool.submit(message.ack)
+    pool.shutdown()
     assert time.monotonic() - start < 30
     assert until(lambda: count(sql) == 0)
 
@@ -463,14 +450,12 @@ def test_acknowledged_while_another_thread_waits(connection: Any, sql: Sql) -> N
     inbox = Inbox(connection, "q", prefetch=1)
     publish(connection, "q", 1, 2)
     (first,) = inbox.get()
-    arrived: list[Any] = []
-    thread = threading.Thread(target=lambda: arrived.extend(inbox.get(seconds=20)))
-    thread.start()
-    until(lambda: connection.transport._is_waiting)
-    start = time.monotonic()
-    first.ack()
-    thread.join()
-    assert [m.payload for m in arrived] == [2]
+    with ThreadPoolExecutor(1) as pool:
+        arrived = pool.submit(inbox.get, seconds=20)
+        until(lambda: connection.transport._is_waiting)
+        start = time.monotonic()
+        first.ack()
+        assert [m.payload for m in arrived.result()] == [2]
     assert time.monotonic() - start < 5
 
 
@@ -480,36 +465,22 @@ def test_many_connections_and_threads_of_a_process(connect: Connect, sql: Sql) -
     inboxes = [Inbox(connect(), "shared", f"own{n}", prefetch=3) for n in range(4)]
     got: list[list[Any]] = [[] for _ in inboxes]
     total = 40 * len(names)
-    stop = threading.Event()
-    errors: list[BaseException] = []
+    deadline = time.monotonic() + 30
 
     def consume(inbox: Inbox, mine: list[Any]) -> None:
-        try:
-            while not stop.is_set():
-                inbox.drain(1, 0.2)
-                mine += inbox.bodies(len(inbox.messages))
-        except BaseException as error:
-            errors.append(error)
+        while sum(map(len, got)) < total and time.monotonic() < deadline:
+            inbox.drain(1, 0.2)
+            mine += inbox.bodies(len(inbox.messages))
 
-    def produce(name: str) -> None:
-        try:
-            publish(connect(), name, *[[name, n] for n in range(40)])
-        except BaseException as error:
-            errors.append(error)
+    def produce(connection: Any, name: str) -> None:
+        publish(connection, name, *[[name, n] for n in range(40)])
 
-    threads = [
-        threading.Thread(target=consume, args=(i, g)) for i, g in zip(inboxes, got, strict=True)
-    ]
-    threads += [threading.Thread(target=produce, args=(name,)) for name in names]
-    for thread in threads:
-        thread.start()
-    try:
-        until(lambda: errors or sum(map(len, got)) >= total, 30)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-    assert errors == []
+    together(
+        [
+            *(partial(consume, *each) for each in zip(inboxes, got, strict=True)),
+            *(partial(produce, connect(), name) for name in names),
+        ]
+    )
     wanted = sorted([name, n] for name in names for n in range(40))
     assert sorted(m for mine in got for m in mine) == wanted
     for n, mine in enumerate(got):
@@ -523,29 +494,23 @@ def test_threads_that_wait_are_woken_in_time(connect: Connect) -> None:
     publisher = connect()
     slow: list[float] = []
     answered = [threading.Semaphore(0) for _ in inboxes]
-    errors: list[BaseException] = []
     rounds = 60
 
     def consume(n: int) -> None:
-        try:
-            for _ in range(rounds):
-                inboxes[n].bodies(seconds=10)
-                answered[n].release()
-        except BaseException as error:
-            errors.append(error)
+        for _ in range(rounds):
+            inboxes[n].bodies(seconds=10)
+            answered[n].release()
 
-    threads = [threading.Thread(target=consume, args=(n,)) for n in range(2)]
-    for thread in threads:
-        thread.start()
-    for round in range(rounds):
-        start = time.monotonic()
-        for n in range(2):
-            publish(publisher, f"q{n}", round)
-        for n in range(2):
-            assert answered[n].acquire(timeout=15), (errors, round)
-        slow.append(time.monotonic() - start)
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    with ThreadPoolExecutor(2) as pool:
+        consumed = [pool.submit(consume, n) for n in range(2)]
+        for round in range(rounds):
+            start = time.monotonic()
+            for n in range(2):
+                publish(publisher, f"q{n}", round)
+            for n in range(2):
+                assert answered[n].acquire(timeout=15), (consumed, round)
+            slow.append(time.monotonic() - start)
+        for each in consumed:
+            each.result()
     # The timer by which it would come anyhow goes off after 0.6 seconds and more.
     assert sorted(slow)[-3] < 0.5

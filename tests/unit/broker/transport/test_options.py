@@ -86,7 +86,7 @@ WRONG = [
     ({"delivery_limit": -1}, "delivery_limit: -1 is out of range; at least 0"),
     ({"dead_letter_days": None}, "dead_letter_days: None is not a number"),
     ({"lease": 1}, "lease: 1 is out of range; at least 3"),
-    ({"synchronous_commit": "sometimes"}, "'sometimes' is none of on, off, local"),
+    ({"synchronous_commit": "sometimes"}, "'sometimes' is not one of on, off, local"),
     ({"queue_tablename": ""}, "queue_tablename: '' is not a table's name"),
     ({"message_tablename": "x" * 60}, "not a table's name of at most 48 bytes"),
     ({"direct_url": "mysql://me:secret@h/d"}, "direct_url: mysql:// is not Postgres"),

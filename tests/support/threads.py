@@ -1,0 +1,39 @@
+"""Runs functions in other threads, whose errors reach the test."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def together(calls: Sequence[Callable[[], T]]) -> list[T]:
+    """Makes calls at once, each in a thread, and returns their results. Raises the first error."""
+    start = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], T]) -> T:
+        start.wait()
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(run, calls))
+
+
+@contextmanager
+def repeating(step: Callable[[], object]) -> Iterator[None]:
+    """Repeats a function in another thread during the block. Raises its error at the end."""
+    done = threading.Event()
+
+    def repeat() -> None:
+        while not done.is_set():
+            step()
+
+    with ThreadPoolExecutor(1) as pool:
+        repeated = pool.submit(repeat)
+        try:
+            yield
+        finally:
+            done.set()
+        repeated.result()
