@@ -8,7 +8,7 @@ the recorder, except to have its checkpoint written or read.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TypeVar
 
 from celery import Celery
@@ -19,7 +19,6 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.config import Settings
 from pgbeat.database import batches, connections
 from pgbeat.errors import BrokerUnavailable
-from pgbeat.jobs.job_reports import JobReport
 from pgbeat.worker import process_recorder
 from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.execution_writer import BATCH, ExecutionWriter
@@ -51,11 +50,11 @@ class Recorder:
         heartbeat: Heartbeat | None = None,
     ) -> None:
         self._heartbeat = heartbeat
-        self._outbox, self._pacer = Outbox(), Pacer()
+        self.outbox, self._pacer = Outbox(), Pacer()
         self._session = RecorderSession(
             app, settings, worker_id, url or settings.url, self._connected
         )
-        self._writer = ExecutionWriter(self._session, self._outbox, self._complain)
+        self._writer = ExecutionWriter(self._session, self.outbox, self._complain)
         #: Lanes to dispatch, and when (`time.monotonic()`).
         self._lanes: dict[Lane, float] = {}
         self._check_at = self._close_by = 0.0
@@ -67,35 +66,23 @@ class Recorder:
 
     def record(self, attempt: Attempt, *, soon: bool = False) -> None:
         """Records that an attempt began or ended; `soon` if a lane or a group waits for its end."""
-        self._outbox.add(attempt)
+        self.outbox.add(attempt)
         if soon:
             self._pacer.hurry()
-            self._outbox.wake()
-
-    def record_progress(self, attempt: Attempt) -> None:
-        """Records an attempt's progress, with the next check of what runs."""
-        self._outbox.add_progress(attempt)
+            self.outbox.wake()
 
     def record_now(self, attempt: Attempt, seconds: float) -> bool:
         """Records an attempt and waits; returns whether it was written in time."""
         attempt.changes += 1
         change = attempt.changes
-        self._outbox.push(attempt)
-        self._outbox.hurry()
-        return self._outbox.wait_for(attempt, change, seconds)
-
-    def record_report(self, report: JobReport) -> None:
-        """Records the main process's report on a job."""
-        self._outbox.add_report(report)
-
-    def query(self, query: Callable[[Connection], T], seconds: float) -> T | None:
-        """Returns the result of a query, `None` if it takes longer than `seconds`."""
-        return self._outbox.query(query, seconds)
+        self.outbox.push(attempt)
+        self.outbox.hurry()
+        return self.outbox.wait_for(attempt, change, seconds)
 
     def close(self, seconds: float) -> None:
         """Writes what is left, within `seconds`, and ends the thread."""
         self._close_by = time.monotonic() + seconds
-        self._outbox.close()
+        self.outbox.close()
         self._thread.join(seconds)
 
     def fileno(self) -> int | None:
@@ -113,7 +100,7 @@ class Recorder:
                     self._pacer.delay(time.monotonic() + _BROKER_AWAY)
                     self._complain("Can't reach the broker; retries of jobs must wait", error)
                 except Exception as error:
-                    self._session.fail(error, has_work=bool(self._outbox.attempts))
+                    self._session.fail(error, has_work=bool(self.outbox.attempts))
         with process_recorder.busy:
             try:
                 if self._heartbeat is not None and self._session.is_open:
@@ -124,21 +111,21 @@ class Recorder:
 
     def _wait(self) -> bool:
         """Sleeps until there is something to do; returns false once the recorder must end."""
-        has_attempts = bool(self._outbox.attempts)
+        has_attempts = bool(self.outbox.attempts)
         times = self._times(has_attempts)
         seconds = min(times) - time.monotonic() if times else None
-        if self._outbox.is_closing:
+        if self.outbox.is_closing:
             seconds = min(seconds or 0.0, 0.05)
         if seconds is None or seconds > 0:
             is_idle = not has_attempts and not self._session.retry_at
-            self._outbox.sleep(seconds, is_idle=is_idle)
-        if not self._outbox.is_closing:
+            self.outbox.sleep(seconds, is_idle=is_idle)
+        if not self.outbox.is_closing:
             return True
         return not self._writer.is_done and time.monotonic() < self._close_by
 
     def _times(self, has_attempts: bool) -> list[float]:
         """Returns when there is something to do (`time.monotonic()`)."""
-        outbox = self._outbox
+        outbox = self.outbox
         if self._session.retry_at:
             return [self._session.retry_at]
         times = [*self._writer.times(), *self._lanes.values()]
@@ -156,7 +143,7 @@ class Recorder:
         now = time.monotonic()
         if now < self._session.retry_at:
             return
-        outbox, writer = self._outbox, self._writer
+        outbox, writer = self.outbox, self._writer
         outbox.is_urgent = False
         connection = self._session.open()
         # Attempts are written before reports of the same jobs. Reports that arrive from now on,
@@ -180,7 +167,7 @@ class Recorder:
     def _write(self, now: float) -> None:
         self._pacer.begin(now)
         self._dispatch(self._writer.write())
-        has_more = len(self._outbox.attempts) >= BATCH
+        has_more = len(self.outbox.attempts) >= BATCH
         self._pacer.end(now, time.monotonic(), has_more=has_more)
 
     def _beat(self, connection: Connection, heartbeat: Heartbeat) -> None:
@@ -214,19 +201,19 @@ class Recorder:
                     self._lanes[lane] = time.monotonic() + dispatched.retry_in
 
     def _answer(self, connection: Connection) -> None:
-        query = self._outbox.queries.popleft()
+        query = self.outbox.queries.popleft()
         try:
             query(connection)
         except Exception as error:
             if connections.is_lost(error):
-                self._outbox.queries.appendleft(query)
+                self.outbox.queries.appendleft(query)
                 raise
             self._complain("Can't answer a task's query", error)
 
     def _check_running(self) -> None:
         """Queues the progress of attempts, and reads which of them must be cancelled."""
-        self._outbox.push_progress()
-        running = self._outbox.running_since(time.monotonic() - _CHECK_INTERVAL)
+        self.outbox.push_progress()
+        running = self.outbox.running_since(time.monotonic() - _CHECK_INTERVAL)
         job_ids = [attempt.job_id for attempt in running if not attempt.cancel_asked]
         if job_ids:
             cancelled = self._session.cancelled(job_ids)

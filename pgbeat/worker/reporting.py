@@ -96,7 +96,7 @@ def progress(done: float, total: float | None = None, message: str | None = None
         return
     words = None if message is None else attempts.text(str(message), attempts.ERROR)
     attempt.progress = (_number(done), _number(total), words)
-    recorder.record_progress(attempt)
+    recorder.outbox.add_progress(attempt)
     _end_if_cancelled(attempt)
 
 
@@ -141,7 +141,7 @@ def report(**metadata: Any) -> None:
         return
     found = {escaped(key): _as_metadata(value) for key, value in metadata.items()}
     attempt.metadata = {**(attempt.metadata or {}), **found}
-    recorder.record_progress(attempt)
+    recorder.outbox.add_progress(attempt)
 
 
 def artifacts(*produced: str | os.PathLike[str]) -> None:
@@ -165,7 +165,7 @@ def artifacts(*produced: str | os.PathLike[str]) -> None:
             attempt.job_id, len(known), _MOST,
         )  # fmt: skip
     attempt.metadata = {**metadata, ARTIFACTS: known[:_MOST]}
-    recorder.record_progress(attempt)
+    recorder.outbox.add_progress(attempt)
 
 
 def _artifact(produced: object) -> str:
@@ -197,7 +197,7 @@ def _kept(attempt: "Attempt", recorder: "Recorder") -> Any:
         return attempt.checkpoint
     if attempt.left is None:
         job = attempt.job_id
-        attempt.left = recorder.query(
+        attempt.left = recorder.outbox.query(
             lambda connection: (connection.scalar(_LEFT, {"id": job}),), PATIENCE
         )
         if attempt.left is None:

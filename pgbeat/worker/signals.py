@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Mapping
 from threading import get_ident
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from billiard.einfo import ExceptionInfo
@@ -260,10 +260,20 @@ def _is_of_main() -> bool:
     return _tracked is not None and os.getpid() == _tracked.main
 
 
-def _record_report(report: JobReport) -> None:
+def _report(
+    job_id: str,
+    state: Literal["failed", "cancelled"],
+    error: str,
+    *,
+    job_state: str | None = None,
+    lost: bool = False,
+    **more: bool,
+) -> None:
     recorder = process_recorder.get()
     if recorder is not None and _tracked is not None:
-        recorder.record_report(report._replace(worker=_tracked.name))
+        name = _tracked.name
+        report = JobReport(job_id, state, error, job_state or state, lost, worker=name, **more)
+        recorder.outbox.add_report(report)
 
 
 def _record_failure(task: Any, task_id: str, exception: BaseException) -> None:
@@ -271,15 +281,13 @@ def _record_failure(task: Any, task_id: str, exception: BaseException) -> None:
     acks = getattr(task, "acks_on_timeout", None)
     acks = task.acks_on_failure_or_timeout if acks is None else acks
     goes_back = is_timeout and task.acks_late and not acks
-    _record_report(
-        JobReport(
-            task_id,
-            "failed",
-            attempts.error_text(exception),
-            "pending" if goes_back else "failed",
-            lost=not is_timeout,
-            acks_late=bool(task.acks_late),
-        )
+    _report(
+        task_id,
+        "failed",
+        attempts.error_text(exception),
+        job_state="pending" if goes_back else "failed",
+        lost=not is_timeout,
+        acks_late=bool(task.acks_late),
     )
 
 
@@ -301,9 +309,7 @@ def _revoke(
     if _tracked is None or not (is_job or (_tracked.all and terminated)):
         return
     reason = "terminated" if terminated else "expired" if expired else "revoked"
-    _record_report(
-        JobReport(str(request.id), "cancelled", reason, "cancelled", lost=False, began=terminated)
-    )
+    _report(str(request.id), "cancelled", reason, began=terminated)
 
 
 def _refuse(message: Any, exc: Any, **kwargs: Any) -> None:
@@ -311,9 +317,7 @@ def _refuse(message: Any, exc: Any, **kwargs: Any) -> None:
     headers = getattr(message, "headers", None) or {}
     if headers.get(JOB_HEADER) and headers.get("id"):
         what = f"the worker refused its message: {attempts.error_text(exc)}"
-        _record_report(
-            JobReport(str(headers["id"]), "failed", what, "failed", lost=False, began=False)
-        )
+        _report(str(headers["id"]), "failed", what, began=False)
 
 
 def _refuse_unknown(message: Any, name: str = "", **kwargs: Any) -> None:
@@ -324,8 +328,7 @@ def _refuse_unknown(message: Any, name: str = "", **kwargs: Any) -> None:
     similar = nearest_task(name, list(_tracked.app.tasks))
     hint = f"; did you mean {similar!r}?" if similar else ""
     what = f"NotRegistered: worker {_tracked.name} has not registered task {name!r}{hint}"
-    report = JobReport(str(headers["id"]), "failed", what, "failed", lost=False, began=False)
-    _record_report(report._replace(is_unknown=True))
+    _report(str(headers["id"]), "failed", what, began=False, is_unknown=True)
 
 
 def _live(**kwargs: Any) -> None:

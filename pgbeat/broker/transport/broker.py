@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from psycopg.pq.abc import PGresult
@@ -199,10 +199,9 @@ class Broker:
         That takes one round trip instead of three.
         """
         with self.work() as (connection, prepared):
-            if prepared.isolates:
-                with connections.transaction(connection):
-                    return function(connection, self.tables, *args)
-            return function(connection, self.tables, *args)
+            isolated = connections.transaction(connection) if prepared.isolates else nullcontext()
+            with isolated:
+                return function(connection, self.tables, *args)
 
     def publish(self, message: Message, transient: bool = False) -> int:
         """Publishes and commits a message; returns how many queues got it."""

@@ -1,7 +1,7 @@
 """Reads and checks the transport's options (`broker_transport_options`)."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sqlalchemy.engine import URL
@@ -20,31 +20,77 @@ _KOMBU = {
 _COMMITS = ("on", "off", "local", "remote_write", "remote_apply")
 
 
+def _number(lowest: float, highest: float, whole: bool = False) -> Any:
+    def read(value: Any) -> float | int:
+        try:
+            number = float("nan") if isinstance(value, bool) else float(value)
+        except (TypeError, ValueError):
+            number = float("nan")
+        if number != number:
+            raise ValueError(f"{value!r} is not a number")
+        if not lowest <= number <= highest:
+            raise ValueError(f"{value} is out of range; at least {lowest:g}, at most {highest:g}")
+        if whole and number != int(number):
+            raise ValueError(f"{value!r} is not a whole number")
+        return int(number) if whole else number
+
+    return read
+
+
+def _commit(value: Any) -> str | None:
+    if value is None or value in _COMMITS:
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    raise ValueError(f"{value!r} is not one of {', '.join(_COMMITS)}")
+
+
+def _table(value: Any) -> str:
+    # Other tables have this name with a suffix, and Postgres cuts names at 63 bytes.
+    if not isinstance(value, str) or not 0 < len(value.encode()) <= 48:
+        raise ValueError(f"{value!r} is not a table's name of at most 48 bytes")
+    return value
+
+
+def _url(value: Any) -> URL | None:
+    return None if value is None else postgres_url(str(value))
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{value!r} is not a mapping of libpq's parameters")
+    return dict(value)
+
+
+def _option(default: Any, read: Callable[[Any], Any]) -> Any:
+    return field(default=default, metadata={"read": read})
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The options with their defaults. Times are seconds."""
 
     #: Names of the two tables.
-    queue_tablename: str = BrokerTables.queue
-    message_tablename: str = BrokerTables.message
+    queue_tablename: str = _option(BrokerTables.queue, _table)
+    message_tablename: str = _option(BrokerTables.message, _table)
     #: Whether a publish waits for the server's disk: Postgres's synchronous_commit, by default the
     #: server's. Transient messages (delivery_mode 1) never wait.
-    synchronous_commit: str | None = None
+    synchronous_commit: str | None = _option(None, _commit)
     #: How often a worker looks for messages without a notification.
-    polling_interval: float = 5.0
+    polling_interval: float = _option(5.0, _number(0.01, 3600))
     #: The most messages claimed at once.
-    batch_size: int = 100
+    batch_size: int = _option(100, _number(1, 10_000, whole=True))
     #: Deliveries after which a message becomes a dead letter, unless its queue has an
     #: x-delivery-limit. 0: never.
-    delivery_limit: int = 20
+    delivery_limit: int = _option(20, _number(0, 32_000, whole=True))
     #: Days that dead letters are kept. 0: for ever.
-    dead_letter_days: float = 30.0
+    dead_letter_days: float = _option(30.0, _number(0, 36_500))
     #: DSN of the server itself, if the broker's URL is a transaction-mode pooler's.
-    direct_url: URL | None = None
+    direct_url: URL | None = field(default=None, metadata={"read": _url})
     #: How long a consumer may be silent, behind such a pooler without a direct_url.
-    lease: float = 30.0
+    lease: float = _option(30.0, _number(3, 3600))
     #: Other parameters for libpq, such as sslmode.
-    connect_args: Mapping[str, Any] = field(default_factory=dict)
+    connect_args: Mapping[str, Any] = field(default_factory=dict, metadata={"read": _mapping})
 
     @classmethod
     def read(cls, given: Mapping[str, Any]) -> "Options":
@@ -91,53 +137,4 @@ def _hint(key: str) -> str:
     return f"there are {', '.join(sorted(_READERS))}"
 
 
-def _number(lowest: float, highest: float, whole: bool = False) -> Any:
-    def read(value: Any) -> float | int:
-        try:
-            number = float("nan") if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError):
-            number = float("nan")
-        if number != number:
-            raise ValueError(f"{value!r} is not a number")
-        if not lowest <= number <= highest:
-            raise ValueError(f"{value} is out of range; at least {lowest:g}, at most {highest:g}")
-        if whole and number != int(number):
-            raise ValueError(f"{value!r} is not a whole number")
-        return int(number) if whole else number
-
-    return read
-
-
-def _commit(value: Any) -> str | None:
-    if value is None or value in _COMMITS:
-        return value  # type: ignore[no-any-return]
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    raise ValueError(f"{value!r} is not one of {', '.join(_COMMITS)}")
-
-
-def _table(value: Any) -> str:
-    # Other tables have this name with a suffix, and Postgres cuts names at 63 bytes.
-    if not isinstance(value, str) or not 0 < len(value.encode()) <= 48:
-        raise ValueError(f"{value!r} is not a table's name of at most 48 bytes")
-    return value
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{value!r} is not a mapping of libpq's parameters")
-    return dict(value)
-
-
-_READERS: dict[str, Any] = {
-    "queue_tablename": _table,
-    "message_tablename": _table,
-    "synchronous_commit": _commit,
-    "polling_interval": _number(0.01, 3600),
-    "batch_size": _number(1, 10_000, whole=True),
-    "delivery_limit": _number(0, 32_000, whole=True),
-    "dead_letter_days": _number(0, 36_500),
-    "direct_url": lambda value: None if value is None else postgres_url(str(value)),
-    "lease": _number(3, 3600),
-    "connect_args": _mapping,
-}
+_READERS = {each.name: each.metadata["read"] for each in fields(Options)}

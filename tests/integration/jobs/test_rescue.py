@@ -333,7 +333,7 @@ def test_what_a_thread_told_comes_before_what_celery_says(ward: Ward) -> None:
         recorder.record(attempt)
         attempt.end("failed")
         recorder.record(attempt)
-        recorder.record_report(
+        recorder.outbox.add_report(
             JobReport(job_id, "failed", "TimeLimitExceeded: 1", "failed", lost=False)
         )
         until(lambda j=job_id: ward.state(j) == "failed")  # type: ignore[misc]

@@ -99,7 +99,7 @@ def test_what_the_main_process_says_of_a_locked_job_is_not_lost(
     job_id, free = ward.job(), ward.job()
     other.execute("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", [job_id])
     for each in (job_id, free):
-        recorder.record_report(
+        recorder.outbox.add_report(
             JobReport(each, "cancelled", "revoked", "cancelled", lost=False, began=False)
         )
     until(lambda: ward.state(free) == "cancelled", 10)
