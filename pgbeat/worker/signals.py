@@ -197,8 +197,12 @@ def _fail(sender: Any, task_id: str, exception: Any, einfo: Any = None, **kwargs
     if attempt is not None:
         if einfo is not None:
             attempt.traceback = attempts.text(str(einfo.traceback), attempts.TRACEBACK)
-    elif _is_of_main() and type(exception).__name__ in {"WorkerLostError", "TimeLimitExceeded"}:
-        _record_failure(sender, task_id, exception)
+    elif (
+        _tracked is not None
+        and os.getpid() == _tracked.main
+        and type(exception).__name__ in {"WorkerLostError", "TimeLimitExceeded"}
+    ):
+        _report_failure(sender, task_id, exception)
 
 
 def _end(task_id: str, task: Any, retval: Any = None, state: str | None = None, **kw: Any) -> None:
@@ -256,10 +260,6 @@ def _end_otherwise(
 # ----- in the worker's main process
 
 
-def _is_of_main() -> bool:
-    return _tracked is not None and os.getpid() == _tracked.main
-
-
 def _report(
     job_id: str,
     state: Literal["failed", "cancelled"],
@@ -276,7 +276,7 @@ def _report(
         recorder.outbox.add_report(report)
 
 
-def _record_failure(task: Any, task_id: str, exception: BaseException) -> None:
+def _report_failure(task: Any, task_id: str, exception: BaseException) -> None:
     is_timeout = type(exception).__name__ == "TimeLimitExceeded"
     acks = getattr(task, "acks_on_timeout", None)
     acks = task.acks_on_failure_or_timeout if acks is None else acks

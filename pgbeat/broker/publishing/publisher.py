@@ -21,15 +21,9 @@ from pgbeat.database import connections
 from pgbeat.errors import BrokerUnavailable, InvalidSchedule
 
 #: The keys of a row's `options`: those options of `Task.apply_async` that are data.
-OPTIONS = frozenset(
-    {
-        "queue", "exchange", "routing_key", "exchange_type", "priority", "expires", "countdown",
-        "eta", "headers", "serializer", "compression", "delivery_mode", "time_limit",
-        "soft_time_limit", "ignore_result", "shadow", "retry", "retry_policy", "link",
-        "link_error", "expiration", "mandatory", "immediate", "argsrepr", "kwargsrepr",
-        "timeout", "confirm_timeout",
-    }
-)  # fmt: skip
+OPTIONS = reserved.OF_SIGNATURES | {
+    *("shadow", "mandatory", "immediate", "timeout", "confirm_timeout")
+}
 
 
 #: Returns a block around the making of a job's message; set by `pgbeat.integrations.opentelemetry`.
@@ -122,29 +116,18 @@ def check_options(options: Mapping[str, Any], conf: Mapping[str, Any] | None = N
 
     `conf` is the app's configuration, if there is an app.
     """
-    own = sorted(set(options) & reserved.IDENTITY)
-    if own:
-        raise InvalidSchedule.of(
-            "options",
-            "reserved",
-            f"options has {', '.join(map(repr, own))}, which only Celery may set",
-        )
-    unknown = sorted(set(options) - OPTIONS)
-    if unknown:
-        raise InvalidSchedule.of(
-            "options",
-            "unknown_field",
-            f"options has {', '.join(map(repr, unknown))}, which is no publish option; "
-            f"there are {', '.join(sorted(OPTIONS))}",
-        )
+    if own := ", ".join(map(repr, sorted(set(options) & reserved.IDENTITY))):
+        said = f"options has {own}, which only Celery may set"
+        raise InvalidSchedule.of("options", "reserved", said)
+    if unknown := ", ".join(map(repr, sorted(set(options) - OPTIONS))):
+        known = ", ".join(sorted(OPTIONS))
+        said = f"options has {unknown}, which is no publish option; there are {known}"
+        raise InvalidSchedule.of("options", "unknown_field", said)
     for name, value in options.items():
         fits, wanted = _KINDS.get(name, (None, ""))
         if fits is not None and value is not None and not fits(value):
-            raise InvalidSchedule.of(
-                f"options.{name}",
-                "malformed",
-                f"options: {name} must be {wanted}, got {value!r}",
-            )
+            said = f"options: {name} must be {wanted}, got {value!r}"
+            raise InvalidSchedule.of(f"options.{name}", "malformed", said)
     reserved.check(options, conf)
 
 

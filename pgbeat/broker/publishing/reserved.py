@@ -35,7 +35,7 @@ FOR_USERS = frozenset(
     }
 )  # fmt: skip
 #: Options of a signature.
-_OF_SIGNATURES = FOR_USERS | {"countdown", "eta", "exchange_type", "retry", "retry_policy"}
+OF_SIGNATURES = FOR_USERS | {"countdown", "eta", "exchange_type", "retry", "retry_policy"}
 _LINKS = ("link", "link_error")
 
 
@@ -78,18 +78,19 @@ def check(options: Mapping[str, Any], conf: Mapping[str, Any] | None = None) -> 
             where = f"options: {key}: the signature of {signature['task']!r}"
             own = signature.get("options") or {}
             if not isinstance(own, Mapping):
-                raise InvalidSchedule.of(
-                    "options", "malformed", f"{where}: its options must be an object, got {own!r}"
-                )
-            unknown = sorted(str(name) for name in own if name not in _OF_SIGNATURES)
+                said = f"{where}: its options must be an object, got {own!r}"
+                raise InvalidSchedule.of("options", "malformed", said)
+            unknown = sorted(str(name) for name in own if name not in OF_SIGNATURES)
             if unknown:
-                raise InvalidSchedule.of(
-                    "options",
-                    "reserved",
+                raise _reserved(
                     f"{where} has the option {', '.join(map(repr, unknown))}, which a signature "
-                    f"must not have here; allowed are {', '.join(sorted(_OF_SIGNATURES))}",
+                    f"must not have here; allowed are {', '.join(sorted(OF_SIGNATURES))}"
                 )
             _check(own, where, conf)
+
+
+def _reserved(message: str) -> InvalidSchedule:
+    return InvalidSchedule.of("options", "reserved", message)
 
 
 def _check(options: Mapping[str, Any], where: str, conf: Mapping[str, Any] | None) -> None:
@@ -97,21 +98,16 @@ def _check(options: Mapping[str, Any], where: str, conf: Mapping[str, Any] | Non
     if isinstance(given, Mapping):
         reserved = sorted(str(name) for name in given if is_reserved_header(str(name)))
         if reserved:
-            raise InvalidSchedule.of(
-                "options",
-                "reserved",
+            raise _reserved(
                 f"{where}: headers has {', '.join(map(repr, reserved))}, which only Celery or "
-                "pgbeat may set; give headers of your own other names",
+                "pgbeat may set; give your own headers other names"
             )
     for key in ("queue", "exchange", "routing_key"):
         value = options.get(key)
         name = value if isinstance(value, str) else getattr(value, "name", None)
         if isinstance(name, str) and is_internal(name, conf):
-            raise InvalidSchedule.of(
-                "options",
-                "reserved",
-                f"{where}: {key} {name!r} serves Celery or the broker itself; "
-                "name one of the app's",
+            raise _reserved(
+                f"{where}: {key} {name!r} serves Celery or the broker itself; name one of the app's"
             )
 
 

@@ -54,12 +54,9 @@ class Acks:
             return None
         self._accept_at = now + _INTERVAL
         worker = message_ends.accepting_worker()
-        parameters = (
-            _take(self._of_jobs),
-            b"%d" % self._consumer,
-            None if worker is None else b"%d" % worker,
-        )
-        return Request(self._tables.accept, parameters, lambda result: None)
+        accepted_by = None if worker is None else b"%d" % worker
+        parameters = (_take(self._of_jobs), b"%d" % self._consumer, accepted_by)
+        return Request(self._tables.accept, parameters)
 
     def next(self, *, at_once: bool = False) -> Request | None:
         """Returns the next statement to send; with `at_once`, even if acceptances are not due."""
@@ -69,7 +66,7 @@ class Acks:
         request = self.accept(now)
         if request is None and self._plain:
             parameters = (self.take_plain(), b"%d" % self._consumer)
-            request = Request(self._tables.ack, parameters, lambda result: None)
+            request = Request(self._tables.ack, parameters)
         return request
 
 

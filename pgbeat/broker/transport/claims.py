@@ -63,7 +63,7 @@ class Request(NamedTuple):
 
     statement: Statement
     parameters: tuple[Parameter, ...]
-    done: Callable[[PGresult], None]
+    done: Callable[[PGresult], None] = lambda result: None
 
 
 class Claims:

@@ -79,7 +79,7 @@ class Planner:
         """Returns a request to await empty queues, or to leave those whose claims are all full."""
         if to_leave := self.states.to_leave():
             self.states.left(to_leave)
-            return Request(LEAVE, (array(to_leave),), lambda result: None)
+            return Request(LEAVE, (array(to_leave),))
         if not (to_await := self.states.to_await()):
             return None
 

@@ -143,27 +143,19 @@ def test_a_task_can_be_asked_to_end(crew: Crew, pool: str) -> None:
         assert seen.runs[0].state == ("cancelled" if task == "obey" else "failed")
 
 
-def test_a_running_job_is_terminated(crew: Crew) -> None:
-    """By remote control, where the pool can."""
-    start(crew, "prefork")
-    job_id = crew.one("hold", "never")
-    crew.runs(job_id)
-    crew.cancel(job_id)
-    [seen] = crew.ended(job_id, seconds=20)
-    assert (seen.job.state, seen.job.error) == ("cancelled", "no (terminated)")
-    assert [(run.state, run.error) for run in seen.runs] == [("cancelled", "no (terminated)")]
-    assert (seen.job.cancel_requested_by, seen.job.cancel_reason) == ("me", "no")
-
-
-@pytest.mark.slow
-def test_a_running_greenlet_is_terminated(crew: Crew) -> None:
-    start(crew, "gevent")
+@pytest.mark.parametrize("pool", ["prefork", pytest.param("gevent", marks=pytest.mark.slow)])
+def test_a_running_job_is_terminated(crew: Crew, pool: str) -> None:
+    """By remote control, on pools that can."""
+    start(crew, pool)
     job_id = crew.one("hold", "never")
     crew.runs(job_id)
     crew.cancel(job_id)
     [seen] = crew.ended(job_id, seconds=20)
     assert seen.job.state == "cancelled"
     assert [run.state for run in seen.runs] == ["cancelled"]
+    assert (seen.job.cancel_requested_by, seen.job.cancel_reason) == ("me", "no")
+    if pool == "prefork":
+        assert seen.job.error == seen.runs[0].error == "no (terminated)"
 
 
 @pytest.mark.slow

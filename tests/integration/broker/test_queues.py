@@ -271,15 +271,6 @@ def test_who_waits_is_told_of_a_resumed_queue(opened: Sessions, connection: Conn
 # -- exchanges and bindings -----------------------------------------------------------------------
 
 
-def test_an_exchange_keeps_the_type_that_it_has(connection: Connection) -> None:
-    assert exchanges.find_type(connection, TABLES, "x") is None
-    assert exchanges.declare(connection, TABLES, "x", "topic") == "topic"
-    assert exchanges.declare(connection, TABLES, "x", "fanout") == "topic"
-    assert exchanges.find_type(connection, TABLES, "x") == "topic"
-    exchanges.delete(connection, TABLES, "x")
-    assert exchanges.declare(connection, TABLES, "x", "fanout") == "fanout"
-
-
 def test_an_exchange_goes_with_its_bindings(connection: Connection) -> None:
     queues.declare(connection, TABLES, "q")
     for exchange in ("x", "y"):

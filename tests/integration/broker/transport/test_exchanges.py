@@ -222,40 +222,6 @@ def test_an_exclusive_queue(connection: Any, child: Child, sql: Sql) -> None:
     assert keys(inbox.bodies()) == ["k"]
 
 
-def test_what_was_a_killed_processes_own_goes_with_it(
-    connection: Any, child: Child, sql: Sql
-) -> None:
-    child.do("inbox = Inbox(connection, kombu.Queue('mine', exclusive=True))")
-    child.do("other = Inbox(connection, kombu.Queue('auto', auto_delete=True))")
-    child.do("lasting = Inbox(connection, kombu.Queue('lasting'))")
-    publish(connection, "mine", "m")
-    survivor = Inbox(connection, "survivor")
-    assert names(sql) == ["auto", "lasting", "mine", "survivor"]
-    child.kill()
-
-    def gone() -> bool:
-        survivor.drain(1, 0.1)
-        return names(sql) == ["lasting", "survivor"]
-
-    until(gone, 10)
-
-
-def test_the_next_owner_need_not_wait_for_the_release(connection: Any, child: Child) -> None:
-    child.do("inbox = Inbox(connection, kombu.Queue('mine', exclusive=True))")
-    publish(connection, "mine", "for the dead")
-    child.kill()
-
-    def mine_now() -> Inbox | None:
-        try:
-            return Inbox(connection, kombu.Queue("mine", exclusive=True))
-        except ChannelError:  # the server has not seen it yet
-            return None
-
-    inbox = until(mine_now, 10)
-    publish(connection, "mine", "for me")
-    assert inbox.bodies() == ["for me"]
-
-
 def test_an_auto_delete_queue_goes_with_its_last_consumer(
     connection: Any, child: Child, sql: Sql
 ) -> None:
@@ -268,29 +234,6 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(
     child.do("inbox.cancel()")
     assert names(sql) == []
     assert sql("SELECT count(*) FROM kombu_queue_exchange WHERE name = 'x'") == [(0,)]
-
-
-def test_a_queue_expires_without_use(connection: Any, sql: Sql) -> None:
-    Inbox(connection, "looks after them")
-    used = Inbox(connection, kombu.Queue("used", expires=0.3))
-    kombu.Queue("unused", expires=0.3)(connection.channel()).declare()
-    assert "unused" in names(sql)
-
-    def expired() -> bool:
-        used.drain(1, 0.1)
-        return "unused" not in names(sql)
-
-    until(expired, 10)
-    publish(connection, "used", "m")
-    assert used.bodies() == ["m"]
-    used.cancel()
-    looks = Inbox(connection, "another")
-
-    def all_expired() -> bool:
-        looks.drain(1, 0.1)
-        return "used" not in names(sql)
-
-    until(all_expired, 10)
 
 
 # -- remote control -------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -152,15 +152,6 @@ def test_a_slow_claim_starves_nobody(connection: Any, database: str) -> None:
     bodies = [inbox.bodies()[0] for _ in range(30)]
     assert {"a", "b", "urgent"} == set(bodies)
     assert bodies.index("urgent") < bodies.index("b")
-
-
-def test_priorities(connection: Any) -> None:
-    queue = kombu.Queue("q", max_priority=5)
-    queue(connection.channel()).declare()
-    for priority in (0, 3, 9, None, 3, 5):
-        publish(connection, "q", priority, priority=priority)
-    inbox = Inbox(connection, queue)
-    assert inbox.bodies(6) == [9, 5, 3, 3, 0, None]
 
 
 def test_a_message_of_somebody_elses_making(connection: Any, sql: Sql) -> None:
@@ -415,17 +406,6 @@ def test_an_eta_is_kept_in_the_table(connection: Any, sql: Sql) -> None:
     assert inbox.bodies(seconds=10) == ["later"]
     ((then,),) = sql("SELECT extract(epoch FROM clock_timestamp())::float8")
     assert 0.6 <= float(then) - float(now) < 5
-
-
-def test_an_eta_without_a_zone_is_utc(connect: Connect) -> None:
-    """As to Celery's workers, whatever zone the session has."""
-    connection = connect(connect_args={"options": "-c timezone=America/New_York"})
-    inbox = Inbox(connection, "q")
-    soon = datetime.now(UTC).replace(tzinfo=None) + timedelta(seconds=0.6)
-    publish(connection, "q", "later", headers={"eta": soon.isoformat()})
-    publish(connection, "q", "the worker's to refuse", headers={"eta": "tomorrow"})
-    assert inbox.bodies() == ["the worker's to refuse"]
-    assert inbox.bodies(seconds=10) == ["later"]
 
 
 # -- threads --------------------------------------------------------------------------------------
