@@ -19,7 +19,7 @@ from beats.report import Results, number, print_results
 from beats.spec import Spec
 from beats.takeover import takeover
 from rich.console import Console
-from runner import interrupt, measure_all, names_of
+from runner import arguments_parser, interrupt, measure_all
 from servers import Postgres, Redis
 
 MEASURES = ("idle", "launch", "change", "late", "takeover")
@@ -107,23 +107,13 @@ def contenders_for(options: argparse.Namespace, say: Callable[[str], None]) -> l
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    everyone = tuple(CONTENDERS)
-    parser.add_argument(
-        "--only", type=lambda text: names_of(text, MEASURES), default=list(MEASURES),
-        metavar="MEASURES", help=f"of {','.join(MEASURES)}",
-    )  # fmt: skip
-    parser.add_argument(
-        "--schedulers", type=lambda text: names_of(text, everyone), default=list(everyone),
-        metavar="NAMES", help=f"of {','.join(everyone)}",
-    )  # fmt: skip
+    parser = arguments_parser(__doc__, tuple(MEASURES), "schedulers", tuple(CONTENDERS))
     parser.add_argument(
         "--sizes", type=lambda text: sorted(int(part) for part in text.split(",")),
         default=list(SIZES), metavar="NUMBERS", help=f"of schedules; {','.join(map(str, SIZES))}",
     )  # fmt: skip
     parser.add_argument("--repeats", type=int, default=10, help="of the take-over; 10")
     parser.add_argument("--full", action="store_true", help="peers at 1M too; launches at 100k")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write all figures")
     return parser.parse_args(arguments)
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn, Protocol, TypeVar
 
@@ -53,6 +54,20 @@ def _brief(figures: Figures) -> str:
         for name, value in figures.items()
         if isinstance(value, int | float | str)
     )
+
+
+def arguments_parser(
+    description: str | None, measures: Sequence[str], contenders: str, known: Sequence[str]
+) -> argparse.ArgumentParser:
+    """Returns a parser for `--only`, `--json` and the option that names contenders."""
+    parser = argparse.ArgumentParser(description=description)
+    for flag, metavar, names in (("only", "MEASURES", measures), (contenders, "NAMES", known)):
+        parser.add_argument(
+            f"--{flag}", type=lambda text, names=names: names_of(text, names), metavar=metavar,
+            default=list(names), help=f"of {','.join(names)}",
+        )  # fmt: skip
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write all figures")
+    return parser
 
 
 def names_of(text: str, known: Sequence[str]) -> list[str]:

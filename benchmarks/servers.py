@@ -17,8 +17,8 @@ from psycopg import sql
 from sqlalchemy.engine import URL, make_url
 
 
-class Redis:
-    """A `redis-server` of the benchmark's own: loopback, a free port, nothing written to disk."""
+class _Server:
+    """A server that runs in a block, for the benchmark alone."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -26,22 +26,9 @@ class Redis:
         self.pid: int | None = None
         self._stack = ExitStack()
 
-    @staticmethod
-    def installed() -> bool:
-        """Whether there is a `redis-server` in PATH."""
-        return shutil.which("redis-server") is not None
-
     def __enter__(self) -> Self:
         with self._stack as stack:
-            (port,) = free_ports(1)
-            folder = stack.enter_context(_folder("pgbeat-bench-redis-"))
-            process = started(
-                stack,
-                ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--dir", folder,
-                 "--save", "", "--appendonly", "no", "--daemonize", "no"],
-            )  # fmt: skip
-            wait_for_port(process, port, 10, "redis-server")
-            self.url = f"redis://127.0.0.1:{port}/0"
+            process, self.url = self._start(stack)
             self.pid = process.pid
             self._stack = stack.pop_all()
         return self
@@ -54,24 +41,41 @@ class Redis:
     ) -> None:
         self._stack.close()
 
+    def _start(self, stack: ExitStack) -> tuple[subprocess.Popen[bytes], str]:
+        raise NotImplementedError
+
+
+class Redis(_Server):
+    """A `redis-server` on loopback and a free port, which writes nothing to disk."""
+
+    @staticmethod
+    def installed() -> bool:
+        """Whether there is a `redis-server` in PATH."""
+        return shutil.which("redis-server") is not None
+
+    def _start(self, stack: ExitStack) -> tuple[subprocess.Popen[bytes], str]:
+        (port,) = free_ports(1)
+        folder = stack.enter_context(_folder("pgbeat-bench-redis-"))
+        process = started(
+            stack,
+            ["redis-server", "--bind", "127.0.0.1", "--port", str(port), "--dir", folder,
+             "--save", "", "--appendonly", "no", "--daemonize", "no"],
+        )  # fmt: skip
+        wait_for_port(process, port, 10, "redis-server")
+        return process, f"redis://127.0.0.1:{port}/0"
+
 
 #: Arguments of Erlang.
 _LOOPBACK_ONLY = "-kernel inet_dist_use_interface {127,0,0,1}"
 
 
-class RabbitMQ:
+class RabbitMQ(_Server):
     """A RabbitMQ of the benchmark's own: loopback, free ports, a node name, port mapper (epmd) and
     folder of its own, no plugins."""
 
     #: Debian's command in PATH changes to another user, who can't use our folder; this is what it
     #: calls.
     _SCRIPTS = ("/usr/lib/rabbitmq/bin", *os.environ.get("PATH", "").split(os.pathsep), "/usr/sbin")
-
-    def __init__(self) -> None:
-        self.url = ""
-        #: The server's process, for its CPU time.
-        self.pid: int | None = None
-        self._stack = ExitStack()
 
     @classmethod
     def _script(cls) -> str | None:
@@ -82,57 +86,45 @@ class RabbitMQ:
         """Whether there is a `rabbitmq-server`, and Erlang's `epmd` in PATH."""
         return cls._script() is not None and shutil.which("epmd") is not None
 
-    def __enter__(self) -> Self:
+    def _start(self, stack: ExitStack) -> tuple[subprocess.Popen[bytes], str]:
         script = self._script()
         assert script
-        with self._stack as stack:
-            port, distribution, mapper = free_ports(3)
-            folder = Path(stack.enter_context(_folder("pgbeat-bench-rabbitmq-")))
-            (folder / "enabled_plugins").write_text("[].\n")
-            (folder / "advanced.config").write_text("[].\n")
-            (folder / "rabbitmq.conf").touch()
-            (folder / "rabbitmq-env.conf").touch()
-            environment = {
-                name: value
-                for name, value in os.environ.items()
-                if not name.startswith(("RABBITMQ_", "ERL_", "NOTIFY_SOCKET"))
-            } | {
-                "HOME": str(folder),  # where Erlang keeps the cookie
-                "ERL_EPMD_ADDRESS": "127.0.0.1",
-                "ERL_EPMD_PORT": str(mapper),
-                "RABBITMQ_NODENAME": f"pgbeat-bench-{os.getpid()}@localhost",
-                "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-                "RABBITMQ_NODE_PORT": str(port),
-                "RABBITMQ_DIST_PORT": str(distribution),
-                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _LOOPBACK_ONLY,
-                "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
-                "RABBITMQ_LOG_BASE": str(folder / "log"),
-                "RABBITMQ_SCHEMA_DIR": str(folder / "schema"),
-                "RABBITMQ_GENERATED_CONFIG_DIR": str(folder / "config"),
-                "RABBITMQ_PID_FILE": str(folder / "pid"),
-                "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
-                "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
-                "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
-                "RABBITMQ_CONF_ENV_FILE": str(folder / "rabbitmq-env.conf"),
-                # The script becomes the server, with no shell between us.
-                "RUNNING_UNDER_SYSTEMD": "1",
-            }
-            # Erlang would start one that outlives it.
-            started(stack, ["epmd", "-port", str(mapper), "-address", "127.0.0.1"], environment)
-            process = started(stack, [script], environment)
-            wait_for_port(process, port, 60, "rabbitmq-server")
-            self.url = f"amqp://guest:guest@127.0.0.1:{port}//"
-            self.pid = process.pid
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.close()
+        port, distribution, mapper = free_ports(3)
+        folder = Path(stack.enter_context(_folder("pgbeat-bench-rabbitmq-")))
+        (folder / "enabled_plugins").write_text("[].\n")
+        (folder / "advanced.config").write_text("[].\n")
+        (folder / "rabbitmq.conf").touch()
+        (folder / "rabbitmq-env.conf").touch()
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("RABBITMQ_", "ERL_", "NOTIFY_SOCKET"))
+        } | {
+            "HOME": str(folder),  # where Erlang keeps the cookie
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "ERL_EPMD_PORT": str(mapper),
+            "RABBITMQ_NODENAME": f"pgbeat-bench-{os.getpid()}@localhost",
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODE_PORT": str(port),
+            "RABBITMQ_DIST_PORT": str(distribution),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": _LOOPBACK_ONLY,
+            "RABBITMQ_MNESIA_BASE": str(folder / "mnesia"),
+            "RABBITMQ_LOG_BASE": str(folder / "log"),
+            "RABBITMQ_SCHEMA_DIR": str(folder / "schema"),
+            "RABBITMQ_GENERATED_CONFIG_DIR": str(folder / "config"),
+            "RABBITMQ_PID_FILE": str(folder / "pid"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "enabled_plugins"),
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"),
+            "RABBITMQ_ADVANCED_CONFIG_FILE": str(folder / "advanced.config"),
+            "RABBITMQ_CONF_ENV_FILE": str(folder / "rabbitmq-env.conf"),
+            # The script becomes the server, with no shell between us.
+            "RUNNING_UNDER_SYSTEMD": "1",
+        }
+        # Erlang would start one that outlives it.
+        started(stack, ["epmd", "-port", str(mapper), "-address", "127.0.0.1"], environment)
+        process = started(stack, [script], environment)
+        wait_for_port(process, port, 60, "rabbitmq-server")
+        return process, f"amqp://guest:guest@127.0.0.1:{port}//"
 
 
 def _folder(prefix: str) -> tempfile.TemporaryDirectory[str]:

@@ -19,7 +19,7 @@ from brokers.measures import PREFORK, Bench, compete, drain, idle, latency, publ
 from brokers.processes import Workers
 from brokers.tables import COMPARISONS, TABLES
 from rich.console import Console
-from runner import Case, interrupt, measure_all, names_of
+from runner import Case, arguments_parser, interrupt, measure_all
 from servers import Postgres, RabbitMQ, Redis
 
 MEASURES = ("publish", "drain", "compete", "latency", "idle", "backlog", "held")
@@ -108,16 +108,7 @@ def contenders_for(options: argparse.Namespace, say: Callable[[str], None]) -> l
 
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    everyone = tuple(CONTENDERS)
-    parser.add_argument(
-        "--only", type=lambda text: names_of(text, MEASURES), default=list(MEASURES),
-        metavar="MEASURES", help=f"of {','.join(MEASURES)}",
-    )  # fmt: skip
-    parser.add_argument(
-        "--contenders", type=lambda text: names_of(text, everyone), default=list(everyone),
-        metavar="NAMES", help=f"of {','.join(everyone)}",
-    )  # fmt: skip
+    parser = arguments_parser(__doc__, tuple(MEASURES), "contenders", tuple(CONTENDERS))
     for flag, kind, default, words in (
         ("--publish", int, 2_000, "tasks to publish one by one"),
         ("--bulk", int, 20_000, "tasks to publish in one transaction"),
@@ -132,7 +123,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--full", action="store_true", help="peers in backlog too, and sqla in held"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write all figures")
     return parser.parse_args(arguments)
 
 

@@ -186,10 +186,6 @@ class Plans:
         """The indexes that are used."""
         return {node["Index Name"] for node in self.nodes if "Index Name" in node}
 
-    def sorts(self) -> list[str]:
-        """What is sorted rather than read in order."""
-        return [str(n["Sort Key"]) for n in self.nodes if n["Node Type"] == "Sort"]
-
 
 #: The ways to plan: for the parameters at hand, and once for all.
 PLANNING = ("force_custom_plan", "force_generic_plan")

@@ -326,7 +326,7 @@ def test_a_request_that_can_not_be_launched_fails(
 @pytest.mark.parametrize(
     ("given", "error"),
     [
-        (JobRequest(options={"queue": "q" * 201}), "a queue's name has 1 to 200 characters"),
+        (JobRequest(options={"queue": "q" * 201}), "a queue's name must have 1 to 200 characters"),
         (JobRequest(options={"queue": "q\0"}), "options hold a character that Postgres"),
         (JobRequest(options={"queue": "q\ud800"}), "NUL or half a pair"),
         (JobRequest(options={"queue": 5}), "options: queue must be a queue's name, got 5"),

@@ -1,6 +1,5 @@
 """What publish options must not hold: what would make a message another job's."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,16 +9,8 @@ from celery.app.task import Context
 from pgbeat.broker.publishing import reserved
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.errors import Forbidden, InvalidSchedule
-from tests.support.jobs import make_app
 
 OTHER = "7f0c0000-0000-4000-8000-000000000001"
-
-
-@pytest.fixture
-def app(database: str) -> Iterator[Celery]:
-    app = make_app(database)
-    yield app
-    app.close()
 
 
 def signature(**options: Any) -> dict[str, Any]:
