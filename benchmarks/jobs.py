@@ -56,8 +56,10 @@ def beating(bench: Bench, contender: Pgbeat) -> Iterator[None]:
 
 
 def lane(bench: Bench, contender: Pgbeat, limit: int | None, tasks: int) -> Figures:
-    """No-ops a second by a worker of two processes: `tasks` jobs that wait in a lane of this limit,
-    or in a lane without one."""
+    """Returns the no-ops a second of a worker of two processes.
+
+    `tasks` jobs wait in a lane with this limit, or without a limit.
+    """
     contender.reset()
     bench.child(contender.spec, "send", 1)  # makes the queue
     with contender.connect() as connection:

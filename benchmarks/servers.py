@@ -70,8 +70,10 @@ _LOOPBACK_ONLY = "-kernel inet_dist_use_interface {127,0,0,1}"
 
 
 class RabbitMQ(_Server):
-    """A RabbitMQ of the benchmark's own: loopback, free ports, a node name, port mapper (epmd) and
-    folder of its own, no plugins."""
+    """A RabbitMQ on loopback and free ports, without plugins.
+
+    It has its own node name, port mapper (epmd) and folder.
+    """
 
     #: Debian's command in PATH changes to another user, who can't use our folder; this is what it
     #: calls.

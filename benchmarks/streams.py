@@ -192,8 +192,11 @@ class Bench:
         }
 
     async def _changes(self, clients: list[Client], changes: int, pages: list[str]) -> Figures:
-        """Changes one after the other: milliseconds until the first, the middle and the last of
-        the clients was told, or has read the page."""
+        """Makes one change after the other.
+
+        Returns the milliseconds until the first, the middle and the last client was notified, or
+        had read the page.
+        """
         rounds: list[list[float]] = []
         for _ in range(changes):
             await asyncio.sleep(random.uniform(*GAPS))

@@ -99,8 +99,7 @@ MODES: tuple[type[Jobs], ...] = (Off, Launched, Plain, All)
 
 
 def drain(bench: Bench, contender: Jobs, pool: tuple[str, int], tasks: int) -> Figures:
-    """No-ops that wait when the worker starts: their rate, and the CPU time of a task until it is
-    told of."""
+    """Returns the rate of no-ops that wait when the worker starts, and the CPU time of each."""
     bench.fill(contender, WARM + tasks)
     with bench.workers(contender, *pool) as crew:
         crew.wait_for_first()

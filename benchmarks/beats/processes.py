@@ -87,7 +87,7 @@ class Processes:
         return process
 
     def kill(self, process: subprocess.Popen[str]) -> None:
-        """kill -9 of a subprocess and its group, if it runs."""
+        """Kills a subprocess and its group, if it runs."""
         if process not in self._running:
             return
         try:
@@ -101,7 +101,7 @@ class Processes:
         self._running.remove(process)
 
     def kill_all(self) -> None:
-        """kill -9 of all that run."""
+        """Kills all that run."""
         for process in list(self._running):
             self.kill(process)
 

@@ -31,8 +31,10 @@ class RedisQueue(Queue):
 
 
 class PostgresQueue(Queue):
-    """The table `kombu_message`. Counts what came since the last purge by id, so that counting
-    costs an index lookup of the new rows, not a scan of all."""
+    """The table `kombu_message`.
+
+    Counts what came since the last purge by id: a look-up of the new rows, not a scan of all.
+    """
 
     def __init__(self, url: str) -> None:
         import psycopg

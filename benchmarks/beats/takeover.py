@@ -22,8 +22,10 @@ _SESSIONS = """
 
 
 def takeover(bench: Bench, contender: Contender, repeats: int) -> Figures:
-    """Two real beats, the leader killed, `repeats` times: ms until the standby has the lock, and
-    until its first launch is committed. Something is due every 50 ms, so a launch can come at once.
+    """Kills the leader of two real beats, `repeats` times.
+
+    Returns the milliseconds until the standby has the lock, and until its first launch is
+    committed. Something is due every 50 ms, so a launch can come at once.
     """
     fleet = Fleet(20, every=1.0, due=20, due_at=time.time() + 5, step=1 / 20)
     contender = with_fleet(contender, fleet)

@@ -35,8 +35,10 @@ WINDOW = 20.0
 
 
 def drain_held(bench: Bench, contender: PostgresBroker, held: str, seconds: float) -> Figures:
-    """No-ops a second, and the CPU time of each, by a worker that is never out of messages: when
-    something has just been opened, and at the end of the time that it is held."""
+    """Returns a busy worker's no-ops a second, and the CPU time of each.
+
+    Measures when something has just been opened, and at the end of the time that it is held.
+    """
     window = min(WINDOW, seconds / 3)
     bench.fill(contender, WAITING[1])
     with bench.workers(contender, *PREFORK) as crew:

@@ -4,8 +4,10 @@ import psutil
 
 
 def cpu_seconds(pid: int | None) -> float | None:
-    """CPU time until now, in seconds, of a process and its descendants, those that have ended
-    included; `None` when there is no such process here."""
+    """Returns the seconds of CPU time of a process and its descendants, ended ones included.
+
+    Returns `None` if there is no such process here.
+    """
     if pid is None:
         return None
     try:

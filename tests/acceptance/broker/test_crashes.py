@@ -1,5 +1,4 @@
-"""Workers, sessions and servers that die at any moment: every task runs, and no claim is guessed
-to be dead."""
+"""Workers, sessions and servers die at any moment: every task runs, and live claims stay."""
 
 import os
 import random

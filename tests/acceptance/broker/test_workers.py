@@ -98,8 +98,10 @@ def test_a_warm_shutdown_gives_back_what_was_not_started(fleet: Fleet, pool: str
 
 
 def early(pool: str, running: int) -> int:
-    """How many of the running tasks, which acknowledge early, are so by now. In the solo pool
-    Celery puts it off until its loop goes on, which is after the task, on any broker."""
+    """Returns how many of the running tasks, which acknowledge early, are acknowledged now.
+
+    In the solo pool Celery acknowledges after the task, when its loop goes on, on any broker.
+    """
     return 0 if pool == "solo" else running
 
 

@@ -38,8 +38,11 @@ def journal(site: Site) -> list[Line]:
 
 
 def violations(site: Site, promised: Promised, faults: list[Fault], since: float) -> list[str]:
-    """All broken promises. Due times are looked at since the last time (seconds since the epoch)
-    at which the schedules were resumed: while they are paused, none is missed."""
+    """Returns all broken promises.
+
+    Due times count from the last time (seconds since the epoch) at which the schedules were
+    resumed, since none is missed while they are paused.
+    """
     lines = journal(site)
     found = [
         f"a due time that no tick accounts for: {', '.join(map(str, row))}"
@@ -138,8 +141,10 @@ def _ended(site: Site, lines: list[Line]) -> list[str]:
 
 
 def _repeated(site: Site, lines: list[Line], faults: list[Fault]) -> list[str]:
-    """A job is started once, unless a fault hit the worker that started it first, or the one that
-    started it again: that one may have had its message in hand when it lost its session."""
+    """Returns jobs that were started twice without a fault of one of the two workers.
+
+    The second worker may have had the message in memory when it lost its session.
+    """
     starts: dict[str, list[Line]] = defaultdict(list)
     for line in lines:
         if line.phase == "start":

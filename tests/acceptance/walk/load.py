@@ -209,7 +209,6 @@ class Load:
 
     def verb(self, verb: str, job_id: str) -> None:
         """Does something with a job, as an administrator."""
-
         more = {"job_source": "user_api"} if verb == "retry" else {}
         with desks(self.site.dsn, self.app) as make:
             desk = make()

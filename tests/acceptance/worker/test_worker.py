@@ -162,7 +162,7 @@ def test_the_app_need_not_import_anything(
     ],
 )
 def test_no_order_of_imports_is_wrong(order: str) -> None:
-    """kombu imports us while it, or Celery, is being imported; and the command line once more."""
+    """Imports by kombu happen during its own or Celery's import, and by the command line again."""
     code = (
         f"{order}\nimport celery.bin.celery, celery.signals, sys\n"
         "print(len([1 for key, _ in celery.signals.worker_init.receivers "

@@ -266,8 +266,7 @@ def test_the_dead_give_back_what_they_had(opened: Sessions, connection: Connecti
 def test_what_starts_a_job_that_has_ended_does_not_come_back(
     opened: Sessions, connection: Connection, sql: Sql, way: str
 ) -> None:
-    """It was cancelled while it was claimed, or ended and not acknowledged. One that failed for
-    good may have been requeued by hand."""
+    """A failed job's message may have been requeued by hand, so it does come back."""
     one = opened.consumer()
     put(connection, "q", "none")
     for name in ("pending", "running", "failed", "completed", "cancelled", "skipped"):
@@ -397,8 +396,7 @@ def test_delayed_messages_are_promoted_when_due(opened: Sessions, connection: Co
 def test_what_is_due_of_a_job_that_has_ended_is_dropped(
     opened: Sessions, connection: Connection, sql: Sql
 ) -> None:
-    """Celery's own retry, asked for by a task whose job was cancelled in that moment, or whose
-    process died before it told."""
+    """A task asked for Celery's retry when its job was cancelled, or before its process died."""
     for name in ("scheduled", "running", "failed", "completed", "cancelled", "skipped"):
         job_id = make_job(sql, name)
         put(connection, "q", name, available_at=later(connection, "1 hour"), job_id=job_id)
@@ -609,8 +607,7 @@ def test_nobody_is_told_of_bindings_that_stay(opened: Sessions, connection: Conn
 
 
 def test_no_wake_up_is_ever_lost(opened: Sessions, connection: Connection) -> None:
-    """Each publisher puts its next message when the last was claimed, just before its two consumers
-    wait. They don't poll, so a single lost wake-up stops it for good."""
+    """Each publisher awaits the claim of its last message; consumers that never poll make it."""
     rounds, pairs = 120, 3
     stop = threading.Event()
     claimed = [threading.Semaphore(0) for _ in range(pairs)]

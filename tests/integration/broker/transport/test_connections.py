@@ -259,7 +259,7 @@ def test_a_thread_that_waits_notices(connection: Any, sql: Sql) -> None:
 
 
 def test_a_consumer_mixin_goes_on(connect: Connect, sql: Sql) -> None:
-    """kombu's own loop for consumers: it connects again by itself, and gets what is new."""
+    """The loop of kombu's consumers connects again by itself, and gets new messages."""
     got: list[Any] = []
 
     class Worker(ConsumerMixin):
@@ -466,8 +466,7 @@ for again in (True, True, True, False):
 
 @pytest.mark.slow
 def test_first_users_at_once(server: str, database: str) -> None:
-    """Two of pgbeat's and one of the stock transport's, where the broker has no tables yet: all get
-    through."""
+    """Two users of pgbeat's transport and one of kombu's find no tables, and all publish."""
     with ExitStack() as stack:
         children = [stack.enter_context(Child.lent()) for _ in range(3)]
         for round in range(2):

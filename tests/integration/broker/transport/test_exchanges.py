@@ -240,7 +240,7 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(
 
 
 def test_remote_control(connect: Connect, child: Child, sql: Sql) -> None:
-    """kombu's pidbox: a broadcast, and answers to a queue that goes afterwards."""
+    """A broadcast of kombu's pidbox, and answers to a queue that is deleted afterwards."""
     child.do(
         "import kombu.pidbox\n"
         "box = kombu.pidbox.Mailbox('box', type='fanout')\n"

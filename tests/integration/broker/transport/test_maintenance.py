@@ -12,8 +12,7 @@ from tests.support.broker_sessions import TABLES, Sessions, later, payloads, put
 
 
 def test_one_does_it_at_a_time(opened: Sessions) -> None:
-    """Whoever comes second leaves the rows alone: by locking them it would hide them from those
-    that were told of them."""
+    """The second must not lock the rows, which would hide them from notified consumers."""
     watcher, one = opened.open(), opened.consumer()
     put(watcher, "q", "its", "delayed")
     assert payloads(one.claim("q", at_most=1)) == ["its"]

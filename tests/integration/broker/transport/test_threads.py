@@ -18,8 +18,7 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 def test_a_consumer_is_cancelled_while_another_thread_claims(connect: Connect, sql: Sql) -> None:
-    """Nothing is claimed for a consumer that has ended: such a message would stay for as long as
-    the process lives."""
+    """A message claimed for an ended consumer would stay claimed as long as the process lives."""
     ours, inbox = connect(), Inbox(connect(), "other")
 
     def drain() -> None:

@@ -136,8 +136,7 @@ def test_no_queue_starves(connection: Any) -> None:
 
 
 def test_a_slow_claim_starves_nobody(connection: Any, database: str) -> None:
-    """After one the next go on where it ended: other queues and higher priorities have their turn
-    all the same."""
+    """The next claims go on where it ended; other queues and priorities still have their turn."""
     for queue in ("a", "b"):
         publish(connection, queue, *[queue] * 30)
     inbox = Inbox(connection, "a", "b", prefetch=1)
