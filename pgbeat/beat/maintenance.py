@@ -140,7 +140,7 @@ class LeaderMaintenance:
 
     def _find_lanes(self, connection: Connection) -> None:
         namespace = self._settings.namespace
-        self.add_lanes((namespace, name) for name in lanes.wanted(connection, namespace))
+        self.add_lanes((namespace, name) for name in lanes.to_dispatch(connection, namespace))
 
     def _settle_groups(self, connection: Connection) -> None:
         """Advances groups that nothing else will, each by itself if one is locked."""

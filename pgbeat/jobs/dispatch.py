@@ -57,7 +57,7 @@ def dispatch_lane(
     todo = {(namespace, lane)}
     while todo:
         current = todo.pop()
-        if not lanes.needs_look(connection, *current):
+        if not lanes.has_waiting(connection, *current):
             continue
         try:
             with connections.transaction(connection):

@@ -1,24 +1,33 @@
-"""Control of lanes: what people do with them, a function for each verb.
+"""Changes lanes for people, with a function for each verb.
 
-Each takes an open unit of work, records the change in the audit log, and has the lane's free slots
-dispatched after the commit.
+Each takes an open unit of work, records the change in the audit log, and has the lane dispatched
+after the commit if that may free slots.
 """
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Connection
+from sqlalchemy import func, select, text, update
+from sqlalchemy.dialects.postgresql import insert
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
-from pgbeat.errors import AlreadyExists, InvalidTransition, NotFound
+from pgbeat.database.tables import lanes as table
+from pgbeat.errors import AlreadyExists, InvalidJob, InvalidTransition, NotFound, Problems
 from pgbeat.jobs import dispatch
+from pgbeat.jobs.lanes import concurrency, reservations
 from pgbeat.jobs.lanes import model as lanes
-from pgbeat.jobs.lanes import reservations
 from pgbeat.jobs.lanes.model import Lane
+from pgbeat.names import name_problem
+from pgbeat.suggest import did_you_mean
+
+#: The columns that `save` changes.
+CHANGES = ("max_running", "rate_limit", "rate_period", "rate_key", "policy", "options")
+_RATE_KEYS = ("task", "tag", "created_by")
 
 
 class SavedLane(NamedTuple):
-    """A lane as it is now, and as it was, if it was there."""
+    """A lane, and as it was before, if it existed."""
 
     lane: Lane
     before: Lane | None
@@ -32,11 +41,10 @@ def save(
     *,
     only: Literal["new", "there"] | None = None,
 ) -> SavedLane:
-    """Creates a lane, or changes what is given of `lanes.CHANGES`; another policy begins without
-    the options of the one before.
+    """Creates a lane, or changes some of its `CHANGES`. A new policy starts without options.
 
-    Raises `InvalidJob`, which lists every mistake; `AlreadyExists` or `NotFound` where `only` the
-    other may be done.
+    With `only`, raises `AlreadyExists` or `NotFound` instead of the other of the two. Raises
+    `InvalidJob`.
     """
     connection, namespace = unit.connection, unit.namespace
     before = lanes.lock(connection, namespace, name)
@@ -45,51 +53,125 @@ def save(
     changes = dict(changes)
     if "policy" in changes and (before is None or changes["policy"] != before.policy):
         changes.setdefault("options", {})
-    lane, is_new = lanes.save(connection, namespace, name, changes)
+    problem = name_problem(name)
+    if problem:
+        raise InvalidJob.of("name", "malformed", problem, subject=f"lane {name!r}")
+    statement = insert(table).values(namespace=namespace, name=name).on_conflict_do_nothing()
+    is_new = connection.execute(statement.returning(table.c.name)).one_or_none() is not None
     if only == "new" and not is_new:
         raise AlreadyExists(f"there is a lane {name!r} already")
+    query = select(*lanes.COLUMNS).where(lanes.is_lane(namespace, name)).with_for_update()
+    lane = Lane(*connection.execute(query).one())._replace(**changes)
+    problems = _problems(lane)
+    if lane.policy is not None and {"policy", "options"} & set(changes):
+        with problems.within():
+            concurrency.make(lane.policy, lane.options)
+    problems.raise_if_any(InvalidJob, subject=f"lane {name!r}")
+    if changes:
+        lane = _update(unit, name, {**changes, "updated_at": func.now()})
+    lanes.announce(connection, namespace, name)
     unit.record("create" if is_new else "update", before, lane)
     dispatch.after_commit(unit, {(namespace, name)})
     return SavedLane(lane, before, is_new)
 
 
+def _problems(lane: Lane) -> Problems:
+    found = Problems()
+    if lane.max_running is not None and not 0 <= lane.max_running <= 1_000_000:
+        said = f"a limit must be 0 to 1000000, got {lane.max_running}"
+        found.add("max_running", "out_of_range", said)
+    if lane.rate_key is not None:
+        if lane.rate_limit is None:
+            found.add("rate_key", "conflict", "there is a key for the rate, but no rate")
+        if lane.rate_key not in _RATE_KEYS and not re.fullmatch(r"kwargs\..+", lane.rate_key):
+            hint = did_you_mean(lane.rate_key, _RATE_KEYS)
+            hint = hint or f"there are {', '.join(_RATE_KEYS)} and kwargs.NAME"
+            said = f"a rate can't be counted by {lane.rate_key!r}; {hint}"
+            found.add("rate_key", "unknown", said)
+    if lane.policy is None and lane.options:
+        found.add("options", "conflict", "there are options for a policy, but no policy")
+    return found
+
+
+def _update(unit: UnitOfWork, name: str, values: Mapping[str, Any]) -> Lane:
+    statement = update(table).where(lanes.is_lane(unit.namespace, name)).values(**values)
+    return Lane(*unit.connection.execute(statement.returning(*lanes.COLUMNS)).one())
+
+
 def pause(unit: UnitOfWork, name: str) -> tuple[Lane, bool]:
-    """Has nothing more dispatched from a lane; what has a slot goes on. Returns it, and whether it
-    was not paused before. Raises `NotFound`."""
-    return _switch(unit, "pause", name, lanes.pause)
+    """Pauses a lane: it dispatches nothing more, and jobs that have a slot go on.
+
+    Returns the lane, and whether it was not paused before. Raises `NotFound`.
+    """
+    before = _lock(unit, name)
+    if before.paused_at is not None:
+        return before, False
+    lane = _update(unit, name, {"paused_at": func.now()})
+    unit.record("pause", before, lane)
+    return lane, True
 
 
 def resume(unit: UnitOfWork, name: str) -> tuple[Lane, bool]:
-    """Has what waits in a lane dispatched. Returns it, and whether it was paused. Raises
-    `NotFound`."""
-    lane, was_paused = _switch(unit, "resume", name, lanes.resume)
-    if was_paused:
-        dispatch.after_commit(unit, {(unit.namespace, name)})
-    return lane, was_paused
+    """Resumes a lane. Returns it, and whether it was paused. Raises `NotFound`."""
+    before = _lock(unit, name)
+    if before.paused_at is None:
+        return before, False
+    lane = _update(unit, name, {"paused_at": None})
+    unit.record("resume", before, lane)
+    lanes.announce(unit.connection, unit.namespace, name)
+    dispatch.after_commit(unit, {(unit.namespace, name)})
+    return lane, True
 
 
-def _switch(
-    unit: UnitOfWork, verb: str, name: str, turn: Callable[[Connection, str, str], bool]
-) -> tuple[Lane, bool]:
-    before = lanes.lock(unit.connection, unit.namespace, name)
-    is_changed = turn(unit.connection, unit.namespace, name)
-    lane = lanes.get(unit.connection, unit.namespace, name)
-    unit.record(verb, before, lane)
-    return lane, is_changed
+def _lock(unit: UnitOfWork, name: str) -> Lane:
+    found = lanes.lock(unit.connection, unit.namespace, name)
+    return found or lanes.get(unit.connection, unit.namespace, name)
+
+
+# Jobs that will come into the line count too.
+_USES = text(
+    """
+    SELECT (SELECT count(*) FROM pgbeat.jobs
+             WHERE namespace = :namespace AND lane = :lane AND dispatched_at IS NULL
+               AND state IN ('pending', 'scheduled', 'paused')),
+           (SELECT count(*) FROM pgbeat.reservations
+             WHERE namespace = :namespace AND lane = :lane),
+           ARRAY(SELECT name FROM pgbeat.schedules
+                  WHERE namespace = :namespace AND job_policy ->> 'lane' = :lane ORDER BY name),
+           ARRAY(SELECT name FROM pgbeat.templates
+                  WHERE namespace = :namespace AND job_policy ->> 'lane' = :lane ORDER BY name)
+    """
+)
 
 
 def remove(unit: UnitOfWork, name: str, *, force: bool = False) -> None:
-    """Deletes a lane that nothing waits in, and that no schedule or template names; with `force`,
-    any, and what waits in it is dispatched without a limit. Raises `NotFound` and `InvalidJob`."""
+    """Deletes a lane in which nothing waits, and which no schedule or template names.
+
+    With `force`, deletes it anyway: what waits is dispatched without a limit. Raises `NotFound`,
+    and `InvalidJob` if the lane is in use.
+    """
     before = lanes.get(unit.connection, unit.namespace, name)
-    lanes.remove(unit.connection, unit.namespace, name, force=force)
+    values = {"namespace": unit.namespace, "lane": name}
+    jobs, direct, schedules, templates = unit.connection.execute(_USES, values).one()
+    uses = [
+        *([f"{jobs} job{'' if jobs == 1 else 's'} to come"] if jobs else ()),
+        *([f"{direct} direct execution{'' if direct == 1 else 's'}"] if direct else ()),
+        *(f"schedule {each!r}" for each in schedules[:5]),
+        *(f"template {each!r}" for each in templates[:5]),
+    ]
+    if uses and not force:
+        raise InvalidJob.of("", "in_use", f"lane {name!r} is in use: {', '.join(uses)}")
+    unit.connection.execute(table.delete().where(lanes.is_lane(unit.namespace, name)))
+    lanes.announce(unit.connection, unit.namespace, name)
     unit.record("delete", before, None)
     dispatch.after_commit(unit, {(unit.namespace, name)})
 
 
 def release(unit: UnitOfWork, name: str, number: int) -> None:
-    """Takes a direct execution that waits out of a lane's line. Raises `NotFound`, and
-    `InvalidTransition` for one that has its slot."""
+    """Removes a direct execution that waits from a lane's line.
+
+    Raises `NotFound`, and `InvalidTransition` if it has a slot.
+    """
     connection, namespace = unit.connection, unit.namespace
     lanes.get(connection, namespace, name)
     reservations.delete_dead(connection, namespace, name)
@@ -98,10 +180,8 @@ def release(unit: UnitOfWork, name: str, number: int) -> None:
     if found is None:
         raise NotFound(f"no direct execution {number} is in lane {name!r}; it is over")
     if not reservations.give_up(connection, number):
-        raise InvalidTransition.of(
-            number, "running", "released", "its slot is free when its task, or its process, ends",
-            noun="direct execution",
-        )  # fmt: skip
+        hint = "its slot is free when its task, or its process, ends"
+        raise InvalidTransition.of(number, "running", "released", hint, noun="direct execution")
     before = {"task": found.task, "created_by": found.created_by, "lane": name}
     unit.record_action("release", "direct", str(number), before)
     lanes.announce(connection, namespace, name)

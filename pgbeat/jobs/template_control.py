@@ -1,48 +1,150 @@
-"""Control of templates: what people do with them, a function for each verb, in a unit of work."""
+"""Changes templates for people, with a function for each verb."""
 
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
+
+from sqlalchemy import func, update
+from sqlalchemy.dialects.postgresql import insert
 
 from pgbeat.broker.publishing.publisher import check_options
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
-from pgbeat.errors import AlreadyExists
-from pgbeat.jobs import templates
+from pgbeat.database.tables import schedules
+from pgbeat.database.tables import templates as table
+from pgbeat.errors import AlreadyExists, InvalidJob, Problem, Problems
+from pgbeat.jobs import placeholders, templates
+from pgbeat.jobs import policies as job_policies
+from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.prepare import require_call
 from pgbeat.jobs.task_checks import check_task
 from pgbeat.jobs.templates import Template
+from pgbeat.names import name_problem
 
 
 class SavedTemplate(NamedTuple):
-    """A template as it is now, and as it was, if it was there."""
+    """A template, and as it was before, if it existed."""
 
     template: Template
     before: Template | None
 
 
-def put(unit: UnitOfWork, name: str, *, only_new: bool = False, **values: Any) -> SavedTemplate:
-    """Creates a template, or gives the one of that name all of this instead of what it had. The
-    task and the options are checked against the app, where there is one.
+def put(
+    unit: UnitOfWork,
+    name: str,
+    *,
+    task: Any,
+    args: Any = (),
+    kwargs: Any = None,
+    options: Any = None,
+    queue: str | None = None,
+    job_policy: Any = None,
+    description: str | None = None,
+    only_new: bool = False,
+) -> SavedTemplate:
+    """Creates a template, or replaces all its values.
 
-    Raises `InvalidJob`, `InvalidSchedule`, `UnknownTask`, `Forbidden`; and `AlreadyExists` for one
-    that is there if `only_new`.
+    Schedules that have their task from it get the new one. If the unit has the app, that checks
+    the task and the options. Raises `InvalidJob`, `InvalidSchedule`, `UnknownTask`, `Forbidden`,
+    and `AlreadyExists` if `only_new`.
     """
-    app, queue, options = unit.app, values.get("queue"), values.get("options") or {}
-    where = {} if queue is None else {"queue": queue}
-    check_options({**where, **options}, None if app is None else app.conf)
-    require_call(unit.actor, values["task"], options)
+    values = {
+        "task": task,
+        "args": list(args) if isinstance(args, tuple) else args,
+        "kwargs": {} if kwargs is None else kwargs,
+        "options": {} if options is None else options,
+        "queue": queue,
+        "job_policy": {} if job_policy is None else job_policy,
+        "description": description,
+    }
+    problems = Problems(_problems(unit, values))
+    unfit = name_problem(name)
+    if unfit:
+        problems.insert(0, Problem("name", "malformed", unfit))
+    problems.raise_if_any(InvalidJob, subject=f"template {name!r}")
+    app, where = unit.app, {} if queue is None else {"queue": queue}
+    check_options({**where, **values["options"]}, None if app is None else app.conf)
+    require_call(unit.actor, task, values["options"])
     if app is not None:
-        check_task(app, values["task"])
+        check_task(app, task)
     before = templates.load(unit.connection, [name], namespace=unit.namespace).get(name)
     if before is not None and only_new:
         raise AlreadyExists(f"there is a template {name!r} already; PUT changes it")
-    row = templates.put(
-        unit.connection, name, namespace=unit.namespace, created_by=unit.actor.name, **values
+    if before is not None and before.task != task:
+        unit.connection.execute(
+            update(schedules)
+            .where(schedules.c.namespace == unit.namespace, name == templates.NAMED)
+            .where(schedules.c.task == before.task)
+            .values(task=task)
+        )
+    statement = insert(table).values(
+        namespace=unit.namespace, name=name, created_by=unit.actor.name, **values
     )
+    statement = statement.on_conflict_do_update(
+        index_elements=["namespace", "name"], set_={**values, "updated_at": func.now()}
+    )
+    row = Template(*unit.connection.execute(statement.returning(*templates.COLUMNS)).one())
     unit.record("create" if before is None else "update", before, row)
     return SavedTemplate(row, before)
 
 
 def remove(unit: UnitOfWork, name: str) -> None:
-    """Deletes a template that no schedule names. Raises `NotFound` and `InvalidJob`."""
+    """Deletes a template that no schedule names. Jobs made from it stay as they are.
+
+    Raises `NotFound`, and `InvalidJob` if schedules name it.
+    """
     row = templates.get(unit.connection, name, namespace=unit.namespace, for_update=True)
-    templates.remove(unit.connection, name, namespace=unit.namespace)
+    names = templates.users(unit.connection, namespace=unit.namespace).get(name)
+    if names:
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        raise InvalidJob.of(
+            "",
+            "in_use",
+            f"template {name!r} is used by {', '.join(map(repr, names[:5]))}{more}; "
+            "give them another one, or none, first",
+        )
+    unit.connection.execute(table.delete().where(templates.is_template(name, unit.namespace)))
     unit.record("delete", row, None)
+
+
+# The types of JSON values, and their names.
+_TYPES: dict[str, tuple[type, str]] = {
+    "args": (list, "array"),
+    "kwargs": (dict, "object"),
+    "options": (dict, "object"),
+    "job_policy": (dict, "object"),
+}
+
+
+def _problems(unit: UnitOfWork, values: Mapping[str, Any]) -> Iterable[Problem]:
+    task, options = values["task"], values["options"]
+    if not isinstance(task, str) or not task.strip():
+        said = f"task must name a registered task, got {task!r}"
+        yield Problem("task", "required", said)
+    elif len(task) > 255 or task.strip(" ") != task or not task.isprintable():
+        said = f"task must be a name of 1 to 255 characters, got {task!r}"
+        yield Problem("task", "malformed", said)
+    for key, (kind, noun) in _TYPES.items():
+        if not isinstance(values[key], kind):
+            said = f"{key} must be a JSON {noun}, got {values[key]!r}"
+            yield Problem(key, "malformed", said)
+            continue
+        try:
+            json.dumps(values[key], allow_nan=False)
+        except (TypeError, ValueError) as error:
+            yield Problem(key, "malformed", f"{key} is not JSON: {error}")
+    for key in ("args", "kwargs"):
+        yield from placeholders.problems(values[key], key)
+    for key in ("eta", "countdown"):
+        if isinstance(options, Mapping) and key in options:
+            said = f"options can't have {key!r}; each job has its own time"
+            yield Problem(f"options.{key}", "conflict", said)
+    if isinstance(values["job_policy"], Mapping):
+        policy, unfit = job_policies.read(values["job_policy"])
+        for each in unfit:
+            yield each._replace(message=f"job_policy: {each.message}").within("job_policy")
+        if policy.template is not None:
+            said = "job_policy can't name a template: a template is not made from another"
+            yield Problem("job_policy.template", "conflict", said)
+        names = [] if policy.lane is None else [policy.lane]
+        if len(lanes.load(unit.connection, names, namespace=unit.namespace)) < len(names):
+            yield Problem("job_policy.lane", "unknown", lanes.unknown(names[0]))

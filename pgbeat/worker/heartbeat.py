@@ -17,7 +17,7 @@ from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.jobs import rescue, workers
-from pgbeat.jobs.lanes.model import wanted
+from pgbeat.jobs.lanes.model import to_dispatch
 
 #: Seconds between two heartbeats: a lost connection is noticed and replaced before the worker
 #: counts as dead.
@@ -75,7 +75,7 @@ class Heartbeat:
         if now >= self._rescue_at:
             lanes |= rescue.rescue(connection, publisher, self._settings)
             namespace = self._settings.namespace
-            lanes |= {(namespace, name) for name in wanted(connection, namespace)}
+            lanes |= {(namespace, name) for name in to_dispatch(connection, namespace)}
             share = _RESCUE_INTERVAL * max(2, workers.living(connection))
             self._rescue_at = time.monotonic() + share * random.uniform(0.7, 1.3)  # noqa: S311
         return lanes

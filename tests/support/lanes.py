@@ -1,5 +1,6 @@
-"""Fills lanes with jobs, and hands out their slots."""
+"""Fills lanes with jobs, and dispatches them."""
 
+from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
@@ -7,11 +8,13 @@ from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat.broker.publishing.publisher import TransactionPublisher
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.jobs import new_jobs
 from pgbeat.jobs.dispatch import dispatch_lane
 from pgbeat.jobs.new_jobs import NewJob
-from tests.support.jobs import messages
+from tests.support.jobs import ADMIN, messages
 from tests.support.rows import Sql, make_lane
 
 
@@ -28,6 +31,12 @@ class Lanes:
         """Makes a lane."""
         make_lane(self.sql, name, **{"limit": None} | columns)
 
+    def do(self, verb: Callable[..., Any], *args: Any, **more: Any) -> Any:
+        """Does what a verb of `lane_control` does, without dispatching the lane."""
+        unit = UnitOfWork(self.connection, Settings.load(self.app.conf), ADMIN)
+        with unit.transaction():
+            return verb(unit, *args, **more)
+
     def add(self, count: int = 1, lane: str = "l", **fields: Any) -> list[str]:
         """Puts jobs in the lane's line; their ids."""
         wanted = {
@@ -41,7 +50,7 @@ class Lanes:
         return [job.id for job in made]
 
     def dispatch(self, lane: str = "l") -> list[str]:
-        """Allots the lane; the jobs that got a slot, in the order of their messages."""
+        """Dispatches the lane; returns the jobs that got a slot, in the order of their messages."""
         before = set(self.messages())
         count = dispatch_lane(self.connection, self.publisher, "default", lane).jobs
         fresh = [job for job in self.messages() if job not in before]

@@ -393,7 +393,7 @@ QUERIES: dict[str, Query] = {
     "beat: 100 jobs are made": Query(_create),
     "beat: 50 unique keys": Query(_keys),
     "beat: jobs whose time has come": Query(_take_due),
-    "beat: lanes in which somebody waits": Query(lambda w, c: lanes.wanted(c, "default")),
+    "beat: lanes in which somebody waits": Query(lambda w, c: lanes.to_dispatch(c, "default")),
     "beat: groups in which nothing moves": Query(lambda w, c: progress.stuck(c, "default")),
     "beat: what the dead left": Query(
         lambda w, c: rescue.rescue(c, w.publisher, w.settings), 10_000

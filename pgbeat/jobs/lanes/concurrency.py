@@ -1,4 +1,4 @@
-"""Concurrency policies: who of a lane's waiting line may have a slot, beside those who have one."""
+"""Defines concurrency policies, which say which jobs of a lane may run together."""
 
 import inspect
 from abc import ABC, abstractmethod
@@ -13,7 +13,7 @@ __all__ = ["ConcurrencyPolicy", "Work", "concurrency_policy"]
 
 
 class Work(NamedTuple):
-    """What a policy is told of a job, or of a direct execution (`id` is then no job's)."""
+    """A job or a direct execution, as a policy sees it."""
 
     id: str
     namespace: str
@@ -23,11 +23,11 @@ class Work(NamedTuple):
     args: Sequence[Any] | None
     kwargs: Mapping[str, Any] | None
     tags: Sequence[str]
-    #: What it takes of each resource, while it runs.
+    #: How much it needs of each resource while it runs.
     resources: Mapping[str, float]
     priority: int
     created_by: str
-    #: Name of the schedule that made it.
+    #: Name of the schedule that launched it.
     schedule: str | None = None
     template: str | None = None
     group_id: str | None = None
@@ -36,41 +36,41 @@ class Work(NamedTuple):
 
 
 class ConcurrencyPolicy(ABC):
-    """Says which jobs of a lane may run together. Subclass, register with `@concurrency_policy`.
+    """Says which jobs of a lane may run together. Subclass it and use `@concurrency_policy`.
 
-    An instance is made for each look at the lane, with the lane's options as keyword arguments.
-    First it is told of each job that has a slot (`on_job_started`), then asked of those that wait,
-    in the order of the line (`can_dispatch`), and told of each that gets a slot. So its state is
-    what the database says, and needs to be kept nowhere. The lane's own limit counts beside it.
+    An instance is made each time that the lane is dispatched, with the lane's options as keyword
+    arguments. `on_job_started` is called for each job that has a slot. Then `can_dispatch` is
+    called for the jobs that wait, in the order of the line, and `on_job_started` for each that gets
+    a slot. So an instance need not store anything. The lane's own limit applies as well.
 
-    It is asked while the lane is locked: what it does must be quick.
+    The lane is locked meanwhile: the methods must be quick.
     """
 
     @abstractmethod
     def can_dispatch(self, job: Work) -> bool | str:
-        """`True` for a slot; `False`, or the reason, for another time. What it raises is the reason
-        too."""
+        """Returns `True` if the job may have a slot, otherwise `False` or the reason.
+
+        An exception counts as a reason.
+        """
 
     def on_job_started(self, job: Work) -> None:
-        """The job has a slot, or gets one now."""
+        """Counts a job that has a slot, or gets one now."""
         return None
 
     def on_job_completed(self, job: Work) -> None:
-        """A job that had a slot has ended, however it did: for policies that have something to
-        give back elsewhere.
+        """Releases what the job held elsewhere. Called when a job that had a slot has ended.
 
-        Called on an instance that was told of nothing, in the process that writes the end down,
-        just before that is committed; so at least once for each job, and again where the commit
-        fails. What it raises is logged.
+        The instance is new. It is called in the process that records the end, just before the
+        commit: at least once for each job, and again if the commit fails. Exceptions are logged.
         """
         return None
 
 
 class _Amounts(ConcurrencyPolicy):
-    """So much at once of each name."""
+    """Limits the total amount for each name."""
 
     noun = ""
-    #: Whether `*` stands for each name that is not given.
+    #: Whether the limit for `*` holds for each name that has none of its own.
     has_others = True
 
     def __init__(self, /, **limits: float) -> None:
@@ -84,7 +84,7 @@ class _Amounts(ConcurrencyPolicy):
 
     @abstractmethod
     def amounts(self, job: Work) -> Mapping[str, float]:
-        """What the job takes."""
+        """Returns the amounts that the job needs, by name."""
 
     def can_dispatch(self, job: Work) -> bool | str:
         for name, amount in self.amounts(job).items():
@@ -104,7 +104,7 @@ class _Amounts(ConcurrencyPolicy):
 
 
 class TaskLimits(_Amounts):
-    """`tasks`: so many jobs at once of each task, as in `{"shop.crawl": 1, "*": 4}`."""
+    """Limits the jobs of each task (`tasks`), as in `{"shop.crawl": 1, "*": 4}`."""
 
     noun = "task"
 
@@ -113,7 +113,7 @@ class TaskLimits(_Amounts):
 
 
 class TagLimits(_Amounts):
-    """`tags`: so many jobs at once with each tag, as in `{"heavy": 1}`."""
+    """Limits the jobs with each tag (`tags`), as in `{"heavy": 1}`."""
 
     noun = "tag"
 
@@ -122,8 +122,10 @@ class TagLimits(_Amounts):
 
 
 class ResourceLimits(_Amounts):
-    """`resources`: so much of each resource, as in `{"gpu": 2, "memory_gb": 64}`. A job takes what
-    its `resources` say."""
+    """Limits each resource (`resources`), as in `{"gpu": 2, "memory_gb": 64}`.
+
+    A job needs what its `resources` say.
+    """
 
     noun = "resource"
     has_others = False
@@ -135,8 +137,6 @@ class ResourceLimits(_Amounts):
 def _is_amount(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12
 
-
-# -- by name
 
 _registry: dict[str, type[ConcurrencyPolicy]] = {
     "resources": ResourceLimits,
@@ -156,8 +156,8 @@ def concurrency_policy(name: str, /) -> Callable[[P], P]: ...
 def concurrency_policy(cls_or_name: Any, /) -> Any:
     """Registers a `ConcurrencyPolicy` under its class name, or under the name given.
 
-    `@concurrency_policy` or `@concurrency_policy("name")`, in a module that the app's workers and
-    its beat import.
+    The app's workers and its beat must import the module that has
+    `@concurrency_policy` or `@concurrency_policy("name")`.
     """
     if isinstance(cls_or_name, str):
         return lambda cls: _register(cls, cls_or_name)
@@ -167,7 +167,7 @@ def concurrency_policy(cls_or_name: Any, /) -> Any:
 def _register(cls: Any, name: str) -> Any:
     if not (isinstance(cls, type) and issubclass(cls, ConcurrencyPolicy)):
         raise TypeError(
-            f"@concurrency_policy is for subclasses of pgbeat.ConcurrencyPolicy, not {cls!r}"
+            f"@concurrency_policy needs a subclass of pgbeat.ConcurrencyPolicy, got {cls!r}"
         )
     known = _registry.get(name)
     if known is not None and (known.__module__, known.__qualname__) != (
@@ -176,20 +176,19 @@ def _register(cls: Any, name: str) -> Any:
     ):
         raise ValueError(
             f"two policies are called {name!r}: {known.__module__}.{known.__qualname__} and "
-            f"{cls.__module__}.{cls.__qualname__}; give one another name with "
-            "@concurrency_policy('name')"
+            f"{cls.__module__}.{cls.__qualname__}; rename one with @concurrency_policy('name')"
         )
     _registry[name] = cls
     return cls
 
 
 def registered() -> list[str]:
-    """Names of all registered policies."""
+    """Returns the names of all registered policies."""
     return sorted(_registry)
 
 
 def find(name: str) -> type[ConcurrencyPolicy]:
-    """The policy of that name. Raises `InvalidJob`, which lists what there is."""
+    """Returns the policy with that name. Raises `InvalidJob`, which lists all policies."""
     try:
         return _registry[name]
     except KeyError:
@@ -203,8 +202,10 @@ def find(name: str) -> type[ConcurrencyPolicy]:
 
 
 def make(name: str, options: Mapping[str, Any]) -> ConcurrencyPolicy:
-    """An instance of the policy of that name. Raises `InvalidJob`, for options that it doesn't
-    take too."""
+    """Returns an instance of the policy with that name.
+
+    Raises `InvalidJob`, also for options that the policy doesn't take.
+    """
     cls = find(name)
     parameters = inspect.signature(cls).parameters.values()
     if not any(each.kind is each.VAR_KEYWORD for each in parameters):
@@ -222,6 +223,6 @@ def make(name: str, options: Mapping[str, Any]) -> ConcurrencyPolicy:
 
 
 def listening() -> list[str]:
-    """Names of the policies that want to know of ends."""
-    silent = ConcurrencyPolicy.on_job_completed
-    return [name for name, cls in _registry.items() if cls.on_job_completed is not silent]
+    """Returns the names of the policies that have an `on_job_completed`."""
+    default = ConcurrencyPolicy.on_job_completed
+    return [name for name, cls in _registry.items() if cls.on_job_completed is not default]

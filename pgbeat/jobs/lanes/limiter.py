@@ -1,4 +1,4 @@
-"""Limits who may have a slot, at one look at a lane: by its limit, its rate and its policy."""
+"""Decides which jobs may have a slot of a lane, by its limit, its rate and its policy."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,15 +14,15 @@ class RateQuota:
     ) -> None:
         self._limit, self._spent, self._text = limit, Counter(spent), text
         self.has_keys = has_keys
-        #: Keys that had nothing left.
+        #: Keys for which a job was denied.
         self.denied: set[str | None] = set()
 
     def left(self, key: str | None) -> int:
-        """Returns how many of that key may still start."""
+        """Returns how many jobs with that key may still start."""
         return max(0, self._limit - self._spent[key])
 
     def denial(self, keys: Iterable[str | None]) -> str | None:
-        """Returns why none of these keys may start now; `None` if it may."""
+        """Returns why a job with these keys may not start now; `None` if it may."""
         spent = [key for key in keys if not self.left(key)]
         self.denied.update(spent)
         if not spent:
@@ -31,12 +31,12 @@ class RateQuota:
         return f"the rate{of}, {self._text}, is used up"
 
     def take(self, keys: Iterable[str | None]) -> None:
-        """Counts one that starts."""
+        """Counts a job that starts."""
         self._spent.update(keys)
 
 
 class Limiter:
-    """Decides who may have a slot, at one look at a lane."""
+    """Decides which jobs may have a slot. Made anew for each dispatch of the lane."""
 
     def __init__(
         self,
@@ -47,11 +47,11 @@ class Limiter:
         problem: str | None = None,
     ) -> None:
         self._limit, self._policy, self.quota = limit, policy, quota
-        #: Slots in use that the policy does not know of.
+        #: Slots in use.
         self.taken = taken
         #: What is wrong with the policy.
         self.problem = problem
-        #: Then none is admitted.
+        #: Whether no job is admitted for that.
         self.is_broken = problem is not None
 
     @property
@@ -63,13 +63,13 @@ class Limiter:
 
     @property
     def asks_each(self) -> bool:
-        """Returns whether one job may pass another that waits."""
+        """Returns whether a job may get a slot before another that waits longer."""
         return self._policy is not None or (self.quota is not None and self.quota.has_keys)
 
     def denial(self, work: Work, keys: Sequence[str | None] = ()) -> str | None:
-        """Returns why it gets no slot now; `None` if it may have one.
+        """Returns why a job gets no slot now; `None` if it may have one.
 
-        The lane's rate counts it by `keys`.
+        The lane's rate counts the job by `keys`.
         """
         if self.is_broken:
             return self.problem
@@ -89,7 +89,7 @@ class Limiter:
         return None if answer else f"{name} says no"
 
     def admit(self, work: Work, keys: Sequence[str | None] = ()) -> None:
-        """Counts it as having a slot from now on."""
+        """Counts a job, which has a slot from now on."""
         self.taken += 1
         if self.quota is not None:
             self.quota.take(keys)

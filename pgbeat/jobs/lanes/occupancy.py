@@ -1,4 +1,4 @@
-"""Occupancy: who has a lane's slots and why the others wait, for people to read."""
+"""Shows which jobs and direct executions have a lane's slots, and why the others wait."""
 
 from datetime import datetime
 from typing import NamedTuple
@@ -6,18 +6,18 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from pgbeat.jobs.lanes import reservations, slots
-from pgbeat.jobs.lanes.model import Lane
+from pgbeat.jobs.lanes.model import HAS_SLOT, Lane
 
 
 class SlotHolder(NamedTuple):
-    """One that has a slot."""
+    """A job or a direct execution that has a slot."""
 
-    #: A job's id, or `direct/NUMBER`.
+    #: The job's id, or `direct/NUMBER`.
     id: str
     task: str
-    #: The job's; of a direct execution, `running`.
+    #: The job's state; `running` for a direct execution.
     state: str
-    #: The worker that runs it, or whoever asked for the direct execution.
+    #: The job's worker, or the actor of the direct execution.
     by: str | None
     #: When it got its slot, and when it began to run.
     since: datetime
@@ -26,28 +26,26 @@ class SlotHolder(NamedTuple):
 
 
 _HOLDERS = text(
-    """
+    f"""
     SELECT CAST(id AS text), task, state, worker, dispatched_at, started_at, false
-      FROM pgbeat.jobs
-     WHERE namespace = :namespace AND lane = :lane AND dispatched_at IS NOT NULL
-       AND state IN ('pending', 'scheduled', 'running')
+      FROM pgbeat.jobs j WHERE namespace = :namespace AND lane = :lane AND {HAS_SLOT}
      UNION ALL
     SELECT 'direct/' || id, task, 'running', created_by, started_at, started_at, true
       FROM pgbeat.reservations
      WHERE namespace = :namespace AND lane = :lane AND started_at IS NOT NULL
      ORDER BY 5, 1 LIMIT :limit
-    """
+    """  # noqa: S608
 )
 
 
 def holders(connection: Connection, lane: Lane, *, limit: int = 1000) -> list[SlotHolder]:
-    """Who has a slot, the oldest first."""
+    """Returns the holders of the lane's slots, the oldest first."""
     values = {"namespace": lane.namespace, "lane": lane.name, "limit": limit}
     return [SlotHolder(*row) for row in connection.execute(_HOLDERS, values)]
 
 
 class InLine(NamedTuple):
-    """One that waits."""
+    """A job or a direct execution that waits."""
 
     id: str
     task: str
@@ -55,13 +53,15 @@ class InLine(NamedTuple):
     created_by: str
     created_at: datetime
     is_direct: bool
-    #: Why it gets no slot now; `None` for one that is about to.
+    #: Why it gets no slot now; `None` if it is about to get one.
     reason: str | None
 
 
 def line(connection: Connection, lane: Lane, *, limit: int = 20) -> list[InLine]:
-    """The first who wait, direct executions before jobs, each with the reason. In an open
-    transaction; changes nothing."""
+    """Returns the first in line, direct executions before jobs, each with the reason why it waits.
+
+    A transaction must be open. Changes nothing.
+    """
     limiter = slots.limiter(connection, lane)
     direct = reservations.live(connection, lane.namespace, lane.name)
     denials = slots.admit_reservations(limiter, direct)
@@ -76,9 +76,8 @@ def line(connection: Connection, lane: Lane, *, limit: int = 20) -> list[InLine]
         reason = pause or limiter.denial(work, job.keys)
         if reason is None:
             limiter.admit(work, job.keys)
+        created = job.created_at
         found.append(
-            InLine(
-                work.id, work.task, work.priority, work.created_by, job.created_at, False, reason
-            )
+            InLine(work.id, work.task, work.priority, work.created_by, created, False, reason)
         )
     return found[:limit]

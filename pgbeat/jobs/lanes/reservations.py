@@ -1,5 +1,6 @@
-"""Reservations: direct executions that want a lane's next slot, or have one."""
+"""Makes, starts and drops reservations, by which direct executions get slots of a lane."""
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -7,10 +8,9 @@ from typing import NamedTuple
 from sqlalchemy import Connection, text
 
 from pgbeat.database.advisory_locks import held
-from pgbeat.database.connections import recordset
 from pgbeat.jobs.lanes.concurrency import Work
 
-#: The first half of the advisory locks that they live by.
+#: The first half of the advisory lock that a reservation's session holds.
 LIFE = 1885823609
 
 
@@ -30,30 +30,20 @@ class Reservation(NamedTuple):
 
     @property
     def work(self) -> Work:
-        """As policies are told of it."""
+        """Returns what the lane's policy gets to know of it."""
         return Work(
             f"direct/{self.id}", self.namespace, self.lane, self.task, None, None, self.tags,
             self.resources, 0, self.created_by, is_direct=True,
         )  # fmt: skip
 
 
-class _New(NamedTuple):
-    namespace: str
-    lane: str
-    task: str
-    tags: Sequence[str]
-    resources: Mapping[str, float]
-    created_by: str
-
-
-# One statement: nobody sees the row before its lock is held, and takes it for a dead one's.
+# One statement: without its lock, the row would look like that of a dead session.
 _RESERVE = text(
     f"""
     WITH made AS (
         INSERT INTO pgbeat.reservations (namespace, lane, task, tags, resources, created_by)
-        SELECT * FROM json_to_recordset(CAST(:batch AS json)) AS d (
-                   namespace text, lane text, task text, tags text[], resources jsonb,
-                   created_by text)
+        VALUES (:namespace, :lane, :task, CAST(:tags AS text[]), CAST(:resources AS jsonb),
+                :created_by)
         RETURNING id)
     SELECT id, pg_try_advisory_lock({LIFE}, id) FROM made
     """  # noqa: S608
@@ -70,11 +60,16 @@ def reserve(
     resources: Mapping[str, float],
     created_by: str,
 ) -> int:
-    """Asks for the lane's next slot, for as long as this session lives; the reservation's id.
-    `connection` is in autocommit mode."""
-    new = _New(namespace, lane, task, tags, resources, created_by)
+    """Reserves the lane's next slot for as long as this session lives; returns the id.
+
+    The connection must be in autocommit mode.
+    """
+    values = {
+        "namespace": namespace, "lane": lane, "task": task, "tags": list(tags),
+        "resources": json.dumps(resources), "created_by": created_by,
+    }  # fmt: skip
     while True:
-        made, lives = connection.execute(_RESERVE, {"batch": recordset([new])}).one()
+        made, lives = connection.execute(_RESERVE, values).one()
         if lives:
             return int(made)
 
@@ -90,7 +85,7 @@ _DELETE_DEAD = text(
 
 
 def delete_dead(connection: Connection, namespace: str, lane: str) -> None:
-    """Deletes the reservations of a lane whose sessions are gone."""
+    """Deletes the reservations of a lane whose sessions have ended."""
     connection.execute(_DELETE_DEAD, {"namespace": namespace, "lane": lane})
 
 
@@ -103,7 +98,7 @@ _LIVE = text(
 
 
 def live(connection: Connection, namespace: str, lane: str) -> list[Reservation]:
-    """Those that live, in their order."""
+    """Returns the reservations of a lane whose sessions live, in order."""
     rows = connection.execute(_LIVE, {"namespace": namespace, "lane": lane})
     return [Reservation(*row) for row in rows]
 
@@ -118,7 +113,7 @@ _START = text(
 
 
 def start(connection: Connection, ids: Collection[int]) -> list[int]:
-    """Gives these their slots; those that it did."""
+    """Gives slots to these reservations, and returns the ids of those that had none."""
     return list(connection.scalars(_START, {"ids": list(ids)})) if ids else []
 
 
@@ -126,16 +121,16 @@ _STARTED = text("SELECT started_at IS NOT NULL FROM pgbeat.reservations WHERE id
 
 
 def has_started(connection: Connection, reservation: int) -> bool | None:
-    """Whether it has its slot; `None` if it is gone."""
-    said: bool | None = connection.execute(_STARTED, {"id": reservation}).scalar_one_or_none()
-    return said
+    """Returns whether a reservation has its slot; `None` if it was deleted."""
+    found: bool | None = connection.execute(_STARTED, {"id": reservation}).scalar_one_or_none()
+    return found
 
 
 _DROP = text("DELETE FROM pgbeat.reservations WHERE id = :id")
 
 
 def drop(connection: Connection, reservation: int) -> None:
-    """It wants no slot, or no longer."""
+    """Deletes a reservation, and so frees its slot."""
     connection.execute(_DROP, {"id": reservation})
 
 
@@ -143,5 +138,5 @@ _GIVE_UP = text("DELETE FROM pgbeat.reservations WHERE id = :id AND started_at I
 
 
 def give_up(connection: Connection, reservation: int) -> bool:
-    """It no longer wants its slot; false if it has it just now."""
+    """Deletes a reservation that has no slot yet; returns whether it had none."""
     return bool(connection.execute(_GIVE_UP, {"id": reservation}).rowcount)

@@ -1,4 +1,4 @@
-"""Slots: who of a lane has one, who waits for one, and who of those may have one now."""
+"""Gives the slots of lanes to jobs, and finds out which jobs may have one now."""
 
 import logging
 from collections.abc import Collection, Iterable
@@ -13,26 +13,21 @@ from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.lanes import concurrency
 from pgbeat.jobs.lanes.concurrency import Work
 from pgbeat.jobs.lanes.limiter import Limiter, RateQuota
-from pgbeat.jobs.lanes.model import Lane
+from pgbeat.jobs.lanes.model import HAS_SLOT, IS_WAITING, Lane
 from pgbeat.jobs.lanes.reservations import Reservation
 from pgbeat.jobs.model import Job
 
 logger = logging.getLogger("pgbeat.lanes")
 
-_HOLDS_SLOT = """
-     WHERE j.namespace = :namespace AND j.lane = :lane AND j.dispatched_at IS NOT NULL
-       AND j.state IN ('pending', 'scheduled', 'running')
-"""
-_WAITING = """
-     WHERE j.namespace = :namespace AND j.lane = :lane AND j.dispatched_at IS NULL
-       AND j.state = 'pending' AND NOT j.blocked_by_group
-"""
+_OF_LANE = "j.namespace = :namespace AND j.lane = :lane"
+_HOLDERS = f"FROM pgbeat.jobs j WHERE {_OF_LANE} AND {HAS_SLOT}"
+_LINE = f"FROM pgbeat.jobs j WHERE {_OF_LANE} AND {IS_WAITING}"
 _IN_ORDER = "ORDER BY j.priority DESC, j.position, j.created_at, j.id"
 _WORK = """
     CAST(j.id AS text), j.namespace, j.lane, j.task, j.args, j.kwargs, j.tags, j.resources,
     j.priority, j.created_by, j.schedule, j.template, CAST(j.group_id AS text), j.attempt
 """
-#: What a rate is counted by.
+# The keys by which a rate counts the job.
 _KEYS = """
     CASE WHEN CAST(:key AS text) IS NULL THEN ARRAY[NULL]
          WHEN :key = 'task' THEN ARRAY[j.task]
@@ -41,21 +36,22 @@ _KEYS = """
          ELSE ARRAY[j.kwargs ->> substr(:key, length('kwargs.') + 1)] END
 """
 
-# Rows are found again by an array of them: a join's planner may read the whole table for it.
+# Rows are found again by an array: for a join, Postgres may read the whole table.
+_TAKE = """
+    UPDATE pgbeat.jobs j SET dispatched_at = statement_timestamp()
+     WHERE j.id = ANY (ARRAY(SELECT id FROM mine))
+"""
 _TAKE_FIRST = text(
     f"""
     WITH mine AS (
-        SELECT j.id FROM pgbeat.jobs j {_WAITING} {_IN_ORDER}
+        SELECT j.id {_LINE} {_IN_ORDER}
          LIMIT CASE
              WHEN EXISTS (SELECT FROM pgbeat.reservations
                            WHERE namespace = :namespace AND lane = :lane) THEN 0
              WHEN CAST(:slots AS integer) IS NULL THEN :limit
-             ELSE least(:limit, greatest(0, :slots - (
-                 SELECT count(*) FROM pgbeat.jobs j {_HOLDS_SLOT})))
+             ELSE least(:limit, greatest(0, :slots - (SELECT count(*) {_HOLDERS})))
          END FOR UPDATE SKIP LOCKED)
-    UPDATE pgbeat.jobs j SET dispatched_at = statement_timestamp()
-     WHERE j.id = ANY (ARRAY(SELECT id FROM mine))
-    RETURNING {jobs.COLUMNS}
+    {_TAKE} RETURNING {jobs.COLUMNS}
     """  # noqa: S608
 )
 
@@ -63,30 +59,28 @@ _TAKE_FIRST = text(
 def take_first(
     connection: Connection, namespace: str, name: str, *, slots: int | None, limit: int
 ) -> list[Job]:
-    """Gives the first of the line the slots that are free of so many (`None`: no limit), at most
-    `limit` of them; the jobs, in their order. None where there are reservations. For a lane that
-    is locked and that nothing else limits."""
+    """Gives slots to the first jobs of a line, up to `limit`, and returns these in order.
+
+    The lane must be locked, and have no other limit than its number of `slots` (`None`: no limit).
+    Takes no job if there are reservations.
+    """
     values = {"namespace": namespace, "lane": name, "slots": slots, "limit": limit}
     return _ordered(connection.execute(_TAKE_FIRST, values))
 
 
-_TAKE = text(
+_TAKE_THESE = text(
     f"""
     WITH mine AS (
-        SELECT id FROM pgbeat.jobs WHERE id = ANY (CAST(:ids AS uuid[]))
-           AND dispatched_at IS NULL AND state = 'pending' AND NOT blocked_by_group
+        SELECT id FROM pgbeat.jobs j WHERE id = ANY (CAST(:ids AS uuid[])) AND {IS_WAITING}
            FOR UPDATE SKIP LOCKED)
-    UPDATE pgbeat.jobs j SET dispatched_at = statement_timestamp()
-     WHERE j.id = ANY (ARRAY(SELECT id FROM mine))
-    RETURNING {jobs.COLUMNS}
+    {_TAKE} RETURNING {jobs.COLUMNS}
     """  # noqa: S608
 )
 
 
 def take(connection: Connection, ids: Collection[str]) -> list[Job]:
-    """Gives these jobs slots; those that it did, in their order. One that somebody holds locked,
-    to cancel it maybe, is left out."""
-    return _ordered(connection.execute(_TAKE, {"ids": list(ids)})) if ids else []
+    """Gives slots to these jobs, and returns them in order. Skips jobs that are locked."""
+    return _ordered(connection.execute(_TAKE_THESE, {"ids": list(ids)})) if ids else []
 
 
 def _ordered(rows: Iterable[Any]) -> list[Job]:
@@ -94,19 +88,19 @@ def _ordered(rows: Iterable[Any]) -> list[Job]:
     return sorted(found, key=lambda j: (-j.priority, j.position or 0, j.created_at, j.id))
 
 
-_COUNT = text(f"SELECT count(*) FROM pgbeat.jobs j {_HOLDS_SLOT}")  # noqa: S608
-_WHO = text(f"SELECT {_WORK} FROM pgbeat.jobs j {_HOLDS_SLOT}")  # noqa: S608
+_COUNT = text(f"SELECT count(*) {_HOLDERS}")
+_RUNNING = text(f"SELECT {_WORK} {_HOLDERS}")
 
 
 def count_running(connection: Connection, lane: Lane) -> int:
-    """How many jobs have a slot."""
+    """Returns how many jobs have a slot."""
     values = {"namespace": lane.namespace, "lane": lane.name}
     return int(connection.execute(_COUNT, values).scalar_one())
 
 
 def running(connection: Connection, lane: Lane) -> list[Work]:
-    """The jobs that have a slot."""
-    rows = connection.execute(_WHO, {"namespace": lane.namespace, "lane": lane.name})
+    """Returns the jobs that have a slot."""
+    rows = connection.execute(_RUNNING, {"namespace": lane.namespace, "lane": lane.name})
     return [Work(*row) for row in rows]
 
 
@@ -114,33 +108,31 @@ class Waiting(NamedTuple):
     """A job in a waiting line."""
 
     work: Work
-    #: What its rate is counted by.
+    #: The keys by which a rate counts it.
     keys: list[str | None]
     position: Any
     created_at: datetime
 
 
-_LINE = text(
+_WAITING_JOBS = text(
     f"""
     SELECT {_KEYS} AS keys, j.position, j.created_at, {_WORK}
-      FROM pgbeat.jobs j {_WAITING} {_IN_ORDER} LIMIT :limit OFFSET :offset
-    """  # noqa: S608
+      {_LINE} {_IN_ORDER} LIMIT :limit OFFSET :offset
+    """
 )
 
 
 def waiting_jobs(
     connection: Connection, lane: Lane, *, limit: int = 200, offset: int = 0
 ) -> list[Waiting]:
-    """The waiting line, the first first: by priority (the highest first), position, age."""
+    """Returns a part of the waiting line, in order."""
     values = {
         "namespace": lane.namespace, "lane": lane.name, "key": lane.rate_key,
         "limit": limit, "offset": offset,
     }  # fmt: skip
-    rows = connection.execute(_LINE, values)
+    rows = connection.execute(_WAITING_JOBS, values)
     return [Waiting(Work(*row[3:]), row[0], row[1], row[2]) for row in rows]
 
-
-# -- rates, counted over what was handed out
 
 _WITHIN = """
      WHERE j.namespace = :namespace AND j.lane = :lane
@@ -161,7 +153,7 @@ _SPENT_BY_KEY = text(
 
 
 def quota(connection: Connection, lane: Lane) -> RateQuota | None:
-    """What is left of the lane's rate; `None` where it has none."""
+    """Returns what is left of the lane's rate; `None` if it has no rate."""
     if lane.rate_limit is None:
         return None
     statement = _SPENT if lane.rate_key is None else _SPENT_BY_KEY
@@ -170,7 +162,7 @@ def quota(connection: Connection, lane: Lane) -> RateQuota | None:
     return RateQuota(lane.rate_limit, spent, str(lane.rate), has_keys=lane.rate_key is not None)
 
 
-# The one of whose leaving the period makes room for another.
+# When the period no longer includes the job that was dispatched so long ago, another may go.
 _AGAIN = text(
     f"""
     SELECT extract(epoch FROM j.dispatched_at + CAST(:period AS interval) - clock_timestamp())
@@ -189,7 +181,7 @@ _AGAIN_BY_KEY = text(
 
 
 def retry_in(connection: Connection, lane: Lane, denied: Collection[str | None]) -> float:
-    """Seconds until the next of one of these keys may go."""
+    """Returns the seconds until the rate admits a job with one of these keys."""
     values = _of_rate(lane)
     if lane.rate_key is None:
         seconds = connection.execute(_AGAIN, values).scalar_one_or_none()
@@ -208,7 +200,7 @@ def _of_rate(lane: Lane) -> dict[str, Any]:
 
 
 def limiter(connection: Connection, lane: Lane) -> Limiter:
-    """Who may have a slot beside the jobs that have one."""
+    """Returns the lane's limiter, which knows the jobs that have a slot."""
     policy, problem = None, None
     if lane.policy is not None:
         try:
@@ -224,9 +216,10 @@ def limiter(connection: Connection, lane: Lane) -> Limiter:
 
 
 def admit_reservations(limiter: Limiter, direct: Iterable[Reservation]) -> dict[int, str | None]:
-    """Lets direct executions in; why those that wait get no slot now, `None` for those that do.
+    """Counts direct executions, and returns those that wait, with the reason that each must.
 
-    One that goes on waiting is counted as if it had a slot: no job takes what it waits for.
+    The reason is `None` for one that may have a slot now. Those that must wait are counted as if
+    they had a slot: no job takes what they wait for.
     """
     denials: dict[int, str | None] = {}
     waiting = []
@@ -252,7 +245,7 @@ _COMPLETED = text(
 
 
 def notify_policies(connection: Connection, ended: Iterable[Ended]) -> None:
-    """Calls `on_job_completed` of the policies of lanes in which these jobs had slots."""
+    """Calls `on_job_completed` of the policies of the lanes in which these jobs had slots."""
     policies = concurrency.listening()
     ids = [str(job.id) for job in ended if job.lane is not None and job.state in jobs.ENDED]
     if not policies or not ids:

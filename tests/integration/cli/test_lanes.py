@@ -64,12 +64,12 @@ def test_another_policy_has_options_of_its_own(database: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["l", "--rate", "10"], "'10' is no rate; write for example '10/minute'"),
+        (["l", "--rate", "10"], "a rate must look like '10/minute'"),
         (["l", "--rate", "1/minute", "--rate-key", "creatd_by"], "did you mean 'created_by'?"),
-        (["l", "--rate-key", "task"], "it has a rate's key, and no rate"),
+        (["l", "--rate-key", "task"], "a key for the rate, but no rate"),
         (["l", "--policy", "task"], "did you mean 'tasks'?"),
         (["l", "--policy", "tests.evenings", "--options", '{"our": 1}'], "did you mean 'hour'?"),
-        (["l", "--options", '{"a": 1}'], "it has a policy's options, and no policy"),
+        (["l", "--options", '{"a": 1}'], "options for a policy, but no policy"),
         (["l", "--options", "[]"], "not an object"),
         (["l", "--limit", "2", "--no-limit"], "--limit and --no-limit exclude each other"),
         (["l", "--rate-key", "task", "--no-rate"], "--rate-key and --no-rate exclude each other"),

@@ -30,7 +30,14 @@ from pgbeat.errors import (
     NotUnique,
     UnknownTask,
 )
-from pgbeat.jobs import control, endings, executions, lifecycle, submit_group, templates
+from pgbeat.jobs import (
+    control,
+    endings,
+    executions,
+    lifecycle,
+    submit_group,
+    template_control,
+)
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.groups import model as groups
@@ -153,10 +160,10 @@ def test_awaiting_approval(desk: Desk, sql: Sql) -> None:
 
 
 def test_from_a_template(desk: Desk, sql: Sql) -> None:
-    with connections.transaction(desk.connection):
-        templates.put(
-            desk.connection, "t", namespace="default", task="jobs.add", args=[1], kwargs={"y": 5},
-            queue="extra", options={"expires": 60}, job_policy={"max_attempts": 9, "tags": ["x"]},
+    with desk.unit().transaction() as unit:
+        template_control.put(
+            unit, "t", task="jobs.add", args=[1], kwargs={"y": 5}, queue="extra",
+            options={"expires": 60}, job_policy={"max_attempts": 9, "tags": ["x"]},
         )  # fmt: skip
     change = desk.order(template="t")
     job = change.job
@@ -166,8 +173,8 @@ def test_from_a_template(desk: Desk, sql: Sql) -> None:
     assert (own.args, own.kwargs, own.queue) == ([7], {"y": 6}, "other")
     assert (own.max_attempts, own.tags, own.options) == (2, ["x"], {"expires": 60})
     # What the job was made of stays, whatever becomes of the template.
-    with connections.transaction(desk.connection):
-        templates.put(desk.connection, "t", namespace="default", task="jobs.add", args=[2])
+    with desk.unit().transaction() as unit:
+        template_control.put(unit, "t", task="jobs.add", args=[2])
     assert desk.job(job) == job
 
 

@@ -14,8 +14,8 @@ from celery.exceptions import Ignore
 
 import pgbeat
 from pgbeat.errors import InvalidJob, NoSlot, NotFound, UnknownTask
+from pgbeat.jobs import lane_control
 from pgbeat.jobs.direct import run_direct
-from pgbeat.jobs.lanes import model as lanes
 from tests.support.lanes import Lanes
 from tests.support.processes import Process, Processes, until
 
@@ -144,7 +144,7 @@ def test_it_is_woken_when_the_lane_changes(
     floor.lane(max_running=0)
     result = background.submit(run_direct, "tests.add", lane="l", app=app, timeout=600)
     waiting(floor)
-    lanes.save(floor.connection, "default", "l", {"max_running": 1})
+    floor.do(lane_control.save, "l", {"max_running": 1})
     assert result.result(60) == 3
 
 
@@ -208,7 +208,7 @@ def test_a_timeout_says_how_many_came_before(
     waiting(floor)
     with pytest.raises(NoSlot, match="1 asked for direct execution before"):
         run_direct("tests.add", lane="l", app=app, timeout=0.1)
-    lanes.save(floor.connection, "default", "l", {"max_running": 1})
+    floor.do(lane_control.save, "l", {"max_running": 1})
     assert first.result(60) == 3
 
 
@@ -225,7 +225,7 @@ def test_one_that_gave_up_holds_nobody_up(floor: Lanes, app: Celery) -> None:
 
 def test_a_paused_lane_says_so(floor: Lanes, app: Celery) -> None:
     floor.lane(max_running=1)
-    lanes.pause(floor.connection, "default", "l")
+    floor.do(lane_control.pause, "l")
     with pytest.raises(NoSlot, match="the lane is paused"):
         run_direct("tests.add", lane="l", app=app, timeout=0.1)
 

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from pgbeat.broker.publishing.publisher import TransactionPublisher
 from pgbeat.database import channels, connections
 from pgbeat.errors import InvalidJob, NotFound
-from pgbeat.jobs import endings, lifecycle
+from pgbeat.jobs import endings, lane_control, lifecycle
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.dispatch import dispatch_lane
 from pgbeat.jobs.lanes import model as lanes
@@ -82,11 +82,11 @@ def test_who_waits_for_its_turn_or_its_time_is_not_in_the_line(floor: Lanes) -> 
 def test_a_paused_lane_hands_out_nothing_until_it_is_resumed(floor: Lanes) -> None:
     floor.lane(max_running=1)
     waiting = floor.add()
-    assert lanes.pause(floor.connection, "default", "l")
-    assert not lanes.pause(floor.connection, "default", "l")
+    assert floor.do(lane_control.pause, "l")[1]
+    assert not floor.do(lane_control.pause, "l")[1]
     assert floor.dispatch() == []
-    assert lanes.resume(floor.connection, "default", "l")
-    assert not lanes.resume(floor.connection, "default", "l")
+    assert floor.do(lane_control.resume, "l")[1]
+    assert not floor.do(lane_control.resume, "l")[1]
     assert floor.dispatch() == waiting
 
 
@@ -421,12 +421,12 @@ def test_a_reservation_whose_session_ended_holds_nobody_up(floor: Lanes) -> None
         floor.dispatch()
         waiting = floor.add(2)
         assert floor.dispatch() == []
-        assert lanes.wanted(floor.connection, "default") == ["l"]
+        assert lanes.to_dispatch(floor.connection, "default") == ["l"]
     until(lambda: not reservations.live(floor.connection, "default", "l"))
     assert floor.dispatch() == waiting
     assert floor.sql("SELECT count(*) FROM pgbeat.reservations") == [(0,)]
     floor.end(*waiting)
-    assert lanes.wanted(floor.connection, "default") == []
+    assert lanes.to_dispatch(floor.connection, "default") == []
 
 
 def test_what_a_reservation_waits_for_no_job_takes(floor: Lanes) -> None:
@@ -457,13 +457,13 @@ def test_a_reservation_takes_a_slot_of_a_lane_without_a_limit_at_once(floor: Lan
 
 
 def test_save_makes_a_lane_and_changes_what_is_given(floor: Lanes) -> None:
-    lane, is_new = lanes.save(floor.connection, "default", "gpu", {"max_running": 2})
+    lane, _, is_new = floor.do(lane_control.save, "gpu", {"max_running": 2})
     assert is_new and lane.max_running == 2 and lane.rate is None
     changes = {
         "rate_limit": 10, "rate_period": timedelta(minutes=1), "rate_key": "task",
         "policy": "resources", "options": {"gpu": 2},
     }  # fmt: skip
-    lane, is_new = lanes.save(floor.connection, "default", "gpu", changes)
+    lane, _, is_new = floor.do(lane_control.save, "gpu", changes)
     assert not is_new and lane.max_running == 2
     assert lane.rate == "10/minute of each task"
     assert lanes.get(floor.connection, "default", "gpu") == lane
@@ -472,13 +472,13 @@ def test_save_makes_a_lane_and_changes_what_is_given(floor: Lanes) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"max_running": -1}, "a limit of -1 is out of range"),
-        ({"rate_key": "task"}, "a rate's key, and no rate"),
+        ({"max_running": -1}, "a limit must be 0 to 1000000"),
+        ({"rate_key": "task"}, "but no rate"),
         (
             {"rate_limit": 1, "rate_period": timedelta(1), "rate_key": "tags"},
             "can't be counted by 'tags'; did you mean 'tag'?",
         ),
-        ({"options": {"gpu": 1}}, "a policy's options, and no policy"),
+        ({"options": {"gpu": 1}}, "options for a policy, but no policy"),
         ({"policy": "task"}, "did you mean 'tasks'?"),
         ({"policy": "tags", "options": {"heavy": True}}, "limits are numbers"),
         ({"policy": "tags"}, "no limits"),
@@ -488,8 +488,8 @@ def test_save_makes_a_lane_and_changes_what_is_given(floor: Lanes) -> None:
 def test_save_refuses_what_is_wrong(
     floor: Lanes, told: object, changes: dict[str, Any], said: str
 ) -> None:
-    with pytest.raises(InvalidJob) as error, connections.transaction(floor.connection):
-        lanes.save(floor.connection, "default", "l", changes)
+    with pytest.raises(InvalidJob) as error:
+        floor.do(lane_control.save, "l", changes)
     assert said in str(error.value)
     assert floor.sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
 
@@ -497,7 +497,7 @@ def test_save_refuses_what_is_wrong(
 @pytest.mark.parametrize("name", ["", " x", "a/b", "x" * 201, "a\nb", "."])
 def test_save_refuses_names_that_are_none(floor: Lanes, name: str) -> None:
     with pytest.raises(InvalidJob, match="a name "):
-        lanes.save(floor.connection, "default", name, {})
+        floor.do(lane_control.save, name, {})
 
 
 def test_get_names_the_nearest(floor: Lanes) -> None:
@@ -518,11 +518,11 @@ def test_remove_is_refused_while_the_lane_is_in_use(floor: Lanes) -> None:
     )
     [first] = floor.dispatch()
     with pytest.raises(InvalidJob, match="2 jobs to come, schedule 's'"):
-        lanes.remove(floor.connection, "default", "l")
-    lanes.remove(floor.connection, "default", "l", force=True)
+        floor.do(lane_control.remove, "l")
+    floor.do(lane_control.remove, "l", force=True)
     assert len(floor.dispatch()) == 1
     with pytest.raises(NotFound):
-        lanes.remove(floor.connection, "default", "l")
+        floor.do(lane_control.remove, "l")
     assert first in floor.seated()
 
 
@@ -530,7 +530,7 @@ def test_a_lane_that_nobody_uses_can_be_removed(floor: Lanes) -> None:
     floor.lane(max_running=1)
     floor.add()
     floor.dispatch()
-    lanes.remove(floor.connection, "default", "l")
+    floor.do(lane_control.remove, "l")
     assert floor.sql("SELECT count(*) FROM pgbeat.lanes") == [(0,)]
 
 
@@ -550,10 +550,10 @@ def test_listing_counts_who_runs_and_who_waits(floor: Lanes) -> None:
 def test_changes_are_told_of(floor: Lanes) -> None:
     with psycopg.connect(floor.database, autocommit=True) as listener:
         listener.execute(f"LISTEN {channels.LANES}")
-        lanes.save(floor.connection, "default", "l", {"max_running": 1})
-        lanes.pause(floor.connection, "default", "l")
-        lanes.resume(floor.connection, "default", "l")
-        lanes.remove(floor.connection, "default", "l")
+        floor.do(lane_control.save, "l", {"max_running": 1})
+        floor.do(lane_control.pause, "l")
+        floor.do(lane_control.resume, "l")
+        floor.do(lane_control.remove, "l")
         found = [each.payload for each in listener.notifies(timeout=10, stop_after=3)]
     assert found == ["default/l"] * 3
 
@@ -585,7 +585,7 @@ def test_occupancy_says_who_has_slots_and_why_the_others_wait(floor: Lanes) -> N
         assert (first.id, first.is_direct) == (f"direct/{reservation}", True)
         assert first.reason == "task 'tests.note' has 1 of 1 in use"
         assert others[1].reason == "the limit of 3 is reached"  # what it waits for is not free
-    lanes.pause(floor.connection, "default", "l")
+    floor.do(lane_control.pause, "l")
     lane = lanes.get(floor.connection, "default", "l")
     reasons = {each.reason for each in occupancy.line(floor.connection, lane)}
     assert reasons == {"the lane is paused"}
@@ -616,7 +616,7 @@ def test_no_statement_of_an_allotment_reads_the_whole_table(floor: Lanes) -> Non
         for lane, count in (("l", 2), ("rated", 5), ("policed", 200)):
             row = lanes.lock(own, "default", lane)
             assert row is not None
-            assert lanes.needs_look(own, "default", lane)
+            assert lanes.has_waiting(own, "default", lane)
             if lane == "l":
                 taken = slots.take_first(own, "default", lane, slots=2, limit=200)
             else:
@@ -626,7 +626,7 @@ def test_no_statement_of_an_allotment_reads_the_whole_table(floor: Lanes) -> Non
                 if lane == "rated":
                     slots.retry_in(own, row, [None])
             assert len(taken) == count
-        assert lanes.wanted(own, "default") == ["l", "policed", "rated"]
+        assert lanes.to_dispatch(own, "default") == ["l", "policed", "rated"]
         assert own.exec_driver_sql(reads).scalar_one() == 0
         own.exec_driver_sql("SELECT count(*) FROM pgbeat.jobs WHERE error = 'none'")
         assert own.exec_driver_sql(reads).scalar_one() > 0  # it would have been seen

@@ -114,7 +114,7 @@ def test_two_policies_cant_have_one_name() -> None:
 
 
 def test_only_policies_are_registered() -> None:
-    with pytest.raises(TypeError, match=r"subclasses of pgbeat\.ConcurrencyPolicy"):
+    with pytest.raises(TypeError, match=r"subclass of pgbeat\.ConcurrencyPolicy"):
         concurrency_policy(dict)  # type: ignore[type-var]
 
 

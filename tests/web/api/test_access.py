@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pgbeat.jobs import templates
+from pgbeat.access.actors import Actor
+from pgbeat.jobs import template_control
 from tests.support.command_line import Sql
 from tests.support.jobs import make_app, messages
 from tests.support.rows import make_lane
@@ -40,9 +41,8 @@ def narrow(app: Celery) -> Iterator[Web]:
 
 
 def template(web: Web, name: str = "t", **values: Any) -> None:
-    with web.app.state.pgbeat.transaction() as connection:
-        given = {"task": "jobs.add", "args": [1], **values}
-        templates.put(connection, name, namespace="default", **given)
+    with web.app.state.pgbeat.unit(Actor("user:root", True)) as unit:
+        template_control.put(unit, name, **{"task": "jobs.add", "args": [1], **values})
 
 
 def count(sql: Sql) -> Any:

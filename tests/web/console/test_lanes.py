@@ -100,7 +100,7 @@ def test_a_lane_may_have_no_limits(page: Any, sql: Sql) -> None:
         ({"name": "there"}, "name", "there is a lane 'there' already", 409),
         ({"max_running": "many"}, "max_running", "it is no integer", 422),
         ({"max_running": "-1"}, "max_running", "greater than or equal to 0", 422),
-        ({"rate": "often"}, "rate", "is no rate", 422),
+        ({"rate": "often"}, "rate", "a rate must look like", 422),
         ({"rate_key": "task"}, "rate_key", "no rate", 422),
         ({"rate": "1/s", "rate_key": "tusk"}, "rate_key", "tusk", 422),
         ({"policy": "resource"}, "policy", "is not registered", 422),
@@ -162,7 +162,7 @@ def test_a_wrong_change_changes_nothing(page: Any, sql: Sql) -> None:
     make_lane(sql, "gpu", 1)
     data = {"do": "edit", "before": BEFORE, "max_running": "2", "rate": "often"}
     text = html(page.post(GPU, data=data), 422)
-    assert "is no rate" in text.wrong["rate"]
+    assert "a rate must look like" in text.wrong["rate"]
     assert 'name="max_running" value="2"' in text
     assert '<details class="edit" id="edit" open>' in text
     assert saved(sql)[:2] == (1, None)
