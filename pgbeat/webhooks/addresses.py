@@ -1,19 +1,21 @@
-"""Which addresses of the network are public: where a request may go whose URL somebody gave us."""
+"""Says which network addresses are public, where requests to URLs of other people may go."""
 
 import ipaddress
 
-#: Addresses of IPv6 that carry one of IPv4 in their last bytes: NAT64 (RFC 6052), and the
-#: deprecated way to write one (RFC 4291, 2.5.5.1).
+# IPv6 addresses that have an IPv4 address in their last bytes: NAT64 (RFC 6052), and the deprecated
+# IPv4-compatible addresses (RFC 4291, 2.5.5.1).
 _CARRYING = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))
 _GLOBAL = ipaddress.IPv6Network("2000::/3")
-Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def refusal(text: str) -> str | None:
-    """What an address is that is not public, such as `a loopback address`; `None` for one that is,
-    and for what is no address."""
+    """Returns what kind of address this is, such as `a loopback address`, if it is not public.
+
+    Returns `None` for public addresses, and for text that is not an address.
+    """
     try:
-        address: Address = ipaddress.ip_address(text)
+        address: _Address = ipaddress.ip_address(text)
     except ValueError:
         return None
     carried = _carried(address)
@@ -30,8 +32,8 @@ def refusal(text: str) -> str | None:
     return None if is_public else "an address of a private or reserved network"
 
 
-def _carried(address: Address) -> ipaddress.IPv4Address | None:
-    """Returns the address of IPv4 that one of IPv6 leads to."""
+def _carried(address: _Address) -> ipaddress.IPv4Address | None:
+    """Returns the IPv4 address to which an IPv6 address leads."""
     if isinstance(address, ipaddress.IPv4Address):
         return None
     if address.ipv4_mapped is not None or address.sixtofour is not None:

@@ -1,25 +1,57 @@
-"""Control of webhooks: what people do with them, a function for each verb, in a unit of work."""
+"""Changes webhooks and repeats their deliveries for people, with a function for each verb.
+
+Each takes an open unit of work, and records the change in the audit log.
+"""
 
 from collections.abc import Collection, Sequence
+from typing import Any
 from uuid import UUID
 
+from sqlalchemy import func, update
+from sqlalchemy.dialects.postgresql import insert
+
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
-from pgbeat.errors import NotFound
+from pgbeat.database.tables import webhooks as table
+from pgbeat.errors import AlreadyExists, InvalidJob, Problems
+from pgbeat.names import name_problem
+from pgbeat.suggest import did_you_mean
 from pgbeat.webhooks import deliveries, outbox
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks.deliveries import Redelivered
-from pgbeat.webhooks.model import EVENTS, Webhook
+from pgbeat.webhooks.http import check_url
+from pgbeat.webhooks.model import EVENTS, SLOTS, Webhook
+from pgbeat.webhooks.signing import check_secret, new_secret
+
+# Hours for which the previous secret signs as well.
+_OLD_SECRET_HOURS = 24
 
 
 def add(
     unit: UnitOfWork, name: str, url: str, events: Sequence[str], *, secret: str | None = None
 ) -> tuple[Webhook, str]:
-    """Adds a webhook, for the events named, or `all`. Returns it, and its secret, which is random
-    unless given and can't be read again. Raises `InvalidJob` or `AlreadyExists`."""
-    row, secret = webhooks.add(
-        unit.connection, name, url, _all(events), namespace=unit.namespace, secret=secret,
-        created_by=unit.actor.name, private=unit.settings.webhook_private,
+    """Adds a webhook for these events, or for `all`.
+
+    Returns it and its secret, which is random by default and can't be read again. Raises
+    `InvalidJob` or `AlreadyExists`.
+    """
+    secret, events = secret or new_secret(), _expand(events)
+    problems = Problems()
+    unfit = name_problem(name)
+    if unfit:
+        problems.add("name", "malformed", unfit)
+    problems += check_url(url, private=unit.settings.webhook_private)
+    problems += [*_check_events(events), *check_secret(secret)]
+    problems.raise_if_any(InvalidJob, subject=f"webhook {name!r}")
+    statement = insert(table).on_conflict_do_nothing().values(
+        namespace=unit.namespace, name=name, url=url, secret=secret, events=_in_order(events),
+        slots=SLOTS, created_by=unit.actor.name,
     )  # fmt: skip
+    added = unit.connection.execute(statement.returning(*webhooks.COLUMNS)).one_or_none()
+    if added is None:
+        raise AlreadyExists(
+            f"there is a webhook {name!r} already; change it with `pgbeat webhooks update`"
+        )
+    row = Webhook(*added)
     unit.record("create", None, row)
     return row, secret
 
@@ -32,48 +64,82 @@ def edit(
     events: Sequence[str] | None = None,
     secret: str | None = None,
 ) -> Webhook:
-    """Changes what is given. With another secret, the one before signs too for a day. Raises
-    `InvalidJob` or `NotFound`."""
-    before = _locked(unit, name)
-    row = webhooks.edit(
-        unit.connection, name, namespace=unit.namespace, url=url,
-        events=None if events is None else _all(events), secret=secret,
-        private=unit.settings.webhook_private,
-    )  # fmt: skip
+    """Changes what is given. After a new secret, the previous one signs as well for a day.
+
+    Raises `InvalidJob` or `NotFound`.
+    """
+    before = _lock(unit, name)
+    problems = Problems()
+    values: dict[str, Any] = {}
+    if url is not None:
+        problems += check_url(url, private=unit.settings.webhook_private)
+        values["url"] = url
+    if events is not None:
+        events = _expand(events)
+        problems += _check_events(events)
+        values["events"] = _in_order(events)
+    if secret is not None:
+        problems += check_secret(secret)
+        until = func.now() + func.make_interval(0, 0, 0, 0, _OLD_SECRET_HOURS)
+        values |= {"secret": secret, "previous_secret": table.c.secret, "previous_until": until}
+    problems.raise_if_any(InvalidJob, subject=f"webhook {name!r}")
+    row = _update(unit, name, values)
     unit.record("update", before, row)
     return row
 
 
-def _all(events: Sequence[str]) -> Sequence[str]:
+def _lock(unit: UnitOfWork, name: str) -> Webhook:
+    return webhooks.get(unit.connection, name, namespace=unit.namespace, for_update=True)
+
+
+def _update(unit: UnitOfWork, name: str, values: dict[str, Any]) -> Webhook:
+    statement = update(table).where(webhooks.is_webhook(name, unit.namespace))
+    statement = statement.values(**values, updated_at=func.now())
+    return Webhook(*unit.connection.execute(statement.returning(*webhooks.COLUMNS)).one())
+
+
+def _expand(events: Sequence[str]) -> Sequence[str]:
     return EVENTS if tuple(events) == ("all",) else events
 
 
-def _locked(unit: UnitOfWork, name: str) -> Webhook:
-    return webhooks.get(unit.connection, name, namespace=unit.namespace, for_update=True)
+def _check_events(events: Sequence[str]) -> Problems:
+    problems = Problems()
+    if not events:
+        problems.add("events", "required", f"events: name one or more of {', '.join(EVENTS)}")
+    for event in dict.fromkeys(events):
+        if event not in EVENTS:
+            hint = did_you_mean(event, EVENTS) or f"there are {', '.join(EVENTS)}"
+            problems.add("events", "unknown", f"events: there is no event {event!r}; {hint}")
+    return problems
+
+
+def _in_order(events: Collection[str]) -> list[str]:
+    return [event for event in EVENTS if event in events]
 
 
 def remove(unit: UnitOfWork, name: str) -> None:
     """Deletes a webhook with its deliveries. Raises `NotFound`."""
-    before = _locked(unit, name)
-    webhooks.remove(unit.connection, name, namespace=unit.namespace)
+    before = _lock(unit, name)
+    unit.connection.execute(table.delete().where(webhooks.is_webhook(name, unit.namespace)))
     unit.record("delete", before, None)
 
 
 def enable(unit: UnitOfWork, name: str) -> tuple[Webhook, bool]:
-    """Has events posted to a webhook from now on. Returns it, and whether it was disabled. Raises
-    `NotFound`."""
-    before = _locked(unit, name)
+    """Enables a webhook. Returns it, and whether it was disabled. Raises `NotFound`."""
+    before = _lock(unit, name)
     if before.enabled:
         return before, False
-    row = webhooks.enable(unit.connection, name, namespace=unit.namespace)
+    row = _update(unit, name, {"enabled": True, "disabled_reason": None, "slots": SLOTS})
     unit.record("enable", before, row)
     return row, True
 
 
 def disable(unit: UnitOfWork, name: str, reason: str | None = None) -> tuple[Webhook, bool]:
-    """Takes a webhook out of service: deliveries that were pending fail. Returns it, and whether it
-    was enabled. Raises `NotFound`."""
-    before = _locked(unit, name)
+    """Disables a webhook: its pending deliveries fail.
+
+    Returns it, and whether it was enabled. Raises `NotFound`.
+    """
+    before = _lock(unit, name)
     why = f"disabled by {unit.actor.name}" + (f": {reason}" if reason else "")
     was_enabled = webhooks.disable(unit.connection, before.id, why)
     row = webhooks.get(unit.connection, name, namespace=unit.namespace)
@@ -82,26 +148,25 @@ def disable(unit: UnitOfWork, name: str, reason: str | None = None) -> tuple[Web
 
 
 def redeliver(unit: UnitOfWork, ids: Collection[UUID], *, webhook: str | None = None) -> int:
-    """Delivers again what was delivered or failed; returns how many those are.
+    """Repeats deliveries that were delivered or failed, and returns how many.
 
-    Raises `NotFound`, also for one that is not of the `webhook`, and `InvalidJob`.
+    Raises `NotFound`, also if one is not of the `webhook`, and `InvalidJob`.
     """
-    connection, namespace = unit.connection, unit.namespace
     if webhook is not None:
-        row = webhooks.get(connection, webhook, namespace=namespace)
-        for each in ids:
-            if not deliveries.is_of(connection, each, row.id):
-                raise NotFound(f"webhook {webhook!r} has no delivery {each}")
-    by = unit.actor.name
-    count = deliveries.redeliver(connection, [*map(str, ids)], by=by, namespace=namespace)
-    for name, own in deliveries.webhooks_of(connection, ids, namespace=namespace).items():
+        webhooks.get(unit.connection, webhook, namespace=unit.namespace)
+    repeated = deliveries.redeliver(
+        unit.connection, ids, by=unit.actor.name, namespace=unit.namespace, webhook=webhook
+    )
+    for name, own in repeated.items():
         unit.record("redeliver", None, Redelivered(name, len(own), own))
-    return count
+    return sum(map(len, repeated.values()))
 
 
 def redeliver_failed(unit: UnitOfWork, name: str) -> int:
-    """Delivers again all of a webhook's that failed; returns how many those are. Raises
-    `NotFound` and `InvalidJob`."""
+    """Repeats all failed deliveries of a webhook, and returns how many.
+
+    Raises `NotFound` and `InvalidJob`.
+    """
     count = deliveries.redeliver_failed(
         unit.connection, name, by=unit.actor.name, namespace=unit.namespace
     )
@@ -111,8 +176,10 @@ def redeliver_failed(unit: UnitOfWork, name: str) -> int:
 
 
 def begin_test(unit: UnitOfWork, name: str) -> tuple[Webhook, tuple[str, ...]]:
-    """Records a test of a webhook. Returns it with the secrets to sign with, for
-    `outbox.send_test` after the commit. Raises `NotFound`."""
+    """Records a test of a webhook. Raises `NotFound`.
+
+    Returns the webhook with the secrets to sign with, for `outbox.send_test` after the commit.
+    """
     row = webhooks.get(unit.connection, name, namespace=unit.namespace)
     unit.record_action("test", "webhook", name, None, {"url": row.url})
     return row, outbox.secrets(unit.connection, row.id)

@@ -1,8 +1,8 @@
-"""Delivers webhooks from threads of the leading beat, so that no worker's process waits for them.
+"""Delivers webhooks in threads of the leading beat, so that no worker waits for receivers.
 
-One thread claims deliveries and writes their outcomes, over a connection of its own; others,
-started as they are needed, ask the receivers. Whatever ends the beat loses nothing: an attempt of
-which nothing is heard is made again when its lease has run out.
+One thread claims deliveries and writes their outcomes, over its own connection. Other threads,
+started when they are needed, make the requests. Nothing is lost if the beat dies: an attempt
+without an outcome is made again after its lease.
 """
 
 import logging
@@ -20,26 +20,29 @@ from sqlalchemy import Connection, text
 from pgbeat.config import Settings
 from pgbeat.database import connections, lock_waits
 from pgbeat.webhooks import outbox as webhook_outbox
-from pgbeat.webhooks.http import Answer
+from pgbeat.webhooks.http import Reply
 from pgbeat.webhooks.outbox import DeliveryAttempt, Outcome
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
-#: Requests under way at once, at most: eight webhooks that have all just begun to hang.
+# Requests at once, at most. Enough for eight webhooks that begin to hang at the same time.
 _THREADS = 64
-#: Seconds without work after which the connection is closed.
+# Seconds without work after which the connection is closed.
 _IDLE = 10.0
-#: Seconds that a lock is waited for, and that outcomes whose rows are locked are left alone.
+# Seconds to wait for a lock, and before outcomes whose rows are locked are tried again.
 _PATIENCE, _BUSY = 1.0, 0.5
-#: Seconds that a database which is away is left alone: at first, and at most.
+# Seconds before the database is tried again after it failed: at first, and at most.
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 5.0
 
-#: What the deliverer's own thread is told.
-_Word = Literal["deliver", "pause", "close"]
+# A message to the deliverer's thread.
+_Command = Literal["deliver", "pause", "close"]
 
 
 class Deliverer:
-    """Of one beat. Its methods never wait but `close`, and may be called in a signal's handler."""
+    """Delivers webhooks for one beat.
+
+    Its methods may be called in a signal's handler. None of them waits, except `close`.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -48,8 +51,8 @@ class Deliverer:
             settings.url, f"pgbeat webhooks {socket.gethostname()}:{os.getpid()}"[:63]
         )
         self._connection: Connection | None = None
-        # A queue in C: putting something is safe in a signal's handler.
-        self._inbox: SimpleQueue[_Word | Outcome] = SimpleQueue()
+        # SimpleQueue.put is safe in a signal's handler.
+        self._inbox: SimpleQueue[_Command | Outcome] = SimpleQueue()
         self._attempts: SimpleQueue[DeliveryAttempt] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._threads = 0
@@ -60,26 +63,24 @@ class Deliverer:
         self._claim_at: float | None = None
         self._write_at = self._away_until = self._wait = 0.0
 
-    # ----- told by the beat
-
     def deliver(self) -> None:
-        """Delivers what is due, and retries in time, until it is told to `pause`."""
+        """Delivers what is due, and retries in time, until `pause` is called."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="pgbeat webhooks", daemon=True)
             self._thread.start()
         self._inbox.put("deliver")
 
     def pause(self) -> None:
-        """Begins nothing more; another beat may lead."""
+        """Begins no more attempts: another beat may lead."""
         self._inbox.put("pause")
 
     def close(self, seconds: float) -> None:
-        """Begins nothing more, and waits so long for what is under way."""
+        """Begins no more attempts, and waits up to so many seconds for those under way."""
         if self._thread is not None:
             self._inbox.put("close")
             self._thread.join(seconds)
 
-    # ----- the thread that claims and writes
+    # -- the thread that claims and writes
 
     def _run(self) -> None:
         while not (self._is_closing and not self._under_way and not self._outcomes):
@@ -93,22 +94,22 @@ class Deliverer:
         self._disconnect()
 
     def _receive(self) -> None:
-        """Waits until there is something to do; takes in all that was said and came out."""
+        """Waits until there is something to do, and takes all commands and outcomes."""
         with suppress(Empty):
-            word = self._inbox.get(timeout=self._sleep())
+            found = self._inbox.get(timeout=self._sleep())
             while True:
-                if isinstance(word, Outcome):
+                if isinstance(found, Outcome):
                     self._under_way -= 1
-                    self._outcomes.append(word)
+                    self._outcomes.append(found)
                 else:
-                    self._obey(word)
-                word = self._inbox.get_nowait()
+                    self._obey(found)
+                found = self._inbox.get_nowait()
 
-    def _obey(self, word: _Word) -> None:
-        self._delivers = word == "deliver" and not self._is_closing
-        self._is_closing = self._is_closing or word == "close"
+    def _obey(self, command: _Command) -> None:
+        self._delivers = command == "deliver" and not self._is_closing
+        self._is_closing = self._is_closing or command == "close"
         self._claim_at = 0.0 if self._delivers else None
-        if word == "close" and self._under_way:
+        if command == "close" and self._under_way:
             logger.info("Waiting for %d webhook deliveries before the end", self._under_way)
 
     def _sleep(self) -> float:
@@ -148,7 +149,7 @@ class Deliverer:
                 )
         self._wait = 0.0
         if room:
-            # Until there is none left: a beat tells only of what becomes due.
+            # Again until none is left: `deliver` is called only when another becomes due.
             self._claim_at = 0.0 if begun else None
         self._begin(begun)
         self._written(batch, locked)
@@ -157,7 +158,7 @@ class Deliverer:
         return self._claim_at is not None and now >= self._claim_at
 
     def _batch(self) -> list[Outcome]:
-        """Outcomes of different deliveries: a late one's may have come with its successor's."""
+        """Returns outcomes of different deliveries: of two for the same one, only the first."""
         batch: dict[UUID, Outcome] = {}
         for outcome in self._outcomes:
             batch.setdefault(outcome.attempt.id, outcome)
@@ -184,18 +185,18 @@ class Deliverer:
                 again = now + outcome.delay
                 self._claim_at = again if self._claim_at is None else min(self._claim_at, again)
 
-    # ----- the threads that ask receivers
+    # -- the threads that make requests
 
     def _work(self) -> None:
         while True:
             attempt = self._attempts.get()
             try:
-                answer = attempt.send(private=self._settings.webhook_private)
-            except Exception as error:  # of a secret or a URL that plain SQL has written
-                answer = Answer(None, ascii(f"{type(error).__name__}: {error}")[1:-1][:300], 0.0)
-            self._inbox.put(Outcome(attempt, answer))
+                reply = attempt.send(private=self._settings.webhook_private)
+            except Exception as error:  # from a secret or a URL that was written by plain SQL
+                reply = Reply(None, ascii(f"{type(error).__name__}: {error}")[1:-1][:300], 0.0)
+            self._inbox.put(Outcome(attempt, reply))
 
-    # ----- the connection
+    # -- the connection
 
     def _connect(self) -> Connection:
         if self._connection is None:
@@ -209,31 +210,31 @@ class Deliverer:
             connections.close(connection)
 
     def _fail(self, error: Exception) -> None:
-        """Leaves the database alone for a while; outcomes are written later."""
+        """Closes the connection, and waits before it tries the database again."""
         self._disconnect()
         if not self._wait:
-            is_plain = connections.is_lost(error)
             logger.warning(
                 "Webhooks wait, trying again until the database takes them: %s",
-                connections.first_line(error), exc_info=None if is_plain else error,
-            )  # fmt: skip
+                connections.first_line(error),
+                exc_info=None if connections.is_lost(error) else error,
+            )
         self._wait = min(self._wait * 2 or _FIRST_WAIT, _LONGEST_WAIT)
         self._away_until = time.monotonic() + self._wait
 
 
-# A crash of the database may undo the last of these: an event is sent once more then.
+# If the database crashes, the last outcomes may be lost. Their events are then sent again.
 _PREPARE = text("SELECT set_config('synchronous_commit', 'off', true)")
 
 
 def _log(outcome: Outcome) -> None:
-    attempt, answer = outcome
+    attempt, reply = outcome
     # Not the URL: many receivers have a secret in it.
     what = (attempt.webhook, attempt.event, attempt.id)
-    if answer.is_delivered:
-        logger.info("Webhook '%s': %s %s delivered in %.0f ms", *what, answer.ms)
+    if reply.is_delivered:
+        logger.info("Webhook '%s': %s %s delivered in %.0f ms", *what, reply.ms)
     else:
-        rest = "it is tried again" if outcome.state == "pending" else "it is given up"
+        next_step = "it is tried again" if outcome.state == "pending" else "it is given up"
         logger.warning(
             "Webhook '%s': %s %s failed (attempt %d), %s: %s",
-            *what, attempt.number, rest, answer.error,
-        )  # fmt: skip
+            *(*what, attempt.number, next_step, reply.error),
+        )

@@ -1,7 +1,8 @@
-"""Deliveries: the outbox of webhooks. The database writes them in the transaction of what happened.
+"""Reads and repeats deliveries: events on their way to webhooks.
 
-A delivery is `pending` until the receiver has it (`delivered`) or has not taken it after four
-attempts (`failed`). How it gets there is `pgbeat.webhooks.outbox`'s.
+The database inserts them in the transaction in which the event happens. A delivery is `pending`
+until the receiver has it (`delivered`) or has not accepted it in four attempts (`failed`).
+`pgbeat.webhooks.outbox` makes the attempts.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,23 +25,23 @@ class Delivery(NamedTuple):
     id: UUID
     webhook_id: int
     event: str
-    #: The JSON that is sent.
+    #: The JSON to send.
     payload: dict[str, Any]
     state: str
-    #: Attempts begun, since it was last asked for.
+    #: Attempts begun since it was created, or last repeated.
     attempts: int
-    #: When the leading beat tries it, or counts an attempt under way as lost; `None` when finished.
+    #: When the leading beat makes an attempt, or gives up the current one; `None` at the end.
     next_at: datetime | None
-    #: When the attempt that is under way began.
+    #: When the current attempt began.
     sent_at: datetime | None
-    #: Of each attempt: `at`, and `status`, `error`, `ms` when it is over.
+    #: For each attempt `at`, and after it `status`, `error`, `ms`.
     log: list[dict[str, Any]]
     created_at: datetime
     finished_at: datetime | None
 
 
 class Redelivered(NamedTuple):
-    """Deliveries of a webhook that are tried again."""
+    """Deliveries of a webhook that are repeated."""
 
     webhook: str
     number: int
@@ -64,8 +65,10 @@ def listing(
     before: tuple[datetime, UUID] | None = None,
     limit: int = 20,
 ) -> list[Delivery]:
-    """A webhook's deliveries, newest first. For the next page, `before` is (`created_at`, `id`) of
-    the last one."""
+    """Returns a webhook's deliveries, the newest first.
+
+    For the next page, `before` is (`created_at`, `id`) of the last delivery.
+    """
     query = select(*_COLUMNS).where(deliveries.c.webhook_id == webhook_id)
     if state is not None:
         query = query.where(deliveries.c.state == state)
@@ -73,12 +76,6 @@ def listing(
         query = query.where(tuple_(deliveries.c.created_at, deliveries.c.id) < tuple_(*before))
     query = query.order_by(deliveries.c.created_at.desc(), deliveries.c.id.desc()).limit(limit)
     return [Delivery(*row) for row in connection.execute(query)]
-
-
-def is_of(connection: Connection, delivery_id: UUID, webhook_id: int) -> bool:
-    """Returns whether there is that delivery, and it is that webhook's."""
-    query = select(deliveries.c.webhook_id).where(deliveries.c.id == delivery_id)
-    return connection.scalar(query) == webhook_id
 
 
 _COUNTS = text(
@@ -97,17 +94,14 @@ _COUNTS = text(
 def counts(
     connection: Connection, *, namespace: str = NAMESPACE
 ) -> Mapping[str, Mapping[str, int]]:
-    """How many deliveries of each webhook (name) are `pending`, `delivered` and `failed`, of those
-    that are kept."""
+    """Returns how many deliveries of each webhook are `pending`, `delivered` and `failed`."""
     return {
         name: {"pending": pending, "delivered": total - pending - failed, "failed": failed}
         for name, total, pending, failed in connection.execute(_COUNTS, {"namespace": namespace})
     }
 
 
-# -- asked for again
-
-_AGAIN = text(
+_REPEAT = text(
     """
     UPDATE pgbeat.deliveries d
        SET state = 'pending', attempts = 0, next_at = now(), finished_at = NULL,
@@ -126,70 +120,58 @@ _FIND = text(
      WHERE d.id = ANY (CAST(:ids AS uuid[])) AND w.namespace = :namespace
     """
 )
-_TELL = text(f"SELECT pg_notify('{channels.SCHEDULES}', 'deliveries')")
+_NOTIFY = text(f"SELECT pg_notify('{channels.SCHEDULES}', 'deliveries')")
 
 
 def redeliver(
-    connection: Connection, delivery_ids: Collection[str], *, by: str, namespace: str = NAMESPACE
-) -> int:
-    """Delivers again what was delivered, or failed, with its id and as many attempts as the first
-    time; how many those are.
+    connection: Connection,
+    delivery_ids: Collection[UUID],
+    *,
+    by: str,
+    namespace: str = NAMESPACE,
+    webhook: str | None = None,
+) -> dict[str, list[UUID]]:
+    """Repeats deliveries that were delivered or failed, with as many attempts as at first.
 
-    Raises `NotFound` for an id that is none, `InvalidJob` for those that are being tried still and
-    those of a webhook that is disabled. Nothing is changed then.
+    Returns them by the names of their webhooks. Raises `NotFound`, also if one is not of the given
+    `webhook`, and `InvalidJob` if one is pending or its webhook is disabled. Then none is repeated.
     """
-    wanted = dict.fromkeys(_uuid(each) for each in delivery_ids)
-    which = {"ids": [str(each) for each in wanted], "namespace": namespace}
+    which = {"ids": [*map(str, delivery_ids)], "namespace": namespace}
     found = {row.id: row for row in connection.execute(_FIND, which)}
-    missing = [str(each) for each in wanted if each not in found]
-    if missing:
-        raise NotFound(f"there is no delivery {', '.join(missing[:5])}")
-    for row in found.values():
+    repeated: dict[str, list[UUID]] = {}
+    for each in dict.fromkeys(delivery_ids):
+        row = found.get(each)
+        if row is None or webhook not in (None, row.name):
+            owner = "there is" if webhook is None else f"webhook {webhook!r} has"
+            raise NotFound(f"{owner} no delivery {each}")
         if not row.enabled:
             raise InvalidJob(_disabled(row.name))
         if row.state == "pending":
-            raise InvalidJob.of(
-                "", "pending", f"delivery {row.id} is pending: it is tried again by itself"
-            )
-    return _again(connection, {**which, "webhook_id": None, "by": by})
-
-
-def webhooks_of(
-    connection: Connection, delivery_ids: Collection[UUID], *, namespace: str
-) -> dict[str, list[UUID]]:
-    """Returns the deliveries by their webhooks' names."""
-    which = {"ids": [*map(str, delivery_ids)], "namespace": namespace}
-    found: dict[str, list[UUID]] = {}
-    for row in connection.execute(_FIND, which):
-        found.setdefault(row.name, []).append(row.id)
-    return found
+            said = f"delivery {row.id} is pending: it is tried again by itself"
+            raise InvalidJob.of("", "pending", said)
+        repeated.setdefault(row.name, []).append(each)
+    _repeat(connection, {**which, "webhook_id": None, "by": by})
+    return repeated
 
 
 def redeliver_failed(connection: Connection, name: str, *, by: str, namespace: str) -> int:
-    """Delivers again all of a webhook's that failed; how many those are.
+    """Repeats all failed deliveries of a webhook, and returns how many.
 
-    Raises `NotFound`, and `InvalidJob` for a webhook that is disabled.
+    Raises `NotFound`, and `InvalidJob` if the webhook is disabled.
     """
     webhook = webhooks.get(connection, name, namespace=namespace)
     if not webhook.enabled:
         raise InvalidJob(_disabled(name))
     values = {"ids": [], "namespace": namespace, "webhook_id": webhook.id, "by": by}
-    return _again(connection, values)
+    return _repeat(connection, values)
 
 
-def _again(connection: Connection, values: Mapping[str, Any]) -> int:
-    count = connection.execute(_AGAIN, values).rowcount
+def _repeat(connection: Connection, values: Mapping[str, Any]) -> int:
+    count = connection.execute(_REPEAT, values).rowcount
     if count:
-        connection.execute(_TELL)
+        connection.execute(_NOTIFY)
     return count
 
 
 def _disabled(name: str) -> str:
     return f"webhook {name!r} is disabled; `pgbeat webhooks enable` puts it back in service first"
-
-
-def _uuid(text: str) -> UUID:
-    try:
-        return UUID(str(text))
-    except ValueError:
-        raise NotFound(f"{text!r} is no delivery's id; ids are UUIDs") from None

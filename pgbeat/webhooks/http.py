@@ -1,8 +1,8 @@
-"""Sends a webhook over HTTP, to no address that is refused.
+"""Posts webhooks over HTTP, by default only to public addresses.
 
-The name in the URL is resolved once, every address that it has is checked, and the connection goes
-to one of those checked: what the name says a moment later doesn't matter. Redirects aren't
-followed, proxies of the environment aren't used.
+The name in the URL is resolved once, and all its addresses are checked. The connection goes to one
+of these, even if the name has other addresses a moment later. Redirects are not followed, and
+proxies of the environment are not used.
 """
 
 import http.client
@@ -22,48 +22,45 @@ from urllib.parse import SplitResult, urlsplit
 from pgbeat.errors import Problem
 from pgbeat.webhooks.addresses import refusal
 
-#: Seconds for all of a request: name, connection, handshake, and the head of the response. (What
-#: the system takes to resolve the name can't be cut short; nothing follows it then.)
+#: Seconds for a whole request: resolving, connecting, handshake, and the head of the response.
+#: Resolving can't be interrupted. If it takes longer, the request ends after it.
 TIMEOUT = 10.0
-#: What is read of a response's body: so many bytes, for so many seconds.
+# How many bytes of a response's body are read, and for how many seconds.
 _BODY, _BODY_SECONDS = 65_536, 1.0
 _PIECE = 16_384
 
 
-class Answer(NamedTuple):
-    """What came of a request."""
+class Reply(NamedTuple):
+    """The result of a request."""
 
-    #: Of the HTTP response; `None` where none came.
+    #: Status of the HTTP response; `None` if none came.
     status: int | None
     #: What went wrong; `None` for a status of 200 to 299.
     error: str | None
     #: Milliseconds that it took.
     ms: float
-    #: Seconds that the receiver wants to be left alone.
+    #: Seconds after which the receiver wants the next attempt.
     retry_after: float | None = None
 
     @property
     def is_delivered(self) -> bool:
-        """Whether the receiver has it."""
+        """Returns whether the receiver has accepted the event."""
         return self.error is None
 
     @property
     def is_gone(self) -> bool:
-        """Whether the receiver wants no more of this webhook."""
+        """Returns whether the receiver wants no more events of this webhook."""
         return self.status == http.client.GONE
 
 
-# -- the address
-
-
 def check_url(url: str, *, private: bool) -> list[Problem]:
-    """Returns what is wrong with a webhook's URL, which is not repeated: it may hold a password.
+    """Returns what is wrong with a webhook's URL. The messages don't repeat it: passwords.
 
-    Unless `private`, hosts that are an address of this machine or of a private network are refused
-    here already; names are when they are resolved.
+    Unless `private`, refuses hosts that are an address of this machine or a private network. Names
+    are checked when they are resolved.
     """
     if not re.fullmatch(r"[!-~]{1,2000}", url):
-        said = "it has 1 to 2000 printable ASCII characters; encode others as %.. or xn--…"
+        said = "it must have 1 to 2000 printable ASCII characters; encode others as %.. or xn--…"
         return [Problem("url", "malformed", f"url: {said}")]
     try:
         parts = urlsplit(url)
@@ -72,18 +69,18 @@ def check_url(url: str, *, private: bool) -> list[Problem]:
         return [Problem("url", "malformed", f"url: {error}")]
     mistakes = []
     if parts.scheme not in ("http", "https"):
-        mistakes.append("it begins with http:// or https://")
+        mistakes.append("it must begin with http:// or https://")
     if not host:
-        mistakes.append("it names no host")
+        mistakes.append("it has no host")
     if port == 0:
-        mistakes.append("0 is no port")
+        mistakes.append("the port can't be 0")
     if "@" in parts.netloc:
         mistakes.append("it has a user or a password in it; receivers check the signature instead")
     if parts.fragment:
         mistakes.append("it has a fragment (#…), which is never sent")
     found = None if private else refusal(_literal(host))
     if found is not None:
-        mistakes.append(f"{host} is {found}, and webhooks don't go there{_UNLESS}")
+        mistakes.append(f"{host} is {found}, to which webhooks are not sent{_UNLESS}")
     return [Problem("url", "malformed", f"url: {mistake}") for mistake in mistakes]
 
 
@@ -91,7 +88,7 @@ _UNLESS = "; the setting pgbeat_webhook_private allows it"
 
 
 def _literal(host: str) -> str:
-    """Returns the address that a host is, however written (`127.1`, `0x7f000001`); or the host."""
+    """Returns the host, as a normal address if it is one in another form: `127.1`, `0x7f000001`."""
     if host.rstrip(".") == "localhost" or host.rstrip(".").endswith(".localhost"):
         return "127.0.0.1"
     try:
@@ -101,7 +98,7 @@ def _literal(host: str) -> str:
 
 
 class _Refused(Exception):
-    """The request is not made; the message says why."""
+    """The request is not made, for the reason in the message."""
 
 
 def _resolve(host: str, port: int, *, private: bool) -> list[tuple[Any, ...]]:
@@ -117,21 +114,13 @@ def _resolve(host: str, port: int, *, private: bool) -> list[tuple[Any, ...]]:
     return found
 
 
-# -- the request
-
-
 def post(
-    url: str,
-    sent: Mapping[str, str],
-    body: bytes,
-    *,
-    private: bool,
-    timeout: float = TIMEOUT,
-) -> Answer:
-    """Sends a body with these headers, once. What goes wrong is in the answer, never raised.
+    url: str, sent: Mapping[str, str], body: bytes, *, private: bool, timeout: float = TIMEOUT
+) -> Reply:
+    """Posts a body with these headers once. Reports errors in the reply, and never raises.
 
-    `private`: whether it may go to this machine and to private networks. `timeout` is of the whole
-    request, in seconds, however slowly the receiver sends.
+    `private` allows this machine and private networks. `timeout` is for the whole request, in
+    seconds, even if the receiver sends slowly.
     """
     begun = time.monotonic()
     status, retry_after = None, None
@@ -151,7 +140,7 @@ def post(
         error = f"{type(wrong).__name__}: {getattr(wrong, 'strerror', None) or wrong}"
     if error is not None:
         error = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in error[:300])
-    return Answer(status, error, round((time.monotonic() - begun) * 1000, 1), retry_after)
+    return Reply(status, error, round((time.monotonic() - begun) * 1000, 1), retry_after)
 
 
 def _problem(status: int) -> str | None:
@@ -185,7 +174,7 @@ def _exchange(
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connection.request("POST", path, body, named)
         response = connection.getresponse()
-        # It may be on its way still: closed at once, it would fail at the receiver's end.
+        # If the connection were closed while the body is on its way, the receiver would fail.
         timed.deadline = min(deadline, time.monotonic() + _BODY_SECONDS)
         with suppress(OSError, http.client.HTTPException, ValueError):
             response.read(_BODY)
@@ -198,7 +187,7 @@ def _host(parts: SplitResult) -> str:
 
 
 def _connect(found: list[tuple[Any, ...]], deadline: float) -> socket.socket:
-    """Connects to the first of the addresses that answers; each has its share of the time."""
+    """Connects to the first address that answers. Each gets its share of the time."""
     error: OSError = OSError("it has no address")
     for position, (family, kind, protocol, _, address) in enumerate(found):
         made = socket.socket(family, kind, protocol)
@@ -230,20 +219,20 @@ def _left(deadline: float) -> float:
 
 
 class _Timed(io.RawIOBase):
-    """A socket all of whose work ends at a moment, not each piece of it after a while."""
+    """Gives a socket one deadline for all its work, instead of a timeout for each piece."""
 
     def __init__(self, connected: socket.socket, deadline: float) -> None:
         super().__init__()
         self._socket, self.deadline = connected, deadline
 
     def sendall(self, data: Any) -> None:
-        """Sends it, in pieces of a TLS record: the time is looked at between them."""
+        """Sends data in pieces of one TLS record, and checks the time between them."""
         for start in range(0, len(data), _PIECE):
             self._socket.settimeout(_left(self.deadline))
             self._socket.sendall(data[start : start + _PIECE])
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """Returns what is received."""
+        """Returns a file that reads from the socket."""
         return io.BufferedReader(self)
 
     def readable(self) -> bool:
@@ -256,11 +245,11 @@ class _Timed(io.RawIOBase):
         return self._socket.recv_into(buffer)
 
     def close(self) -> None:
-        """Nothing: http.client closes it while the response is still to be read."""
+        """Does nothing: http.client calls it before the response is read."""
 
 
 def _seconds(text: str | None) -> float | None:
-    """Returns the seconds of a `Retry-After`: seconds, or a date."""
+    """Returns the seconds of a `Retry-After` header, which may be a date."""
     if text is None:
         return None
     with suppress(ValueError, OverflowError, TypeError):

@@ -1,10 +1,9 @@
-"""What becomes of deliveries: which are due, what an attempt sends, how it came out.
+"""Claims deliveries that are due, makes attempts, and writes their outcomes.
 
-The leading beat's `webhook_deliverer` claims deliveries, which begins an attempt at each, and
-writes the outcomes. `next_at` of a delivery is when it is due; while an attempt is under way
-(`sent_at` is set) it is a lease: when that runs out, the beat died, and the next attempt is due. No
-lock and no transaction is held while the receiver is asked. Rows that others hold locked are left
-for later.
+The leading beat's `Deliverer` claims deliveries, which begins an attempt at each, and writes the
+outcomes. A delivery is due at its `next_at`. During an attempt (`sent_at` is set), this is the end
+of a lease: if it passes, the beat has died and the next attempt is due. No lock and no transaction
+is held during the request. Rows that another transaction has locked are left for later.
 """
 
 import json
@@ -19,22 +18,19 @@ from sqlalchemy import Connection, text
 
 from pgbeat.config import Settings
 from pgbeat.database import connections
-from pgbeat.webhooks import http as webhook_delivery
+from pgbeat.webhooks import http, signing
 from pgbeat.webhooks import model as webhooks
-from pgbeat.webhooks import signing as webhook_signatures
-from pgbeat.webhooks.http import Answer
+from pgbeat.webhooks.http import Reply
 
-#: Seconds after which the first, the second and the third failure are followed by an attempt.
+#: Seconds between the first, second and third failure and the next attempt.
 DELAYS = (5.0, 15.0, 45.0)
-#: A receiver that names a time later than that is heard up to here, in seconds.
+# Seconds, at most, for a longer delay that the receiver asks for.
 _LONGEST_DELAY = 3600.0
-#: Seconds that an attempt may take before its beat counts as dead: the request's own limit, and
-#: what a resolver takes at worst.
+# Seconds for an attempt before its beat counts as dead: the timeout of the request, and the time
+# that resolving a name takes at worst.
 _LEASE = 60.0
 
-# -- claimed
-
-# Deliveries whose last attempt was never heard of, and those of a webhook that was disabled.
+# Deliveries whose last attempt had no outcome, and those of a webhook that was disabled.
 _GIVE_UP = text(
     """
     UPDATE pgbeat.deliveries d
@@ -61,8 +57,8 @@ _GIVE_UP = text(
            FOR NO KEY UPDATE SKIP LOCKED))
     """
 )
-# Of each webhook as many as it has slots: attempts under way have theirs, also those whose lease
-# ran out. Where not all can be had, those of webhooks with the fewest under way come first.
+# As many of each webhook as it has free slots. Attempts under way have theirs, also after the end
+# of the lease. If there are too many, webhooks with the fewest attempts under way come first.
 _CLAIM = text(
     """
     WITH due AS (
@@ -107,7 +103,7 @@ _CLAIM = text(
 
 @dataclass(frozen=True)
 class DeliveryAttempt:
-    """One attempt at a delivery, begun; what is sent, and with which secrets it is signed."""
+    """An attempt that has begun: what to send, and with which secrets to sign it."""
 
     id: UUID
     webhook_id: int
@@ -115,27 +111,27 @@ class DeliveryAttempt:
     event: str
     url: str = field(repr=False)
     secrets: tuple[str, ...] = field(repr=False)
-    #: The body, byte for byte.
     body: bytes = field(repr=False)
-    #: Which attempt it is, from 1 on.
+    #: 1 for the first attempt.
     number: int
-    #: Where its entry is in the delivery's log.
+    #: The index of its entry in the delivery's log.
     position: int
-    #: The time of the attempt: seconds since 1970.
+    #: The time of the attempt, in seconds since 1970.
     timestamp: int
 
-    def send(self, *, private: bool) -> Answer:
-        """Asks the receiver, with no transaction open. What goes wrong is in the answer."""
-        headers = webhook_signatures.headers(str(self.id), self.timestamp, self.body, self.secrets)
-        return webhook_delivery.post(self.url, headers, self.body, private=private)
+    def send(self, *, private: bool) -> Reply:
+        """Posts the event. No transaction must be open. Reports errors in the reply."""
+        headers = signing.headers(str(self.id), self.timestamp, self.body, self.secrets)
+        return http.post(self.url, headers, self.body, private=private)
 
 
 def claim(
     connection: Connection, *, namespace: str, worker: str, limit: int
 ) -> list[DeliveryAttempt]:
-    """Begins an attempt at up to `limit` deliveries that are due; returns the attempts.
+    """Begins attempts at up to `limit` deliveries that are due, and returns the attempts.
 
-    `worker` names this process in their logs. Deliveries whose last attempt was lost have failed.
+    `worker` names this process in the deliveries' logs. Deliveries whose last attempt was lost
+    fail.
     """
     where = {"namespace": namespace}
     connection.execute(_GIVE_UP, {**where, "most": 1 + len(DELAYS)})
@@ -159,38 +155,35 @@ _SECRETS = text(
 
 
 def secrets(connection: Connection, webhook_id: int) -> tuple[str, ...]:
-    """Returns what a webhook is signed with now: its secret, and for a day the one before."""
+    """Returns the secret of a webhook, and for a day after a change the previous one."""
     row = connection.execute(_SECRETS, {"id": webhook_id}).one()
     return tuple(secret for secret in row if secret is not None)
 
 
-# -- finished
-
-
 class Outcome(NamedTuple):
-    """How an attempt came out."""
+    """An attempt and its result."""
 
     attempt: DeliveryAttempt
-    answer: Answer
+    reply: Reply
 
     @property
     def delay(self) -> float | None:
-        """Seconds after which the delivery is tried again; `None` if it is not."""
-        attempt, answer = self
-        if answer.is_delivered or answer.is_gone or attempt.number > len(DELAYS):
+        """Returns the seconds until the next attempt; `None` if there is none."""
+        attempt, reply = self
+        if reply.is_delivered or reply.is_gone or attempt.number > len(DELAYS):
             return None
-        return min(max(DELAYS[attempt.number - 1], answer.retry_after or 0.0), _LONGEST_DELAY)
+        return min(max(DELAYS[attempt.number - 1], reply.retry_after or 0.0), _LONGEST_DELAY)
 
     @property
     def state(self) -> str:
-        """The delivery's state from now on."""
-        if self.answer.is_delivered:
+        """Returns the new state of the delivery."""
+        if self.reply.is_delivered:
             return "delivered"
         return "failed" if self.delay is None else "pending"
 
 
 class _Finished(NamedTuple):
-    """An outcome as the statements take it."""
+    """An outcome as a parameter of the statements."""
 
     id: UUID
     number: int
@@ -201,15 +194,15 @@ class _Finished(NamedTuple):
 
 
 class _Counted(NamedTuple):
-    """What came of one webhook's attempts."""
+    """The outcomes for one webhook."""
 
     id: int
     delivered: int
     has_failed: bool
 
 
-# A webhook that fails has one slot, and twice as many with each delivery that succeeds: a receiver
-# that hangs takes the time of one thread.
+# A webhook that fails has one slot, and twice as many after each delivery: a receiver that hangs
+# occupies one thread.
 _SLOTS = text(
     """
     UPDATE pgbeat.webhooks w SET slots = changed.slots
@@ -228,7 +221,7 @@ _OUTCOMES = """
     SELECT * FROM json_to_recordset(CAST(:outcomes AS json)) AS o (
         id uuid, number integer, position integer, state text, delay double precision, entry jsonb)
 """
-# Late is as good as in time for what was delivered; of failures only the newest attempt's counts.
+# A delivery counts even if it is late. A failure counts only if it is of the newest attempt.
 _IS_WANTED = """
     CASE WHEN o.state = 'delivered' THEN d.state <> 'delivered'
          ELSE d.state = 'pending' AND d.attempts = o.number END
@@ -258,25 +251,25 @@ _LEFT = text(
 
 
 def finish(connection: Connection, outcomes: Sequence[Outcome]) -> Collection[UUID]:
-    """Writes outcomes of attempts at different deliveries, in one transaction.
+    """Writes the outcomes of attempts at different deliveries, in the open transaction.
 
-    Returns the deliveries whose rows are locked elsewhere: their outcomes are to be written later.
-    A receiver that answered 410 has its webhook disabled.
+    Disables a webhook whose receiver answered 410. Returns the deliveries whose rows another
+    transaction has locked: the caller must write their outcomes later.
     """
-    outcomes, later = _disabling(connection, outcomes)
+    outcomes, later = _lock_gone(connection, outcomes)
     counted: dict[int, _Counted] = {}
-    for attempt, answer in outcomes:
+    for attempt, reply in outcomes:
         before = counted.get(attempt.webhook_id, _Counted(attempt.webhook_id, 0, False))
-        delivered = before.delivered + answer.is_delivered
-        has_failed = before.has_failed or not answer.is_delivered
+        delivered = before.delivered + reply.is_delivered
+        has_failed = before.has_failed or not reply.is_delivered
         counted[attempt.webhook_id] = _Counted(attempt.webhook_id, delivered, has_failed)
-    # Webhooks before their deliveries, in the order of those who disable or delete them.
+    # Webhooks are locked before their deliveries, as by those who disable or delete them.
     slots = {"counted": connections.recordset(counted.values()), "slots": webhooks.SLOTS}
     connection.execute(_SLOTS, slots)
     values = {"outcomes": connections.recordset([_finished(outcome) for outcome in outcomes])}
     written = {str(each) for each in connection.scalars(_FINISH, values)}
-    for attempt, answer in outcomes:
-        if answer.is_gone and str(attempt.id) in written:
+    for attempt, reply in outcomes:
+        if reply.is_gone and str(attempt.id) in written:
             webhooks.disable(connection, attempt.webhook_id, "its receiver answered 410 Gone")
     if len(written) == len(outcomes):
         return later
@@ -291,26 +284,29 @@ _LOCK = text(
 )
 
 
-def _disabling(
+def _lock_gone(
     connection: Connection, outcomes: Sequence[Outcome]
 ) -> tuple[list[Outcome], list[UUID]]:
-    """Locks the webhooks that are to be disabled; returns the outcomes without those whose webhook
-    is locked elsewhere, and the deliveries of these."""
-    gone = {attempt.webhook_id for attempt, answer in outcomes if answer.is_gone}
+    """Locks the webhooks to disable.
+
+    Returns the outcomes that can be written now, and the deliveries of the others, whose webhooks
+    another transaction has locked.
+    """
+    gone = {attempt.webhook_id for attempt, reply in outcomes if reply.is_gone}
     if not gone:
         return list(outcomes), []
     gone -= set(connection.scalars(_LOCK, {"ids": list(gone)}))
     now: list[Outcome] = []
     later: list[Outcome] = []
     for outcome in outcomes:
-        is_later = outcome.answer.is_gone and outcome.attempt.webhook_id in gone
+        is_later = outcome.reply.is_gone and outcome.attempt.webhook_id in gone
         (later if is_later else now).append(outcome)
     return now, [outcome.attempt.id for outcome in later]
 
 
 def _finished(outcome: Outcome) -> _Finished:
-    attempt, answer = outcome
-    entry = {"status": answer.status, "error": answer.error, "ms": answer.ms}
+    attempt, reply = outcome
+    entry = {"status": reply.status, "error": reply.error, "ms": reply.ms}
     return _Finished(
         attempt.id,
         attempt.number,
@@ -321,14 +317,13 @@ def _finished(outcome: Outcome) -> _Finished:
     )
 
 
-# -- tried from here
-
-
 def send_test(
     webhook: webhooks.Webhook, signed_with: tuple[str, ...], settings: Settings
-) -> tuple[str, Answer]:
-    """Sends a signed `webhook.test` event from this process, at once: its id, and what came of it.
-    With no transaction open: it takes as long as the receiver does."""
+) -> tuple[str, Reply]:
+    """Posts a signed `webhook.test` event from this process at once; returns its id and the reply.
+
+    No transaction must be open: it takes as long as the receiver needs.
+    """
     moment = datetime.fromtimestamp(time.time(), UTC)
     message = {
         "type": "webhook.test",
@@ -337,6 +332,5 @@ def send_test(
     }
     body = json.dumps(message).encode()
     key = str(uuid4())
-    headers = webhook_signatures.headers(key, int(moment.timestamp()), body, signed_with)
-    answer = webhook_delivery.post(webhook.url, headers, body, private=settings.webhook_private)
-    return key, answer
+    headers = signing.headers(key, int(moment.timestamp()), body, signed_with)
+    return key, http.post(webhook.url, headers, body, private=settings.webhook_private)

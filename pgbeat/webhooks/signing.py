@@ -1,4 +1,4 @@
-"""Signatures of webhooks, by the Standard Webhooks specification (https://www.standardwebhooks.com)."""
+"""Signs webhooks as the Standard Webhooks specification says (https://www.standardwebhooks.com)."""
 
 import base64
 import hashlib
@@ -12,18 +12,18 @@ _PREFIX = "whsec_"
 
 
 def new_secret() -> str:
-    """Returns a secret: `whsec_` and 32 random bytes in base64."""
+    """Returns a random secret: `whsec_` and 32 bytes in base64."""
     return _PREFIX + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
 def check_secret(secret: str) -> list[Problem]:
-    """Returns what is wrong with a secret, which is not repeated."""
+    """Returns what is wrong with a secret. The messages don't repeat it."""
     try:
         size = len(_key(secret))
     except ValueError:
         size = None
     if size is None or not secret.startswith(_PREFIX):
-        said = "secret: it is whsec_ and 24 to 64 random bytes in base64"
+        said = "secret: it must be whsec_ and 24 to 64 random bytes in base64"
         return [Problem("secret", "malformed", said)]
     if 24 <= size <= 64:
         return []
@@ -37,9 +37,9 @@ def _key(secret: str) -> bytes:
 def headers(
     message_id: str, timestamp: int, body: bytes, signed_with: Iterable[str]
 ) -> dict[str, str]:
-    """Returns the headers of the Standard Webhooks specification, with a signature per secret.
+    """Returns the headers of an attempt, with a signature for each secret.
 
-    `timestamp` is the attempt's, in seconds since 1970; the id stays the same from one to the next.
+    `timestamp` is the attempt's, in seconds since 1970. All attempts have the same id.
     """
     content = f"{message_id}.{timestamp}.".encode() + body
     digests = [hmac.digest(_key(secret), content, hashlib.sha256) for secret in signed_with]

@@ -1,4 +1,4 @@
-"""Celery tasks of pgbeat's own. Workers have them wherever pgbeat is installed."""
+"""Registers a Celery task that earlier versions of pgbeat sent to workers."""
 
 import logging
 
@@ -11,7 +11,7 @@ logger = logging.getLogger("celery.worker.pgbeat")
 def deliver(delivery_id: str, attempts: int) -> None:
     """Does nothing: the leading beat delivers webhooks itself.
 
-    Beats of earlier versions sent this task to the workers; their messages must not fail on newer
-    ones. The delivery is made when the lease that came with the message has run out.
+    A beat of an earlier version may have sent a message for this task, which must not fail. The
+    delivery is attempted when the lease that came with the message has ended.
     """
     logger.info("Delivery %s is left to the leading beat", delivery_id)

@@ -85,7 +85,7 @@ def test_added_with_a_secret_of_one_s_own(
     assert sql("SELECT secret FROM pgbeat.webhooks ORDER BY name") == [(secret,), (other,)]
     said = refused(run(database, "webhooks", "add", "c", *HOOK, "--secret-file", "-",
                        input="hunter2"))  # fmt: skip
-    assert said == "webhook 'c': secret: it is whsec_ and 24 to 64 random bytes in base64"
+    assert said == "webhook 'c': secret: it must be whsec_ and 24 to 64 random bytes in base64"
 
 
 def test_json_of_what_was_added(pgbeat: Webhooks, sql: Sql) -> None:
@@ -105,10 +105,10 @@ def test_every_mistake_is_told(database: str, sql: Sql) -> None:
     assert said.splitlines() == [
         "webhook 'x':",
         "  url: it has a user or a password in it; receivers check the signature instead",
-        "  url: 169.254.169.254 is a link-local address, and webhooks don't go there; the setting "
+        "  url: 169.254.169.254 is a link-local address, to which webhooks are not sent; the setting "
         "pgbeat_webhook_private allows it",
-        "  events: 'job.fail' is none; did you mean 'job.failed'?",
-        "  events: 'job.run.skiped' is none; did you mean 'job.run.skipped'?",
+        "  events: there is no event 'job.fail'; did you mean 'job.failed'?",
+        "  events: there is no event 'job.run.skiped'; did you mean 'job.run.skipped'?",
     ]
     assert sql("SELECT 1 FROM pgbeat.webhooks") == []
     assert "Missing option '--url'" in refused(run(database, "webhooks", "add", "x"))

@@ -10,8 +10,11 @@ import psycopg
 import pytest
 from celery import Celery
 from sqlalchemy import Connection, text
+from sqlalchemy.engine import make_url
 
+from pgbeat.access.actors import Actor
 from pgbeat.beat.scheduler import Scheduler
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.database.tables import EVENTS
@@ -21,10 +24,10 @@ from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.web.api.decisions import Tick, TickHistory
 from pgbeat.web.api.job_models import ExecutionDetail, FoundJob
 from pgbeat.web.api.schedule_models import FoundSchedule
-from pgbeat.webhooks import deliveries
+from pgbeat.webhooks import control, deliveries
 from pgbeat.webhooks import model as webhooks
 from pgbeat.webhooks import outbox as webhook_outbox
-from pgbeat.webhooks.http import Answer
+from pgbeat.webhooks.http import Reply
 from pgbeat.webhooks.outbox import DeliveryAttempt, Outcome
 from pgbeat.webhooks.signing import new_secret
 from tests.support.databases import sqlalchemy_url
@@ -34,7 +37,7 @@ from tests.support.webhook_receiver import Receiver, Request, answering
 Sql = Callable[..., list[tuple[Any, ...]]]
 Beat = Callable[..., Scheduler]
 Add = Callable[..., str]
-OK, DOWN = Answer(200, None, 3.0), Answer(503, "it answered 503", 3.0)
+OK, DOWN = Reply(200, None, 3.0), Reply(503, "it answered 503", 3.0)
 
 
 @pytest.fixture
@@ -49,11 +52,17 @@ def app(app: Celery, database: str) -> Celery:
 def add(connection: Connection, receiver: Receiver) -> Add:
     """Adds a webhook for the receiver, of all events; its secret."""
 
-    def call(name: str = "w", **given: Any) -> str:
-        values = {"url": receiver.url(f"/{name}"), "events": EVENTS, "private": True, **given}
-        return webhooks.add(connection, name, **values)[1]
+    def call(name: str = "w", namespace: str = "default", **given: Any) -> str:
+        values = {"url": receiver.url(f"/{name}"), "events": EVENTS, **given}
+        return control.add(unit(connection, namespace), name, **values)[1]
 
     return call
+
+
+def unit(connection: Connection, namespace: str = "default", private: bool = True) -> UnitOfWork:
+    url = make_url("postgresql:///x")
+    settings = Settings(url, namespace=namespace, webhook_private=private)
+    return UnitOfWork(connection, settings, Actor("me"))
 
 
 def claim(
@@ -123,18 +132,24 @@ def hurry(sql: Sql) -> None:
 
 def test_every_mistake_is_told(connection: Connection) -> None:
     with pytest.raises(InvalidJob) as caught:
-        webhooks.add(connection, "a/b", "ftp://10.0.0.1/", ["job.fail", "x"], secret="hunter2")
-    assert str(caught.value) == (
-        "webhook 'a/b': a name has no slash, no control character and no space at its ends; "
-        "url: it begins with http:// or https://; url: 10.0.0.1 is an address of a "
-        "private or reserved network, and webhooks don't go there; the setting "
-        "pgbeat_webhook_private allows it; events: 'job.fail' is none; did you mean 'job.failed'?; "
-        "events: 'x' is none; there are job.run.completed, job.run.failed, job.run.skipped, "
-        "job.failed, schedule.disabled, schedule.paused, tick.failed, tick.skipped; secret: it is "
-        "whsec_ and 24 to 64 random bytes in base64"
-    )
+        control.add(
+            unit(connection, private=False),
+            "a/b",
+            "ftp://10.0.0.1/",
+            ["job.fail", "x"],
+            secret="hunter2",
+        )
+    assert [(each.field, each.code) for each in caught.value.problems] == [
+        ("name", "malformed"),
+        ("url", "malformed"),
+        ("url", "malformed"),
+        ("events", "unknown"),
+        ("events", "unknown"),
+        ("secret", "malformed"),
+    ]
+    assert "hunter2" not in str(caught.value)
     with pytest.raises(InvalidJob, match="events: name one or more"):
-        webhooks.add(connection, "a", "https://example.com/", [])
+        control.add(unit(connection), "a", "https://example.com/", [])
 
 
 def test_names(connection: Connection, add: Add) -> None:
@@ -145,7 +160,7 @@ def test_names(connection: Connection, add: Add) -> None:
     with pytest.raises(NotFound, match="there is no webhook 'page'; did you mean 'pager'"):
         webhooks.get(connection, "page")
     assert [row.name for row in webhooks.listing(connection)] == ["pager"]
-    webhooks.remove(connection, "pager")
+    control.remove(unit(connection), "pager")
     assert webhooks.listing(connection) == []
     assert len(webhooks.listing(connection, namespace="other")) == 1
 
@@ -168,17 +183,17 @@ def test_no_row_that_is_handed_out_has_the_secret(
 def test_a_change_of_secrets(connection: Connection, add: Add, sql: Sql) -> None:
     old, new = add(), new_secret()
     [(webhook_id,)] = sql("SELECT id FROM pgbeat.webhooks")
-    changed = webhooks.edit(connection, "w", secret=new)
+    changed = control.edit(unit(connection), "w", secret=new)
     assert changed.previous_until is not None
     assert changed.previous_until - connections.now(connection) > timedelta(hours=23)
     assert webhook_outbox.secrets(connection, webhook_id) == (new, old)
     sql("UPDATE pgbeat.webhooks SET previous_until = now() - interval '1 second'")
     assert webhook_outbox.secrets(connection, webhook_id) == (new,)
-    kept = webhooks.edit(connection, "w", events=["tick.failed", "job.failed"])
+    kept = control.edit(unit(connection), "w", events=["tick.failed", "job.failed"])
     assert kept.events == ["job.failed", "tick.failed"]
     assert webhook_outbox.secrets(connection, webhook_id) == (new,)
     with pytest.raises(InvalidJob, match="secret: it has 3 bytes"):
-        webhooks.edit(connection, "w", secret="whsec_YWJj")
+        control.edit(unit(connection), "w", secret="whsec_YWJj")
 
 
 # -- what is told ------------------------------------------------------------------------------
@@ -288,7 +303,7 @@ def test_only_who_wants_it_is_told(connection: Connection, add: Add, sql: Sql) -
     add("jobs", events=["job.failed"])
     add("elsewhere", namespace="other")
     add("off")
-    webhooks.disable(connection, webhooks.get(connection, "off").id, "disabled by me")
+    control.disable(unit(connection), "off")
     happen(sql)
     assert told(sql) == [("ticks", "tick.failed")]
     happen(sql, namespace="other")
@@ -440,7 +455,7 @@ def test_a_receiver_that_is_down_has_one_attempt_at_a_time(
             under_way[attempt.webhook].append(attempt)
         return len(under_way["w"]), len(under_way["other"])
 
-    def end(name: str, answer: Answer) -> None:
+    def end(name: str, answer: Reply) -> None:
         finish(connection, Outcome(under_way[name].pop(), answer))
 
     def due() -> bool:
@@ -472,7 +487,7 @@ def begun(connection: Connection, sql: Sql) -> DeliveryAttempt:
     return attempt
 
 
-def end(connection: Connection, attempt: DeliveryAttempt, answer: Answer) -> str:
+def end(connection: Connection, attempt: DeliveryAttempt, answer: Reply) -> str:
     """Finishes an attempt; the delivery's state."""
     assert finish(connection, Outcome(attempt, answer)) == []
     query = text("SELECT state FROM pgbeat.deliveries WHERE id = :id")
@@ -536,7 +551,7 @@ def test_a_webhook_to_be_disabled_that_is_locked_holds_nothing_up(
     add("good", events=["tick.failed"])
     happen(sql)
     attempts = {attempt.webhook: attempt for attempt in claim(connection)}
-    gone = Outcome(attempts["gone"], Answer(410, "it answered 410 Gone", 3.0))
+    gone = Outcome(attempts["gone"], Reply(410, "it answered 410 Gone", 3.0))
     with psycopg.connect(sql_dsn(connection)) as other:
         other.execute("SELECT FROM pgbeat.webhooks WHERE name = 'gone' FOR UPDATE")
         assert finish(connection, gone, Outcome(attempts["good"], OK)) == [attempts["gone"].id]
@@ -608,7 +623,7 @@ def test_gone(
     assert len(receiver.received) == 1
     happen(sql)
     assert len(told(sql)) == 3
-    assert webhooks.enable(connection, "w").disabled_reason is None
+    assert control.enable(unit(connection), "w")[0].disabled_reason is None
     happen(sql)
     assert len(told(sql)) == 4
 
@@ -677,15 +692,15 @@ def test_redelivered_with_its_id_and_new_attempts(
     for _ in range(4):
         end(connection, begun(connection, sql), DOWN)
     [(key,)] = sql("SELECT id FROM pgbeat.deliveries WHERE state = 'failed'")
-    assert deliveries.redeliver(connection, [str(key)], by="user:alice") == 1
+    assert deliveries.redeliver(connection, [key], by="user:alice") == {"w": [key]}
     with pytest.raises(InvalidJob, match=f"delivery {key} is pending: it is tried again by itself"):
-        deliveries.redeliver(connection, [str(key)], by="user:alice")
+        deliveries.redeliver(connection, [key], by="user:alice")
     receiver.answers.append(500)
     for _ in range(2):
         hurry(sql)
         assert deliver() == 1
     assert states(sql) == [("delivered", 2)]
-    assert deliveries.redeliver(connection, [str(key)], by="user:alice") == 1
+    assert deliveries.redeliver(connection, [key], by="user:alice") == {"w": [key]}
     assert deliver() == 1
     assert {request.id for request in receiver.received} == {str(key)}
     assert len(receiver.received) == 3
@@ -706,17 +721,15 @@ def test_redeliver_all_that_failed(connection: Connection, add: Add, sql: Sql) -
         "w": {"pending": 3, "delivered": 0, "failed": 0},
         "other": {"pending": 0, "delivered": 0, "failed": 3},
     }
-    webhooks.disable(connection, webhooks.get(connection, "other").id, "disabled by me")
+    control.disable(unit(connection), "other")
     with pytest.raises(InvalidJob, match="webhook 'other' is disabled; `pgbeat webhooks enable`"):
         call(connection, "other", by="user:alice", namespace="default")
     with pytest.raises(NotFound, match="there is no delivery"):
-        deliveries.redeliver(connection, [str(uuid.uuid4())], by="user:alice")
-    with pytest.raises(NotFound, match="'x' is no delivery's id"):
-        deliveries.redeliver(connection, ["x"], by="user:alice")
+        deliveries.redeliver(connection, [uuid.uuid4()], by="user:alice")
     [(key,)] = sql("SELECT d.id FROM pgbeat.deliveries d JOIN pgbeat.webhooks w "
                    "ON w.id = webhook_id WHERE w.name = 'other' LIMIT 1")  # fmt: skip
     with pytest.raises(NotFound):
-        deliveries.redeliver(connection, [str(key)], by="user:alice", namespace="elsewhere")
+        deliveries.redeliver(connection, [key], by="user:alice", namespace="elsewhere")
 
 
 def test_pages_of_deliveries(connection: Connection, add: Add, sql: Sql) -> None:

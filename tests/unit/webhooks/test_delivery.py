@@ -18,19 +18,19 @@ from standardwebhooks import Webhook
 
 from pgbeat.webhooks import http as webhook_delivery
 from pgbeat.webhooks.addresses import refusal
-from pgbeat.webhooks.http import Answer, check_url, post
+from pgbeat.webhooks.http import Reply, check_url, post
 from pgbeat.webhooks.signing import check_secret, headers, new_secret
 from tests.support.webhook_receiver import Receiver, answering
 
 BODY = '{"type": "job.failed", "data": {"error": "Søndag går ikke"}}'.encode()
-Send = Callable[..., Answer]
+Send = Callable[..., Reply]
 
 
 @pytest.fixture
 def send(receiver: Receiver) -> Send:
     """Posts to the receiver, which is on a private network, and that is allowed."""
 
-    def call(url: str | None = None, sent: dict[str, str] | None = None, **options: Any) -> Answer:
+    def call(url: str | None = None, sent: dict[str, str] | None = None, **options: Any) -> Reply:
         return post(url or receiver.url(), sent or {}, BODY, **{"private": True, **options})
 
     return call
@@ -350,21 +350,21 @@ def test_the_next_address_is_tried(
     ("url", "problem"),
     [
         ("ftp://example.com/", "it begins with http:// or https://"),
-        ("example.com/hook", "it begins with http:// or https://; url: it names no host"),
-        ("https:///hook", "it names no host"),
+        ("example.com/hook", "it begins with http:// or https://; url: it has no host"),
+        ("https:///hook", "it has no host"),
         ("https://user:hunter2@example.com/", "it has a user or a password in it; receivers check "
          "the signature instead"),
         ("https://example.com/#part", "it has a fragment (#…), which is never sent"),
         ("https://example.com:99999/", "Port out of range 0-65535"),
-        ("https://example.com:0/", "0 is no port"),
+        ("https://example.com:0/", "the port can't be 0"),
         ("https://[::1/", "Invalid IPv6 URL"),
-        ("https://example.com/a b", "it has 1 to 2000 printable ASCII characters; encode others as "
+        ("https://example.com/a b", "it must have 1 to 2000 printable ASCII characters; encode others as "
          "%.. or xn--…"),
-        ("https://example.com/\r\nX: y", "it has 1 to 2000 printable ASCII characters; encode "
+        ("https://example.com/\r\nX: y", "it must have 1 to 2000 printable ASCII characters; encode "
          "others as %.. or xn--…"),
-        ("", "it has 1 to 2000 printable ASCII characters; encode others as %.. or xn--…"),
+        ("", "it must have 1 to 2000 printable ASCII characters; encode others as %.. or xn--…"),
         ("http://10.0.0.1/", "10.0.0.1 is an address of a private or reserved network, and "
-         "webhooks don't go there; the setting pgbeat_webhook_private allows it"),
+         "webhooks are not sent; the setting pgbeat_webhook_private allows it"),
     ],
 )  # fmt: skip
 def test_urls_that_are_refused(url: str, problem: str, receiver: Receiver) -> None:
