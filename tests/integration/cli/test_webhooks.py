@@ -105,8 +105,8 @@ def test_every_mistake_is_told(database: str, sql: Sql) -> None:
     assert said.splitlines() == [
         "webhook 'x':",
         "  url: it has a user or a password in it; receivers check the signature instead",
-        "  url: 169.254.169.254 is a link-local address, to which webhooks are not sent; the setting "
-        "pgbeat_webhook_private allows it",
+        "  url: 169.254.169.254 is a link-local address, to which webhooks are not sent; the "
+        "setting pgbeat_webhook_private allows it",
         "  events: there is no event 'job.fail'; did you mean 'job.failed'?",
         "  events: there is no event 'job.run.skiped'; did you mean 'job.run.skipped'?",
     ]

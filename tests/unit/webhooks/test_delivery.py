@@ -347,33 +347,31 @@ def test_the_next_address_is_tried(
 
 
 @pytest.mark.parametrize(
-    ("url", "problem"),
+    ("url", "problems"),
     [
-        ("ftp://example.com/", "it begins with http:// or https://"),
-        ("example.com/hook", "it begins with http:// or https://; url: it has no host"),
-        ("https:///hook", "it has no host"),
-        ("https://user:hunter2@example.com/", "it has a user or a password in it; receivers check "
-         "the signature instead"),
-        ("https://example.com/#part", "it has a fragment (#…), which is never sent"),
-        ("https://example.com:99999/", "Port out of range 0-65535"),
-        ("https://example.com:0/", "the port can't be 0"),
-        ("https://[::1/", "Invalid IPv6 URL"),
-        ("https://example.com/a b", "it must have 1 to 2000 printable ASCII characters; encode others as "
-         "%.. or xn--…"),
-        ("https://example.com/\r\nX: y", "it must have 1 to 2000 printable ASCII characters; encode "
-         "others as %.. or xn--…"),
-        ("", "it must have 1 to 2000 printable ASCII characters; encode others as %.. or xn--…"),
-        ("http://10.0.0.1/", "10.0.0.1 is an address of a private or reserved network, and "
-         "webhooks are not sent; the setting pgbeat_webhook_private allows it"),
+        ("ftp://example.com/", ["it must begin with http:// or https://"]),
+        ("example.com/hook", ["it must begin with http:// or https://", "it has no host"]),
+        ("https:///hook", ["it has no host"]),
+        ("https://user:hunter2@example.com/", ["it has a user or a password in it"]),
+        ("https://example.com/#part", ["it has a fragment (#…), which is never sent"]),
+        ("https://example.com:99999/", ["Port out of range 0-65535"]),
+        ("https://example.com:0/", ["the port can't be 0"]),
+        ("https://[::1/", ["Invalid IPv6 URL"]),
+        ("https://example.com/a b", ["it must have 1 to 2000 printable ASCII characters"]),
+        ("https://example.com/\r\nX: y", ["it must have 1 to 2000 printable ASCII characters"]),
+        ("", ["it must have 1 to 2000 printable ASCII characters"]),
+        ("http://10.0.0.1/", ["10.0.0.1 is an address of a private or reserved network"]),
     ],
-)  # fmt: skip
-def test_urls_that_are_refused(url: str, problem: str, receiver: Receiver) -> None:
+)
+def test_urls_that_are_refused(url: str, problems: list[str], receiver: Receiver) -> None:
     found = check_url(url, private=False)
     assert {each.field for each in found} == {"url"}
-    assert "; ".join(each.message for each in found) == f"url: {problem}"
-    assert "hunter2" not in problem
-    if "private" not in problem:
-        assert post(url, {}, BODY, private=True).error == f"url: {problem}"[:300]
+    for problem, said in zip(found, problems, strict=True):
+        assert problem.message.startswith(f"url: {said}")
+        assert "hunter2" not in problem.message
+    if "private" not in problems[0]:
+        error = "; ".join(problem.message for problem in found)
+        assert post(url, {}, BODY, private=True).error == error[:300]
 
 
 # -- TLS ---------------------------------------------------------------------------------------
