@@ -8,7 +8,7 @@ counts.
 
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 from sqlalchemy import Connection, text
@@ -27,7 +27,6 @@ Code = Literal[
     "late", "launch_failing", "failing", "waiting", "retrying", "never_launched", "no_outcome",
     "new", "ok",
 ]  # fmt: skip
-CODES: tuple[Code, ...] = get_args(Code)
 Severity = Literal["ok", "warn", "fail"]
 _SEVERITIES: dict[Code, Severity] = {
     "late": "fail",
