@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
 
 import psycopg
 import pytest
@@ -20,9 +19,8 @@ from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.errors import Busy, InvalidSchedule, NotFound
 from pgbeat.schedules import model as schedules
-from tests.support.rows import make_schedule
+from tests.support.rows import Sql, make_schedule
 
-Sql = Callable[..., list[tuple[Any, ...]]]
 Beat = Callable[..., Scheduler]
 
 #: A Thursday.

@@ -17,10 +17,9 @@ from pgbeat.beat.scheduler import Scheduler
 from pgbeat.schedules import launchers
 from tests.support.command_line import read, refused, run, run_with
 from tests.support.processes import Processes, until
-from tests.support.rows import make_schedule
+from tests.support.rows import Sql, make_schedule
 
 Beat = Callable[..., Scheduler]
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = {"day": "{{ due_at | date }}", "hour": "{{ due_at | time }}", "of": "{{ schedule }}"}

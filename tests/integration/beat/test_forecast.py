@@ -1,6 +1,5 @@
 """The forecast against what beat does."""
 
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,9 +11,8 @@ from pgbeat.schedules import model as schedules
 from pgbeat.schedules.calendars import Calendar
 from pgbeat.schedules.forecast import forecast
 from pgbeat.testing.fixtures import MakeScheduler
+from tests.support.rows import Sql
 from tests.unit.schedules.test_forecast import mixed
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 #: A Monday.
 NOW = datetime(2030, 1, 7, 12, tzinfo=UTC)

@@ -15,10 +15,9 @@ import pgbeat
 from pgbeat.beat.scheduler import Scheduler
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import until
-from tests.support.rows import make_schedule
+from tests.support.rows import Sql, make_schedule
 
 Beat = Callable[..., Scheduler]
-Sql = Callable[..., list[tuple[Any, ...]]]
 Running = Callable[[], Any]
 
 

@@ -6,7 +6,6 @@ import os
 import socket
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import psycopg
 import pytest
@@ -17,10 +16,10 @@ from pgbeat.beat import log as decision_log
 from pgbeat.beat import scheduler as real
 from pgbeat.testing import Scheduler
 from pgbeat.testing.fixtures import MakeScheduler
-from tests.integration.beat.test_policies import HOUR, START, add
 from tests.support.processes import Processes, until
+from tests.support.rows import Sql
+from tests.support.schedulers import HOUR, START, add
 
-Sql = Callable[..., list[tuple[Any, ...]]]
 MINUTE = timedelta(minutes=1)
 
 

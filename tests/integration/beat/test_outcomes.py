@@ -10,10 +10,9 @@ import pytest
 
 from pgbeat import Context, Launcher, launcher
 from pgbeat.beat.scheduler import Scheduler
-from tests.support.rows import make_schedule
+from tests.support.rows import Sql, make_schedule
 
 Beat = Callable[..., Scheduler]
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 DUE = "now() - interval '1 second'"
 

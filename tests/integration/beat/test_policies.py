@@ -1,326 +1,16 @@
 """Policies, each in the words of docs/reference/policies.md, on a clock that the tests set."""
 
-import threading
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from datetime import datetime, timedelta
 from typing import Any
 
-import psycopg
 import pytest
 from celery import Celery
 
 from pgbeat import JobRequest, Launcher, Skip, launcher
-from pgbeat.beat import scheduler as beat_scheduler
-from pgbeat.database import connections
-from pgbeat.schedules import model as domain
-from pgbeat.schedules.ticks import Tick
-from pgbeat.testing import Scheduler
-from pgbeat.testing.fixtures import MakeScheduler
-from pgbeat.timetables import Timetable
-from tests.support.jobs import messages
-from tests.support.processes import until
-from tests.support.rows import make_schedule
+from tests.support.rows import Sql
+from tests.support.schedulers import HOUR, START, At, add, hours, row
 
-Sql = Callable[..., list[tuple[Any, ...]]]
-At = Callable[..., Scheduler]
-
-#: A Monday.
-START = datetime(2030, 1, 7, 12, tzinfo=UTC)
-HOUR = timedelta(hours=1)
-
-
-@pytest.fixture
-def at(app: Celery, pgbeat_scheduler: MakeScheduler) -> At:
-    """Makes schedulers at a time; `START` unless told otherwise."""
-    return lambda now=START: pgbeat_scheduler(app, now)
-
-
-#: Adds a schedule of each hour, on the hour, unless told otherwise.
-add = partial(make_schedule, starts_at=START - 24 * HOUR)
-
-
-def row(sql: Sql, columns: str, name: str = "s") -> tuple[Any, ...]:
-    [found] = sql(f"SELECT {columns} FROM pgbeat.schedules WHERE name = %s", name)
-    return found
-
-
-def end(sql: Sql, state: str = "completed", job: Any = None) -> None:
-    """Ends a job, or all, as a worker tells of it."""
-    sql(
-        "UPDATE pgbeat.jobs SET state = %s, finished_at = now() WHERE id = coalesce(%s, id) "
-        "AND state IN ('pending', 'running')",
-        state,
-        job,
-    )
-
-
-def hours(ticks: list[Tick]) -> list[float]:
-    """Due times of ticks, as hours after the start."""
-    return [(tick.due_at - START) / HOUR for tick in ticks]
-
-
-def said(ticks: list[Tick]) -> list[tuple[str, int]]:
-    return [(tick.outcome, tick.missed) for tick in ticks]
-
-
-def down(scheduler: Scheduler, length: str) -> list[Tick]:
-    """What the scheduler decides that was down for so long."""
-    scheduler.run_due()
-    del scheduler.ticks[:]
-    scheduler.advance(length)
-    scheduler.run_due()
-    return scheduler.ticks
-
-
-# -- catching up --------------------------------------------------------------------------------
-
-
-def test_latest_launches_once_and_tells_how_many_were_missed(sql: Sql, at: At) -> None:
-    add(sql)
-    [tick] = down(at(), "5h 30m")
-    assert (tick.outcome, tick.missed, hours([tick])) == ("launched", 4, [5])
-    assert tick.note == (
-        "4 due times before it, since 2030-01-07 13:00:00+0000, missed (catch_up latest)"
-    )
-    assert row(sql, "next_run") == (START + 6 * HOUR,)
-
-
-def test_latest_is_skipped_when_even_the_last_is_later_than_its_grace(sql: Sql, at: At) -> None:
-    add(sql, grace="10 minutes")
-    scheduler = at()
-    [tick] = down(scheduler, "5h 30m")
-    assert (tick.outcome, tick.missed, hours([tick])) == ("skipped", 4, [5])
-    assert tick.reason == "30 min late, more than its grace of 10 min"
-    assert said(down(scheduler, "40 minutes")) == [("launched", 0)]
-
-
-def test_none_makes_up_for_nothing_older_than_a_minute(sql: Sql, at: At) -> None:
-    add(sql, catch_up="none")
-    scheduler = at()
-    assert said(down(scheduler, "5h 2m")) == [("skipped", 4)]
-    assert said(down(scheduler, "58m 30s")) == [("launched", 0)]
-
-
-def test_all_launches_each_missed_time_oldest_first(sql: Sql, at: At) -> None:
-    add(sql, catch_up="all")
-    ticks = down(at(), "5h 30m")
-    assert hours(ticks) == [1, 2, 3, 4, 5]
-    assert said(ticks) == [("launched", 0)] * 5
-    assert len({tick.job_id for tick in ticks}) == 5
-
-
-def test_all_leaves_out_those_beyond_its_limit_in_one_tick(sql: Sql, at: At) -> None:
-    add(sql, catch_up="all", catch_up_limit=3)
-    ticks = down(at(), "10h 30m")
-    assert said(ticks) == [("skipped", 6), *[("launched", 0)] * 3]
-    assert hours(ticks) == [7, 8, 9, 10]
-    assert ticks[0].reason == "more than 3 times are missed (catch_up all)"
-
-
-def test_all_leaves_out_those_older_than_its_grace_in_one_tick(sql: Sql, at: At) -> None:
-    add(sql, catch_up="all", grace="2 hours")
-    ticks = down(at(), "5h 30m")
-    assert said(ticks) == [("skipped", 2), *[("launched", 0)] * 2]
-    assert hours(ticks) == [3, 4, 5]
-
-
-@pytest.mark.parametrize("catch_up", ["latest", "none", "all"])
-@pytest.mark.parametrize("grace", [None, "0", "90 minutes", "100 days"])
-def test_every_missed_time_is_accounted_for(
-    sql: Sql, at: At, catch_up: str, grace: str | None
-) -> None:
-    add(sql, catch_up=catch_up, grace=grace, every="10 minutes")
-    scheduler = at()
-    ticks = down(scheduler, "1 day 5 minutes")
-    assert sum(1 + tick.missed for tick in ticks) == 24 * 6
-    assert len({tick.due_at for tick in ticks}) == len(ticks)
-
-
-def test_a_year_of_seconds_is_counted_at_once(sql: Sql, at: At) -> None:
-    add(sql, cron="* * * * * *", starts_at=None)
-    [tick] = down(at(), "365 days")
-    assert tick.missed == 365 * 86_400 - 1
-
-
-# -- clocks that step ---------------------------------------------------------------------------
-
-
-def test_a_clock_that_goes_back_launches_nothing_twice(sql: Sql, at: At) -> None:
-    add(sql)
-    scheduler = at()
-    scheduler.run_until(START + 3 * HOUR)
-    scheduler.now = START
-    assert scheduler.run_until(START + 4 * HOUR)[-1].due_at == START + 4 * HOUR
-    assert hours(scheduler.ticks) == [1, 2, 3, 4]
-
-
-def test_a_clock_that_leaps_forward_is_a_beat_that_was_down(sql: Sql, at: At) -> None:
-    add(sql)
-    scheduler = at()
-    assert said(down(scheduler, "1000 days")) == [("launched", 23_999)]
-
-
-# -- overlap ------------------------------------------------------------------------------------
-
-
-def test_overlap_allow_launches_whatever_runs(sql: Sql, at: At) -> None:
-    add(sql)
-    assert said(at().run_until(START + 3 * HOUR)) == [("launched", 0)] * 3
-
-
-def test_overlap_skip_skips_while_the_job_before_is_unfinished(sql: Sql, at: At) -> None:
-    add(sql, overlap="skip")
-    scheduler = at()
-    [first, second] = scheduler.run_until(START + 2 * HOUR)
-    assert (first.outcome, second.outcome) == ("launched", "skipped")
-    assert second.reason == f"the job before it, {first.job_id}, is still pending"
-    end(sql, "failed")
-    [third] = scheduler.run_until(START + 3 * HOUR)
-    assert third.outcome == "launched"
-
-
-def test_overlap_queue_one_waits_for_the_job_before_and_launches_once(sql: Sql, at: At) -> None:
-    add(sql, overlap="queue_one")
-    scheduler = at()
-    [first] = scheduler.run_until(START + HOUR)
-    assert scheduler.run_until(START + 3 * HOUR + HOUR / 2) == []
-    assert row(sql, "waiting_for::text, due_at") == (first.job_id, START + 2 * HOUR)
-    end(sql)
-    scheduler.run_due()
-    [_, second] = scheduler.ticks
-    # What fell due while it waited is accounted for in the launch that waited.
-    assert (second.outcome, second.missed, hours([second])) == ("launched", 1, [3])
-    assert row(sql, "waiting_for, due_at, next_run") == (None, None, START + 4 * HOUR)
-
-
-def is_woken(sql: Sql) -> bool:
-    """Whether the schedule is due, rather than to be looked at again in a minute."""
-    [(soon,)] = sql("SELECT next_run <= now() FROM pgbeat.schedules")
-    return bool(soon)
-
-
-def test_overlap_queue_one_is_woken_by_an_end_that_commits_after_the_look(
-    sql: Sql, beat: Callable[..., beat_scheduler.Scheduler], database: str
-) -> None:
-    """The worker's end is written, not committed, while beat finds that the job is unfinished."""
-    add(sql, overlap="queue_one", next_run=datetime.now(UTC))
-    scheduler = beat()
-    scheduler.run_due()
-    sql("UPDATE pgbeat.schedules SET next_run = now()")
-    with psycopg.connect(database) as worker:
-        worker.execute("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now()")
-        scheduler.run_due()
-        worker.commit()
-    assert is_woken(sql)
-    launched = "SELECT count(*) FROM pgbeat.ticks WHERE outcome = 'launched'"
-    until(lambda: [scheduler.run_due(), sql(launched) == [(2,)]][1], 10)
-
-
-def test_overlap_queue_one_is_woken_by_an_end_that_comes_before_the_commit(
-    app: Celery, sql: Sql, database: str
-) -> None:
-    """The worker writes the end while beat writes that the schedule waits for it."""
-    ends: list[threading.Thread] = []
-
-    def end_it() -> None:
-        with psycopg.connect(database, autocommit=True) as worker:
-            worker.execute("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now()")
-
-    class Interleaved(beat_scheduler.Scheduler):
-        def reached(self, step: str) -> None:
-            if step == "before commit" and sql("SELECT 1 FROM pgbeat.jobs") and not ends:
-                ends.append(threading.Thread(target=end_it))
-                ends[0].start()
-                waits = "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
-                until(lambda: not ends[0].is_alive() or sql(waits), 10)
-
-    add(sql, overlap="queue_one", next_run=datetime.now(UTC))
-    scheduler = Interleaved(app=app)
-    scheduler.run_due()
-    sql("UPDATE pgbeat.schedules SET next_run = now()")
-    scheduler.run_due()
-    ends[0].join(10)
-    scheduler.run_due()
-    assert sql("SELECT outcome FROM pgbeat.ticks") == [("launched",)] * 2
-    scheduler.close()
-
-
-def test_what_waits_is_never_too_late(sql: Sql, at: At) -> None:
-    add(sql, overlap="queue_one", grace="1 minute")
-    scheduler = at()
-    scheduler.run_until(START + 2 * HOUR)
-    scheduler.now = START + 2 * HOUR + HOUR / 2
-    end(sql)
-    scheduler.run_due()
-    assert said(scheduler.ticks) == [("launched", 0)] * 2
-
-
-def end_all(sql: Sql, scheduler: Scheduler, most: int = 50) -> None:
-    """Ends one job after the other, the scheduler looking after each."""
-    for _ in range(most):
-        if not sql("SELECT 1 FROM pgbeat.jobs WHERE state = 'pending'"):
-            return
-        assert sql("SELECT count(*) FROM pgbeat.jobs WHERE state = 'pending'") == [(1,)]
-        end(sql)
-        scheduler.run_due()
-
-
-def test_overlap_buffer_all_launches_each_in_its_turn(sql: Sql, at: At) -> None:
-    add(sql, overlap="buffer_all", catch_up="none", grace="1 minute")
-    scheduler = at()
-    [first] = scheduler.run_until(START + HOUR)
-    assert scheduler.run_until(START + 4 * HOUR + HOUR / 2) == []
-    assert row(sql, "waiting_for::text, due_at") == (first.job_id, START + 2 * HOUR)
-    end_all(sql, scheduler)
-    assert said(scheduler.ticks) == [("launched", 0)] * 4
-    assert hours(scheduler.ticks) == [1, 2, 3, 4]
-    assert row(sql, "waiting_for, due_at, next_run") == (None, None, START + 5 * HOUR)
-
-
-def test_overlap_buffer_all_makes_up_for_what_a_beat_missed(sql: Sql, at: At) -> None:
-    add(sql, overlap="buffer_all")
-    scheduler = at()
-    scheduler.run_due()
-    scheduler.advance("3 hours 30 minutes")
-    scheduler.run_due()
-    end_all(sql, scheduler)
-    assert hours(scheduler.ticks) == [1, 2, 3]
-
-
-def test_overlap_buffer_all_keeps_no_more_waiting_than_its_limit(sql: Sql, at: At) -> None:
-    add(sql, overlap="buffer_all", catch_up_limit=3)
-    scheduler = at()
-    scheduler.run_until(START + HOUR)
-    scheduler.now = START + 9 * HOUR + HOUR / 2  # eight are due
-    end_all(sql, scheduler)
-    assert hours(scheduler.ticks) == [1, 6, 7, 8, 9]
-    skipped = scheduler.ticks[1]
-    assert (skipped.outcome, skipped.missed) == ("skipped", 4)
-    assert skipped.reason == "more than 3 times wait (overlap buffer_all)"
-
-
-def test_overlap_buffer_all_is_for_timetables(sql: Sql) -> None:
-    add(sql, "first")
-    with pytest.raises(psycopg.errors.CheckViolation, match="use queue_one"):
-        add(sql, after="first", overlap="buffer_all")
-    with pytest.raises(psycopg.errors.CheckViolation, match="queue_one, buffer_all or cancel"):
-        add(sql, overlap="buffer")
-
-
-def test_overlap_cancel_previous_ends_the_job_before(sql: Sql, at: At) -> None:
-    add(sql, overlap="cancel_previous")
-    scheduler = at()
-    scheduler.run_until(START + 2 * HOUR)
-    assert said(scheduler.ticks) == [("launched", 0)] * 2
-    assert sql("SELECT state, error FROM pgbeat.jobs ORDER BY due_at") == [
-        ("cancelled", "cancelled: its schedule is due again"),
-        ("pending", None),
-    ]
-    assert messages(sql) == [scheduler.ticks[1].job_id]
-
-
-# -- minimum spacing ----------------------------------------------------------------------------
+# -- minimum spacing -------------------------------------------------------------------------------
 
 
 def test_launches_are_never_closer_than_the_minimum_interval(sql: Sql, at: At) -> None:
@@ -332,7 +22,7 @@ def test_launches_are_never_closer_than_the_minimum_interval(sql: Sql, at: At) -
     assert ticks[1].reason == "launched 1 min ago, and min_interval is 10 min"
 
 
-# -- backoff and probes -------------------------------------------------------------------------
+# -- backoff and probes ----------------------------------------------------------------------------
 
 
 def test_retries_come_after_base_times_factor_to_the_n(sql: Sql, at: At) -> None:
@@ -396,72 +86,7 @@ def test_what_a_person_disables_is_not_probed(sql: Sql, at: At) -> None:
     assert at().run_until(START + 24 * HOUR) == []
 
 
-# -- one schedule after another -----------------------------------------------------------------
-
-
-def test_after_launches_when_a_job_of_the_other_has_completed(sql: Sql, at: At) -> None:
-    add(sql, "first")
-    add(sql, "second", after="first")
-    scheduler = at()
-    scheduler.run_until(START + HOUR)
-    assert [tick.schedule for tick in scheduler.ticks] == ["first"]
-    end(sql)
-    scheduler.run_due()
-    assert [(t.schedule, t.trigger, t.outcome) for t in scheduler.ticks[1:]] == [
-        ("second", "after", "launched")
-    ]
-    assert row(sql, "next_run, upstream_ended", "second") == (None, 0)
-
-
-def test_after_accounts_for_each_job_that_ended(sql: Sql, at: At) -> None:
-    add(sql, "first")
-    add(sql, "second", after="first")
-    scheduler = at()
-    scheduler.run_until(START + 3 * HOUR)
-    end(sql)
-    scheduler.run_due()
-    [tick] = scheduler.ticks[3:]
-    assert (tick.missed, tick.note) == (2, "2 more jobs of 'first' ended meanwhile")
-
-
-@pytest.mark.parametrize(
-    ("outcome", "state", "launched"),
-    [
-        ("completed", "completed", True),
-        ("completed", "failed", False),
-        ("failed", "failed", True),
-        ("failed", "completed", False),
-        ("finished", "failed", True),
-        ("finished", "completed", True),
-        ("finished", "cancelled", False),
-    ],
-)
-def test_after_is_skipped_where_the_other_ended_otherwise(
-    sql: Sql, at: At, outcome: str, state: str, launched: bool
-) -> None:
-    add(sql, "first")
-    add(sql, "second", after="first", after_outcome=outcome)
-    scheduler = at()
-    [first] = scheduler.run_until(START + HOUR)
-    end(sql, state)
-    scheduler.run_due()
-    [(found, reason)] = sql(
-        "SELECT outcome, reason FROM pgbeat.ticks WHERE schedule = 'second' AND trigger = 'after'"
-    )
-    assert found == ("launched" if launched else "skipped")
-    if not launched:
-        ended = state if state in ("completed", "failed") else f"was {state}"
-        assert reason == f"after first: its job {first.job_id} {ended}"
-
-
-def test_after_may_not_go_in_a_circle(sql: Sql) -> None:
-    add(sql, "a", after="b")
-    add(sql, "b", after="c")
-    with pytest.raises(psycopg.errors.CheckViolation, match="circle: c after a after b after c"):
-        add(sql, "c", after="a")
-
-
-# -- windows ------------------------------------------------------------------------------------
+# -- windows ---------------------------------------------------------------------------------------
 
 
 def test_it_is_due_within_its_window_and_then_complete(sql: Sql, at: At) -> None:
@@ -558,7 +183,7 @@ def test_what_a_calendar_excludes_is_skipped_with_its_reason(sql: Sql, at: At) -
     ]
 
 
-# -- a launcher that says when ------------------------------------------------------------------
+# -- a launcher that says when ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -588,7 +213,7 @@ def test_a_launcher_snoozes_its_schedule(
     assert row(sql, "next_run") == (next_run,)
 
 
-# -- zones --------------------------------------------------------------------------------------
+# -- zones -----------------------------------------------------------------------------------------
 
 
 def test_another_zone_of_the_app_computes_next_times_anew_and_floods_nothing(
@@ -611,7 +236,7 @@ def test_another_zone_of_the_app_computes_next_times_anew_and_floods_nothing(
     assert after == {**before, "app's": START + 2 * HOUR}
 
 
-# -- several apps -------------------------------------------------------------------------------
+# -- several apps ----------------------------------------------------------------------------------
 
 
 def test_apps_with_a_namespace_each_share_a_database(sql: Sql, at: At, app: Celery) -> None:
@@ -631,73 +256,3 @@ def test_apps_with_a_namespace_each_share_a_database(sql: Sql, at: At, app: Cele
         (START + HOUR, {}),
         (START + 2 * HOUR, {"x": 5}),
     ]
-
-
-# -- a simulated year ---------------------------------------------------------------------------
-
-#: Timetables of a year, and how many schedules have each, in hundredths.
-MIX = [
-    (30, {"cron": "0 6 * * mon"}),
-    (20, {"cron": "30 2 1,15 * *", "timezone": "Europe/Oslo"}),
-    (10, {"cron": "0 0 L * *", "timezone": "America/New_York"}),
-    (10, {"every": "7 days", "timezone": "Europe/Oslo"}),
-    (10, {"every": "240 hours"}),
-    (10, {"rrule": "FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=6;BYMINUTE=0;BYSECOND=0"}),
-    (5, {"cron": "0 6 * * *", "timezone": "Europe/Oslo"}),
-    (4, {"cron": "30 2 * * *", "timezone": "America/New_York"}),
-    (1, {"cron": "0 */12 * * *"}),
-]
-
-
-@pytest.mark.parametrize(
-    ("schedules", "days"),
-    [(100, 45), pytest.param(1000, 366, marks=[pytest.mark.slow, pytest.mark.timeout(900)])],
-)
-def test_a_simulated_year(sql: Sql, at: At, schedules: int, days: int) -> None:
-    """Every expected due time once, or accounted for, through restarts and clocks that step."""
-    for share, columns in MIX:
-        for n in range(share * schedules // 100):
-            # Half of them make up for each time that a leaping clock goes past.
-            policy = {"catch_up": "all", "catch_up_limit": 1000} if n % 2 else {}
-            add(sql, f"{columns} {n}".replace("/", "-"), **columns, **policy)
-    begin, end = START, START + timedelta(days=days)
-    beat = at(begin)
-    ticks: list[Tick] = []
-    while beat.now is not None and beat.now < end:
-        week = beat.now + timedelta(days=7)
-        beat.run_until(min(week, end))
-        if week.day % 2:
-            beat.now = min(beat.now, end) - 3 * HOUR  # set back …
-            beat.run_until(min(week, end))
-        elif week < end - timedelta(days=9):
-            beat.now = week + timedelta(days=2)  # … or leapt forward
-            beat.run_due()
-        ticks += beat.ticks
-        now = beat.now
-        beat.close()
-        beat = at(now)
-    with connections.engine(beat.settings.url, "tests").connect() as connection:
-        rows = {row.name: row for row in domain.listing(connection)}
-    assert {tick.outcome for tick in ticks} == {"launched"}
-    seen: dict[str, list[Tick]] = {name: [] for name in rows}
-    for tick in ticks:
-        seen[tick.schedule].append(tick)
-    for name, row in rows.items():
-        timetable = row.timetable("UTC")
-        assert timetable is not None
-        due_times = [tick.due_at for tick in seen[name]]
-        expected = list(between(timetable, begin, end))
-        assert due_times == sorted(set(due_times))
-        if row.catch_up == "all":
-            assert due_times == expected
-        else:
-            assert set(due_times) <= set(expected)
-            assert sum(1 + tick.missed for tick in seen[name]) == len(expected)
-
-
-def between(timetable: Timetable, begin: datetime, end: datetime) -> Iterator[datetime]:
-    """The due times of a timetable in (begin, end]."""
-    moment = timetable.next_after(begin)
-    while moment is not None and moment <= end:
-        yield moment
-        moment = timetable.next_after(moment)

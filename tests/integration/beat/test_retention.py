@@ -1,7 +1,7 @@
 """What is deleted by age and number, what stays, and how little a step reads."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,23 +16,12 @@ from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
 from tests.support.command_line import read, run
-from tests.support.rows import make_schedule
-
-Sql = Callable[..., list[tuple[Any, ...]]]
+from tests.support.rows import Sql, make_schedule
 
 
 @pytest.fixture
 def settings(database: str) -> Settings:
     return Settings(postgres_url(database), retention_days=30, retention_count=3)
-
-
-@pytest.fixture
-def connection(settings: Settings) -> Iterator[Connection]:
-    engine = connections.engine(settings.url, "tests").execution_options(
-        isolation_level="AUTOCOMMIT"
-    )
-    with engine.connect() as connection:
-        yield connection
 
 
 #: Adds a schedule that decides nothing.

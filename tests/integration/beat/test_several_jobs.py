@@ -2,8 +2,8 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -14,18 +14,13 @@ from celery import Celery
 from pgbeat import JobRequest, Launcher, launcher
 from pgbeat.jobs import endings, retries
 from pgbeat.schedules import launchers, ticks
-from pgbeat.testing import Scheduler
-from pgbeat.testing.fixtures import MakeScheduler
 from tests.acceptance.walk import checks
 from tests.support.command_line import run_with
 from tests.support.processes import until
-from tests.support.rows import make_schedule
+from tests.support.rows import Sql, make_schedule
+from tests.support.schedulers import START, At
 from tests.support.web import Web
 
-Sql = Callable[..., list[tuple[Any, ...]]]
-At = Callable[..., Scheduler]
-
-START = datetime(2030, 1, 7, 12, tzinfo=UTC)
 _OF_TICKS = (
     "a launched tick without its job",
     "a schedule's job without its tick",
@@ -58,12 +53,6 @@ def several() -> Iterator[None]:
 
 def keyed(*keys: Any) -> list[JobRequest]:
     return [JobRequest(kwargs={"x": key}, run_key=key) for key in keys]
-
-
-@pytest.fixture
-def at(app: Celery, pgbeat_scheduler: MakeScheduler) -> At:
-    """Makes schedulers at a time; `START` unless told otherwise."""
-    return lambda now=START: pgbeat_scheduler(app, now)
 
 
 def add(sql: Sql, name: str = "s", **values: Any) -> None:

@@ -1,8 +1,6 @@
 """Prepared statements behind a pooler without support for them: never another statement's."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
@@ -13,8 +11,7 @@ from pgbeat.config import postgres_url
 from pgbeat.database import connections
 from pgbeat.database.prepared import Statement
 from tests.support.pgbouncer import needs_pgbouncer, pooler
-
-Sql = Callable[..., list[tuple[Any, ...]]]
+from tests.support.rows import Sql
 
 
 def test_statements_of_different_sql_have_different_names() -> None:

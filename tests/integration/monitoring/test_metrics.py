@@ -1,6 +1,6 @@
 """Metrics: what Prometheus reads, from a real database; counters that outlive what they count."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -22,9 +22,8 @@ from pgbeat.monitoring.collector import metrics_collector
 from pgbeat.monitoring.counters import CounterValue
 from tests.support.command_line import run, run_with
 from tests.support.databases import rows_of
-from tests.support.rows import make_job, make_lane, make_schedule
+from tests.support.rows import Sql, make_job, make_lane, make_schedule
 
-Sql = Callable[..., list[tuple[Any, ...]]]
 Sample = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 

@@ -1,6 +1,5 @@
 """How executions came out: of a job with its chain, of a schedule, of all."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -10,10 +9,7 @@ from sqlalchemy import Connection
 
 from pgbeat.errors import NotFound
 from pgbeat.monitoring import statistics
-from tests.support.rows import make_schedule
-
-Sql = Callable[..., list[tuple[Any, ...]]]
-
+from tests.support.rows import Sql, make_schedule
 
 schedule = partial(make_schedule, task="t")
 
