@@ -12,7 +12,7 @@ from tests.support.processes import ROOT
 
 PAGE = (ROOT / "docs/contributing/tours.md").read_text()
 PACKAGE = ROOT / "pgbeat"
-_NAME = re.compile(r"`([\w/]+\.(?:py|sql))(?:: ([\w.]+))?`")
+_NAME = re.compile(r"`((?!tests/)[\w/]+\.(?:py|sql))(?:: ([\w.]+))?`")
 _STEP = re.compile(r"^\d+\. `([\w/]+\.py): ([\w.]+)`", re.M)
 
 
