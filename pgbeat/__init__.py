@@ -83,10 +83,10 @@ def __dir__() -> list[str]:
 
 
 def follow_workers() -> None:
-    """Has the workers of this process tell of their executions, and log as the app's settings say,
-    where Celery is that far loaded.
+    """Makes this process's workers record executions, and log as the app's settings say.
 
-    Called again by what is loaded later: Celery's command line, the transport.
+    Does nothing before Celery's signals are loaded; what is loaded later calls it again: Celery's
+    command line and the transport.
     """
     worker_init = getattr(sys.modules.get("celery.signals"), "worker_init", None)
     if worker_init is not None:
@@ -99,9 +99,9 @@ def follow_workers() -> None:
 
 
 def connect_integrations() -> None:
-    """Connects the integrations that no app has to ask for, as Celery does with its fixups.
+    """Connects the integrations that need no setting, as Celery does with its fixups.
 
-    Called by what sends their signals: it lies below the integrations, and can't import them.
+    Beat, which sends their signals, calls it: it lies below the integrations and can't import them.
     """
     import_module("pgbeat.integrations.django").connect()
 
@@ -121,7 +121,7 @@ def _on_celeryd_init(instance: Any, **kwargs: Any) -> None:
 def _on_worker_init(sender: Any, **kwargs: Any) -> None:
     try:
         import_module("pgbeat.worker.signals").set_up(sender)
-    except Exception:  # Celery would drop it without a word
+    except Exception:  # Celery would ignore it silently
         import logging
 
         logging.getLogger("pgbeat").exception("This worker can't record executions")

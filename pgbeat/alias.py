@@ -1,7 +1,7 @@
-"""Makes kombu know `pgbeat+postgresql://` where no code imports pgbeat.
+"""Registers `pgbeat+postgresql://` with kombu even if no code imports pgbeat.
 
-kombu has no plug-ins for transports, but loads those for serializers as soon as it is used. This
-is one, JSON by another name; what matters is that importing it registers the transport.
+kombu has no plug-ins for transports, but loads those for serializers when it is first used. This
+module is one, JSON by another name: importing it registers the transport.
 """
 
 import json
@@ -13,7 +13,7 @@ SERIALIZER = (json.dumps, json.loads, "application/x-pgbeat-json", "utf-8")
 
 
 def register_transport() -> None:
-    """Makes `pgbeat+postgresql://` known to kombu, without loading the transport."""
-    # kombu takes the part before the plus, but after a failover the whole scheme.
+    """Registers `pgbeat+postgresql://` with kombu, without loading the transport."""
+    # kombu looks up the part before the plus, but after a failover the whole scheme.
     for scheme in ("", "+postgresql", "+postgres", "+postgresql+psycopg"):
         TRANSPORT_ALIASES[f"pgbeat{scheme}"] = "pgbeat.broker.transport:Transport"

@@ -22,6 +22,7 @@ class JsonFormatter(logging.Formatter):
     """
 
     def format(self, record: logging.LogRecord) -> str:
+        """Returns the record as JSON."""
         said = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -36,8 +37,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def use_json(app: "Celery", *loggers: logging.Logger) -> None:
-    """Makes these loggers, or else the root's, write JSON if the app's `pgbeat_log_format` is
-    `json`."""
+    """Makes loggers (by default the root's) write JSON if `pgbeat_log_format` is `json`."""
     try:
         is_json = Settings.load(app.conf).log_format == "json"
     except ConfigError:

@@ -8,7 +8,7 @@ _UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f/]")
 
 
 def name_problem(name: str) -> str | None:
-    """What is wrong with a name, by the rules that the database has for it."""
+    """Returns what is wrong with a name, by the database's rules; `None` if it is valid."""
     if not 1 <= len(name) <= 200:
         return f"a name has 1 to 200 characters, not {len(name)}"
     if _UNFIT.search(name) or name.strip(" ") != name:

@@ -1,4 +1,4 @@
-"""Suggestions: which known name was probably meant by an unknown one."""
+"""Suggests the known name that was probably meant by an unknown one."""
 
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
@@ -21,8 +21,11 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def nearest_task(task: str, known: Collection[str]) -> str | None:
-    """Returns the name among those known that is most like a task's: one that ends the same, as
-    after a move to another module, else one that is spelled alike."""
+    """Returns the known task that was probably meant.
+
+    That is one with the same last part, as after a move to another module, else one that is spelled
+    alike.
+    """
     own = [name for name in known if not name.startswith("celery.")]
     last = task.rpartition(".")[2]
     same_end = [name for name in own if name.rpartition(".")[2] == last]

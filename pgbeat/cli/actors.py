@@ -30,6 +30,8 @@ def as_admin(command: F) -> F:
 def find(
     connection: Connection, target: Target, actor: Actor, job_id: str, verb: Verb = "show"
 ) -> Job:
-    """Returns the job with an id, or the start of one, on which the actor may do `verb`. Raises
-    `NotFound` or `Forbidden`."""
+    """Returns the job with an id, or the start of one, if the actor may do `verb` with it.
+
+    Raises `NotFound` or `Forbidden`.
+    """
     return permissions.find(connection, actor, job_id, namespace=target.namespace, verb=verb)

@@ -151,8 +151,10 @@ def _changes(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _localize(target: Target, values: dict[str, Any], timezone: str | None) -> str:
-    """Converts wall times to UTC, from the schedule's zone (its old one is `timezone`) or else the
-    app's; returns a remark if it had to assume UTC."""
+    """Converts wall times to UTC; returns a remark if it had to assume their zone.
+
+    They are in the schedule's zone (`timezone` is its old one), or else in the app's.
+    """
     given = {key: values[key] for key in MOMENTS if values.get(key) is not None}
     name = values.get("timezone", timezone)
     if given:

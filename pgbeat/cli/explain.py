@@ -52,8 +52,7 @@ class Explanation:
         return replace(self, summary=said)._advised(job.where.advice)
 
     def with_health(self, health: Health) -> "Explanation":
-        """Adds what is wrong with the schedule's jobs: a schedule on time may still have failing
-        jobs."""
+        """Adds what is wrong with the schedule's jobs: they may fail although it is on time."""
         if health.code not in ("failing", "waiting", "never_launched"):
             return self
         last = ""
@@ -207,8 +206,7 @@ def explain(situation: Situation) -> Explanation:
 def _unfinished(
     connection: Connection, row: Schedule, last: Entry | None, now: datetime
 ) -> UnfinishedJob | None:
-    """Returns the job that the schedule waits for, else that of its last tick; `None` if it has
-    ended."""
+    """Returns the job that the schedule waits for, else its last one, unless that has ended."""
     job_id = row.waiting_for
     if job_id is None and last is not None:
         job_id = next((each.id for each in last.jobs if not each.has_ended), last.job_id)

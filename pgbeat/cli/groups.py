@@ -257,8 +257,7 @@ def _read(file: TextIO) -> dict[str, Any]:
 @json_option
 @pass_target
 def cancel_command(target: Target, group_id: str, dry_run: bool, actor: Actor) -> None:
-    """Cancel a group. Waiting jobs end now; running jobs are ended by their workers. Needs the
-    app."""
+    """Cancel a group. Waiting jobs end now; workers end running jobs. Needs the app."""
     with target.transaction() as connection:
         group = _find(connection, target, actor, group_id)
         counts = groups.progress(connection, [group.id])[group.id].counts

@@ -132,8 +132,7 @@ def given_policy(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def in_words(job: Mapping[str, Any]) -> str:
-    """Returns a policy's JSON in words: `lane gpu, priority 3, 5 attempts`; if it is invalid, as it
-    is."""
+    """Returns a policy in words: `lane gpu, priority 3, 5 attempts`; an invalid one as JSON."""
     policy, mistakes = job_policies.read(job)
     if mistakes:
         return printing.compact(job)

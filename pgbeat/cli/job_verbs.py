@@ -71,7 +71,7 @@ _priority = click.IntRange(0, 255)
 @json_option
 @pass_target
 def cancel_command(target: Target, ids: tuple[str, ...], reason: str | None, actor: Actor) -> None:
-    """Cancel jobs. Waiting jobs end now; running jobs are ended by their workers. Needs the app."""
+    """Cancel jobs. Waiting jobs end now; workers end running jobs. Needs the app."""
 
     def done(before: Job, after: Job) -> str:
         if after.state == "running":
@@ -119,8 +119,7 @@ approve_command = _simple(
 @json_option
 @pass_target
 def retry_command(target: Target, ids: tuple[str, ...], priority: int | None, actor: Actor) -> None:
-    """Retry jobs that failed, were cancelled or skipped: makes a new job of each, with all its
-    attempts. Needs the app."""
+    """Retry jobs that failed, were cancelled or skipped, each as a new job. Needs the app."""
 
     def done(before: Job, after: Job) -> str:
         said = f"Retried job {before.id}, which {job_views.HAS[before.state]}"

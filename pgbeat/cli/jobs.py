@@ -116,8 +116,10 @@ def show_command(target: Target, job_id: str, actor: Actor) -> None:
 @json_option
 @pass_target
 def stats_command(target: Target, job_id: str | None, schedule: str | None, actor: Actor) -> None:
-    """Show outcomes and durations of executions: of a job with its retries, of a schedule, or of
-    all jobs."""
+    """Show outcomes and durations of executions.
+
+    Those of a job with its retries, of a schedule, or of all jobs.
+    """
     if job_id is not None and schedule is not None:
         raise click.UsageError("ID and --schedule exclude each other")
     namespace = target.namespace

@@ -51,8 +51,7 @@ def migrate_command(target: Target, ctx: click.Context, check: bool, sql: bool) 
 
 
 def _check(ctx: click.Context, connection: Connection) -> None:
-    """Prints whether the schema is the newest, or a newer one that this pgbeat may use; exits with
-    1 if not."""
+    """Prints whether the schema is the newest, or newer but usable; exits with 1 if not."""
     newest = migrate.newest()
     try:
         migrate.check(connection)

@@ -62,11 +62,11 @@ class Target:
 
     @cached_property
     def has_app(self) -> bool:
-        """Whether an app was given: by -A or `APP`, by a program that starts Celery, or by the
-        configuration module or the loader of Celery's default app.
+        """Whether an app was given.
 
-        The identity of the default app doesn't tell: any app becomes it by `set_default()`, as
-        Django projects' apps do.
+        By -A or `APP`, by a program that starts Celery, or by the configuration module or the
+        loader of Celery's default app. Which app is the default one doesn't tell: any becomes it by
+        `set_default()`, as Django projects' apps do.
         """
         if self._celery is None:
             return self._name is not None
@@ -106,8 +106,10 @@ class Target:
         return self.app
 
     def require_app(self, why: str) -> "Celery":
-        """Returns the app with all its tasks and launchers. Raises `BadInput`, with the reason why
-        it is needed, if none was given."""
+        """Returns the app with all its tasks and launchers.
+
+        Raises `BadInput`, which says why it is needed, if none was given.
+        """
         if self.registry is None:
             raise BadInput(f"{why}; give it with -A APP")
         return self.registry
@@ -149,8 +151,10 @@ class Target:
         return "UTC" if app is None else str(getattr(app.timezone, "key", None) or app.timezone)
 
     def timetable(self, row: Schedule) -> Timetable:
-        """Returns a schedule's timetable. Raises `InvalidSchedule` if it is in the code of an app
-        that was not given."""
+        """Returns a schedule's timetable.
+
+        Raises `InvalidSchedule` if it is in the code of an app that was not given.
+        """
         own = row.timetable(self.timezone)
         if own is not None:
             return own
@@ -162,8 +166,10 @@ class Target:
         return entries.code_timetable(app, row, entries.built_in(app))
 
     def broker(self, connection: Connection) -> BrokerTables:
-        """Returns the broker's tables, by the names that the app gives them. Raises `NotFound` if
-        they are not in this database."""
+        """Returns the broker's tables, by the names that the app gives them.
+
+        Raises `NotFound` if they are not in this database.
+        """
         conf = None if self.app is None else self.app.conf
         return own_tables(connection, self.settings.url, conf)
 

@@ -1,4 +1,4 @@
-"""`pgbeat demo`: an embedded Postgres, one worker and two beats at work, seen tick by tick."""
+"""`pgbeat demo`: runs an embedded Postgres, a worker and two beats, and shows their ticks."""
 
 import os
 import shutil
@@ -16,42 +16,42 @@ from sqlalchemy import Connection
 from pgbeat.database import connections, migrate
 from pgbeat.demo.children import Children
 from pgbeat.demo.show import Lines, LiveTable, Show, say
-from pgbeat.demo.watch import LOCK_KEY, Watch
+from pgbeat.demo.watch import LOCK_KEY, Observer
 from pgbeat.errors import PgbeatError
 from pgbeat.testing import embedded
 
-#: Seconds between two looks at the database.
+#: Seconds between two queries.
 _PAUSE = 0.25
-#: What the web side is made of; without it there is no console.
+#: The packages of the web side; without them there is no console.
 _WEB = ("fastapi", "jinja2", "multipart", "uvicorn")
-#: The database is made anew each time: nothing in it has to survive a power cut.
+#: Each demo has a new database, which need not survive a power cut.
 _SETTINGS = {"timezone": "UTC", "fsync": "off"}
 
 
 def run(
     seconds: float | None = None, folder: Path | None = None, console: Console | None = None
 ) -> int:
-    """Runs the demo for so many seconds, once a beat leads, or until interrupted; the exit status.
+    """Runs the demo until interrupted, or for some seconds after a beat leads.
 
-    With `seconds`, that is 0 only if launched, skipped and failed ticks and a completed job were
-    seen. Nothing that it started outlives it. Raises `PgbeatError` where something doesn't start,
-    or ends by itself.
+    Returns the exit status: with `seconds`, 0 only if launched, skipped and failed ticks and a
+    completed job were seen. All processes end with it. Raises `PgbeatError` if one doesn't start,
+    or ends early.
     """
     console = console or Console()
     show: Show = LiveTable(console) if console.is_terminal else Lines(console)
-    watch = Watch()
+    seen = Observer()
     try:
         with _interruptible(), _everything(folder, console) as (connection, children), show:
-            while not watch.is_over(seconds):
-                watch.look(connection, children)
-                show.update(watch)
+            while not seen.is_over(seconds):
+                seen.look(connection, children)
+                show.update(seen)
                 time.sleep(_PAUSE)
     except KeyboardInterrupt:
         pass
-    say(console, watch.summary())
+    say(console, seen.summary())
     if seconds is None:
         return 0
-    missing = watch.missing()
+    missing = seen.missing()
     if missing:
         say(console, f"Not seen: {', '.join(missing)}.")
     return 1 if missing else 0
@@ -59,7 +59,7 @@ def run(
 
 @contextmanager
 def _everything(folder: Path | None, console: Console) -> Iterator[tuple[Connection, Children]]:
-    """The server and all processes, running inside the block."""
+    """Runs the server and all processes while the block runs."""
     folder = (folder or embedded.default_folder()).absolute()
     say(console, f"Starting Postgres in {folder}")
     with embedded.server(folder, _SETTINGS) as server:
@@ -89,7 +89,7 @@ def _everything(folder: Path | None, console: Console) -> Iterator[tuple[Connect
 
 
 def _environment(dsn: str, folder: Path) -> dict[str, str]:
-    """The children's: none of the user's settings of libpq, pgbeat and Celery, and the example."""
+    """Returns the children's environment: without the user's settings, and with the example."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PG", "CELERY_"))}
     path = [str(_example()), *filter(None, [os.environ.get("PYTHONPATH")])]
     return kept | {
@@ -102,7 +102,7 @@ def _environment(dsn: str, folder: Path) -> dict[str, str]:
 
 
 def _example() -> Path:
-    """The folder with the example's package `tasks`: in the wheel, or in a checkout."""
+    """Returns the folder with the example's package `tasks`: in the wheel, or in a checkout."""
     here = Path(__file__).resolve().parent.parent
     for root in (here / "_example", here.parent):
         if (root / "tasks" / "price_server.py").exists():
@@ -112,7 +112,7 @@ def _example() -> Path:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """TERM and HUP end the demo as Ctrl-C does; what the caller made it ignore stays ignored."""
+    """Lets TERM and HUP end the demo as Ctrl-C does, except signals that are ignored already."""
 
     def interrupt(signum: int, frame: Any) -> None:
         raise KeyboardInterrupt

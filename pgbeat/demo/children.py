@@ -1,4 +1,4 @@
-"""The processes of the demo: started, watched over, and stopped in order."""
+"""Starts, checks and stops the processes of the demo."""
 
 import os
 import re
@@ -13,7 +13,7 @@ from typing import Self
 from pgbeat.errors import PgbeatError
 from pgbeat.testing.embedded import child_command
 
-#: Seconds that a process may take to end when it is asked to.
+#: Seconds that a process may take to end after TERM.
 _PATIENCE = 10.0
 
 
@@ -29,9 +29,9 @@ class Children:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Ends them, the price server last: TERM, and KILL for those that take too long.
+        """Ends the processes, the price server last: by TERM, then KILL.
 
-        An interruption meanwhile kills the rest at once.
+        An interruption kills the rest at once.
         """
         first = [process for name, process in self.running.items() if name != "prices"]
         try:
@@ -51,11 +51,11 @@ class Children:
                 process.wait()
 
     def log(self, name: str) -> Path:
-        """A process's log."""
+        """Returns the path of a process's log."""
         return self.folder / f"{name.replace(' ', '-')}.log"
 
     def start(self, name: str, module: str, *arguments: str) -> str:
-        """Starts a Python module; for the price server, the first line that it prints."""
+        """Starts a Python module; returns the first line that the price server prints."""
         process = self._popen(name, module, *arguments, pipe=name == "prices")
         self.running[name] = process
         if process.stdout is None:
@@ -67,7 +67,7 @@ class Children:
         return line
 
     def run(self, name: str, module: str, *arguments: str) -> None:
-        """Runs a Python module to its end. Raises `PgbeatError` if that is not a good one."""
+        """Runs a Python module to its end. Raises `PgbeatError` if it fails."""
         process = self._popen(name, module, *arguments)
         try:
             if process.wait() != 0:
@@ -77,14 +77,14 @@ class Children:
             process.wait()
 
     def link(self) -> str:
-        """Where the console is, once its process has said so."""
+        """Returns the console's URL, once its process has printed it."""
         if "web" not in self.running:
             return ""
         found = re.search(r"https?://\S+", self.log("web").read_text(errors="replace"))
         return found[0] if found else ""
 
     def check(self) -> list[str]:
-        """Names of those that have ended. Raises `PgbeatError` where the demo can't go on."""
+        """Returns the processes that have ended. Raises `PgbeatError` if the demo can't go on."""
         ended = [name for name, process in self.running.items() if process.poll() is not None]
         if "worker" in ended or "prices" in ended or {"beat 1", "beat 2"} <= set(ended):
             raise self._broken(ended[0])

@@ -1,4 +1,4 @@
-"""How the demo shows what it sees: a live table in a terminal, lines elsewhere."""
+"""Shows what the demo sees: as a live table in a terminal, as lines elsewhere."""
 
 import time
 from datetime import datetime
@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pgbeat.demo.watch import Watch
+from pgbeat.demo.watch import Observer
 
 _STYLES = {
     "launched": "green",
@@ -24,23 +24,23 @@ _STYLES = {
 
 
 def say(console: Console, line: str | Text) -> None:
-    """Prints a line as it is, however long."""
+    """Prints a line without breaking it."""
     console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 class Show(Protocol):
-    """A way to show what is seen."""
+    """Shows what is seen."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *error: object) -> None: ...
 
-    def update(self, watch: Watch) -> None:
+    def update(self, seen: Observer) -> None:
         """Shows what is new."""
 
 
 class LiveTable:
-    """The last ticks in a table that is drawn anew."""
+    """Shows the last ticks in a table that is redrawn."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -53,9 +53,9 @@ class LiveTable:
     def __exit__(self, *error: object) -> None:
         self.live.stop()
 
-    def update(self, watch: Watch) -> None:
+    def update(self, seen: Observer) -> None:
         """Draws the table with as many ticks as there is room for."""
-        foot = self._foot(watch)
+        foot = self._foot(seen)
         room = max(4, min(24, self.console.height - len(foot) - 7))
         wide = self.console.width >= 110
         table = Table(expand=True, pad_edge=False, box=None, header_style="bold")
@@ -66,7 +66,7 @@ class LiveTable:
             more = [("reason or error", 3), ("job", None), ("how it ended", 2)]
         for title, ratio in more:
             table.add_column(title, width=None if ratio else 8, ratio=ratio, no_wrap=True)
-        for tick in list(watch.ticks.values())[-room:]:
+        for tick in list(seen.ticks.values())[-room:]:
             ending = Text(tick.ending, style=_STYLES.get(tick.state, "dim"))
             why = Text(tick.why, style="" if tick.outcome == "failed" else "dim")
             cells: list[str | Text] = [why, tick.job, ending]
@@ -80,26 +80,26 @@ class LiveTable:
             )
         self.live.update(Group("", table, "", *foot), refresh=True)
 
-    def _foot(self, watch: Watch) -> list[Text]:
-        if watch.leader:
-            others = "".join(f", {name} stands by" for name in watch.standbys)
-            foot = [Text(f"{watch.leader} leads{others}")]
+    def _foot(self, seen: Observer) -> list[Text]:
+        if seen.leader:
+            others = "".join(f", {name} stands by" for name in seen.standbys)
+            foot = [Text(f"{seen.leader} leads{others}")]
         else:
             foot = [Text("No beat leads yet", style="dim")]
-        if watch.link:
-            foot.append(Text.assemble("Console: ", (watch.link, "bold")))
-        foot += [Text(f"{name} has ended", style=_STYLES["ended"]) for name in watch.ended]
-        for name, reason in watch.disabled.items():
+        if seen.link:
+            foot.append(Text.assemble("Console: ", (seen.link, "bold")))
+        foot += [Text(f"{name} has ended", style=_STYLES["ended"]) for name in seen.ended]
+        for name, reason in seen.disabled.items():
             foot.append(Text(f"{name} is disabled: {reason}", style="red", overflow="ellipsis"))
-        seconds = int(time.monotonic() - watch.begun)
-        foot.append(Text(f"{watch.summary()} {seconds // 60}:{seconds % 60:02}", style="bold"))
+        seconds = int(time.monotonic() - seen.begun)
+        foot.append(Text(f"{seen.summary()} {seconds // 60}:{seconds % 60:02}", style="bold"))
         for line in foot:
             line.no_wrap = True
         return foot
 
 
 class Lines:
-    """A line for each thing that happens: for pipes and logs."""
+    """Prints a line for each event, for pipes and logs."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -112,23 +112,23 @@ class Lines:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def update(self, watch: Watch) -> None:
+    def update(self, seen: Observer) -> None:
         """Prints what is new."""
-        if watch.leader and watch.leader != self.leader:
-            self.leader = watch.leader
-            self._line(None, "leads", watch.leader, "")
-        if watch.link:
-            self._once(None, "console", watch.link, "")
-        for name in watch.ended:
+        if seen.leader and seen.leader != self.leader:
+            self.leader = seen.leader
+            self._line(None, "leads", seen.leader, "")
+        if seen.link:
+            self._once(None, "console", seen.link, "")
+        for name in seen.ended:
             self._once(None, "ended", name, "")
-        for tick in list(watch.ticks.values())[-200:]:
+        for tick in list(seen.ticks.values())[-200:]:
             job = f"job {tick.job}" if tick.job else tick.why
             self._once(tick.decided_at, tick.outcome, tick.schedule, job, tick.id)
             if tick.took is not None:
                 ended = tick.decided_at + tick.took
                 how = f"{job} {tick.ending.removeprefix(tick.state).strip()}"
                 self._once(ended, tick.state, tick.schedule, how, tick.id)
-        for name, reason in watch.disabled.items():
+        for name, reason in seen.disabled.items():
             self._once(None, "disabled", name, reason)
 
     def _once(self, moment: datetime | None, what: str, name: str, more: str, key: int = 0) -> None:

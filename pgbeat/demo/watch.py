@@ -1,4 +1,4 @@
-"""What the demo sees in the database: ticks, how their jobs ended, which beat leads."""
+"""Reads what the demo shows: ticks, how their jobs ended, which beat leads."""
 
 import re
 import time
@@ -15,13 +15,13 @@ from pgbeat.errors import PgbeatError
 
 #: The advisory lock that the demo's beats compete for.
 LOCK_KEY = 1050
-#: Seconds that the processes may take to start before the time of a limited demo runs anyway.
+#: Seconds that the processes may take to start; then the time of a limited demo runs anyway.
 _START_UP = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """A tick, and what became of its job so far."""
+class ObservedTick:
+    """A tick and the state of its job."""
 
     id: int
     decided_at: datetime
@@ -38,12 +38,12 @@ class Tick:
 
     @property
     def ending(self) -> str:
-        """How the job ended, or what it is doing."""
+        """The job's state, its duration and its error."""
         after = "" if self.took is None else f" after {self.took.total_seconds():.1f} s"
         return f"{self.state}{after}" + (f": {_unqualified(self.error)}" if self.error else "")
 
 
-# The job's own state where the worker keeps it, else what Celery's result backend says.
+# The job's own state if the worker records it, else that of Celery's result backend.
 _TICKS = text(
     """
     SELECT t.id, t.decided_at, t.schedule, t.outcome,
@@ -68,17 +68,17 @@ _DISABLED = text("SELECT name, disabled_reason FROM pgbeat.schedules WHERE NOT e
 
 
 def _unqualified(error: str) -> str:
-    """`package.module.SomeError: why` as `SomeError: why`."""
+    """Returns `package.module.SomeError: why` as `SomeError: why`."""
     return re.sub(r"^(?:\w+\.)+(?=\w+:)", "", error)
 
 
-class Watch:
-    """What was seen so far."""
+class Observer:
+    """Reads the demo's database, and keeps what it has seen."""
 
     def __init__(self) -> None:
         self.begun = time.monotonic()
         self.led_since: float | None = None
-        self.ticks: dict[int, Tick] = {}
+        self.ticks: dict[int, ObservedTick] = {}
         self.leader = ""
         self.standbys: list[str] = []
         self.disabled: dict[str, str] = {}
@@ -87,11 +87,11 @@ class Watch:
         self.link = ""
 
     def look(self, connection: Connection, children: Children) -> None:
-        """Reads what is new. Raises `PgbeatError` where the demo can't go on."""
+        """Reads what is new. Raises `PgbeatError` if the demo can't go on."""
         self.ended = children.check()
         self.link = self.link or children.link()
         try:
-            found = [Tick(*row) for row in connection.execute(_TICKS)]
+            found = [ObservedTick(*row) for row in connection.execute(_TICKS)]
             holders = advisory_locks.holders(connection, LOCK_KEY)
             self.disabled = dict(connection.execute(_DISABLED).tuples().all())
         except DBAPIError as error:
@@ -108,14 +108,14 @@ class Watch:
             self.led_since = time.monotonic()
 
     def is_over(self, seconds: float | None) -> bool:
-        """Whether that long has passed since a beat first led (or far too long without one)."""
+        """Returns whether a beat has led for that long, or none has led for far too long."""
         if seconds is None:
             return False
         begun = self.begun + _START_UP if self.led_since is None else self.led_since
         return time.monotonic() >= begun + seconds
 
     def summary(self) -> str:
-        """The figures, in a line."""
+        """Returns how many ticks and jobs there were, on one line."""
         outcomes = Counter(tick.outcome for tick in self.ticks.values())
         states = Counter(tick.state for tick in self.ticks.values() if tick.state)
         ticks = ", ".join(f"{outcomes[name]} {name}" for name in ("launched", "skipped", "failed"))
@@ -123,7 +123,7 @@ class Watch:
         return f"Ticks: {ticks}. Jobs: {jobs or 'none'}."
 
     def missing(self) -> list[str]:
-        """What a full demonstration should have shown and this one didn't."""
+        """Returns what a full demonstration shows and this one has not shown."""
         seen = {tick.outcome for tick in self.ticks.values()}
         missing = [
             f"a {name} tick" for name in ("launched", "skipped", "failed") if name not in seen

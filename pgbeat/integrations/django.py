@@ -1,8 +1,8 @@
-"""Checks the ORM's connections around each launcher, as is done around a view and a task.
+"""Checks the ORM's connections around each launcher.
 
-Django checks the age and the state of a connection when a request begins and ends, Celery when a
-task does. A launcher runs in neither, on a thread of its own, so without this a connection that was
-cut stays broken for as long as the beat lives.
+Django checks a connection's age and state when a request begins and ends, Celery when a task does.
+A launcher runs in neither, on its own thread: without this, a broken connection would stay broken
+for as long as the beat lives.
 """
 
 import sys

@@ -157,7 +157,7 @@ def uninstrument() -> None:
 
 
 def _quietly(function: Callable[P, None]) -> Callable[P, None]:
-    """Logs what goes wrong in tracing, so that no beat and no task fails by it."""
+    """Logs errors of tracing, so that no beat and no task fails because of them."""
 
     @wraps(function)
     def quiet(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -174,7 +174,7 @@ def _quietly(function: Callable[P, None]) -> Callable[P, None]:
 
 @_quietly
 def _decided(decisions: Sequence[Decision], began: int) -> None:
-    """Makes a span for each launched or failed tick; those of skips would drown them."""
+    """Makes a span for each launched or failed tick; skips would be too many."""
     tracing = _tracing
     if tracing is None:
         return

@@ -1,6 +1,7 @@
-"""What a team's own tests can use: a scheduler on a clock that the test sets (`Scheduler`), its
-fixtures (`pgbeat.testing.fixtures`), and Postgres for pytest-celery
-(`pgbeat.testing.pytest_celery`).
+"""Helps a team's own tests.
+
+Has a scheduler on a clock that the test sets (`Scheduler`), its fixtures
+(`pgbeat.testing.fixtures`), and Postgres for pytest-celery (`pgbeat.testing.pytest_celery`).
 """
 
 from pgbeat.testing.scheduler import Scheduler

@@ -1,4 +1,4 @@
-"""Postgres for tests: a server for the run, and a database of its own for each test."""
+"""Postgres for tests: a server for the run, and a database for each test."""
 
 import os
 import shutil
@@ -19,11 +19,11 @@ from pgbeat.testing import embedded
 
 
 class Server:
-    """An embedded Postgres (extra `embedded`) in a folder that goes with it."""
+    """An embedded Postgres (extra `embedded`) in a temporary folder."""
 
     def __init__(self) -> None:
-        # A short path: it holds the server's socket, whose name may be 107 bytes long. In memory,
-        # where there is room: a database a test is a thousand files a second.
+        # A short path, for the server's socket, whose name may be 107 bytes long. In memory, if
+        # there is room: a database for each test is a thousand files a second.
         self._folder = Path(tempfile.mkdtemp(prefix="pgb-", dir=_in_memory()))
         self._folder.chmod(0o755)
         self._running = ExitStack()
@@ -31,36 +31,36 @@ class Server:
         self.dsn = self._server.dsn()
 
     def start(self) -> None:
-        """Starts the server, with what its folder holds."""
+        """Starts the server on its folder."""
         # Tests crash processes, not the machine.
         settings = {"max_connections": "200", "fsync": "off"}
         server = embedded.server(self._folder / "server", settings)
         self._server = self._running.enter_context(server)
 
     def stop(self, sign: signal.Signals = signal.SIGINT) -> None:
-        """Stops it: SIGINT is Postgres's fast shutdown, SIGQUIT its immediate one."""
+        """Stops the server: SIGINT is Postgres's fast shutdown, SIGQUIT its immediate one."""
         os.kill(self._server.pid, sign)
         self._running.close()
 
     def remove(self) -> None:
-        """Stops it for good."""
+        """Stops the server and removes its folder."""
         self._running.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _in_memory() -> str | None:
-    """A folder in memory, if there is one with room for a server's data."""
+    """Returns a folder in memory, if there is one with room for a server's data."""
     folder = "/dev/shm"  # noqa: S108
     has_room = os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > 4 << 30
     return folder if has_room else None
 
 
 class Databases:
-    """Databases with pgbeat's schema and the broker's tables, on a server (DSN of a superuser's, or
-    of a role that may make databases and end their sessions).
+    """Lends databases with pgbeat's schema and the broker's tables.
 
-    One that a test left as it was made, but for rows, is emptied and used again under another name:
-    making one takes longer than most tests.
+    The DSN of the server is a superuser's, or that of a role that may make databases and end their
+    sessions. If a test changed only rows of a database, it is emptied and lent again under another
+    name: making one takes longer than most tests.
     """
 
     def __init__(self, server: str) -> None:
@@ -76,7 +76,7 @@ class Databases:
 
     @contextmanager
     def lent(self) -> Iterator[str]:
-        """DSN of a database with pgbeat's schema and nothing else."""
+        """Lends a database with pgbeat's schema and nothing else; yields its DSN."""
         name = f"pgbeat_{uuid.uuid4().hex[:12]}"
         with self._admin() as admin:
             if self._idle:
@@ -98,7 +98,7 @@ class Databases:
                 admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
     def close(self) -> None:
-        """Drops them all."""
+        """Drops all databases."""
         with self._admin() as admin:
             for name in (*self._idle, self._template):
                 admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
@@ -108,7 +108,7 @@ class Databases:
 
 
 def in_database(dsn: str, name: str) -> str:
-    """The DSN with another database's name."""
+    """Returns the DSN with another database's name."""
     url = postgres_url(dsn).set(drivername="postgresql", database=name)
     if not url.password:
         url = url._replace(password=None)

@@ -1,7 +1,7 @@
-"""Fixtures of pytest: a scheduler on a clock that the test sets, on a database of the test's own.
+"""Fixtures for pytest: a scheduler on a clock that the test sets, on a database for each test.
 
-`pytest_plugins = ["pgbeat.testing.fixtures"]` in the root `conftest.py` brings them. The server is
-the one of `PGBEAT_TEST_URL` (a role that may make databases), or an embedded one (`pip install
+Put `pytest_plugins = ["pgbeat.testing.fixtures"]` into the root `conftest.py`. The server is the
+one of `PGBEAT_TEST_URL` (a role that may make databases), or an embedded one (`pip install
 'pgbeat[embedded]'`).
 """
 
@@ -21,12 +21,12 @@ class MakeScheduler(Protocol):
     """Makes schedulers, which end with the test."""
 
     def __call__(self, app: Celery, now: datetime | None = None, **kwargs: Any) -> Scheduler:
-        """One for the app, whose clock says `now` (aware)."""
+        """Makes a scheduler for the app, whose clock says `now` (aware)."""
 
 
 @pytest.fixture(scope="session")
 def pgbeat_server() -> Iterator[str]:
-    """DSN of a Postgres server for the run."""
+    """Yields the DSN of a Postgres server for the run."""
     given = os.environ.get("PGBEAT_TEST_URL")
     if given:
         yield given
@@ -38,7 +38,7 @@ def pgbeat_server() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def pgbeat_databases(pgbeat_server: str) -> Iterator[Databases]:
-    """Lends databases."""
+    """Yields what lends databases."""
     databases = Databases(pgbeat_server)
     yield databases
     databases.close()
@@ -46,7 +46,7 @@ def pgbeat_databases(pgbeat_server: str) -> Iterator[Databases]:
 
 @pytest.fixture
 def pgbeat_database(pgbeat_databases: Databases) -> Iterator[str]:
-    """DSN of a database of the test's own: pgbeat's schema, the broker's tables, no rows."""
+    """Yields the DSN of a database for one test: pgbeat's schema, the broker's tables, no rows."""
     with pgbeat_databases.lent() as dsn:
         yield dsn
 
@@ -55,7 +55,7 @@ def pgbeat_database(pgbeat_databases: Databases) -> Iterator[str]:
 def pgbeat_scheduler(
     pgbeat_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[MakeScheduler]:
-    """Makes schedulers on the test's database, which is the app's broker while the test runs."""
+    """Yields what makes schedulers on the test's database, which is the app's broker meanwhile."""
     made: list[Scheduler] = []
 
     def make(app: Celery, now: datetime | None = None, **kwargs: Any) -> Scheduler:

@@ -35,7 +35,7 @@ class PostgresContainer(CeleryTestContainer):
 
     @property
     def client(self) -> "psycopg.Connection[Any]":
-        """A new connection to its database, from the tests; whoever asks closes it."""
+        """A new connection to its database, from the tests, which must close it."""
         # Not the URL: libpq is stricter about it than SQLAlchemy.
         url = make_url(self.host_url)
         place: dict[str, Any] = {
@@ -46,7 +46,7 @@ class PostgresContainer(CeleryTestContainer):
 
     @property
     def celeryconfig(self) -> dict[str, Any]:
-        """Where it is; the URLs are Postgres's own, to which a node gives Celery's scheme."""
+        """Where it is, by Postgres's own URLs; a node gives them Celery's scheme."""
         return {
             "url": self.url,
             "host_url": self.host_url,
@@ -57,12 +57,12 @@ class PostgresContainer(CeleryTestContainer):
 
     @property
     def url(self) -> str:
-        """How other containers of the network reach it."""
+        """The URL for other containers of the network."""
         return self._url(self.hostname, 5432)
 
     @property
     def host_url(self) -> str:
-        """How the tests reach it. It changes when the container is restarted."""
+        """The URL for the tests. It changes when the container is restarted."""
         port = self.port  # waits until there is one
         return self._url(self.get_addr("5432/tcp")[0], port)
 
@@ -87,10 +87,10 @@ class PostgresContainer(CeleryTestContainer):
         return str(self.env.get("POSTGRES_DB") or self.env.get("POSTGRES_USER") or "postgres")
 
     def ready(self) -> bool:
-        """Whether it can be connected to.
+        """Returns whether it accepts connections.
 
-        Its log wouldn't tell: the image starts the server twice when it makes the database, and
-        the log of a restarted container begins with that of its former life.
+        Its log doesn't tell: the image starts the server twice when it makes the database, and the
+        log of a restarted container begins with that from before the restart.
         """
         if not super().ready():
             return False
@@ -102,28 +102,27 @@ class PostgresContainer(CeleryTestContainer):
 
     @classmethod
     def version(cls) -> str:
-        """The image's tag."""
+        """Returns the image's tag."""
         return cls.image().split(":")[-1]
 
     @classmethod
     def initial_env(cls) -> dict[str, str]:
-        """Environment of the container."""
+        """Returns the environment of the container."""
         return dict(POSTGRES_ENV)
 
     @classmethod
     def image(cls) -> str:
-        """Name of the image."""
+        """Returns the name of the image."""
         return POSTGRES_IMAGE
 
     @classmethod
     def ports(cls) -> dict[str, Any]:
-        """Ports of the container, and the host's (`None`: any) for each."""
+        """Returns the ports of the container, with the host's (`None`: any) for each."""
         return dict(POSTGRES_PORTS)
 
     @classmethod
     def command(cls, *args: str, **kwargs: Any) -> list[str]:
-        """The server with settings for tests: killed, it loses nothing; only a machine's crash may
-        damage it."""
+        """Returns the server's command: without fsync, so only a machine's crash may damage it."""
         return ["postgres", "-c", "fsync=off", "-c", "max_connections=200", *args]
 
 
@@ -132,7 +131,7 @@ class _PostgresNode(CeleryTestNode):
     scheme: ClassVar[str]
 
     def config(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """What Celery needs to use the node; `vhost` names another database of the server."""
+        """Returns what Celery needs to use the node; `vhost` names another database."""
         config = {**self.container.celeryconfig, **kwargs}
         for key in ("url", "host_url"):
             url = make_url(config[key]).set(drivername=self.scheme, database=config["vhost"])
@@ -146,11 +145,11 @@ class PostgresTestBroker(_PostgresNode, CeleryTestBroker):
     scheme = "pgbeat+postgresql"
 
     def migrate(self) -> None:
-        """Installs pgbeat's schema, unless it is there."""
+        """Installs pgbeat's schema if it is missing."""
         migrate.upgrade(postgres_url(self.container.celeryconfig["host_url"]))
 
     def restart(self, reload_container: bool = True, force: bool = False) -> None:
-        """Restarts it, and tells the app where it is now."""
+        """Restarts the node, and gives the app its new address."""
         before = self.app and self.app.conf.broker_url
         super().restart(reload_container, force)
         if self.app and self.app.conf.broker_url != before:
@@ -174,7 +173,7 @@ class PostgresTestBackend(_PostgresNode, CeleryTestBackend):
     scheme = "db+postgresql+psycopg"
 
     def restart(self, reload_container: bool = True, force: bool = False) -> None:
-        """Restarts it, and tells the app where it is now; earlier results don't hear of it."""
+        """Restarts the node, and gives the app its new address, but not earlier results."""
         super().restart(reload_container, force)
         if self.app:
             # Celery keeps the backend for as long as the app lives, one in each thread.
@@ -192,53 +191,6 @@ def celery_postgres_broker(default_postgres_broker: PostgresContainer) -> Iterat
 
 
 @pytest.fixture
-def default_postgres_broker_cls() -> type[PostgresContainer]:
-    """The class that says the container's image, environment, ports and command."""
-    return PostgresContainer
-
-
-@pytest.fixture
-def default_postgres_broker_image(default_postgres_broker_cls: type[PostgresContainer]) -> str:
-    """Name of the image."""
-    return default_postgres_broker_cls.image()
-
-
-@pytest.fixture
-def default_postgres_broker_env(
-    default_postgres_broker_cls: type[PostgresContainer],
-) -> dict[str, str]:
-    """Environment of the container."""
-    return default_postgres_broker_cls.initial_env()
-
-
-@pytest.fixture
-def default_postgres_broker_ports(
-    default_postgres_broker_cls: type[PostgresContainer],
-) -> dict[str, Any]:
-    """Ports of the container."""
-    return default_postgres_broker_cls.ports()
-
-
-@pytest.fixture
-def default_postgres_broker_command(
-    default_postgres_broker_cls: type[PostgresContainer],
-) -> list[str]:
-    """Command of the container."""
-    return default_postgres_broker_cls.command()
-
-
-default_postgres_broker = container(
-    image="{default_postgres_broker_image}",
-    ports=fxtr("default_postgres_broker_ports"),
-    environment=fxtr("default_postgres_broker_env"),
-    network="{default_pytest_celery_network.name}",
-    wrapper_class=PostgresContainer,
-    timeout=POSTGRES_CONTAINER_TIMEOUT,
-    command=fxtr("default_postgres_broker_command"),
-)
-
-
-@pytest.fixture
 def celery_postgres_backend(default_postgres_backend: PostgresContainer) -> Iterator[Any]:
     """The result backend, for a `CeleryBackendCluster`."""
     backend = PostgresTestBackend(default_postgres_backend)
@@ -246,48 +198,53 @@ def celery_postgres_backend(default_postgres_backend: PostgresContainer) -> Iter
     backend.teardown()
 
 
-@pytest.fixture
-def default_postgres_backend_cls() -> type[PostgresContainer]:
-    """The class that says the container's image, environment, ports and command."""
-    return PostgresContainer
+# -- what the containers are made of; each fixture may be overridden
 
 
-@pytest.fixture
-def default_postgres_backend_image(default_postgres_backend_cls: type[PostgresContainer]) -> str:
-    """Name of the image."""
-    return default_postgres_backend_cls.image()
+def _class_of(kind: str) -> Any:
+    """Returns the fixture of a container's class, which has its image and settings."""
+
+    @pytest.fixture(name=f"default_postgres_{kind}_cls")
+    def fixture() -> type[PostgresContainer]:
+        return PostgresContainer
+
+    return fixture
 
 
-@pytest.fixture
-def default_postgres_backend_env(
-    default_postgres_backend_cls: type[PostgresContainer],
-) -> dict[str, str]:
-    """Environment of the container."""
-    return default_postgres_backend_cls.initial_env()
+def _setting_of(kind: str, setting: str, method: str) -> Any:
+    """Returns the fixture of one setting of a container: what a method of its class returns."""
+
+    @pytest.fixture(name=f"default_postgres_{kind}_{setting}")
+    def fixture(request: pytest.FixtureRequest) -> Any:
+        return getattr(request.getfixturevalue(f"default_postgres_{kind}_cls"), method)()
+
+    return fixture
 
 
-@pytest.fixture
-def default_postgres_backend_ports(
-    default_postgres_backend_cls: type[PostgresContainer],
-) -> dict[str, Any]:
-    """Ports of the container."""
-    return default_postgres_backend_cls.ports()
+def _container_of(kind: str) -> Any:
+    """Returns the fixture of a container."""
+    prefix = f"default_postgres_{kind}"
+    return container(
+        image=f"{{{prefix}_image}}",
+        ports=fxtr(f"{prefix}_ports"),
+        environment=fxtr(f"{prefix}_env"),
+        network="{default_pytest_celery_network.name}",
+        wrapper_class=PostgresContainer,
+        timeout=POSTGRES_CONTAINER_TIMEOUT,
+        command=fxtr(f"{prefix}_command"),
+    )
 
 
-@pytest.fixture
-def default_postgres_backend_command(
-    default_postgres_backend_cls: type[PostgresContainer],
-) -> list[str]:
-    """Command of the container."""
-    return default_postgres_backend_cls.command()
+default_postgres_broker_cls = _class_of("broker")
+default_postgres_broker_image = _setting_of("broker", "image", "image")
+default_postgres_broker_env = _setting_of("broker", "env", "initial_env")
+default_postgres_broker_ports = _setting_of("broker", "ports", "ports")
+default_postgres_broker_command = _setting_of("broker", "command", "command")
+default_postgres_broker = _container_of("broker")
 
-
-default_postgres_backend = container(
-    image="{default_postgres_backend_image}",
-    ports=fxtr("default_postgres_backend_ports"),
-    environment=fxtr("default_postgres_backend_env"),
-    network="{default_pytest_celery_network.name}",
-    wrapper_class=PostgresContainer,
-    timeout=POSTGRES_CONTAINER_TIMEOUT,
-    command=fxtr("default_postgres_backend_command"),
-)
+default_postgres_backend_cls = _class_of("backend")
+default_postgres_backend_image = _setting_of("backend", "image", "image")
+default_postgres_backend_env = _setting_of("backend", "env", "initial_env")
+default_postgres_backend_ports = _setting_of("backend", "ports", "ports")
+default_postgres_backend_command = _setting_of("backend", "command", "command")
+default_postgres_backend = _container_of("backend")

@@ -1,4 +1,4 @@
-"""A beat in the test's own process, whose clock the test sets."""
+"""A beat in the test's own process, on a clock that the test sets."""
 
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,29 +14,31 @@ from pgbeat.timetables import parse_duration
 
 
 class Scheduler(scheduler.Scheduler):
-    """pgbeat's scheduler on a clock of its own, which stands still until it is moved.
+    """pgbeat's scheduler on a clock that stands still until the test moves it.
 
-    It decides as beat does, with the app's launchers and conditions on the real database; it
-    never sleeps. `ticks` has every decision that it made. Times that the database sets by itself
-    (`created_at`, `decided_at`) are real ones; an interval counts from its schedule's `starts_at`.
+    It decides as beat does, with the app's launchers and conditions on the real database, and never
+    sleeps. `ticks` has all its decisions. Times that the database sets by itself (`created_at`,
+    `decided_at`) are real ones; an interval counts from its schedule's `starts_at`.
     """
 
     def __init__(self, app: Celery, now: datetime | None = None, **kwargs: Any) -> None:
-        #: The time that it believes it is; aware. `None`: the database's.
+        #: The time on its clock, aware; `None` for the database's.
         self.now = now
-        #: What was decided, oldest first.
+        #: The decisions, oldest first.
         self.ticks: list[Tick] = []
         super().__init__(app, **kwargs)
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        """One look at the schedules, without waiting; 0, as a beat's tick."""
+        """Decides what is due now, without waiting. Returns 0, as a beat's tick does."""
         if self._leader.lead():
             self._run_pass()
         return 0.0
 
     def run_until(self, moment: datetime) -> list[Tick]:
-        """Moves the clock from one due time to the next, up to a moment (aware), and decides what
-        is due at each, as a beat would that is never late; the ticks."""
+        """Moves the clock from one due time to the next, up to a moment (aware).
+
+        Decides what is due at each, as a beat that is never late. Returns the ticks.
+        """
         before = len(self.ticks)
         self.run_due()
         while (next_run := self.next_run()) is not None and next_run <= moment:
@@ -46,10 +48,9 @@ class Scheduler(scheduler.Scheduler):
         return self.ticks[before:]
 
     def advance(self, length: timedelta | str) -> datetime:
-        """Moves the clock on, by a `timedelta` or in words (`2 hours`); the new time.
+        """Moves the clock on, by a `timedelta` or in words (`2 hours`). Returns the new time.
 
-        Nothing is decided until `tick()` or `run_due()`: so much later does a beat look that was
-        down.
+        Decides nothing before `tick()` or `run_due()`, like a beat that was down for so long.
         """
         step = parse_duration(length) if isinstance(length, str) else length
         connection = self._leader.connect()
@@ -57,7 +58,7 @@ class Scheduler(scheduler.Scheduler):
         return self.now
 
     def next_run(self) -> datetime | None:
-        """When something is due next."""
+        """Returns when something is due next."""
         if not self._leader.lead():
             return None
         return self._snapshot(self._leader.connect(), []).next

