@@ -1,9 +1,10 @@
 """Runs `pgbeat` in this process, by itself or as a command of Celery's."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import click
 from celery import Celery
 from celery.bin.base import CLIContext
 from click.testing import CliRunner, Result
@@ -40,6 +41,17 @@ def refused(result: Result, exit_code: int = 2) -> str:
     _, mark, said = f"\n{result.stderr}".rpartition("\nError: ")
     assert mark, result.stderr
     return said.removesuffix("\n")
+
+
+def commands(command: click.Command, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Yields a command and all commands below it, with their paths."""
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from commands(below, *path, name)
 
 
 def _checked(result: Result) -> Result:

@@ -1,13 +1,12 @@
 """Commands that the documentation and the console show are there, with their options."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import click
 import pytest
 
 from pgbeat.cli import program
+from tests.support.command_line import commands
 from tests.support.processes import ROOT
 
 PAGES = [
@@ -19,18 +18,10 @@ PAGES = [
 COMMAND = re.compile(r"pgbeat((?: -A \w+| --url \S+)*)((?: [a-z-]+)+)([^\n`<|]*)")
 
 
-def commands(command: click.Command, *path: str) -> Iterator[tuple[tuple[str, ...], set[str]]]:
-    """Each command below one, with its options."""
-    yield path, {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
-    if isinstance(command, click.Group):
-        context = click.Context(command)
-        for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            assert below is not None
-            yield from commands(below, *path, name)
-
-
-OPTIONS = dict(commands(program))
+OPTIONS = {
+    path: {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+    for path, command in commands(program)
+}
 ANY = set().union(*OPTIONS.values())
 
 

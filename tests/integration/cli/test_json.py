@@ -1,7 +1,7 @@
-"""Commands that change something print the row as JSON."""
+"""`--json`: commands print the row that they changed, and errors with their codes."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -9,27 +9,17 @@ import pytest
 from celery import Celery
 
 from pgbeat.cli import program
-from tests.support.command_line import Sql, run, run_with
+from tests.support.command_line import Sql, commands, refused, run, run_with
 from tests.support.kombu_connections import Connect, publish
-
-
-def commands(command: click.Command, *path: str) -> Iterator[tuple[str, click.Command]]:
-    """Each command below one that is no group."""
-    if not isinstance(command, click.Group):
-        yield " ".join(path), command
-        return
-    context = click.Context(command)
-    for name in command.list_commands(context):
-        below = command.get_command(context, name)
-        assert below is not None
-        yield from commands(below, *path, name)
 
 
 def test_every_command_has_it() -> None:
     without = {
-        name for name, each in commands(program)
-        if not any("--json" in parameter.opts for parameter in each.params)
-    }  # fmt: skip
+        " ".join(path)
+        for path, each in commands(program)
+        if not isinstance(each, click.Group)
+        and not any("--json" in parameter.opts for parameter in each.params)
+    }
     # A server, a show, a file and another format.
     assert without == {"web", "demo", "export", "metrics"}
 
@@ -127,3 +117,32 @@ def test_jobs_and_groups(app: Celery, sql: Sql) -> None:
     [again] = told("jobs", "retry", ids[0])
     assert again["retry_of"] == ids[0]
     assert told("jobs", "delete", ids[1], "--yes") == [{"id": ids[1], "deleted": True}]
+
+
+POLICY = ("--job-retry-base", "60", "--job-retry-cap", "59", "--tag", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "code", "problems"),
+    [
+        (("status", "x"), 1, "not_found", [("", "not_found")]),
+        (("add", "s", "--task", "t"), 2, "invalid_schedule", [("", "required")]),
+        (("add", "s", "--task", "t", "--every", "5", *POLICY), 2, "invalid_job",
+         [("tags", "malformed"), ("retry_cap", "out_of_range")]),
+    ],
+)  # fmt: skip
+def test_an_error_has_its_code_and_each_problem(
+    database: str, arguments: tuple[str, ...], status: int, code: str, problems: list[Any]
+) -> None:
+    result = run(database, *arguments, "--json")
+    error = json.loads(result.stdout)["error"]
+    assert set(error) == {"code", "message", "problems"}
+    assert (result.exit_code, error["code"]) == (status, code)
+    assert all(set(each) == {"field", "code", "message"} for each in error["problems"])
+    assert [(each["field"], each["code"]) for each in error["problems"]] == problems
+    # Without --json there is only the message, with a line for each of several problems.
+    plain = run(database, *arguments)
+    assert (plain.stdout, refused(plain, status)) == ("", error["message"])
+    messages = [each["message"] for each in error["problems"]]
+    lines = error["message"].splitlines()
+    assert [text.strip() for text in lines[1:]] == (messages if len(messages) > 1 else [])
