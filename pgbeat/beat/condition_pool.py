@@ -59,7 +59,7 @@ class ConditionPool:
 
     @property
     def room(self) -> int:
-        """How many more schedules may be submitted before some are done."""
+        """Returns how many more schedules may be submitted now."""
         return max(0, self._capacity - len(self._work))
 
     def is_stuck(self, schedule_id: int) -> bool:

@@ -1,4 +1,4 @@
-"""Says what is determined for a due time of a schedule (`Evaluation`), and written (`Decision`)."""
+"""What is determined for a due time of a schedule (`Evaluation`), and written (`Decision`)."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -57,17 +57,17 @@ class Evaluation(NamedTuple):
 
     @property
     def is_decided(self) -> bool:
-        """Whether there is a result."""
+        """Returns whether there is a result."""
         return self.result is not None
 
     @property
     def requests(self) -> Sequence[JobRequest]:
-        """What to launch: a request for each job."""
+        """Returns what to launch: a request for each job."""
         return self.result.requests if isinstance(self.result, Launch) else ()
 
     @property
     def job_ids(self) -> list[str]:
-        """The ids of its jobs; of one that launches none, the id that a single job would have."""
+        """Returns the ids of its jobs; if it launches none, the id that a single job would have."""
         row, keys = self.schedule, [request.run_key for request in self.requests] or [None]
         return [row.job_id(self.due_at, key) for key in keys]
 

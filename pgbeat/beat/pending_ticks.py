@@ -53,12 +53,12 @@ class PendingTick:
 
     @property
     def schedule(self) -> Schedule:
-        """The schedule's row."""
+        """Returns the schedule's row."""
         return self.evaluation.schedule
 
     @property
     def launches(self) -> bool:
-        """Whether it launches, as far as it is known."""
+        """Returns whether it launches, as far as is known."""
         return isinstance(self.evaluation.result, Launch) and not (
             self.objections or self.error or self.postponed
         )

@@ -23,12 +23,12 @@ class Beat(NamedTuple):
 
     @property
     def is_beat(self) -> bool:
-        """Whether its session has the name of a beat's."""
+        """Returns whether its session has a beat's name."""
         return self.session.application_name.startswith(_NAMED)
 
     @property
     def label(self) -> str:
-        """Host and process id, or what else is known of the session."""
+        """Returns host and process id, or what else is known of the session."""
         if self.is_beat:
             return self.session.application_name.removeprefix(_NAMED)
         name = self.session.application_name or "without a name"
@@ -107,7 +107,7 @@ def _troubles(leader: Beat | None, backlog: schedules.Backlog, settings: Setting
 
 
 def _beat(session: LockHolder) -> Beat:
-    """`pgbeat beat HOST:PROCESS`, cut by Postgres where it is longer than 63 characters."""
+    """Reads the name `pgbeat beat HOST:PROCESS`, which Postgres cuts after 63 characters."""
     host, process = None, ""
     if session.application_name.startswith(_NAMED):
         host, _, process = session.application_name.removeprefix(_NAMED).rpartition(":")

@@ -56,12 +56,12 @@ class Health(NamedTuple):
 
     @property
     def severity(self) -> Severity:
-        """How bad it is: `fail` where the schedule achieves nothing."""
+        """Returns how bad it is: `fail` if the schedule achieves nothing."""
         return _SEVERITIES.get(self.code, "ok")
 
     @property
     def short(self) -> str:
-        """The same in a word or two, for a table."""
+        """Returns the code in a word or two, for a table."""
         if self.code == "failing":
             return f"failing ({_count(self.failures)})"
         return _SHORT.get(self.code, self.code.replace("_", " "))

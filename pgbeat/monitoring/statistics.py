@@ -41,9 +41,9 @@ class ExecutionStatistics(NamedTuple):
 
     @property
     def success_rate(self) -> float | None:
-        """Completed divided by completed and failed, from 0 to 1; `None` without any.
+        """Returns completed divided by completed and failed, from 0 to 1; `None` without any.
 
-        What was skipped or cancelled says nothing about success.
+        Skipped and cancelled executions don't count.
         """
         decided = self.completed + self.failed
         return self.completed / decided if decided else None

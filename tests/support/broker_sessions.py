@@ -26,13 +26,13 @@ class Sessions:
         self._engine, self._stack = connections.engine(postgres_url(dsn), "tests"), stack
 
     def open(self) -> Connection:
-        """A session, until the test ends."""
+        """Opens a session, until the test ends."""
         connection = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         self._stack.callback(connections.close, connection)
         return connection
 
     def consumer(self, tables: BrokerTables = TABLES, lease: float | None = None) -> "Claimant":
-        """A session that is a consumer."""
+        """Opens a session that is a consumer."""
         return Claimant(self.open(), tables, lease)
 
 
@@ -68,7 +68,7 @@ class Claimant:
         self.prepared.flush()
 
     def end_claim(self) -> list[ClaimedMessage]:
-        """What was claimed."""
+        """Returns what was claimed."""
         return deliveries(self.prepared.finish())
 
     def take(
@@ -87,7 +87,7 @@ class Claimant:
         )
 
     def ack(self, *messages: int) -> int:
-        """Acknowledges; how many messages that deleted."""
+        """Acknowledges messages, and returns how many that deleted."""
         result = self.prepared.run(self.tables.ack, array(messages), b"%d" % self.id)
         return result.command_tuples or 0
 
@@ -105,7 +105,7 @@ class Claimant:
             self.connection.execute(text(f"LISTEN {name}"))
 
     def heard(self) -> list[str]:
-        """What it was told since it was last asked, by now."""
+        """Returns the notifications since the last call."""
         self.connection.execute(text("SELECT 1"))
         return [payload for _, payload in self.prepared.notifications()]
 
@@ -128,12 +128,12 @@ class Claimant:
 
 
 def dead(connection: Connection) -> list[int]:
-    """The consumers that died and were not buried."""
+    """Returns the consumers that died and were not released."""
     return list(connection.scalars(text("SELECT pgbeat.dead_consumers()")))
 
 
 def queue_id(connection: Connection, name: str, tables: BrokerTables = TABLES) -> int:
-    """The queue's id."""
+    """Returns the queue's id."""
     statement = tables.text("SELECT id FROM {queue} WHERE name = :name")
     return int(connection.execute(statement, {"name": name}).scalar_one())
 
@@ -146,12 +146,12 @@ def put(
 
 
 def payloads(found: Iterable[ClaimedMessage]) -> list[str]:
-    """What the deliveries carry."""
+    """Returns what the deliveries carry."""
     return [delivery.payload.decode() for delivery in found]
 
 
 def rows(connection: Connection, statement: str, **values: Any) -> list[tuple[Any, ...]]:
-    """The statement's rows; `{message}`, `{queue}` and so on stand for the tables."""
+    """Returns the statement's rows; `{message}`, `{queue}` and so on stand for the tables."""
     return [tuple(row) for row in connection.execute(TABLES.text(statement), values)]
 
 
@@ -161,12 +161,12 @@ def depths(connection: Connection) -> dict[str, int]:
 
 
 def bindings(connection: Connection) -> list[tuple[str, str, str]]:
-    """The bindings that a test has made: queue, exchange, routing key."""
+    """Returns the bindings that a test has made: queue, exchange, routing key."""
     return [found for found in exchanges.bindings(connection, TABLES) if found[0] != "celery"]
 
 
 def later(connection: Connection, interval: str) -> str:
-    """The database's time plus an interval, as a message has it."""
+    """Returns the database's time plus an interval, as a message has it."""
     statement = text("SELECT (now() + CAST(:i AS interval))::text")
     return str(connection.scalar(statement, {"i": interval}))
 
@@ -179,11 +179,11 @@ class Plans:
         self.nodes: list[dict[str, Any]] = []
 
     def scanned(self) -> set[str]:
-        """The tables that are read from end to end."""
+        """Returns the tables that are read from end to end."""
         return {node["Relation Name"] for node in self.nodes if node["Node Type"] == "Seq Scan"}
 
     def indexes(self) -> set[str]:
-        """The indexes that are used."""
+        """Returns the indexes that are used."""
         return {node["Index Name"] for node in self.nodes if "Index Name" in node}
 
 
@@ -193,7 +193,7 @@ PLANNING = ("force_custom_plan", "force_generic_plan")
 
 @contextmanager
 def plans(connection: Connection, but: str | None = None) -> Iterator[Plans]:
-    """How Postgres plans the statements that SQLAlchemy sends in the block, both ways.
+    """Collects the plans of the statements that SQLAlchemy sends in the block, both ways.
 
     `but` is in statements that are left out.
     """
@@ -219,7 +219,7 @@ def planned(
     parameters: Mapping[str, Any],
     ways: Iterable[str] = PLANNING,
 ) -> list[dict[str, Any]]:
-    """The nodes of the statement's plans."""
+    """Returns the nodes of the statement's plans."""
     driver, found = connections.driver(connection), []
     for number, name in enumerate(parameters, 1):
         statement = statement.replace(f"%({name})s", f"${number}")
@@ -241,7 +241,7 @@ def _literal(value: Any) -> str:
 
 
 def fill(connection: Connection) -> None:
-    """100 000 messages in five of thirty queues, of three priorities, some delayed or claimed."""
+    """Puts 100 000 messages in five of thirty queues, of three priorities; some wait, or are claimed."""
     driver = connections.driver(connection)
     driver.execute("ALTER TABLE kombu_message SET (autovacuum_enabled = off)")
     driver.execute("SET session_replication_role = replica")  # nobody is to be told
@@ -278,7 +278,7 @@ def filled(connection: Connection) -> Iterator[str]:
 
 
 def nodes(explained: Any) -> list[dict[str, Any]]:
-    """The nodes of an explained plan."""
+    """Returns the nodes of an explained plan."""
     (found,) = explained
     tops = json.loads(found) if isinstance(found, str) else found
     waiting, seen = [top["Plan"] for top in tops], []

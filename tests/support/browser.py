@@ -35,6 +35,6 @@ class Window:
 
 
 def fits(page: Any) -> bool:
-    """Whether nothing is wider than the window."""
+    """Returns whether nothing is wider than the window."""
     width, room = page.evaluate("[document.documentElement.scrollWidth, window.innerWidth]")
     return bool(width <= room)

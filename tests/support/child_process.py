@@ -26,7 +26,7 @@ class Child:
     @classmethod
     @contextmanager
     def lent(cls) -> Iterator["Child"]:
-        """A process for one test: it takes a second to start, and is used again."""
+        """Lends a process to one test: it takes a second to start, and is used again."""
         child = cls._idle.pop() if cls._idle else cls()
         yield child
         if child._is_busy:
@@ -78,11 +78,11 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Returns whether it runs."""
         return self._process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Sends SIGKILL."""
         atexit.unregister(self.kill)
         self._process.kill()
         self._process.wait()

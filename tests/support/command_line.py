@@ -15,19 +15,19 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 def run(database: str | None, *arguments: str, **options: Any) -> Result:
-    """`pgbeat --url DATABASE …`; what a user would see as a traceback is raised."""
+    """Runs `pgbeat --url DATABASE …`; what a user would see as a traceback is raised."""
     given = ["--url", database] if database else []
     return _checked(CliRunner().invoke(program, [*given, *arguments], **options))
 
 
 def run_with(app: Celery, *arguments: str) -> Result:
-    """`celery -A app pgbeat …`."""
+    """Runs `celery -A app pgbeat …`."""
     context = CLIContext(app=app, no_color=True, workdir=None)
     return _checked(CliRunner().invoke(pgbeat, list(arguments), obj=context))
 
 
 def read(database: str, *arguments: str) -> Any:
-    """What `pgbeat … --json` prints."""
+    """Returns what `pgbeat … --json` prints."""
     result = run(database, *arguments, "--json")
     assert result.exit_code in (0, 1, 3), result.output
     return json.loads(result.stdout)

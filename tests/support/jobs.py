@@ -26,7 +26,7 @@ ADMIN, ALICE, BOB = Actor("user:root", True), Actor("user:alice"), Actor("user:b
 
 
 def make_app(database: str, broker: str | None = None) -> Celery:
-    """An app with one task, whose broker is pgbeat's transport on the database unless given."""
+    """Returns an app with one task, on pgbeat's transport in the database unless given a broker."""
     app = Celery("jobs", broker=broker or transport_url(database), set_as_current=False)
     app.conf.update(task_ignore_result=True, result_expires=None, pgbeat_url=database)
 
@@ -45,11 +45,11 @@ class Desk:
         self.settings = Settings.load(app.conf)
 
     def unit(self, actor: Actor = ADMIN) -> UnitOfWork:
-        """A unit of work by the actor, with no transaction open."""
+        """Returns a unit of work by the actor, with no transaction open."""
         return UnitOfWork(self.connection, self.settings, actor, app=lambda: self.app)
 
     def order(self, *args: Any, actor: Any = ALICE, **given: Any) -> SubmittedJob:
-        """A job of `jobs.add` unless told otherwise; what is no part of an order is its policy."""
+        """Submits a job, of `jobs.add` unless told otherwise; other arguments are its policy."""
         own = {name: given.pop(name) for name in JobSpec._fields if name in given}
         own.setdefault("task", None if "template" in given else "jobs.add")
         asked = JobSpec(args=args or None, policy=parse(given), **own)
@@ -57,7 +57,7 @@ class Desk:
             return control.submit(unit, asked, job_source="user_cli")
 
     def make(self, *args: Any, **given: Any) -> Job:
-        """The job of an order, as it is once its lane has been seen to."""
+        """Submits a job, and returns it once its lane was dispatched."""
         return self.job(self.order(*(args or (1,)), **given).job)
 
     def do(self, verb: Callable[..., Job], job: Job, actor: Any = ADMIN, **more: Any) -> Job:
@@ -67,7 +67,7 @@ class Desk:
         return self.job(changed)
 
     def job(self, job: Job) -> Job:
-        """The job as it is now."""
+        """Returns the job as it is now."""
         return jobs.get(self.connection, job.id)
 
 

@@ -39,7 +39,7 @@ class Mortal(Scheduler):
     step = os.environ.get("TESTS_DIE_AT")
 
     def reached(self, step: str) -> None:
-        """The seam: SIGKILL, as sudden as it gets."""
+        """Kills this process by SIGKILL at the step."""
         if step == self.step:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -60,7 +60,7 @@ def main() -> None:
 
 @contextmanager
 def opened(env: dict[str, str], step: str) -> Iterator[Callable[[], None]]:
-    """The nursery as a process: what is returned has one beat start and die at the step."""
+    """Opens the nursery: what it yields has one beat start and die at the step."""
     victims = subprocess.Popen(
         [sys.executable, "-m", "tests.support.killed_beats", step],
         stdin=subprocess.PIPE,

@@ -22,7 +22,7 @@ class Connect(Protocol):
     """Opens a connection, which the test's end closes."""
 
     def __call__(self, url: str | None = None, **options: Any) -> Any:
-        """To the test's database, with transport options."""
+        """Connects to the test's database, with transport options."""
 
 
 @contextmanager
@@ -80,7 +80,7 @@ class Inbox:
         return found
 
     def bodies(self, count: int = 1, seconds: float = 20.0) -> list[Any]:
-        """The bodies of so many messages, which are acknowledged."""
+        """Returns the bodies of so many messages, and acknowledges them."""
         found = self.get(count, seconds)
         if not self.consumer.no_ack:
             for message in found:

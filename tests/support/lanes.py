@@ -58,11 +58,11 @@ class Lanes:
         return fresh
 
     def messages(self) -> list[str]:
-        """The jobs of all messages, in their order."""
+        """Returns the jobs of all messages, in their order."""
         return messages(self.sql)
 
     def seated(self, lane: str = "l") -> set[str]:
-        """The jobs that have a slot."""
+        """Returns the jobs that have a slot."""
         rows = self.sql(
             "SELECT id FROM pgbeat.jobs WHERE lane = %s AND dispatched_at IS NOT NULL "
             "AND state IN ('pending', 'scheduled', 'running')", lane,

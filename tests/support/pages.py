@@ -15,7 +15,7 @@ class Page(str):
 
     @cached_property
     def tree(self) -> Any:
-        """The page as a tree of elements."""
+        """Returns the page as a tree of elements."""
         return parser.document_fromstring(self)
 
     def all(self, selector: str) -> list[Any]:
@@ -29,51 +29,51 @@ class Page(str):
 
     @property
     def words(self) -> str:
-        """What one reads of the page, blanks as one."""
+        """Returns the text that a person reads, with single blanks."""
         return words_of(self.tree)
 
     @property
     def rows(self) -> list[str]:
-        """The heads of the rows of its lists."""
+        """Returns the heads of the rows of its lists."""
         return [words_of(each) for each in self.all("[scope=row]")]
 
     @property
     def next(self) -> str:
-        """Where its link to the next page leads."""
+        """Returns the address of its link to the next page."""
         return str(self.one("[rel=next]").get("href"))
 
     @property
     def alert(self) -> str:
-        """What its alert says."""
+        """Returns the text of its alert."""
         return words_of(self.one("[role=alert]"))
 
     @property
     def fields(self) -> dict[str, str]:
-        """The last form of its main part, filled in as it is."""
+        """Returns the last form of its main part, filled in as it is."""
         return _fields(self.all("main form")[-1])
 
     @property
     def edit(self) -> dict[str, str]:
-        """The form that changes a thing, filled in as it is."""
+        """Returns the form that changes a thing, filled in as it is."""
         return _fields(self.one("details.edit form")) | {"do": "edit"}
 
     @property
     def wrong(self) -> dict[str, str]:
-        """What is said beside fields; each is tied to its field for who can't see it."""
+        """Returns the errors beside fields; each is tied to its field for screen readers."""
         found = {each.get("id")[2:]: words_of(each) for each in self.all(".wrong[id^=e-]")}
         for field in found:
             assert self.all(f"[aria-describedby~='e-{field}']"), field
         return found
 
     def has_no_script_inside(self) -> bool:
-        """Whether all scripts and styles are files, one script at the most."""
+        """Returns whether all scripts and styles are files, one script at the most."""
         return not self.all("script:not([src]), style, [style]") and not self.tree.xpath(
             "//@*[starts-with(name(), 'on')]"
         )
 
 
 def words_of(element: Any) -> str:
-    """What one reads of an element, blanks as one."""
+    """Returns the text of an element that a person reads, with single blanks."""
     texts = element.xpath(".//text()[not(ancestor::script or ancestor::style or ancestor::svg)]")
     return " ".join(" ".join(texts).split())
 

@@ -86,7 +86,7 @@ class Pooler:
 
 @contextmanager
 def pooler(database: str, folder: Path, **settings: object) -> Iterator[Pooler]:
-    """A pooler that runs as long as the block; `settings` are more lines of its configuration."""
+    """Runs a pooler during the block; `settings` are more lines of its configuration."""
     made = Pooler(database, folder, **settings)
     try:
         made.await_up()

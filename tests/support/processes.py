@@ -48,7 +48,7 @@ class Process(subprocess.Popen[bytes]):
 
     @property
     def output(self) -> str:
-        """All that it has printed so far."""
+        """Returns all that it has printed so far."""
         return self.log.read_text(errors="replace")
 
     def says(self, text: str, seconds: float = 30.0) -> None:

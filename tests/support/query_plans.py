@@ -178,7 +178,7 @@ class Explained:
         event.listen(connection, "before_cursor_execute", self._note)
 
     def of(self, what: Callable[..., Any], *args: Any) -> list[Plan]:
-        """What it sends, explained just before; it gets the connection last."""
+        """Returns the plans of what a call sends; it gets the connection last."""
         self.plans = []
         what(*args, self.connection)
         return self.plans
@@ -245,7 +245,7 @@ def _scans(plan: Mapping[str, Any]) -> Iterator[Scan]:
 
 
 def most(plan: Mapping[str, Any]) -> int:
-    """The most rows that a node of a plan met, with those that it left aside."""
+    """Returns the most rows that a node of a plan met, with those that it left aside."""
     met = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Join Filter")
     return max(
         round(sum(float(node.get(key, 0)) for key in met) * float(node.get("Actual Loops", 1)))
@@ -261,14 +261,14 @@ class World(NamedTuple):
     rows: int
 
     def job(self, number: int) -> str:
-        """The id of a job; numbers go up with time."""
+        """Returns the id of a job; numbers go up with time."""
         from hashlib import md5
 
         return str(UUID(md5(str(number).encode(), usedforsecurity=False).hexdigest()))
 
     @property
     def group(self) -> str:
-        """The id of a group that runs."""
+        """Returns the id of a group that runs."""
         from hashlib import md5
 
         number = f"g{self.rows // 200 - 1}"
@@ -284,7 +284,7 @@ class Query(NamedTuple):
     pages: int = 10_000
 
     def problems(self, plans: list[Plan]) -> list[str]:
-        """What is wrong with the plans of its statements."""
+        """Returns what is wrong with the plans of its statements."""
         scans = [scan for plan in plans for scan in (*plan.scans, *plan.kept)]
         # A table of a few pages is best gone through, and there are few groups.
         found = [
@@ -312,7 +312,7 @@ def _listing(rows: int = 5000, **which: Any) -> Query:
 
 
 def _record(world: World, connection: Connection) -> None:
-    """A batch of a worker's: 50 jobs that begin and end; the last of each half is tried again."""
+    """Writes a worker's batch: 50 jobs that begin and end; the last of each half is retried."""
     ids = [world.job(world.rows - 16 * n - 12) for n in range(50)]
     runs = [ExecutionRecord(str(uuid4()), job_id, True, worker="w", worker_id=1) for job_id in ids]
     with connections.transaction(connection):
@@ -364,7 +364,7 @@ def _groups(world: World, connection: Connection) -> None:
 
 
 def _round(world: World, connection: Connection) -> None:
-    """A step of each kind; nothing is deleted."""
+    """Runs a step of each kind of pruning, as a dry run."""
     pruner = Pruner(world.settings, dry_run=True)
     for kind in range(len(Pruner.tables)):
         pruner._kind = kind
@@ -442,12 +442,12 @@ QUERIES: dict[str, Query] = {
 
 
 def _nothing() -> None:
-    """What the tasks do."""
+    """Does what the tasks do: nothing."""
 
 
 @contextmanager
 def explained(dsn: str, rows: int) -> Iterator[tuple[World, Explained]]:
-    """What asks, and what explains, in a database that was filled with so many rows."""
+    """Opens a database that was filled with so many rows, and what explains queries in it."""
     app = Celery("plans", broker=f"pgbeat+{postgres_url(dsn).render_as_string(False)}",
                  set_as_current=False)  # fmt: skip
     for number in range(40):

@@ -65,7 +65,7 @@ class Crew(Processes):
         return ids
 
     def one(self, task: str, *args: Any, **fields: Any) -> str:
-        """One job."""
+        """Returns one job."""
         return self.launch(task, *args, **fields)[0]
 
     def cancel(self, job_id: str) -> None:
@@ -80,13 +80,13 @@ class Crew(Processes):
             endings.request_cancel(connection, [job_id], by="me")
 
     def see(self, job_id: str | UUID) -> Seen:
-        """The job as it is now."""
+        """Returns the job as it is now."""
         with self._engine.begin() as connection:
             job = jobs.get(connection, job_id)
             return Seen(job, executions.of_job(connection, job_id)[::-1])
 
     def ended(self, *job_ids: str, seconds: float = 60.0) -> list[Seen]:
-        """The jobs, once they have ended."""
+        """Returns the jobs, once they have ended."""
 
         def all_ended() -> list[Seen]:
             seen = [self.see(job_id) for job_id in job_ids]
@@ -110,11 +110,11 @@ class Crew(Processes):
             return rows_of(cursor)
 
     def states(self) -> dict[str, int]:
-        """How many jobs are in each state."""
+        """Returns how many jobs are in each state."""
         return dict(self.sql("SELECT state, count(*) FROM pgbeat.jobs GROUP BY 1"))
 
     def released(self) -> int:
-        """The counter of stale claims."""
+        """Returns the counter of stale claims."""
         rows = self.sql("SELECT value FROM pgbeat.counters WHERE metric = 'stale_claims_released'")
         return int(rows[0][0]) if rows else 0
 

@@ -32,7 +32,7 @@ class Ward:
             self.publisher.prepare(self.connection)
 
     def job(self, *, with_message: bool = True, **fields: Any) -> str:
-        """A job that waits for a worker."""
+        """Adds a job that waits for a worker."""
         job_id = str(uuid4())
         job = NewJob(job_id, "default", "tests.add", [], {}, "user_cli", "me", False, **fields)
         with connections.transaction(self.connection):
@@ -44,7 +44,7 @@ class Ward:
         return job_id
 
     def run(self, job_id: str, worker: int, *, acks: bool = True, **values: Any) -> str:
-        """An execution of it; the message is acknowledged."""
+        """Adds an execution of a job, whose message is acknowledged."""
         run_id = str(uuid4())
         run = ExecutionRecord(
             run_id, job_id, True, worker=f"w{worker}", worker_id=worker, pid=1, **values
@@ -55,7 +55,7 @@ class Ward:
         return run_id
 
     def worker(self, worker: int, *, lives: bool = False, missing: float | None = None) -> None:
-        """A worker's row, whose lock this session holds, or nobody."""
+        """Adds a worker's row; this session holds its lock, or no session does."""
         self.sql(
             "INSERT INTO pgbeat.workers (id, name, pid, missing_since) "
             "VALUES (%s, 'w', 1, now() - make_interval(secs => %s))",
@@ -65,7 +65,7 @@ class Ward:
             self.sql("SELECT pg_advisory_lock(%s, %s)", workers.LIFE, worker)
 
     def accept(self, job_id: str, worker: int | None, *, ago: float = 60) -> None:
-        """Some worker acknowledged its message, so many seconds ago."""
+        """Records that a worker acknowledged its message so many seconds ago."""
         self.sql(
             "WITH gone AS (DELETE FROM kombu_message WHERE job_id = %(job)s) "
             "INSERT INTO pgbeat.message_ends (job_id, how, consumer_id, worker_id, ended_at) "
@@ -85,16 +85,16 @@ class Ward:
         return rows_of(cursor)
 
     def state(self, job_id: str) -> str:
-        """The job's."""
+        """Returns the job's state."""
         return jobs.get(self.connection, job_id).state
 
     def of(self, job_id: str) -> list[tuple[str, bool, str | None]]:
-        """State, whether lost, and error of its executions."""
+        """Returns state, loss and error of its executions."""
         runs = executions.of_job(self.connection, job_id)
         return [(run.state, run.lost, run.error) for run in runs]
 
     def released(self) -> int:
-        """The counter."""
+        """Returns the counter of stale claims."""
         found = self.sql("SELECT value FROM pgbeat.counters WHERE metric = %s", workers.RELEASED)
         return int(found[0][0]) if found else 0
 

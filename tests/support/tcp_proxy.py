@@ -60,7 +60,7 @@ class Line:
         self._end(self._far)
 
     def mend(self) -> None:
-        """The way is free again: who waited for an answer is told that there is none."""
+        """Lets everything through again; clients that waited lose their connections."""
         self._is_cut = False
         self._end(self._near)
 

@@ -17,12 +17,12 @@ POOLS = ("prefork", "solo", "threads", "gevent", "eventlet")
 
 
 def transport_url(dsn: str) -> str:
-    """The DSN as a broker on pgbeat's transport."""
+    """Returns the DSN as a broker on pgbeat's transport."""
     return f"pgbeat+{dsn}"
 
 
 def backend_url(dsn: str) -> str:
-    """The DSN as Celery's own result backend on a database."""
+    """Returns the DSN as Celery's own result backend on a database."""
     return f"db+{postgres_url(dsn).render_as_string(hide_password=False)}"
 
 
@@ -74,11 +74,11 @@ class Fleet(Processes):
             worker.says(" ready.", 60)
 
     def name(self, worker: Process) -> str:
-        """The worker's name, as its tasks know it."""
+        """Returns the worker's name, as its tasks know it."""
         return f"w{self.started.index(worker)}@tests"
 
     def consumer(self, worker: Process) -> int:
-        """The worker's id as a consumer."""
+        """Returns the worker's id as a consumer."""
         query = "SELECT id FROM pgbeat.consumers WHERE name LIKE %s"
         [(consumer,)] = self.sql(query, f"%:{worker.pid}")
         return int(consumer)
@@ -95,14 +95,14 @@ class Fleet(Processes):
             (self.folder / f"gate-{gate}").touch()
 
     def journal(self, phase: str = "started", task: str | None = None) -> list[Entry]:
-        """What tasks wrote, in its order."""
+        """Returns what tasks wrote, in its order."""
         file = self.folder / "journal"
         lines = file.read_text().splitlines() if file.exists() else []
         entries = [Entry(**json.loads(line)) for line in lines]
         return [e for e in entries if e.phase == phase and task in (None, e.task)]
 
     def first_starts(self, *ids: str) -> list[Entry] | None:
-        """The first starts of these tasks, once they are all there."""
+        """Returns the first starts of these tasks, once they are all there."""
         first: dict[str, Entry] = {}
         for entry in self.journal():
             first.setdefault(entry.id, entry)
@@ -126,7 +126,7 @@ class Fleet(Processes):
         return int(count)
 
     def ids(self) -> list[str]:
-        """The ids of the tasks in the table."""
+        """Returns the ids of the tasks in the table."""
         rows = self.sql("SELECT payload::json -> 'headers' ->> 'id' FROM kombu_message")
         return [str(row[0]) for row in rows]
 
@@ -139,7 +139,7 @@ class Fleet(Processes):
         return self.count(f"visible AND {OF_CELERY}")
 
     def is_empty(self) -> bool:
-        """Whether the default queue's rows are all gone."""
+        """Returns whether the default queue's rows are all gone."""
         return self.count(OF_CELERY) == 0
 
     def await_empty(self, seconds: float = 30.0) -> None:

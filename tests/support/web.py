@@ -52,7 +52,7 @@ class Web:
         self._clients: list[TestClient] = []
 
     def client(self, token: str | None = None, **options: Any) -> TestClient:
-        """One who shows that token, or none; `options` are those of `TestClient`."""
+        """Returns a client with that token, or none; `options` are those of `TestClient`."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         client = TestClient(
             self.app, **{"base_url": HOST, "headers": headers, "follow_redirects": False, **options}
@@ -61,38 +61,38 @@ class Web:
         return client
 
     def token(self, actor: str, scope: Scope = "user", **options: Any) -> str:
-        """A new token's text."""
+        """Makes a token, and returns its text."""
         return make_token(self.settings.url, actor, scope, self.settings.namespace, **options)
 
     @property
     def admin(self) -> TestClient:
-        """An administrator, `user:root`."""
+        """Returns an administrator, `user:root`."""
         return self.client(self.token("root", "admin"))
 
     @property
     def user(self) -> TestClient:
-        """A user, `user:alice`."""
+        """Returns a user, `user:alice`."""
         return self.client(self.token("alice"))
 
     @property
     def other(self) -> TestClient:
-        """Another user, `user:bob`."""
+        """Returns another user, `user:bob`."""
         return self.client(self.token("bob"))
 
     @property
     def nobody(self) -> TestClient:
-        """Who has no token."""
+        """Returns a client without a token."""
         return self.client()
 
     def browser(self, token: str, **headers: str) -> TestClient:
-        """A browser that is signed in, and is on one of the app's own pages."""
+        """Opens a browser that is signed in, on one of the app's own pages."""
         client = self.client(headers={"Sec-Fetch-Site": "same-origin", **headers})
         client.cookies.set("pgbeat_token", token)
         return client
 
     @contextmanager
     def counted(self) -> Iterator[list[str]]:
-        """The statements that are sent to the database meanwhile."""
+        """Collects the statements that are sent to the database during the block."""
         sent: list[str] = []
 
         def note(*given: Any) -> None:
@@ -124,7 +124,7 @@ def make_token(
     namespace: str = "default",
     lifetime: timedelta | None = tokens.LIFETIME,
 ) -> str:
-    """A new token's text, in the database of that URL."""
+    """Makes a token in the database of that URL, and returns its text."""
     dsn = postgres_url(url) if isinstance(url, str) else url
     with connections.engine(dsn, "tests").begin() as connection:
         return tokens.create(
@@ -135,7 +135,7 @@ def make_token(
 
 @contextmanager
 def opened(celery: Celery, **options: Any) -> Iterator[Web]:
-    """A web app, closed at the end."""
+    """Opens a web app, closed at the end."""
     web = Web(celery, **options)
     try:
         yield web
@@ -144,7 +144,7 @@ def opened(celery: Celery, **options: Any) -> Iterator[Web]:
 
 
 def problem(response: Response, status: int) -> str:
-    """The sentence of an error, which is a problem document."""
+    """Returns the sentence of an error, which is a problem document."""
     assert response.status_code == status, response.text
     assert response.headers["content-type"] == "application/problem+json"
     found = response.json()
@@ -156,6 +156,6 @@ def problem(response: Response, status: int) -> str:
 
 
 def done(response: Response, status: int = 200) -> Any:
-    """The JSON of a good answer."""
+    """Returns the JSON of a good answer."""
     assert response.status_code == status, response.text
     return response.json()

@@ -23,16 +23,16 @@ class Request:
 
     @property
     def json(self) -> Any:
-        """The body."""
+        """Returns the body."""
         return json.loads(self.body)
 
     @property
     def id(self) -> str:
-        """The event's id."""
+        """Returns the event's id."""
         return self.headers["webhook-id"]
 
     def is_signed_with(self, secret: str) -> bool:
-        """Whether one of the signatures is that of the secret, and the attempt's time is now."""
+        """Returns whether a signature is the secret's, and the attempt's time is now."""
         timestamp = self.headers["webhook-timestamp"]
         key = base64.b64decode(secret.split("_", 1)[1])
         content = b".".join([self.id.encode(), timestamp.encode(), self.body])
@@ -78,14 +78,14 @@ class Receiver:
                 self.end_headers()
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Nothing: pytest shows what matters."""
+                """Logs nothing: pytest shows what matters."""
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
             request_queue_size = 100
 
             def handle_error(self, request: Any, client_address: Any) -> None:
-                """Who asked has gone away."""
+                """Ignores clients that have gone away."""
 
         self.server = Server(("127.0.0.1", 0), Handler)
         self.port = self.server.server_port
@@ -93,7 +93,7 @@ class Receiver:
         self._thread.start()
 
     def url(self, path: str = "/hook") -> str:
-        """Where it is."""
+        """Returns its URL."""
         return f"http://127.0.0.1:{self.port}{path}"
 
     def hang(self, handler: BaseHTTPRequestHandler) -> None:
@@ -109,5 +109,5 @@ class Receiver:
 
 
 def answering(status: int, **headers: str) -> Callable[[Any], None]:
-    """A status with headers (`Retry_After="3"`)."""
+    """Returns an answer: a status with headers (`Retry_After="3"`)."""
     return lambda handler: handler.answer(status, **headers)

@@ -126,11 +126,11 @@ poison_rejected = app.task(
 
 @app.task(name="transport.add", shared=False)
 def add(x: int, y: int) -> int:
-    """A sum."""
+    """Returns a sum."""
     return x + y
 
 
 @app.task(name="transport.total", shared=False)
 def total(numbers: list[int]) -> int:
-    """The sum of a chord's results."""
+    """Returns the sum of a chord's results."""
     return sum(numbers)

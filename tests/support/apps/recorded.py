@@ -206,5 +206,5 @@ def say(word: str) -> None:
 
 @app.task(name="tests.soon", shared=False, expires=1)
 def soon() -> None:
-    """Is of no use after a second."""
+    """Does nothing; its message expires after a second."""
     note("soon")

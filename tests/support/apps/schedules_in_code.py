@@ -41,7 +41,7 @@ app.conf.beat_schedule = _schedule
 
 @app.task(name="tests.add", shared=False)
 def add(x: int = 1, y: int = 2) -> int:
-    """A sum."""
+    """Returns a sum."""
     return x + y
 
 
@@ -58,7 +58,7 @@ def configured(sender: Any, **kwargs: Any) -> None:
 
 @app.on_after_finalize.connect
 def finalized(sender: Any, **kwargs: Any) -> None:
-    """The other one."""
+    """Adds the other entry."""
     sender.add_periodic_task(crontab(hour=7), add.s(7, 8), name="after finalize")
 
 
