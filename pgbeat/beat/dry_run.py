@@ -8,16 +8,15 @@ from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat.beat.condition_pool import evaluate_alone
-from pgbeat.beat.evaluation import Evaluation, Failure, Objection
+from pgbeat.beat.evaluation import Evaluation, Objection
 from pgbeat.beat.evaluator import Evaluator
-from pgbeat.beat.pending_ticks import PendingTick, TickPreparer
+from pgbeat.beat.pending_ticks import TickPreparer
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import slots, waiting
 from pgbeat.jobs.new_jobs import NewJob
 from pgbeat.jobs.prepare import PreparedJob
-from pgbeat.jobs.task_exceptions import Skip
 from pgbeat.schedules import calendars, entries
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.model import Schedule
@@ -64,7 +63,10 @@ def dry_run(connection: Connection, app: Celery | None, settings: Settings, name
     evaluation = evaluate_alone(evaluator, Evaluation(row, now, trigger, now), now)
     preparer = TickPreparer(app, settings, evaluator, dry_run=True)
     [pending] = preparer.prepare(connection, [evaluation])
-    outcome, reason, error = _outcome(objections, pending)
+    # What beat checks first decides.
+    outcome, why = pending.outcome if not objections else ("skipped", objections[0].reason)
+    reason = why if outcome in ("skipped", "waiting") else None
+    error = why if outcome == "failed" else None
     waits_for = None
     if outcome == "launched":
         waits_for = _waits(connection, pending.prepared[0].job)
@@ -93,25 +95,6 @@ def _objections(
 
 def _utc(moment: datetime) -> str:
     return f"{moment:%Y-%m-%d %H:%M:%S%z}"
-
-
-def _outcome(
-    objections: Sequence[Objection], pending: PendingTick
-) -> tuple[Outcome, str | None, str | None]:
-    """Returns the outcome, and its reason or error. What beat checks first decides."""
-    result = pending.evaluation.result
-    if objections:
-        return "skipped", objections[0].reason, None
-    if isinstance(result, Failure):
-        return "failed", None, result.error
-    if isinstance(result, Skip):
-        return "skipped", result.reason, None
-    if pending.objections:
-        outcome: Outcome = "skipped" if pending.waits_for is None else "waiting"
-        return outcome, pending.objections[0].reason, None
-    if pending.error is not None:
-        return "failed", None, pending.error
-    return "launched", None, None
 
 
 def _waits(connection: Connection, job: NewJob) -> str | None:

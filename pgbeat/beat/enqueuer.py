@@ -11,14 +11,13 @@ from sqlalchemy import Connection
 
 from pgbeat.beat import advancer, due
 from pgbeat.beat.advancer import Advancer
-from pgbeat.beat.evaluation import Decision, Evaluation, Failure
+from pgbeat.beat.evaluation import Decision, Evaluation
 from pgbeat.beat.evaluator import LONGEST, Evaluator
 from pgbeat.beat.pending_ticks import PendingTick, TickPreparer
 from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.config import Settings
 from pgbeat.database import batches, connections, lock_waits
 from pgbeat.jobs import lifecycle, new_jobs
-from pgbeat.jobs.task_exceptions import Skip
 from pgbeat.schedules import ticks
 from pgbeat.schedules.ticks import Tick
 
@@ -197,21 +196,24 @@ class Enqueuer:
 
     def _publish(self, pending: PendingTick) -> None:
         """Makes a tick, and a launch's jobs and messages, unless it is postponed or waits."""
-        if pending.postponed is not None or pending.waits_for is not None:
+        outcome, why = pending.outcome
+        if pending.postponed is not None or outcome == "waiting":
             return
-        evaluation = pending.evaluation
-        row, result = evaluation.schedule, evaluation.result
+        evaluation, row = pending.evaluation, pending.schedule
         tick = Tick(
-            row.id, row.name, evaluation.trigger, evaluation.due_at, "failed",
-            missed=evaluation.missed, note=evaluation.note,
-        )  # fmt: skip
-        if isinstance(result, Skip) or pending.objections:
-            skip = result if isinstance(result, Skip) else pending.objections[0]
-            pending.tick = tick._replace(outcome="skipped", reason=skip.reason[:LONGEST])
+            row.id,
+            row.name,
+            evaluation.trigger,
+            evaluation.due_at,
+            outcome,
+            missed=evaluation.missed,
+            note=evaluation.note,
+        )
+        if outcome == "skipped":
+            pending.tick = tick._replace(reason=why[:LONGEST])
             return
-        if isinstance(result, Failure) or pending.error is not None:
-            error = result.error if isinstance(result, Failure) else pending.error
-            pending.tick = tick._replace(error=error)
+        if outcome == "failed":
+            pending.tick = tick._replace(error=why)
             return
         launched: list[new_jobs.NewJob] = []
         for job, message, _ in pending.prepared:
@@ -221,13 +223,14 @@ class Enqueuer:
                 except Exception as error:
                     if connections.is_lost(error) and self.publisher.transactional:
                         raise
-                    pending.tick = tick._replace(error=self._evaluator.explain(error))
+                    why = self._evaluator.explain(error)
+                    pending.tick = tick._replace(outcome="failed", error=why)
                     return
                 job = job._replace(queue=queue or _queue_name(message.options))
             launched.append(job)
         pending.jobs = launched
         more = [job.id for job in launched[1:]] or None
-        pending.tick = tick._replace(outcome="launched", job_id=launched[0].id, more_job_ids=more)
+        pending.tick = tick._replace(job_id=launched[0].id, more_job_ids=more)
 
     def _write_jobs(
         self, connection: Connection, launched: Sequence[PendingTick]

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import select
 import socket
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from pgbeat.beat import standby
 from pgbeat.beat.standby import StandingBy
 from pgbeat.config import Settings
 from pgbeat.database import advisory_locks, channels, connections, lock_waits, migrate, poolers
+from pgbeat.database.prepared import readable
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
@@ -120,8 +120,7 @@ class Leader:
             return
         raw = connections.driver(self.connect())
         sockets = [raw.fileno(), other.fileno()]
-        readable, _, _ = select.select(sockets, [], [], max(0.0, seconds))
-        if raw.fileno() in readable:
+        if raw.fileno() in readable(sockets, max(0.0, seconds)):
             raw.pgconn.consume_input()
             while (found := raw.pgconn.notifies()) is not None:
                 self._note(found.relname.decode(), found.extra.decode())

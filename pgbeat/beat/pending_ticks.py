@@ -7,12 +7,13 @@ the ticks, or in a dry run, which locks nothing.
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Literal
 
 from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat.beat import launched_jobs
-from pgbeat.beat.evaluation import Evaluation, Launch, Objection
+from pgbeat.beat.evaluation import Evaluation, Failure, Launch, Objection
 from pgbeat.beat.evaluator import Evaluator
 from pgbeat.config import Settings
 from pgbeat.errors import PgbeatError
@@ -23,6 +24,7 @@ from pgbeat.jobs.defaults import JobDefaults
 from pgbeat.jobs.model import Unfinished
 from pgbeat.jobs.new_jobs import NewJob
 from pgbeat.jobs.prepare import PreparedJob
+from pgbeat.jobs.task_exceptions import Skip
 from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.ticks import Tick
 
@@ -62,6 +64,18 @@ class PendingTick:
         return isinstance(self.evaluation.result, Launch) and not (
             self.objections or self.error or self.postponed
         )
+
+    @property
+    def outcome(self) -> tuple[Literal["launched", "skipped", "failed", "waiting"], str]:
+        """Returns the outcome, and the reason or the error. What is checked first decides."""
+        result = self.evaluation.result
+        if isinstance(result, Failure):
+            return "failed", result.error
+        if isinstance(result, Skip):
+            return "skipped", result.reason
+        if self.objections:
+            return "skipped" if self.waits_for is None else "waiting", self.objections[0].reason
+        return ("launched", "") if self.error is None else ("failed", self.error)
 
     def check_overlap(self, unfinished: Sequence[Unfinished]) -> None:
         """Applies the overlap policy to a schedule that has these unfinished jobs, oldest first."""

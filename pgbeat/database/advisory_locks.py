@@ -1,6 +1,5 @@
 """Session advisory locks, by which a leader leads, and workers and reservations are alive."""
 
-import select
 import time
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +9,7 @@ from psycopg.pq import ExecStatus, TransactionStatus
 from sqlalchemy import Connection, text
 
 from pgbeat.database import connections
+from pgbeat.database.prepared import readable
 
 
 def acquire(connection: Connection, key: int, wait: float) -> bool:
@@ -35,8 +35,7 @@ def acquire(connection: Connection, key: int, wait: float) -> bool:
                     continue
                 raise psycopg.errors.error_from_result(result)
         seconds = max(0.0, deadline - time.monotonic())
-        readable, _, _ = select.select([driver.fileno()], [], [], seconds)
-        if not readable:
+        if not readable([driver.fileno()], seconds):
             return False
         request.consume_input()
 

@@ -9,10 +9,9 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.broker.own_tables import expected_tables
 from pgbeat.config import Settings, direct_url, place
-from pgbeat.database import advisory_locks, connections, migrate, poolers
-from pgbeat.database.advisory_locks import LockHolder
+from pgbeat.database import connections, migrate, poolers
 from pgbeat.errors import ConfigError, SchemaError
-from pgbeat.monitoring import open_transactions, schedule_health, task_coverage
+from pgbeat.monitoring import beats, open_transactions, schedule_health, task_coverage
 from pgbeat.schedules import code as code_schedules
 from pgbeat.schedules import entries, sync
 from pgbeat.schedules import model as schedules
@@ -57,8 +56,7 @@ def checks(settings: Settings, app: "Celery | None") -> Iterator[Check]:
             yield schema
             if schema.result != "fail":
                 yield _apps(connection, settings, app)
-                holders = advisory_locks.holders(connection, settings.leader_key)
-                yield from _beat(connection, holders, settings)
+                yield from _beat(connection, settings)
                 yield from _open_transactions(connection)
                 yield _decisions(connection, settings)
                 yield _jobs(connection, settings)
@@ -216,49 +214,41 @@ def _apps(connection: Connection, settings: Settings, app: "Celery | None") -> C
     return Check("apps", "ok", f"one app uses the namespace '{settings.namespace}'")
 
 
-def _beat(connection: Connection, holders: list[LockHolder], settings: Settings) -> Iterator[Check]:
+def _beat(connection: Connection, settings: Settings) -> Iterator[Check]:
+    status = beats.status(connection, settings)
     figures = schedules.count(connection, namespace=settings.namespace)
-    leader = next((holder for holder in holders if holder.leads), None)
-    standbys = sum(not holder.leads for holder in holders)
-    is_overdue = figures["due"] > 0
+    leader = status.leader
     if leader is None:
         yield Check(
             "beat",
-            "fail" if is_overdue else "warn",
+            "fail" if figures["due"] else "warn",
             f"none runs: no session holds lock {settings.leader_key}",
             "Start one: celery -A APP beat -S pgbeat.Scheduler",
         )
-    elif leader.application_name and not leader.application_name.startswith("pgbeat beat"):
+    elif leader.session.application_name and not leader.is_beat:
         yield Check(
             "beat",
             "fail",
-            f"lock {settings.leader_key} is held by {leader.application_name!r} (session "
-            f"{leader.pid}), which is no beat",
+            f"lock {settings.leader_key} is held by {leader.label}, which is no beat",
             "Let beat use another lock: set pgbeat_lock_key.",
         )
     else:
-        name = leader.application_name.removeprefix("pgbeat beat ") or f"session {leader.pid}"
-        waiting = {0: "no other stands by", 1: "one stands by"}
-        detail = f"{name} leads, {waiting.get(standbys, f'{standbys} stand by')}"
-        yield Check("beat", "ok", detail)
-    yield _lag(connection, figures, settings)
+        standbys = len(status.standbys)
+        others = {0: "no other stands by", 1: "one stands by"}.get(standbys, f"{standbys} stand by")
+        yield Check("beat", "ok", f"{leader.label} leads, {others}")
+    yield _lag(status.backlog.lag, figures, settings)
 
 
-def _lag(connection: Connection, figures: Any, settings: Settings) -> Check:
+def _lag(late: float, figures: Any, settings: Settings) -> Check:
     total = f"{figures['total']} schedules" if figures["total"] != 1 else "1 schedule"
     if not figures["due"]:
         return Check("lag", "ok", f"nothing is overdue; {total}, {figures['active']} active")
-    late = (connections.now(connection) - figures["oldest_due"]).total_seconds()
     detail = f"{figures['due']} of {total} due, the oldest for {late:.1f} s"
     if late <= settings.loop_interval:
         return Check("lag", "ok", detail)
-    patience = settings.loop_interval + settings.condition_timeout
-    return Check(
-        "lag",
-        "warn" if late <= patience else "fail",
-        detail,
-        "`pgbeat explain` says of a schedule why it waits.",
-    )
+    is_usual = late <= beats.patience(settings)
+    advice = "`pgbeat explain` says of a schedule why it waits."
+    return Check("lag", "warn" if is_usual else "fail", detail, advice)
 
 
 #: Schedules or tasks that a check names.

@@ -241,7 +241,7 @@ def _literal(value: Any) -> str:
 
 
 def fill(connection: Connection) -> None:
-    """Puts 100 000 messages in five of thirty queues, of three priorities; some wait, or are claimed."""
+    """Puts 100 000 messages in five of thirty queues; some are delayed or claimed."""
     driver = connections.driver(connection)
     driver.execute("ALTER TABLE kombu_message SET (autovacuum_enabled = off)")
     driver.execute("SET session_replication_role = replica")  # nobody is to be told

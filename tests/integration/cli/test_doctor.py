@@ -179,7 +179,8 @@ def test_somebody_elses_lock(database: str, sql: Sql) -> None:
     sql("SELECT pg_advisory_lock(1050)")
     found = checked(database)["beat"]
     assert found.result == "fail"
-    assert found.detail.startswith("lock 1050 is held by 'a report' (session ")
+    assert found.detail.startswith("lock 1050 is held by session ")
+    assert found.detail.endswith(" (a report), which is no beat")
     assert found.advice == "Let beat use another lock: set pgbeat_lock_key."
 
 
