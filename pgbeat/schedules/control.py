@@ -1,23 +1,24 @@
 """Control of schedules: what people do with them, a function for each verb.
 
-Each takes an open unit of work, and records the change in the audit log.
+Each takes an open unit of work, and records the change in the audit log. All but `add`, and those
+that take many, raise `NotFound`.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, func, null, update
+from sqlalchemy import ColumnElement, delete, func, null, update
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.database.tables import schedules as table
 from pgbeat.errors import InvalidSchedule
 from pgbeat.schedules import model as schedules
+from pgbeat.schedules import writes
 from pgbeat.schedules.model import SELECT, Schedule
 from pgbeat.storable import is_storable
 
 
 class Switched(NamedTuple):
-    """A schedule that was changed, as it was and as it is."""
+    """A schedule before and after a change."""
 
     before: Schedule
     after: Schedule
@@ -26,7 +27,7 @@ class Switched(NamedTuple):
 def add(unit: UnitOfWork, name: str, **values: Any) -> Schedule:
     """Adds a schedule. Raises `InvalidSchedule` or `AlreadyExists`."""
     source = str(unit.actor.origin)
-    row = schedules.add(unit.connection, name, source=source, namespace=unit.namespace, **values)
+    row = writes.add(unit.connection, name, source=source, namespace=unit.namespace, **values)
     unit.record("create", None, row)
     return row
 
@@ -34,60 +35,67 @@ def add(unit: UnitOfWork, name: str, **values: Any) -> Schedule:
 def edit(
     unit: UnitOfWork, name: str, values: dict[str, Any], *, enabled: bool | None = None
 ) -> Switched:
-    """Changes a schedule, and enables or disables it if told. Raises `InvalidSchedule` or
-    `NotFound`."""
-
-    def turn(connection: Any, name: str, *, namespace: str) -> Schedule:
-        row = schedules.edit(connection, name, namespace=namespace, **values)
-        if enabled is None or enabled == row.enabled:
-            return row
-        switch = schedules.enable if enabled else schedules.disable
-        return switch(connection, name, namespace=namespace)
-
-    return _change(unit, "update", name, turn)
+    """Changes a schedule, and enables or disables it if told. Raises `InvalidSchedule`."""
+    before = _locked(unit, name)
+    after = writes.edit(unit.connection, name, namespace=unit.namespace, **values)
+    if enabled is not None and enabled != after.enabled:
+        after = _set(unit, after, {"enabled": True} if enabled else _disabled())
+    unit.record("update", before, after)
+    return Switched(before, after)
 
 
 def enable(unit: UnitOfWork, name: str) -> Switched:
-    """Puts a schedule back in service; its next time is computed from now. Raises `NotFound`."""
-    return _change(unit, "enable", name, schedules.enable, unless=lambda row: row.enabled)
+    """Puts a schedule back in service; its next time is computed from now."""
+    before = _locked(unit, name)
+    return _switch(unit, "enable", before, {} if before.enabled else {"enabled": True})
 
 
 def disable(unit: UnitOfWork, name: str, reason: str | None = None) -> Switched:
-    """Takes a schedule out of service until it is enabled. Raises `NotFound`."""
-    return _change(unit, "disable", name, schedules.disable, reason)
+    """Takes a schedule out of service until it is enabled."""
+    return _switch(unit, "disable", _locked(unit, name), _disabled(reason))
+
+
+def _disabled(reason: str | None = None) -> dict[str, Any]:
+    reason = reason or "disabled by hand"
+    return {"enabled": False, "disabled_reason": reason, "completed_at": None, "probe_at": None}
 
 
 def pause(unit: UnitOfWork, name: str, reason: str | None = None) -> Switched:
-    """Holds a schedule; what falls due meanwhile is not made up for. Raises `NotFound`."""
-    return _change(unit, "pause", name, schedules.pause, reason)
+    """Holds a schedule; what falls due meanwhile is not made up for."""
+    before = _locked(unit, name)
+    return _switch(unit, "pause", before, {} if before.paused_at else _paused(reason))
+
+
+def _paused(reason: str | None) -> dict[str, Any]:
+    return {"paused_at": func.now(), "paused_reason": reason}
 
 
 def resume(unit: UnitOfWork, name: str) -> Switched:
-    """Lets a paused schedule go on; its next time is computed from now. Raises `NotFound`."""
-    return _change(unit, "resume", name, schedules.resume, unless=lambda row: row.paused_at is None)
+    """Lets a paused schedule go on; its next time is computed from now."""
+    before = _locked(unit, name)
+    return _switch(unit, "resume", before, {"paused_at": None} if before.paused_at else {})
 
 
-def _change(
-    unit: UnitOfWork,
-    verb: str,
-    name: str,
-    turn: Callable[..., Schedule],
-    *given: Any,
-    unless: Callable[[Schedule], bool] = lambda row: False,
-) -> Switched:
-    before = schedules.get(unit.connection, name, namespace=unit.namespace, for_update=True)
-    if unless(before):
-        return Switched(before, before)
-    after = turn(unit.connection, name, *given, namespace=unit.namespace)
+def _locked(unit: UnitOfWork, name: str) -> Schedule:
+    return schedules.get(unit.connection, name, namespace=unit.namespace, for_update=True)
+
+
+def _switch(unit: UnitOfWork, verb: str, before: Schedule, values: dict[str, Any]) -> Switched:
+    """Changes a locked row, unless there is nothing to change."""
+    after = _set(unit, before, values) if values else before
     unit.record(verb, before, after)
     return Switched(before, after)
 
 
+def _set(unit: UnitOfWork, row: Schedule, values: dict[str, Any]) -> Schedule:
+    unit.connection.execute(update(table).where(table.c.id == row.id).values(**values))
+    return schedules.get(unit.connection, row.name, namespace=unit.namespace)
+
+
 def remove(unit: UnitOfWork, name: str) -> Schedule:
-    """Deletes a schedule and returns it; its ticks and jobs stay until they are pruned. Raises
-    `NotFound`."""
-    row = schedules.get(unit.connection, name, namespace=unit.namespace, for_update=True)
-    schedules.remove(unit.connection, name, namespace=unit.namespace)
+    """Deletes a schedule and returns it; its ticks and jobs stay until they are pruned."""
+    row = _locked(unit, name)
+    unit.connection.execute(delete(table).where(table.c.id == row.id))
     unit.record("delete", row, None)
     return row
 
@@ -97,14 +105,13 @@ def pause_all(unit: UnitOfWork, reason: str | None = None) -> list[Switched]:
 
     Schedules that are added later are not paused.
     """
-    values = {"paused_at": func.now(), "paused_reason": reason}
-    return _change_all(unit, "pause", table.c.paused_at.is_(None), values)
+    return _change_all(unit, "pause", table.c.paused_at.is_(None), _paused(reason))
 
 
 def resume_all(unit: UnitOfWork, reason: str | None = None) -> list[Switched]:
     """Resumes every paused schedule of the namespace, and returns those, by name.
 
-    With a reason, only those that were paused for it. Each is due next from now on.
+    With a reason, only those that were paused for it. The next time of each is computed from now.
     """
     which: ColumnElement[bool] = table.c.paused_at.is_not(None)
     if reason is not None:
@@ -131,23 +138,16 @@ def _change_all(
 
 
 def set_cursor(unit: UnitOfWork, name: str, cursor: Any) -> Any:
-    """Sets what a schedule's launcher finds as its cursor at the next evaluation; `None` clears it.
-    Returns it as it is kept.
+    """Sets the cursor that the launcher gets at its next evaluation, and returns it as stored.
 
-    Raises `NotFound`, and `InvalidSchedule` for a cursor that JSON or Postgres can't hold. A
-    decision that is being made at this moment is made again.
+    `None` clears it. An evaluation that is in progress is repeated. Raises `InvalidSchedule` for a
+    cursor that JSON or Postgres can't hold.
     """
-    connection = unit.connection
-    before = schedules.get(connection, name, namespace=unit.namespace, for_update=True)
+    before = _locked(unit, name)
     if not is_storable(cursor):
-        raise InvalidSchedule.of(
-            "cursor",
-            "unstorable",
-            "cursor can't be kept as JSON: it has NaN, NUL or half a character",
-        )
-    value = null() if cursor is None else cursor
-    connection.execute(update(table).where(table.c.id == before.id).values(cursor=value))
-    kept = schedules.get(connection, name, namespace=unit.namespace).cursor
+        said = "cursor can't be kept as JSON: it has NaN, NUL or half a character"
+        raise InvalidSchedule.of("cursor", "unstorable", said)
+    kept = _set(unit, before, {"cursor": null() if cursor is None else cursor}).cursor
     if kept != before.cursor:
         unit.record_action("update", "schedule", name, {"cursor": before.cursor}, {"cursor": kept})
     return kept

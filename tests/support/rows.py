@@ -5,6 +5,11 @@ from typing import Any
 from uuid import uuid4
 
 from psycopg.types.json import Jsonb
+from sqlalchemy import Connection
+
+from pgbeat.access.actors import Actor
+from pgbeat.broker.publishing.unit_of_work import UnitOfWork
+from pgbeat.config import Settings
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
@@ -48,3 +53,8 @@ def make_job(sql: Sql, state: Any = "pending", **values: Any) -> str:
 def make_lane(sql: Sql, name: str = "l", limit: int | None = 1, **values: Any) -> None:
     """Writes a lane with that many slots."""
     insert(sql, "lanes", {"name": name, "max_running": limit} | values)
+
+
+def unit_on(connection: Connection) -> UnitOfWork:
+    """Returns a unit of work by an administrator, without an app, on a connection."""
+    return UnitOfWork(connection, Settings(connection.engine.url), Actor("user:root", True))

@@ -39,6 +39,7 @@ from pgbeat.schedules.files.documents import Mistake
 from pgbeat.schedules.files.fields import FIELDS, SWITCHES, plain
 from pgbeat.schedules.files.plans import BY_FILE, Plan
 from pgbeat.schedules.files.reading import File, InvalidFile
+from pgbeat.schedules.writes import refusal
 
 #: A row's values by column, `paused` beside them.
 Values = dict[str, Any]
@@ -223,13 +224,12 @@ def _reason(before: Row[Any], definition: Definition, is_enabled: bool) -> str |
 
 
 def _refusal(error: DBAPIError, file: File) -> Exception:
-    """What the database says, at the definition that it is about."""
-    said = getattr(error.orig, "diag", None)
-    if getattr(said, "constraint_name", None) == "schedules_name_key":
+    """Returns what the database says, at the definition at fault."""
+    diagnosis = getattr(error.orig, "diag", None)
+    if getattr(diagnosis, "constraint_name", None) == "schedules_name_key":
         return Busy("a schedule of the same name was added just now; try again")
-    sentence, name = connections.first_line(error), getattr(said, "datatype_name", None) or ""
-    definition = file.definitions.get(name)
-    if definition is None or said is None:
-        return InvalidFile(file.label, [Mistake(1, 1, sentence)])
-    sentence = sentence.removeprefix(f'schedule "{name}": ')
-    return InvalidFile(file.label, [definition.mistake(said.column_name or "", sentence)])
+    name, field, sentence = refusal(error)
+    definition = file.definitions.get(name or "")
+    if definition is None:
+        return InvalidFile(file.label, [Mistake(1, 1, connections.first_line(error))])
+    return InvalidFile(file.label, [definition.mistake(field, sentence)])

@@ -12,6 +12,7 @@ from pgbeat.database.tables import schedules
 from pgbeat.schedules.entries import row_name
 from pgbeat.schedules.importers.imported import Inventory, names
 from pgbeat.schedules.importers.plan import SOURCE, Action, Step
+from pgbeat.schedules.writes import refusal
 
 
 def wanted_names(inventory: Inventory) -> set[str]:
@@ -55,19 +56,12 @@ def _attempt(
         if not connections.is_refused(error):
             raise
         if len(steps) == 1:
-            return [replace(steps[0], action=Action.REFUSE, reason=_sentence(error))]
+            return [replace(steps[0], action=Action.REFUSE, reason=refusal(error).sentence)]
     middle = len(steps) // 2
     return [
         *_attempt(connection, steps[:middle], write, new),
         *_attempt(connection, steps[middle:], write, new),
     ]
-
-
-def _sentence(error: DBAPIError) -> str:
-    """What the database says, without the schedule's name."""
-    diag = getattr(error.orig, "diag", None)
-    said = str(getattr(diag, "message_primary", None) or error.orig)
-    return said.removeprefix(f'schedule "{getattr(diag, "datatype_name", None)}": ')
 
 
 def _insert(connection: Connection, steps: Sequence[Step], new: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pgbeat.schedules import calendars
+from pgbeat.schedules import calendars, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.calendars import Calendar
 from pgbeat.schedules.forecast import forecast
@@ -52,7 +52,7 @@ def test_beat_does_what_was_forecast(
             }  # fmt: skip
             if made.every is not None and made.every < MINUTE:
                 given["every"] = 100 * made.every
-            schedules.add(connection, made.name, source="api", **given)
+            writes.add(connection, made.name, source="api", **given)
         connection.commit()
         rows = schedules.listing(connection)
     found = forecast(

@@ -19,7 +19,7 @@ from pgbeat.errors import InvalidJob, InvalidSchedule
 from pgbeat.jobs.defaults import JobDefaults
 from pgbeat.jobs.new_jobs import NewJob
 from pgbeat.jobs.policies import JobPolicy
-from pgbeat.schedules import model as schedules
+from pgbeat.schedules import writes
 from tests.support.command_line import Sql
 from tests.support.rows import make_job, make_lane, make_schedule
 
@@ -64,17 +64,15 @@ def inside(connection: Connection) -> Iterator[Connection]:
 
 def test_a_policy_is_kept_as_everybody_reads_it(inside: Connection) -> None:
     connection = inside
-    row = schedules.add(
+    row = writes.add(
         connection, "s", source="sql", task="t", every=timedelta(1),
         job_policy={"lane": "gpu", "retry_base": "1 min", "tags": ("a",), "priority": None},
     )  # fmt: skip
     assert row.job_policy == {"lane": "gpu", "retry_base": 60, "tags": ["a"]}
-    assert schedules.edit(connection, "s", owner="me").job_policy == row.job_policy
-    assert schedules.edit(connection, "s", job_policy={"priority": 1}).job_policy == {"priority": 1}
-    assert schedules.edit(connection, "s", job_policy=None).job_policy == {}
-    assert (
-        schedules.add(connection, "u", source="sql", task="t", every=timedelta(1)).job_policy == {}
-    )
+    assert writes.edit(connection, "s", owner="me").job_policy == row.job_policy
+    assert writes.edit(connection, "s", job_policy={"priority": 1}).job_policy == {"priority": 1}
+    assert writes.edit(connection, "s", job_policy=None).job_policy == {}
+    assert writes.add(connection, "u", source="sql", task="t", every=timedelta(1)).job_policy == {}
 
 
 @pytest.mark.parametrize(
@@ -91,12 +89,12 @@ def test_a_policy_is_kept_as_everybody_reads_it(inside: Connection) -> None:
 def test_what_makes_no_sense_is_refused(inside: Connection, job: Any, problem: str) -> None:
     connection = inside
     with pytest.raises(InvalidSchedule) as error:
-        schedules.add(connection, "s", source="sql", every=timedelta(1), job_policy=job)
+        writes.add(connection, "s", source="sql", every=timedelta(1), job_policy=job)
     assert str(error.value).startswith(problem)
-    schedules.add(connection, "s", source="sql", task="t", every=timedelta(1))
+    writes.add(connection, "s", source="sql", task="t", every=timedelta(1))
     if "template" not in job:  # a row with a task of its own may wait for its template
         with pytest.raises(InvalidSchedule):
-            schedules.edit(connection, "s", job_policy=job)
+            writes.edit(connection, "s", job_policy=job)
 
 
 def test_a_schedule_without_a_task_gets_its_templates(inside: Connection, sql: Sql) -> None:
@@ -104,12 +102,12 @@ def test_a_schedule_without_a_task_gets_its_templates(inside: Connection, sql: S
     sql("INSERT INTO pgbeat.templates (name, task) VALUES ('x', 't.x'), ('y', 't.y')")
     sql("INSERT INTO pgbeat.templates (namespace, name, task) VALUES ('shop', 'x', 't.shop')")
     each: dict[str, Any] = {"source": "sql", "every": timedelta(1), "job_policy": {"template": "x"}}
-    assert schedules.add(connection, "s", **each).task == "t.x"
-    assert schedules.add(connection, "s", namespace="shop", **each).task == "t.shop"
-    assert schedules.add(connection, "own", task="own", **each).task == "own"
+    assert writes.add(connection, "s", **each).task == "t.x"
+    assert writes.add(connection, "s", namespace="shop", **each).task == "t.shop"
+    assert writes.add(connection, "own", task="own", **each).task == "own"
     # Another template has another task only where the row is said to have none.
-    assert schedules.edit(connection, "s", job_policy={"template": "y"}).task == "t.x"
-    assert schedules.edit(connection, "s", job_policy={"template": "y"}, task=None).task == "t.y"
+    assert writes.edit(connection, "s", job_policy={"template": "y"}).task == "t.x"
+    assert writes.edit(connection, "s", job_policy={"template": "y"}, task=None).task == "t.y"
 
 
 # -- launches -------------------------------------------------------------------------------------

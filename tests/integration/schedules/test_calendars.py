@@ -19,7 +19,7 @@ from pgbeat.errors import (
     NotFound,
     PgbeatError,
 )
-from pgbeat.schedules import calendars
+from pgbeat.schedules import calendars, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.exclusions import Rules
 from tests.unit.schedules.test_calendars import MISSING, OFFICE
@@ -87,7 +87,7 @@ def insert(connection: Connection) -> Insert:
 def use(connection: Connection, calendar: str, *names: str, namespace: str = "default") -> None:
     """Schedules that name the calendar."""
     for name in names:
-        schedules.add(
+        writes.add(
             connection, name, source="cli", namespace=namespace, task="tests.add",
             every=timedelta(hours=1), calendar=calendar,
         )  # fmt: skip
@@ -195,7 +195,7 @@ def test_what_schedules_name_is_not_removed(connection: Connection) -> None:
         calendars.remove(connection, "office")
     assert "is used by 'a', 'b', 'c', 'd', 'e' and 2 more; " in str(refused.value)
     for row in schedules.listing(connection):
-        schedules.edit(connection, row.name, calendar=None)
+        writes.edit(connection, row.name, calendar=None)
     calendars.remove(connection, "office")
 
 

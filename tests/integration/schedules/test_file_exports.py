@@ -10,11 +10,12 @@ from sqlalchemy import Connection
 
 from pgbeat.database import connections
 from pgbeat.errors import InvalidSchedule
-from pgbeat.schedules import calendars
+from pgbeat.schedules import calendars, control, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.files import exports, plans, read, rows, yaml_documents
 from pgbeat.schedules.files.fields import FIELDS
 from pgbeat.schedules.model import Schedule
+from tests.support.rows import unit_on
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
@@ -95,15 +96,13 @@ def test_what_is_exported_makes_just_the_same_rows(
     names += [f"s{n}" for n in range(60)]
     for name in names:
         with connections.transaction(connection):
-            schedules.add(connection, name, source="sql", **random_values(chance))
+            writes.add(connection, name, source="sql", **random_values(chance))
         if chance.random() < 0.2:
-            schedules.pause(connection, name)
+            control.pause(unit_on(connection), name)
         if chance.random() < 0.2:
-            schedules.disable(connection, name)
+            control.disable(unit_on(connection), name)
     with connections.transaction(connection):
-        schedules.add(
-            connection, "then", source="cli", task="t", after="s1", after_outcome="failed"
-        )
+        writes.add(connection, "then", source="cli", task="t", after="s1", after_outcome="failed")
     before = schedules.listing(connection)
     document = exports.document(before, calendars.listing(connection))
     text = exports.as_json(document) if form == "json" else yaml_documents.write(document)

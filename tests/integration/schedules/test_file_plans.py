@@ -9,9 +9,11 @@ import pytest
 from sqlalchemy import Connection
 
 from pgbeat.database import connections
+from pgbeat.schedules import control, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.files import File, InvalidFile, plans, read, rows
 from pgbeat.schedules.files.fields import FIELDS, plain
+from tests.support.rows import unit_on
 from tests.unit.schedules.test_files import EVERYTHING
 
 Sql = Callable[..., list[tuple[Any, ...]]]
@@ -49,12 +51,12 @@ def everything(
 
 def add(connection: Connection, name: str, source: str = "sql", **values: Any) -> None:
     with connections.transaction(connection):
-        schedules.add(connection, name, source=source, **{"task": "t", **values})
+        writes.add(connection, name, source=source, **{"task": "t", **values})
 
 
 def edit(connection: Connection, **values: Any) -> None:
     with connections.transaction(connection):
-        schedules.edit(connection, "s", **values)
+        writes.edit(connection, "s", **values)
 
 
 def changes(plan: plans.Plan, name: str = "s") -> dict[str, tuple[Any, Any]]:
@@ -247,7 +249,7 @@ PAUSED = ONE.replace("owner", "paused: true, owner")
 
 def test_a_pause_made_by_hand_is_kept(connection: Connection) -> None:
     synced(connection, ONE)
-    paused_at = schedules.pause(connection, "s").paused_at
+    paused_at = control.pause(unit_on(connection), "s").after.paused_at
     assert not synced(connection, ONE)
     synced(connection, ONE.replace("ops", "me"))
     assert everything(connection)["paused_at"] == paused_at
@@ -256,7 +258,7 @@ def test_a_pause_made_by_hand_is_kept(connection: Connection) -> None:
 @pytest.mark.parametrize("text", [ONE, ONE.replace("owner", "enabled: true, owner")])
 def test_what_failures_disabled_is_kept(connection: Connection, text: str) -> None:
     synced(connection, ONE)
-    schedules.disable(connection, "s", "failed 5 times in a row")
+    control.disable(unit_on(connection), "s", "failed 5 times in a row")
     assert not synced(connection, text)
     synced(connection, text.replace("ops", "me"))
     row = everything(connection)
@@ -272,7 +274,7 @@ def test_what_the_file_disables_is_off_until_the_file_says_otherwise(
     row = everything(connection)
     assert (row["enabled"], row["disabled_reason"]) == (False, "disabled by its file")
     assert not synced(connection, OFF)
-    schedules.enable(connection, "s")
+    control.enable(unit_on(connection), "s")
     plan = synced(connection, OFF)
     assert (changes(plan), drift(plan)) == ({"enabled": (True, False)}, {"enabled": False})
     assert not everything(connection)["enabled"]
@@ -285,7 +287,7 @@ def test_what_somebody_disabled_for_a_reason_is_not_enabled_by_the_file(
     connection: Connection,
 ) -> None:
     synced(connection, OFF)
-    schedules.disable(connection, "s", "too loud")
+    control.disable(unit_on(connection), "s", "too loud")
     assert not synced(connection, ONE)
     assert everything(connection)["disabled_reason"] == "too loud"
 
@@ -305,7 +307,7 @@ def test_what_failed_and_then_is_disabled_by_the_file_is_not_probed(
 def test_what_the_file_pauses_is_held_until_the_file_says_otherwise(connection: Connection) -> None:
     synced(connection, PAUSED)
     assert everything(connection)["paused_at"] is not None
-    schedules.resume(connection, "s")
+    control.resume(unit_on(connection), "s")
     assert drift(synced(connection, PAUSED)) == {"paused": True}
     paused_at = everything(connection)["paused_at"]
     synced(connection, PAUSED.replace("ops", "me"))

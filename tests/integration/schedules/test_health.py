@@ -14,9 +14,10 @@ from pgbeat.database import connections
 from pgbeat.errors import InvalidSchedule
 from pgbeat.monitoring import schedule_health
 from pgbeat.monitoring.schedule_health import Health
+from pgbeat.schedules import control, writes
 from pgbeat.schedules import model as schedules
 from tests.support.processes import until
-from tests.support.rows import make_job, make_schedule
+from tests.support.rows import make_job, make_schedule, unit_on
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 PATIENCE = timedelta(seconds=30)
@@ -197,7 +198,7 @@ def test_failures_in_a_row_pause_it(connection: Connection, sql: Sql) -> None:
     assert paused(sql) == (True, "3 jobs in a row failed; last: ValueError: no")
     assert health(connection).code == "failing"
     # Somebody lets it go on: that many have to fail again.
-    schedules.resume(connection, "s")
+    control.resume(unit_on(connection), "s")
     assert paused(sql) == (False, None)
     job(sql, key, "failed")
     job(sql, key, "failed")
@@ -256,7 +257,7 @@ def test_a_disabled_one_stays_as_it_is(sql: Sql) -> None:
 def test_out_of_range(connection: Connection) -> None:
     said = 'schedule "x": pause_after_failures is 0; it must be 1 to 1000, or NULL for never'
     with pytest.raises(InvalidSchedule, match=said), connections.transaction(connection):
-        schedules.add(connection, "x", source="cli", task="t", every=timedelta(1),
+        writes.add(connection, "x", source="cli", task="t", every=timedelta(1),
                       pause_after_failures=0)  # fmt: skip
 
 
@@ -285,8 +286,8 @@ def test_a_pause_is_an_event(connection: Connection, sql: Sql) -> None:
     assert event["paused_reason"] == "1 job in a row failed; last: ValueError: no"
     assert (event["last_job_id"], event["last_job_state"]) == (last, "failed")
     assert event["last_job_error"] == "ValueError: no"
-    schedules.resume(connection, "s")
-    schedules.pause(connection, "s", "for the migration")
+    control.resume(unit_on(connection), "s")
+    control.pause(unit_on(connection), "s", "for the migration")
     assert [each["paused_reason"] for each in told(sql)][1:] == ["for the migration"]
 
 

@@ -15,11 +15,12 @@ from pgbeat.beat import due
 from pgbeat.config import postgres_url
 from pgbeat.database import channels, connections
 from pgbeat.errors import AlreadyExists, InvalidSchedule, InvalidTimetable, NotFound
+from pgbeat.schedules import control, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.testing.databases import Databases
 from pgbeat.timetables import CRON_EXAMPLE, _plain, parse_cron
 from tests.support.databases import rows_of
-from tests.support.rows import make_schedule
+from tests.support.rows import make_schedule, unit_on
 
 Sql = Callable[..., list[tuple[Any, ...]]]
 
@@ -602,7 +603,7 @@ def three(engine: Engine) -> list[schedules.Schedule]:
     """The schedules a, b and c, as read before anything happened to them."""
     with engine.begin() as connection:
         for name in ("a", "b", "c"):
-            schedules.add(connection, name, source="cli", task="t", every=timedelta(hours=1))
+            writes.add(connection, name, source="cli", task="t", every=timedelta(hours=1))
     with engine.begin() as connection:
         return schedules.listing(connection)
 
@@ -649,7 +650,7 @@ def test_set_next_leaves_what_was_changed_since_it_was_read(
     a, b, _ = three
     moment = datetime(2031, 1, 1, tzinfo=UTC)
     with engine.begin() as other:
-        schedules.edit(other, "b", next_run=moment)
+        writes.edit(other, "b", next_run=moment)
     with engine.begin() as connection:
         due.set_next(connection, [due.Next(a, NOW), due.Next(b, NOW)])
     with engine.begin() as connection:
@@ -661,15 +662,15 @@ def test_set_next_leaves_what_was_changed_since_it_was_read(
 
 
 def test_add_gives_the_row(connection: Connection) -> None:
-    row = schedules.add(connection, "s", source="cli", task="t", cron="0 2 * * *", kwargs={"x": 1})
+    row = writes.add(connection, "s", source="cli", task="t", cron="0 2 * * *", kwargs={"x": 1})
     assert (row.name, row.source, row.kwargs, row.next_run) == ("s", "cli", {"x": 1}, None)
     assert row == schedules.get(connection, "s")
 
 
 def test_what_is_there_is_not_added_again(connection: Connection) -> None:
-    schedules.add(connection, "s", source="cli", task="t", every=timedelta(hours=1))
+    writes.add(connection, "s", source="cli", task="t", every=timedelta(hours=1))
     with pytest.raises(AlreadyExists) as raised:
-        schedules.add(connection, "s", source="cli", task="u", every=timedelta(hours=1))
+        writes.add(connection, "s", source="cli", task="u", every=timedelta(hours=1))
     assert str(raised.value) == ("there is a schedule 's' already; change it with `pgbeat update`")
     assert schedules.get(connection, "s").task == "t"
 
@@ -691,57 +692,59 @@ def test_what_is_wrong_is_neither_added_nor_edited(
     connection: Connection, values: dict[str, Any], kind: type[Exception], problem: str
 ) -> None:
     with pytest.raises(kind) as raised:
-        schedules.add(connection, "s", source="cli", **{"task": "t", **values})
+        writes.add(connection, "s", source="cli", **{"task": "t", **values})
     assert problem in str(raised.value)
     assert schedules.listing(connection) == []
-    before = schedules.add(connection, "s", source="cli", task="t", every=timedelta(hours=1))
+    before = writes.add(connection, "s", source="cli", task="t", every=timedelta(hours=1))
     changes = {"every": None, **values}
     with pytest.raises(kind) as raised:
-        schedules.edit(connection, "s", **changes)
+        writes.edit(connection, "s", **changes)
     assert problem in str(raised.value)
     assert schedules.get(connection, "s") == before
 
 
 def test_edit_changes_what_it_is_told(connection: Connection) -> None:
-    schedules.add(connection, "s", source="cli", task="t", every=timedelta(hours=1), owner="ops")
-    row = schedules.edit(connection, "s", every=None, cron="0 2 * * *", queue="slow")
+    writes.add(connection, "s", source="cli", task="t", every=timedelta(hours=1), owner="ops")
+    row = writes.edit(connection, "s", every=None, cron="0 2 * * *", queue="slow")
     assert (row.every, row.cron, row.queue, row.owner) == (None, "0 2 * * *", "slow", "ops")
-    assert schedules.edit(connection, "s") == row
+    assert writes.edit(connection, "s") == row
 
 
 def test_switches(connection: Connection) -> None:
-    schedules.add(connection, "s", source="cli", task="t", every=timedelta(hours=1), next_run=NOW)
-    assert schedules.disable(connection, "s").disabled_reason == "disabled by hand"
-    row = schedules.disable(connection, "s", "too loud")
+    unit = unit_on(connection)
+    writes.add(connection, "s", source="cli", task="t", every=timedelta(hours=1), next_run=NOW)
+    assert control.disable(unit, "s").after.disabled_reason == "disabled by hand"
+    row = control.disable(unit, "s", "too loud").after
     assert (row.enabled, row.disabled_reason, row.next_run) == (False, "too loud", NOW)
-    row = schedules.enable(connection, "s")
+    row = control.enable(unit, "s").after
     assert (row.enabled, row.disabled_reason, row.next_run) == (True, None, None)
-    paused = schedules.pause(connection, "s")
-    assert paused.paused_at is not None
-    assert schedules.resume(connection, "s").paused_at is None
-    schedules.remove(connection, "s")
+    assert control.pause(unit, "s").after.paused_at is not None
+    assert control.resume(unit, "s").after.paused_at is None
+    control.remove(unit, "s")
     assert schedules.listing(connection) == []
 
 
 def test_a_pause_begins_once(sql: Sql, connection: Connection) -> None:
     insert(sql, paused_at="2025-01-01Z")
-    assert schedules.pause(connection, "s").paused_at == datetime(2025, 1, 1, tzinfo=UTC)
+    _, after = control.pause(unit_on(connection), "s")
+    assert after.paused_at == datetime(2025, 1, 1, tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
     "verb",
     [
-        schedules.get, schedules.edit, schedules.enable, schedules.disable, schedules.pause,
-        schedules.resume, schedules.remove,
+        control.enable, control.disable, control.pause, control.resume, control.remove,
+        partial(control.edit, values={}),
     ],
 )  # fmt: skip
 def test_what_is_not_there_is_not_found(connection: Connection, verb: Callable[..., Any]) -> None:
+    unit = unit_on(connection)
     with pytest.raises(NotFound) as raised:
-        verb(connection, "nihgtly")
+        verb(unit, "nihgtly")
     assert str(raised.value) == "there is no schedule 'nihgtly'"
-    schedules.add(connection, "nightly", source="cli", task="t", every=timedelta(hours=1))
+    writes.add(connection, "nightly", source="cli", task="t", every=timedelta(hours=1))
     with pytest.raises(NotFound) as raised:
-        verb(connection, "nihgtly")
+        verb(unit, "nihgtly")
     assert str(raised.value) == "there is no schedule 'nihgtly'; did you mean 'nightly'?"
 
 
@@ -823,5 +826,5 @@ def test_what_the_database_refuses_has_a_field_and_a_code(
     connection: Connection, values: dict[str, Any], field: str, code: str
 ) -> None:
     with pytest.raises(InvalidSchedule) as raised:
-        schedules.add(connection, "s", source="cli", **{"task": "t", **values})
+        writes.add(connection, "s", source="cli", **{"task": "t", **values})
     assert [(each.field, each.code) for each in raised.value.problems] == [(field, code)]

@@ -14,9 +14,10 @@ from sqlalchemy import Connection, event
 
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.database import connections
+from pgbeat.schedules import control, sync, writes
 from pgbeat.schedules import model as schedules
-from pgbeat.schedules import sync
 from pgbeat.schedules.sync import Changes, CodeEntry, faithful
+from tests.support.rows import unit_on
 
 apply = partial(sync.apply, app="tests")
 Beat = Callable[..., Scheduler]
@@ -108,7 +109,7 @@ def test_how_jobs_are_made_is_a_persons(connection: Connection) -> None:
     """No entry says it, and it stays through what the code changes."""
     apply(connection, [entry()])
     with connections.transaction(connection):
-        schedules.edit(connection, "s", job_policy={"lane": "gpu", "max_attempts": 1})
+        writes.edit(connection, "s", job_policy={"lane": "gpu", "max_attempts": 1})
     assert apply(connection, [entry()]) == Changes()
     assert apply(connection, [entry(args=[7])]) == Changes(changed=["s"])
     row = schedules.get(connection, "s")
@@ -235,7 +236,7 @@ def test_a_pause_and_the_run_state_survive_a_change(connection: Connection, sql:
 
 def test_being_disabled_survives_a_change(connection: Connection) -> None:
     apply(connection, [entry()])
-    schedules.disable(connection, "s", "too loud")
+    control.disable(unit_on(connection), "s", "too loud")
     apply(connection, [entry(kwargs={"x": 1})])
     row = schedules.get(connection, "s")
     assert (row.enabled, row.disabled_reason) == (False, "too loud")
@@ -248,7 +249,7 @@ def test_a_beat_that_comes_later_leaves_a_persons_pause(
     first = beat()
     first.run_due()
     first.close()
-    paused = schedules.pause(connection, "s").paused_at
+    paused = control.pause(unit_on(connection), "s").after.paused_at
     app.conf.beat_schedule = {"s": {"task": "tests.add", "schedule": 60.0}}
     beat().run_due()
     row = schedules.get(connection, "s")

@@ -14,7 +14,7 @@ from pgbeat.schedules.files import File, InvalidFile, read, yaml_documents
 from pgbeat.schedules.files.fields import FIELDS, TIMETABLES
 from pgbeat.schedules.files.kinds import Duration
 from pgbeat.schedules.files.schema import schema
-from pgbeat.schedules.model import EDITABLE
+from pgbeat.schedules.writes import EDITABLE
 from tests.support.processes import ROOT
 
 Sql = Callable[..., list[tuple[Any, ...]]]

@@ -9,11 +9,13 @@ from sqlalchemy import Connection
 
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
+from pgbeat.schedules import control, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.importers import imported, plan, rows, timetables
 from pgbeat.schedules.importers.imported import BY_HAND, Arrival
 from pgbeat.schedules.importers.plan import Action, Circumstances, Step
 from pgbeat.schedules.importers.timetables import When
+from tests.support.rows import unit_on
 from tests.unit.schedules.importers.test_importers import arrival, inventory
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -123,7 +125,7 @@ def test_what_ran_once_and_was_disabled_meanwhile_does_not_run_again(
 def test_what_people_enabled_here_is_theirs(connection: Connection) -> None:
     found = arrival(disabled_reason=min(BY_HAND))
     move(connection, found)
-    schedules.enable(connection, "s")
+    control.enable(unit_on(connection), "s")
     [step] = move(connection, found)
     assert step.action is Action.CONFLICT
     assert step.reason == ("it was imported before and differs in enabled; --overwrite replaces it")
@@ -137,7 +139,7 @@ def test_what_is_done_there_and_was_enabled_here_is_left_to_people(
         when=CRON, last_run=ran, run_count=1, what={"max_runs": 1}, disabled_reason="done: it ran"
     )
     move(connection, done)
-    schedules.enable(connection, "s")
+    control.enable(unit_on(connection), "s")
     [step] = move(connection, done)
     assert step.action is Action.NOTHING
     assert schedules.get(connection, "s").enabled
@@ -160,7 +162,7 @@ def test_an_import_is_replaced_only_if_asked_for(connection: Connection) -> None
 
 
 def test_rows_made_elsewhere_are_left_alone(connection: Connection) -> None:
-    schedules.add(connection, "s", source="cli", task="tests.note", every=DAY)
+    writes.add(connection, "s", source="cli", task="tests.note", every=DAY)
     [step] = move(connection, arrival(last_run=connections.now(connection)), overwrite=True)
     assert step.action is Action.CONFLICT
     assert step.reason == "there is a schedule of that name, made elsewhere (source 'cli')"
@@ -179,7 +181,7 @@ def test_what_the_database_refuses_is_listed_and_the_rest_moves(connection: Conn
 
 
 def test_namespaces_are_apart(connection: Connection) -> None:
-    schedules.add(connection, "s", source="cli", namespace="other", task=TASK, every=DAY)
+    writes.add(connection, "s", source="cli", namespace="other", task=TASK, every=DAY)
     [step] = move(connection, arrival())
     assert step.action is Action.ADD
     assert len(schedules.listing(connection, namespace="other")) == 1

@@ -1,0 +1,127 @@
+"""Writes of schedules: values are checked, and the database's refusals become errors."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, insert, update
+from sqlalchemy.exc import DBAPIError
+
+from pgbeat.database import connections
+from pgbeat.database.tables import schedules
+from pgbeat.errors import AlreadyExists, InvalidJob, InvalidSchedule, InvalidTimetable, Problem
+from pgbeat.jobs import placeholders
+from pgbeat.jobs import policies as job_policies
+from pgbeat.names import NAMESPACE
+from pgbeat.schedules.model import Schedule, get, is_named
+from pgbeat.timetables import parse_cron, parse_rrule, parse_solar, zone
+
+#: Columns that a person may set on a schedule.
+EDITABLE = frozenset(
+    {
+        "launcher", "task", "args", "kwargs", "options", "queue", "condition_sql", "cron", "every",
+        "once_at", "solar", "rrule", "after", "after_outcome", "timezone", "starts_at", "ends_at",
+        "max_runs", "jitter", "calendar", "catch_up", "catch_up_limit", "grace", "overlap",
+        "min_interval", "max_retries", "retry_base", "retry_factor", "retry_cap", "probe_after",
+        "owner", "next_run", "job_policy", "pause_after_failures", "description", "labels",
+        "metadata",
+    }
+)  # fmt: skip
+#: What checks a timetable's columns after the database has.
+_PARSERS = {"cron": parse_cron, "timezone": zone, "solar": parse_solar, "rrule": parse_rrule}
+
+
+def add(
+    connection: Connection, name: str, *, source: str, namespace: str = NAMESPACE, **values: Any
+) -> Schedule:
+    """Adds a schedule. `job_policy` is JSON (see `job_policies.parse`).
+
+    Raises `InvalidSchedule` or `AlreadyExists`.
+    """
+    values = _checked(values)
+    row = {"name": name, "namespace": namespace, "source": source, **values}
+    _write(connection, name, insert(schedules).values(row), values)
+    return get(connection, name, namespace=namespace)
+
+
+def edit(
+    connection: Connection, name: str, *, namespace: str = NAMESPACE, **values: Any
+) -> Schedule:
+    """Changes a schedule; a `job_policy` replaces the whole of the former one.
+
+    Raises `InvalidSchedule` or `NotFound`.
+    """
+    values = _checked(values)
+    get(connection, name, namespace=namespace, for_update=True)
+    if values:
+        statement = update(schedules).where(is_named(name, namespace)).values(**values)
+        _write(connection, name, statement, values)
+    return get(connection, name, namespace=namespace)
+
+
+def _checked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values as they are stored. Raises `InvalidSchedule`."""
+    unknown = sorted(set(values) - EDITABLE)
+    if unknown:
+        said = f"a schedule has no {', '.join(unknown)} that can be set"
+        raise InvalidSchedule.of(unknown[0], "unknown_field", said)
+    placeholders.check(values.get("args"), values.get("kwargs"))
+    policy = values.get("job_policy", ())
+    if not isinstance(policy, Mapping | None):
+        return dict(values)  # not given, or the database rejects it
+    try:
+        return {**values, "job_policy": job_policies.parse(policy or {}, "job_policy").as_json()}
+    except InvalidJob as error:
+        raise InvalidSchedule(error.problems, subject=error.subject) from None
+
+
+def _write(connection: Connection, name: str, statement: Any, values: Mapping[str, Any]) -> None:
+    """Executes the statement, then checks what the database checks more loosely.
+
+    The database comes first: its sentences are better.
+    """
+    try:
+        with connection.begin_nested():
+            connection.execute(statement)
+    except DBAPIError as error:
+        raise _invalid(name, error) from None
+    for field, parse in _PARSERS.items():
+        if values.get(field) is not None:
+            parse(values[field])
+
+
+def _invalid(name: str, error: DBAPIError) -> AlreadyExists | InvalidSchedule:
+    """Returns the database's refusal as an error; raises what is not about the data."""
+    state = getattr(error.orig, "sqlstate", None) or ""
+    if not state.startswith(("22", "23")):  # such as a missing table, or a lost connection
+        raise error
+    said = error.orig.diag  # type: ignore[union-attr]
+    if said.constraint_name == "schedules_name_key":
+        return AlreadyExists(
+            f"there is a schedule {name!r} already; change it with `pgbeat update`"
+        )
+    refused = refusal(error)
+    message = refused.sentence
+    if state.startswith("22") and said.message_detail:
+        message += f": {said.message_detail}"
+    if refused.schedule is None:
+        return InvalidSchedule(message)
+    kind = InvalidTimetable if refused.field in _PARSERS else InvalidSchedule
+    problem = Problem(refused.field, said.constraint_name or "malformed", message)
+    return kind([problem], subject=f'schedule "{refused.schedule}"')
+
+
+class Refusal(NamedTuple):
+    """Why the database rejects a row."""
+
+    #: Name of the schedule, and the field at fault; `None` and "" if no trigger of ours names them.
+    schedule: str | None
+    field: str
+    sentence: str
+
+
+def refusal(error: DBAPIError) -> Refusal:
+    """Returns what the database says of a schedule, without the schedule's name in front."""
+    diagnosis = getattr(error.orig, "diag", None)
+    name: str | None = getattr(diagnosis, "datatype_name", None)
+    sentence = connections.first_line(error).removeprefix(f'schedule "{name}": ')
+    return Refusal(name, getattr(diagnosis, "column_name", None) or "", sentence)
