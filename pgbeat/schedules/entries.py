@@ -11,7 +11,6 @@ from typing import Any
 from celery import Celery
 from celery.beat import BeatLazyFunc, ScheduleEntry
 from celery.schedules import ParseException, crontab, maybe_schedule, schedule
-from croniter import croniter
 
 from pgbeat.config import Settings
 from pgbeat.errors import ConfigError, InvalidSchedule, InvalidTimetable
@@ -103,30 +102,30 @@ def _cron(value: crontab) -> str | None:
     """
     if len(value.day_of_month) < 31 and len(value.day_of_week) < 7:
         return None
-    fields = [value.minute, value.hour, value.day_of_month, value.month_of_year, value.day_of_week]
-    originals = [
-        value._orig_minute,
-        value._orig_hour,
-        value._orig_day_of_month,
-        value._orig_month_of_year,
-        value._orig_day_of_week,
-    ]
-    lowest, counts = (0, 0, 1, 1, 0), (60, 24, 31, 12, 7)
     written = []
-    for index, (numbers, original) in enumerate(zip(fields, originals, strict=True)):
-        if len(numbers) == counts[index]:
+    for index, (name, field, size, lowest) in enumerate(_CRON_FIELDS):
+        numbers, original = getattr(value, name), getattr(value, f"_orig_{name}")
+        if len(numbers) == size:
             written.append("*")
             continue
         text = str(original).lower().replace(" ", "")
-        plain = ",".join(str(number) for number in sorted(numbers))
-        shown = " ".join([*["*"] * index, text, *["*"] * (4 - index)])
         try:
-            parse_cron(shown)
-            same = set(croniter.expand(shown)[0][index]) == numbers
-        except Exception:
-            same = False
-        written.append(text if same and min(numbers) >= lowest[index] else plain)
+            alone = parse_cron(" ".join([*["*"] * index, text, *["*"] * (4 - index)]))
+            is_same = set(getattr(alone, field)) == numbers and min(numbers) >= lowest
+        except InvalidTimetable:
+            is_same = False
+        written.append(text if is_same else ",".join(map(str, sorted(numbers))))
     return " ".join(written)
+
+
+#: A crontab's fields: their names in Celery and in `CronFields`, their size and lowest number.
+_CRON_FIELDS = (
+    ("minute", "minutes", 60, 0),
+    ("hour", "hours", 24, 0),
+    ("day_of_month", "days", 31, 1),
+    ("month_of_year", "months", 12, 1),
+    ("day_of_week", "weekdays", 7, 0),
+)
 
 
 def _zone_name(app: Celery) -> str | None:

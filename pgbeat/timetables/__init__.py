@@ -6,14 +6,13 @@
     Solar               instants, by ephem
     bounded             any of them within a window
 
-Wall times become instants in `clocks`, as Debian's cron does it where a zone's clock changes. What
-falls into an hour that is left out comes once, right after it; what falls into an hour that comes
-twice comes the first time. What repeats within the hour or the day goes by elapsed time: in both
-hours, and not in the gap.
+`clocks` maps wall times to instants, with the rules of Debian's cron for changes of the clock. A
+fixed time in a skipped hour comes once, right after it; in a repeated hour, it comes the first
+time. What repeats within the hour or the day goes by elapsed time: in both hours, and not in the
+gap.
 """
 
 from pgbeat.timetables.cron_fields import CRON_EXAMPLE, CronFields, parse_cron
-from pgbeat.timetables.cron_fields import _plain as _plain
 from pgbeat.timetables.crons import Cron, cron
 from pgbeat.timetables.durations import parse_duration, span
 from pgbeat.timetables.intervals import Interval

@@ -1,4 +1,4 @@
-"""From what a wall clock shows to instants, across the changes of the zone's clock."""
+"""Maps wall times to instants, across the changes of a zone's clock."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,51 +9,48 @@ from pgbeat.timetables.zones import TICK, change_at, changes, instant, shown
 
 
 class Wall(Protocol):
-    """A set of wall times: naive, as a clock without a zone would show them."""
+    """A set of wall times: naive, as a clock without a zone shows them."""
 
     def next(self, after: datetime) -> datetime | None:
-        """The first strictly after a wall time."""
-        ...
+        """Returns the first wall time strictly after another."""
 
     def last(self, until: datetime) -> datetime | None:
-        """The last up to a wall time, which counts."""
-        ...
+        """Returns the last wall time up to and including another."""
 
     def count(self, after: datetime, until: datetime) -> int:
-        """How many are in (after, until]."""
-        ...
+        """Returns how many there are in (after, until]."""
 
 
-#: Two wall times, and whether the clock shows those between them the second time.
+#: Two wall times, and the `fold` of those between them.
 _Stretch = tuple[datetime, datetime, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Each wall time once: when the zone's clock first shows it, or a later one.
+    """Each wall time once: when the zone's clock first shows it or a later one.
 
-    So what is left out where the clock goes forward comes at that moment, all of it at once.
+    Wall times that are skipped when the clock goes forward all come at that moment, as one.
     """
 
     wall: Wall
     zone: ZoneInfo
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """When the clock first gets to the next wall time that it hasn't shown."""
+        """Returns when the clock reaches the next wall time that it hasn't shown yet."""
         try:
             return self._first(self.wall.next(self._reached(moment)))
         except OverflowError:
             return None
 
     def previous(self, moment: datetime) -> datetime | None:
-        """When the clock first got to the last wall time that it has shown."""
+        """Returns when the clock first reached the last wall time that it has shown."""
         try:
             return self._first(self.wall.last(self._reached(moment - TICK)))
         except OverflowError:
             return None
 
     def count(self, after: datetime, until: datetime) -> int:
-        """How many instants are in (after, until]; what a gap leaves out is one with its end."""
+        """Returns how many instants are in (after, until]; a gap and its end share one."""
         if until <= after:
             return 0
         total = self.wall.count(self._reached(after), self._reached(until))
@@ -63,7 +60,7 @@ class Fixed:
         return total
 
     def _reached(self, moment: datetime) -> datetime:
-        """The latest wall time that the clock has shown by then."""
+        """Returns the latest wall time that the clock has shown by a moment."""
         wall = shown(self.zone, moment)
         if wall.fold and (change := change_at(self.zone, wall)):
             return change.end - TICK
@@ -78,14 +75,16 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Elapsed:
-    """Every instant at which the zone's clock shows one of the wall times: none in a gap, and
-    those of a repeated hour twice."""
+    """Every instant at which the zone's clock shows one of the wall times.
+
+    There are none in a gap, and those of a repeated hour come twice.
+    """
 
     wall: Wall
     zone: ZoneInfo
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """The next instant at which the clock shows one of the wall times."""
+        """Returns the next instant at which the clock shows one of the wall times."""
         try:
             repeated, rest = self._ahead(shown(self.zone, moment))
             for after, end, fold in repeated:
@@ -103,7 +102,7 @@ class Elapsed:
         return None
 
     def previous(self, moment: datetime) -> datetime | None:
-        """The last instant at which the clock showed one of the wall times."""
+        """Returns the last instant at which the clock showed one of the wall times."""
         try:
             repeated, rest = self._behind(shown(self.zone, moment - TICK))
             for until, start, fold in repeated:
@@ -121,12 +120,14 @@ class Elapsed:
         return None
 
     def count(self, after: datetime, until: datetime) -> int:
-        """How many instants are in (after, until]: the wall times from one to the other, without
-        those that were left out between, and with those that came again."""
+        """Returns how many instants are in (after, until].
+
+        These are the wall times between the two, less the skipped ones, plus the repeated ones.
+        """
         if until <= after:
             return 0
         first, last = shown(self.zone, after), shown(self.zone, until)
-        # The clock may have gone back behind where it was.
+        # The clock may have gone back to before `first`.
         total = self.wall.count(first, last) - self.wall.count(last, first)
         for change in changes(self.zone, after, until):
             among = self.wall.count(change.start - TICK, change.end - TICK)
@@ -134,8 +135,10 @@ class Elapsed:
         return total
 
     def _ahead(self, wall: datetime) -> tuple[list[_Stretch], datetime]:
-        """What the clock will show from a wall time on: what is left of an hour that comes twice,
-        as (strictly after, before, fold), and after which wall time it is as ever."""
+        """Returns what is left of a repeated hour, and the wall time after which it is over.
+
+        The stretches are (strictly after, before, fold), in the order that the clock shows.
+        """
         change = change_at(self.zone, wall)
         if change is None:
             return [], wall
@@ -145,7 +148,7 @@ class Elapsed:
         return left, change.end - TICK
 
     def _behind(self, wall: datetime) -> tuple[list[_Stretch], datetime]:
-        """What the clock has shown up to a wall time, the other way round: (up to, from, fold)."""
+        """Returns the same, looking back: the stretches are (up to, from, fold)."""
         change = change_at(self.zone, wall)
         if change is None:
             return [], wall

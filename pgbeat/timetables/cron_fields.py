@@ -1,4 +1,4 @@
-"""The fields of a cron expression: checked, and expanded to numbers."""
+"""Checks the fields of a cron expression, and expands them to numbers."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -25,52 +25,55 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class CronFields:
-    """What an expression says, in numbers, each in order."""
+    """The numbers that an expression stands for, in order."""
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
-    #: 1 to 31, and 32 for the last day of the month, whichever that is.
+    #: 1 to 31, and `LAST` for the last day of the month.
     days: tuple[int, ...]
     months: tuple[int, ...]
     #: 0 is Sunday, as in cron(8).
     weekdays: tuple[int, ...]
-    #: Instead of weekdays: a weekday and which of the month's it is, 1 to 5, or 0 for the last.
+    #: Instead of weekdays: weekday and position in the month, 1 to 5, or 0 for the last.
     nth_weekdays: tuple[tuple[int, int], ...]
-    #: 0 alone in an expression of five fields.
+    #: Just 0 in an expression of five fields.
     seconds: tuple[int, ...]
-    #: Whether minute or hour begins with `*`: it repeats, and goes by elapsed time.
+    #: Whether minute or hour begins with `*`: it goes by elapsed time.
     repeats: bool
-    #: Whether day and weekday must both match: one of them begins with `*`. Else either does.
+    #: Whether day and weekday must both match, since one of them begins with `*`.
     both: bool
 
 
-#: Stands for the month's last day among `CronFields.days`.
+#: The month's last day in `CronFields.days`.
 LAST = 32
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field, what it may hold in words, one number of it as a pattern, and what else may stand
-    alone in its list."""
+    """A field of an expression."""
 
     label: str
+    #: What is allowed, in words.
     words: str
     low: int
     high: int
-    #: How many numbers there are before they begin again.
+    #: How many numbers there are before they start over.
     cycle: int
+    #: Patterns of one number, and of what else may be an item of the list.
     number: str
     names: Mapping[str, int]
     extra: str = ""
 
     def is_valid(self, item: str) -> bool:
-        """Whether one item of the list is well formed."""
+        """Returns whether one item of the list is well formed."""
         pattern = rf"(\*|{self.number}(-{self.number})?)(/0*[1-9][0-9]*)?{self.extra}"
         return bool(re.fullmatch(pattern, item))
 
     def numbers(self, items: Sequence[str]) -> tuple[int, ...]:
-        """What a list of numbers, ranges and steps comes to. A range that ends before it begins
-        goes round, and its step with it."""
+        """Returns the numbers of a list of numbers, ranges and steps.
+
+        A range that ends before it begins wraps around, and its step goes on across the wrap.
+        """
         found = set()
         for item in items:
             span, _, step = item.partition("/")
@@ -88,7 +91,7 @@ class _Field:
 
 
 def _int(digits: str) -> int:
-    """A number of any length; those above 9999 are all the same here, and so not read whole."""
+    """Returns the number, or its first four digits: anything above 999 is out of range anyway."""
     return int(digits.lstrip("0")[:4] or "0")
 
 
@@ -114,15 +117,13 @@ _FIELDS = (
 
 @lru_cache(maxsize=16_384)
 def parse_cron(expression: str) -> CronFields:
-    """What the expression says. Raises `InvalidTimetable`, in a sentence, unless it is well
-    formed."""
+    """Returns the fields of an expression. Raises `InvalidTimetable`."""
     plain = _plain(expression)
     texts = re.findall(r"\S+", plain, re.ASCII)
     problem = _problem(plain, texts)
     if problem:
-        raise InvalidTimetable.of(
-            "cron", "malformed", f"cron {expression!r}: {problem}; {CRON_EXAMPLE}"
-        )
+        said = f"cron {expression!r}: {problem}; {CRON_EXAMPLE}"
+        raise InvalidTimetable.of("cron", "malformed", said)
     if len(texts) == 5:
         texts.append("0")
     texts = [text.replace("?", "*") for text in texts]
@@ -148,13 +149,13 @@ def parse_cron(expression: str) -> CronFields:
 
 
 def _nth(item: str) -> tuple[int, int]:
-    """`fri#2` as (5, 2), `l5` as (5, 0)."""
+    """Returns `fri#2` as (5, 2), and `l5` as (5, 0)."""
     weekday, _, number = item.removeprefix("l").partition("#")
     return _FIELDS[4].numbers([weekday])[0], int(number or "0")
 
 
 def _plain(expression: str) -> str:
-    """Lower case, without space around it, names like `@daily` replaced by their five fields."""
+    """Returns an expression in lower case, without space around it, names replaced by fields."""
     expression = expression.strip(" \t\n\r\f\v").lower()
     return _NAMES.get(expression, expression)
 

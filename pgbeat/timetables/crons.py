@@ -3,48 +3,46 @@
 from calendar import monthrange
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime
 from functools import lru_cache
-
-from croniter import croniter
 
 from pgbeat.timetables.clocks import Elapsed, Fixed
 from pgbeat.timetables.cron_fields import LAST, CronFields, parse_cron
-from pgbeat.timetables.days import Days, DaysAndTimes, EachOf
+from pgbeat.timetables.days import DaysAndTimes, DaySet, EachOf
 from pgbeat.timetables.zones import zone
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """Five fields (minute hour day month weekday), six with seconds last, or `@daily` and kin, in
-    a time zone.
+    """A cron expression in a time zone.
 
-    Day and weekday, both given, match when either does; where one of them begins with `*`, when
-    both do: as in cron(8). So do the clocks: where they go forward, what falls into the gap comes
-    right after it; where they go back, a fixed time comes once, one with a `*` (or `*/15`) for its
-    minute or hour in both hours.
+    It has five fields (minute hour day month weekday), six with seconds last, or is a name such as
+    `@daily`. Two rules are those of cron(8):
+
+    Day and weekday, if both are given, match when either does; if one of them begins with `*`,
+    both must match. When clocks go forward, times in the gap come right after it. When they go
+    back, a fixed time comes once, and one whose minute or hour begins with `*` in both hours.
     """
 
     expression: str
     timezone: str = "UTC"
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """The next match. The answer is cached: schedules that share an expression and are asked
-        at the same moment pay once."""
+        """Returns the next match, cached: schedules often share an expression and a moment."""
         return _next(self.expression, self.timezone, moment)
 
     def previous(self, moment: datetime) -> datetime | None:
-        """The last match; cached as the next one is."""
+        """Returns the last match, cached as the next one is."""
         return _previous(self.expression, self.timezone, moment)
 
     def count(self, after: datetime, until: datetime) -> int:
-        """How many matches are in (after, until]."""
+        """Returns how many matches are in (after, until]."""
         return _clock(self.expression, self.timezone).count(after, until)
 
 
 @lru_cache(maxsize=16_384)
 def cron(expression: str, timezone: str) -> Cron:
-    """The cron timetable, checked. Raises `InvalidTimetable`."""
+    """Returns the timetable of a valid expression. Raises `InvalidTimetable`."""
     zone(timezone)
     parse_cron(expression)
     return Cron(expression, timezone)
@@ -67,71 +65,50 @@ def _clock(expression: str, timezone: str) -> Elapsed | Fixed:
     return (Elapsed if fields.repeats else Fixed)(wall, zone(timezone))
 
 
-class _CronDays(Days):
+class _CronDays(DaySet):
     """The days that match, by months (year × 12 + month - 1)."""
 
     #: Every month has begun on every weekday, and February so with 29 days, within 40 years.
     reach = 41 * 366
 
     def __init__(self, fields: CronFields) -> None:
-        self._months = frozenset(fields.months)
-        self._both = fields.both
-        numbers = [day for day in fields.days if day != LAST]
-        self._day = _parts(numbers, 31, ["l"] if LAST in fields.days else [])
-        nths = [f"{day}#{n}" if n else f"l{day}" for day, n in fields.nth_weekdays]
-        self._weekday = _parts(fields.weekdays, 7, nths)
+        self._months = fields.months
+        self._days = fields.days, fields.weekdays, fields.nth_weekdays, fields.both
 
     def page_of(self, day: int) -> int:
-        """The month that a day is in."""
+        """Returns the month that a day is in."""
         found = date.fromordinal(day)
         return found.year * 12 + found.month - 1
 
     def page(self, number: int) -> tuple[int, Sequence[int]]:
-        """The matching days of a month."""
-        first, weekday, length = _month(number)
-        if number % 12 + 1 not in self._months:
+        """Returns the matching days of a month."""
+        year, month = divmod(number, 12)
+        first = date(year, month + 1, 1).toordinal()
+        if month + 1 not in self._months:
             return first, ()
-        return first, _of_month(self._day, self._weekday, self._both, weekday, length)
+        return first, _matching(*self._days, *monthrange(year, month + 1))
 
 
 @lru_cache(maxsize=8192)
-def _month(number: int) -> tuple[int, int, int]:
-    """A month's first day, that day's weekday, and its length."""
-    year, month = divmod(number, 12)
-    return date(year, month + 1, 1).toordinal(), *monthrange(year, month + 1)
-
-
-def _parts(numbers: Sequence[int], size: int, others: Sequence[str]) -> tuple[str, ...]:
-    """A field in parts, each of which croniter takes as cron(8) does; empty for every day."""
-    if len(numbers) == size:
-        return ()
-    return (*([",".join(map(str, numbers))] if numbers else []), *others)
-
-
-@lru_cache(maxsize=8192)
-def _of_month(
-    day: tuple[str, ...], weekday: tuple[str, ...], both: bool, first: int, length: int
+def _matching(
+    days: Sequence[int],
+    weekdays: Sequence[int],
+    nth_weekdays: Sequence[tuple[int, int]],
+    both: bool,
+    first: int,
+    length: int,
 ) -> tuple[int, ...]:
-    """The days, from 0, that match in a month of that length whose first is that weekday."""
-    every = frozenset(range(length))
-    by_day = frozenset().union(*(_found(f"{part} * *", first, length) for part in day))
-    by_weekday = frozenset().union(*(_found(f"* * {part}", first, length) for part in weekday))
-    by_day, by_weekday = by_day if day else every, by_weekday if weekday else every
-    return tuple(sorted(by_day & by_weekday if both else by_day | by_weekday))
+    """Returns the days, from 0, that match in a month of this length.
 
-
-#: A month of each kind, by the weekday of its first day (0 is Monday) and its length.
-_KINDS = {
-    monthrange(year, month): (year, month) for year in range(2001, 2029) for month in range(1, 13)
-}
-
-
-@lru_cache(maxsize=8192)
-def _found(fields: str, first: int, length: int) -> frozenset[int]:
-    """The days of such a month, from 0, that croniter finds: for each kind of month once, whatever
-    the expression and the zone."""
-    start = datetime(*_KINDS[first, length], 1)  # noqa: DTZ001
-    iterator, days = croniter(f"0 0 {fields}", start - timedelta(minutes=1)), set()
-    while (moment := iterator.get_next(datetime)).month == start.month:
-        days.add(moment.day - 1)
-    return frozenset(days)
+    `first` is the weekday of its first day (0 is Monday), the others are as in `CronFields`. A
+    month of each kind is looked at once, for all expressions with the same days.
+    """
+    by_day = {length - 1 if day == LAST else day - 1 for day in days}
+    by_weekday = set()
+    for day in range(length):
+        weekday = (first + day + 1) % 7
+        numbers = (day // 7 + 1, 0 if day + 7 >= length else None)
+        if weekday in weekdays or any((weekday, n) in nth_weekdays for n in numbers):
+            by_weekday.add(day)
+    found = by_day & by_weekday if both else by_day | by_weekday
+    return tuple(sorted(day for day in found if day < length))

@@ -1,4 +1,4 @@
-"""Wall times that are days and times of day: looked up and counted, hardly ever walked through."""
+"""Wall times made of days and times of day, looked up and counted rather than iterated over."""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
@@ -8,63 +8,54 @@ from datetime import date, datetime, timedelta
 from typing import Protocol
 
 _LAST_DAY = date.max.toordinal()
-#: The calendar repeats itself after 400 years.
+#: Days after which the calendar repeats itself: 400 years.
 CYCLE = 146_097
 
 
-class Days(ABC):
-    """A set of days, as ordinals of the calendar, by pages (months or years)."""
+class DaySet(ABC):
+    """A set of days, as ordinals of the calendar, in pages (months or years)."""
 
     #: How many days to look ahead, or back.
     reach = CYCLE
 
     @abstractmethod
     def page_of(self, day: int) -> int:
-        """The number of the page that a day is on."""
+        """Returns the number of the page that a day is on."""
 
     @abstractmethod
     def page(self, number: int) -> tuple[int, Sequence[int]]:
-        """A page: the ordinal of its first day, and how many days later each day of the set is,
-        in order."""
+        """Returns a page's first day, and the days of the set as offsets from it, in order."""
 
     def has(self, day: int) -> bool:
-        """Whether a day is in the set."""
+        """Returns whether a day is in the set."""
         first, days = self.page(self.page_of(day))
         index = bisect_left(days, day - first)
         return index < len(days) and days[index] == day - first
 
     def on_or_after(self, day: int) -> int | None:
-        """The first day of the set, from one on; `None` when there is none."""
+        """Returns the first day of the set that is not before another, if any."""
         if day > _LAST_DAY:
             return None
-        number = self.page_of(day)
-        first, days = self.page(number)
-        index = bisect_left(days, day - first)
-        if index < len(days):
-            return first + days[index]
-        for following in range(number + 1, self.page_of(min(day + self.reach, _LAST_DAY)) + 1):
-            first, days = self.page(following)
-            if days:
-                return first + days[0]
+        for number in range(self.page_of(day), self.page_of(min(day + self.reach, _LAST_DAY)) + 1):
+            first, days = self.page(number)
+            index = bisect_left(days, day - first)
+            if index < len(days):
+                return first + days[index]
         return None
 
     def on_or_before(self, day: int) -> int | None:
-        """The last day of the set, up to one; `None` when there is none."""
+        """Returns the last day of the set that is not after another, if any."""
         if day < 1:
             return None
-        number = self.page_of(day)
-        first, days = self.page(number)
-        index = bisect_right(days, day - first)
-        if index:
-            return first + days[index - 1]
-        for earlier in range(number - 1, self.page_of(max(day - self.reach, 1)) - 1, -1):
-            first, days = self.page(earlier)
-            if days:
-                return first + days[-1]
+        for number in range(self.page_of(day), self.page_of(max(day - self.reach, 1)) - 1, -1):
+            first, days = self.page(number)
+            index = bisect_right(days, day - first)
+            if index:
+                return first + days[index - 1]
         return None
 
     def between(self, first: int, last: int) -> list[int]:
-        """The days of the set from one to another, both included."""
+        """Returns the days of the set from `first` to `last`, both included."""
         found: list[int] = []
         if first <= last:
             for number in range(self.page_of(first), self.page_of(last) + 1):
@@ -73,16 +64,13 @@ class Days(ABC):
         return found
 
     def count(self, first: int, last: int) -> int:
-        """How many days of the set there are from one to another, both included."""
+        """Returns how many days of the set there are from `first` to `last`, both included."""
         if first > last:
             return 0
         total = 0
-        head, tail = self.page_of(first), self.page_of(last)
-        for number in range(head, tail + 1):
+        for number in range(self.page_of(first), self.page_of(last) + 1):
             start, days = self.page(number)
-            total += len(days) if number != tail else bisect_right(days, last - start)
-            if number == head:
-                total -= bisect_left(days, first - start)
+            total += bisect_right(days, last - start) - bisect_left(days, first - start)
         return total
 
 
@@ -92,12 +80,10 @@ class Times(Protocol):
     def __len__(self) -> int: ...
 
     def at(self, index: int) -> int:
-        """The time of that index."""
-        ...
+        """Returns the time at an index."""
 
     def rank(self, second: int) -> int:
-        """How many times there are up to a second of the day, which counts."""
-        ...
+        """Returns how many times there are up to and including a second of the day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +98,13 @@ class EachOf:
         return len(self.hours) * len(self.minutes) * len(self.seconds)
 
     def at(self, index: int) -> int:
-        """The time of that index."""
+        """Returns the time at an index."""
         index, second = divmod(index, len(self.seconds))
         hour, minute = divmod(index, len(self.minutes))
         return self.hours[hour] * 3600 + self.minutes[minute] * 60 + self.seconds[second]
 
     def rank(self, second: int) -> int:
-        """How many times there are up to a second of the day, which counts."""
+        """Returns how many times there are up to and including a second of the day."""
         minute, second = divmod(second, 60)
         hour, minute = divmod(minute, 60)
         hours = bisect_left(self.hours, hour)
@@ -141,33 +127,33 @@ class Listed:
         return len(self.seconds)
 
     def at(self, index: int) -> int:
-        """The time of that index."""
+        """Returns the time at an index."""
         return self.seconds[index]
 
     def rank(self, second: int) -> int:
-        """How many times there are up to a second of the day, which counts."""
+        """Returns how many times there are up to and including a second of the day."""
         return bisect_right(self.seconds, second)
 
 
 class DaysAndTimes:
-    """The wall times of some days, at the same times on each of them."""
+    """Wall times at the same times of day on each day of a set."""
 
-    #: On how many of the days to look for a time: on the day of the question, and the next.
+    #: How many days to search for a time: the day asked about, and the next.
     looks = 2
 
-    def __init__(self, days: Days, times: Times) -> None:
+    def __init__(self, days: DaySet, times: Times) -> None:
         self._days, self._times = days, times
 
     def times_of(self, day: int) -> Times:
-        """The times on one of the days."""
+        """Returns the times on one of the days."""
         return self._times
 
     def count_between(self, first: int, last: int) -> int:
-        """How many there are on the days from one to another, both included."""
+        """Returns how many there are on the days from `first` to `last`, both included."""
         return self._days.count(first, last) * len(self._times)
 
     def next(self, after: datetime) -> datetime | None:
-        """The first strictly after a wall time."""
+        """Returns the first wall time strictly after another."""
         today = after.toordinal()
         day = self._days.on_or_after(today)
         for _ in range(self.looks):
@@ -181,7 +167,7 @@ class DaysAndTimes:
         return None
 
     def last(self, until: datetime) -> datetime | None:
-        """The last up to a wall time, which counts."""
+        """Returns the last wall time up to and including another."""
         today = until.toordinal()
         day = self._days.on_or_before(today)
         for _ in range(self.looks):
@@ -195,7 +181,7 @@ class DaysAndTimes:
         return None
 
     def count(self, after: datetime, until: datetime) -> int:
-        """How many are in (after, until]: whole days by arithmetic."""
+        """Returns how many there are in (after, until]: whole days by arithmetic."""
         if until <= after:
             return 0
         first, last = after.toordinal(), until.toordinal()

@@ -1,4 +1,4 @@
-"""Lengths of time as people write them."""
+"""Durations as people write them."""
 
 import re
 from datetime import timedelta
@@ -17,9 +17,9 @@ _UNITS = {
 
 
 def parse_duration(text: str) -> timedelta:
-    """A length of time as people write it: `90` (seconds), `15 minutes`, `1h 30m`, `2 days`.
+    """Returns a duration such as `90` (seconds), `15 minutes`, `1h 30m` or `2 days`.
 
-    Raises `InvalidTimetable`. Months and years are refused: they have no fixed length.
+    Raises `InvalidTimetable`, also for months and years, which have no fixed length.
     """
     written = text.strip().lower()
     parts = _PART.findall(written)
@@ -39,18 +39,15 @@ def parse_duration(text: str) -> timedelta:
             return timedelta(seconds=total)
     except OverflowError:
         problem = "it is too long"
-    raise InvalidTimetable.of(
-        "",
-        "malformed",
-        f"{text!r}: {problem}; write seconds, or for example '15 minutes', '1h 30m' or '2 days'",
-    )
+    advice = "write seconds, or for example '15 minutes', '1h 30m' or '2 days'"
+    raise InvalidTimetable.of("", "malformed", f"{text!r}: {problem}; {advice}")
 
 
 _SPANS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 def span(length: timedelta, units: int = 2) -> str:
-    """A length of time in its largest units, as many as that."""
+    """Returns a duration in words, in at most so many of its largest units."""
     seconds = abs(length.total_seconds())
     if seconds < 10 or (units > 2 and not seconds.is_integer()):
         return f"{round(seconds, 3 if units > 2 else 1):g} s"

@@ -1,4 +1,4 @@
-"""Intervals: every so often, counted from an anchor."""
+"""Intervals, counted from an anchor."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,11 +12,10 @@ _DAY = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Every so often, counted from an anchor, so that it neither drifts nor restarts.
+    """A fixed interval, counted from an anchor, so that it neither drifts nor restarts.
 
-    A whole number of days is true to the calendar of the zone: the anchor's time of day, whatever
-    its clock does, and where it changes what `Cron` does with a fixed time. Anything else is
-    elapsed time.
+    A whole number of days follows the zone's calendar: it keeps the anchor's time of day, and
+    treats clock changes as `Cron` does for a fixed time. Anything else is elapsed time.
     """
 
     every: timedelta
@@ -32,7 +31,7 @@ class Interval:
         zone(self.timezone)
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """The next whole number of intervals after the anchor."""
+        """Returns the next whole number of intervals after the anchor."""
         if moment < self.anchor:
             return self.anchor.astimezone(UTC)
         if days := self._days():
@@ -40,7 +39,7 @@ class Interval:
         return _plus(self.anchor, ((moment - self.anchor) // self.every + 1) * self.every)
 
     def previous(self, moment: datetime) -> datetime | None:
-        """The last whole number of intervals after the anchor."""
+        """Returns the last whole number of intervals after the anchor."""
         if moment <= self.anchor:
             return None
         if days := self._days():
@@ -49,7 +48,7 @@ class Interval:
         return _plus(self.anchor, (moment - TICK - self.anchor) // self.every * self.every)
 
     def count(self, after: datetime, until: datetime) -> int:
-        """How many are in (after, until]."""
+        """Returns how many are in (after, until]."""
         if until <= after or until < self.anchor:
             return 0
         if after < self.anchor:
@@ -59,7 +58,7 @@ class Interval:
         return (until - self.anchor) // self.every - (after - self.anchor) // self.every
 
     def _days(self) -> Fixed | None:
-        """The interval as wall times, where it is whole days and the zone's clock may change."""
+        """Returns the interval as wall times if it is whole days and the clock may change."""
         if self.timezone == "UTC" or self.every < _DAY:
             return None
         days, rest = divmod(self.every, _DAY)
@@ -78,22 +77,22 @@ def _plus(moment: datetime, length: timedelta) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class _EveryDays:
-    """A wall time, and every so many days after it."""
+    """A wall time, repeated after every `days` days."""
 
     start: datetime
     days: int
 
     def next(self, after: datetime) -> datetime | None:
-        """The first strictly after a wall time."""
+        """Returns the first wall time strictly after another."""
         return self._at(max(0, self._number(after) + 1))
 
     def last(self, until: datetime) -> datetime | None:
-        """The last up to a wall time, which counts."""
+        """Returns the last wall time up to and including another."""
         number = self._number(until)
         return self._at(number) if number >= 0 else None
 
     def count(self, after: datetime, until: datetime) -> int:
-        """How many are in (after, until]."""
+        """Returns how many there are in (after, until]."""
         return max(0, max(-1, self._number(until)) - max(-1, self._number(after)))
 
     def _number(self, wall: datetime) -> int:

@@ -1,4 +1,4 @@
-"""The days of a recurrence rule, by years, as dateutil finds them."""
+"""The days of a recurrence rule, by years, as dateutil finds them, and the times on them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,19 +9,22 @@ from math import gcd
 
 from dateutil import rrule as dateutil
 
-from pgbeat.timetables.days import CYCLE, Days, DaysAndTimes, Listed, Times
+from pgbeat.timetables.days import CYCLE, DaysAndTimes, DaySet, Listed, Times
 from pgbeat.timetables.rrule_parts import DAILY, MONTHLY, WEEKLY, YEARLY, RuleParts
 
 
 @dataclass(frozen=True, slots=True)
-class RuleDays(Days):
-    """The days of a rule, whatever it says of their times. Rules that differ in these alone, or in
-    a start that makes no difference, are equal and share what was found."""
+class RuleDays(DaySet):
+    """The days of a rule, apart from its times.
 
-    #: DAILY or longer; what repeats within a day is of every day.
+    Rules that differ only in their times, or in a start that makes no difference, are equal and
+    share what was found.
+    """
+
+    #: DAILY or longer; what repeats within a day counts as DAILY.
     frequency: int
     interval: int
-    #: What remains of the number of the first year, month, week or day, divided by the interval.
+    #: The number of the first year, month, week or day, modulo the interval.
     phase: int
     week_start: int
     months: tuple[int, ...]
@@ -32,7 +35,7 @@ class RuleDays(Days):
 
     @classmethod
     def of(cls, parts: RuleParts, start: datetime) -> "RuleDays":
-        """The days of a rule that starts then, which says what the rule leaves open."""
+        """Returns the days of a rule; its start fills in what the rule leaves open."""
         frequency = max(parts.frequency, DAILY)
         interval = parts.interval if parts.frequency >= DAILY else 1
         months, month_days, weekdays = parts.months, parts.month_days, parts.weekdays
@@ -44,27 +47,25 @@ class RuleDays(Days):
             elif frequency == WEEKLY:
                 weekdays = ((start.weekday(), 0),)
         phase = _period(start.toordinal(), frequency, parts.week_start) % interval
-        return cls(
-            frequency, interval, phase, parts.week_start, months, parts.week_numbers,
-            parts.year_days, month_days, weekdays,
-        )  # fmt: skip
+        rest = parts.week_numbers, parts.year_days, month_days, weekdays
+        return cls(frequency, interval, phase, parts.week_start, months, *rest)
 
     @property
     def is_every(self) -> bool:
-        """Whether every day is one of them."""
+        """Returns whether every day is one of them."""
         lists = self.months, self.week_numbers, self.year_days, self.month_days, self.weekdays
         return self.frequency == DAILY and self.interval == 1 and not any(lists)
 
     def page_of(self, day: int) -> int:
-        """The year of a day."""
+        """Returns the year of a day."""
         return date.fromordinal(day).year
 
     def page(self, number: int) -> tuple[int, Sequence[int]]:
-        """The rule's days of a year."""
+        """Returns the rule's days of a year."""
         return date(number, 1, 1).toordinal(), _days_of_year(self, number)
 
     def period(self, day: int) -> int:
-        """The number of the rule's year, month, week or day that a day is in."""
+        """Returns the number of the rule's year, month, week or day that a day is in."""
         return _period(day, self.frequency, self.week_start)
 
 
@@ -79,8 +80,11 @@ def _period(day: int, frequency: int, week_start: int) -> int:
 
 @lru_cache(maxsize=8192)
 def _days_of_year(rule: RuleDays, year: int) -> Sequence[int]:
-    """The days, from 0: one pass of dateutil through the year, for what the rule filters by, and
-    of those the ones that its interval leaves."""
+    """Returns the days of a year, from 0.
+
+    One pass of dateutil through the year finds what the rule filters by; the interval then thins
+    it out.
+    """
     first = date(year, 1, 1).toordinal()
     length = date(year, 12, 31).toordinal() - first + 1
     filters = rule.week_numbers, rule.year_days, rule.month_days, rule.weekdays
@@ -111,7 +115,7 @@ def _filtered(
     by_month = rule.frequency != YEARLY or rule.months
     weekdays = rule.weekdays
     if any(number for _, number in weekdays):
-        # dateutil would want a day to be both, where a list has 2MO and TU.
+        # For a list such as 2MO,TU dateutil would require a day to be both.
         each = range(1, 6) if by_month else range(1, 54)
         weekdays = tuple(
             (day, n) for day, number in weekdays for n in ([number] if number else each)
@@ -120,7 +124,7 @@ def _filtered(
         dateutil.rrule(
             dateutil.YEARLY,
             dtstart=datetime(year, 1, 1),  # noqa: DTZ001
-            interval=MAXYEAR,  # one pass: dateutil looks at its end only where it finds a day
+            interval=MAXYEAR,  # just one pass: dateutil checks for the end only when it finds a day
             wkst=rule.week_start,
             bymonth=months if by_month else None,
             byweekno=rule.week_numbers or None,
@@ -136,8 +140,8 @@ def _filtered(
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenDays(Days):
-    """The days on which BYSETPOS leaves a time."""
+class ChosenDays(DaySet):
+    """The days with a time that BYSETPOS chooses."""
 
     days: RuleDays
     #: In seconds from midnight.
@@ -145,19 +149,21 @@ class ChosenDays(Days):
     positions: tuple[int, ...]
 
     def page_of(self, day: int) -> int:
-        """The year of a day."""
+        """Returns the year of a day."""
         return self.days.page_of(day)
 
     def page(self, number: int) -> tuple[int, Sequence[int]]:
-        """The days of a year."""
+        """Returns the days of a year."""
         first = date(number, 1, 1).toordinal()
         return first, tuple(day - first for day in _chosen(self, number))
 
 
 @lru_cache(maxsize=4096)
 def _chosen(chosen: ChosenDays, year: int) -> dict[int, list[int]]:
-    """The times that are left, by day: those of the positions among all of a period, counted from
-    1 or from the end by -1."""
+    """Returns the chosen times by day.
+
+    They are those at the positions among all times of a period, from 1, or from the end by -1.
+    """
     days, times = chosen.days, chosen.times
     first, last = date(year, 1, 1).toordinal(), date(year, 12, 31).toordinal()
     found: dict[int, list[int]] = {}
@@ -174,26 +180,26 @@ def _chosen(chosen: ChosenDays, year: int) -> dict[int, list[int]]:
 
 
 class ChosenTimes(DaysAndTimes):
-    """What BYSETPOS leaves of days and times."""
+    """The days and times that BYSETPOS chooses."""
 
     def __init__(self, days: ChosenDays) -> None:
         super().__init__(days, Listed(()))
         self._chosen = days
 
     def times_of(self, day: int) -> Times:
-        """The times that are left on one of the days."""
+        """Returns the chosen times on one of the days."""
         return Listed(_chosen(self._chosen, self._chosen.page_of(day))[day])
 
     def count_between(self, first: int, last: int) -> int:
-        """How many there are on the days from one to another, both included."""
+        """Returns how many there are on the days from `first` to `last`, both included."""
         return sum(len(self.times_of(day)) for day in self._chosen.between(first, last))
 
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Every so many hours, minutes or seconds, those among them that are in the lists."""
+    """Every `interval` hours, minutes or seconds, restricted to the lists."""
 
-    #: The length of one, in seconds, and how many from one to the next.
+    #: The length of one unit in seconds.
     size: int
     interval: int
     hours: tuple[int, ...]
@@ -202,34 +208,34 @@ class Units:
 
     @property
     def a_day(self) -> int:
-        """How many hours, minutes or seconds there are in a day."""
+        """Returns how many hours, minutes or seconds there are in a day."""
         return 86_400 // self.size
 
     @property
     def cycle(self) -> int:
-        """After how many days the times of day are the same again."""
+        """Returns after how many days the times of day are the same again."""
         return self.interval // gcd(self.interval, self.a_day)
 
 
 class UnitTimes(DaysAndTimes):
-    """Every so many hours, minutes or seconds from a start, on some days."""
+    """Every so many hours, minutes or seconds from a start, on the days of a rule."""
 
     def __init__(self, days: RuleDays, units: Units, start: datetime) -> None:
         super().__init__(days, Listed(()))
         self._is_every = days.is_every
-        # Where the times differ from day to day, and the days have their own order, anything may
-        # be until the calendar repeats itself.
+        # If the times differ from day to day and not every day counts, the pattern may last until
+        # the calendar repeats itself.
         self.looks = 1 + (units.cycle if days.is_every or units.cycle == 1 else CYCLE)
         second = start.hour * 3600 + start.minute * 60 + start.second
         self._units, self._start = units, start.toordinal() * units.a_day + second // units.size
 
     def times_of(self, day: int) -> Times:
-        """The times on one of the days."""
+        """Returns the times on one of the days."""
         units = self._units
         return _unit_times(units, (self._start - day * units.a_day) % units.interval)
 
     def count_between(self, first: int, last: int) -> int:
-        """How many there are on the days from one to another, both included."""
+        """Returns how many there are on the days from `first` to `last`, both included."""
         cycle = self._units.cycle
         if cycle == 1:
             return self._days.count(first, last) * len(self.times_of(first))
@@ -243,7 +249,7 @@ class UnitTimes(DaysAndTimes):
 
 @lru_cache(maxsize=64)
 def _unit_times(units: Units, first: int) -> Listed:
-    """The times of a day on which the first of the units is that."""
+    """Returns the times of a day whose first unit has the number `first`."""
     starts = range(first * units.size, 86_400, units.interval * units.size)
     if units.size == 1 and not (units.hours or units.minutes or units.seconds):
         return Listed(starts)
@@ -252,13 +258,13 @@ def _unit_times(units: Units, first: int) -> Listed:
         for minute in ((units.minutes or range(60)) if units.size == 3600 else (0,))
         for second in ((units.seconds or range(60)) if units.size >= 60 else (0,))
     ]
-    found = [start + offset for start in starts for offset in within]
-    return Listed([second for second in found if _is_in(units, second)])
-
-
-def _is_in(units: Units, second: int) -> bool:
-    return (
-        (not units.hours or second // 3600 in units.hours)
-        and (not units.minutes or second // 60 % 60 in units.minutes)
-        and (not units.seconds or second % 60 in units.seconds)
+    hours, minutes = units.hours or range(24), units.minutes or range(60)
+    seconds = units.seconds or range(60)
+    found = (start + offset for start in starts for offset in within)
+    return Listed(
+        [
+            time
+            for time in found
+            if time // 3600 in hours and time // 60 % 60 in minutes and time % 60 in seconds
+        ]
     )

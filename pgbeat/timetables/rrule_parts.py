@@ -1,4 +1,4 @@
-"""The parts of a recurrence rule (RFC 5545), checked."""
+"""Reads and checks the parts of a recurrence rule (RFC 5545)."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ RRULE_EXAMPLE = (
     'an rrule is KEY=VALUE;… as in RFC 5545, for example "FREQ=WEEKLY;BYDAY=MO,FR;BYHOUR=9"'
 )
 
-#: From the shortest to the longest; the index says which is longer.
+#: From the shortest to the longest, so that their indexes compare.
 FREQUENCIES = ("SECONDLY", "MINUTELY", "HOURLY", "DAILY", "WEEKLY", "MONTHLY", "YEARLY")
 SECONDLY, MINUTELY, HOURLY, DAILY, WEEKLY, MONTHLY, YEARLY = range(7)
 WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
@@ -21,13 +21,13 @@ WEEKDAYS = ("MO", "TU", "WE", "TH", "FR", "SA", "SU")
 
 @dataclass(frozen=True, slots=True)
 class RuleParts:
-    """What a rule says. Lists are in order; empty where the rule has none."""
+    """The parts of a rule. Lists are sorted, and empty for parts that the rule doesn't have."""
 
     #: Index in `FREQUENCIES`.
     frequency: int
     interval: int = 1
     count: int | None = None
-    #: Naive for a time of the schedule's zone, aware for one in UTC.
+    #: Naive in the schedule's zone, or aware in UTC.
     until: datetime | None = None
     start: datetime | None = None
     #: 0 is Monday.
@@ -36,7 +36,7 @@ class RuleParts:
     week_numbers: tuple[int, ...] = ()
     year_days: tuple[int, ...] = ()
     month_days: tuple[int, ...] = ()
-    #: Weekday (0 is Monday) and which of the month's or the year's it is; 0 for each of them.
+    #: Weekday (0 is Monday) and its position in the month or year; 0 for every one.
     weekdays: tuple[tuple[int, int], ...] = ()
     hours: tuple[int, ...] = ()
     minutes: tuple[int, ...] = ()
@@ -46,35 +46,33 @@ class RuleParts:
 
 @lru_cache(maxsize=4096)
 def parse_rrule(text: str) -> RuleParts:
-    """What the rule says: `KEY=VALUE;…`, with `DTSTART:…` before it if need be.
+    """Returns the parts of a rule `KEY=VALUE;…`, which `DTSTART:…` may precede.
 
-    Raises `InvalidTimetable`. The database's `pgbeat.rrule_problem` looks at the shape only.
+    Raises `InvalidTimetable`. The database's `pgbeat.rrule_problem` checks only the shape.
     """
     try:
         return _parsed(_pairs(text))
     except _Problem as problem:
-        raise InvalidTimetable.of(
-            "rrule", "malformed", f"rrule {text!r}: {problem}; {RRULE_EXAMPLE}"
-        ) from None
+        said = f"rrule {text!r}: {problem}; {RRULE_EXAMPLE}"
+        raise InvalidTimetable.of("rrule", "malformed", said) from None
 
 
 class _Problem(Exception):
-    """What is wrong, in a sentence."""
+    """A problem, in a sentence."""
 
 
-_SPACES = re.compile(r"\s+", re.ASCII)
 _PAIR = re.compile(r"([A-Za-z-]+)=([A-Za-z0-9+,-]+)")
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:
-    """Keys and values, in capitals, of a text that has the shape of a rule."""
+    """Returns the keys and values, in capitals, of a text that has the shape of a rule."""
     if "tzid" in text.lower():
         raise _Problem("it names a zone (TZID); the zone is the schedule's timezone")
     found = []
-    for line in _SPACES.split(text.strip(" \t\n\r\f\v")):
+    for line in re.findall(r"\S+", text, re.ASCII):
         line = re.sub("^RRULE:", "", line, flags=re.I | re.A)
         line = re.sub("^DTSTART:", "DTSTART=", line, flags=re.I | re.A)
-        for part in line.removesuffix(";").split(";") if line else ():
+        for part in line.removesuffix(";").split(";"):
             pair = _PAIR.fullmatch(part)
             if not pair:
                 raise _Problem(f"part {part!r} is not KEY=VALUE")
@@ -103,7 +101,7 @@ def _parsed(pairs: Sequence[tuple[str, str]]) -> RuleParts:
 
 
 def _contradiction(rule: RuleParts) -> str | None:
-    """What RFC 5545 (3.3.10) doesn't allow together, and the little that is not done here."""
+    """Returns which parts exclude each other, by RFC 5545 (3.3.10) or since we don't support it."""
     frequency = FREQUENCIES[rule.frequency]
     if rule.count is not None and rule.until is not None:
         return "it has both COUNT and UNTIL; keep one"
@@ -121,17 +119,10 @@ def _contradiction(rule: RuleParts) -> str | None:
     if rule.positions:
         if rule.frequency < DAILY:
             return f"BYSETPOS goes with FREQ=DAILY or longer, not {frequency}"
-        lists = (
-            rule.months, rule.week_numbers, rule.year_days, rule.month_days, rule.weekdays,
-            rule.hours, rule.minutes, rule.seconds,
-        )  # fmt: skip
-        if not any(lists):
+        days = (rule.months, rule.week_numbers, rule.year_days, rule.month_days, rule.weekdays)
+        if not any((*days, rule.hours, rule.minutes, rule.seconds)):
             return "BYSETPOS needs another BY… to choose from"
     return None
-
-
-def _frequency(key: str, value: str) -> int:
-    return FREQUENCIES.index(value)
 
 
 def _number(key: str, value: str) -> int:
@@ -144,7 +135,7 @@ def _moment(key: str, value: str) -> datetime:
     try:
         if re.fullmatch("[0-9]{8}", value):
             day = datetime.strptime(value, "%Y%m%d")  # noqa: DTZ007 - of the schedule's zone
-            # A day is until its end, as calendars have it.
+            # Until a day means until its end, as in calendars.
             return day + timedelta(days=1, seconds=-1) if key == "UNTIL" else day
         if re.fullmatch("[0-9]{8}T[0-9]{6}Z?", value):
             moment = datetime.strptime(value.removesuffix("Z"), "%Y%m%dT%H%M%S")  # noqa: DTZ007
@@ -174,7 +165,7 @@ def _weekdays(key: str, value: str) -> tuple[tuple[int, int], ...]:
 
 
 class _Numbers:
-    """Reads a list of numbers; those below 0 count from the end, where that has a meaning."""
+    """Reads a list of numbers; if `from_end`, those below 0 count from the end."""
 
     def __init__(self, low: int, high: int, *, from_end: bool = False) -> None:
         self._low, self._high, self._from_end = low, high, from_end
@@ -195,7 +186,7 @@ class _Numbers:
 
 
 _KEYS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
-    "FREQ": ("frequency", _frequency),
+    "FREQ": ("frequency", lambda key, value: FREQUENCIES.index(value)),
     "INTERVAL": ("interval", _number),
     "COUNT": ("count", _number),
     "UNTIL": ("until", _moment),

@@ -12,20 +12,20 @@ from pgbeat.timetables.timetable import Timetable, bounded
 from pgbeat.timetables.zones import LATEST, TICK, shown, zone
 
 _SECOND = timedelta(seconds=1)
-#: A COUNT that takes longer is none.
+#: A COUNT that lasts longer has no effect.
 _ENDLESS = timedelta(days=1000 * 366)
 
 
 @dataclass(frozen=True, slots=True)
 class RRule:
-    """A recurrence rule, in wall time of a zone, from its DTSTART on, else from the anchor.
+    """A recurrence rule in the wall time of a zone, from its DTSTART on, or else from the anchor.
 
-    What the rule leaves open comes from its DTSTART, as RFC 5545 has it. From an anchor comes less:
-    with BYHOUR alone a rule is due at the full hour, with BYMINUTE at the full minute.
+    DTSTART fills in what the rule leaves open, as in RFC 5545. An anchor fills in less: a rule with
+    only BYHOUR is due at the full hour, one with only BYMINUTE at the full minute.
 
-    Where the clocks change it is as with `Cron`: a rule of days, or with its hour and minute given,
-    is a fixed time; one that repeats within the day goes by elapsed time. UNTIL counts itself, and
-    as a date the whole of that day.
+    Clock changes are as with `Cron`: a rule of days, or with hour and minute given, is a fixed
+    time; one that repeats within the day goes by elapsed time. UNTIL is inclusive; as a date, it
+    includes the whole day.
     """
 
     text: str
@@ -37,21 +37,21 @@ class RRule:
         zone(self.timezone)
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """The next due time of the rule."""
+        """Returns the next due time of the rule."""
         return _timetable(self.text, self.anchor, self.timezone).next_after(moment)
 
     def previous(self, moment: datetime) -> datetime | None:
-        """The last due time of the rule."""
+        """Returns the last due time of the rule."""
         return _timetable(self.text, self.anchor, self.timezone).previous(moment)
 
     def count(self, after: datetime, until: datetime) -> int:
-        """How many due times of the rule are in (after, until]."""
+        """Returns how many due times of the rule are in (after, until]."""
         return _timetable(self.text, self.anchor, self.timezone).count(after, until)
 
 
 @lru_cache(maxsize=4096)
 def rrule(text: str, anchor: datetime, timezone: str) -> RRule:
-    """The rule as a timetable, checked. Raises `InvalidTimetable`."""
+    """Returns the timetable of a valid rule. Raises `InvalidTimetable`."""
     return RRule(text, anchor, timezone)
 
 
@@ -66,13 +66,12 @@ def _timetable(text: str, anchor: datetime, timezone: str) -> Timetable:
     final = until if until and not until.tzinfo else LATEST
     if parts.count is not None:
         final = _last_of(wall, start, parts.count)
-    is_fixed = bool(hours and minutes)
-    clock = (Fixed if is_fixed else Elapsed)(_From(wall, start, final), where)
+    clock = (Fixed if hours and minutes else Elapsed)(_From(wall, start, final), where)
     return bounded(clock, None, until if until and until.tzinfo else None)
 
 
 def _times(parts: RuleParts, start: datetime) -> tuple[tuple[int, ...], ...]:
-    """Hours, minutes and seconds of the day; empty for all."""
+    """Returns hours, minutes and seconds of the day; empty for all."""
     hours, minutes, seconds = parts.hours, parts.minutes, parts.seconds
     if parts.start is None:
         if parts.hours:
@@ -108,29 +107,29 @@ def _wall(
 
 @dataclass(frozen=True, slots=True)
 class _From:
-    """Wall times from one to another, both of which count."""
+    """The wall times of a set from `first` to `final`, both included."""
 
     wall: Wall
     first: datetime
     final: datetime
 
     def next(self, after: datetime) -> datetime | None:
-        """The first strictly after a wall time."""
+        """Returns the first wall time strictly after another."""
         found = self.wall.next(max(after, self.first - TICK))
         return found if found is not None and found <= self.final else None
 
     def last(self, until: datetime) -> datetime | None:
-        """The last up to a wall time, which counts."""
+        """Returns the last wall time up to and including another."""
         found = self.wall.last(min(until, self.final))
         return found if found is not None and found >= self.first else None
 
     def count(self, after: datetime, until: datetime) -> int:
-        """How many are in (after, until]."""
+        """Returns how many there are in (after, until]."""
         return self.wall.count(max(after, self.first - TICK), min(until, self.final))
 
 
 def _last_of(wall: Wall, start: datetime, number: int) -> datetime:
-    """The wall time that is the n-th from a start on, or a later one before the next."""
+    """Returns the n-th wall time from a start on, or any later one before the next."""
     before, length = start - TICK, timedelta(days=1)
     if wall.next(before) is None:
         return LATEST

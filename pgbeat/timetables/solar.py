@@ -1,8 +1,8 @@
-"""What the sun does: Celery's solar events, computed by ephem."""
+"""Celery's solar events, computed by ephem."""
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from importlib import import_module
 from math import radians
@@ -12,9 +12,9 @@ from pgbeat.errors import InvalidTimetable
 
 SOLAR_EXAMPLE = 'a solar timetable is "event latitude longitude", for example "sunset 59.91 10.75"'
 
-#: Celery's events and their definitions (`celery.schedules.solar`): how high the sun stands, in
-#: degrees and minutes, whether that is said of its centre or of its upper edge, and whether it
-#: rises (-1), sets (1) or is highest (0).
+#: Celery's events and their definitions (`celery.schedules.solar`): the sun's altitude in degrees
+#: and minutes, whether it is that of the centre (or of the upper edge), and whether the sun rises
+#: (-1), sets (1) or culminates (0).
 EVENTS = {
     "dawn_astronomical": ("-18", True, -1),
     "dawn_nautical": ("-12", True, -1),
@@ -26,17 +26,19 @@ EVENTS = {
     "dusk_nautical": ("-12", True, 1),
     "dusk_astronomical": ("-18", True, 1),
 }
-# Up to here from the equator, less how far below the horizon it is about, an event comes every
-# day: the polar circles are at 66.
+# Up to this latitude, less the event's depth below the horizon, it comes every day: the polar
+# circles are at 66.
 _DAILY_LATITUDE = 65
-# How long the sun may go without: at the pole there is one sunrise a year.
+# At the pole there is one sunrise a year.
 _SEARCHED_DAYS = 2 * 366
 
 
 @dataclass(frozen=True, slots=True)
 class Solar:
-    """An event of the sun at a place, to the second. Where it doesn't happen on a day (polar day
-    and night) it is due on the next day that has it. Needs the extra `pgbeat[solar]`."""
+    """An event of the sun at a place, to the second. Needs the extra `pgbeat[solar]`.
+
+    If it doesn't happen on a day (polar day and night), it is due on the next day that has it.
+    """
 
     event: str
     #: Degrees; north and east are positive.
@@ -45,60 +47,40 @@ class Solar:
 
     def __post_init__(self) -> None:
         if self.event not in EVENTS:
-            raise InvalidTimetable.of(
-                "solar",
-                "unknown",
-                f"solar event {self.event!r} is not known; there are {', '.join(EVENTS)}",
-            )
-        for label, value, limit in (
-            ("latitude", self.latitude, 90), ("longitude", self.longitude, 180),
-        ):  # fmt: skip
+            said = f"solar event {self.event!r} is not known; there are {', '.join(EVENTS)}"
+            raise InvalidTimetable.of("solar", "unknown", said)
+        for label, limit in (("latitude", 90), ("longitude", 180)):
+            value = getattr(self, label)
             if not -limit <= value <= limit:
-                raise InvalidTimetable.of(
-                    "solar",
-                    "out_of_range",
-                    f"{label} {value} is not one of -{limit} to {limit} degrees",
-                )
+                said = f"{label} {value} is not one of -{limit} to {limit} degrees"
+                raise InvalidTimetable.of("solar", "out_of_range", said)
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """The next time that it happens; `None` when it doesn't within two years."""
+        """Returns the next time that it happens; `None` if it doesn't within two years."""
         day = self._day(moment)
-        return next(
-            (
-                found
-                for number in range(day - 1, day + _SEARCHED_DAYS)
-                if (found := self._on(number)) and found > moment
-            ),
-            None,
-        )
+        found = map(self._on, range(day - 1, day + _SEARCHED_DAYS))
+        return next((each for each in found if each and each > moment), None)
 
     def previous(self, moment: datetime) -> datetime | None:
-        """The last time that it happened; `None` when it didn't within two years."""
+        """Returns the last time that it happened; `None` if it didn't within two years."""
         day = self._day(moment)
-        return next(
-            (
-                found
-                for number in range(day + 1, day - _SEARCHED_DAYS, -1)
-                if (found := self._on(number)) and found < moment
-            ),
-            None,
-        )
+        found = map(self._on, range(day + 1, day - _SEARCHED_DAYS, -1))
+        return next((each for each in found if each and each < moment), None)
 
     def count(self, after: datetime, until: datetime) -> int:
-        """How often it happens in (after, until]."""
+        """Returns how often it happens in (after, until]."""
         if until <= after:
             return 0
         first, last = self._day(after), self._day(until)
         edges = {first - 1, first, first + 1, last - 1, last, last + 1}
-        found = (self._on(day) for day in edges)
-        total = sum(1 for moment in found if moment and after < moment <= until)
+        total = sum(1 for each in map(self._on, edges) if each and after < each <= until)
         between = range(first + 2, last - 1)
         if self._is_daily():
             return total + len(between)
-        return total + sum(1 for day in between if self._on(day))
+        return total + sum(1 for each in map(self._on, between) if each)
 
     def _day(self, moment: datetime) -> int:
-        """The ordinal of the day at the place, by the mean sun."""
+        """Returns the ordinal of the day at the place, by mean solar time."""
         moment = moment.astimezone(UTC)
         hours = moment.hour + moment.minute / 60 + moment.second / 3600 + self.longitude / 15
         return moment.toordinal() + int(hours // 24)
@@ -116,16 +98,15 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,3}(\.[0-9]{1,15})?")
 
 @lru_cache(maxsize=1024)
 def parse_solar(text: str) -> Solar:
-    """`sunset 59.91 10.75` as a timetable. Raises `InvalidTimetable`.
+    """Returns the timetable of a text such as `sunset 59.91 10.75`. Raises `InvalidTimetable`.
 
-    The database's `pgbeat.solar_problem` says the same.
+    The database's `pgbeat.solar_problem` checks the same.
     """
     parts = re.findall(r"\S+", text.lower(), re.ASCII)
     problem = _problem(parts)
     if problem:
-        raise InvalidTimetable.of(
-            "solar", "malformed", f"solar {text!r}: {problem}; {SOLAR_EXAMPLE}"
-        )
+        said = f"solar {text!r}: {problem}; {SOLAR_EXAMPLE}"
+        raise InvalidTimetable.of("solar", "malformed", said)
     event, latitude, longitude = parts
     return Solar(event, float(latitude), float(longitude))
 
@@ -143,10 +124,10 @@ def _problem(parts: list[str]) -> str | None:
 
 @lru_cache(maxsize=16_384)
 def _event(event: str, latitude: float, longitude: float, day: int) -> datetime | None:
-    """When it happens on a day, to the second; `None` when it doesn't.
+    """Returns when it happens on a day, to the second; `None` if it doesn't.
 
-    Searched from the day's noon, not from the last event as Celery does: ephem's answers differ by
-    a tenth of a second with where it began, and one event must not be two.
+    The search starts at the day's noon, not at the last event as Celery's does: ephem's answers
+    vary by a tenth of a second with the start, and one event must not become two.
     """
     ephem = _ephem()
     height, of_centre, direction = EVENTS[event]
@@ -154,7 +135,7 @@ def _event(event: str, latitude: float, longitude: float, day: int) -> datetime 
     observer.lat, observer.lon = radians(latitude), radians(longitude)
     observer.horizon, observer.pressure = height, 0
     try:
-        about = datetime.combine(date.fromordinal(day), _NOON) - timedelta(hours=longitude / 15)
+        about = datetime.fromordinal(day) + timedelta(hours=12 - longitude / 15)
         noon = observer.next_transit(sun, start=about - timedelta(hours=1))
         if direction < 0:
             found = observer.previous_rising(sun, start=noon, use_center=of_centre)
@@ -162,7 +143,7 @@ def _event(event: str, latitude: float, longitude: float, day: int) -> datetime 
             found = observer.next_setting(sun, start=noon, use_center=of_centre)
         else:
             found = noon
-        if abs(found - noon) > 0.55:  # days: near the poles it may find the day's before or after
+        if abs(found - noon) > 0.55:  # days: near the poles it may find another day's event
             return None
         rounded: datetime = found.datetime() + timedelta(seconds=0.5)
     except (ValueError, OverflowError):  # ephem's CircumpolarError; the ends of the calendar
@@ -170,15 +151,9 @@ def _event(event: str, latitude: float, longitude: float, day: int) -> datetime 
     return rounded.replace(microsecond=0, tzinfo=UTC)
 
 
-_NOON = time(12)
-
-
 def _ephem() -> Any:
     try:
         return import_module("ephem")
     except ImportError:
-        raise InvalidTimetable.of(
-            "solar",
-            "not_installed",
-            "solar timetables need ephem, which is not installed: pip install 'pgbeat[solar]'",
-        ) from None
+        said = "solar timetables need ephem, which is not installed: pip install 'pgbeat[solar]'"
+        raise InvalidTimetable.of("solar", "not_installed", said) from None

@@ -1,4 +1,4 @@
-"""Zones: what their clocks show, and where they change."""
+"""Time zones: what their clocks show, and when they change."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pgbeat.errors import InvalidTimetable
 
-#: The shortest time that a datetime can tell.
+#: The resolution of a datetime.
 TICK = timedelta(microseconds=1)
 #: The ends of the calendar, as wall times.
 EARLIEST = datetime.min  # noqa: DTZ901
@@ -21,47 +21,47 @@ _SAMPLE = timedelta(days=2)
 
 @lru_cache(maxsize=1024)
 def zone(name: str) -> ZoneInfo:
-    """The IANA time zone of that name. Raises `InvalidTimetable`."""
+    """Returns the IANA time zone of that name. Raises `InvalidTimetable`."""
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise InvalidTimetable.of(
-            "timezone",
-            "unknown",
-            f"timezone {name!r} is not known; use an IANA name, for example 'Europe/Oslo' or 'UTC'",
-        ) from None
+        said = (
+            f"timezone {name!r} is not known; use an IANA name, for example 'Europe/Oslo' or 'UTC'"
+        )
+        raise InvalidTimetable.of("timezone", "unknown", said) from None
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """A change of a zone's clock: the wall times from `start` up to `end` are left out, or come
-    twice."""
+class ClockChange:
+    """A change of a zone's clock, which skips or repeats the wall times in [start, end)."""
 
     #: The instant, in UTC.
     at: datetime
-    #: The clock's distance from UTC until then, and from then on.
+    #: The offset from UTC until then, and from then on.
     before: timedelta
     after: timedelta
 
     @property
     def is_gap(self) -> bool:
-        """Whether the clock goes forward."""
+        """Returns whether the clock goes forward."""
         return self.after > self.before
 
     @property
     def start(self) -> datetime:
-        """The first wall time that is left out, or comes twice (naive)."""
+        """Returns the first wall time that is skipped or repeated (naive)."""
         return self.at.replace(tzinfo=None) + min(self.before, self.after)
 
     @property
     def end(self) -> datetime:
-        """The first wall time that is as ever again (naive)."""
+        """Returns the first wall time after those that are skipped or repeated (naive)."""
         return self.at.replace(tzinfo=None) + max(self.before, self.after)
 
 
 def shown(zone: ZoneInfo, moment: datetime) -> datetime:
-    """What the zone's clock shows at a moment: naive, with `fold` set where it does so the second
-    time. At the ends of the calendar, the nearest that there is."""
+    """Returns what the zone's clock shows at a moment: naive, with `fold` set the second time.
+
+    At the ends of the calendar, it is the nearest wall time that exists.
+    """
     try:
         return moment.astimezone(zone).replace(tzinfo=None)
     except OverflowError:
@@ -69,15 +69,15 @@ def shown(zone: ZoneInfo, moment: datetime) -> datetime:
 
 
 def instant(zone: ZoneInfo, wall: datetime, fold: int = 0) -> datetime:
-    """When the zone's clock shows that, in UTC; `fold` is 1 for the second time, if there is one.
+    """Returns when the zone's clock shows a wall time, in UTC; `fold` is 1 for the second time.
 
     Raises `OverflowError` beyond the calendar.
     """
     return wall.replace(tzinfo=zone, fold=fold).astimezone(UTC)
 
 
-def change_at(zone: ZoneInfo, wall: datetime) -> Change | None:
-    """The change that leaves a wall time out or makes it come twice; `None` for other times."""
+def change_at(zone: ZoneInfo, wall: datetime) -> ClockChange | None:
+    """Returns the change that skips or repeats a wall time, if any."""
     first, second = zone.utcoffset(wall), zone.utcoffset(wall.replace(fold=1 - wall.fold))
     if first is None or second is None or first == second:
         return None
@@ -85,8 +85,8 @@ def change_at(zone: ZoneInfo, wall: datetime) -> Change | None:
     return _change(zone, moment - max(first, second), moment - min(first, second))
 
 
-def changes(zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[Change]:
-    """The changes after a moment and up to another, in order."""
+def changes(zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[ClockChange]:
+    """Yields the changes in (after, until], in order."""
     for year in range(after.astimezone(UTC).year, until.astimezone(UTC).year + 1):
         for change in _changes_of_year(zone, year):
             if after < change.at <= until:
@@ -94,7 +94,7 @@ def changes(zone: ZoneInfo, after: datetime, until: datetime) -> Iterator[Change
 
 
 @lru_cache(maxsize=4096)
-def _changes_of_year(zone: ZoneInfo, year: int) -> tuple[Change, ...]:
+def _changes_of_year(zone: ZoneInfo, year: int) -> tuple[ClockChange, ...]:
     start = datetime(year, 1, 1, tzinfo=UTC)
     end = datetime(year + 1, 1, 1, tzinfo=UTC) if year < 9999 else datetime.max.replace(tzinfo=UTC)
     found = []
@@ -107,8 +107,8 @@ def _changes_of_year(zone: ZoneInfo, year: int) -> tuple[Change, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _change(zone: ZoneInfo, after: datetime, until: datetime) -> Change | None:
-    """The change after a moment (a whole second) and up to another, if there is one."""
+def _change(zone: ZoneInfo, after: datetime, until: datetime) -> ClockChange | None:
+    """Returns the change in (after, until], if there is one; `after` is a whole second."""
     try:
         offset = _offset(zone, after)
         if _offset(zone, until) == offset:
@@ -118,7 +118,7 @@ def _change(zone: ZoneInfo, after: datetime, until: datetime) -> Change | None:
     seconds = range((until - after) // _SECOND + 1)
     number = bisect_left(seconds, True, key=lambda n: _offset(zone, after + n * _SECOND) != offset)
     at = after + number * _SECOND
-    return Change(at, offset, _offset(zone, at))
+    return ClockChange(at, offset, _offset(zone, at))
 
 
 def _offset(zone: ZoneInfo, moment: datetime) -> timedelta:
