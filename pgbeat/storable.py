@@ -12,10 +12,21 @@ def is_storable(value: Any) -> bool:
     if isinstance(value, str):
         return "\0" not in value and _has_encoding(value)
     try:
-        written = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        storable_json(value)
     except (TypeError, ValueError, RecursionError):
         return False
-    return "\\u0000" not in written.replace("\\\\", "") and _has_encoding(written)
+    return True
+
+
+def storable_json(value: Any) -> str:
+    """Returns the value as JSON that Postgres can keep.
+
+    Raises `TypeError`, `ValueError` or `RecursionError` if there is no such JSON.
+    """
+    written = json.dumps(value, allow_nan=False, ensure_ascii=False)
+    if "\\u0000" in written.replace("\\\\", "") or not _has_encoding(written):
+        raise ValueError(f"it holds {UNSTORABLE}")
+    return written
 
 
 def escaped(text: str) -> str:

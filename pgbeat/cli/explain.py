@@ -23,7 +23,7 @@ from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import ticks
 from pgbeat.schedules.model import Schedule
-from pgbeat.schedules.ticks import Entry, LaunchedJob
+from pgbeat.schedules.ticks import Entry, JobOutcome
 
 #: A running beat decides sooner than this, apart from conditions.
 _PROMPT = timedelta(seconds=2)
@@ -326,7 +326,7 @@ def _job(last: Entry | None, job: UnfinishedJob | None) -> str | Text | None:
     return Text.assemble(f"{last.job_id} ", state, why, again)
 
 
-def _jobs(launched: Sequence[LaunchedJob]) -> Text:
+def _jobs(launched: Sequence[JobOutcome]) -> Text:
     """Returns a summary of a tick's jobs, and a line for each."""
     lines = [
         Text.assemble(

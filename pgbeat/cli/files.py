@@ -22,7 +22,7 @@ from pgbeat.schedules import model as schedules
 from pgbeat.schedules.calendars import Calendar
 from pgbeat.schedules.files import File, InvalidFile, exports, read
 from pgbeat.schedules.files.definitions import timetables
-from pgbeat.schedules.files.plans import Change, Plan, make
+from pgbeat.schedules.files.plans import FieldChange, Plan, make
 from pgbeat.schedules.files.rows import apply, lock
 from pgbeat.schedules.model import Schedule
 
@@ -192,7 +192,7 @@ def _template(definition: Mapping[str, Any]) -> str:
     return f"template {definition['job_policy']['template']}"
 
 
-def _changed(change: Change) -> str:
+def _changed(change: FieldChange) -> str:
     said = f"{change.field}: {_value(change.old)} → {_value(change.new)}"
     if change.by_hand:
         said += f" (drift: the last sync wrote {_value(change.was)})"

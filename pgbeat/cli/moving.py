@@ -28,7 +28,7 @@ from pgbeat.schedules.importers import (
     sqlalchemy_celery_beat,
 )
 from pgbeat.schedules.importers.imported import Inventory
-from pgbeat.schedules.importers.plan import Action, Circumstances, Step
+from pgbeat.schedules.importers.plan import Action, Circumstances, ImportStep
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import zone
 
@@ -218,7 +218,7 @@ _WRITTEN = {
 _LEFT = {Action.CONFLICT: "Left as they are", Action.REFUSE: "Not imported"}
 
 
-def _show(found: Inventory, steps: list[Step], now: Circumstances, dry_run: bool) -> None:
+def _show(found: Inventory, steps: list[ImportStep], now: Circumstances, dry_run: bool) -> None:
     count = Counter(step.action for step in steps)
     click.echo(f"{counted(len(steps), 'schedule')} of {found.beat} in {found.place}.")
     for action, verbs in _WRITTEN.items():
@@ -238,7 +238,7 @@ def _show(found: Inventory, steps: list[Step], now: Circumstances, dry_run: bool
         click.echo(f"{counted(count[Action.NOTHING], 'schedule')} here already.")
 
 
-def _table(steps: list[Step], now: Circumstances) -> None:
+def _table(steps: list[ImportStep], now: Circumstances) -> None:
     table: list[dict[str, Cell]] = []
     for step in steps:
         cells: dict[str, Cell] = {
@@ -253,13 +253,13 @@ def _table(steps: list[Step], now: Circumstances) -> None:
     printing.show_table(table, folding={"timetable"})
 
 
-def _timetable(step: Step) -> str:
+def _timetable(step: ImportStep) -> str:
     values = {**(step.row._asdict() if step.row else {}), **step.values}
     blank: dict[str, Any] = dict.fromkeys(Schedule._fields)
     return printing.timetable(Schedule(**{**blank, **values}))
 
 
-def _next(step: Step, now: Circumstances) -> str:
+def _next(step: ImportStep, now: Circumstances) -> str:
     if step.values.get("disabled_reason"):
         return str(step.values["disabled_reason"])
     if "next_run" not in step.values:
@@ -267,7 +267,7 @@ def _next(step: Step, now: Circumstances) -> str:
     return when(step.values["next_run"], now.now) or "when beat starts"
 
 
-def _json(name: str, found: Inventory, steps: list[Step], dry_run: bool) -> dict[str, Any]:
+def _json(name: str, found: Inventory, steps: list[ImportStep], dry_run: bool) -> dict[str, Any]:
     return {
         "source": name,
         "from": found.place,

@@ -16,7 +16,7 @@ from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules import ticks
-from pgbeat.schedules.ticks import Entry, LaunchedJob
+from pgbeat.schedules.ticks import Entry, JobOutcome
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -196,7 +196,7 @@ def _with_result(app: "Celery", entry: Entry) -> Entry:
     return replace(entry, jobs=launched, job_state=first.state, job_error=first.error)
 
 
-def _asked(app: "Celery", job: LaunchedJob) -> LaunchedJob:
+def _asked(app: "Celery", job: JobOutcome) -> JobOutcome:
     if job.state != "pending":
         return job
     try:

@@ -1,4 +1,4 @@
-"""Control of calendars: what people do with them, a function for each verb, in a unit of work."""
+"""Control of calendars: what people do with them, a function for each verb."""
 
 from typing import Any
 
@@ -26,8 +26,10 @@ def edit(unit: UnitOfWork, name: str, definition: Any) -> Calendar:
 def put(
     unit: UnitOfWork, name: str, definition: Any, *, only_new: bool = False
 ) -> tuple[Calendar, bool]:
-    """Adds a calendar, or gives the one of that name this definition. Returns it, and whether it is
-    new. Raises `InvalidCalendar`, and `AlreadyExists` for one that is there if `only_new`."""
+    """Adds or redefines a calendar; returns it, and whether it is new.
+
+    Raises `InvalidCalendar`, and `AlreadyExists` if it is not new but must be (`only_new`).
+    """
     is_new = not calendars.load(unit.connection, {name}, namespace=unit.namespace)
     if only_new and not is_new:
         raise AlreadyExists(f"there is a calendar {name!r} already; PUT changes it")

@@ -1,4 +1,4 @@
-"""Definitions of calendars: JSON, read strictly, every problem reported at once.
+"""Reads definitions of calendars, in JSON, and reports every problem at once.
 
     {
       "timezone": "Europe/Oslo",
@@ -9,7 +9,7 @@
       "only": {"weekdays": ["mon-fri"], "windows": [{"from": "09:00", "to": "17:00"}]}
     }
 
-Each key may be left out. What is in `only` is allowed and nothing else; the rest is excluded.
+Each key is optional. The times in `only` are the only ones allowed; all others are excluded.
 """
 
 import json
@@ -24,7 +24,7 @@ from pgbeat.schedules.exclusions import (
     EVERY_DAY,
     WEEKDAY_NAMES,
     WEEKDAYS,
-    Days,
+    DayRules,
     Region,
     Rules,
     Span,
@@ -36,7 +36,7 @@ from pgbeat.timetables import zone
 
 _RULES = ("dates", "weekdays", "holidays", "windows")
 KEYS = ("timezone", *_RULES, "only")
-#: Ways to write a day of the week, and its number.
+#: Spellings of the days of the week, and their numbers.
 _DAYS = {word.lower(): day for words in (WEEKDAYS, WEEKDAY_NAMES) for day, word in enumerate(words)}
 _DATE = re.compile(r"(?:\d{4}-)?\d\d-\d\d", re.ASCII)
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?", re.ASCII)
@@ -45,7 +45,7 @@ _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)(?::([0-5]\d))?", re.ASCII)
 def parse(name: str, definition: object) -> Rules:
     """Returns the rules of a calendar. Raises `InvalidCalendar`, which lists every problem.
 
-    A calendar with holidays needs the package of that name (the extra `calendars`).
+    A calendar with holidays needs the package `holidays` (the extra `calendars`).
     """
     reader = _Reader()
     rules = reader.rules(name, definition)
@@ -55,10 +55,10 @@ def parse(name: str, definition: object) -> Rules:
 
 @dataclass
 class _Reader:
-    """Reads as far as it goes, and keeps what is wrong."""
+    """Reads as much as is valid, and collects the problems."""
 
     problems: Problems = field(default_factory=Problems)
-    #: The key of the rules that are being read; "" for the calendar's own.
+    #: The key under which the current rules are: "only", or "" for the calendar's own.
     _section: str = ""
 
     def rules(self, name: str, definition: object) -> Rules:
@@ -82,7 +82,7 @@ class _Reader:
             name, local, days=days, windows=windows, only_days=only_days, only_windows=only_windows
         )
 
-    def _days(self, found: Mapping[str, Any]) -> tuple[Days, tuple[Window, ...]]:
+    def _days(self, found: Mapping[str, Any]) -> tuple[DayRules, tuple[Window, ...]]:
         spans = [self._span(*item) for item in self._items("dates", found)]
         if isinstance(found.get("holidays"), dict):
             holidays = [("holidays", found["holidays"])]
@@ -90,7 +90,7 @@ class _Reader:
             holidays = self._items("holidays", found)
         regions = [self._region(*item) for item in holidays]
         windows = [self._window(*item) for item in self._items("windows", found)]
-        return Days(
+        return DayRules(
             tuple(span for span in spans if span),
             self._weekdays("", found),
             tuple(region for region in regions if region),
@@ -103,7 +103,7 @@ class _Reader:
         ends = [self._date(end) for end in text.split("/")]
         first, last = ends[0], ends[-1]
         if first is None or last is None or len(ends) > 2:
-            problem = "is no date"
+            problem = "is not a date"
         elif len(first) != len(last):
             problem = "has a year at one end only"
         elif len(first) == 3 and first > last:
@@ -139,7 +139,7 @@ class _Reader:
             if first is None or last is None or len(ends) > 2:
                 hint = did_you_mean(text, (*WEEKDAYS, *WEEKDAY_NAMES))
                 advice = hint or "write 'sat', 'saturday' or 'mon-fri'"
-                said = f"weekdays: {text!r} is no day of the week; {advice}"
+                said = f"weekdays: {text!r} is not a day of the week; {advice}"
                 self._add(place, "malformed", said)
             else:
                 days |= {(first + more) % 7 for more in range((last - first) % 7 + 1)}
@@ -202,7 +202,7 @@ class _Reader:
         if value == "24:00" and key == "to":
             return 86_400
         if found is None:
-            what = "is missing" if value is None else f"{value!r} is no time of day"
+            what = "is missing" if value is None else f"{value!r} is not a time of day"
             said = f"windows: {key} {what}; write '09:00' or '17:30:00'"
             self._add(f"{path}.{key}", "required" if value is None else "malformed", said)
             return None
@@ -227,7 +227,7 @@ class _Reader:
         return value
 
     def _items(self, key: str, found: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
-        """Returns the items of a list, each with its path."""
+        """Returns the items of a list with their paths."""
         value, path = found.get(key), f"{path}.{key}" if path else key
         if value is None or isinstance(value, list):
             return [(f"{path}[{number}]", item) for number, item in enumerate(value or ())]
@@ -249,11 +249,17 @@ class _Reader:
 
 
 def _kind(value: object) -> str:
-    """What JSON calls it."""
-    kinds = {
-        dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null",
-    }  # fmt: skip
-    return kinds.get(type(value), "a number")
+    """Returns what JSON calls a value."""
+    return _KINDS.get(type(value), "a number")
+
+
+_KINDS = {
+    dict: "an object",
+    list: "an array",
+    str: "a string",
+    bool: "a boolean",
+    type(None): "null",
+}
 
 
 def _or(words: Collection[str]) -> str:

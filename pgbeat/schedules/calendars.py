@@ -1,4 +1,4 @@
-"""Calendars: named rules that leave out times of the schedules that name them; their rows."""
+"""Calendars: rows of named rules that exclude times of the schedules that name them."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -30,18 +30,21 @@ class Calendar:
 
     @cached_property
     def rules(self) -> Rules:
-        """What its definition means. Raises `InvalidCalendar` for what was written past the
-        checks, and where the package `holidays` is needed and missing."""
+        """Returns the parsed definition.
+
+        Raises `InvalidCalendar` for a definition that bypassed the checks, and if the package
+        `holidays` is needed and missing.
+        """
         found = _rules(self.name, json.dumps(self.definition, sort_keys=True))
         if isinstance(found, Rules):
             return found
         raise InvalidCalendar(found.problems, subject=found.subject)
 
     def exclusion(self, moment: datetime, timezone: str) -> str | None:
-        """Why it leaves the (aware) moment out, as `calendar 'office': Saturday`; `None` if it
-        doesn't. `timezone` is the schedule's, for a calendar that has none.
+        """Returns why it excludes an (aware) moment, as `calendar 'office': Saturday`, or `None`.
 
-        Raises `InvalidCalendar`, and `InvalidTimetable` for an unknown zone.
+        `timezone` is the schedule's, for a calendar that has none. Raises `InvalidCalendar`, and
+        `InvalidTimetable` for an unknown zone.
         """
         return self.rules.exclusion(moment, timezone)
 
@@ -53,7 +56,7 @@ class Calendar:
 
 @lru_cache(maxsize=1024)
 def _rules(name: str, definition: str) -> Rules | InvalidCalendar:
-    """The rules, or what is wrong. Parsed once, wherever and however often the row is read."""
+    """Returns the rules, or what is wrong with them; cached, as rows are read again and again."""
     try:
         return parse(name, json.loads(definition))
     except InvalidCalendar as error:
@@ -63,10 +66,10 @@ def _rules(name: str, definition: str) -> Rules | InvalidCalendar:
 def exclusion(
     found: Mapping[str, Calendar], name: str | None, moment: datetime, timezone: str
 ) -> str | None:
-    """Why the calendar of that name, one of those that `load` found, leaves the moment out;
-    `None`, too, for no name.
+    """Returns why the calendar of that name, if any, excludes the moment, or `None`.
 
-    Raises `NotFound` where it is not among them, else what `Calendar.exclusion` does.
+    `found` is what `load` returned. Raises `NotFound` if the calendar is not in it, and what
+    `Calendar.exclusion` raises.
     """
     if name is None:
         return None
@@ -85,7 +88,7 @@ def _is(name: str, namespace: str) -> ColumnElement[bool]:
 def load(
     connection: Connection, names: Iterable[str], *, namespace: str = NAMESPACE
 ) -> dict[str, Calendar]:
-    """The calendars of those names that are there, in one statement; in none without names."""
+    """Returns the calendars that exist among these names; without names, it sends no query."""
     wanted = set(names)
     if not wanted:
         return {}
@@ -96,7 +99,7 @@ def load(
 def get(
     connection: Connection, name: str, *, namespace: str = NAMESPACE, for_update: bool = False
 ) -> Calendar:
-    """The calendar of that name. Raises `NotFound`, which names the nearest there is."""
+    """Returns the calendar of that name. Raises `NotFound`, which suggests a similar name."""
     query = _SELECT.where(_is(name, namespace))
     row = connection.execute(query.with_for_update() if for_update else query).one_or_none()
     if row is None:
@@ -110,13 +113,13 @@ def get(
 
 
 def listing(connection: Connection, *, namespace: str = NAMESPACE) -> list[Calendar]:
-    """All calendars, by name."""
+    """Returns all calendars, by name."""
     query = _SELECT.where(calendars.c.namespace == namespace).order_by(calendars.c.name)
     return [Calendar(*row) for row in connection.execute(query)]
 
 
 def users(connection: Connection, *, namespace: str = NAMESPACE) -> dict[str, list[str]]:
-    """Names of the schedules that name each calendar; those that none names are left out."""
+    """Returns the names of the schedules that use each calendar, for calendars in use."""
     c = schedules.c
     names = func.array_agg(aggregate_order_by(c.name, c.name))
     query = select(c.calendar, names).where(c.namespace == namespace, c.calendar.is_not(None))
@@ -127,7 +130,7 @@ def users(connection: Connection, *, namespace: str = NAMESPACE) -> dict[str, li
 def add(
     connection: Connection, name: str, definition: Any, *, namespace: str = NAMESPACE
 ) -> Calendar:
-    """Adds a calendar. Raises `InvalidCalendar` (lists every mistake) or `AlreadyExists`."""
+    """Adds a calendar. Raises `InvalidCalendar`, which lists every mistake, or `AlreadyExists`."""
     problem = name_problem(name)
     if problem:
         raise InvalidCalendar.of("name", "malformed", problem, subject=f"calendar {name!r}")
@@ -154,13 +157,11 @@ def edit(
 
 def remove(connection: Connection, name: str, *, namespace: str = NAMESPACE) -> None:
     """Deletes a calendar. Raises `NotFound`, and `InvalidCalendar` while schedules name it."""
-    get(connection, name, namespace=namespace, for_update=True)  # none can name it from here on
+    get(connection, name, namespace=namespace, for_update=True)  # from now on none can name it
     names = users(connection, namespace=namespace).get(name)
     if names:
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        said = (
-            f"calendar {name!r} is used by {', '.join(map(repr, names[:5]))}{more}; "
-            "give them another one, or none, first"
-        )
-        raise InvalidCalendar.of("", "in_use", said)
+        said = f"calendar {name!r} is used by {', '.join(map(repr, names[:5]))}{more}; "
+        advice = "give them another one, or none, first"
+        raise InvalidCalendar.of("", "in_use", said + advice)
     connection.execute(delete(calendars).where(_is(name, namespace)))

@@ -1,4 +1,4 @@
-"""Brings the rows that an app's code makes up to date, and warns of other apps' rows."""
+"""Brings the rows of an app's code up to date, and warns of other apps' rows."""
 
 import logging
 from collections.abc import Mapping, Set
@@ -12,21 +12,21 @@ from sqlalchemy.exc import DBAPIError
 from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.schedules import entries, sync
-from pgbeat.schedules.sync import Changes
+from pgbeat.schedules.sync import SyncChanges
 
 logger = logging.getLogger("celery.beat.pgbeat")
 
-#: Seconds after which entries that are invalid are tried again.
-_LATER = 10.0
+#: Seconds after which invalid entries are tried again.
+_RETRY_AFTER = 10.0
 
 
 def apply(
     connection: Connection, app: Celery, settings: Settings, own: Mapping[str, Any]
 ) -> float | None:
-    """Makes the app's rows be its entries (`own` are Celery's) and logs the changes.
+    """Makes the app's rows match its entries (`own` are Celery's) and logs the changes.
 
-    Returns the seconds after which to try again where entries are invalid, else `None`. It waits
-    for locks as long as the session does.
+    Returns the seconds after which to try again if entries are invalid, else `None`. Waits for
+    locks as long as the session does.
     """
     wanted = entries.from_app(app, own)
     defaults = {
@@ -42,41 +42,43 @@ def apply(
         if not connections.is_refused(error):
             raise
         logger.error("The app's entries are left as they were: %s", connections.first_line(error))
-        return _LATER
+        return _RETRY_AFTER
     _log(changes, name)
     return None
 
 
-def _log(changes: Changes, app: str | None) -> None:
+def _log(changes: SyncChanges, app: str | None) -> None:
     for verb in ("added", "changed", "removed"):
         names = getattr(changes, verb)
         if names:
             logger.info("Schedules %s by the app's code: %s", verb, ", ".join(sorted(names)))
     for name in changes.taken:
-        logger.warning(
-            "Schedule '%s' is in the app's code and was made elsewhere too; "
-            "the row is left as it is", name,
-        )  # fmt: skip
+        logger.warning(_TAKEN, name)
     for name, owner in changes.foreign.items():
-        logger.warning(
-            "Schedule '%s' is in this app's code, but the row was made by the code of app '%s' and "
-            "is left as it is. If that is this app's former name, set pgbeat_app = '%s'",
-            name, owner, owner,
-        )  # fmt: skip
+        logger.warning(_FOREIGN, name, owner, owner)
     if changes.orphaned:
         reason = "no app is recorded for them" if app else "this app has no name (pgbeat_app)"
-        logger.warning(
-            "Schedules were made by an app's code and this app's has them no more. They are kept, "
-            "because %s; remove them with `pgbeat remove`: %s",
-            reason, ", ".join(sorted(changes.orphaned)),
-        )  # fmt: skip
+        logger.warning(_ORPHANED, reason, ", ".join(sorted(changes.orphaned)))
+
+
+_TAKEN = "Schedule '%s' is in the app's code and was made elsewhere too; the row is left as it is"
+_FOREIGN = (
+    "Schedule '%s' is in this app's code, but the row was made by the code of app '%s' and "
+    "is left as it is. If that is this app's former name, set pgbeat_app = '%s'"
+)
+_ORPHANED = (
+    "Schedules were made by an app's code and this app's has them no more. They are kept, "
+    "because %s; remove them with `pgbeat remove`: %s"
+)
 
 
 def warn_of_others(
     connection: Connection, app: Celery, settings: Settings, known: Set[str] = frozenset()
 ) -> Set[str]:
-    """Logs a warning if other apps' code has schedules in this app's namespace, unless all of them
-    are `known`. Returns the names of those apps."""
+    """Logs a warning if other apps' code has schedules in this app's namespace.
+
+    Returns the names of those apps. There is no warning if all of them are `known`.
+    """
     others = sync.other_apps(connection, settings.namespace, app=entries.app_name(app, settings))
     if others.keys() - known:
         logger.warning("%s. %s", described(others, settings.namespace), ADVICE)

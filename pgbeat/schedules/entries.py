@@ -1,4 +1,4 @@
-"""Celery's own entries (`beat_schedule`, `add_periodic_task`) as schedules, and back."""
+"""Converts Celery's entries (`beat_schedule`, `add_periodic_task`) to schedules, and back."""
 
 import copy
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ from pgbeat.timetables import parse_cron, zone
 
 
 def built_in(app: Celery) -> dict[str, Any]:
-    """Celery's own entries: the cleanup of results, where the result backend needs one."""
+    """Returns Celery's own entries: the cleanup of results, if the result backend needs it."""
     if not app.conf.result_expires or app.backend.supports_autoexpire:
         return {}
     return {
@@ -38,44 +38,42 @@ def zone_name(app: Celery) -> str:
 
 
 def app_name(app: Celery, settings: Settings) -> str | None:
-    """Returns the name that the rows of the app's entries are recorded under; `None` where it has
-    none, so that they can't be told from another app's."""
+    """Returns the app's name in the rows of its entries; `None` if it has none."""
     return settings.app or app.main or None
 
 
 def from_app(app: Celery, defaults: Mapping[str, Any]) -> list[CodeEntry]:
-    """What the app schedules in code, with `defaults` (Celery's own entries) beneath it."""
+    """Returns the entries of the app's code, and those of `defaults` (Celery's own)."""
     entries = {**defaults, **app.conf.beat_schedule}
     return [code_entry(app, name, entry) for name, entry in entries.items()]
 
 
 def code_entry(app: Celery, name: str, entry: Any) -> CodeEntry:
-    """One entry of `beat_schedule`: a mapping or a `ScheduleEntry`.
+    """Converts one entry of `beat_schedule`: a mapping or a `ScheduleEntry`.
 
-    What a row can't say (other schedule classes, lazy or non-JSON arguments) stays in the code,
-    and the row refers to it by the entry's name.
+    What a row can't express (other schedule classes, lazy or non-JSON arguments) stays in the
+    code, where the entry's name finds it.
     """
     fields = dict(entry)
     task = fields.get("task")
     if not task or fields.get("schedule") is None:
         raise ConfigError(f"beat_schedule[{name!r}]: it needs a task and a schedule")
     cron, every = _timetable(app, fields["schedule"], bool(fields.get("relative")))
+    kinds = {"args": list, "kwargs": dict, "options": dict}
     try:
-        values = [
-            faithful(list(fields.get("args") or ())),
-            faithful(dict(fields.get("kwargs") or {})),
-            faithful(dict(fields.get("options") or {})),
-        ]
+        values = [faithful(kind(fields.get(key) or ())) for key, kind in kinds.items()]
     except ValueError:
         values = [None, {}, {}]
-    return CodeEntry(
-        row_name(name), str(task), cron, every, _zone_name(app) if cron else None, *values
-    )
+    timezone = _zone_name(app) if cron else None
+    return CodeEntry(row_name(name), str(task), cron, every, timezone, *values)
 
 
 def row_name(name: Any) -> str:
-    """An entry's name as a row can have it: shorter, with a digest, where it is too long (Celery
-    takes a periodic task's `repr` for a name), empty, dots, or no text to Postgres."""
+    """Returns an entry's name if a row can have it, else a shorter one with a digest.
+
+    A name may be too long (Celery names a periodic task by its `repr`), empty, only dots, or
+    contain characters that Postgres can't store.
+    """
     text = str(name)
     plain = text.encode(errors="replace").decode().replace("\0", "?")
     if plain == text and text.strip() not in ("", ".", "..") and len(text) <= 200:
@@ -96,9 +94,9 @@ def _timetable(app: Celery, value: Any, relative: bool) -> tuple[str | None, tim
 
 
 def _cron(value: crontab) -> str | None:
-    """The crontab as a cron expression; `None` where cron means something else by it.
+    """Returns the crontab as a cron expression; `None` if cron would mean something else.
 
-    Celery wants day and weekday both to match, cron either: with both given it stays in the code.
+    With both a day and a weekday, Celery requires both to match, and cron either.
     """
     if len(value.day_of_month) < 31 and len(value.day_of_week) < 7:
         return None
@@ -129,8 +127,8 @@ _CRON_FIELDS = (
 
 
 def _zone_name(app: Celery) -> str | None:
-    """The app's time zone by its IANA name; `None` for one that has none."""
-    name = getattr(app.timezone, "key", None) or str(app.timezone)
+    """Returns the IANA name of the app's time zone; `None` if it has none."""
+    name = zone_name(app)
     try:
         zone(name)
     except InvalidTimetable:
@@ -140,13 +138,13 @@ def _zone_name(app: Celery) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class CodeTimetable:
-    """A Celery schedule object: it is asked whether it is due, with the clock that we give it."""
+    """A Celery schedule object, which is asked whether it is due, by a clock of ours."""
 
     app: Celery
     schedule: Any
 
     def due(self, last_run: datetime, now: datetime) -> tuple[bool, datetime]:
-        """Whether it is due at `now`, having run at `last_run`, and when to ask again."""
+        """Returns whether it is due at `now` after a run at `last_run`, and when to ask again."""
         clocked = copy.copy(self.schedule)
         clocked.app = self.app
         local = now.astimezone(self.app.timezone)
@@ -155,20 +153,20 @@ class CodeTimetable:
         return bool(is_due), now + timedelta(seconds=max(0.001, float(seconds)))
 
     def next_after(self, moment: datetime) -> datetime | None:
-        """When to ask first, had it run at `moment`."""
+        """Returns when to ask first after a run at `moment`."""
         return self.due(moment, moment)[1]
 
     def previous(self, moment: datetime) -> datetime | None:
-        """`None`: Celery's schedules don't look back."""
+        """Returns `None`: Celery's schedules don't look back."""
         return None
 
     def count(self, after: datetime, until: datetime) -> int:
-        """0: only the code knows what was missed."""
+        """Returns 0: only the code knows what was missed."""
         return 0
 
 
 def code_timetable(app: Celery, row: Schedule, defaults: Mapping[str, Any]) -> CodeTimetable:
-    """The timetable of a row that leaves it to the code. Raises `InvalidSchedule`."""
+    """Returns the timetable of a row that leaves it to the code. Raises `InvalidSchedule`."""
     fields = _fields(app, row, defaults)
     relative = bool(fields.get("relative"))
     return CodeTimetable(app, maybe_schedule(fields["schedule"], relative, app=app))
@@ -177,7 +175,10 @@ def code_timetable(app: Celery, row: Schedule, defaults: Mapping[str, Any]) -> C
 def code_arguments(
     app: Celery, row: Schedule, defaults: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any], dict[str, Any]]:
-    """Arguments and options of a row that leaves them to the code, lazy ones called."""
+    """Returns the arguments and options of a row that leaves them to the code.
+
+    Lazy arguments are called.
+    """
     fields = _fields(app, row, defaults)
     return (
         [_called(value) for value in fields.get("args") or ()],
@@ -202,14 +203,14 @@ def _fields(app: Celery, row: Schedule, defaults: Mapping[str, Any]) -> dict[str
 
 
 def as_celery_entries(app: Celery, rows: Iterable[Schedule]) -> dict[str, ScheduleEntry]:
-    """Rows as Celery's `ScheduleEntry` objects, for those who look at `scheduler.schedule`."""
+    """Returns rows as Celery's `ScheduleEntry` objects, for users of `scheduler.schedule`."""
     entries = {}
     for row in rows:
         timetable: Any = None
         if row.every is not None:
             timetable = schedule(row.every, app=app)
         elif row.cron is not None:
-            with suppress(ValueError, ParseException):  # what Celery's parser has no word for
+            with suppress(ValueError, ParseException):  # Celery's parser doesn't know it
                 minute, hour, day, month, weekday = row.cron.split()
                 timetable = crontab(minute, hour, weekday, day, month, app=app)
         elif row.source == "code":

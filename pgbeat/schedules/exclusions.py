@@ -1,4 +1,4 @@
-"""Exclusions: which times a calendar leaves out, and why. Pure functions of time."""
+"""Exclusions: which times a calendar excludes, and why. Pure functions of time."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ EVERY_DAY = frozenset(range(7))
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A date, or all from one to another: `(year, month, day)`, or `(month, day)` of every year."""
+    """A range of dates: `(year, month, day)`, or `(month, day)` for every year."""
 
     first: tuple[int, ...]
     last: tuple[int, ...]
@@ -37,7 +37,7 @@ class Span:
 
 
 class Region:
-    """The holidays of a country, of a part of it, or of a stock exchange."""
+    """The holidays of a country, a subdivision or a stock exchange."""
 
     def __init__(self, label: str, known: Any) -> None:
         self.label = label
@@ -46,9 +46,9 @@ class Region:
         self._lock = Lock()
 
     def holiday(self, day: date) -> str | None:
-        """The holiday's name, in English where there is a translation."""
+        """Returns the holiday's name, in English if there is a translation."""
         if day.year not in self._years:
-            # A year's holidays may be made up for in the next, and are known only with that.
+            # A holiday may be moved into the next year, and is known only with its own.
             with self._lock:
                 for year in (day.year - 1, day.year, day.year + 1):
                     self._known.get(date(year, 1, 1))
@@ -61,9 +61,9 @@ class Region:
 def region(
     country: str | None, market: str | None, subdivision: str | None, categories: tuple[str, ...]
 ) -> Region:
-    """The holidays of a country or a market, shared by all calendars that name it.
+    """Returns the holidays of a country or market, shared by all calendars that name it.
 
-    Raises `InvalidCalendar` where the package `holidays` is missing, and for what it doesn't know.
+    Raises `InvalidCalendar` for names that the package `holidays` doesn't know, and without it.
     """
     package = _holidays()
     code = country or market or ""
@@ -72,10 +72,8 @@ def region(
     )
     if code not in known:
         kind = "country" if country else "market"
-        example = (
-            "give the ISO code, for example 'NO'" if country else "there is for example 'NYSE'"
-        )
-        said = f"{kind} {code!r} is not known; {did_you_mean(code, known) or example}"
+        example = "the ISO code, for example 'NO'" if country else "its code, for example 'NYSE'"
+        said = f"{kind} {code!r} is not known; {did_you_mean(code, known) or 'give ' + example}"
         raise InvalidCalendar.of(kind, "unknown", said)
     made = getattr(package, code)
     language = "en_US" if "en_US" in made.supported_languages else made.default_language
@@ -101,10 +99,8 @@ def _holidays() -> Any:
     try:
         import holidays
     except ImportError:
-        raise InvalidCalendar(
-            "the package that knows them is missing; install it with "
-            "`pip install 'pgbeat[calendars]'`"
-        ) from None
+        said = "the package `holidays` is missing; install it with "
+        raise InvalidCalendar(said + "`pip install 'pgbeat[calendars]'`") from None
     return holidays
 
 
@@ -113,8 +109,8 @@ def _listed(known: Iterable[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Days:
-    """Dates, days of the week and holidays, any of them."""
+class DayRules:
+    """Dates, days of the week and holidays; a day matches if it is any of them."""
 
     spans: tuple[Span, ...] = ()
     weekdays: frozenset[int] = frozenset()
@@ -124,7 +120,7 @@ class Days:
         return bool(self.spans or self.weekdays or self.regions)
 
     def why(self, day: date) -> str | None:
-        """Which of them the day is, in words."""
+        """Returns why the day matches, in words; `None` if it doesn't."""
         for region in self.regions:
             name = region.holiday(day)
             if name is not None:
@@ -135,7 +131,7 @@ class Days:
         return WEEKDAY_NAMES[day.weekday()] if day.weekday() in self.weekdays else None
 
     def why_not(self, day: date) -> str | None:
-        """That the day is none of them, in words."""
+        """Returns why the day doesn't match, in words; `None` if it does or there are no rules."""
         if not self or self.why(day) is not None:
             return None
         name = WEEKDAY_NAMES[day.weekday()]
@@ -150,7 +146,7 @@ class Days:
 
 
 def _runs(weekdays: frozenset[int]) -> list[str]:
-    """`mon–fri` for those that follow each other, three or more."""
+    """Returns the names of the days, three or more in a row as `mon–fri`."""
     runs: list[list[int]] = []
     for day in sorted(weekdays):
         if runs and runs[-1][-1] == day - 1:
@@ -166,16 +162,18 @@ def _runs(weekdays: frozenset[int]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Hours of the day, in seconds since midnight by the clock on the wall: `start` belongs to it,
-    `end` doesn't. One that ends before it starts goes on after midnight, and is of the weekday on
-    which it starts."""
+    """Hours of the day, in seconds since midnight by wall time, without `end`.
+
+    If it ends before it starts, it goes on after midnight, and belongs to the weekday on which it
+    starts.
+    """
 
     start: int
     end: int
     weekdays: frozenset[int] = EVERY_DAY
 
     def holds(self, weekday: int, second: int) -> bool:
-        """Whether that second of that day (Monday is 0) is in it."""
+        """Returns whether it includes a second of a day (Monday is 0)."""
         if self.start < self.end:
             return self.start <= second < self.end and weekday in self.weekdays
         if second >= self.start:
@@ -193,27 +191,27 @@ def _clock(second: int) -> str:
 
 
 class Rules:
-    """What a calendar's definition means. Immutable; answers are kept by the day."""
+    """The rules of a calendar. Immutable; answers are cached by the day."""
 
     def __init__(
         self,
         name: str,
         zone: ZoneInfo | None = None,
         *,
-        days: Days | None = None,
+        days: DayRules | None = None,
         windows: tuple[Window, ...] = (),
-        only_days: Days | None = None,
+        only_days: DayRules | None = None,
         only_windows: tuple[Window, ...] = (),
     ) -> None:
         self.name, self.zone = name, zone
-        self._days, self._windows = days or Days(), windows
-        self._only_days, self._only_windows = only_days or Days(), only_windows
+        self._days, self._windows = days or DayRules(), windows
+        self._only_days, self._only_windows = only_days or DayRules(), only_windows
         self._of_day = lru_cache(maxsize=1024)(
             lambda day: self._days.why(day) or self._only_days.why_not(day)
         )
 
     def exclusion(self, moment: datetime, timezone: str) -> str | None:
-        """Why the calendar leaves the (aware) moment out; `None` if it doesn't.
+        """Returns why the calendar excludes an (aware) moment; `None` if it doesn't.
 
         `timezone` is the schedule's, for a calendar that has none. Raises `InvalidTimetable`.
         """

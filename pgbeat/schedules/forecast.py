@@ -1,13 +1,14 @@
-"""The forecast: what will be due when, if beat is on time and nobody changes anything meanwhile.
+"""The forecast: what will be due when, if beat is on time and nothing is changed meanwhile.
 
-What time alone decides is followed through: timetables, windows, jitter, calendars, what is overdue
-already, `max_runs` and `min_interval`. Whether a condition will hold can't be known, nor how long a
-job will run: such due times are uncertain, and nothing is concluded from them.
+It follows whatever depends on time alone: timetables, windows, jitter, calendars, what is overdue,
+`max_runs` and `min_interval`. Whether a condition will hold can't be known, nor how long a job will
+run: such due times are uncertain, and nothing is concluded from them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from heapq import merge, nsmallest
 from itertools import islice
 from typing import NamedTuple
@@ -26,21 +27,21 @@ _DAY = timedelta(days=1)
 
 
 class Expected(NamedTuple):
-    """A due time to come."""
+    """A future due time."""
 
     #: When beat decides it.
     at: datetime
     schedule: Schedule
-    #: Its time by the timetable, which is what calendars look at.
+    #: Its time by the timetable, for which calendars are asked.
     due_at: datetime
     #: Why it will be skipped.
     skip: str | None = None
-    #: What else is to be said: other due times that it accounts for.
+    #: Which other due times it accounts for.
     note: str | None = None
 
 
 class Load(NamedTuple):
-    """What is due in a minute, skips aside."""
+    """How many due times a minute has, without skips."""
 
     minute: datetime
     launches: int
@@ -53,34 +54,41 @@ class Forecast:
 
     start: datetime
     end: datetime
-    #: The first of it, in order.
+    #: The first due times, in order.
     times: list[Expected] = field(default_factory=list)
     launches: int = 0
     uncertain: int = 0
     skipped: int = 0
-    #: The minutes in which something is due, in order.
+    #: The minutes with due times, in order.
     minutes: list[Load] = field(default_factory=list)
     #: Schedules that are launched after another one's jobs.
     after: list[Schedule] = field(default_factory=list)
-    #: Schedules of which nothing can be told, by name: why.
+    #: Why nothing is known of some schedules, by name.
     unknown: dict[str, str] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
-        """How many due times there are."""
+        """Returns how many due times there are."""
         return self.launches + self.uncertain + self.skipped
 
     @property
     def peak(self) -> Load | None:
-        """The first of the minutes in which the most is due."""
+        """Returns the busiest minute, the first of several."""
         return max(self.minutes, key=lambda load: load.launches + load.uncertain, default=None)
+
+    def within(self, times: Iterable[Expected]) -> Iterator[Expected]:
+        """Yields those of the times, which are in order, that the forecast is about."""
+        for due in times:
+            if due.at >= self.end:
+                return
+            if due.at >= self.start:
+                yield due
 
 
 def is_certain(row: Schedule) -> bool:
-    """Whether nothing but the time decides that it is launched."""
-    own = (row.cron, row.every, row.once_at, row.solar, row.rrule)
+    """Returns whether time alone decides that it is launched."""
     is_conditional = row.launcher != "GenericLauncher" or row.condition_sql is not None
-    return not is_conditional and any(value is not None for value in own)
+    return not is_conditional and row.has_timetable and row.after is None
 
 
 def upcoming(
@@ -91,10 +99,10 @@ def upcoming(
     since: datetime | None = None,
     excluded: Callable[[datetime], str | None] = lambda moment: None,
 ) -> Iterator[Expected]:
-    """The due times of a schedule from now on, in order, as beat will find them.
+    """Yields the due times of a schedule from now on, in order, as beat will find them.
 
-    Without end, if its timetable has none. Those between now and `since` may be left out.
-    `excluded` says why its calendar leaves a time out.
+    There may be no end of them. Those between now and `since` may be left out. `excluded` returns
+    why its calendar excludes a time.
     """
     certain, clock = is_certain(row), now
     runs, launched = row.run_count, row.last_success
@@ -125,36 +133,36 @@ def upcoming(
 
 
 class Call(NamedTuple):
-    """What a due time's job would be called with."""
+    """The arguments of a due time's job."""
 
-    #: `None` where that stays in the app's code.
+    #: `None` if they stay in the app's code.
     args: list[object] | None
     kwargs: dict[str, object]
 
 
 def call(due: Expected, timetable: Timetable, timezone: str) -> Call:
-    """Returns what the row says for a due time, placeholders filled in; a launcher may know better.
+    """Returns the row's arguments for a due time, placeholders filled in.
 
-    `timezone` is for a row that names none. Raises `InvalidPlaceholder`.
+    A launcher may prepare others. `timezone` is for a row that names none. Raises
+    `InvalidPlaceholder`.
     """
-    row = due.schedule
+    row, at = due.schedule, due.due_at
     if not row.has_placeholders:
         return Call(row.args, row.kwargs)
-    facts = Facts(
-        due.due_at, row.timezone or timezone, row.job_id(due.due_at), row.name,
-        "after" if row.after is not None else "timetable", timetable.previous(due.due_at),
-    )  # fmt: skip
+    trigger = "timetable" if row.after is None else "after"
+    zone, previous = row.timezone or timezone, timetable.previous(at)
+    facts = Facts(at, zone, row.job_id(at), row.name, trigger, previous)
     return Call(
         placeholders.fill(row.args, facts, "args"), placeholders.fill(row.kwargs, facts, "kwargs")
     )
 
 
 def _first(row: Schedule, timetable: Timetable, now: datetime) -> tuple[datetime, datetime] | None:
-    """When it is due next, and the timetable's time of that."""
+    """Returns when it is due next, and the timetable's time for that."""
     if row.next_run is not None:
         return row.next_run, row.due_at or row.next_run
     if row.once_at is not None and row.last_run is None:
-        return row.once_at, row.once_at  # maybe late: its policies decide
+        return row.once_at, row.once_at  # it may be late: its policies decide
     moment = timetable.next_after(now)
     return None if moment is None else (row.jittered(moment), moment)
 
@@ -170,11 +178,11 @@ def forecast(
     timezone: str = "UTC",
     limit: int | None = None,
 ) -> Forecast:
-    """What is due from `start` (now, if it isn't given) until before `end`.
+    """Returns what is due from `start` (by default, now) until before `end`.
 
-    Of `rows` those count that are in service. `timetable` gives a row's, and may raise; `known` are
-    the calendars that rows name, `timezone` is for rows that name none. All is counted, and the
-    first `limit` are listed.
+    Rows that are not in service are ignored. `timetable` returns a row's timetable, and may raise;
+    `known` are the calendars that rows name; `timezone` is for rows that name none. Everything is
+    counted, and the first `limit` due times are listed.
     """
     found = Forecast(start or now, end)
     tally = _Tally(now, found.start, end)
@@ -185,7 +193,6 @@ def forecast(
             continue
         if row.after is not None:
             found.after.append(row)
-        zone = row.timezone or timezone
         excluded = exclusion(known, row, timezone)
         try:
             times = timetable(row)
@@ -194,53 +201,49 @@ def forecast(
         except PgbeatError as error:
             found.unknown[row.name] = str(error)
             continue
+        expected = partial(upcoming, row, times, now, since=start, excluded=excluded)
         if _is_simple(row, due):
-            if start is not None:
-                due = times.next_after(start - _INSTANT)
-            if due is None or due >= end:
-                continue
-            key = (times, row.calendar, zone if row.calendar else "")
-            shared.setdefault(key, _Shared(excluded)).add(row)
+            due = due if start is None else times.next_after(start - _INSTANT)
+            if due is not None and due < end:
+                zone = (row.timezone or timezone) if row.calendar else ""
+                shared.setdefault((times, row.calendar, zone), _Shared(excluded)).add(row)
         else:
-            expected = upcoming(row, times, now, since=start, excluded=excluded)
-            due = tally.add(_within(expected, found.start, end), certain=is_certain(row))
-            if due is None:
-                continue
-        again = upcoming(row, times, now, since=start, excluded=excluded)
-        listed.append((due, row.name, _within(again, found.start, end)))
+            due = tally.add(found.within(expected()), certain=is_certain(row))
+        if due is not None and due < end:
+            listed.append((due, row.name, found.within(expected())))
     for (times, calendar, _), group in shared.items():
         tally.add_all(times, group, has_calendar=calendar is not None)
-    if limit is not None:  # the rest of them come later than these do
+    tally.report(found)
+    found.times = _merged(listed, limit)
+    return found
+
+
+def _merged(
+    listed: list[tuple[datetime, str, Iterator[Expected]]], limit: int | None
+) -> list[Expected]:
+    """Returns the first due times of schedules, given as first due time, name and all of them."""
+    if limit is not None:  # the others come later than these
         listed = nsmallest(limit, listed)
     in_order = merge(*(due for _, _, due in listed), key=lambda due: (due.at, due.schedule.name))
-    found.times = list(islice(in_order, limit))
-    found.minutes = tally.minutes()
-    found.launches = sum(load.launches for load in found.minutes)
-    found.uncertain = sum(load.uncertain for load in found.minutes)
-    found.skipped = tally.skipped
-    return found
+    return list(islice(in_order, limit))
 
 
 def exclusion(
     known: Mapping[str, Calendar], row: Schedule, timezone: str
 ) -> Callable[[datetime], str | None]:
-    """Why a row's calendar, one of those known, leaves a time out; `timezone` is for a row that
-    names none. What is returned raises as `calendars.exclusion` does."""
+    """Returns a function that returns why a row's calendar, one of `known`, excludes a time.
+
+    `timezone` is for a row that names none. The function raises what `calendars.exclusion` raises.
+    """
     name, zone = row.calendar, row.timezone or timezone
     return lambda moment: calendars.exclusion(known, name, moment, zone)
 
 
-def _within(times: Iterable[Expected], start: datetime, end: datetime) -> Iterator[Expected]:
-    for due in times:
-        if due.at >= end:
-            return
-        if due.at >= start:
-            yield due
-
-
 def _is_simple(row: Schedule, first: datetime | None) -> bool:
-    """Whether it is due at its timetable's times, and no policy knows better: it is counted with
-    others of the same timetable."""
+    """Returns whether it is due just at its timetable's times, whatever its policies.
+
+    It is then counted together with other schedules of the same timetable.
+    """
     return (
         not row.jitter
         and row.min_interval is None
@@ -250,12 +253,12 @@ def _is_simple(row: Schedule, first: datetime | None) -> bool:
         and row.retry_count == 0
         and row.waiting_for is None
         and (row.next_run is None or row.next_run == first)
-        and any(value is not None for value in (row.cron, row.every, row.solar, row.rrule))
+        and row.has_timetable
     )
 
 
 class _Shared:
-    """Schedules that are due at the same times."""
+    """The number of schedules that are due at the same times."""
 
     def __init__(self, excluded: Callable[[datetime], str | None]) -> None:
         self.excluded = excluded
@@ -272,7 +275,7 @@ class _Tally:
     """Counts by minute."""
 
     def __init__(self, now: datetime, start: datetime, end: datetime) -> None:
-        # Between them is what counts; neither does.
+        # What counts is between these two, without either.
         self._before, self._end = max(now, start - _INSTANT), end
         self._zero = start.replace(second=0, microsecond=0)
         size = max(0, -((self._zero - end) // _MINUTE))
@@ -280,7 +283,7 @@ class _Tally:
         self.skipped = 0
 
     def add(self, times: Iterable[Expected], *, certain: bool) -> datetime | None:
-        """Counts the due times of a schedule; the first of them."""
+        """Counts the due times of a schedule; returns the first of them."""
         counts = self._launches if certain else self._uncertain
         zero, first = self._zero, None
         for due in times:
@@ -292,7 +295,7 @@ class _Tally:
         return first
 
     def add_all(self, times: Timetable, group: _Shared, *, has_calendar: bool) -> None:
-        """Counts what schedules have in common."""
+        """Counts the due times that schedules share."""
         found: Iterable[tuple[int, int]]
         until = self._end - _INSTANT
         if has_calendar:
@@ -318,7 +321,7 @@ class _Tally:
             moment = times.next_after(moment)
 
     def _counted(self, times: Timetable, until: datetime) -> Iterator[tuple[int, int]]:
-        """Of what is due several times a minute."""
+        """Yields minutes and their counts, for a timetable with several due times a minute."""
         before = self._before
         for minute in range(len(self._launches)):
             stop = min(until, self._zero + (minute + 1) * _MINUTE - _INSTANT)
@@ -326,22 +329,23 @@ class _Tally:
             before = stop
 
     def _step(self, times: Interval, group: _Shared) -> None:
-        """Of what counts by elapsed time: in whole microseconds, for there may be millions."""
+        """Counts elapsed time in whole microseconds: there may be millions of due times."""
         first = times.next_after(self._before)
         if first is None:
             return
         begin, stop = ((moment - self._zero) // _INSTANT for moment in (first, self._end))
         step, minute = times.every // _INSTANT, _MINUTE // _INSTANT
-        for counts, number in (
-            (self._launches, group.certain), (self._uncertain, group.uncertain),
-        ):  # fmt: skip
+        counted = (self._launches, group.certain), (self._uncertain, group.uncertain)
+        for counts, number in counted:
             if number:
                 for moment in range(begin, stop, step):
                     counts[moment // minute] += number
 
-    def minutes(self) -> list[Load]:
-        """The minutes in which something is due."""
-        return [
+    def report(self, forecast: Forecast) -> None:
+        """Writes the counts to the forecast."""
+        forecast.launches, forecast.uncertain = sum(self._launches), sum(self._uncertain)
+        forecast.skipped = self.skipped
+        forecast.minutes = [
             Load(self._zero + number * _MINUTE, *pair)
             for number, pair in enumerate(zip(self._launches, self._uncertain, strict=True))
             if any(pair)

@@ -1,4 +1,4 @@
-"""Launchers: they decide, at a due time, whether to launch, and with what."""
+"""Launchers: classes that decide at a due time whether to launch, and with which arguments."""
 
 import json
 from abc import ABC, abstractmethod
@@ -32,12 +32,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What to launch: arguments of the task, and Celery's publish options (`queue`, `priority` …).
+    """A job to launch: the task's arguments, and Celery's publish options (`queue`, `priority` …).
 
-    Options given here win over those of the schedule. `snooze` sets when the launcher is
-    evaluated next, instead of at the timetable's next time: a time, or a duration from now, kept
-    within `pgbeat_snooze_min` and `pgbeat_snooze_max` seconds. Of several requests, the first that
-    has a `snooze` counts. `run_key` tells the jobs of one decision apart (1 to 200 characters).
+    Options override those of the schedule. `snooze` sets when the launcher is evaluated next,
+    instead of at the timetable's next time: a time, or a duration from now, limited by the settings
+    `pgbeat_snooze_min` and `pgbeat_snooze_max`. Of several requests, the first with a `snooze`
+    counts. `run_key` (1 to 200 characters) distinguishes the jobs of one decision.
     """
 
     args: Sequence[Any] = ()
@@ -48,16 +48,16 @@ class JobRequest:
     run_key: str | None = None
 
 
-#: Jobs of one decision, at most.
+#: The most jobs of one decision.
 MOST_JOBS = 100
-#: Characters of a run key, at most.
+#: The most characters of a run key.
 _LONGEST_KEY = 200
-#: What `prepare_job_data` may return for one job.
+#: The types that `prepare_job_data` may return for one job.
 JobData = Mapping[str, Any] | JobRequest
 
 
 class Context:
-    """What a launcher knows while it decides."""
+    """The circumstances of one decision, for its launcher."""
 
     def __init__(
         self,
@@ -67,14 +67,14 @@ class Context:
         connect: Callable[[], Connection],
         facts: Facts | None = None,
     ) -> None:
-        #: The schedule's row, as it is: its placeholders are not filled in.
+        #: The schedule's row, with placeholders not filled in.
         self.schedule = schedule
-        #: The time that the schedule was due, by its timetable.
+        #: When the schedule was due, by its timetable.
         self.due_at = due_at
-        #: The database's time at the start of this look at the schedules.
+        #: The database's time at the start of beat's pass.
         self.now = now
-        #: Anything JSON that the launcher wants to find again at the next tick; saved with this
-        #: one, unless it fails.
+        #: JSON that the launcher wants to find again at the next tick; saved with this one, unless
+        #: it fails.
         self.cursor: Any = schedule.cursor
         self._connect = connect
         self._connection: Connection | None = None
@@ -84,13 +84,13 @@ class Context:
 
     @property
     def args(self) -> Sequence[Any]:
-        """The row's positional arguments, placeholders filled in. Raises `InvalidPlaceholder`."""
+        """Returns the row's arguments, placeholders filled in. Raises `InvalidPlaceholder`."""
         found: Sequence[Any] = self._filled(self.schedule.args or [], "args")
         return found
 
     @property
     def kwargs(self) -> Mapping[str, Any]:
-        """The row's keyword arguments, placeholders filled in. Raises `InvalidPlaceholder`."""
+        """Returns the row's keyword arguments, likewise."""
         found: Mapping[str, Any] = self._filled(self.schedule.kwargs, "kwargs")
         return found
 
@@ -101,65 +101,68 @@ class Context:
 
     @property
     def trigger(self) -> str | None:
-        """Why it is decided now: `timetable`, `retry`, `after`, `manual` or `backfill`."""
+        """Returns why it is decided now: `timetable`, `retry`, `after`, `manual` or `backfill`."""
         return self._facts.trigger
 
     @property
     def interval_start(self) -> datetime | None:
-        """The timetable's time before the one that this decision is for; `None` where there is
-        none."""
+        """Returns the timetable's previous time, before the one decided now, if any."""
         return self._facts.interval_start
 
     @property
     def interval_end(self) -> datetime:
-        """The due time that this decision is for; of a retry, the one that failed before."""
+        """Returns the due time decided now; for a retry, the one that failed."""
         return self._facts.interval_end
 
     @property
     def last_run(self) -> datetime | None:
-        """When the schedule was decided last, whatever the outcome."""
+        """Returns when the schedule was decided last, whatever the outcome."""
         return self.schedule.last_run
 
     @property
     def last_success(self) -> datetime | None:
-        """When the schedule launched last."""
+        """Returns when the schedule launched last."""
         return self.schedule.last_success
 
     @property
     def connection(self) -> Connection:
-        """A connection to pgbeat's database, opened when first used: one read-only transaction
-        under a statement timeout, rolled back after the decision."""
+        """Returns a connection to pgbeat's database, opened on first use.
+
+        It has one read-only transaction with a statement timeout, rolled back after the decision.
+        """
         if self._connection is None:
             self._connection = self._connect()
         return self._connection
 
 
 class Launcher(ABC):
-    """Decides one schedule at its due time. Subclass, register with `@launcher`.
+    """Decides one schedule at its due time. Subclass it, and register the class with `@launcher`.
 
-    An instance is made for each decision. `check_conditions` and `prepare_job_data` run on a
-    thread of their own under a time limit; whatever they raise makes the tick `failed`.
+    An instance is made for each decision. `check_conditions` and `prepare_job_data` run on their
+    own thread under a time limit; any exception makes the tick `failed`.
     """
 
-    #: Name of the task to launch, unless `get_job_type` says otherwise or the row names one.
+    #: Name of the task to launch, unless `get_job_type` returns another or the row names one.
     task: str | None = None
 
     @abstractmethod
     def check_conditions(self, ctx: Context) -> bool | Skip:
-        """`True` to launch; `False`, or a `Skip` with the reason, not to."""
+        """Returns `True` to launch, or `False` or a `Skip` with the reason not to."""
 
     def prepare_job_data(self, ctx: Context) -> JobData | Sequence[JobData]:
-        """Returns the task's keyword arguments, or a `JobRequest`; a list of them for several jobs,
-        at most 100, each a `JobRequest` with a run key of its own. An empty list skips. By default,
-        the row's arguments."""
+        """Returns the task's keyword arguments, or a `JobRequest`; by default, the row's arguments.
+
+        For several jobs, at most 100, it returns a list of `JobRequest`s with different run keys.
+        An empty list skips.
+        """
         return JobRequest(args=ctx.args, kwargs=ctx.kwargs)
 
     def get_job_type(self) -> str | None:
-        """Name of the task to launch; `None` leaves it to the row."""
+        """Returns the name of the task to launch; `None` leaves it to the row."""
         return self.task
 
     def launch(self, ctx: Context) -> JobRequest | list[JobRequest] | Skip:
-        """Decides what to launch, or why not. Raises whatever failed."""
+        """Returns what to launch, or why not. Raises what its methods raise."""
         name = type(self).__name__
         try:
             verdict = self.check_conditions(ctx)
@@ -186,7 +189,7 @@ class Launcher(ABC):
         return requests
 
     def _request(self, data: Any, ctx: Context) -> JobRequest:
-        """Returns the request for one job, its task filled in."""
+        """Returns the request for one job, with its task."""
         name = type(self).__name__
         if isinstance(data, JobRequest):
             request = data
@@ -204,8 +207,10 @@ class Launcher(ABC):
 
 
 def check_run_keys(requests: Sequence[JobRequest], name: str) -> None:
-    """Raises `ConditionError` unless each of these jobs of one decision can be told from the others
-    by its run key. `name` is the launcher's."""
+    """Raises `ConditionError` unless the jobs of one decision have different, valid run keys.
+
+    A single job needs none. `name` is the launcher's.
+    """
     if len(requests) > MOST_JOBS:
         raise ConditionError(
             f"{name} asks for {len(requests)} jobs; one decision launches {MOST_JOBS} at most"
@@ -218,7 +223,7 @@ def check_run_keys(requests: Sequence[JobRequest], name: str) -> None:
                 return
             raise ConditionError(
                 f"{name} asks for {len(requests)} jobs, and number {number} has no run key; give "
-                "each a JobRequest(run_key=…) of its own"
+                "each its own JobRequest(run_key=…)"
             )
         if not isinstance(key, str) or not 1 <= len(key) <= _LONGEST_KEY or not is_storable(key):
             raise ConditionError(
@@ -231,18 +236,18 @@ def check_run_keys(requests: Sequence[JobRequest], name: str) -> None:
 
 
 class GenericLauncher(Launcher):
-    """Needs no code: task, arguments and an optional SQL condition, all from the row."""
+    """Takes the task, the arguments and an optional SQL condition from the row."""
 
     def check_conditions(self, ctx: Context) -> bool | Skip:
-        """True when the condition's first row's first column is truthy, or there is none."""
+        """Returns whether the condition's first value is truthy; `True` without a condition."""
         sql = ctx.schedule.condition_sql
         return True if sql is None else holds(ctx.connection, sql)
 
 
 def holds(connection: Connection, condition_sql: str) -> Literal[True] | Skip:
-    """Whether a condition in SQL holds. For a transaction that is `read_only`.
+    """Returns whether a condition in SQL holds, in a transaction that is `read_only`.
 
-    Raises the driver's error of its SQLSTATE where the condition fails.
+    Raises the driver's error if the condition fails.
     """
     (answer,) = ask(connection, [condition_sql])
     if answer is True or isinstance(answer, Skip):
@@ -250,7 +255,7 @@ def holds(connection: Connection, condition_sql: str) -> Literal[True] | Skip:
     raise answer
 
 
-#: For anything else than one statement that reads.
+#: The SQLSTATE for anything other than one statement that reads.
 _NO_CURSOR = "42P11"
 _ASK = "SELECT first_row, code, problem FROM pgbeat.query_conditions(%(conditions)s)"
 
@@ -258,9 +263,9 @@ _ASK = "SELECT first_row, code, problem FROM pgbeat.query_conditions(%(condition
 def ask(
     connection: Connection, conditions: Sequence[str]
 ) -> list[Literal[True] | Skip | Exception]:
-    """What each condition in SQL says, all in one statement; an error for one that fails.
+    """Returns the answers of conditions in SQL, sent as one statement; an error if one fails.
 
-    The answers end with the `QueryCanceled` of the one that ran when the transaction's time was up.
+    If the transaction times out, the answers end with the `QueryCanceled` of the one that ran.
     """
     rows = connection.exec_driver_sql(_ASK, {"conditions": list(conditions)})
     return [_answer(*row) for row in rows]
@@ -285,7 +290,7 @@ def _answer(
 
 
 def _shown(value: Any) -> str:
-    """A value as SQL shows it."""
+    """Returns a value as SQL shows it."""
     return "null" if value is None else "false" if value is False else repr(value)
 
 
@@ -301,10 +306,10 @@ def launcher(name: str, /) -> Callable[[L], L]: ...
 
 
 def launcher(cls_or_name: Any, /) -> Any:
-    """Registers a `Launcher` under its class name, or under the name given.
+    """Registers a `Launcher` under its class name, or under a name: `@launcher("name")`.
 
-    `@launcher` or `@launcher("name")`. A module called `launchers` beside the app's `tasks` is
-    imported by Celery's autodiscovery when beat starts.
+    Beat imports the modules called `launchers` beside the app's `tasks`, by Celery's
+    autodiscovery.
     """
     if isinstance(cls_or_name, str):
         return lambda cls: _register(cls, cls_or_name)
@@ -314,41 +319,37 @@ def launcher(cls_or_name: Any, /) -> Any:
 def _register(cls: Any, name: str) -> Any:
     if not (isinstance(cls, type) and issubclass(cls, Launcher)):
         raise TypeError(f"@launcher is for subclasses of pgbeat.Launcher, not {cls!r}")
-    known = _registry.get(name)
-    if known is not None and (known.__module__, known.__qualname__) != (
-        cls.__module__,
-        cls.__qualname__,
-    ):
+    known = _path(_registry.get(name, cls))
+    if known != _path(cls):
         raise ValueError(
-            f"two launchers are called {name!r}: {known.__module__}.{known.__qualname__} and "
-            f"{cls.__module__}.{cls.__qualname__}; give one another name with @launcher('name')"
+            f"two launchers are called {name!r}: {known} and {_path(cls)}; "
+            "give one another name with @launcher('name')"
         )
     _registry[name] = cls
     return cls
 
 
+def _path(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
 def registered() -> list[str]:
-    """Names of all registered launchers."""
+    """Returns the names of all registered launchers."""
     return sorted(_registry)
 
 
 def find(name: str) -> type[Launcher]:
-    """The launcher of that name. Raises `UnknownLauncher`, which lists what there is."""
+    """Returns the launcher of that name. Raises `UnknownLauncher`, which lists the known names."""
     try:
         return _registry[name]
     except KeyError:
         hint = did_you_mean(name, _registry)
-        raise UnknownLauncher.of(
-            "launcher",
-            "unknown",
-            f"launcher {name!r} is not registered; {hint + ' ' if hint else ''}"
-            f"registered: {', '.join(registered())}",
-        ) from None
+        said = f"launcher {name!r} is not registered; {hint + ' ' if hint else ''}registered: "
+        raise UnknownLauncher.of("launcher", "unknown", said + ", ".join(registered())) from None
 
 
 def read_only(connection: Connection, timeout: float) -> None:
-    """Makes the transaction that has just begun read-only and limits its statements (seconds)."""
+    """Makes a transaction that has just begun read-only, its statements limited to seconds."""
+    limit = text("SELECT set_config('statement_timeout', :ms, true)")
     connection.execute(text("SET TRANSACTION READ ONLY"))
-    connection.execute(
-        text("SELECT set_config('statement_timeout', :ms, true)"), {"ms": f"{int(timeout * 1000)}"}
-    )
+    connection.execute(limit, {"ms": f"{int(timeout * 1000)}"})

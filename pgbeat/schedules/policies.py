@@ -1,4 +1,4 @@
-"""Policies of a due schedule that need no database: what is made up for, what comes too often."""
+"""Policies of a due schedule that need no database: catch-up, grace, minimum spacing."""
 
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Timetable, span
 
-#: How late still counts for `catch_up` of `none`, where the schedule doesn't say.
+#: The default `grace` of schedules with `catch_up` of `none`.
 GRACE = timedelta(minutes=1)
 #: The smallest step of the database's clock.
 _INSTANT = timedelta(microseconds=1)
@@ -16,22 +16,22 @@ class Due(NamedTuple):
     """The one due time to decide now, of all that have passed."""
 
     at: datetime
-    #: After which time the timetable goes on.
+    #: The time after which the timetable goes on.
     then: datetime
     #: How many other due times this decision accounts for, and why.
     missed: int = 0
     note: str | None = None
-    #: Why it is not to be launched, whatever its condition says.
+    #: Why it must be skipped, whatever its condition says.
     skip: str | None = None
-    #: The timetable's next time after `then`, where that is known already.
+    #: The timetable's next time after `then`, if it is known already.
     following: datetime | None = None
 
 
 def settle(row: Schedule, timetable: Timetable, now: datetime) -> Due:
-    """What to decide of a schedule that is due, by its catch-up policy.
+    """Returns the due time to decide, by the catch-up policy of a schedule that is due.
 
-    A retry, and what is launched after another schedule, is never late. Neither is what waited
-    for the job before it.
+    Never late are a retry, a launch after another schedule, and one that waited for the previous
+    job.
     """
     next_run = row.next_run or now
     if row.after is not None:
@@ -40,7 +40,7 @@ def settle(row: Schedule, timetable: Timetable, now: datetime) -> Due:
         return _retry(row, timetable, next_run, now)
     nominal = row.due_at or next_run
     waited = row.waiting_for is not None
-    # What jitter put off is not late for it, nor what it put off beyond the time after.
+    # A delay by jitter is not lateness, not even if it lasts beyond the next due time.
     free = max(next_run, row.last_run or next_run) if row.jitter else next_run
     clock = now if waited else now - max(free - nominal, timedelta(0))
     grace = row.grace if row.grace is not None or row.catch_up != "none" else GRACE
@@ -65,8 +65,7 @@ def settle(row: Schedule, timetable: Timetable, now: datetime) -> Due:
 def _all(
     row: Schedule, timetable: Timetable, nominal: datetime, clock: datetime, grace: timedelta | None
 ) -> Due:
-    """Each missed time is made up for, oldest first, but for those that are too old or too many:
-    these are skipped together."""
+    """Returns the oldest missed time; those that are too old or too many are skipped together."""
     cutoff = nominal - _INSTANT if grace is None else clock - grace - _INSTANT
     reason = "" if grace is None else f"more than its grace of {span(grace)} late"
     begin = _begin(row, nominal)
@@ -88,8 +87,7 @@ def _all(
 
 
 def _retry(row: Schedule, timetable: Timetable, next_run: datetime, now: datetime) -> Due:
-    """The due time of a retry is its own. What fell due since the failure is missed, or comes
-    after it."""
+    """Returns a retry's own due time. Times since the failure are missed, or come after it."""
     if row.due_at is None:
         return Due(next_run, now)
     if row.catch_up == "all" or row.overlap == "buffer_all":
@@ -99,13 +97,13 @@ def _retry(row: Schedule, timetable: Timetable, next_run: datetime, now: datetim
 
 
 def _begin(row: Schedule, nominal: datetime) -> datetime:
-    """The time after which due times count as missed: an interval begins with its row."""
+    """Returns the time after which due times count as missed: an interval begins with its row."""
     is_anchored = row.every is not None and row.starts_at is None
     return max(nominal, row.created_at) if is_anchored else nominal
 
 
 def too_soon(row: Schedule, now: datetime) -> str | None:
-    """Why it may not be launched yet, by its minimum spacing."""
+    """Returns why the minimum spacing forbids a launch now, or `None`."""
     if row.min_interval is None or row.last_success is None:
         return None
     since = now - row.last_success

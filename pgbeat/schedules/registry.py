@@ -1,4 +1,4 @@
-"""Whether a schedule can be launched by an app: launcher, task, arguments and publish options."""
+"""Checks whether an app can launch a schedule: launcher, task, arguments, publish options."""
 
 import psycopg
 from celery import Celery
@@ -15,9 +15,9 @@ from pgbeat.schedules.model import Schedule
 
 
 def check(app: Celery, row: Schedule) -> None:
-    """Raises `InvalidSchedule` unless the app, its modules imported, can launch the schedule.
+    """Raises `InvalidSchedule` unless the app can launch the schedule.
 
-    Where a template adds to its arguments, they are not checked.
+    The app's modules must be imported. Arguments that a template adds to are not checked.
     """
     launcher = find(row.launcher)
     where = {} if row.queue is None else {"queue": row.queue}
@@ -32,7 +32,7 @@ def check(app: Celery, row: Schedule) -> None:
 
 
 def completed(row: Schedule, template: Template) -> Schedule:
-    """The row with what its template adds, as it is launched; it names no template then."""
+    """Returns the row with what its template adds, as it is launched, without the template."""
     return row._replace(
         args=row.args or template.args,
         kwargs=template.kwargs | row.kwargs,
@@ -43,28 +43,28 @@ def completed(row: Schedule, template: Template) -> Schedule:
 
 
 def check_condition(connection: Connection, condition_sql: str, timeout: float) -> bool | Skip:
-    """What a condition says now, asked as beat asks it. `connection` has no open transaction.
+    """Evaluates a condition as beat does. `connection` has no open transaction.
 
-    Raises `InvalidSchedule` for one that no data would make run, `ConditionError` for one that
-    fails as things are: a table that is not there yet, say, or `timeout` seconds are over.
+    Raises `InvalidSchedule` for a condition that can never run, and `ConditionError` for one that
+    fails for now: because a table is missing, say, or since it takes longer than `timeout` seconds.
     """
     try:
         read_only(connection, timeout)
         return holds(connection, condition_sql)
     except ConditionError as error:
-        raise InvalidSchedule.of("condition_sql", "malformed", f"{error}; {_EXAMPLE}") from None
+        problem = str(error)
     except psycopg.Error as error:
         if connections.is_lost(error):
             raise
-        if error.sqlstate in _NEVER:
-            raise InvalidSchedule.of(
-                "condition_sql", "malformed", f"condition_sql can't run: {error}; {_EXAMPLE}"
-            ) from None
-        raise ConditionError(str(error)) from None
+        if error.sqlstate not in _NEVER:
+            raise ConditionError(str(error)) from None
+        problem = f"condition_sql can't run: {error}"
     finally:
         connection.rollback()
+    said = f"{problem}; {CONDITION_EXAMPLE}"
+    raise InvalidSchedule.of("condition_sql", "malformed", said)
 
 
-#: SQLSTATEs: a syntax error or several statements, a write, a command that wants no transaction.
+#: SQLSTATEs: a syntax error or several statements, a write, a command that allows no transaction.
 _NEVER = {"42601", "25006", "25001", "0A000"}
-_EXAMPLE = "write one SELECT, such as 'SELECT count(*) > 0 FROM orders WHERE NOT done'"
+CONDITION_EXAMPLE = "write one SELECT, such as 'SELECT count(*) > 0 FROM orders WHERE NOT done'"

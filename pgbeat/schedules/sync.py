@@ -1,4 +1,4 @@
-"""What the app's code says should be scheduled, merged into the rows."""
+"""Makes the rows of schedules match the entries of an app's code."""
 
 import json
 from collections.abc import Sequence
@@ -10,12 +10,16 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 
 from pgbeat.database.tables import schedules
 from pgbeat.names import NAMESPACE
+from pgbeat.storable import storable_json
 
 
 @dataclass(frozen=True, slots=True)
 class CodeEntry:
-    """A schedule made by code. Without `cron` and `every` its timetable stays in the code, and
-    with `args` of `None` so do its arguments and options."""
+    """A schedule made by code.
+
+    Without `cron` and `every`, its timetable stays in the code. If `args` is `None`, so do its
+    arguments and options.
+    """
 
     name: str
     task: str
@@ -28,22 +32,22 @@ class CodeEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class SyncChanges:
     """What `apply` did, by name."""
 
     added: list[str] = field(default_factory=list)
     changed: list[str] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)
-    #: Names that a row made elsewhere has already; those rows were left alone.
+    #: Names of rows that were made elsewhere, and left alone.
     taken: list[str] = field(default_factory=list)
-    #: Names of rows that another app's code made, with that app; they were left alone.
+    #: Names of rows that another app's code made, with that app; left alone.
     foreign: dict[str, str] = field(default_factory=dict)
-    #: Rows that some app's code made, it is not known which, and this app's code does not have.
+    #: Rows made by the code of an unknown app, which this app's code doesn't have.
     orphaned: list[str] = field(default_factory=list)
 
 
 _DEFINITION = [column for column in CodeEntry.__slots__ if column != "name"]
-#: What a person may have set on a row that the code makes.
+#: A person may have set these on a row that the code makes.
 _NO_OTHER_TIMETABLE = {"once_at": None, "solar": None, "rrule": None, "after": None}
 _COMPARED = [*_DEFINITION, *_NO_OTHER_TIMETABLE]
 
@@ -55,12 +59,12 @@ def apply(
     *,
     app: str | None,
     **defaults: Any,
-) -> Changes:
-    """Makes the rows that this app's code made be just the entries; `defaults` go to new rows.
+) -> SyncChanges:
+    """Makes the rows of this app's code match its entries; `defaults` are values of new rows.
 
-    Leaves alone the run state, pauses and disabling of rows that stay, and rows that were made
-    elsewhere or by another app's code. Rows whose app is not recorded become this app's if it has
-    an entry of their name, else they stay. Of an app without a name (`None`) nothing is removed.
+    Run state, pauses and disabling survive, and rows that were made elsewhere or by another app's
+    code are left alone. Rows of an unknown app become this app's if it has an entry of their name.
+    Nothing is removed for an app without a name (`None`).
     """
     changes, updates, present = _compared(connection, entries, namespace, app)
     fresh = [entry for entry in entries if entry.name not in present]
@@ -87,8 +91,8 @@ def apply(
 
 def _compared(
     connection: Connection, entries: Sequence[CodeEntry], namespace: str, app: str | None
-) -> tuple[Changes, list[dict[str, Any]], set[str]]:
-    """Locks the rows concerned; returns what is to change, the updates, and the names there are."""
+) -> tuple[SyncChanges, list[dict[str, Any]], set[str]]:
+    """Locks the rows concerned; returns the changes, their updates, and the names that exist."""
     wanted = {entry.name: entry for entry in entries}
     compared = (schedules.c[name] for name in _COMPARED)
     is_ours = (schedules.c.source == "code") & (
@@ -99,7 +103,7 @@ def _compared(
         .where(schedules.c.namespace == namespace, is_ours | schedules.c.name.in_(wanted))
         .with_for_update()
     )
-    changes = Changes()
+    changes = SyncChanges()
     updates: list[dict[str, Any]] = []
     present: set[str] = set()
     for name, source, owner, *definition in rows:
@@ -120,18 +124,17 @@ def _compared(
     return changes, updates, present
 
 
-_OTHERS = select(schedules.c.app, func.count()).group_by(schedules.c.app)
-
-
 def other_apps(connection: Connection, namespace: str, *, app: str | None) -> dict[str, int]:
     """Returns the other apps whose code made schedules of the namespace, and how many each."""
-    query = _OTHERS.where(
+    name = schedules.c.app
+    query = select(name, func.count()).where(
         schedules.c.namespace == namespace,
         schedules.c.source == "code",
-        schedules.c.app.is_not(None),
-        schedules.c.app.is_distinct_from(app),
+        name.is_not(None),
+        name.is_distinct_from(app),
     )
-    return {str(name): count for name, count in connection.execute(query.order_by("app"))}
+    found = connection.execute(query.group_by(name).order_by(name))
+    return {str(other): count for other, count in found}
 
 
 def _values(entry: CodeEntry) -> dict[str, Any]:
@@ -139,18 +142,14 @@ def _values(entry: CodeEntry) -> dict[str, Any]:
 
 
 def faithful(value: Any) -> Any:
-    """The value as JSON gives it back; `ValueError` where that is not the same value.
+    """Returns the value as JSON gives it back. Raises `ValueError` if that is another value.
 
-    A tuple counts as its list: Celery's own serializer makes no difference.
+    A tuple counts as a list, as in Celery's own serializer.
     """
     try:
-        written = json.dumps(value, allow_nan=False, ensure_ascii=False)
-        written.encode()  # raises for half a surrogate pair
-        copy = json.loads(written)
+        copy = json.loads(storable_json(value))
     except TypeError as error:
         raise ValueError(str(error)) from None
-    if "\\u0000" in written:
-        raise ValueError("jsonb holds no NUL")
     if copy != _listed(value):
         raise ValueError(f"{value!r} is not the same after JSON")
     return copy

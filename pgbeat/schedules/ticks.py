@@ -1,13 +1,13 @@
-"""Ticks: one row for every decision on a due schedule, with its outcome."""
+"""Ticks: a row for each decision on a due time, with its outcome."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, desc, func, select, text
+from sqlalchemy import Connection, func, select, text
 
 from pgbeat.database.connections import recordset
 from pgbeat.database.tables import ticks
@@ -18,7 +18,7 @@ Trigger = Literal["timetable", "retry", "manual", "after", "backfill"]
 
 
 class Tick(NamedTuple):
-    """A decision: `reason` says why it was skipped, `error` why it failed."""
+    """A decision to write: `reason` says why it was skipped, `error` why it failed."""
 
     schedule_id: int
     schedule: str
@@ -28,25 +28,27 @@ class Tick(NamedTuple):
     reason: str | None = None
     error: str | None = None
     job_id: str | None = None
-    #: Due times before this one that it accounts for; `note` says why.
+    #: How many earlier due times it accounts for; `note` says why.
     missed: int = 0
     note: str | None = None
-    #: The jobs beside `job_id`, where several were launched together.
+    #: Further jobs, if several were launched together.
     more_job_ids: Sequence[str] | None = None
 
     @property
     def job_ids(self) -> list[str]:
-        """The ids of its jobs."""
+        """Returns the ids of its jobs."""
         return [] if self.job_id is None else [self.job_id, *(self.more_job_ids or ())]
 
     @property
     def audited(self) -> tuple[str, str, dict[str, Any]]:
         """Returns what the audit log records of a decision that a person asked for."""
         values = {
-            "due_at": self.due_at, "outcome": self.outcome, "job_id": self.job_id,
+            "due_at": self.due_at,
+            "outcome": self.outcome,
+            "job_id": self.job_id,
             "why": self.reason or self.error,
             "job_ids": self.job_ids if self.more_job_ids else None,
-        }  # fmt: skip
+        }
         return "schedule", self.schedule, values
 
 
@@ -68,31 +70,33 @@ _RECORD = text(
 
 
 def record(connection: Connection, batch: Sequence[Tick]) -> set[int]:
-    """Writes decisions, at most one a schedule; the ids of the schedules that had none yet for
-    that due time."""
+    """Writes decisions, at most one for each schedule.
+
+    Returns the ids of the schedules that had no decision on that due time yet.
+    """
     if not batch:
         return set()
     return set(connection.scalars(_RECORD, {"batch": recordset(batch)}))
 
 
 @dataclass(frozen=True, slots=True)
-class LaunchedJob:
-    """A job of a tick, with how it ended: the last one, where it was retried."""
+class JobOutcome:
+    """A job of a tick, with the state and error of its last retry."""
 
     id: UUID
     run_key: str | None
-    #: `None` where the job is no longer kept.
+    #: `None` if the job is no longer kept.
     state: str | None
     error: str | None
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more comes of it, or it is no longer kept."""
+        """Returns whether it has ended, or is no longer kept."""
         return self.state is None or self.state in ENDED
 
 
-def summary(jobs: Sequence[LaunchedJob]) -> str:
-    """Returns how several jobs of a tick are, in words: "3 jobs: 2 completed, 1 running"."""
+def summary(jobs: Sequence[JobOutcome]) -> str:
+    """Returns the states of several jobs in words: "3 jobs: 2 completed, 1 running"."""
     counts = Counter(job.state or "no longer kept" for job in jobs)
     states = ", ".join(f"{count} {state}" for state, count in counts.items())
     return f"{len(jobs)} jobs: {states}"
@@ -100,7 +104,7 @@ def summary(jobs: Sequence[LaunchedJob]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A tick as history shows it, with how its job ended: the last one, where it was retried."""
+    """A tick as history shows it, with the state of its job's last retry."""
 
     id: int
     schedule: str
@@ -115,26 +119,20 @@ class Entry:
     note: str | None
     job_state: str | None
     job_error: str | None
-    #: Which attempt that is, of how many, and when it comes where it is still to come.
+    #: The number of that attempt, of how many, and when it is due to run.
     job_attempt: int | None = None
     job_max_attempts: int | None = None
     job_run_at: datetime | None = None
-    #: Its lane, and when it was given to the broker.
+    #: Its lane, and when its message was sent.
     job_lane: str | None = None
     job_dispatched_at: datetime | None = None
-    #: All of its jobs: several where its launcher asked for them.
-    jobs: tuple[LaunchedJob, ...] = ()
+    #: All of its jobs: a launcher may ask for several.
+    jobs: tuple[JobOutcome, ...] = ()
 
 
-# The last retry of `j`.
-_LAST = """
-           LEFT JOIN LATERAL (
-               SELECT n.state, c.error, n.attempt, n.max_attempts, n.run_at, n.dispatched_at
-                 FROM pgbeat.attempts_from(j.id) AS c JOIN pgbeat.jobs n ON n.id = c.id
-                WHERE j.retried_by IS NOT NULL
-                ORDER BY c.number DESC LIMIT 1) AS r ON true
-"""
-_HISTORY = f"""
+# `r` is the last retry of the job `j`.
+_HISTORY = text(
+    """
     SELECT t.id, t.schedule, t.trigger, t.due_at, t.decided_at, t.outcome, t.reason, t.error,
            t.job_id, t.missed, t.note, coalesce(r.state, j.state),
            CASE WHEN r.state IS NULL THEN j.error WHEN r.state <> 'completed' THEN r.error END,
@@ -142,22 +140,31 @@ _HISTORY = f"""
            coalesce(r.run_at, j.run_at), j.lane,
            CASE WHEN r.state IS NULL THEN j.dispatched_at ELSE r.dispatched_at END, j.run_key,
            t.more_job_ids
-      FROM pgbeat.ticks t LEFT JOIN pgbeat.jobs j ON j.id = t.job_id {_LAST}
-"""  # noqa: S608
-_JOBS_OF = text(
-    f"""
+      FROM pgbeat.ticks t LEFT JOIN pgbeat.jobs j ON j.id = t.job_id
+      LEFT JOIN LATERAL (
+               SELECT n.state, c.error, n.attempt, n.max_attempts, n.run_at, n.dispatched_at
+                 FROM pgbeat.attempts_from(j.id) AS c JOIN pgbeat.jobs n ON n.id = c.id
+                WHERE j.retried_by IS NOT NULL
+                ORDER BY c.number DESC LIMIT 1) AS r ON true
+     WHERE t.schedule_id = :schedule_id AND t.due_at <= :due_at
+       AND (t.due_at, t.id) < (:due_at, :id)
+     ORDER BY t.due_at DESC, t.id DESC LIMIT :limit
+    """
+)
+_OUTCOMES = text(
+    """
     SELECT i.id, j.run_key, coalesce(r.state, j.state),
            CASE WHEN r.state IS NULL THEN j.error WHEN r.state <> 'completed' THEN r.error END
-      FROM unnest(CAST(:ids AS uuid[])) AS i (id) LEFT JOIN pgbeat.jobs j ON j.id = i.id {_LAST}
-    """  # noqa: S608
+      FROM unnest(CAST(:ids AS uuid[])) AS i (id) LEFT JOIN pgbeat.jobs j ON j.id = i.id
+      LEFT JOIN LATERAL (
+               SELECT n.state, c.error
+                 FROM pgbeat.attempts_from(j.id) AS c JOIN pgbeat.jobs n ON n.id = c.id
+                WHERE j.retried_by IS NOT NULL
+                ORDER BY c.number DESC LIMIT 1) AS r ON true
+    """
 )
-_NEWEST = " ORDER BY t.due_at DESC, t.id DESC LIMIT :limit"
-_OF_SCHEDULE = text(f"{_HISTORY} WHERE t.schedule_id = :schedule_id {_NEWEST}")
-_OF_SCHEDULE_BEFORE = text(
-    f"{_HISTORY} WHERE t.schedule_id = :schedule_id AND t.due_at <= :due_at "
-    f"AND (t.due_at, t.id) < (:due_at, :id) {_NEWEST}"
-)
-_AFTER = text(_HISTORY + "WHERE t.id > :after ORDER BY t.id LIMIT :limit")
+# Comes after every tick.
+_END = (datetime.max.replace(tzinfo=UTC), 0)
 
 
 def history(
@@ -167,33 +174,21 @@ def history(
     before: tuple[datetime, int] | None = None,
     limit: int = 20,
 ) -> list[Entry]:
-    """The newest ticks of a schedule, newest first. For the next page, `before` is the last one's
-    `due_at` and `id`."""
-    values: dict[str, Any] = {"schedule_id": schedule_id, "limit": limit}
-    if before is None:
-        rows = connection.execute(_OF_SCHEDULE, values)
-    else:
-        values |= {"due_at": before[0], "id": before[1]}
-        rows = connection.execute(_OF_SCHEDULE_BEFORE, values)
-    return _entries(connection, rows.all())
+    """Returns the newest ticks of a schedule, newest first.
 
-
-def after(connection: Connection, tick_id: int, *, limit: int = 1000) -> list[Entry]:
-    """Ticks of all schedules that were written after one, oldest first."""
-    rows = connection.execute(_AFTER, {"after": tick_id, "limit": limit})
-    return _entries(connection, rows.all())
-
-
-def _entries(connection: Connection, rows: Sequence[Any]) -> list[Entry]:
-    """Returns the entries of rows of `_HISTORY`, with their jobs."""
+    For the next page, `before` is the last one's `due_at` and `id`.
+    """
+    due_at, tick_id = before or _END
+    values = {"schedule_id": schedule_id, "due_at": due_at, "id": tick_id, "limit": limit}
+    rows = connection.execute(_HISTORY, values).all()
     ids = [str(job_id) for *_, more in rows for job_id in more or ()]
-    found = connection.execute(_JOBS_OF, {"ids": ids}) if ids else ()
-    others = {job_id: LaunchedJob(job_id, *about) for job_id, *about in found}
+    found = connection.execute(_OUTCOMES, {"ids": ids}) if ids else ()
+    others = {job_id: JobOutcome(job_id, *about) for job_id, *about in found}
     entries: list[Entry] = []
     for *columns, run_key, more in rows:
         entry = Entry(*columns)
         if entry.job_id is not None:
-            first = LaunchedJob(entry.job_id, run_key, entry.job_state, entry.job_error)
+            first = JobOutcome(entry.job_id, run_key, entry.job_state, entry.job_error)
             entry = replace(entry, jobs=(first, *(others[job_id] for job_id in more or ())))
         entries.append(entry)
     return entries
@@ -201,20 +196,22 @@ def _entries(connection: Connection, rows: Sequence[Any]) -> list[Entry]:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """How a schedule's ticks came out, and the jobs that it launched."""
+    """The outcomes of a schedule's ticks, and of the jobs that it launched."""
 
     total: int
     launched: int
     skipped: int
     failed: int
-    #: Jobs, of retried ones the last attempt; those that have not ended are in neither.
+    #: Ended jobs, by the last attempt of those that were retried.
     jobs_completed: int
     jobs_failed: int
 
     @property
     def success_rate(self) -> float | None:
-        """Returns the share of completed jobs among all that ended and the decisions that failed,
-        0 to 1; `None` as long as neither is known. Skips are left aside."""
+        """Returns the share of completed jobs, 0 to 1; `None` if none has ended.
+
+        Failed decisions count as failed jobs; skips don't count.
+        """
         ended = self.jobs_completed + self.jobs_failed
         if not ended and self.launched:
             return None
@@ -233,16 +230,10 @@ _JOBS = text(
 
 
 def stats(connection: Connection, schedule_id: int) -> Stats:
-    """Counts of a schedule's ticks and of their jobs, as far back as they are kept."""
+    """Counts a schedule's ticks and their jobs, as far back as they are kept."""
     query = select(
         func.count(),
         *(func.count().filter(ticks.c.outcome == o) for o in ("launched", "skipped", "failed")),
     ).where(ticks.c.schedule_id == schedule_id)
     counts: Any = connection.execute(query).one()
     return Stats(*counts, *connection.execute(_JOBS, {"schedule_id": schedule_id}).one())
-
-
-def newest(connection: Connection) -> Any:
-    """The newest tick's id and time, or `None`."""
-    query = select(ticks.c.id, ticks.c.decided_at).order_by(desc(ticks.c.id)).limit(1)
-    return connection.execute(query).one_or_none()

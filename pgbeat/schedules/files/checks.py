@@ -11,7 +11,7 @@ from pgbeat.database import connections
 from pgbeat.errors import InvalidSchedule, UnknownLauncher, UnknownTask
 from pgbeat.schedules.files import Check, Definition, Mistake
 from pgbeat.schedules.model import Schedule
-from pgbeat.schedules.registry import check
+from pgbeat.schedules.registry import CONDITION_EXAMPLE, check
 
 
 def launchable(app: Celery | None) -> Check:
@@ -65,7 +65,7 @@ def conditions(connection: Connection, definitions: Iterable[Definition]) -> lis
         if condition not in problems:
             problems[condition] = _problem(connection, condition)
         if problems[condition]:
-            sentence = f"condition_sql can't run: {problems[condition]}; {_EXAMPLE}"
+            sentence = f"condition_sql can't run: {problems[condition]}; {CONDITION_EXAMPLE}"
             mistakes.append(definition.mistake("condition_sql", sentence))
     return mistakes
 
@@ -93,4 +93,3 @@ def _problem(connection: Connection, condition: str) -> str | None:
 
 #: SQLSTATEs: a syntax error or several statements, what is not supported.
 _NEVER = {b"42601", b"0A000"}
-_EXAMPLE = "write one SELECT, such as 'SELECT count(*) > 0 FROM orders WHERE NOT done'"

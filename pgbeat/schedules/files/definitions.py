@@ -11,7 +11,8 @@ from pgbeat.errors import InvalidTimetable
 from pgbeat.jobs import placeholders
 from pgbeat.jobs.policies import JobPolicy
 from pgbeat.schedules.files.documents import Mistake
-from pgbeat.schedules.files.fields import FIELDS, TIMETABLES
+from pgbeat.schedules.files.fields import FIELDS
+from pgbeat.schedules.model import TIMETABLES
 from pgbeat.suggest import did_you_mean
 from pgbeat.timetables import parse_cron, parse_rrule, parse_solar, zone
 

@@ -38,7 +38,7 @@ class Unreadable(Exception):
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A value and its place. `value` is a scalar, a list of nodes, or a dict of `Entry`."""
+    """A value and its place. `value` is a scalar, a list of nodes, or a dict of `MappingItem`."""
 
     value: Any
     line: int
@@ -55,7 +55,7 @@ class Node:
         return self.value
 
 
-class Entry(NamedTuple):
+class MappingItem(NamedTuple):
     """A key's place and the value under it."""
 
     key: Node
@@ -64,7 +64,7 @@ class Entry(NamedTuple):
 
 def mapping(pairs: Iterator[tuple[Node, Node]], line: int, column: int, notes: Notes) -> Node:
     """A mapping at that place. Keys that are there twice, or are no text, are noted."""
-    entries: dict[str, Entry] = {}
+    entries: dict[str, MappingItem] = {}
     for key, node in pairs:
         if not isinstance(key.value, str):
             notes.at(key, f"the key {_shown(key)} is no text; put it in quotes")
@@ -72,7 +72,7 @@ def mapping(pairs: Iterator[tuple[Node, Node]], line: int, column: int, notes: N
             first = entries[key.value].key
             notes.at(key, f"{key.value!r} is there twice, first in line {first.line}")
         else:
-            entries[key.value] = Entry(key, node)
+            entries[key.value] = MappingItem(key, node)
     return Node(entries, line, column, 1 + sum(1 + e.node.size for e in entries.values()))
 
 

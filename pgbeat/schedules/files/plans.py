@@ -20,7 +20,7 @@ BY_FILE = "disabled by its file"
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FieldChange:
     """A field that is to be another. Values are as a file writes them."""
 
     field: str
@@ -38,7 +38,7 @@ class Plan:
     namespace: str
     #: Definitions as a file writes them.
     added: dict[str, dict[str, Any]] = field(default_factory=dict)
-    changed: dict[str, list[Change]] = field(default_factory=dict)
+    changed: dict[str, list[FieldChange]] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
     #: Made elsewhere (the source), and the file's from now on.
     adopted: dict[str, str] = field(default_factory=dict)
@@ -124,7 +124,7 @@ def make(
     return plan
 
 
-def _changes(row: Row[Any], definition: Definition) -> Iterator[Change]:
+def _changes(row: Row[Any], definition: Definition) -> Iterator[FieldChange]:
     base = row.file_definition if row.source == "file" else None
     for name, described in FIELDS.items():
         have, want = getattr(row, name), definition.values[name]
@@ -136,7 +136,7 @@ def _changes(row: Row[Any], definition: Definition) -> Iterator[Change]:
             continue
         old, new = described.plain(have), described.plain(want)
         was = old if base is None else base.get(name, described.plain(described.default))
-        yield Change(name, old, new, not same(was, old), was)
+        yield FieldChange(name, old, new, not same(was, old), was)
 
 
 def _is_templates(definition: Definition, base: Mapping[str, Any] | None) -> bool:

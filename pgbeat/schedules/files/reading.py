@@ -21,10 +21,11 @@ from pgbeat.schedules.files.definitions import (
     too_many,
     unknown,
 )
-from pgbeat.schedules.files.documents import Entry, Mistake, Node, Notes, Unreadable
-from pgbeat.schedules.files.fields import FIELDS, TIMETABLES
+from pgbeat.schedules.files.documents import MappingItem, Mistake, Node, Notes, Unreadable
+from pgbeat.schedules.files.fields import FIELDS
 from pgbeat.schedules.files.function_entries import FunctionEntry, rest
 from pgbeat.schedules.files.kinds import shown
+from pgbeat.schedules.model import TIMETABLES
 from pgbeat.suggest import did_you_mean
 
 #: What else is wrong with a definition: the field, or "", and a sentence.
@@ -232,7 +233,7 @@ class _Reader:
                 self._notes.at(entry.key, unknown(key), name)
         return values, places
 
-    def _read_field(self, name: str, key: str, entry: Entry, values: dict[str, Any]) -> None:
+    def _read_field(self, name: str, key: str, entry: MappingItem, values: dict[str, Any]) -> None:
         plain = entry.node.plain()
         # Nothing is as if the defaults said nothing either.
         values[key] = FIELDS[key].default
@@ -284,7 +285,7 @@ class _Reader:
 
 def _part(node: Node, key: str) -> Node:
     """The value of a key that is there, or the key of a value that shouldn't be."""
-    entry: Entry | None = node.value.get(key) if isinstance(node.value, dict) else None
+    entry: MappingItem | None = node.value.get(key) if isinstance(node.value, dict) else None
     if entry is None:
         return node
     return entry.node if key in JobPolicy._fields else entry.key

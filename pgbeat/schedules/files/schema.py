@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from pgbeat.schedules.files.fields import FIELDS, Field
+from pgbeat.schedules.files.fields import FIELDS, FileField
 from pgbeat.schedules.files.function_entries import KEYS
 from pgbeat.schedules.files.kinds import Text
 from pgbeat.schedules.files.reading import NAMESPACE, TOP
@@ -83,7 +83,7 @@ def _object(properties: dict[str, Any], required: list[str] | None = None) -> di
     return made | ({"required": required} if required else {})
 
 
-def _field(field: Field) -> dict[str, Any]:
+def _field(field: FileField) -> dict[str, Any]:
     """A field, which may be null: as if nothing were said."""
     made = field.kind.schema()
     if "anyOf" in made:

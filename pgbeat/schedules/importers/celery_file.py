@@ -21,7 +21,7 @@ from pgbeat.schedules.importers.imported import (
     CLEANUP,
     Arrival,
     Inventory,
-    Refusal,
+    Unimportable,
     arguments,
     aware,
     publishing,
@@ -160,7 +160,7 @@ def inventory(
         try:
             found.arrivals.append(_arrival(str(name), entry, zone, from_code))
         except Unmovable as error:
-            found.refusals.append(Refusal(str(name), str(error)))
+            found.refusals.append(Unimportable(str(name), str(error)))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Arrivals: schedules of another scheduler's store, in the words of pgbeat's rows."""
+"""Schedules found in another scheduler's store, as values of pgbeat's rows."""
 
 import json
 import re
@@ -15,8 +15,9 @@ from pgbeat.errors import InvalidSchedule
 from pgbeat.jobs import placeholders
 from pgbeat.schedules.entries import row_name
 from pgbeat.schedules.importers.timetables import Unmovable, When
+from pgbeat.storable import storable_json
 
-#: Celery's cleanup of results. Every beat makes its entry by itself.
+#: Celery's cleanup of results, whose entry every beat makes by itself.
 CLEANUP = "celery.backend_cleanup"
 
 
@@ -35,7 +36,7 @@ BY_HAND = frozenset(map(disabled_in, BEATS))
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A schedule of another store's, as the row that it becomes."""
+    """A schedule of another store, as the row that it becomes."""
 
     #: Its name there.
     origin: str
@@ -45,22 +46,22 @@ class Arrival:
     #: When it was launched last, as far as its store knows.
     last_run: datetime | None = None
     run_count: int = 0
-    #: From when on it was waited for, where it was never launched.
+    #: Since when it has been due to run, if it was never launched.
     since: datetime | None = None
-    #: Why it is out of service; `None` for one that is not.
+    #: Why it is disabled; `None` for a schedule in service.
     disabled_reason: str | None = None
-    #: Whether that is because nothing is left to do.
+    #: Whether it is disabled because it is completed.
     is_done: bool = False
-    #: Whether its scheduler launches nothing any more after `ends_at`, not even what was missed.
+    #: Whether its scheduler launches nothing after `ends_at`, not even what was missed.
     is_over_at_end: bool = False
     #: Whether it came into its store from the code of an app.
     from_code: bool = False
-    #: What the row doesn't say, or says in another way.
+    #: How the row differs from the original.
     remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Unimportable:
     """A schedule that can't become a row, and why."""
 
     origin: str
@@ -69,22 +70,22 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a store holds."""
+    """The contents of a store."""
 
-    #: The scheduler that it belongs to, and where it is, without a password.
+    #: The scheduler that it belongs to, and its location, without a password.
     beat: str
     place: str
     arrivals: list[Arrival] = field(default_factory=list)
-    refusals: list[Refusal] = field(default_factory=list)
-    #: What there is to know about all of it.
+    refusals: list[Unimportable] = field(default_factory=list)
+    #: Remarks on the store as a whole.
     notes: list[str] = field(default_factory=list)
 
 
 def names(origins: Iterable[str]) -> dict[str, str]:
-    """The rows' names for names of another store: the same, as far as a row may have them.
+    """Returns the row's name for each name of another store: the same if a row may have it.
 
-    A slash and what moves the cursor become a dash. Where that makes two names one, those that had
-    to be changed get a digest of what they were.
+    Slashes and control characters become dashes. If that makes two names equal, the changed ones
+    get a digest of the original.
     """
     cleaned = {origin: _cleaned(origin) for origin in origins}
     count = Counter(cleaned.values())
@@ -105,19 +106,21 @@ def _told_apart(name: str, origin: str) -> str:
 
 
 def arguments(args: Any, kwargs: Any) -> dict[str, Any]:
-    """The columns `args` and `kwargs`: as JSON, the way Celery's serializer sends them, so that
-    times, UUIDs and decimals arrive as what they are. Raises `Unmovable`."""
+    """Returns the columns `args` and `kwargs`, in the JSON that Celery's serializer sends.
+
+    So times, UUIDs and decimals keep their types. Raises `Unmovable`.
+    """
     found = {"args": _as_json("args", args or []), "kwargs": _as_json("kwargs", kwargs or {})}
     for name, kind, noun in (("args", list, "array"), ("kwargs", dict, "object")):
         if not isinstance(found[name], kind):
             raise Unmovable(f"its {name} is no JSON {noun}: {_short(found[name])}")
-    if placeholders.in_use((found["args"], found["kwargs"])):  # to the other beat, they are text
+    if placeholders.in_use((found["args"], found["kwargs"])):  # the other beat has none
         found = {name: placeholders.escape(value) for name, value in found.items()}
     return found
 
 
 def publishing(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns `queue` and `options`. Raises `Unmovable` for what is no publish option."""
+    """Returns the columns `queue` and `options`. Raises `Unmovable` for an invalid option."""
     left = {key: value for key, value in options.items() if value is not None}
     queue = left.pop("queue", None)
     if queue is not None and not isinstance(queue, str):
@@ -134,17 +137,14 @@ def publishing(options: Mapping[str, Any]) -> dict[str, Any]:
 def _as_json(name: str, value: Any) -> Any:
     try:
         found = as_json(value)
-        written = json.dumps(found, allow_nan=False, ensure_ascii=False)
-        written.encode()  # raises for half a surrogate pair
+        storable_json(found)
     except (TypeError, ValueError, RecursionError) as error:
         raise Unmovable(f"its {name} can't be said in JSON: {error}") from None
-    if "\\u0000" in written:
-        raise Unmovable(f"its {name} hold a NUL, which Postgres can't keep")
     return found
 
 
 def text_of_json(name: str, text: Any, empty: str) -> Any:
-    """The value of a column that holds JSON as text. Raises `Unmovable`."""
+    """Returns the value of a column that holds JSON as text. Raises `Unmovable`."""
     try:
         return json.loads(text or empty)
     except (ValueError, RecursionError):
@@ -152,19 +152,19 @@ def text_of_json(name: str, text: Any, empty: str) -> Any:
 
 
 def task_name(value: Any) -> str:
-    """The task's name. Raises `Unmovable` for none."""
+    """Returns the task's name. Raises `Unmovable` if there is none."""
     if not isinstance(value, str) or not value.strip():
         raise Unmovable("it has no task")
     return value
 
 
 def aware(moment: datetime, zone: Any = UTC) -> datetime:
-    """The time; one without a zone is in that one."""
+    """Returns the time with a zone: `zone`, if it has none itself."""
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=zone)
 
 
 def before(moment: datetime) -> datetime:
-    """The last instant before a time."""
+    """Returns the last instant before a time."""
     return moment - timedelta(microseconds=1)
 
 

@@ -30,7 +30,7 @@ from pgbeat.schedules.importers.imported import (
     CLEANUP,
     Arrival,
     Inventory,
-    Refusal,
+    Unimportable,
     arguments,
     aware,
     before,
@@ -134,7 +134,7 @@ def inventory(
         try:
             made.arrivals.append(_arrival(beat, _aware(row, timezone)))
         except Unmovable as error:
-            made.refusals.append(Refusal(str(row["name"]), str(error)))
+            made.refusals.append(Unimportable(str(row["name"]), str(error)))
     return made
 
 

@@ -37,7 +37,7 @@ class Action(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ImportStep:
     """What is to be done with one arrival, and why nothing where that is so."""
 
     action: Action
@@ -74,20 +74,20 @@ class Circumstances:
     overwrite: bool = False
 
 
-def plan(inventory: Inventory, now: Circumstances) -> list[Step]:
+def plan(inventory: Inventory, now: Circumstances) -> list[ImportStep]:
     """A step for each schedule of the store."""
     named = names(arrival.origin for arrival in inventory.arrivals)
     steps = [_step(arrival, named[arrival.origin], now) for arrival in inventory.arrivals]
-    refused = [Step(Action.REFUSE, r.origin, reason=r.reason) for r in inventory.refusals]
+    refused = [ImportStep(Action.REFUSE, r.origin, reason=r.reason) for r in inventory.refusals]
     return [*steps, *refused]
 
 
-def _step(arrival: Arrival, name: str, now: Circumstances) -> Step:
+def _step(arrival: Arrival, name: str, now: Circumstances) -> ImportStep:
     code_name = row_name(arrival.origin)
     of_code = now.rows.get(code_name)
     if (of_code is not None and of_code.source == "code") or code_name in (now.code or ()):
         return _carried(arrival, code_name, of_code, now)
-    step = Step(Action.ADD, arrival.origin, name, remarks=arrival.remarks)
+    step = ImportStep(Action.ADD, arrival.origin, name, remarks=arrival.remarks)
     if arrival.from_code:
         return replace(step, action=Action.REFUSE, name=None, reason=_stays(arrival, now))
     row = now.rows.get(name)
@@ -108,8 +108,8 @@ def _step(arrival: Arrival, name: str, now: Circumstances) -> Step:
 
 
 def _again(
-    step: Step, arrival: Arrival, values: Mapping[str, Any], row: Schedule, now: Circumstances
-) -> Step:
+    step: ImportStep, arrival: Arrival, values: Mapping[str, Any], row: Schedule, now: Circumstances
+) -> ImportStep:
     """The step for a schedule that was imported before."""
     differing = _differences(arrival, values, row)
     ran_there = _is_later(arrival, row)
@@ -154,9 +154,9 @@ def _is_later(arrival: Arrival, row: Schedule) -> bool:
     )
 
 
-def _carried(arrival: Arrival, name: str, row: Schedule | None, now: Circumstances) -> Step:
+def _carried(arrival: Arrival, name: str, row: Schedule | None, now: Circumstances) -> ImportStep:
     """The step for a schedule that the app's code makes: its run state only."""
-    step = Step(Action.NOTHING, arrival.origin, name, row=row)
+    step = ImportStep(Action.NOTHING, arrival.origin, name, row=row)
     if row is None or row.source != "code":
         reason = "the app's code has it too, and there is a row of that name, made elsewhere"
         return replace(step, action=Action.CONFLICT, reason=reason)

@@ -12,7 +12,7 @@ from pgbeat.schedules.importers.imported import (
     CLEANUP,
     Arrival,
     Inventory,
-    Refusal,
+    Unimportable,
     arguments,
     aware,
     disabled_in,
@@ -31,7 +31,7 @@ _BATCH = 1000
 _PATIENCE = 10
 
 
-class Definition(NamedTuple):
+class StoredEntry(NamedTuple):
     """A schedule as it stands in Redis: its key, and two documents of JSON."""
 
     key: str
@@ -42,7 +42,7 @@ class Definition(NamedTuple):
 class Contents(NamedTuple):
     """What RedBeat has in Redis."""
 
-    definitions: list[Definition]
+    definitions: list[StoredEntry]
     #: Names of those that come from an app's `beat_schedule`.
     statics: set[str]
     #: Whether a RedBeat holds its lock.
@@ -80,7 +80,7 @@ def read(url: str, prefix: str = PREFIX) -> Contents:
                     for key in keys[start : start + _BATCH]:
                         pipe.hmget(key, "definition", "meta")
                     found = zip(keys[start : start + _BATCH], pipe.execute(), strict=True)
-                definitions += [Definition(key, *documents) for key, documents in found]
+                definitions += [StoredEntry(key, *documents) for key, documents in found]
             statics = set(client.smembers(f"{prefix}:statics"))
             return Contents(definitions, statics, bool(client.exists(f"{prefix}:lock")))
     except (redis.exceptions.RedisError, OSError) as error:
@@ -104,7 +104,7 @@ def inventory(where: str, contents: Contents, *, timezone: str | None = None) ->
             is_static = name in contents.statics
             found.arrivals.append(_arrival(name, fields, _decoded(meta), timezone, is_static))
         except Unmovable as error:
-            found.refusals.append(Refusal(name, str(error)))
+            found.refusals.append(Unimportable(name, str(error)))
     if contents.is_running:
         found.notes.append("a RedBeat holds its lock now: stop it before pgbeat's beat starts")
     return found

@@ -11,7 +11,7 @@ from pgbeat.database import connections
 from pgbeat.database.tables import schedules
 from pgbeat.schedules.entries import row_name
 from pgbeat.schedules.importers.imported import Inventory, names
-from pgbeat.schedules.importers.plan import SOURCE, Action, Step
+from pgbeat.schedules.importers.plan import SOURCE, Action, ImportStep
 from pgbeat.schedules.writes import refusal
 
 
@@ -22,15 +22,15 @@ def wanted_names(inventory: Inventory) -> set[str]:
 
 
 def apply(
-    connection: Connection, steps: Sequence[Step], *, namespace: str, **defaults: Any
-) -> list[Step]:
+    connection: Connection, steps: Sequence[ImportStep], *, namespace: str, **defaults: Any
+) -> list[ImportStep]:
     """Does what the steps say, in the open transaction; `defaults` go to new rows.
 
     The steps as they came out: one whose row the database refuses is `Action.REFUSE`, with the
     database's sentence.
     """
     new = {"namespace": namespace, "source": SOURCE, **defaults}
-    done: dict[int, Step] = {}
+    done: dict[int, ImportStep] = {}
     for action, write in ((Action.ADD, _insert), (Action.REPLACE, _update),
                           (Action.CARRY_OVER, _update)):  # fmt: skip
         chosen = [index for index, step in enumerate(steps) if step.action == action]
@@ -39,12 +39,12 @@ def apply(
     return [done.get(index, step) for index, step in enumerate(steps)]
 
 
-Write = Callable[[Connection, Sequence[Step], Mapping[str, Any]], None]
+Write = Callable[[Connection, Sequence[ImportStep], Mapping[str, Any]], None]
 
 
 def _attempt(
-    connection: Connection, steps: list[Step], write: Write, new: Mapping[str, Any]
-) -> list[Step]:
+    connection: Connection, steps: list[ImportStep], write: Write, new: Mapping[str, Any]
+) -> list[ImportStep]:
     """Writes all at once or, where the database refuses that, half and half."""
     if not steps:
         return []
@@ -64,13 +64,13 @@ def _attempt(
     ]
 
 
-def _insert(connection: Connection, steps: Sequence[Step], new: Mapping[str, Any]) -> None:
+def _insert(connection: Connection, steps: Sequence[ImportStep], new: Mapping[str, Any]) -> None:
     connection.execute(
         insert(schedules), [{"name": step.name, **new, **step.values} for step in steps]
     )
 
 
-def _update(connection: Connection, steps: Sequence[Step], new: Mapping[str, Any]) -> None:
+def _update(connection: Connection, steps: Sequence[ImportStep], new: Mapping[str, Any]) -> None:
     for keys, batch in _alike(steps).items():
         given = [{"the_id": step.row.id, **step.values} for step in batch if step.row]
         is_it = schedules.c.id == bindparam("the_id")
@@ -85,9 +85,9 @@ def _update(connection: Connection, steps: Sequence[Step], new: Mapping[str, Any
             )
 
 
-def _alike(steps: Sequence[Step]) -> dict[tuple[str, ...], list[Step]]:
+def _alike(steps: Sequence[ImportStep]) -> dict[tuple[str, ...], list[ImportStep]]:
     """The steps by the columns that they set."""
-    groups: dict[tuple[str, ...], list[Step]] = {}
+    groups: dict[tuple[str, ...], list[ImportStep]] = {}
     for step in steps:
         groups.setdefault(tuple(step.values), []).append(step)
     return groups

@@ -116,12 +116,12 @@ def test_add_what_is_there(database: str, pgbeat: Calendars) -> None:
     [
         ([], "what does it exclude? Give at least one option (see --help)"),
         (["--weekdays", "sax"],
-         "calendar 'c': weekdays: 'sax' is no day of the week; did you mean 'sat'?"),
+         "calendar 'c': weekdays: 'sax' is not a day of the week; did you mean 'sat'?"),
         (["--window", "22:00"],
          "Invalid value for '--window': invalid window '22:00'; write '22:00-06:00' or 'mon-fri "
          "09:00-17:00'"),
         (["--window", "22-06"],
-         "  windows: to '06' is no time of day; write '09:00' or '17:30:00'"),
+         "  windows: to '06' is not a time of day; write '09:00' or '17:30:00'"),
         (["--holidays", "no"],
          "calendar 'c': holidays: country 'no' is not known; did you mean 'NO'?"),
         (["--file", "-", "--weekdays", "sat"],
@@ -166,7 +166,7 @@ def test_every_mistake_is_told(database: str, definitions: Callable[[], Any]) ->
     assert result.stderr == (
         "Error: calendar 'c' has 2 mistakes:\n"
         "  there is no key 'weekday'; did you mean 'weekdays'?\n"
-        "  dates: 'tomorrow' is no date; write '2026-12-24', '12-25' (every year), "
+        "  dates: 'tomorrow' is not a date; write '2026-12-24', '12-25' (every year), "
         "'2026-12-24/2027-01-02' or '12-24/01-02'\n"
     )
 

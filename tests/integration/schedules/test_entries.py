@@ -110,7 +110,7 @@ def test_other_names_are_made_to_fit_each_in_its_own_way(
     }
     wanted = entries.from_app(app, {})
     assert len(apply(connection, wanted).added) == 3
-    assert apply(connection, wanted) == sync.Changes()
+    assert apply(connection, wanted) == sync.SyncChanges()
     for row in schedules.listing(connection):
         assert len(row.name) <= 200
         assert entries.code_arguments(app, row, {})[0] == row.args

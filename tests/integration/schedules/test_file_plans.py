@@ -173,7 +173,7 @@ def test_drift_and_a_change_of_the_file_at_once(connection: Connection) -> None:
     synced(connection, ONE)
     edit(connection, owner="me")
     plan = planned(connection, ONE.replace("ops", "you"))
-    assert plan.changed["s"] == [plans.Change("owner", "me", "you", True, "ops")]
+    assert plan.changed["s"] == [plans.FieldChange("owner", "me", "you", True, "ops")]
 
 
 def test_an_edit_that_the_file_follows_is_no_drift(connection: Connection, sql: Sql) -> None:

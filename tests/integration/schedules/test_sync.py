@@ -16,7 +16,7 @@ from pgbeat.beat.scheduler import Scheduler
 from pgbeat.database import connections
 from pgbeat.schedules import control, sync, writes
 from pgbeat.schedules import model as schedules
-from pgbeat.schedules.sync import Changes, CodeEntry, faithful
+from pgbeat.schedules.sync import CodeEntry, SyncChanges, faithful
 from tests.support.rows import unit_on
 
 apply = partial(sync.apply, app="tests")
@@ -46,7 +46,7 @@ def test_what_the_code_has_is_added(connection: Connection) -> None:
         entry("b", every=None, cron="0 2 * * *", timezone="Europe/Oslo"),
         entry("c", every=None, args=None),
     ]
-    assert apply(connection, entries, max_retries=2) == Changes(added=["a", "b", "c"])
+    assert apply(connection, entries, max_retries=2) == SyncChanges(added=["a", "b", "c"])
     a, b, c = schedules.listing(connection)
     assert (a.source, a.max_retries, a.every, a.args) == ("code", 2, HOUR, [1])
     assert (a.kwargs, a.options) == ({"x": {"y": [None, "ü"]}}, {"queue": "slow"})
@@ -61,7 +61,7 @@ def test_the_same_again_writes_nothing(connection: Connection) -> None:
     ]
     apply(connection, entries)
     before = [everything(connection, name) for name in ("a", "b")]
-    assert apply(connection, entries, max_retries=9) == Changes()
+    assert apply(connection, entries, max_retries=9) == SyncChanges()
     assert [everything(connection, name) for name in ("a", "b")] == before
 
 
@@ -85,7 +85,7 @@ def test_what_the_code_changed_is_changed(
     apply(connection, [entry(), entry("other")])
     sql("UPDATE pgbeat.schedules SET next_run = '2030-01-01'")
     other = everything(connection, "other")
-    assert apply(connection, [entry(**changes), entry("other")]) == Changes(changed=["s"])
+    assert apply(connection, [entry(**changes), entry("other")]) == SyncChanges(changed=["s"])
     row = everything(connection, "s")
     for name, value in changes.items():
         assert row[name] == value
@@ -98,7 +98,7 @@ def test_a_persons_timetable_on_a_row_of_the_code_is_set_back(
 ) -> None:
     apply(connection, [entry()])
     sql("UPDATE pgbeat.schedules SET every = NULL, rrule = 'FREQ=DAILY'")
-    assert apply(connection, [entry()]) == Changes(changed=["s"])
+    assert apply(connection, [entry()]) == SyncChanges(changed=["s"])
     assert (schedules.get(connection, "s").every, schedules.get(connection, "s").rrule) == (
         HOUR,
         None,
@@ -110,27 +110,27 @@ def test_how_jobs_are_made_is_a_persons(connection: Connection) -> None:
     apply(connection, [entry()])
     with connections.transaction(connection):
         writes.edit(connection, "s", job_policy={"lane": "gpu", "max_attempts": 1})
-    assert apply(connection, [entry()]) == Changes()
-    assert apply(connection, [entry(args=[7])]) == Changes(changed=["s"])
+    assert apply(connection, [entry()]) == SyncChanges()
+    assert apply(connection, [entry(args=[7])]) == SyncChanges(changed=["s"])
     row = schedules.get(connection, "s")
     assert (row.args, row.job_policy) == ([7], {"lane": "gpu", "max_attempts": 1})
 
 
 def test_what_the_code_dropped_is_removed(connection: Connection) -> None:
     apply(connection, [entry("a"), entry("b"), entry("c")])
-    assert apply(connection, [entry("b")]) == Changes(removed=["a", "c"])
+    assert apply(connection, [entry("b")]) == SyncChanges(removed=["a", "c"])
     assert [row.name for row in schedules.listing(connection)] == ["b"]
-    assert apply(connection, []) == Changes(removed=["b"])
+    assert apply(connection, []) == SyncChanges(removed=["b"])
 
 
 def test_another_apps_rows_are_not_touched(connection: Connection) -> None:
     apply(connection, [entry("theirs"), entry("both")], app="blog")
     before = [everything(connection, name) for name in ("theirs", "both")]
     changed = entry("both", every=timedelta(1))
-    assert apply(connection, [changed, entry("ours")], app="shop") == Changes(
+    assert apply(connection, [changed, entry("ours")], app="shop") == SyncChanges(
         added=["ours"], foreign={"both": "blog"}
     )
-    assert apply(connection, [], app="shop") == Changes(removed=["ours"])
+    assert apply(connection, [], app="shop") == SyncChanges(removed=["ours"])
     assert [everything(connection, name) for name in ("theirs", "both")] == before
     assert sync.other_apps(connection, "default", app="shop") == {"blog": 2}
     assert sync.other_apps(connection, "default", app="blog") == {}
@@ -142,10 +142,10 @@ def test_rows_of_an_unknown_app_are_adopted_by_name_and_never_removed(
 ) -> None:
     """Such as rows made before the app was recorded, and those of an app without a name."""
     apply(connection, [entry("a"), entry("b")], app=None)
-    assert apply(connection, [entry("a")], app=None) == Changes(orphaned=["b"])
-    assert apply(connection, [entry("a")], app="shop") == Changes(orphaned=["b"])
+    assert apply(connection, [entry("a")], app=None) == SyncChanges(orphaned=["b"])
+    assert apply(connection, [entry("a")], app="shop") == SyncChanges(orphaned=["b"])
     assert [row.app for row in schedules.listing(connection)] == ["shop", None]
-    assert apply(connection, [], app="shop") == Changes(removed=["a"], orphaned=["b"])
+    assert apply(connection, [], app="shop") == SyncChanges(removed=["a"], orphaned=["b"])
 
 
 def test_a_beat_keeps_another_apps_schedules_and_warns(
@@ -207,10 +207,10 @@ def test_rows_made_elsewhere_are_not_touched(connection: Connection, sql: Sql, s
             source,
         )
     before = [everything(connection, name) for name in ("theirs", "both")]
-    assert apply(connection, [entry("both"), entry("ours")]) == Changes(
+    assert apply(connection, [entry("both"), entry("ours")]) == SyncChanges(
         added=["ours"], taken=["both"]
     )
-    assert apply(connection, [entry("both", every=timedelta(1))]) == Changes(
+    assert apply(connection, [entry("both", every=timedelta(1))]) == SyncChanges(
         removed=["ours"], taken=["both"]
     )
     assert [everything(connection, name) for name in ("theirs", "both")] == before
@@ -225,7 +225,7 @@ def test_a_pause_and_the_run_state_survive_a_change(connection: Connection, sql:
         "condition_sql = 'SELECT true'"
     )
     before = everything(connection, "s")
-    assert apply(connection, [entry(kwargs={"x": 1})]) == Changes(changed=["s"])
+    assert apply(connection, [entry(kwargs={"x": 1})]) == SyncChanges(changed=["s"])
     after = everything(connection, "s")
     assert after.pop("kwargs") == {"x": 1}
     for written in ("kwargs", "version", "updated_at"):
@@ -260,10 +260,10 @@ def test_a_beat_that_comes_later_leaves_a_persons_pause(
     "name", ["fetch('http://example.com/')", "  spaces  ", "two\nlines", "x" * 200, "ünïcode"]
 )
 def test_the_code_may_name_things_as_it_likes(connection: Connection, name: str) -> None:
-    assert apply(connection, [entry(name)]) == Changes(added=[name])
-    assert apply(connection, [entry(name)]) == Changes()
-    assert apply(connection, [entry(name, args=[1])]) == Changes(changed=[name])
-    assert apply(connection, []) == Changes(removed=[name])
+    assert apply(connection, [entry(name)]) == SyncChanges(added=[name])
+    assert apply(connection, [entry(name)]) == SyncChanges()
+    assert apply(connection, [entry(name, args=[1])]) == SyncChanges(changed=[name])
+    assert apply(connection, []) == SyncChanges(removed=[name])
 
 
 def test_a_thousand_entries_are_a_few_statements(connection: Connection) -> None:
@@ -304,6 +304,7 @@ class Size(IntEnum):
         ([Colour.RED, Size.BIG], ["red", 3]),
         ("ünïcode 🎉", "ünïcode 🎉"),
         (10**40, 10**40),
+        ("a text, \\u0000, and no NUL", "a text, \\u0000, and no NUL"),
         ({}, {}),
     ],
 )

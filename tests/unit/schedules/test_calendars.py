@@ -263,19 +263,19 @@ TIMES = "write '09:00' or '17:30:00'"
         ({"timezone": 1}, "timezone: 1 is a number; it must be a string"),
         ({"dates": "12-24"}, "dates is a string; it must be an array"),
         ({"dates": [20261224]}, "dates: 20261224 is a number; it must be a string"),
-        ({"dates": ["2026-02-29"]}, f"dates: '2026-02-29' is no date; {DATES}"),
-        ({"dates": ["20261224"]}, f"dates: '20261224' is no date; {DATES}"),
-        ({"dates": ["24.12.2026"]}, f"dates: '24.12.2026' is no date; {DATES}"),
-        ({"dates": ["0000-01-01"]}, f"dates: '0000-01-01' is no date; {DATES}"),
-        ({"dates": ["12-24/"]}, f"dates: '12-24/' is no date; {DATES}"),
-        ({"dates": ["01-01/01-02/01-03"]}, f"dates: '01-01/01-02/01-03' is no date; {DATES}"),
+        ({"dates": ["2026-02-29"]}, f"dates: '2026-02-29' is not a date; {DATES}"),
+        ({"dates": ["20261224"]}, f"dates: '20261224' is not a date; {DATES}"),
+        ({"dates": ["24.12.2026"]}, f"dates: '24.12.2026' is not a date; {DATES}"),
+        ({"dates": ["0000-01-01"]}, f"dates: '0000-01-01' is not a date; {DATES}"),
+        ({"dates": ["12-24/"]}, f"dates: '12-24/' is not a date; {DATES}"),
+        ({"dates": ["01-01/01-02/01-03"]}, f"dates: '01-01/01-02/01-03' is not a date; {DATES}"),
         ({"dates": ["12-24/2027-01-02"]},
          f"dates: '12-24/2027-01-02' has a year at one end only; {DATES}"),
         ({"dates": ["2027-01-02/2026-12-24"]},
          f"dates: '2027-01-02/2026-12-24' ends before it starts; {DATES}"),
-        ({"weekdays": ["sunay"]}, "weekdays: 'sunay' is no day of the week; did you mean "
+        ({"weekdays": ["sunay"]}, "weekdays: 'sunay' is not a day of the week; did you mean "
                                   "'Sunday'?"),
-        ({"weekdays": ["7"]}, "weekdays: '7' is no day of the week; write 'sat', 'saturday' or "
+        ({"weekdays": ["7"]}, "weekdays: '7' is not a day of the week; write 'sat', 'saturday' or "
                               "'mon-fri'"),
         ({"weekdays": [True]}, "weekdays: true is a boolean; it must be a string"),
         ({"holidays": "NO"}, "holidays is a string; it must be an object or an array of them"),
@@ -312,10 +312,11 @@ TIMES = "write '09:00' or '17:30:00'"
          "windows: there is no key 'form'; did you mean 'from'?"),
         ({"windows": [{"from": "22:00"}]}, f"windows: to is missing; {TIMES}"),
         ({"windows": [{"from": "9:00", "to": "17:00"}]},
-         f"windows: from '9:00' is no time of day; {TIMES}"),
+         f"windows: from '9:00' is not a time of day; {TIMES}"),
         ({"windows": [{"from": "24:00", "to": "17:00"}]},
-         f"windows: from '24:00' is no time of day; {TIMES}"),
-        ({"windows": [{"from": "09:00", "to": 17}]}, f"windows: to 17 is no time of day; {TIMES}"),
+         f"windows: from '24:00' is not a time of day; {TIMES}"),
+        ({"windows": [{"from": "09:00", "to": 17}]},
+         f"windows: to 17 is not a time of day; {TIMES}"),
         ({"windows": [{"from": "09:00", "to": "09:00"}]},
          "windows: it starts and ends at 09:00; a whole day is 00:00 to 24:00"),
         ({"windows": [{"from": "09:00", "to": "17:00", "weekdays": []}]},
@@ -359,8 +360,7 @@ def test_an_invalid_calendar_is_an_invalid_schedule_of_those_that_name_it() -> N
 
 
 MISSING = (
-    "holidays: the package that knows them is missing; install it with "
-    "`pip install 'pgbeat[calendars]'`"
+    "holidays: the package `holidays` is missing; install it with `pip install 'pgbeat[calendars]'`"
 )
 
 

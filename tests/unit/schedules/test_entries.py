@@ -88,8 +88,8 @@ def test_a_crontab_is_due_when_celery_says(plain: Celery, name: str, value: Any)
         ({"minute": "*/15"}, "*/15 * * * *"),
         ({"minute": 0, "hour": "8-18", "day_of_week": "Mon-Fri"}, "0 8-18 * * mon-fri"),
         ({"minute": 30, "hour": 4, "day_of_month": "1, 15"}, "30 4 1,15 * *"),
-        ({"minute": {30, 0}, "hour": "5-5", "day_of_week": "sunday"}, "0,30 5 * * 0"),
-        ({"minute": "0-59", "hour": "22-2/3"}, "* 1,22 * * *"),
+        ({"minute": {30, 0}, "hour": "5-5", "day_of_week": "sunday"}, "0,30 5-5 * * 0"),
+        ({"minute": "0-59", "hour": "22-2/3"}, "* 22-2/3 * * *"),
     ],
 )
 def test_a_crontab_reads_as_it_was_written_where_cron_has_the_words(

@@ -11,9 +11,10 @@ import pytest
 from pgbeat.config import Settings
 from pgbeat.errors import ConfigError
 from pgbeat.schedules.files import File, InvalidFile, read, yaml_documents
-from pgbeat.schedules.files.fields import FIELDS, TIMETABLES
+from pgbeat.schedules.files.fields import FIELDS
 from pgbeat.schedules.files.kinds import Duration
 from pgbeat.schedules.files.schema import schema
+from pgbeat.schedules.model import TIMETABLES
 from pgbeat.schedules.writes import EDITABLE
 from tests.support.processes import ROOT
 
@@ -592,8 +593,8 @@ schedules: {}
 """
     found = mistakes(text)
     assert [line.partition("; ")[0] for line in found] == [
-        "3:13: calendar 'holidays': dates: '2026-13-01' is no date",
-        "5:18: calendar 'holidays': only: weekdays: 'someday' is no day of the week",
+        "3:13: calendar 'holidays': dates: '2026-13-01' is not a date",
+        "5:18: calendar 'holidays': only: weekdays: 'someday' is not a day of the week",
         "6:5: calendar 'holidays': there is no key 'week'",
         "7:9: none: it is 5, which is no mapping",
     ]
@@ -746,7 +747,8 @@ schedules:
         "13:38: u: job_policy is [1]; it must be a mapping, for example "
         '{"lane": "gpu", "max_attempts": 5}',
         "14:26: v: there is no field 'lane'; write it in job_policy: {lane: …}",
-        "15:38: w: job_policy holds what can't be kept as JSON: jsonb holds no NUL",
+        "15:38: w: job_policy holds what can't be kept as JSON: it holds a character that Postgres "
+        "can't keep (NUL or half a pair)",
     ]
 
 

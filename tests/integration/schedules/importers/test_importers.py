@@ -13,7 +13,7 @@ from pgbeat.schedules import control, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.importers import imported, plan, rows, timetables
 from pgbeat.schedules.importers.imported import BY_HAND, Arrival
-from pgbeat.schedules.importers.plan import Action, Circumstances, Step
+from pgbeat.schedules.importers.plan import Action, Circumstances, ImportStep
 from pgbeat.schedules.importers.timetables import When
 from tests.support.rows import unit_on
 from tests.unit.schedules.importers.test_importers import arrival, inventory
@@ -53,7 +53,7 @@ def connection(database: str) -> Iterator[Connection]:
         yield connection
 
 
-def move(connection: Connection, *found: Arrival, **now: Any) -> list[Step]:
+def move(connection: Connection, *found: Arrival, **now: Any) -> list[ImportStep]:
     """Does it, in a transaction of its own."""
     connection.commit()
     there = schedules.named(connection, rows.wanted_names(inventory(*found)), for_update=True)

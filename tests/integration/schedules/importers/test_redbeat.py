@@ -17,7 +17,7 @@ from dateutil.rrule import FR, MO
 
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.schedules.importers import redbeat as source
-from pgbeat.schedules.importers.redbeat import Contents, Definition
+from pgbeat.schedules.importers.redbeat import Contents, StoredEntry
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.processes import until
 
@@ -274,14 +274,14 @@ FINE = {
 )
 def test_what_is_not_moved_and_why(definition: Any, reason: str) -> None:
     text = json.dumps(definition) if isinstance(definition, dict) else definition
-    contents = Contents([Definition("redbeat:s", text, None)], set(), False)
+    contents = Contents([StoredEntry("redbeat:s", text, None)], set(), False)
     found = source.inventory("x", contents, timezone="UTC")
     [refusal] = found.refusals
     assert reason in refusal.reason
 
 
 def test_what_never_ran_waits_for_its_first_time() -> None:
-    contents = Contents([Definition("redbeat:s", json.dumps(FINE), None)], set(), False)
+    contents = Contents([StoredEntry("redbeat:s", json.dumps(FINE), None)], set(), False)
     [found] = source.inventory("x", contents).arrivals
     assert (found.last_run, found.run_count) == (None, 0)
 
@@ -293,7 +293,7 @@ def test_times_in_any_zone(zone: Any) -> None:
     if zone is not None:
         moment["timezone"] = zone
     meta = json.dumps({"last_run_at": moment})
-    contents = Contents([Definition("redbeat:s", json.dumps(FINE), meta)], set(), False)
+    contents = Contents([StoredEntry("redbeat:s", json.dumps(FINE), meta)], set(), False)
     [found] = source.inventory("x", contents).arrivals
     hours = {None: 0, "Europe/Oslo": 2, 7200.0: 2, -12600.0: -3.5}[zone]
     expected = datetime(2026, 7, 1, 12, 0, 0, 5, tzinfo=UTC) - timedelta(hours=hours)

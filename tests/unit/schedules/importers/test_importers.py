@@ -10,8 +10,8 @@ from celery import Celery
 from celery.schedules import crontab, schedule, solar
 
 from pgbeat.schedules.importers import imported, plan, timetables
-from pgbeat.schedules.importers.imported import Arrival, Inventory, Refusal
-from pgbeat.schedules.importers.plan import Action, Circumstances, Step
+from pgbeat.schedules.importers.imported import Arrival, Inventory, Unimportable
+from pgbeat.schedules.importers.plan import Action, Circumstances, ImportStep
 from pgbeat.schedules.importers.timetables import Unmovable, When
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Timetable
@@ -187,7 +187,7 @@ def test_arguments_are_said_as_celery_sends_them() -> None:
         ([], [1], r"its kwargs is no JSON object: \[1\]"),
         ([object()], {}, "its args can't be said in JSON"),
         ([float("nan")], {}, "its args can't be said in JSON"),
-        ([], {"x": "a\0b"}, "its kwargs hold a NUL"),
+        ([], {"x": "a\0b"}, "its kwargs can't be said in JSON: it holds a char"),
         (["half \ud83c"], {}, "its args can't be said in JSON"),
     ],
 )
@@ -218,7 +218,7 @@ def inventory(*found: Arrival) -> Inventory:
     return Inventory("Old", "somewhere", list(found))
 
 
-def steps(*found: Arrival, **now: Any) -> list[Step]:
+def steps(*found: Arrival, **now: Any) -> list[ImportStep]:
     return plan.plan(inventory(*found), Circumstances(**{"now": NOW, **now}))
 
 
@@ -294,7 +294,7 @@ def test_disabled_comes_with_its_reason_and_no_time() -> None:
 
 
 def test_what_can_not_come_is_listed() -> None:
-    found = Inventory("Old", "x", [], [Refusal("odd", "because")])
+    found = Inventory("Old", "x", [], [Unimportable("odd", "because")])
     [step] = plan.plan(found, Circumstances(NOW))
     assert (step.action, step.origin, step.reason) == (Action.REFUSE, "odd", "because")
 
