@@ -1,6 +1,6 @@
 """Writes of schedules: values are checked, and the database's refusals become errors."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, insert, update
@@ -26,8 +26,13 @@ EDITABLE = frozenset(
         "metadata",
     }
 )  # fmt: skip
-#: What checks a timetable's columns after the database has.
-_PARSERS = {"cron": parse_cron, "timezone": zone, "solar": parse_solar, "rrule": parse_rrule}
+#: Checks of single columns of a timetable, which raise `InvalidTimetable`.
+PARSERS: dict[str, Callable[[str], object]] = {
+    "cron": parse_cron,
+    "timezone": zone,
+    "solar": parse_solar,
+    "rrule": parse_rrule,
+}
 
 
 def add(
@@ -84,7 +89,7 @@ def _write(connection: Connection, name: str, statement: Any, values: Mapping[st
             connection.execute(statement)
     except DBAPIError as error:
         raise _invalid(name, error) from None
-    for field, parse in _PARSERS.items():
+    for field, parse in PARSERS.items():
         if values.get(field) is not None:
             parse(values[field])
 
@@ -105,7 +110,7 @@ def _invalid(name: str, error: DBAPIError) -> AlreadyExists | InvalidSchedule:
         message += f": {said.message_detail}"
     if refused.schedule is None:
         return InvalidSchedule(message)
-    kind = InvalidTimetable if refused.field in _PARSERS else InvalidSchedule
+    kind = InvalidTimetable if refused.field in PARSERS else InvalidSchedule
     problem = Problem(refused.field, said.constraint_name or "malformed", message)
     return kind([problem], subject=f'schedule "{refused.schedule}"')
 

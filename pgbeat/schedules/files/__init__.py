@@ -1,9 +1,9 @@
 """Files that declare schedules: read, checked, planned, applied in one transaction, and written.
 
-documents, yaml_documents, json_documents   trees that know where each value stands
-kinds, fields, schema                       what a file may say, and its JSON Schema
-definitions, function_entries, reading      what it says; every mistake with its line
-plans, rows                                 what it changes; the rows, in bulk
+documents, yaml_documents, json_documents   trees of values and their places in the file
+kinds, fields, schema                       the fields of a file, and its JSON Schema
+definitions, function_entries, reading      the content of a file; every mistake with its line
+plans, rows                                 the changes that a file makes, in bulk
 exports                                     rows as such a file
 """
 

@@ -1,6 +1,7 @@
-"""What of a file's definitions only the app and the database can tell."""
+"""Checks of a file's definitions that need the app or the database."""
 
 from collections.abc import Iterable, Iterator
+from functools import cache, partial
 from typing import Any
 
 from celery import Celery
@@ -15,14 +16,14 @@ from pgbeat.schedules.registry import CONDITION_EXAMPLE, check
 
 
 def launchable(app: Celery | None) -> Check:
-    """Checks launcher, task, arguments and publish options; the last alone without an app.
+    """Returns a check of launcher, task, arguments and publish options.
 
-    The app's modules are imported.
+    The app's modules must be imported. Without an app, only publish options are checked.
     """
 
     def found(definition: Definition) -> Iterator[tuple[str, str]]:
         row = _row(definition)
-        # Each is asked about again without what was wrong, as long as that says anything.
+        # After each problem, the row is checked again without the value at fault.
         while True:
             try:
                 check_options(row.options) if app is None else check(app, row)
@@ -45,27 +46,24 @@ def launchable(app: Celery | None) -> Check:
 
 
 def _row(definition: Definition) -> Schedule:
-    """The row that is to be, as far as a file says it."""
+    """Returns the future row, as far as a file defines it."""
     values: dict[str, Any] = dict.fromkeys(Schedule._fields)
     known = {name: value for name, value in definition.values.items() if name in values}
     return Schedule(**values | known | {"name": definition.name})
 
 
 def conditions(connection: Connection, definitions: Iterable[Definition]) -> list[Mistake]:
-    """Conditions in SQL that could never run. They are parsed, each once, and not run.
+    """Returns the mistakes of conditions in SQL that could never run.
 
-    `connection` is in autocommit mode.
+    They are parsed, each once, and not run. `connection` is in autocommit mode.
     """
-    problems: dict[str, str | None] = {}
+    find = cache(partial(_problem, connection))
     mistakes = []
     for definition in definitions:
         condition = definition.values["condition_sql"]
-        if condition is None:
-            continue
-        if condition not in problems:
-            problems[condition] = _problem(connection, condition)
-        if problems[condition]:
-            sentence = f"condition_sql can't run: {problems[condition]}; {CONDITION_EXAMPLE}"
+        problem = None if condition is None else find(condition)
+        if problem is not None:
+            sentence = f"condition_sql can't run: {problem}; {CONDITION_EXAMPLE}"
             mistakes.append(definition.mistake("condition_sql", sentence))
     return mistakes
 
@@ -85,11 +83,11 @@ def _problem(connection: Connection, condition: str) -> str | None:
             return "it has parameters, which nothing gives a value"
         return None if described.nfields else "it gives no rows"
     state = result.error_field(DiagnosticField.SQLSTATE)
-    # What is not there yet, or not allowed, may be so tomorrow.
+    # Missing tables and permissions may come later.
     if state not in _NEVER:
         return None
     return (result.error_field(DiagnosticField.MESSAGE_PRIMARY) or b"").decode(errors="replace")
 
 
-#: SQLSTATEs: a syntax error or several statements, what is not supported.
+#: SQLSTATEs: a syntax error or several statements, and unsupported features.
 _NEVER = {b"42601", b"0A000"}

@@ -1,8 +1,8 @@
-"""Definitions of schedules, as files give them, and what makes no sense in one."""
+"""Definitions of schedules, as files give them, and mistakes in them."""
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -13,8 +13,9 @@ from pgbeat.jobs.policies import JobPolicy
 from pgbeat.schedules.files.documents import Mistake
 from pgbeat.schedules.files.fields import FIELDS
 from pgbeat.schedules.model import TIMETABLES
+from pgbeat.schedules.writes import PARSERS
 from pgbeat.suggest import did_you_mean
-from pgbeat.timetables import parse_cron, parse_rrule, parse_solar, zone
+from pgbeat.timetables import zone
 
 #: A line and a column, from 1.
 Place = tuple[int, int]
@@ -22,44 +23,37 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a file says of a schedule: a value for every field, and where it says so."""
+    """A schedule in a file: a value for every field, and the places of those that it gives."""
 
     name: str
     values: dict[str, Any]
     place: Place
-    #: Where its own fields are, and those of the file's defaults.
+    #: The places of its own fields, and of those in the file's defaults.
     places: Mapping[str, Place]
     default_places: Mapping[str, Place] = dataclasses.field(default_factory=dict)
 
     def mistake(self, field: str, sentence: str) -> Mistake:
-        """A mistake in a field, or (with "") in the whole."""
+        """Returns a mistake in a field, or (with "") in the definition as a whole."""
         if field in self.default_places and field not in self.places:
             return Mistake(*self.default_places[field], f"defaults: {sentence}")
         return Mistake(*self.places.get(field, self.place), f"{self.name}: {sentence}")
 
     def nearest(self, *fields: str) -> str:
-        """The first of the fields that it has itself, else of those that the defaults have."""
-        for places in (self.places, self.default_places):
-            for name in fields:
-                if name in places:
-                    return name
-        return ""
+        """Returns the first of the fields that it has itself, else that the defaults have."""
+        both = (self.places, self.default_places)
+        return next((name for places in both for name in fields if name in places), "")
 
 
 _LAUNCHER = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*", re.ASCII)
-_PARSERS: dict[str, Callable[[str], Any]] = {
-    "cron": parse_cron, "timezone": zone, "solar": parse_solar, "rrule": parse_rrule,
-}  # fmt: skip
 
 
 def misfit(field: str, value: Any) -> str | None:
-    """What is wrong with a value that its field's kind doesn't know."""
+    """Returns what is wrong with a value beyond its kind; `None` if it is valid."""
     if field in ("args", "kwargs"):
         return "; ".join(each.message for each in placeholders.problems(value, field)) or None
-    parser = _PARSERS.get(field)
-    if parser is not None:
+    if field in PARSERS:
         try:
-            parser(value)
+            PARSERS[field](value)
         except InvalidTimetable as error:
             return str(error)
     if field == "launcher" and not _LAUNCHER.fullmatch(value):
@@ -80,9 +74,9 @@ _NO_TASK = (
 
 
 def problems(definition: Definition, unfit: set[str]) -> Iterator[tuple[str, str]]:
-    """What is wrong with fields together: a field, or "", and a sentence.
+    """Yields what is wrong with fields in combination: a field, or "", and a sentence.
 
-    Those that are `unfit` by themselves are left out. Times of no zone get the schedule's.
+    Fields that are `unfit` by themselves are ignored. Times without a zone get the schedule's.
     """
     values = definition.values
     chosen = [field for field in TIMETABLES if values[field] is not None or field in unfit]
@@ -100,8 +94,7 @@ def problems(definition: Definition, unfit: set[str]) -> Iterator[tuple[str, str
             if timezone is None and "timezone" not in unfit:
                 said = f"{field} is {moment.isoformat()}, and of no zone"
                 yield field, f"{said}; add Z or an offset, such as +01:00, or set timezone"
-    for low, high, relation in (("retry_base", "retry_cap", "below"),
-                                ("starts_at", "ends_at", "before")):  # fmt: skip
+    for low, high, relation in _ORDERED:
         if None in (values[low], values[high]) or unfit & {low, high}:
             continue
         if values[high] < values[low]:
@@ -112,24 +105,27 @@ def problems(definition: Definition, unfit: set[str]) -> Iterator[tuple[str, str
             )
 
 
+_ORDERED = (("retry_base", "retry_cap", "below"), ("starts_at", "ends_at", "before"))
+
+
 def has_template(values: Mapping[str, Any]) -> bool:
-    """Whether a template says what is launched, where the definition doesn't."""
+    """Returns whether a template fills in what the definition leaves open."""
     return bool((values.get("job_policy") or {}).get("template"))
 
 
 def timetables(values: Mapping[str, Any]) -> list[str]:
-    """The fields that say when."""
+    """Returns the timetable fields that have a value."""
     return [field for field in TIMETABLES if values.get(field) is not None]
 
 
 def too_many(chosen: list[str]) -> str:
-    """What is wrong with several timetables."""
+    """Returns what is wrong with several timetables."""
     if len(chosen) == 2:
         return f"it has both {chosen[0]} and {chosen[1]}; keep one"
     return f"it has {', '.join(chosen)}; keep one"
 
 
-#: What people write for fields, beyond what looks alike.
+#: Other words that people write for fields.
 _OTHER_WORDS = {
     "schedule": "cron", "crontab": "cron", "interval": "every", "interval_minutes": "every",
     "seconds": "every", "tz": "timezone", "zone": "timezone", "function": "task", "func": "task",
@@ -143,7 +139,7 @@ _OTHER_WORDS = {
 
 
 def unknown(field: str) -> str:
-    """That there is no such field, and which was meant."""
+    """Returns that there is no such field, and which one may have been meant."""
     if field in JobPolicy._fields:
         return f"there is no field {field!r}; write it in job_policy: {{{field}: …}}"
     other = _OTHER_WORDS.get(field.lower().replace("-", "_"))
@@ -152,7 +148,7 @@ def unknown(field: str) -> str:
 
 
 def circles(after: Mapping[str, str | None]) -> Iterator[list[str]]:
-    """Names that come after each other in a circle, each circle once."""
+    """Yields the names that come after each other in a circle, each circle once."""
     seen: set[str] = set()
     for start in after:
         path: dict[str, None] = {}
@@ -167,7 +163,7 @@ def circles(after: Mapping[str, str | None]) -> Iterator[list[str]]:
 
 
 def circular(definitions: Mapping[str, Definition], circle: list[str]) -> Mistake:
-    """The mistake that a circle is, at that of its definitions that comes first in the file."""
+    """Returns the mistake of a circle, at its first definition in the file."""
     first = min(
         (definitions[name] for name in circle if name in definitions), key=lambda item: item.place
     )

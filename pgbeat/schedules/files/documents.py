@@ -1,16 +1,16 @@
-"""Trees of values that know where in a file they stand, and mistakes found in them."""
+"""Trees of values that know their places in a file, and the mistakes found in them."""
 
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-#: How many values a file may have, those that aliases repeat included.
+#: How many values a file may have, including those that aliases repeat.
 MOST = 5_000_000
 
 
 class Mistake(NamedTuple):
-    """Something wrong, and where: line and column count from 1."""
+    """A mistake and its place; line and column count from 1."""
 
     line: int
     column: int
@@ -19,21 +19,21 @@ class Mistake(NamedTuple):
 
 @dataclass(slots=True)
 class Notes:
-    """The mistakes that are found on the way."""
+    """Collects the mistakes of a file."""
 
     mistakes: list[Mistake] = field(default_factory=list)
-    #: Fields that have one, by the name of what they are fields of.
+    #: The fields with mistakes, by the name of their definition.
     unfit: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
 
     def at(self, node: "Node", message: str, name: str = "", key: str = "") -> None:
-        """Notes a mistake in what has that name, in its field `key`."""
+        """Notes a mistake in the field `key` of the definition of that name."""
         said = f"{name}: {message}" if name else message
         self.mistakes.append(Mistake(node.line, node.column, said))
         self.unfit[name].add(key)
 
 
 class Unreadable(Exception):
-    """The text is no YAML or JSON. `args[0]` is the `Mistake`."""
+    """The text is not YAML or JSON. `args[0]` is the `Mistake`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -43,11 +43,11 @@ class Node:
     value: Any
     line: int
     column: int
-    #: How many values it has in it, with itself.
+    #: How many values it contains, including itself.
     size: int = 1
 
     def plain(self) -> Any:
-        """The value without places."""
+        """Returns the value without places."""
         if isinstance(self.value, dict):
             return {key: entry.node.plain() for key, entry in self.value.items()}
         if isinstance(self.value, list):
@@ -63,7 +63,7 @@ class MappingItem(NamedTuple):
 
 
 def mapping(pairs: Iterator[tuple[Node, Node]], line: int, column: int, notes: Notes) -> Node:
-    """A mapping at that place. Keys that are there twice, or are no text, are noted."""
+    """Returns a mapping at that place. Notes keys that occur twice, or are not text."""
     entries: dict[str, MappingItem] = {}
     for key, node in pairs:
         if not isinstance(key.value, str):

@@ -1,4 +1,4 @@
-"""Schedules as a file that declares them."""
+"""Exports schedules as a file that declares them."""
 
 import json
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from pgbeat.schedules.model import Schedule
 def document(
     rows: Iterable[Schedule], calendars: Iterable[Calendar] = (), namespace: str = NAMESPACE
 ) -> dict[str, Any]:
-    """A file that makes just these rows; without what is so by default.
+    """Returns a file that declares just these rows, without default values.
 
     Raises `InvalidSchedule` for a row that no file can declare.
     """
@@ -27,7 +27,7 @@ def document(
 
 
 def definition(row: Schedule) -> dict[str, Any]:
-    """What a file says of such a row. Raises `InvalidSchedule`."""
+    """Returns the definition of a row. Raises `InvalidSchedule`."""
     values = {name: getattr(row, name, None) for name in FIELDS}
     values["paused"] = row.paused_at is not None
     problem = name_problem(row.name)
@@ -39,5 +39,5 @@ def definition(row: Schedule) -> dict[str, Any]:
 
 
 def as_json(document: dict[str, Any]) -> str:
-    """The file as JSON."""
+    """Returns the file as JSON."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""The list form of a file, `schedulers:`: a function and how often, for a task and when."""
+"""The list form of a file, `schedulers:`, which names functions instead of tasks."""
 
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -6,30 +6,29 @@ from typing import Any, NamedTuple
 
 from pgbeat.schedules.files.documents import Node, Notes
 from pgbeat.schedules.files.fields import FIELDS
-from pgbeat.schedules.files.kinds import Switch, Whole, shown
+from pgbeat.schedules.files.kinds import Kind, Switch, Whole, shown
 from pgbeat.suggest import did_you_mean
 
-#: Keys that have a meaning of their own here.
+#: Keys with a special meaning in this form.
 OWN = (
     "name", "trigger", "interval_minutes", "function", "args", "retry_on_failure", "max_retries",
     "timeout_seconds",
 )  # fmt: skip
-#: What a job's `max_attempts` may be.
+#: The highest `max_attempts` of a job.
 _MOST_ATTEMPTS = 1000
-#: Fields that have another word here, or none: the function says what is launched.
+#: Fields that this form doesn't have, and what to use instead.
 _OTHER_WORDS = {
     "task": "function", "launcher": "function", "kwargs": "args", "every": "interval_minutes",
     "once_at": "interval_minutes or cron", "solar": "interval_minutes or cron",
     "rrule": "interval_minutes or cron", "after": "interval_minutes or cron",
 }  # fmt: skip
-#: The other fields mean what they mean everywhere.
+#: All keys; the others are fields with their usual meaning.
 KEYS = (*OWN, *(name for name in FIELDS if name not in OWN and name not in _OTHER_WORDS))
-_WORDS = {"interval": "interval_minutes", "cron": "cron"}
 _LONGEST = 36_500 * 24 * 60
 
 
 class Value(NamedTuple):
-    """A field's value as a row has it, and the node that says so."""
+    """A field, its value as a row has it, and the node that gives it."""
 
     field: str
     value: Any
@@ -37,13 +36,13 @@ class Value(NamedTuple):
 
 
 def rest(node: Node) -> Node:
-    """The entry without what has a meaning of its own here."""
+    """Returns the entry without the keys that are special in this form."""
     kept = {k: e for k, e in node.value.items() if k not in OWN and k not in _OTHER_WORDS}
     return Node(kept, node.line, node.column)
 
 
 class FunctionEntry:
-    """One of `schedulers:`. `values` are what it says in words of its own."""
+    """An entry of `schedulers:`, and the fields that its special keys stand for."""
 
     def __init__(self, name: str, key: Node, node: Node, notes: Notes) -> None:
         self._name, self._key, self._notes = name, key, notes
@@ -61,8 +60,8 @@ class FunctionEntry:
     ) -> Iterator[Value]:
         """Yields fields, and notes what is wrong with them.
 
-        `functions` may be named, and are tasks by these names; `options` and `job_policy` hold
-        without what the entry adds to them.
+        `functions` are the tasks by the names of functions; `options` and `job` are the options
+        and job policy that the entry adds to.
         """
         yield from self._when()
         yield from self._what(functions)
@@ -71,22 +70,16 @@ class FunctionEntry:
 
     def _when(self) -> Iterator[Value]:
         trigger, minutes = self._given.get("trigger"), self._given.get("interval_minutes")
-        if trigger is not None:
-            word = trigger.plain()
-            if not isinstance(word, str) or word not in _WORDS:
-                self._note(trigger, f"trigger is {shown(word)}; it must be interval or cron")
-            else:
-                wanted = _WORDS[word]
-                (other,) = set(_WORDS.values()) - {wanted}
-                if wanted not in self._given:
-                    field = "cron" if word == "cron" else "every"
-                    self._note(trigger, f"trigger is {word}, and there is no {wanted}", field)
-                elif other in self._given:
-                    self._note(self._given[other], f"trigger is {word}, and there is {other}")
-                if other == "cron" and "cron" in self._given:
-                    yield Value("cron", None, self._given["cron"])
-                elif other != "cron":
-                    minutes = None
+        word = None if trigger is None else trigger.plain()
+        if word == "cron":
+            self._check_trigger("cron", "cron", "interval_minutes", "cron")
+            minutes = None
+        elif word == "interval":
+            self._check_trigger("interval", "interval_minutes", "cron", "every")
+            if "cron" in self._given:
+                yield Value("cron", None, self._given["cron"])
+        elif trigger is not None:
+            self._note(trigger, f"trigger is {shown(word)}; it must be interval or cron")
         if minutes is not None:
             number = minutes.plain()
             if isinstance(number, bool) or not isinstance(number, int | float):
@@ -97,6 +90,13 @@ class FunctionEntry:
                 self._note(minutes, said, "every")
             else:
                 yield Value("every", timedelta(minutes=number), minutes)
+
+    def _check_trigger(self, word: str, wanted: str, other: str, field: str) -> None:
+        if wanted not in self._given:
+            said = f"trigger is {word}, and there is no {wanted}"
+            self._note(self._given["trigger"], said, field)
+        elif other in self._given:
+            self._note(self._given[other], f"trigger is {word}, and there is {other}")
 
     def _what(self, functions: Mapping[str, str]) -> Iterator[Value]:
         function = self._given.get("function")
@@ -123,40 +123,33 @@ class FunctionEntry:
                 self._note(args, f"args {error}", field)
 
     def _timeout(self, options: Mapping[str, Any]) -> Iterator[Value]:
-        timeout = self._given.get("timeout_seconds")
-        if timeout is not None:
-            try:
-                limit = Whole(1, 2**31 - 1).read(timeout.plain())
-            except ValueError as error:
-                self._note(timeout, f"timeout_seconds {error}")
-            else:
-                yield Value("options", {**options, "time_limit": limit}, timeout)
+        limit = self._read("timeout_seconds", Whole(1, 2**31 - 1))
+        if limit is not None:
+            node = self._given["timeout_seconds"]
+            yield Value("options", {**options, "time_limit": limit}, node)
 
     def _attempts(self, job: Mapping[str, Any]) -> Iterator[Value]:
-        """How often a job is attempted: one that fails is what is tried again, not a decision."""
-        again, retries = self._given.get("retry_on_failure"), self._given.get("max_retries")
-        number, is_wanted = None, True
-        try:
-            if retries is not None:
-                number = Whole(0, _MOST_ATTEMPTS - 1).read(retries.plain())
-        except ValueError as error:
-            self._note(retries or self._key, f"max_retries {error}")
-        try:
-            if again is not None:
-                is_wanted = Switch().read(again.plain())
-        except ValueError as error:
-            self._note(again or self._key, f"retry_on_failure {error}")
-        if not is_wanted:
-            number, retries = 0, again
-        if number is None or retries is None:
+        """Yields the job's attempts: `max_retries` is about jobs here, not about decisions."""
+        key, number = "max_retries", self._read("max_retries", Whole(0, _MOST_ATTEMPTS - 1))
+        if self._read("retry_on_failure", Switch()) is False:
+            key, number = "retry_on_failure", 0
+        if number is None:
             return
         own = self._given.get("job_policy")
         if own is not None and isinstance(own.value, dict) and "max_attempts" in own.value:
-            key = "max_retries" if is_wanted else "retry_on_failure"
             said = f"it has both {key} and job_policy.max_attempts; keep one"
-            self._note(retries, said, "job_policy")
+            self._note(self._given[key], said, "job_policy")
             return
-        yield Value("job_policy", {**job, "max_attempts": number + 1}, retries)
+        yield Value("job_policy", {**job, "max_attempts": number + 1}, self._given[key])
+
+    def _read(self, key: str, kind: Kind) -> Any:
+        """Returns a key's value; `None` if it is missing or, with a note, invalid."""
+        node = self._given.get(key)
+        try:
+            return None if node is None else kind.read(node.plain())
+        except ValueError as error:
+            self._note(node or self._key, f"{key} {error}")
+            return None
 
     def _note(self, node: Node, message: str, field: str = "") -> None:
         self._notes.at(node, message, self._name, field)

@@ -1,4 +1,4 @@
-"""The kind of value that says how a schedule's jobs are made: `{lane: gpu, max_attempts: 5}`."""
+"""The kind of value of a job policy: `{lane: gpu, max_attempts: 5}`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from pgbeat.jobs import policies as job_policies
-from pgbeat.schedules.files.kinds import Duration, Json, Switch, Text, Whole
+from pgbeat.schedules.files.kinds import Duration, Json, Kind, Switch, Text, Whole, nullable
 
 _EXAMPLE = {"lane": "gpu", "max_attempts": 5}
 _AMOUNTS = {
@@ -35,17 +35,17 @@ _KEYS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
-    """A job policy: in a row as `job_policies.parse` reads it, the same for the same policy."""
+class Policy(Kind):
+    """A job policy. Rows have it in the one form that `JobPolicy.as_json` gives it."""
 
     def read(self, value: Any) -> dict[str, Any]:
         given = Json(dict, _EXAMPLE).read(value)
         return job_policies.parse(given).as_json()
 
     def plain(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """With lengths of time in words."""
+        """Returns the policy with durations in words."""
         policy, mistakes = job_policies.read(value)
-        if mistakes:  # written past the checks
+        if mistakes:  # it bypassed the checks
             return dict(value)
         spans = {
             name: Duration("").plain(span)
@@ -55,26 +55,19 @@ class Policy:
         return policy.as_json() | spans
 
     def schema(self) -> dict[str, Any]:
-        properties = {name: _property(said, kind) for name, (said, kind) in _KEYS.items()}
         return {
             "type": "object",
-            "properties": properties,
+            "properties": {
+                name: {"description": said, **nullable(kind)}
+                for name, (said, kind) in _KEYS.items()
+            },
             "additionalProperties": False,
             "examples": [_EXAMPLE],
         }
 
 
-def _property(said: str, kind: dict[str, Any]) -> dict[str, Any]:
-    """A key's schema; null is as if nothing were said."""
-    if "anyOf" in kind:
-        kind = kind | {"anyOf": [*kind["anyOf"], {"type": "null"}]}
-    else:
-        kind = kind | {"type": [kind["type"], "null"]}
-    return {"description": said, **kind}
-
-
 def canonical(value: Any) -> Any:
-    """A row's policy as `Policy.read` gives it; as it is where it makes no sense."""
+    """Returns a row's policy as `Policy.read` does; unchanged if it is invalid."""
     if not isinstance(value, Mapping):
         return value
     policy, mistakes = job_policies.read(value)

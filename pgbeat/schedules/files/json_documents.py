@@ -1,4 +1,4 @@
-"""JSON (RFC 8259) as a tree with places."""
+"""Reads JSON (RFC 8259) as a tree with places."""
 
 import re
 from bisect import bisect_right
@@ -9,7 +9,7 @@ from pgbeat.schedules.files.documents import Mistake, Node, Notes, Unreadable, m
 
 
 def parse(text: str, notes: Notes) -> Node:
-    """The tree of a JSON document. Keys that are there twice are noted. Raises `Unreadable`."""
+    """Returns the tree of a JSON document. Notes keys that occur twice. Raises `Unreadable`."""
     try:
         return _Parser(text, notes).document()
     except RecursionError:
@@ -23,7 +23,7 @@ _WORD = re.compile("|".join(_WORDS))
 
 
 class _Parser:
-    """Goes through the text."""
+    """Parses by recursive descent; methods take a position, and return a node and its end."""
 
     def __init__(self, text: str, notes: Notes) -> None:
         self._text, self._notes = text, notes
@@ -91,6 +91,7 @@ class _Parser:
             at = self._skip(at + 1)
 
     def _skip(self, at: int) -> int:
+        """Returns the position after any white space."""
         match = _SPACE.match(self._text, at)
         return match.end() if match else at
 

@@ -1,11 +1,11 @@
-"""Kinds of values: as a file has them, as a row has them, and their JSON Schema."""
+"""Kinds of values in files: how they are read and written, and their JSON Schema."""
 
 import json
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any, Protocol
+from typing import Any
 
 from pgbeat.errors import InvalidTimetable
 from pgbeat.jobs import details
@@ -14,36 +14,34 @@ from pgbeat.storable import UNSTORABLE, is_storable
 from pgbeat.timetables import parse_duration
 
 
-class Kind(Protocol):
-    """A kind of value, as a file has it and as a row has it."""
+class Kind:
+    """A kind of value. By default, a value is the same in a file and in a row."""
 
     def read(self, value: Any) -> Any:
-        """A row's value from a file's. Raises `ValueError` with a sentence that begins after the
-        field's name: `is 5; …`."""
+        """Returns a row's value from a file's.
+
+        Raises `ValueError` with a sentence that begins after the field's name: `is 5; …`.
+        """
+        raise NotImplementedError
 
     def plain(self, value: Any) -> Any:
-        """A file's value from a row's. `read` gives it back."""
+        """Returns a file's value from a row's; `read` converts it back."""
+        return value
 
     def schema(self) -> dict[str, Any]:
-        """JSON Schema of the file's value."""
+        """Returns the JSON Schema of the file's value."""
+        raise NotImplementedError
 
 
 def shown(value: Any) -> str:
-    """A file's value in a sentence."""
+    """Returns a file's value as text for a sentence."""
     text = repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else f"{text[:77]}…"
 
 
-class _Same:
-    """Kinds whose values are the same in a file and in a row."""
-
-    def plain(self, value: Any) -> Any:
-        return value
-
-
 @dataclass(frozen=True, slots=True)
-class Text(_Same):
-    """A line or more of text, not blank."""
+class Text(Kind):
+    """Text that is not blank."""
 
     example: str = ""
     longest: int = 1_000_000
@@ -68,6 +66,15 @@ class Text(_Same):
         return {"type": "string", "minLength": 1, **_examples(self.example)}
 
 
+def nullable(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns a schema that also accepts null, which stands for the default."""
+    if "anyOf" in schema:
+        return {**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]}
+    if "enum" in schema:
+        return {**schema, "enum": [*schema["enum"], None]}
+    return {**schema, "type": [schema["type"], "null"]}
+
+
 def _examples(example: Any) -> dict[str, Any]:
     return {"examples": [example]} if example else {}
 
@@ -76,8 +83,8 @@ _UNITS = (("week", 604_800), ("day", 86_400), ("hour", 3600), ("minute", 60))
 
 
 @dataclass(frozen=True, slots=True)
-class Duration:
-    """A length of time: seconds, or words such as `1 hour 30 minutes`."""
+class Duration(Kind):
+    """A duration: seconds, or words such as `1 hour 30 minutes`."""
 
     example: str
     may_be_nothing: bool = True
@@ -106,7 +113,7 @@ class Duration:
         whole, micros = divmod(value // timedelta(microseconds=1), 1_000_000)
         words = []
         for name, size in _UNITS:
-            # Weeks only where nothing is left over: "10 days" is easier than "1 week 3 days".
+            # Weeks only if nothing is left over: "10 days" is easier than "1 week 3 days".
             count, rest = divmod(whole, size)
             if count and not (name == "week" and (rest or micros)):
                 words.append(f"{count} {name}{'s' * (count > 1)}")
@@ -128,14 +135,14 @@ class Duration:
         }
 
 
-#: What the table holds.
+#: The times that the table can hold.
 _FIRST = datetime(1, 1, 2, tzinfo=UTC)
 _LAST = datetime(9999, 12, 30, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """A time, ISO 8601. Without an offset it is wall time, and stays naive."""
+class Moment(Kind):
+    """A time in ISO 8601. Without an offset it is wall time, and stays naive."""
 
     example: str = "2026-01-31T08:00:00Z"
 
@@ -162,27 +169,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole(_Same):
-    """A whole number."""
-
-    least: int
-    most: int
-
-    def read(self, value: Any) -> int:
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"is {shown(value)}, which is no whole number")
-        if not self.least <= value <= self.most:
-            raise ValueError(f"is {value}; it must be {self.least} to {self.most}")
-        return value
-
-    def schema(self) -> dict[str, Any]:
-        return {"type": "integer", "minimum": self.least, "maximum": self.most}
-
-
-@dataclass(frozen=True, slots=True)
-class Number(_Same):
+class Number(Kind):
     """A number."""
 
     least: float
@@ -191,16 +178,33 @@ class Number(_Same):
     def read(self, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"is {shown(value)}, which is no number")
+        return float(self._checked(value))
+
+    def _checked(self, value: Any) -> Any:
         if not self.least <= value <= self.most:
-            raise ValueError(f"is {shown(value)}; it must be {self.least:g} to {self.most:g}")
-        return float(value)
+            raise ValueError(f"is {shown(value)}; it must be {self.least} to {self.most}")
+        return value
 
     def schema(self) -> dict[str, Any]:
         return {"type": "number", "minimum": self.least, "maximum": self.most}
 
 
+class Whole(Number):
+    """A whole number."""
+
+    def read(self, value: Any) -> int:
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"is {shown(value)}, which is no whole number")
+        return int(self._checked(value))
+
+    def schema(self) -> dict[str, Any]:
+        return {**super().schema(), "type": "integer"}
+
+
 @dataclass(frozen=True, slots=True)
-class Choice(_Same):
+class Choice(Kind):
     """One of several words."""
 
     words: tuple[str, ...]
@@ -216,7 +220,7 @@ class Choice(_Same):
 
 
 @dataclass(frozen=True, slots=True)
-class Switch(_Same):
+class Switch(Kind):
     """True or false."""
 
     def read(self, value: Any) -> bool:
@@ -229,8 +233,8 @@ class Switch(_Same):
 
 
 @dataclass(frozen=True, slots=True)
-class Json(_Same):
-    """A list (an array in JSON) or a mapping (an object) of anything that JSON has."""
+class Json(Kind):
+    """A list or a mapping of any JSON values."""
 
     kind: type[list[Any]] | type[dict[str, Any]]
     example: Any
@@ -251,8 +255,8 @@ class Json(_Same):
 
 
 @dataclass(frozen=True, slots=True)
-class Labels(_Same):
-    """A mapping of labels' names to texts."""
+class Labels(Kind):
+    """Labels: a mapping of names to texts."""
 
     def read(self, value: Any) -> dict[str, str]:
         problem = details.labels_problem(value)
@@ -271,7 +275,7 @@ class Labels(_Same):
 
 
 def _as_kept(value: Any) -> Any:
-    """As `jsonb` gives it back: 1e22 as a whole number."""
+    """Returns the value as `jsonb` gives it back, such as 1e22 as a whole number."""
     if isinstance(value, float) and math.isfinite(value):
         if value == 0:
             return 0.0

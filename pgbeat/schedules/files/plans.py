@@ -1,4 +1,4 @@
-"""Plans: what a file would change among the rows, whoever edited them meanwhile."""
+"""Plans: the changes that a file makes to the rows."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,49 +15,49 @@ from pgbeat.schedules.files.job_policies import canonical
 from pgbeat.schedules.files.reading import File, InvalidFile
 from pgbeat.suggest import did_you_mean
 
-#: The reason of a schedule that the file takes out of service.
+#: The reason of schedules that a file disables.
 BY_FILE = "disabled by its file"
 
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
-    """A field that is to be another. Values are as a file writes them."""
+    """A change of a field. Values are as a file writes them."""
 
     field: str
     old: Any
     new: Any
-    #: Somebody edited the row since the last sync, which wrote `was`.
+    #: Whether somebody edited the row since the last sync, which wrote `was`.
     by_hand: bool = False
     was: Any = None
 
 
 @dataclass
 class Plan:
-    """What is to be done to the schedules of a namespace, by name."""
+    """The changes to the schedules of a namespace, by name."""
 
     namespace: str
     #: Definitions as a file writes them.
     added: dict[str, dict[str, Any]] = field(default_factory=dict)
     changed: dict[str, list[FieldChange]] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
-    #: Made elsewhere (the source), and the file's from now on.
+    #: Those made elsewhere that become the file's, with their source.
     adopted: dict[str, str] = field(default_factory=dict)
-    #: Made elsewhere (the source), and left alone.
+    #: Those made elsewhere that are left alone, with their source.
     taken: dict[str, str] = field(default_factory=dict)
-    #: From a file, not in this one, and left alone.
+    #: Those from a file that are not in this one, and are left alone.
     kept: list[str] = field(default_factory=list)
     calendars_added: list[str] = field(default_factory=list)
     calendars_changed: list[str] = field(default_factory=list)
     unchanged: int = 0
-    #: Rows as they were found, by name.
+    #: The rows that were found.
     rows: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
-    #: Which schedule each comes after, all of the namespace, if any of the file's does.
+    #: The schedule that each of the namespace comes after; empty if none of the file's does.
     after: dict[str, str | None] = field(default_factory=dict, compare=False, repr=False)
-    #: Those that stay as they are, and whose last file is noted.
+    #: Those that stay as they are, but whose `file_definition` changes.
     noted: list[str] = field(default_factory=list, compare=False, repr=False)
 
     def __bool__(self) -> bool:
-        """Whether there is anything to do."""
+        """Returns whether there is anything to do."""
         return bool(
             self.added
             or self.changed
@@ -69,7 +69,7 @@ class Plan:
 
     @property
     def drifted(self) -> list[str]:
-        """Schedules that somebody edited by hand, and the file sets back."""
+        """Returns the schedules that were edited by hand, which the file resets."""
         return [n for n, changes in self.changed.items() if any(c.by_hand for c in changes)]
 
 
@@ -95,10 +95,11 @@ _FOUND = _SELECT.where(
 def make(
     connection: Connection, file: File, namespace: str, *, prune: bool = False, adopt: bool = False
 ) -> Plan:
-    """What the file changes. `prune` removes what came from a file and is not in it; `adopt` takes
-    over names that were made elsewhere. Writes nothing.
+    """Returns what the file would change; writes nothing.
 
-    Raises `InvalidFile` for what is not there: calendars, and schedules to come after.
+    `prune` removes schedules of an earlier file that are not in this one; `adopt` takes over those
+    that were made elsewhere. Raises `InvalidFile` for unknown calendars, lanes, templates and
+    schedules to come after.
     """
     wanted = file.definitions
     found = connection.execute(_FOUND, {"namespace": namespace, "names": list(wanted)})
@@ -140,17 +141,19 @@ def _changes(row: Row[Any], definition: Definition) -> Iterator[FieldChange]:
 
 
 def _is_templates(definition: Definition, base: Mapping[str, Any] | None) -> bool:
-    """Whether the task is its template's, which the database fills in; unless the file that was
-    there before named one."""
+    """Returns whether the task is the template's, which the database fills in.
+
+    That is not so if the file before this one named a task.
+    """
     is_open = definition.values["task"] is None and has_template(definition.values)
     return is_open and (base or {}).get("task") is None
 
 
 def _switches(row: Row[Any], name: str, want: bool, base: Mapping[str, Any] | None) -> bool:
-    """Whether a schedule is put out of service, or in again, which it isn't now.
+    """Returns whether the file switches a schedule off or on that is in the other state.
 
-    What the file switches off is off. What it doesn't, people and failures may switch off between
-    two syncs, and it stays so; only what a file had switched off is switched on again.
+    The file can always switch it off. Between two syncs, people and failures may switch it off
+    too, and it stays so: the file switches on only what a file had switched off.
     """
     is_off = not want if name == "enabled" else want
     if is_off:
@@ -177,7 +180,7 @@ _AFTER = select(schedules.c.name, schedules.c.after).where(
 
 
 def _check_names(connection: Connection, file: File, plan: Plan) -> None:
-    """Raises `InvalidFile` for names of what won't be there, or would wait for itself."""
+    """Raises `InvalidFile` for names of things that won't exist, and for circles of `after`."""
     mistakes: list[Mistake] = []
     applied = {n: d for n, d in file.definitions.items() if n not in plan.taken}
     if any(d.values["calendar"] is not None for d in applied.values()):

@@ -1,4 +1,4 @@
-"""Files that declare schedules: read and checked, every mistake with its line. Pure."""
+"""Reads and checks files that declare schedules; every mistake has its line."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,12 +28,12 @@ from pgbeat.schedules.files.kinds import shown
 from pgbeat.schedules.model import TIMETABLES
 from pgbeat.suggest import did_you_mean
 
-#: What else is wrong with a definition: the field, or "", and a sentence.
+#: Returns further mistakes of a definition: each a field, or "", and a sentence.
 Check = Callable[["Definition"], Iterable[tuple[str, str]]]
 
 
 class InvalidFile(InvalidSchedule):
-    """A file that declares schedules has mistakes. The message lists every one with its place."""
+    """A file that declares schedules has mistakes; the message lists them with their places."""
 
     def __init__(self, label: str, mistakes: Iterable[Mistake]) -> None:
         self.mistakes = sorted(set(mistakes))
@@ -50,7 +50,7 @@ class File:
     """A file without mistakes."""
 
     label: str
-    #: `None` leaves it to the app.
+    #: `None` for that of the app.
     namespace: str | None
     definitions: dict[str, Definition]
     calendars: dict[str, dict[str, Any]]
@@ -64,10 +64,10 @@ def read(
     functions: Mapping[str, str] | None = None,
     check: Check = lambda definition: (),
 ) -> File:
-    """The file with that text. `label` names it in messages.
+    """Returns the file of a text. `label` names it in messages.
 
-    `functions` are those that `schedulers:` may name, with their tasks; `check` adds what only the
-    caller knows. Raises `InvalidFile`, which lists every mistake.
+    `functions` are the tasks by the names that `schedulers:` may use; `check` finds mistakes that
+    only the caller knows. Raises `InvalidFile`, which lists every mistake.
     """
     notes = Notes()
     try:
@@ -77,7 +77,7 @@ def read(
     file = _Reader(notes, functions or {}).file(tree, label)
     for definition in file.definitions.values():
         for field, sentence in check(definition):
-            # What can't be read was noted; what stands in its stead says nothing.
+            # An unreadable value was noted already; its stand-in says nothing.
             if field not in notes.unfit[definition.name] | notes.unfit["defaults"]:
                 notes.mistakes.append(definition.mistake(field, sentence))
     if notes.mistakes:
@@ -97,7 +97,7 @@ def _parser(is_json: bool) -> Callable[[str, Notes], Node]:
     return yaml_documents.parse
 
 
-#: What stands at the top of a file.
+#: The keys at the top of a file.
 TOP = ("version", "namespace", "defaults", "calendars", "schedules", "schedulers")
 NAMESPACE = re.compile(r"[A-Za-z0-9_.-]{1,63}", re.ASCII)
 _FORMS = {
@@ -108,7 +108,7 @@ _FORMS = {
 
 
 class _Reader:
-    """Goes through a tree and notes the mistakes."""
+    """Reads the definitions of a tree, and notes mistakes."""
 
     def __init__(self, notes: Notes, functions: Mapping[str, str]) -> None:
         self._notes, self._functions = notes, functions
@@ -117,7 +117,7 @@ class _Reader:
         self._definitions: dict[str, Definition] = {}
 
     def file(self, tree: Node, label: str) -> File:
-        """The whole file."""
+        """Returns the whole file."""
         if not isinstance(tree.value, dict):
             what = "it is empty" if tree.value is None else "it is no mapping"
             self._notes.at(tree, f"{what}; write `schedules:`, and beneath it names of schedules")
@@ -150,8 +150,8 @@ class _Reader:
         if node.value is not None:
             self._notes.at(
                 node,
-                f"namespace is {shown(node.plain())}, which is none; use up to 63 letters, digits, "
-                "'_', '.' and '-'",
+                f"namespace is {shown(node.plain())}, which is invalid; use up to 63 letters, "
+                "digits, '_', '.' and '-'",
             )
         return None
 
@@ -170,7 +170,10 @@ class _Reader:
     # -- names ---------------------------------------------------------------------------------
 
     def _named(self, top: dict[str, Node], section: str) -> Iterator[tuple[str, Node, Node]]:
-        """Name, definition and the name's node of what a section has, as mapping or as list."""
+        """Yields the name, definition and name's node of each item of a section.
+
+        A section is a mapping or a list.
+        """
         node = top.get(section)
         if node is None:
             return
@@ -222,7 +225,7 @@ class _Reader:
     def _fields(
         self, name: str, node: Node, *, is_item: bool = False
     ) -> tuple[dict[str, Any], dict[str, Place]]:
-        """The values of a mapping, as a row has them, and their places."""
+        """Returns the values of a mapping, as a row has them, and their places."""
         values: dict[str, Any] = {}
         places: dict[str, Place] = {}
         for key, entry in node.value.items():
@@ -235,7 +238,7 @@ class _Reader:
 
     def _read_field(self, name: str, key: str, entry: MappingItem, values: dict[str, Any]) -> None:
         plain = entry.node.plain()
-        # Nothing is as if the defaults said nothing either.
+        # An explicit null overrides the file's defaults.
         values[key] = FIELDS[key].default
         if plain is None:
             return
@@ -255,7 +258,7 @@ class _Reader:
             values[key] = FIELDS[key].default
 
     def _read_function(self, name: str, node: Node, key: Node) -> None:
-        """One of `schedulers:`, which says some things in other words."""
+        """Reads an entry of `schedulers:`."""
         values, places = self._fields(name, rest(node))
         options = values.get("options", self._defaults.get("options", {}))
         entry = FunctionEntry(name, key, node, self._notes)
@@ -268,7 +271,7 @@ class _Reader:
     def _define(
         self, name: str, key: Node, given: dict[str, Any], places: dict[str, Place]
     ) -> None:
-        """Adds a definition: what is given, else the file's default, else the table's."""
+        """Adds a definition; fields that are not given have the file's default or the table's."""
         unfit = self._notes.unfit[name] | self._notes.unfit["defaults"]
         defaults = self._defaults
         if timetables(given) or unfit & {*TIMETABLES} & {*places}:
@@ -284,7 +287,7 @@ class _Reader:
 
 
 def _part(node: Node, key: str) -> Node:
-    """The value of a key that is there, or the key of a value that shouldn't be."""
+    """Returns the node of a known key's value, or of an unknown key."""
     entry: MappingItem | None = node.value.get(key) if isinstance(node.value, dict) else None
     if entry is None:
         return node
@@ -292,12 +295,12 @@ def _part(node: Node, key: str) -> Node:
 
 
 def _is_item(node: Node, key: Node) -> bool:
-    """Whether a definition holds its name itself."""
+    """Returns whether a definition contains its own name."""
     return "name" in node.value and node.value["name"].node is key
 
 
 def _within(node: Node, key: Node, problem: Problem) -> Node:
-    """The node that the path of a calendar's problem leads to, or the last on the way there."""
+    """Returns the node at the path of a calendar's problem, or the last one on the way there."""
     found, value = key, node.value
     for part in re.findall(r"[^.\[\]]+", problem.field):
         if isinstance(value, dict) and part in value:

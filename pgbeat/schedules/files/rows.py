@@ -1,4 +1,4 @@
-"""Rows of schedules that come from files: a plan, written in bulk."""
+"""Writes a plan: the rows of schedules that come from files, in bulk."""
 
 import json
 from collections import defaultdict
@@ -41,7 +41,7 @@ from pgbeat.schedules.files.plans import BY_FILE, Plan
 from pgbeat.schedules.files.reading import File, InvalidFile
 from pgbeat.schedules.writes import refusal
 
-#: A row's values by column, `paused` beside them.
+#: A row's values by column, and `paused`.
 Values = dict[str, Any]
 
 _ALONE = text("SELECT pg_advisory_xact_lock(hashtextextended('pgbeat.files ' || :namespace, 0))")
@@ -54,18 +54,16 @@ _LOCK = (
 
 
 def lock(connection: Connection, plan: Plan) -> None:
-    """Waits for other syncs of the namespace, and locks the rows that the plan is about, until the
-    transaction ends."""
+    """Waits for other syncs of the namespace, and locks the rows that the plan changes."""
     connection.execute(_ALONE, {"namespace": plan.namespace})
     names = {*plan.changed, *plan.removed, *plan.adopted, *plan.noted}
     connection.execute(_LOCK, {"ids": [row.id for n, row in plan.rows.items() if n in names]})
 
 
 def apply(connection: Connection, file: File, plan: Plan) -> None:
-    """Does what the plan, made since `lock`, says. What beat and people write beside the file's
-    fields is left alone.
+    """Executes a plan that was made after `lock`. Leaves alone what is not a field of the file.
 
-    Raises `InvalidFile` for what the database refuses, `Busy` if a name was taken just now.
+    Raises `InvalidFile` if the database refuses a row, and `Busy` if a name was taken just now.
     """
     try:
         _remove(connection, plan)
@@ -84,8 +82,10 @@ def apply(connection: Connection, file: File, plan: Plan) -> None:
 
 
 def _in_order(plan: Plan) -> Iterator[list[str]]:
-    """Names in steps, such that what comes after something is written in a later step than that:
-    what the database has never goes in a circle in between."""
+    """Returns the names in steps; a schedule comes in a later step than the one that it is after.
+
+    So there is never a circle in the database, not even between two steps.
+    """
     touched = dict.fromkeys((*plan.added, *plan.changed, *plan.adopted))
     moved = {n for n, changes in plan.changed.items() if any(c.field == "after" for c in changes)}
     moved.update(plan.added)
@@ -109,7 +109,7 @@ def _in_order(plan: Plan) -> Iterator[list[str]]:
 # -- statements ------------------------------------------------------------------------------------
 
 _COLUMNS = [schedules.c[name] for name in FIELDS if name in schedules.c]
-#: One JSON document for a batch of any size, as columns.
+#: A batch of any size is one JSON document, read as columns.
 _BATCH = (
     func.json_to_recordset(cast(bindparam("batch", type_=Text), JSON))
     .table_valued(
@@ -153,7 +153,7 @@ _UPDATE = (
         }
     )
 )
-#: Of rows that stay as they are.
+#: For rows that stay as they are.
 _NOTE = (
     update(schedules)
     .where(schedules.c.id == _BATCH.c.id)
@@ -210,13 +210,12 @@ def _note(connection: Connection, file: File, plan: Plan) -> None:
 
 
 def _values(definition: Definition) -> Values:
-    return definition.values | {
-        "name": definition.name, "file_definition": plain(definition.values),
-    }  # fmt: skip
+    own = {"name": definition.name, "file_definition": plain(definition.values)}
+    return definition.values | own
 
 
 def _reason(before: Row[Any], definition: Definition, is_enabled: bool) -> str | None:
-    """Why a row is out of service: by the file from when that says so."""
+    """Returns why a row is disabled: by the file, if the file has just begun to say so."""
     said_so = (before.file_definition or {}).get("enabled") is False and not before.enabled
     if not definition.values["enabled"] and not said_so:
         return BY_FILE

@@ -5,10 +5,10 @@ from typing import Any
 
 from pgbeat.schedules.files.fields import FIELDS, FileField
 from pgbeat.schedules.files.function_entries import KEYS
-from pgbeat.schedules.files.kinds import Text
+from pgbeat.schedules.files.kinds import Text, nullable
 from pgbeat.schedules.files.reading import NAMESPACE, TOP
 
-#: What editors know best.
+#: The dialect that most editors know.
 _DIALECT = "http://json-schema.org/draft-07/schema#"
 _NAME = {
     "type": "string",
@@ -20,50 +20,12 @@ _NAME = {
 
 
 def schema() -> str:
-    """The schema as text, with a newline at its end."""
+    """Returns the schema as text that ends with a newline."""
     return json.dumps(_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def _schema() -> dict[str, Any]:
-    fields = {name: {"$ref": f"#/definitions/{name}"} for name in FIELDS}
-    named = {"name": {**_NAME, "description": "Unique."}}
-    functions = {
-        key: _FUNCTION_KEYS[key] if key in _FUNCTION_KEYS else fields[key]
-        for key in KEYS
-        if key != "name"
-    }
-    schedules = {
-        "description": "Schedules: a mapping of names to definitions, or a list with names.",
-        "anyOf": [
-            {
-                "type": "object",
-                "propertyNames": _NAME,
-                "additionalProperties": {"$ref": "#/definitions/schedule"},
-            },
-            {"type": "array", "items": _object(named | fields, ["name"])},
-        ],
-    }
-    top = {
-        "version": {"description": "The version of this form.", "const": 1},
-        "namespace": {
-            "description": "Of the apps that share the database, whose schedules these are.",
-            "type": ["string", "null"],
-            "pattern": f"^{NAMESPACE.pattern}$",
-        },
-        "defaults": {"$ref": "#/definitions/schedule"},
-        "calendars": {
-            "description": "Times that the schedules that name a calendar leave out.",
-            "type": "object",
-            "propertyNames": _NAME,
-            "additionalProperties": {"$ref": "#/definitions/exclusions"},
-        },
-        "schedules": schedules,
-        "schedulers": {
-            "description": "Functions, by the names in pgbeat_allowed_functions, and how often.",
-            "type": "array",
-            "items": _object(named | functions, ["name", "function"]),
-        },
-    }
+    top = _top({name: {"$ref": f"#/definitions/{name}"} for name in FIELDS})
     return {
         "$schema": _DIALECT,
         "title": "Schedules of pgbeat",
@@ -71,11 +33,47 @@ def _schema() -> dict[str, Any]:
         "patternProperties": {"^x-": {}},
         "anyOf": [{"required": ["schedules"]}, {"required": ["schedulers"]}],
         "definitions": {
-            "schedule": _object(fields),
+            "schedule": _object({name: {"$ref": f"#/definitions/{name}"} for name in FIELDS}),
             "exclusions": _CALENDAR,
             **{name: _field(field) for name, field in FIELDS.items()},
         },
     }
+
+
+def _top(fields: dict[str, Any]) -> dict[str, Any]:
+    """Returns the schemas of a file's top keys, given those of a schedule's fields."""
+    named = {"name": {**_NAME, "description": "Unique."}}
+    functions = {key: _FUNCTION_KEYS.get(key) or fields[key] for key in KEYS if key != "name"}
+    schedule = {"$ref": "#/definitions/schedule"}
+    return {
+        "version": {"description": "The version of this form.", "const": 1},
+        "namespace": {
+            "description": "Of the apps that share the database, whose schedules these are.",
+            "type": ["string", "null"],
+            "pattern": f"^{NAMESPACE.pattern}$",
+        },
+        "defaults": schedule,
+        "calendars": {
+            "description": "Times that the schedules that name a calendar leave out.",
+            **_mapping({"$ref": "#/definitions/exclusions"}),
+        },
+        "schedules": {
+            "description": "Schedules: a mapping of names to definitions, or a list with names.",
+            "anyOf": [
+                _mapping(schedule),
+                {"type": "array", "items": _object(named | fields, ["name"])},
+            ],
+        },
+        "schedulers": {
+            "description": "Functions, by the names in pgbeat_allowed_functions, and how often.",
+            "type": "array",
+            "items": _object(named | functions, ["name", "function"]),
+        },
+    }
+
+
+def _mapping(item: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "propertyNames": _NAME, "additionalProperties": item}
 
 
 def _object(properties: dict[str, Any], required: list[str] | None = None) -> dict[str, Any]:
@@ -84,16 +82,9 @@ def _object(properties: dict[str, Any], required: list[str] | None = None) -> di
 
 
 def _field(field: FileField) -> dict[str, Any]:
-    """A field, which may be null: as if nothing were said."""
-    made = field.kind.schema()
-    if "anyOf" in made:
-        made["anyOf"] = [*made["anyOf"], {"type": "null"}]
-    elif "enum" in made:
-        made["enum"] = [*made["enum"], None]
-    else:
-        made["type"] = [made["type"], "null"]
+    made = {"description": field.about, **nullable(field.kind.schema())}
     default = field.plain(field.default)
-    return {"description": field.about, **made} | ({} if default is None else {"default": default})
+    return made if default is None else {**made, "default": default}
 
 
 _FUNCTION_KEYS: dict[str, dict[str, Any]] = {
@@ -128,19 +119,7 @@ _FUNCTION_KEYS: dict[str, dict[str, Any]] = {
     },
 }
 _TEXTS = {"type": "array", "items": {"type": "string"}}
-_WINDOWS = {
-    "type": "array",
-    "items": {
-        "type": "object",
-        "properties": {
-            "from": {"type": "string"},
-            "to": {"type": "string"},
-            "weekdays": _TEXTS,
-        },
-        "required": ["from", "to"],
-        "additionalProperties": False,
-    },
-}
+_WINDOW = {"from": {"type": "string"}, "to": {"type": "string"}, "weekdays": _TEXTS}
 _DAYS: dict[str, Any] = {
     "dates": {"description": "2026-12-24, 12-25, or from/to.", **_TEXTS},
     "weekdays": {"description": "sat, saturday, or mon-fri.", **_TEXTS},
@@ -148,7 +127,11 @@ _DAYS: dict[str, Any] = {
         "description": "By the package holidays.",
         "anyOf": [{"type": "object"}, {"type": "array", "items": {"type": "object"}}],
     },
-    "windows": {"description": "Times of day.", **_WINDOWS},
+    "windows": {
+        "description": "Times of day.",
+        "type": "array",
+        "items": _object(_WINDOW, ["from", "to"]),
+    },
 }
 _CALENDAR = _object(
     {

@@ -1,4 +1,4 @@
-"""YAML as a tree with places. Needs PyYAML (the extra `yaml`)."""
+"""Reads YAML as a tree with places, and writes it. Needs PyYAML (the extra `yaml`)."""
 
 import re
 from typing import Any
@@ -22,8 +22,8 @@ from pgbeat.schedules.files.documents import MOST, Mistake, Node, Notes, Unreada
 
 _TAG = "tag:yaml.org,2002:"
 _DEEPEST = 100
-#: What plain words mean in YAML 1.2 ("core schema"), and the first characters of such words. By
-#: YAML 1.1, which PyYAML has, `no` is false, `1:30` is ninety and `2026-01-01` is no text.
+#: The types of plain words in YAML 1.2 ("core schema"), and the first characters of such words. In
+#: YAML 1.1, which PyYAML implements, `no` is false, `1:30` is ninety and `2026-01-01` is a date.
 CORE = [
     ("null", re.compile(r"(?:~|null|Null|NULL|)\Z"), ["~", "n", "N", ""]),
     ("bool", re.compile(r"(?:true|True|TRUE|false|False|FALSE)\Z"), list("tTfF")),
@@ -41,7 +41,7 @@ CORE = [
 
 
 class _Resolver(BaseResolver):
-    """Knows what plain words mean."""
+    """Resolves plain words by the core schema."""
 
 
 for _name, _pattern, _first in CORE:
@@ -50,7 +50,7 @@ _resolver: Any = _Resolver()
 
 
 class _SlowParser(Reader, Scanner, Parser):
-    """PyYAML's parser where libyaml is missing; some ten times slower."""
+    """PyYAML's parser for systems without libyaml; about ten times slower."""
 
     def __init__(self, text: str) -> None:
         Reader.__init__(self, text)
@@ -62,7 +62,7 @@ _Parser: Any = yaml.cyaml.CParser if yaml.__with_libyaml__ else _SlowParser  # t
 
 
 def parse(text: str, notes: Notes) -> Node:
-    """The tree of a YAML document. Keys that are there twice, or are no text, are noted.
+    """Returns the tree of a YAML document. Notes keys that occur twice, or are not text.
 
     Raises `Unreadable`.
     """
@@ -83,7 +83,7 @@ def parse(text: str, notes: Notes) -> Node:
 
 
 def _hint(lines: list[str]) -> str:
-    """What is likely wrong with the line that YAML stumbled over."""
+    """Returns what is probably wrong with the line that YAML can't parse."""
     line = lines[0].lstrip(" ") if lines else ""
     if line.startswith("\t"):
         return "; indent with spaces, not with tabs"
@@ -93,15 +93,15 @@ def _hint(lines: list[str]) -> str:
 
 
 class _Tree:
-    """Makes the tree of the parser's events: PyYAML's own way to do that has no bounds."""
+    """Builds the tree from the parser's events: PyYAML's own composer has no limits."""
 
     def __init__(self, text: str, notes: Notes) -> None:
         self._parser, self._notes = _Parser(text), notes
-        #: What anchors name; `None` while it is being made.
+        #: The nodes of anchors; `None` while a node is being built.
         self._anchors: dict[str, Node | None] = {}
 
     def document(self) -> Node:
-        """The one document that there is."""
+        """Returns the only document."""
         self._parser.get_event()  # the stream's start
         event = self._parser.get_event()
         if isinstance(event, StreamEndEvent):
@@ -165,7 +165,7 @@ class _Tree:
         return made
 
     def _merge(self, into: Node, more: Node) -> None:
-        """What stands under `<<` gives what the mapping itself doesn't say."""
+        """Merges a mapping under `<<`: it fills in the keys that are missing."""
         if not isinstance(more.value, dict):
             self._notes.at(more, "<< takes a mapping, such as *defaults")
             return
@@ -190,7 +190,7 @@ class _Tree:
 
 
 def _tag(event: Any) -> str | None:
-    """What a scalar is, by its tag or by its look; `None` for what is no scalar."""
+    """Returns the type of a scalar, by its tag or its text; `None` for other events."""
     if not isinstance(event, ScalarEvent):
         return None
     if event.tag is not None and event.tag != "!":
@@ -207,15 +207,11 @@ def _whole(text: str) -> int:
     return int(text[2:] if base != 10 else text, base)
 
 
-def _truth(text: str) -> bool:
-    return {"true": True, "false": False}[text.lower()]
-
-
 _SCALARS: dict[str, Any] = {
     "str": str,
     "merge": str,
     "null": lambda text: None,
-    "bool": _truth,
+    "bool": lambda text: {"true": True, "false": False}[text.lower()],
     "int": _whole,
     "float": lambda text: float(text.lower().replace(".inf", "inf").replace(".nan", "nan")),
 }
@@ -225,10 +221,10 @@ _SCALARS: dict[str, Any] = {
 
 
 class _Dumper(yaml.CSafeDumper if yaml.__with_libyaml__ else yaml.SafeDumper):  # type: ignore[misc]
-    """Writes what is the same by YAML 1.1 and 1.2: what either takes for no text is quoted."""
+    """Writes YAML that means the same in versions 1.1 and 1.2: ambiguous text is quoted."""
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Everything is written out."""
+        """Returns `True`: everything is written out."""
         return True
 
 
@@ -249,7 +245,7 @@ for _name, _pattern, _first in CORE:
 
 
 def write(document: dict[str, Any]) -> str:
-    """The document as YAML, with a blank line before each schedule and calendar."""
+    """Returns the document as YAML, with a blank line before each schedule and calendar."""
     written = yaml.dump(
         document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=2**31 - 1
     )

@@ -1,8 +1,7 @@
-"""Moving in: what another scheduler has in its store, as rows of pgbeat's.
+"""Imports schedules from other schedulers' stores.
 
-`arrivals` are schedules in the words of rows. Each source reads its store and nothing else, and
-says of each schedule what row it becomes, or why none: `celery_file` (Celery's own
-`celerybeat-schedule`), `django_celery_beat`, `redbeat`, `sqlalchemy_celery_beat`. `timetables`
-has what they share: Celery's kinds of schedule. `plan` says what is to be done with the arrivals,
-`rows` does it.
+Each source only reads its store, and converts each schedule to an `imported.Arrival`, or says why
+it can't: `celery_file` (Celery's own `celerybeat-schedule`), `django_celery_beat`, `redbeat`,
+`sqlalchemy_celery_beat`. They share `timetables`, which converts Celery's kinds of schedule. `plan`
+compares arrivals with the existing rows, and `rows` writes.
 """

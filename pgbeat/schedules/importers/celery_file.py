@@ -1,8 +1,8 @@
-"""Celery's own: the `celerybeat-schedule` of its PersistentScheduler, read and not run.
+"""Reads the `celerybeat-schedule` of Celery's PersistentScheduler, without running its code.
 
-The file is a pickle, and a pickle can name any code. Here it can't run any: of the classes that it
-names, only times, zones, numbers and the like are made; all others, Celery's included, become a
-`Named` that remembers what it was made of.
+The file is a pickle, which can name any code. Only times, zones, numbers and the like are created
+from it; instances of all other classes, Celery's included, become a `Named` that keeps their
+arguments.
 """
 
 import dbm
@@ -27,24 +27,24 @@ from pgbeat.schedules.importers.imported import (
     publishing,
     task_name,
 )
-from pgbeat.schedules.importers.timetables import Unmovable, When
+from pgbeat.schedules.importers.timetables import CRONTAB_FIELDS, Unmovable, When
 
 BEAT = "Celery"
-#: What Celery calls the file if nothing else is set (`beat_schedule_filename`).
+#: Celery's default name for the file (`beat_schedule_filename`).
 DEFAULT = "celerybeat-schedule"
-#: What dbm's kinds add to the name.
+#: What the kinds of dbm append to the name.
 _SUFFIXES = (".db", ".dat", ".dir", ".bak")
 
 
 class Named:
-    """What a pickle makes of a class that is not loaded."""
+    """Stands for an instance of a class that is not loaded."""
 
     path = ""
     args: tuple[Any, ...]
     state: Any
 
     def __new__(cls, *args: Any, **kwargs: Any) -> "Named":
-        """Takes note of what it is made of."""
+        """Keeps its arguments."""
         made = super().__new__(cls)
         made.args, made.state = args, None
         return made
@@ -55,35 +55,30 @@ class Named:
         self.state = state
 
     def append(self, item: Any) -> None:
-        """As a list would be filled."""
+        """Ignores the items of a subclass of list."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        """As a dict would be filled."""
+        """Ignores the items of a subclass of dict."""
 
 
 def _attribute(owner: Any, name: str) -> Any:
-    """Stands for `getattr`, with which ZoneInfo pickles its constructor."""
+    """Stands for `getattr`, by which ZoneInfo pickles its constructor."""
     if owner is ZoneInfo and name == "_unpickle":
         return _zone
     raise pickle.UnpicklingError(f"it asks for {name!r} of {_shown(owner)}")
 
 
 def _zone(name: Any = "UTC", *rest: Any) -> Any:
-    """The zone of that name, from zoneinfo's pickles or pytz's."""
+    """Returns the zone of that name, from zoneinfo's pickles or pytz's."""
     return ZoneInfo(str(name))
 
 
-def _bytes(text: str, encoding: str) -> bytes:
-    """Bytes, as old pickles have them."""
-    return text.encode("latin1")
-
-
-#: What is made, and by what.
+#: The functions that a pickle may call, by what it calls them.
 _MADE: dict[tuple[str, str], Any] = {
     ("builtins", "getattr"): _attribute,
     ("__builtin__", "getattr"): _attribute,
     ("zoneinfo", "ZoneInfo"): ZoneInfo,
-    ("_codecs", "encode"): _bytes,
+    ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),  # bytes in old pickles
     ("pytz", "_p"): _zone,
     ("pytz", "_UTC"): _zone,
 }
@@ -98,10 +93,10 @@ _PLAIN = {
 
 
 class Unpickler(pickle.Unpickler):
-    """Makes plain values and `Named`s, and runs nothing else."""
+    """Creates plain values and `Named`s, and runs nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """The class, or what stands for it."""
+        """Returns the class, or its stand-in."""
         if (module, name) in _MADE:
             return _MADE[module, name]
         if name in _PLAIN.get(module, ()):
@@ -110,8 +105,10 @@ class Unpickler(pickle.Unpickler):
 
 
 def read(path: str) -> Mapping[str, Any]:
-    """What the file says, by its keys: `entries`, `tz`, `utc_enabled`. The file may be one that
-    can't be written to. Raises `PgbeatError`."""
+    """Returns the file's values of `entries`, `tz` and `utc_enabled`. Raises `PgbeatError`.
+
+    The file may be read-only.
+    """
     found = _file(path)
     try:
         with dbm.open(found, "r") as store:
@@ -125,13 +122,13 @@ def read(path: str) -> Mapping[str, Any]:
             f"{path} can't be opened: {error}; stop the celery beat that has it open, and read "
             "it with a Python that has the same kinds of dbm as Celery's"
         ) from None
-    except Exception as error:  # whatever a damaged pickle leads to
+    except Exception as error:  # anything may come of a damaged pickle
         problem = f"{type(error).__name__}: {error}".rstrip(": ")
         raise PgbeatError(f"{path} is no schedule of celery beat's: {problem}") from None
 
 
 def _file(path: str) -> str:
-    """The name that dbm knows the file by. Raises `PgbeatError` where there is none."""
+    """Returns the name by which dbm knows the file. Raises `PgbeatError` if there is no file."""
     shorter = [path.removesuffix(suffix) for suffix in _SUFFIXES if path.endswith(suffix)]
     for name in (path, *shorter):
         if dbm.whichdb(name):
@@ -150,7 +147,7 @@ def inventory(
     timezone: str | None = None,
     from_code: bool = False,
 ) -> Inventory:
-    """The file's entries as arrivals. `timezone` stands for the file's own."""
+    """Returns the file's entries as arrivals. `timezone` overrides the file's own."""
     found = Inventory(BEAT, path)
     zone = timezone or _timezone(contents)
     entries = contents.get("entries")
@@ -165,7 +162,7 @@ def inventory(
 
 
 def _timezone(contents: Mapping[str, Any]) -> str | None:
-    """The zone that the file is of; `None` for the local one of a server, whose name it hasn't."""
+    """Returns the file's zone; `None` for the local zone of a server, whose name is not in it."""
     zone = contents.get("tz")
     if zone is None:
         return "UTC" if contents.get("utc_enabled", True) else None
@@ -185,7 +182,7 @@ def _arrival(name: str, entry: Any, zone: str | None, from_code: bool) -> Arriva
         run_count=count if isinstance(count, int) else 0,
         from_code=from_code or task == CLEANUP,
     )
-    if arrival.from_code:  # the app knows what and when
+    if arrival.from_code:  # the app's code has the rest
         return arrival
     if _path(entry) != "celery.beat.ScheduleEntry":
         raise Unmovable(f"it is a {_path(entry)}, and no entry of Celery's own kind")
@@ -211,8 +208,7 @@ def _crontab(schedule: Named, zone: str | None) -> When:
     _refuse_clock((schedule.state or {}).get("nowfun"))
     if zone is None:
         raise Unmovable("it is in the local time zone of a server; give its name with --timezone")
-    names = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
-    return timetables.of_crontab(zone, dict(zip(names, schedule.args, strict=False)))
+    return timetables.of_crontab(zone, dict(zip(CRONTAB_FIELDS, schedule.args, strict=False)))
 
 
 def _interval(schedule: Named, zone: str | None) -> When:
@@ -230,7 +226,7 @@ def _solar(schedule: Named, zone: str | None) -> When:
 
 def _refuse_clock(clock: Any) -> None:
     if clock is not None:
-        raise Unmovable(f"its schedule has a clock of its own, {_shown(clock)}")
+        raise Unmovable(f"its schedule has its own clock, {_shown(clock)}")
 
 
 def _refuse_code(value: Any) -> None:
@@ -244,7 +240,7 @@ def _refuse_code(value: Any) -> None:
 
 
 def _path(value: Any) -> str:
-    """The dotted name of what is not loaded; empty for anything else."""
+    """Returns the dotted name of a class that is not loaded; "" for any other value."""
     kind = value if isinstance(value, type) else type(value)
     return kind.path if issubclass(kind, Named) else ""
 

@@ -1,4 +1,4 @@
-"""django-celery-beat: its tables, read without Django."""
+"""Reads the tables of django-celery-beat, without Django."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _APP = "django_celery_beat"
 
 
 def read(url: str | URL, schema: str | None = None) -> list[dict[str, Any]]:
-    """All its tasks, with their schedules. Raises `PgbeatError`."""
+    """Returns all its tasks, with their schedules. Raises `PgbeatError`."""
     with periodic_tasks.connected(url) as connection:
         tasks = periodic_tasks.reflected(connection, schema, f"{_APP}_periodictask")
         schedules = {}

@@ -1,7 +1,8 @@
-"""Tables of periodic tasks, as django-celery-beat made them and sqlalchemy-celery-beat has them."""
+"""Reads the tables that django-celery-beat and sqlalchemy-celery-beat have in common."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -42,14 +43,16 @@ from pgbeat.schedules.importers.imported import (
 from pgbeat.schedules.importers.timetables import Unmovable, When
 from pgbeat.timetables import zone
 
-#: The kinds of schedule: each has a table, and a task has one of one of them.
+#: The kinds of schedule: each has its table, and a task has one schedule of one kind.
 KINDS = ("crontab", "interval", "solar", "clocked")
 
 
 @contextmanager
 def connected(url: str | URL) -> Iterator[Connection]:
-    """A connection to any database that SQLAlchemy can open. Raises `PgbeatError`, also for what
-    the block meets in the database."""
+    """Yields a connection to any database that SQLAlchemy can open.
+
+    Raises `PgbeatError`, also for errors of the database in the block.
+    """
     parsed = _parsed(url)
     try:
         if config.is_postgres(parsed.render_as_string(hide_password=False)):
@@ -81,12 +84,12 @@ def _parsed(url: str | URL) -> URL:
     name = parsed.database
     is_file = parsed.get_backend_name() == "sqlite" and name and not name.startswith("file:")
     if name and is_file and not Path(name).exists():
-        raise PgbeatError(f"there is no file {name}")  # connecting would make one
+        raise PgbeatError(f"there is no file {name}")  # connecting would create it
     return parsed
 
 
 def place(url: str | URL) -> str:
-    """The database for a sentence, without a password."""
+    """Returns the database's location for a sentence, without a password."""
     parsed = make_url(url)
     if config.is_postgres(parsed.render_as_string(hide_password=False)):
         return f"database {config.place(parsed)}"
@@ -94,15 +97,15 @@ def place(url: str | URL) -> str:
 
 
 def reflected(connection: Connection, schema: str | None, name: str) -> Table:
-    """The table as it is in the database: older versions have fewer columns. Raises
-    `PgbeatError` where there is none."""
+    """Returns the table as it is in the database: older versions have fewer columns.
+
+    Raises `PgbeatError` if it doesn't exist.
+    """
     places = [Column(name, Float) for name in ("latitude", "longitude")]
     columns = places if name.endswith("solarschedule") else []
+    given: dict[str, Any] = {"schema": schema, "autoload_with": connection, "resolve_fks": False}
     try:
-        return Table(
-            name, MetaData(), *columns,
-            schema=schema, autoload_with=connection, resolve_fks=False,
-        )  # fmt: skip
+        return Table(name, MetaData(), *columns, **given)
     except NoSuchTableError:
         full = f"{schema}.{name}" if schema else name
         raise PgbeatError(
@@ -114,8 +117,10 @@ def reflected(connection: Connection, schema: str | None, name: str) -> Table:
 def rows(
     connection: Connection, tasks: Table, schedules: Mapping[str, tuple[Table, ColumnElement[bool]]]
 ) -> list[dict[str, Any]]:
-    """The tasks with their schedules, of one moment: columns of the table of `kind` are called
-    `kind.column`."""
+    """Returns the tasks with their schedules, by one query.
+
+    The columns of the table of `kind` are called `kind.column`.
+    """
     joined: FromClause = tasks
     columns: list[ColumnElement[Any]] = [column.label(column.name) for column in tasks.c]
     for kind, (table, is_its) in schedules.items():
@@ -128,7 +133,7 @@ def rows(
 def inventory(
     beat: str, where: str, found: list[dict[str, Any]], *, timezone: str = "UTC"
 ) -> Inventory:
-    """Rows as arrivals. `timezone` is that of times that their database keeps without one."""
+    """Returns rows as arrivals. `timezone` is for times that the database keeps without one."""
     made = Inventory(beat, where)
     for row in found:
         try:
@@ -151,19 +156,15 @@ def _arrival(beat: str, row: Mapping[str, Any]) -> Arrival:
     once_at, start, ends = when.columns.get("once_at"), row.get("start_time"), row.get("expires")
     last_run, count = row.get("last_run_at"), int(row.get("total_run_count") or 0)
     columns = dict(when.columns)
-    what: dict[str, Any] = {
-        "task": task_name(row["task"]),
-        **arguments(text_of_json("args", row["args"], "[]"),
-                    text_of_json("kwargs", row["kwargs"], "{}")),
-        **publishing(_options(row)),
-    }  # fmt: skip
-    remarks: list[str] = []
+    args = text_of_json("args", row["args"], "[]")
+    kwargs = text_of_json("kwargs", row["kwargs"], "{}")
+    what = {"task": task_name(row["task"]), **arguments(args, kwargs), **publishing(_options(row))}
     if start is not None and once_at is not None:
         columns["once_at"] = once_at = max(once_at, start)
     elif start is not None:
         columns["starts_at"] = start
     if ends is not None:
-        what["ends_at"] = before(ends)  # at that time it is over
+        what["ends_at"] = before(ends)  # it is over at that time already
     if row.get("one_off") and once_at is None:
         what["max_runs"] = 1
     if row.get("description"):
@@ -171,7 +172,7 @@ def _arrival(beat: str, row: Mapping[str, Any]) -> Arrival:
     return Arrival(
         origin=str(row["name"]),
         what=what,
-        when=When(columns, when.from_last_run, when.unit, when.remarks),
+        when=replace(when, columns=columns),
         last_run=last_run,
         run_count=count,
         since=_since(row, once_at, start),
@@ -179,14 +180,13 @@ def _arrival(beat: str, row: Mapping[str, Any]) -> Arrival:
         is_done=bool(row["enabled"] and row.get("one_off") and count),
         is_over_at_end=True,
         from_code=row["task"] == CLEANUP,
-        remarks=tuple(remarks),
     )
 
 
 def _since(
     row: Mapping[str, Any], once_at: datetime | None, start: datetime | None
 ) -> datetime | None:
-    """From when on a task that never ran is waited for: its time, its start or its last change."""
+    """Returns since when a task that never ran is due: its time, its start or its last change."""
     if once_at is not None:
         return before(once_at)
     return before(start) if start is not None else row.get("date_changed")
@@ -196,12 +196,12 @@ def _disabled(beat: str, row: Mapping[str, Any], last_run: Any, count: int) -> s
     if not row["enabled"]:
         return disabled_in(beat)
     if row.get("one_off") and count:
-        return f"done: it was to run once, and did{f' at {last_run}' if last_run else ''}"
+        return f"done: it was a one-off, and ran{f' at {last_run}' if last_run else ''}"
     return None
 
 
 def _options(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Publish options as these beats make them: an empty text is none, a 0 is one."""
+    """Returns publish options as these beats do: they ignore empty text, but not 0."""
     names = ("queue", "exchange", "routing_key", "priority")
     options = {name: row[name] for name in names if row.get(name) not in (None, "")}
     expires = row.get("expires") or row.get("expire_seconds")
@@ -222,8 +222,7 @@ def _when(row: Mapping[str, Any]) -> When:
     prefix = f"{kind}."
     fields = {key.removeprefix(prefix): row[key] for key in row if key.startswith(prefix)}
     if kind == "crontab":
-        names = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
-        given = {name: fields[name] for name in names}
+        given = {name: fields[name] for name in timetables.CRONTAB_FIELDS}
         return timetables.of_crontab(str(fields.get("timezone") or "UTC"), given)
     if kind == "interval":
         try:

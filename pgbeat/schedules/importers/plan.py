@@ -1,4 +1,4 @@
-"""The plan: what is to be done with arrivals, given the rows that there are."""
+"""Plans an import: compares arrivals with the existing rows."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,9 +12,9 @@ from pgbeat.schedules.importers.imported import BY_HAND, CLEANUP, Arrival, Inven
 from pgbeat.schedules.model import Schedule
 from pgbeat.timetables import Timetable
 
-#: What `source` says in rows that an import made.
+#: The `source` of imported rows.
 SOURCE = "import"
-#: Columns that say what a schedule is, as far as another store can say it.
+#: The columns that an import sets, apart from run state.
 COLUMNS = (
     "task", "args", "kwargs", "options", "queue", "cron", "every", "once_at", "solar", "rrule",
     "timezone", "starts_at", "ends_at", "max_runs", "description",
@@ -23,59 +23,59 @@ _EMPTY: dict[str, Any] = dict.fromkeys(COLUMNS) | {"args": [], "kwargs": {}, "op
 
 
 class Action(StrEnum):
-    """What is to be done with an arrival."""
+    """What the import does with an arrival."""
 
     ADD = "add"
     REPLACE = "replace"
-    #: The row is there; when it ran last is carried over to it.
+    #: The row exists; its run state is updated.
     CARRY_OVER = "carry over"
     NOTHING = "nothing"
-    #: A row of that name is there that an import doesn't touch.
+    #: There is a row of that name that an import doesn't change.
     CONFLICT = "conflict"
-    #: No row can say it.
+    #: It can't become a row.
     REFUSE = "refuse"
 
 
 @dataclass(frozen=True, slots=True)
 class ImportStep:
-    """What is to be done with one arrival, and why nothing where that is so."""
+    """What the import does with one arrival, and why, if it does nothing."""
 
     action: Action
-    #: Its name in the other store, and its row's.
+    #: Its name in the other store, and that of its row.
     origin: str
     name: str | None = None
     reason: str | None = None
     remarks: tuple[str, ...] = ()
-    #: The row's values, all or those that change.
+    #: The row's values: all of them, or those that change.
     values: Mapping[str, Any] = field(default_factory=dict)
-    #: The row that is there.
+    #: The existing row.
     row: Schedule | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What a plan depends on besides the arrivals."""
+    """What a plan depends on, apart from the arrivals."""
 
     #: The database's clock.
     now: datetime
     #: The zone of schedules that name none.
     timezone: str = "UTC"
-    #: The rows that there are, by name, the app's included.
+    #: The existing rows by name, including those of the app's code.
     rows: Mapping[str, Schedule] = field(default_factory=dict)
-    #: Names of the app's own entries; `None` where no app is given.
+    #: Names of the app's own entries; `None` without an app.
     code: frozenset[str] | None = None
-    #: Those among them whose rows were made a moment ago.
+    #: Those of them whose rows have just been made.
     fresh: frozenset[str] = frozenset()
-    #: Tasks that the app has registered; `None` where no app is given.
+    #: Tasks that the app has registered; `None` without an app.
     tasks: frozenset[str] | None = None
-    #: The timetable of a row that leaves it to the app's code. May raise `PgbeatError`.
+    #: Returns the timetable of a row that leaves it to the app's code; may raise `PgbeatError`.
     code_timetable: Callable[[Schedule], Timetable] | None = None
     #: Whether rows of an earlier import may be replaced.
     overwrite: bool = False
 
 
 def plan(inventory: Inventory, now: Circumstances) -> list[ImportStep]:
-    """A step for each schedule of the store."""
+    """Returns a step for each schedule of the store."""
     named = names(arrival.origin for arrival in inventory.arrivals)
     steps = [_step(arrival, named[arrival.origin], now) for arrival in inventory.arrivals]
     refused = [ImportStep(Action.REFUSE, r.origin, reason=r.reason) for r in inventory.refusals]
@@ -110,10 +110,10 @@ def _step(arrival: Arrival, name: str, now: Circumstances) -> ImportStep:
 def _again(
     step: ImportStep, arrival: Arrival, values: Mapping[str, Any], row: Schedule, now: Circumstances
 ) -> ImportStep:
-    """The step for a schedule that was imported before."""
+    """Returns the step for a schedule that was imported before."""
     differing = _differences(arrival, values, row)
     ran_there = _is_later(arrival, row)
-    # What people did to the row since stands, unless it ran there after that.
+    # People's changes to the row since then stand, unless it ran there after them.
     goes_off = row.enabled and not values["enabled"]
     is_ours = ran_there or row.updated_at == row.created_at
     if (goes_off and not is_ours and arrival.disabled_reason in BY_HAND) or (
@@ -137,9 +137,9 @@ def _again(
 
 
 def _stays(arrival: Arrival, now: Circumstances) -> str:
-    """Why what the code of an app made becomes no row."""
+    """Returns why a schedule from an app's code is not imported."""
     if arrival.what["task"] == CLEANUP:
-        return "it is Celery's own; pgbeat's beat makes it where the results need it"
+        return "it is Celery's own; pgbeat's beat makes it if the results need it"
     if now.code is not None:
         return "the app's beat_schedule has it no longer"
     return (
@@ -155,10 +155,12 @@ def _is_later(arrival: Arrival, row: Schedule) -> bool:
 
 
 def _carried(arrival: Arrival, name: str, row: Schedule | None, now: Circumstances) -> ImportStep:
-    """The step for a schedule that the app's code makes: its run state only."""
+    """Returns the step for a schedule that the app's code makes: only its run state changes."""
     step = ImportStep(Action.NOTHING, arrival.origin, name, row=row)
     if row is None or row.source != "code":
-        reason = "the app's code has it too, and there is a row of that name, made elsewhere"
+        reason = (
+            "the app's code has it too, and there is a row of that name that was made elsewhere"
+        )
         return replace(step, action=Action.CONFLICT, reason=reason)
     values: dict[str, Any] = {}
     if arrival.disabled_reason is not None and row.enabled and row.last_run is None:
@@ -172,21 +174,19 @@ def _carried(arrival: Arrival, name: str, row: Schedule | None, now: Circumstanc
             values["starts_at"] = arrival.last_run
         ran = row._replace(**values)
         try:
-            timetable = ran.timetable(now.timezone) or _of_code(ran, now)
+            timetable = ran.timetable(now.timezone)
+            if timetable is None and now.code_timetable is not None:
+                timetable = now.code_timetable(ran)
+            if timetable is None:
+                raise PgbeatError("its timetable is in the app's code; give the app with -A APP")
             values["next_run"] = timetable.next_after(ran.last_run or now.now)
         except PgbeatError as error:
             return replace(step, action=Action.REFUSE, reason=str(error))
     return replace(step, action=Action.CARRY_OVER, values=values) if values else step
 
 
-def _of_code(row: Schedule, now: Circumstances) -> Timetable:
-    if now.code_timetable is None:
-        raise PgbeatError("its timetable is in the app's code; give the app with -A APP")
-    return now.code_timetable(row)
-
-
 def _values(arrival: Arrival, row: Schedule | None, now: Circumstances) -> dict[str, Any]:
-    """The row's values, `next_run` counted from the last run. Raises `PgbeatError`."""
+    """Returns the row's values, `next_run` counted from the last run. Raises `PgbeatError`."""
     last_run, run_count = arrival.last_run, arrival.run_count
     if row is not None and row.last_run is not None:
         last_run = max(filter(None, (last_run, row.last_run)))
@@ -196,9 +196,9 @@ def _values(arrival: Arrival, row: Schedule | None, now: Circumstances) -> dict[
     starts_at = arrival.when.starts_at(base or (now.now if arrival.when.unit else None))
     ends_at = arrival.what.get("ends_at")
     if starts_at is not None and ends_at is not None and ends_at < starts_at:
-        starts_at = None  # it is over, and says no more than that
+        starts_at = None  # the schedule has ended anyway
     values = {**_EMPTY, **arrival.what, **columns, "starts_at": starts_at}
-    if row is not None:  # most stores have no descriptions: what was written here stays
+    if row is not None:  # most stores have no descriptions: one that was written here stays
         values["description"] = arrival.what.get("description") or row.description
     reason, next_run, is_done = arrival.disabled_reason, None, arrival.is_done
     if reason is None and arrival.is_over_at_end and ends_at is not None and ends_at < now.now:
@@ -230,7 +230,7 @@ def _ended(values: Mapping[str, Any], now: Circumstances) -> str:
 
 
 def _timetable(values: Mapping[str, Any], now: Circumstances) -> Timetable:
-    """The timetable of a row that isn't there yet. Raises `PgbeatError`."""
+    """Returns the timetable of a row that doesn't exist yet. Raises `PgbeatError`."""
     blank: dict[str, Any] = dict.fromkeys(Schedule._fields)
     timetable = Schedule(**{**blank, "created_at": now.now, **values}).timetable(now.timezone)
     if timetable is None:
@@ -239,7 +239,7 @@ def _timetable(values: Mapping[str, Any], now: Circumstances) -> Timetable:
 
 
 def _differences(arrival: Arrival, values: Mapping[str, Any], row: Schedule) -> list[str]:
-    """Columns in which the row is not what the other store says. Run state is the row's own."""
+    """Returns the columns that differ from the other store, apart from run state."""
     return [
         name
         for name in COLUMNS

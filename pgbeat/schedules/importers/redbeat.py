@@ -1,4 +1,4 @@
-"""RedBeat: definitions and last runs in Redis, as JSON with RedBeat's own words in it."""
+"""Reads RedBeat's definitions and last runs from Redis."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from pgbeat.schedules.importers.imported import (
 from pgbeat.schedules.importers.timetables import Unmovable, When
 
 BEAT = "RedBeat"
-#: What RedBeat puts before its keys if nothing else is set (`redbeat_key_prefix`).
+#: RedBeat's default prefix of its keys (`redbeat_key_prefix`).
 PREFIX = "redbeat:"
 SCHEMES = ("redis", "rediss", "unix")
 #: Definitions fetched in one round trip.
@@ -32,7 +32,7 @@ _PATIENCE = 10
 
 
 class StoredEntry(NamedTuple):
-    """A schedule as it stands in Redis: its key, and two documents of JSON."""
+    """A schedule as Redis has it: its key, and two documents of JSON."""
 
     key: str
     definition: str | None
@@ -40,17 +40,17 @@ class StoredEntry(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What RedBeat has in Redis."""
+    """RedBeat's data in Redis."""
 
     definitions: list[StoredEntry]
-    #: Names of those that come from an app's `beat_schedule`.
+    #: Names of the definitions that come from an app's `beat_schedule`.
     statics: set[str]
-    #: Whether a RedBeat holds its lock.
+    #: Whether a running RedBeat holds the lock.
     is_running: bool
 
 
 def read(url: str, prefix: str = PREFIX) -> Contents:
-    """What is in Redis, for a `redis://`, `rediss://` or `unix://` URL. Raises `PgbeatError`."""
+    """Returns what a `redis://`, `rediss://` or `unix://` URL holds. Raises `PgbeatError`."""
     try:
         import redis
     except ImportError:
@@ -88,13 +88,13 @@ def read(url: str, prefix: str = PREFIX) -> Contents:
 
 
 def place(url: str) -> str:
-    """The URL for a sentence, without what is secret in it."""
+    """Returns the URL for a sentence, without its secrets."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
 
 
 def inventory(where: str, contents: Contents, *, timezone: str | None = None) -> Inventory:
-    """The definitions as arrivals. `timezone` is the app's, which RedBeat's crontabs are in."""
+    """Returns the definitions as arrivals. `timezone` is the app's, for RedBeat's crontabs."""
     found = Inventory(BEAT, where)
     for key, definition, meta in contents.definitions:
         name = key
@@ -111,7 +111,7 @@ def inventory(where: str, contents: Contents, *, timezone: str | None = None) ->
 
 
 def _decoded(document: str | None) -> dict[str, Any]:
-    """A document with its times. Raises `Unmovable`."""
+    """Returns a document with its times. Raises `Unmovable`."""
     if document is None:
         return {}
     try:
@@ -131,7 +131,7 @@ def _with_times(value: dict[str, Any]) -> Any:
 
 
 def _zone(name: Any) -> tzinfo:
-    """A zone by its name, or by its offset in seconds."""
+    """Returns a zone by its name, or by its offset in seconds."""
     if isinstance(name, int | float):
         return timezone(timedelta(seconds=name))
     return ZoneInfo(name)
@@ -169,7 +169,7 @@ def _arrival(
 
 
 def _when(schedule: Any, app_timezone: str | None) -> tuple[When, datetime | None]:
-    """When it is due, and until when. Raises `Unmovable`."""
+    """Returns when it is due, and until when. Raises `Unmovable`."""
     kind = schedule.get("__type__") if isinstance(schedule, dict) else None
     fields = {key: value for key, value in (schedule or {}).items() if key != "__type__"}
     if kind == "crontab":

@@ -1,4 +1,4 @@
-"""Rows of arrivals: their names, and the writing of what a plan says."""
+"""Writes an import's plan: the rows of arrivals."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from pgbeat.schedules.writes import refusal
 
 
 def wanted_names(inventory: Inventory) -> set[str]:
-    """Names that rows of these arrivals may have."""
+    """Returns the names that rows of these arrivals may have."""
     origins = [arrival.origin for arrival in inventory.arrivals]
     return {*names(origins).values(), *map(row_name, origins)}
 
@@ -24,15 +24,15 @@ def wanted_names(inventory: Inventory) -> set[str]:
 def apply(
     connection: Connection, steps: Sequence[ImportStep], *, namespace: str, **defaults: Any
 ) -> list[ImportStep]:
-    """Does what the steps say, in the open transaction; `defaults` go to new rows.
+    """Executes the steps in the open transaction; `defaults` are values of new rows.
 
-    The steps as they came out: one whose row the database refuses is `Action.REFUSE`, with the
-    database's sentence.
+    Returns the steps as they turned out: `Action.REFUSE`, with the database's sentence, if the
+    database refuses a row.
     """
     new = {"namespace": namespace, "source": SOURCE, **defaults}
     done: dict[int, ImportStep] = {}
-    for action, write in ((Action.ADD, _insert), (Action.REPLACE, _update),
-                          (Action.CARRY_OVER, _update)):  # fmt: skip
+    writes = {Action.ADD: _insert, Action.REPLACE: _update, Action.CARRY_OVER: _update}
+    for action, write in writes.items():
         chosen = [index for index, step in enumerate(steps) if step.action == action]
         came_out = _attempt(connection, [steps[index] for index in chosen], write, new)
         done |= dict(zip(chosen, came_out, strict=True))
@@ -45,7 +45,7 @@ Write = Callable[[Connection, Sequence[ImportStep], Mapping[str, Any]], None]
 def _attempt(
     connection: Connection, steps: list[ImportStep], write: Write, new: Mapping[str, Any]
 ) -> list[ImportStep]:
-    """Writes all at once or, where the database refuses that, half and half."""
+    """Writes all steps at once or, if the database refuses, each half by itself."""
     if not steps:
         return []
     try:
@@ -78,7 +78,7 @@ def _update(connection: Connection, steps: Sequence[ImportStep], new: Mapping[st
             update(schedules).where(is_it).values({key: bindparam(key) for key in keys}), given
         )
         if "next_run" in keys:
-            # Apart: another timetable in the same statement would have it computed from now.
+            # Separately: with a new timetable in one statement, it would be computed from now.
             times = [{"the_id": g["the_id"], "next_run": g["next_run"]} for g in given]
             connection.execute(
                 update(schedules).where(is_it).values(next_run=bindparam("next_run")), times
@@ -86,7 +86,7 @@ def _update(connection: Connection, steps: Sequence[ImportStep], new: Mapping[st
 
 
 def _alike(steps: Sequence[ImportStep]) -> dict[tuple[str, ...], list[ImportStep]]:
-    """The steps by the columns that they set."""
+    """Returns the steps by the columns that they set."""
     groups: dict[tuple[str, ...], list[ImportStep]] = {}
     for step in steps:
         groups.setdefault(tuple(step.values), []).append(step)

@@ -1,4 +1,4 @@
-"""sqlalchemy-celery-beat: its tables, read without its models."""
+"""Reads the tables of sqlalchemy-celery-beat, without its models."""
 
 from typing import Any
 
@@ -9,13 +9,15 @@ from pgbeat.schedules.importers import periodic_tasks
 from pgbeat.schedules.importers.periodic_tasks import KINDS
 
 BEAT = "sqlalchemy-celery-beat"
-#: The schema that its models name; its scheduler puts `beat_schema`, or none, in its place.
+#: The schema in its models, which its scheduler replaces by `beat_schema`, or by none.
 SCHEMA = "celery_schema"
 
 
 def read(url: str | URL, schema: str | None = None) -> list[dict[str, Any]]:
-    """All its tasks, with their schedules: of `schema`, else of the database's default one, or
-    of the one that the models name. Raises `PgbeatError`."""
+    """Returns all its tasks, with their schedules. Raises `PgbeatError`.
+
+    Without `schema`, it looks in the database's default schema, then in that of the models.
+    """
     with periodic_tasks.connected(url) as connection:
         if schema is None:
             inspector = inspect(connection)
@@ -26,12 +28,10 @@ def read(url: str | URL, schema: str | None = None) -> list[dict[str, Any]]:
         schedules = {}
         for kind in KINDS:
             table = periodic_tasks.reflected(connection, schema, f"celery_{kind}schedule")
-            is_its = (tasks.c.schedule_id == table.c.id) & (
-                tasks.c.discriminator == f"{kind}schedule"
-            )
-            schedules[kind] = (table, is_its)
+            is_kind = tasks.c.discriminator == f"{kind}schedule"
+            schedules[kind] = (table, is_kind & (tasks.c.schedule_id == table.c.id))
         found = periodic_tasks.rows(connection, tasks, schedules)
     for row in found:
-        # A task that never ran is waited for from each start of its beat on, not from here on.
+        # A task that never ran counts from each start of its beat, not from this time.
         del row["date_changed"]
     return found

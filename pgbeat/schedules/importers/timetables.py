@@ -1,4 +1,4 @@
-"""Celery's kinds of schedule (crontab, interval, solar, RedBeat's rrule) as timetables of rows."""
+"""Converts Celery's schedules (crontab, interval, solar, RedBeat's rrule) to timetables of rows."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,27 +20,31 @@ _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
 _WEEKDAYS = ("SU", "MO", "TU", "WE", "TH", "FR", "SA")
 
 
+#: A crontab's fields, in the order of its constructor.
+CRONTAB_FIELDS = ("minute", "hour", "day_of_week", "day_of_month", "month_of_year")
+
+
 class Unmovable(Exception):
-    """Why something of another store can't be said in a row; the message is for people."""
+    """A schedule of another store can't become a row; the message is for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """When a schedule is due, in columns of its row."""
+    """When a schedule is due, as columns of its row."""
 
-    #: Of cron, every, once_at, solar, rrule just one, with the timezone that it is in; `starts_at`
-    #: where the other store has one.
+    #: One of cron, every, once_at, solar and rrule, with its timezone; `starts_at`, if the other
+    #: store has one.
     columns: Mapping[str, Any]
-    #: Whether it counts from its last run, which then goes into `starts_at` …
+    #: Whether it counts from its last run, which then becomes `starts_at` …
     from_last_run: bool = False
-    #: … rounded down, in its zone, to whole ones of these.
+    #: … rounded down to this unit in its zone.
     unit: timedelta | None = None
     remarks: tuple[str, ...] = field(default=())
 
     def starts_at(self, base: datetime | None) -> datetime | None:
-        """The row's `starts_at`, for a schedule that ran, or was waited for, since `base`.
+        """Returns the row's `starts_at`, for a schedule that ran, or has been due, since `base`.
 
-        A start that is over says nothing any more about what counts from its last run.
+        If it counts from its last run, a start before that no longer matters.
         """
         start: datetime | None = self.columns.get("starts_at")
         if not self.from_last_run or base is None or (start is not None and base < start):
@@ -57,17 +61,17 @@ class When:
 
 @lru_cache(maxsize=256)
 def _app_in(timezone: str) -> Celery:
-    """An app that is never connected: Celery's crontabs are read in an app's zone."""
-    app = Celery("pgbeat.moving", broker="memory://", set_as_current=False)
+    """Returns an app that is never connected: Celery reads crontabs in an app's zone."""
+    app = Celery("pgbeat.import", broker="memory://", set_as_current=False)
     app.conf.timezone = timezone
     return app
 
 
 def of_crontab(timezone: str, fields: Mapping[str, Any]) -> When:
-    """A crontab, by the names that Celery gives its fields, in a zone. Raises `Unmovable`.
+    """Converts a crontab in a zone, by Celery's names of its fields. Raises `Unmovable`.
 
-    Where both day of month and day of week are given, Celery wants both to match and cron either.
-    A recurrence rule wants both too: such a crontab becomes one.
+    With both a day of month and a day of week, Celery requires both to match, and cron either.
+    Such a crontab becomes a recurrence rule, which requires both, too.
     """
     _known(timezone)
     try:
@@ -92,7 +96,7 @@ def of_crontab(timezone: str, fields: Mapping[str, Any]) -> When:
 
 
 def _plain(field: Any) -> Any:
-    """A field of a crontab; text without the spaces that Celery's parser stumbles over."""
+    """Returns a crontab's field without spaces, which Celery's parser rejects."""
     return field.replace(" ", "") if isinstance(field, str) else field
 
 
@@ -106,8 +110,10 @@ def _rule(frequency: str, by: Mapping[str, Any]) -> str:
 
 
 def of_interval(every: timedelta, *, relative: bool = False, timezone: str | None = None) -> When:
-    """A fixed interval from one run to the next; `relative` ones are rounded to whole days, hours,
-    minutes or seconds in a zone. Raises `Unmovable`."""
+    """Converts an interval from one run to the next. Raises `Unmovable`.
+
+    A `relative` one is rounded to whole days, hours, minutes or seconds in a zone.
+    """
     if not timedelta(0) < every <= _LONGEST:
         raise Unmovable(f"its interval is {every}; a row's is longer than 0, at most 36500 days")
     if not relative:
@@ -115,28 +121,24 @@ def of_interval(every: timedelta, *, relative: bool = False, timezone: str | Non
     unit = next((unit for unit in (_DAY, _HOUR, _MINUTE) if every >= unit), _SECOND)
     if every % unit:
         raise Unmovable(
-            f"its interval is {every}, rounded to whole ones of {unit} (relative), so that the "
-            "times between its runs differ; a row's every can't say that"
+            f"its interval is {every}, rounded to multiples of {unit} (relative), so that the "
+            "times between its runs differ; a row's every can't express that"
         )
     if timezone is None:
-        raise Unmovable("it is relative, rounded in a time zone that its store doesn't tell")
+        raise Unmovable("it is relative, rounded in a time zone that its store doesn't name")
     _known(timezone)
     return When({"every": every, "timezone": timezone}, from_last_run=True, unit=unit)
 
 
 def of_solar(event: Any, latitude: Any, longitude: Any) -> When:
-    """An event of the sun's at a place, in degrees. Raises `Unmovable`."""
+    """Converts a solar event at a place, in degrees. Raises `Unmovable`."""
     if event not in celery_solar._all_events:
-        raise Unmovable(f"its solar event is {event!r}, which Celery has not")
+        raise Unmovable(f"its solar event is {event!r}, which Celery doesn't know")
     try:
-        place = [_degrees(float(value)) for value in (latitude, longitude)]
+        degrees = [f"{float(value):.6f}" for value in (latitude, longitude)]
     except (TypeError, ValueError):
-        raise Unmovable(f"its place is {latitude!r}, {longitude!r}, which is none") from None
-    return When({"solar": " ".join([event, *place])})
-
-
-def _degrees(value: float) -> str:
-    return f"{value:.6f}".rstrip("0").rstrip(".")
+        raise Unmovable(f"its place is {latitude!r}, {longitude!r}, which is invalid") from None
+    return When({"solar": " ".join([event, *(text.rstrip("0").rstrip(".") for text in degrees)])})
 
 
 _FREQUENCIES = ("YEARLY", "MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY")
@@ -157,9 +159,9 @@ _RULE_PARTS = {
 
 
 def of_rrule(fields: Mapping[str, Any], app_timezone: str | None) -> tuple[When, datetime | None]:
-    """A rule as RedBeat writes it down, and its end. Raises `Unmovable`.
+    """Converts a rule as RedBeat stores it; returns its end, too. Raises `Unmovable`.
 
-    RedBeat keeps the offset of a rule's start from UTC, and not the zone that it was of.
+    RedBeat keeps the UTC offset of a rule's start, and not its zone.
     """
     try:
         frequency = int(fields["freq"])
@@ -172,7 +174,7 @@ def of_rrule(fields: Mapping[str, Any], app_timezone: str | None) -> tuple[When,
         raise Unmovable(f"its rule can't be read: {type(error).__name__}: {error}") from None
     timezone, remarks = _zone_of(offset, start, app_timezone)
     if start is not None:
-        # The row's rule has no DTSTART that would fill in what it leaves open.
+        # The row's rule has no DTSTART to fill in what it leaves open.
         local = start.astimezone(known_zone(timezone))
         times = {"BYHOUR": local.hour, "BYMINUTE": local.minute, "BYSECOND": local.second}
         for than, (part, value) in enumerate(times.items(), _FREQUENCIES.index("HOURLY")):
@@ -188,7 +190,7 @@ def of_rrule(fields: Mapping[str, Any], app_timezone: str | None) -> tuple[When,
 
 
 def _parts(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What a rule says besides its frequency, its start and its end."""
+    """Returns the parts of a rule other than its frequency, start and end."""
     rule: dict[str, Any] = {}
     if (fields.get("interval") or 1) != 1:
         rule["INTERVAL"] = int(fields["interval"])
@@ -215,7 +217,7 @@ def _timestamp(seconds: Any) -> datetime | None:
 def _zone_of(
     offset: timedelta, start: datetime | None, app_timezone: str | None
 ) -> tuple[str, tuple[str, ...]]:
-    """A zone that always has this offset, else the app's where it has it at the start."""
+    """Returns a zone that always has this offset, or the app's if it has it at the start."""
     if not offset:
         return "UTC", ()
     hours, rest = divmod(offset, timedelta(hours=1))
@@ -225,7 +227,7 @@ def _zone_of(
         name = f"Etc/GMT{-hours:+d}"
         return name, (
             f"RedBeat kept its start's offset {shown} and no zone, so its hours are in {name}; "
-            "set timezone if they are to follow the clocks of a place",
+            "set timezone if they must follow the clocks of a place",
         )
     local = start and app_timezone and start.astimezone(known_zone(app_timezone))
     if app_timezone and local and local.utcoffset() == offset:

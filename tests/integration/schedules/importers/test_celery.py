@@ -197,8 +197,8 @@ def test_what_only_the_code_knows_is_listed(database: str, path: Path) -> None:
     here = "tests.integration.schedules.importers.test_celery"
     assert reasons.keys() == entries.keys() - {"fine"}
     assert f"its schedule is {here}.Fridays, whose times only that code" in reasons["class"]
-    assert f"a clock of its own, {here}.clock" in reasons["clock"]
-    assert f"a clock of its own, {here}.clock" in reasons["crontab's clock"]
+    assert f"its own clock, {here}.clock" in reasons["clock"]
+    assert f"its own clock, {here}.clock" in reasons["crontab's clock"]
     assert "its arguments hold celery.beat.BeatLazyFunc" in reasons["lazy"]
     assert "its options has 'prio'" in reasons["option"]
     assert "at most 36500 days" in reasons["long"]

@@ -294,8 +294,8 @@ def test_nothing_refires_and_what_was_missed_fires_once(
     ]  # fmt: skip
     disabled = sql("SELECT name, disabled_reason FROM pgbeat.schedules WHERE NOT enabled")
     reasons: dict[str, str] = {row[0]: row[1] for row in disabled}
-    assert reasons["done"].startswith("done: it was to run once, and did at ")
-    assert reasons["once"].startswith("done: it was to run once, and did at ")
+    assert reasons["done"].startswith("done: it was a one-off, and ran at ")
+    assert reasons["once"].startswith("done: it was a one-off, and ran at ")
     assert reasons["expired"].startswith("done: it ended at ")
 
 

@@ -114,8 +114,8 @@ def test_a_relative_interval_is_rounded_as_celery_rounds_it(every: timedelta, zo
         (timedelta(0), False, None, "longer than 0"),
         (-HOUR, False, None, "longer than 0"),
         (timedelta(days=36_501), False, None, "at most 36500 days"),
-        (1.5 * HOUR, True, "UTC", "its interval is 1:30:00, rounded to whole ones of 1:00:00"),
-        (HOUR, True, None, "rounded in a time zone that its store doesn't tell"),
+        (1.5 * HOUR, True, "UTC", "its interval is 1:30:00, rounded to multiples of 1:00:00"),
+        (HOUR, True, None, "rounded in a time zone that its store doesn't name"),
     ],
 )
 def test_an_interval_that_no_row_can_say(
