@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, insert, update
 from sqlalchemy.exc import DBAPIError
 
-from pgbeat.database import connections
 from pgbeat.database.tables import schedules
 from pgbeat.errors import AlreadyExists, InvalidJob, InvalidSchedule, InvalidTimetable, Problem
 from pgbeat.jobs import placeholders
@@ -128,5 +127,6 @@ def refusal(error: DBAPIError) -> Refusal:
     """Returns what the database says of a schedule, without the schedule's name in front."""
     diagnosis = getattr(error.orig, "diag", None)
     name: str | None = getattr(diagnosis, "datatype_name", None)
-    sentence = connections.first_line(error).removeprefix(f'schedule "{name}": ')
+    said = str(getattr(diagnosis, "message_primary", None) or error.orig)
+    sentence = said.removeprefix(f'schedule "{name}": ')
     return Refusal(name, getattr(diagnosis, "column_name", None) or "", sentence)

@@ -38,11 +38,11 @@ _KEYS: dict[str, tuple[str, dict[str, Any]]] = {
 class Policy(Kind):
     """A job policy. Rows have it in the one form that `JobPolicy.as_json` gives it."""
 
-    def read(self, value: Any) -> dict[str, Any]:
+    def _read(self, value: Any) -> dict[str, Any]:
         given = Json(dict, _EXAMPLE).read(value)
         return job_policies.parse(given).as_json()
 
-    def plain(self, value: Mapping[str, Any]) -> dict[str, Any]:
+    def _plain(self, value: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the policy with durations in words."""
         policy, mistakes = job_policies.read(value)
         if mistakes:  # it bypassed the checks
@@ -54,7 +54,7 @@ class Policy(Kind):
         }
         return policy.as_json() | spans
 
-    def schema(self) -> dict[str, Any]:
+    def _schema(self) -> dict[str, Any]:
         return {
             "type": "object",
             "properties": {

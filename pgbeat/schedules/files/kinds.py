@@ -2,6 +2,7 @@
 
 import json
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -14,7 +15,7 @@ from pgbeat.storable import UNSTORABLE, is_storable
 from pgbeat.timetables import parse_duration
 
 
-class Kind:
+class Kind(ABC):
     """A kind of value. By default, a value is the same in a file and in a row."""
 
     def read(self, value: Any) -> Any:
@@ -22,15 +23,24 @@ class Kind:
 
         Raises `ValueError` with a sentence that begins after the field's name: `is 5; …`.
         """
-        raise NotImplementedError
+        return self._read(value)
 
     def plain(self, value: Any) -> Any:
         """Returns a file's value from a row's; `read` converts it back."""
-        return value
+        return self._plain(value)
 
     def schema(self) -> dict[str, Any]:
         """Returns the JSON Schema of the file's value."""
-        raise NotImplementedError
+        return self._schema()
+
+    @abstractmethod
+    def _read(self, value: Any) -> Any: ...
+
+    def _plain(self, value: Any) -> Any:
+        return value
+
+    @abstractmethod
+    def _schema(self) -> dict[str, Any]: ...
 
 
 def shown(value: Any) -> str:
@@ -46,7 +56,7 @@ class Text(Kind):
     example: str = ""
     longest: int = 1_000_000
 
-    def read(self, value: Any) -> str:
+    def _read(self, value: Any) -> str:
         if not isinstance(value, str):
             hint = f" '{value}'" if isinstance(value, int | float) else ""
             advice = f"; put it in quotes{hint}" if not isinstance(value, dict | list) else ""
@@ -62,7 +72,7 @@ class Text(Kind):
     def _example(self, words: str = "; write") -> str:
         return f"{words} for example {self.example!r}" if self.example else ""
 
-    def schema(self) -> dict[str, Any]:
+    def _schema(self) -> dict[str, Any]:
         return {"type": "string", "minLength": 1, **_examples(self.example)}
 
 
@@ -90,7 +100,7 @@ class Duration(Kind):
     may_be_nothing: bool = True
     longest: timedelta = timedelta(days=36_500)
 
-    def read(self, value: Any) -> timedelta:
+    def _read(self, value: Any) -> timedelta:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise ValueError(
                 f"is {shown(value)}, which is no length of time; write seconds, or for example "
@@ -109,7 +119,7 @@ class Duration(Kind):
             raise ValueError(f"is {shown(value)}; it must be {self.longest.days} days or less")
         return length
 
-    def plain(self, value: timedelta) -> str:
+    def _plain(self, value: timedelta) -> str:
         whole, micros = divmod(value // timedelta(microseconds=1), 1_000_000)
         words = []
         for name, size in _UNITS:
@@ -123,7 +133,7 @@ class Duration(Kind):
             words.append(f"{seconds} second{'s' * (seconds != '1')}")
         return " ".join(words)
 
-    def schema(self) -> dict[str, Any]:
+    def _schema(self) -> dict[str, Any]:
         bound = "minimum" if self.may_be_nothing else "exclusiveMinimum"
         most = int(self.longest.total_seconds())
         return {
@@ -146,7 +156,7 @@ class Moment(Kind):
 
     example: str = "2026-01-31T08:00:00Z"
 
-    def read(self, value: Any) -> datetime:
+    def _read(self, value: Any) -> datetime:
         try:
             moment = datetime.fromisoformat(value)
         except (ValueError, TypeError):
@@ -161,10 +171,10 @@ class Moment(Kind):
             raise ValueError(f"is {shown(value)}; it must be of the years 1 to 9999")
         return known if moment.tzinfo else moment
 
-    def plain(self, value: datetime) -> str:
+    def _plain(self, value: datetime) -> str:
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
-    def schema(self) -> dict[str, Any]:
+    def _schema(self) -> dict[str, Any]:
         return {"type": "string", "pattern": "^[0-9]{4}-?[0-9W]", **_examples(self.example)}
 
 
@@ -175,7 +185,7 @@ class Number(Kind):
     least: float
     most: float
 
-    def read(self, value: Any) -> float:
+    def _read(self, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"is {shown(value)}, which is no number")
         return float(self._checked(value))
@@ -185,22 +195,22 @@ class Number(Kind):
             raise ValueError(f"is {shown(value)}; it must be {self.least} to {self.most}")
         return value
 
-    def schema(self) -> dict[str, Any]:
+    def _schema(self) -> dict[str, Any]:
         return {"type": "number", "minimum": self.least, "maximum": self.most}
 
 
 class Whole(Number):
     """A whole number."""
 
-    def read(self, value: Any) -> int:
+    def _read(self, value: Any) -> int:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"is {shown(value)}, which is no whole number")
         return int(self._checked(value))
 
-    def schema(self) -> dict[str, Any]:
-        return {**super().schema(), "type": "integer"}
+    def _schema(self) -> dict[str, Any]:
+        return {**super()._schema(), "type": "integer"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,13 +219,13 @@ class Choice(Kind):
 
     words: tuple[str, ...]
 
-    def read(self, value: Any) -> str:
+    def _read(self, value: Any) -> str:
         if value not in self.words:
             listed = f"{', '.join(self.words[:-1])} or {self.words[-1]}"
             raise ValueError(f"is {shown(value)}; it must be {listed}")
         return str(value)
 
-    def schema(self) -> dict[str, Any]:
+    def _schema(self) -> dict[str, Any]:
         return {"enum": list(self.words)}
 
 
@@ -223,12 +233,12 @@ class Choice(Kind):
 class Switch(Kind):
     """True or false."""
 
-    def read(self, value: Any) -> bool:
+    def _read(self, value: Any) -> bool:
         if not isinstance(value, bool):
             raise ValueError(f"is {shown(value)}; it must be true or false")
         return value
 
-    def schema(self) -> dict[str, Any]:
+    def _schema(self) -> dict[str, Any]:
         return {"type": "boolean"}
 
 
@@ -239,7 +249,7 @@ class Json(Kind):
     kind: type[list[Any]] | type[dict[str, Any]]
     example: Any
 
-    def read(self, value: Any) -> Any:
+    def _read(self, value: Any) -> Any:
         name = "list" if self.kind is list else "mapping"
         if not isinstance(value, self.kind):
             example = json.dumps(self.example)
@@ -249,7 +259,7 @@ class Json(Kind):
         except (ValueError, RecursionError) as error:
             raise ValueError(f"holds what can't be kept as JSON: {error}") from None
 
-    def schema(self) -> dict[str, Any]:
+    def _schema(self) -> dict[str, Any]:
         type_name = "array" if self.kind is list else "object"
         return {"type": type_name, **_examples(self.example)}
 
@@ -258,13 +268,13 @@ class Json(Kind):
 class Labels(Kind):
     """Labels: a mapping of names to texts."""
 
-    def read(self, value: Any) -> dict[str, str]:
+    def _read(self, value: Any) -> dict[str, str]:
         problem = details.labels_problem(value)
         if problem is not None:
             raise ValueError(problem)
         return dict(value)
 
-    def schema(self) -> dict[str, Any]:
+    def _schema(self) -> dict[str, Any]:
         return {
             "type": "object",
             "maxProperties": details.MOST_LABELS,

@@ -158,9 +158,7 @@ def _carried(arrival: Arrival, name: str, row: Schedule | None, now: Circumstanc
     """Returns the step for a schedule that the app's code makes: only its run state changes."""
     step = ImportStep(Action.NOTHING, arrival.origin, name, row=row)
     if row is None or row.source != "code":
-        reason = (
-            "the app's code has it too, and there is a row of that name that was made elsewhere"
-        )
+        reason = "the app's code has it too, and there is a row of that name, made elsewhere"
         return replace(step, action=Action.CONFLICT, reason=reason)
     values: dict[str, Any] = {}
     if arrival.disabled_reason is not None and row.enabled and row.last_run is None:
