@@ -17,7 +17,7 @@ from pgbeat.errors import AlreadyExists, InvalidSchedule, InvalidTimetable, NotF
 from pgbeat.schedules import control, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.testing.databases import Databases
-from pgbeat.timetables import CRON_EXAMPLE, parse_cron
+from pgbeat.timetables import parse_cron
 from tests.support.databases import rows_of
 from tests.support.rows import make_schedule, unit_on
 
@@ -133,111 +133,86 @@ def refusal(sql: Sql, name: str = "s", **values: Any) -> str:
 
 
 @pytest.mark.parametrize(
+    ("values", "field", "code"),
+    [
+        ({"every": None, "cron": "61 * * * *"}, "cron", "malformed"),
+        ({"timezone": "Mars/Olympus"}, "timezone", "unknown"),
+        ({"args": '{"x": 1}'}, "args", "malformed"),
+        ({"args": None}, "args", "required"),
+        ({"kwargs": "[]"}, "kwargs", "malformed"),
+        ({"kwargs": "null"}, "kwargs", "malformed"),
+        ({"options": '"urgent"'}, "options", "malformed"),
+        ({"every": "1 month"}, "every", "out_of_range"),
+        ({"every": "1 month -29 days"}, "every", "out_of_range"),
+        ({"every": "0"}, "every", "out_of_range"),
+        ({"every": "-1 hour"}, "every", "out_of_range"),
+        ({"every": "36501 days"}, "every", "out_of_range"),
+        ({"cron": "0 2 * * *"}, "every", "conflict"),
+        ({"every": None}, "", "required"),
+        ({"max_retries": -1}, "max_retries", "out_of_range"),
+        ({"retry_base": "-1 s"}, "retry_cap", "out_of_range"),
+        ({"retry_cap": "1 s"}, "retry_cap", "out_of_range"),
+        ({"retry_cap": "99999 days"}, "retry_cap", "out_of_range"),
+        ({"condition_sql": ""}, "condition_sql", "required"),
+        ({"condition_sql": " \n\t"}, "condition_sql", "required"),
+        ({"launcher": "my launcher"}, "launcher", "malformed"),
+        ({"launcher": ""}, "launcher", "malformed"),
+        ({"task": None}, "task", "required"),
+        ({"task": " tests.add"}, "task", "malformed"),
+        ({"queue": ""}, "queue", "required"),
+        ({"name": ""}, "name", "required"),
+        ({"name": "a/b"}, "name", "malformed"),
+        ({"name": "a "}, "name", "malformed"),
+        ({"name": ".."}, "name", "malformed"),
+        ({"name": "x" * 201}, "name", "malformed"),
+        ({"next_run": "infinity"}, "next_run", "out_of_range"),
+        ({"paused_at": "infinity"}, "paused_at", "out_of_range"),
+    ],
+)
+def test_what_is_refused_has_a_field_and_a_code(
+    sql: Sql, values: dict[str, Any], field: str, code: str
+) -> None:
+    insert(sql, "there")
+    assignments = ", ".join(f"{column} = %s" for column in values)
+    for attempt in (
+        lambda: insert(sql, **{"name": "s", **values}),
+        lambda: sql(f"UPDATE pgbeat.schedules SET {assignments}", *values.values()),
+    ):
+        with pytest.raises(psycopg.errors.CheckViolation) as raised:
+            attempt()
+        found = raised.value.diag
+        assert (found.column_name or "", found.constraint_name) == (field, code)
+
+
+@pytest.mark.parametrize(
     ("values", "sentence"),
     [
         (
-            {"every": None, "cron": "61 * * * *"},
-            "cron '61 * * * *': minute '61' is not valid: numbers are 0-59, with lists, ranges and "
-            f"steps; {CRON_EXAMPLE}",
-        ),
-        (
-            {"timezone": "Mars/Olympus"},
-            "timezone 'Mars/Olympus' is not known; use an IANA name, for example 'Europe/Oslo' or "
-            "'UTC'",
-        ),
-        (
             {"args": '{"x": 1}'},
             "args is a JSON object; it must be an array, for example '[1, \"two\"]'",
-        ),
-        ({"args": None}, "args is NULL; it must be a JSON array, for example '[]'"),
-        (
-            {"kwargs": "[]"},
-            'kwargs is a JSON array; it must be an object, for example \'{"area": "DK1"}\'',
-        ),
-        (
-            {"kwargs": "null"},
-            'kwargs is a JSON null; it must be an object, for example \'{"area": "DK1"}\'',
-        ),
-        (
-            {"options": '"urgent"'},
-            "options is a JSON string; it must be an object of publish options, for example "
-            "'{\"priority\": 3}'",
-        ),
-        (
-            {"every": "1 month"},
-            "every is 1 mon; months and years have no fixed length, use cron (for example "
-            "'0 0 1 * *')",
         ),
         (
             {"every": "1 month -29 days"},
             "every is 1 mon -29 days; months and years have no fixed length, use cron (for example "
             "'0 0 1 * *')",
         ),
-        ({"every": "0"}, "every is 00:00:00; it must be longer than nothing"),
-        ({"every": "-1 hour"}, "every is -01:00:00; it must be longer than nothing"),
-        ({"every": "36501 days"}, "every is 36501 days; it must be 36500 days or less"),
         ({"cron": "0 2 * * *"}, "it has both cron and every; keep one"),
-        (
-            {"every": None},
-            "it has no timetable; set cron (for example '0 2 * * *') or every (for example "
-            "'15 minutes'), or once_at, solar, rrule or after",
-        ),
-        ({"max_retries": -1}, "max_retries is -1; it must be 0 or more"),
-        ({"retry_base": "-1 s"}, "retry_base must not be negative, and retry_cap not below it"),
-        ({"retry_cap": "1 s"}, "retry_base must not be negative, and retry_cap not below it"),
-        ({"retry_cap": "99999 days"}, "retry_cap is 99999 days; it must be 36500 days or less"),
-        ({"condition_sql": ""}, "condition_sql is empty; leave it NULL for no condition"),
-        ({"condition_sql": " \n\t"}, "condition_sql is empty; leave it NULL for no condition"),
-        (
-            {"launcher": "my launcher"},
-            "launcher 'my launcher' is not a launcher's name; use the name that it is registered "
-            "by",
-        ),
         (
             {"launcher": ""},
             "launcher '' is not a launcher's name; use the name that it is registered by",
         ),
-        (
-            {"task": None},
-            "it has no task; set task to a registered task's name (for example "
-            "'tasks.maintenance.backup')",
-        ),
-        (
-            {"task": " tests.add"},
-            "task ' tests.add' is not a task's name; use the name that it is registered by",
-        ),
-        ({"queue": ""}, "queue is empty; leave it NULL for the task's own"),
-        ({"name": ""}, "a schedule needs a name"),
-        (
-            {"name": "a/b"},
-            "a name has no slash, no control character and no space at its ends",
-        ),
-        ({"name": "a "}, "a name has no slash, no control character and no space at its ends"),
-        ({"name": ".."}, "a name is not '..', which browsers take out of an address"),
-        ({"name": "x" * 201}, "a name has at most 200 characters, not 201"),
+        ({"name": "a/b"}, "a name has no slash, no control character and no space at its ends"),
         (
             {"next_run": "infinity"},
             "next_run is infinity; it must be a time of the years 1 to 9999, for example now(), or "
             "NULL to have it computed",
-        ),
-        (
-            {"paused_at": "infinity"},
-            "paused_at is infinity; set it to now() to pause the schedule, until it is NULL again",
         ),
     ],
 )
 def test_what_is_refused_is_told_what_would_be_right(
     sql: Sql, values: dict[str, Any], sentence: str
 ) -> None:
-    name = values.get("name", "s")
-    assert refusal(sql, **values) == f'schedule "{name}": {sentence}'
-    # The same words for a row that is there already.
-    insert(sql, "there")
-    assignments = ", ".join(f"{column} = %s" for column in values)
-    with pytest.raises(psycopg.errors.CheckViolation) as raised:
-        sql(f"UPDATE pgbeat.schedules SET {assignments}", *values.values())
-    said = str(raised.value.diag.message_primary)
-    assert said.partition(": ")[2] == sentence
+    assert refusal(sql, **values) == f'schedule "{values.get("name", "s")}": {sentence}'
 
 
 @pytest.mark.parametrize(
@@ -790,25 +765,15 @@ def test_the_job_id_is_the_same_in_every_zone(sql: Sql, connection: Connection) 
 @pytest.mark.parametrize(
     ("values", "field", "code"),
     [
-        ({"cron": "61 * * * *"}, "cron", "malformed"),
-        ({"cron": "* * * * *", "timezone": "Mars"}, "timezone", "unknown"),
         ({"cron": "* * * * *", "rrule": "FREQ=DAILY"}, "rrule", "conflict"),
         ({"cron": "* * * * *", "after": "s"}, "after", "conflict"),
         ({"after": "s"}, "after", "circle"),
-        ({"every": timedelta(0)}, "every", "out_of_range"),
-        ({}, "", "required"),
-        ({"every": timedelta(hours=1), "kwargs": []}, "kwargs", "malformed"),
         ({"every": timedelta(hours=1), "overlap": "wait"}, "overlap", "unknown"),
         ({"after": "other", "overlap": "buffer_all"}, "overlap", "conflict"),
         ({"every": timedelta(hours=1), "calendar": "none"}, "calendar", "unknown"),
         (
             {"every": timedelta(hours=1), "pause_after_failures": 0},
             "pause_after_failures",
-            "out_of_range",
-        ),
-        (
-            {"every": timedelta(hours=1), "next_run": datetime.max.replace(tzinfo=UTC)},
-            "next_run",
             "out_of_range",
         ),
         (

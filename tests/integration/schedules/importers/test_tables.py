@@ -232,7 +232,7 @@ def test_each_task_becomes_a_row(database: str, django: Django) -> None:
     assert "Added 7 schedules:" in result.stdout
     [(described,)] = [(row["description"],) for row in read(database, "list") if row["description"]]
     assert described == "for a day"
-    assert "it is Celery's own; pgbeat's beat makes it where" in result.stdout
+    assert "it is Celery's own; pgbeat's beat makes it if" in result.stdout
     check({row["name"]: row for row in read(database, "list")}, ran)
     assert "Nothing to do: 7 schedules here already." in run(database, *command).stdout
     assert len(read(database, "audit", "--verb", "create", "--kind", "schedule")) == 7
