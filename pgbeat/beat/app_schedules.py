@@ -25,10 +25,7 @@ class AppSchedules:
     """Applies an app's entries and time zone to the database, later if rows are locked."""
 
     def __init__(
-        self,
-        app: Celery,
-        settings: Settings,
-        default_entries: Callable[[], Mapping[str, Any]],
+        self, app: Celery, settings: Settings, default_entries: Callable[[], Mapping[str, Any]]
     ) -> None:
         self._app, self._settings, self._default_entries = app, settings, default_entries
         #: When to apply each of them again (`time.monotonic()`).

@@ -59,10 +59,7 @@ class PreparedConnection:
     """One session. Not for two threads at once."""
 
     def __init__(
-        self,
-        connection: "psycopg.Connection[Any]",
-        prepares: bool = True,
-        isolates: bool = False,
+        self, connection: "psycopg.Connection[Any]", prepares: bool = True, isolates: bool = False
     ) -> None:
         self.connection = connection
         self.pgconn = connection.pgconn

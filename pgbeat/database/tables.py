@@ -351,16 +351,10 @@ jobs = Table(
     _json("metadata"),
     Column("run_key", Text),
     _time("elsewhere_at"),
-    CheckConstraint(
-        f"state IN {JOB_STATES}",
-        name="jobs_state",
-    ),
+    CheckConstraint(f"state IN {JOB_STATES}", name="jobs_state"),
     CheckConstraint(f"job_source IN {JOB_SOURCES}", name="jobs_source"),
     CheckConstraint("state <> 'running' OR started_at IS NOT NULL", name="jobs_started"),
-    CheckConstraint(
-        f"state NOT IN {_ENDED} OR finished_at IS NOT NULL",
-        name="jobs_finished",
-    ),
+    CheckConstraint(f"state NOT IN {_ENDED} OR finished_at IS NOT NULL", name="jobs_finished"),
     CheckConstraint(
         "NOT awaits_approval OR state NOT IN ('pending', 'scheduled', 'running')",
         name="jobs_approval",

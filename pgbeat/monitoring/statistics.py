@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextualSelect, text
 
 from pgbeat.database.tables import JOB_STATES
 from pgbeat.jobs import model as jobs
@@ -49,7 +49,8 @@ class ExecutionStatistics(NamedTuple):
         return self.completed / decided if decided else None
 
 
-# Of rows `r` (state, lost, started_at, finished_at, duration_ms), one more than are to be counted.
+# `r` has state, lost, started_at, finished_at and duration_ms of executions. If these are not all,
+# there is one more than are counted.
 _STATISTICS = """
     SELECT count(*), count(*) FILTER (WHERE state = 'running'),
            count(*) FILTER (WHERE state = 'completed'), count(*) FILTER (WHERE state = 'failed'),
@@ -63,15 +64,19 @@ _STATISTICS = """
                        extract(epoch FROM finished_at - started_at) * 1000) END AS ms
               FROM r ORDER BY started_at DESC LIMIT :newest) AS counted
 """
-_RUN = "e.state, e.lost, e.started_at, e.finished_at, e.duration_ms"
 
-_OF_SCHEDULE = text(
-    f"""
-    WITH r AS MATERIALIZED (
-        SELECT {_RUN} FROM pgbeat.executions e WHERE e.schedule_id = :schedule_id
-         ORDER BY e.started_at DESC LIMIT :newest + 1)
-    {_STATISTICS}
-    """  # noqa: S608
+
+def _statistics(executions: str) -> TextualSelect:
+    """Returns the statement that computes the statistics of these executions."""
+    return text(_STATISTICS).columns().add_cte(text(executions).columns().cte("r"))
+
+
+_OF_SCHEDULE = _statistics(
+    """
+    SELECT e.state, e.lost, e.started_at, e.finished_at, e.duration_ms
+      FROM pgbeat.executions e WHERE e.schedule_id = :schedule_id
+     ORDER BY e.started_at DESC LIMIT :newest + 1
+    """
 )
 _NEXT_OF_SCHEDULE = text(
     "SELECT next_run FROM pgbeat.schedules "
@@ -86,14 +91,13 @@ def of_schedule(connection: Connection, schedule_id: int) -> ExecutionStatistics
     return ExecutionStatistics(*connection.execute(_OF_SCHEDULE, values).one())
 
 
-_OF_JOB = text(
-    f"""
-    WITH r AS MATERIALIZED (
-        SELECT {_RUN} FROM pgbeat.executions e
-         WHERE e.job_id = ANY (ARRAY(SELECT pgbeat.retry_chain(CAST(:job_id AS uuid))))
-         ORDER BY e.started_at DESC LIMIT :newest + 1)
-    {_STATISTICS}
-    """  # noqa: S608
+_OF_JOB = _statistics(
+    """
+    SELECT e.state, e.lost, e.started_at, e.finished_at, e.duration_ms
+      FROM pgbeat.executions e
+     WHERE e.job_id = ANY (ARRAY(SELECT pgbeat.retry_chain(CAST(:job_id AS uuid))))
+     ORDER BY e.started_at DESC LIMIT :newest + 1
+    """
 )
 _NEXT_OF_JOB = text(
     """
@@ -137,21 +141,20 @@ _COUNTS = text(
     """
 )
 # The newest of each state, so that a long line of waiting jobs is not read.
-_OF_ALL = text(
-    f"""
+_OF_ALL = _statistics(
+    """
     WITH newest AS MATERIALIZED (
         SELECT j.id FROM unnest(ARRAY['running', 'completed', 'failed', 'cancelled', 'skipped'])
                AS s (state) CROSS JOIN LATERAL (
                SELECT id, created_at FROM pgbeat.jobs
                 WHERE namespace = :namespace AND state = s.state
                 ORDER BY created_at DESC, id DESC LIMIT :newest + 1) AS j
-         ORDER BY j.created_at DESC, j.id DESC LIMIT :newest + 1),
-    r AS MATERIALIZED (
-        SELECT {_RUN} FROM newest n CROSS JOIN LATERAL (
-               SELECT * FROM pgbeat.executions WHERE job_id = n.id LIMIT :newest + 1) AS e
-         ORDER BY e.started_at DESC LIMIT :newest + 1)
-    {_STATISTICS}
-    """  # noqa: S608
+         ORDER BY j.created_at DESC, j.id DESC LIMIT :newest + 1)
+    SELECT e.state, e.lost, e.started_at, e.finished_at, e.duration_ms
+      FROM newest n CROSS JOIN LATERAL (
+           SELECT * FROM pgbeat.executions WHERE job_id = n.id LIMIT :newest + 1) AS e
+     ORDER BY e.started_at DESC LIMIT :newest + 1
+    """
 )
 _NEXT_OF_ALL = text(
     """
