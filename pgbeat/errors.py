@@ -3,6 +3,7 @@
     PgbeatError
     ├── InvalidInput          the input is invalid; lists every problem
     │   ├── ConfigError       settings, transport options or the DSN
+    │   │   └── CannotPublish     the app or its broker is not set up to publish messages
     │   ├── InvalidSchedule   a schedule, or something that it names doesn't exist
     │   │   ├── InvalidTimetable  cron expression, interval or time zone
     │   │   ├── InvalidCalendar   a calendar's definition
@@ -137,6 +138,10 @@ class ConfigError(InvalidInput):
 
     def _text(self) -> str:
         return self._in_lines(f"{self.subject}:") if self.subject else super()._text()
+
+
+class CannotPublish(ConfigError):
+    """The app or its broker is not set up to publish messages."""
 
 
 class SchemaError(PgbeatError):

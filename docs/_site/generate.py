@@ -15,7 +15,14 @@ from sqlalchemy.dialects import postgresql
 
 from pgbeat.database import tables
 from pgbeat.web import create_app
-from pgbeat.web.reference import Answer, Field, Model, Operation, Reference, Words
+from pgbeat.web.reference import (
+    Model,
+    Operation,
+    OperationResponse,
+    Reference,
+    ReferenceField,
+    Words,
+)
 
 _MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.M)
 _TABLES = Path(__file__).with_name("tables.yml")
@@ -72,7 +79,7 @@ def _answers(operation: Operation) -> Iterator[str]:
     yield ""
 
 
-def _answer(answer: Answer) -> str:
+def _answer(answer: OperationResponse) -> str:
     kind = _kind(answer.kind) or (f"`{answer.media_type}`" if answer.media_type else "")
     return " ".join(part for part in (kind, answer.note.rstrip(".")) if part)
 
@@ -86,7 +93,7 @@ def _model(model: Model) -> Iterator[str]:
         yield from _fields("field", model.fields)
 
 
-def _fields(noun: str, fields: list[Field]) -> Iterator[str]:
+def _fields(noun: str, fields: list[ReferenceField]) -> Iterator[str]:
     yield f"| {noun} | type | meaning |"
     yield "|---|---|---|"
     for field in fields:

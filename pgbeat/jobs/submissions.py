@@ -15,7 +15,7 @@ from pgbeat.broker.publishing.transaction import Opened, opened
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.database import channels, connections, identity
-from pgbeat.errors import InvalidJob, NotUnique, PgbeatError
+from pgbeat.errors import CannotPublish, ConfigError, InvalidJob, NotUnique, PgbeatError
 from pgbeat.jobs import dispatch, new_jobs, prepare, unique_keys
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs.lanes import waiting
@@ -97,6 +97,8 @@ def _insert(
 def _publish(publisher: Publisher, message: TaskMessage) -> str | None:
     try:
         return publisher.publish(message)
+    except ConfigError as error:
+        raise CannotPublish(error.problems, subject=error.subject) from error
     except (PgbeatError, DBAPIError):
         raise
     except Exception as error:

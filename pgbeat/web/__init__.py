@@ -1,7 +1,7 @@
-"""The web side: a REST API and a console, on the same domain functions as the command line.
+"""The web app: a REST API and a console, on the same domain functions as the command line.
 
-`celery -A app pgbeat web` serves them; `create_app` makes them to be mounted into an app of a
-team's own: `app.mount("/pgbeat", create_app(celery_app))`.
+`celery -A app pgbeat web` serves it. A team can mount it into an app of its own:
+`app.mount("/pgbeat", create_app(celery_app))`.
 """
 
 from collections.abc import AsyncIterator
@@ -22,34 +22,34 @@ if TYPE_CHECKING:
     from celery import Celery
 
 _ABOUT = """
-Schedules, jobs and queues of a Celery app on Postgres: look at them, and steer them.
+Shows and controls the schedules, jobs and queues of a Celery app on Postgres.
 
-A **job** is one unit of work with its executions; a **scheduled job** is what makes jobs by a
-timetable, each due time decided as *launched*, *skipped* or *failed*.
+A **job** is one unit of work with its executions. A **scheduled job**, or schedule, makes jobs by a
+timetable; each due time is decided as *launched*, *skipped* or *failed*.
 
-Who asks says so by `Authorization: Bearer …`, with a token of `pgbeat tokens create` or a JWT of
-the team's own issuer. A user sees and steers their own jobs, an admin everything. Errors are
-problem documents (RFC 9457). Times are ISO 8601 with an offset, lengths of time are seconds (or, in
-requests, text such as `15 minutes`).
+Requests need `Authorization: Bearer …` with a token of `pgbeat tokens create` or a JWT of the
+team's own issuer. A user sees and controls their own jobs, an administrator everything. Errors are
+problem documents (RFC 9457). Times are ISO 8601 with an offset. Durations are seconds or, in
+requests, text such as `15 minutes`.
 """
 
 
 def create_app(
     celery: "Celery", settings: Settings | None = None, *, demo: bool = False
 ) -> FastAPI:
-    """The web app of a Celery app. With `demo`, whoever is on this machine is its admin.
+    """Returns the web app of a Celery app; it connects to the database at the first request.
 
-    Raises `ConfigError`. The database is asked at the first request.
+    With `demo`, everyone on this machine is an administrator. Raises `ConfigError`.
     """
     backend = Backend(celery, settings, demo=demo)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        watch = getattr(app.state, "pgbeat_watch", None)
-        if watch is not None:
-            watch.close()
-            await run_in_threadpool(watch.join)
+        watcher = getattr(app.state, "pgbeat_watch", None)
+        if watcher is not None:
+            watcher.close()
+            await run_in_threadpool(watcher.join)
         backend.dispose()
 
     app = FastAPI(
@@ -60,7 +60,7 @@ def create_app(
         responses=problems.RESPONSES,
         openapi_tags=openapi.TAGS,
         generate_unique_id_function=_operation_id,
-        docs_url=None,  # a page of our own: theirs load their scripts from elsewhere
+        docs_url=None,  # pgbeat has its own page: FastAPI's load scripts from other servers
         redoc_url=None,
     )
     app.state.pgbeat = backend

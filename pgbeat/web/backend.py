@@ -1,4 +1,4 @@
-"""What requests work with: the app, its settings, and connections to the database."""
+"""The app, its settings and its connections to the database, which requests share."""
 
 import weakref
 from collections.abc import Iterator
@@ -17,54 +17,53 @@ from pgbeat.broker.own_tables import own_tables
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings
 from pgbeat.database import connections
-from pgbeat.errors import ConfigError, InvalidJob
+from pgbeat.errors import CannotPublish, InvalidJob
 from pgbeat.web.issuer import Issuer
 
-#: What a request may take of the database's time, and wait for others' locks, in milliseconds.
-_PATIENCE, _WAIT = 10_000, 3_000
-#: Connections that are kept, those that may come on top of them, and seconds to wait for one.
-_KEPT, _MORE, _QUEUE = 5, 15, 5
+#: Milliseconds that a statement may take, and wait for a lock.
+_STATEMENT, _LOCK = 10_000, 3_000
+#: Idle connections, further ones under load, and seconds to wait for one.
+_POOL, _OVERFLOW, _POOL_WAIT = 5, 15, 5
 
 
 class Backend:
-    """One for a process. Its methods may be called by any thread. Raises `ConfigError`."""
+    """Serves one process; its methods are thread-safe. Raises `ConfigError`."""
 
     def __init__(
         self, celery: Celery, settings: Settings | None = None, *, demo: bool = False
     ) -> None:
         self.settings = settings or Settings.load(celery.conf)
-        #: Whose JWTs are accepted.
         has_issuer = self.settings.web_jwt_key or self.settings.web_jwt_jwks
         self.issuer = Issuer(self.settings) if has_issuer else None
         celery.loader.import_default_modules()
         celery.finalize()
         self.celery = celery
         self.namespace = self.settings.namespace
-        #: Whether anybody on this machine may do everything.
+        #: Whether everyone on this machine is an administrator.
         self.is_demo = demo
-        limits = f"-c statement_timeout={_PATIENCE} -c lock_timeout={_WAIT}"
+        limits = f"-c statement_timeout={_STATEMENT} -c lock_timeout={_LOCK}"
         given = self.settings.url.query.get("options", "")
         self._engine = connections.engine(
             self.settings.url.difference_update_query(["options"]),
             "pgbeat web",
             connect_args={"options": f"{limits} {given if isinstance(given, str) else ''}".strip()},
             poolclass=QueuePool,
-            pool_size=_KEPT,
-            max_overflow=_MORE,
-            pool_timeout=_QUEUE,
+            pool_size=_POOL,
+            max_overflow=_OVERFLOW,
+            pool_timeout=_POOL_WAIT,
         )
-        # Mounted into another app, nobody tells that it is over.
+        # An app that this one is mounted into doesn't run its lifespan.
         weakref.finalize(self, self._engine.dispose)
 
     @property
     def timezone(self) -> str:
-        """The zone of schedules that name none."""
+        """The time zone of schedules without one."""
         zone = self.celery.timezone
         return str(getattr(zone, "key", None) or zone)
 
     @property
     def schedule_defaults(self) -> dict[str, Any]:
-        """What a new schedule has, unless it says otherwise."""
+        """The defaults of new schedules."""
         s = self.settings
         return {
             "max_retries": s.max_retries,
@@ -74,42 +73,44 @@ class Backend:
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """A transaction: committed at the end, rolled back when the block raises."""
+        """Opens a transaction, which is committed at the end of the block."""
         with self._engine.begin() as connection:
             yield connection
 
     @contextmanager
     def session(self) -> Iterator[Connection]:
-        """A connection in autocommit mode."""
+        """Opens a connection in autocommit mode."""
         with self._engine.connect() as connection:
             yield connection.execution_options(isolation_level="AUTOCOMMIT")
 
     @contextmanager
     def work(self, actor: Actor) -> Iterator[UnitOfWork]:
-        """Opens a unit of work for one change after the other.
-
-        Raises `InvalidJob` for what Celery can't publish.
-        """
+        """Opens a unit of work for several changes. Raises `InvalidJob` if it can't publish."""
         with self.session() as connection:
             unit = UnitOfWork(connection, self.settings, actor, app=lambda: self.celery)
             try:
                 yield unit
-            except ConfigError as error:
+            except CannotPublish as error:
                 raise InvalidJob(f"it can't be published: {error}") from None
 
     @contextmanager
     def unit(self, actor: Actor) -> Iterator[UnitOfWork]:
-        """Opens a unit of work for one change, committed at the end. Raises as `work`."""
+        """Opens a unit of work for one change, which is committed at the end of the block."""
         with self.work(actor) as unit, unit.transaction():
             yield unit
 
     def tables(self, connection: Connection) -> BrokerTables:
-        """The broker's tables. Raises `NotFound` where the broker is elsewhere."""
+        """Returns the broker's tables. Raises `NotFound` if the broker is elsewhere."""
         return own_tables(connection, self.settings.url, self.celery.conf)
 
     def dispose(self) -> None:
         """Closes the connections."""
         self._engine.dispose()
+
+
+def root(request: Request) -> str:
+    """Returns the path at which the web app is mounted, without a slash at its end."""
+    return str(request.scope.get("root_path", "")).rstrip("/")
 
 
 def _backend(request: Request) -> Backend:

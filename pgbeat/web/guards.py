@@ -1,4 +1,4 @@
-"""Guards: headers that every answer of its kind has, bodies that are too large, and HEAD."""
+"""Middleware: security headers, a limit on bodies, and HEAD."""
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -7,10 +7,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 #: The largest body of a request, in bytes.
 LARGEST = 1_000_000
 
-#: Seconds after which it is worth trying again what can't be had just now.
-AGAIN = 5
+#: Seconds after which a client may retry a request that got 503.
+_RETRY_AFTER = "5"
 
-#: Headers of every answer.
+#: Headers of every response.
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; style-src 'self'; img-src 'self' data:; object-src 'none'; "
@@ -22,7 +22,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-#: What may be kept by browsers.
+#: Files that browsers may cache.
 _STATIC = "/static/"
 _TOO_LARGE = (
     b'{"type":"about:blank","title":"Content Too Large","status":413,"code":"too_large",'
@@ -31,14 +31,16 @@ _TOO_LARGE = (
 
 
 class Guards:
-    """ASGI middleware: it streams, and so is fit for server-sent events. HEAD is answered as GET
-    is, without the body (RFC 9110, 9.3.2)."""
+    """ASGI middleware that doesn't buffer, because events are streamed.
+
+    It answers HEAD as GET, without the body (RFC 9110, 9.3.2).
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """An ASGI application."""
+        """Handles a request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -65,12 +67,12 @@ class Guards:
                         continue
                     headers.setdefault(name, value)
                 if message["status"] == 503:
-                    headers.setdefault("Retry-After", str(AGAIN))
-            elif is_head:  # the end, of a stream too
+                    headers.setdefault("Retry-After", _RETRY_AFTER)
+            elif is_head:  # ends streams too
                 is_over, message = True, {"type": "http.response.body"}
             await send(message)
 
-        if _announced(scope) > LARGEST:  # which is not waited for
+        if _announced(scope) > LARGEST:  # answered without waiting for the body
             headers = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
             await guarded({"type": "http.response.start", "status": 413, "headers": headers})
             await send({"type": "http.response.body", "body": _TOO_LARGE})

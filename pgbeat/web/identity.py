@@ -1,4 +1,4 @@
-"""Identity: who asks, by a token of pgbeat's, a JWT of the team's issuer, or a browser's cookie."""
+"""Identifies callers by a token, a JWT of the team's issuer, or a browser's cookie."""
 
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
@@ -14,7 +14,7 @@ from pgbeat.errors import Forbidden, InvalidToken
 from pgbeat.jobs import permissions
 from pgbeat.web.backend import Backend, TheBackend
 
-#: The cookie of a browser that is signed in: a token or JWT.
+#: The cookie of a signed-in browser; it holds a token or JWT.
 COOKIE = "pgbeat_token"
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _bearer = HTTPBearer(
@@ -26,36 +26,31 @@ _cookie = APIKeyCookie(
     name=COOKIE,
     auto_error=False,
     scheme_name="cookie",
-    description="The same, as POST /login has a browser keep it.",
+    description="The same, as set by POST /login.",
 )
 
 
 @dataclass(frozen=True)
 class Caller(Actor):
-    """Who asks, and by which way."""
+    """The actor of a request."""
 
     origin: Origin = "api"
-    #: The token's id; of a JWT the seconds that it is good for.
+    #: The token's id, or the seconds until a JWT expires.
     token: str | None = None
     seconds: float | None = None
 
 
 def identify(backend: Backend, written: str) -> Caller:
-    """Whom a token or JWT speaks for: `user:NAME`. Raises `InvalidToken`, and `IssuerAway`."""
+    """Returns the caller of a token or JWT. Raises `InvalidToken` and `IssuerAway`."""
+    tasks = backend.settings.web_tasks
     if written.startswith(tokens.PREFIX):
         with backend.transaction() as connection:
             token = tokens.verify(connection, backend.namespace, written)
-        is_admin = token.scope == "admin"
-        return Caller(f"user:{token.actor}", is_admin, _tasks(backend), token=token.id)
+        return Caller(f"user:{token.actor}", token.scope == "admin", tasks, token=token.id)
     if backend.issuer is None:
         raise InvalidToken("there is no such token")
     name, is_admin, seconds = backend.issuer.verify(written)
-    return Caller(f"user:{name}", is_admin, _tasks(backend), seconds=seconds)
-
-
-def _tasks(backend: Backend) -> tuple[str, ...]:
-    """Returns globs of the tasks that users may have run through the web side."""
-    return backend.settings.web_tasks
+    return Caller(f"user:{name}", is_admin, tasks, seconds=seconds)
 
 
 def _caller(
@@ -64,7 +59,7 @@ def _caller(
     bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
     cookie: Annotated[str | None, Depends(_cookie)],
 ) -> Caller:
-    # The page of an error is for them too.
+    # For the page of an error.
     request.state.caller = found = _found(request, backend, bearer, cookie)
     return found
 
@@ -81,24 +76,26 @@ def _found(
         check_origin(request)
         return replace(identify(backend, cookie), origin="page")
     if backend.is_demo:
-        return replace(_anyone(request), tasks=_tasks(backend))
+        return _demo_caller(request, backend)
     raise InvalidToken(
-        "who asks? Give a token, as `Authorization: Bearer …`; `pgbeat tokens create` makes one"
+        "the token is missing; send it as `Authorization: Bearer …` (`pgbeat tokens create` makes "
+        "one)"
     )
 
 
-def _anyone(request: Request) -> Caller:
-    """In the demo, whoever is on this machine is its administrator."""
+def _demo_caller(request: Request, backend: Backend) -> Caller:
+    """Returns the demo's administrator. Raises `Forbidden` for requests from another machine."""
     client = request.client.host if request.client else ""
     if not (is_loopback(client) and is_loopback(request.url.hostname or "")):
         raise Forbidden("the demo is for this machine alone: open it as http://127.0.0.1:…")
     check_origin(request)
     is_page = "text/html" in request.headers.get("accept", "")
-    return Caller("user:demo", True, origin="page" if is_page else "api")
+    origin: Origin = "page" if is_page else "api"
+    return Caller("user:demo", True, backend.settings.web_tasks, origin=origin)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host, by its address or as localhost, is this machine to itself."""
+    """Returns whether a host is localhost or a loopback address."""
     if host == "localhost":
         return True
     try:
@@ -109,9 +106,9 @@ def is_loopback(host: str) -> bool:
 
 
 def check_origin(request: Request) -> None:
-    """Raises `Forbidden` for a change that another site had the browser ask for.
+    """Raises `Forbidden` for a browser's change that comes from another site.
 
-    Browsers say where it comes from by Sec-Fetch-Site, or, without TLS, by Origin.
+    Browsers say so by Sec-Fetch-Site or, without TLS, by Origin.
     """
     if request.method in _SAFE:
         return
@@ -124,7 +121,7 @@ def check_origin(request: Request) -> None:
     else:
         is_own = COOKIE not in request.cookies
     if not is_own:
-        raise Forbidden("another site asked for this change; open the page itself")
+        raise Forbidden("this change comes from another site; open the page itself")
 
 
 def _netloc(url: str) -> str | None:
@@ -134,7 +131,7 @@ def _netloc(url: str) -> str | None:
         return None
 
 
-#: Who asks, as an endpoint's parameter.
+#: The caller, as an endpoint's parameter.
 TheCaller = Annotated[Caller, Depends(_caller)]
 
 
@@ -143,5 +140,5 @@ def _admin(request: Request, caller: TheCaller) -> Caller:
     return caller
 
 
-#: As `TheCaller`, who has to be an administrator; the API's document says so by the scope.
+#: The caller, who must be an administrator. The scope says so in the OpenAPI document.
 TheAdmin = Annotated[Caller, Security(_admin, scopes=["admin"])]

@@ -1,4 +1,4 @@
-"""The team's own issuer of JWTs, by the settings `web_jwt_*` (RFC 7519, RFC 8725)."""
+"""Verifies JWTs of the team's own issuer, by the settings `web_jwt_*` (RFC 7519, RFC 8725)."""
 
 import logging
 import time
@@ -11,40 +11,39 @@ from pgbeat.errors import ConfigError, InvalidToken
 
 logger = logging.getLogger("pgbeat.web")
 
-#: Seconds by which its clock may differ from ours, and that it has to answer.
-_LEEWAY, _PATIENCE = 10, 5.0
-#: Seconds that published keys are kept.
-_KEPT = 300.0
+#: Seconds by which the issuer's clock may differ from ours.
+_LEEWAY = 10
+#: Seconds that the issuer has to respond, and that its keys are cached.
+_TIMEOUT, _LIFESPAN = 5.0, 300.0
 
 
 class IssuerAway(Exception):
-    """The issuer's keys can't be had: whether a JWT is good is not known."""
+    """The issuer's keys can't be fetched, so a JWT can't be verified."""
 
 
 class Issuer:
-    """Whose JWTs are accepted. May be asked by any thread.
-
-    Raises `ConfigError` for a public key that can't be read.
-    """
+    """Verifies JWTs, in any thread. Raises `ConfigError` for a public key that can't be read."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         url = settings.web_jwt_jwks
-        self._published = jwt.PyJWKClient(url, lifespan=_KEPT, timeout=_PATIENCE) if url else None
+        self._published = (
+            jwt.PyJWKClient(url, lifespan=_LIFESPAN, timeout=_TIMEOUT) if url else None
+        )
         algorithm = jwt.get_algorithm_by_name(settings.web_jwt_algorithms[0])
         if self._published is None:
             try:
                 algorithm.prepare_key(settings.web_jwt_key)
             except (jwt.PyJWTError, ValueError, TypeError):
                 raise ConfigError(
-                    "pgbeat_web_jwt_key: it is no public key for "
+                    "pgbeat_web_jwt_key: not a public key for "
                     f"{settings.web_jwt_algorithms[0]}; write it as PEM"
                 ) from None
 
     def verify(self, written: str) -> tuple[str, bool, float]:
-        """Whom it speaks for, whether they are an administrator, and for how many seconds more.
+        """Returns its subject, whether that is an administrator, and the seconds until it expires.
 
-        Raises `InvalidToken`, and `IssuerAway` where the issuer's keys can't be had.
+        Raises `InvalidToken` and `IssuerAway`.
         """
         s = self._settings
         try:
@@ -58,22 +57,24 @@ class Issuer:
                 leeway=_LEEWAY,
             )
         except jwt.PyJWKClientConnectionError as error:
-            logger.warning("The issuer's keys can't be had: %s", error)
-            raise IssuerAway("the issuer's keys can't be had just now; try again") from None
+            logger.warning("The issuer's keys can't be fetched: %s", error)
+            raise IssuerAway("the issuer's keys can't be fetched now; try again") from None
         except jwt.PyJWKSetError as error:
-            logger.warning("The issuer publishes no keys: %s", error)
-            raise IssuerAway("the issuer publishes no keys that can be used") from None
+            logger.warning("The issuer publishes no usable keys: %s", error)
+            raise IssuerAway("the issuer publishes no usable keys") from None
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
-            raise InvalidToken(f"the JWT is not accepted: {_said(error)}") from None
+            # Other errors than PyJWT's are about the form of the text.
+            said = str(error)[:200] if isinstance(error, jwt.PyJWTError) else "it can't be read"
+            raise InvalidToken(f"the JWT is not accepted: {said}") from None
         if not isinstance(claims["sub"], str) or not claims["sub"].strip():
-            raise InvalidToken("the JWT is not accepted: its sub names nobody")
+            raise InvalidToken("the JWT is not accepted: its sub is empty")
         left = float(claims["exp"]) + _LEEWAY - time.time()
         return claims["sub"], self._is_admin(claims), max(0.0, left)
 
     def _key(self, written: str) -> Any:
         if self._published is None:
             return self._settings.web_jwt_key
-        # Before any key is asked for: who has no JWT at all has nobody ask the issuer.
+        # Checked first, so that a text that is no JWT causes no request to the issuer.
         header = jwt.get_unverified_header(written)
         if header.get("alg") not in self._settings.web_jwt_algorithms:
             raise InvalidToken(
@@ -96,8 +97,3 @@ class Issuer:
         if isinstance(found, str):
             return wanted in found.split() or wanted == found
         return isinstance(found, list) and wanted in found
-
-
-def _said(error: Exception) -> str:
-    """PyJWT's sentence; what else may be raised is about the text's form."""
-    return str(error)[:200] if isinstance(error, jwt.PyJWTError) else "it can't be read"

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI makes of the endpoints, put right where it can't know."""
+"""Corrects the OpenAPI document that FastAPI makes of the endpoints."""
 
 from typing import Any
 
@@ -7,29 +7,28 @@ from fastapi.openapi.utils import get_openapi
 
 from pgbeat.web.problems import MEDIA_TYPE
 
-#: What the tags are about, in the order of the documentation.
+#: The tags, in the order of the documentation.
 TAGS = [
-    {"name": "scheduled jobs", "description": "What makes jobs by a timetable."},
-    {"name": "calendars", "description": "What schedules leave out: days, holidays, hours."},
-    {"name": "jobs", "description": "Units of work: made, watched, steered."},
-    {"name": "groups", "description": "Jobs given together, at once or one after the other."},
-    {"name": "templates", "description": "What jobs are made from."},
+    {"name": "scheduled jobs", "description": "Schedules, which make jobs by a timetable."},
+    {"name": "calendars", "description": "Days, holidays and hours at which schedules skip."},
+    {"name": "jobs", "description": "Units of work: submit, watch and control them."},
+    {"name": "groups", "description": "Jobs submitted together, in parallel or in order."},
+    {"name": "templates", "description": "Tasks with arguments and a policy, to make jobs from."},
     {"name": "lanes", "description": "Limits on what runs at once, with waiting lines."},
-    {"name": "direct execution", "description": "A task here and now, in a lane's next slot."},
+    {"name": "direct execution", "description": "A task in this process, in a lane's next slot."},
     {"name": "queues", "description": "The broker's queues."},
-    {"name": "dead letters", "description": "Messages that nobody could handle."},
-    {"name": "webhooks", "description": "Who is told of what happens."},
-    {"name": "scheduler", "description": "Beats, and figures of all jobs."},
-    {"name": "health", "description": "For probes; they need no token."},
-    {"name": "audit", "description": "Who changed what."},
+    {"name": "dead letters", "description": "Messages that could not be handled."},
+    {"name": "webhooks", "description": "Events that are sent to other programs."},
+    {"name": "scheduler", "description": "Beats, and statistics of all jobs."},
+    {"name": "health", "description": "For probes, without a token."},
+    {"name": "audit", "description": "The changes that people made."},
 ]
-_READING = {"get", "head"}
-#: What only a request with a body, or a change, is answered.
+#: Statuses that no reading request gets.
 _OF_CHANGES = {"400", "409", "413"}
 
 
 def install(app: FastAPI) -> None:
-    """Has the app describe itself so."""
+    """Replaces the app's OpenAPI document."""
 
     def document() -> dict[str, Any]:
         if not app.openapi_schema:
@@ -60,7 +59,7 @@ def _correct(method: str, operation: dict[str, Any]) -> None:
     for status in list(responses):
         if not status.isdigit() or int(status) < 400:
             continue
-        is_of_changes = method in _READING and status in _OF_CHANGES
+        is_of_changes = method == "get" and status in _OF_CHANGES
         if is_of_changes or (is_open and status in {"401", "403", "404", "422"}):
             del responses[status]
             continue

@@ -1,5 +1,6 @@
-"""Errors as problem documents (RFC 9457): what is wrong, and what would be right."""
+"""Answers errors with problem documents (RFC 9457)."""
 
+import json
 import logging
 from collections.abc import Iterable, Iterator
 from http import HTTPStatus
@@ -16,7 +17,6 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Mount
 
-from pgbeat import errors
 from pgbeat.database import connections
 from pgbeat.errors import (
     AlreadyExists,
@@ -32,6 +32,7 @@ from pgbeat.errors import (
     NotFound,
     NotUnique,
     PgbeatError,
+    Problem,
     QueueLocked,
     SchemaError,
 )
@@ -42,7 +43,7 @@ logger = logging.getLogger("pgbeat.web")
 
 MEDIA_TYPE = "application/problem+json"
 
-#: The status of an error; a class counts for those derived from it that are not named.
+#: Statuses by class of errors, and of classes derived from it.
 STATUS: dict[type[Exception], int] = {
     InvalidToken: 401,
     Forbidden: 403,
@@ -60,67 +61,87 @@ STATUS: dict[type[Exception], int] = {
     BrokerUnavailable: 503,
     PgbeatError: 400,
 }
-#: Codes of answers that no error of ours is behind.
-_OF_STATUS = {
-    400: "bad_request", 401: "invalid_token", 403: "forbidden", 404: "not_found",
-    405: "method_not_allowed", 413: "too_large", 422: "invalid", 500: "internal_error",
-}  # fmt: skip
-#: Problems of one answer, at most.
+#: Codes by status, of errors that are not pgbeat's.
+_CODES = {
+    400: "bad_request",
+    401: "invalid_token",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+    422: "invalid",
+    500: "internal_error",
+}
+#: Codes by pydantic's type of error; others are `malformed`.
+_PYDANTIC_CODES = {
+    "missing": "required",
+    "unknown_field": "unknown_field",
+    "greater_than": "out_of_range",
+    "greater_than_equal": "out_of_range",
+    "less_than": "out_of_range",
+    "less_than_equal": "out_of_range",
+    "string_too_long": "too_long",
+    "too_long": "too_long",
+    "string_too_short": "too_short",
+    "too_short": "too_short",
+    "enum": "unknown",
+    "literal_error": "unknown",
+}
+#: The most problems in a response.
 MOST_PROBLEMS = 50
-#: SQLSTATEs of what a missing or another schema looks like: no schema, table, column, function.
+#: SQLSTATEs of a schema, table, column or function that doesn't exist.
 _OTHER_SCHEMA = {"3F000", "42P01", "42703", "42883"}
 
 
 class FieldProblem(BaseModel):
-    """One thing that is wrong with a request."""
+    """One problem with a request."""
 
     field: str = Field(
         examples=["cron", "job_policy.lane", "kwargs.days[0]"],
-        description="The path of the field at fault; empty for the request as a whole.",
+        description="The path of the field; empty for the request as a whole.",
     )
     code: str = Field(
         examples=["malformed"],
-        description="What is wrong, for programs; it stays the same when the message is reworded.",
+        description="The kind of problem, for programs; it stays when the message is reworded.",
     )
-    message: str = Field(examples=["must be a string"], description="What is wrong, for people.")
+    message: str = Field(examples=["must be a string"], description="The problem, for people.")
 
     @classmethod
-    def of(cls, problem: errors.Problem) -> "FieldProblem":
+    def of(cls, problem: Problem) -> "FieldProblem":
         """Returns a problem as it can be sent."""
         field, code, message = problem
         return cls(field=readable(field)[:200], code=code, message=readable(message))
 
 
-class Problem(BaseModel):
-    """What is wrong, by RFC 9457."""
+class ProblemDocument(BaseModel):
+    """An error, by RFC 9457."""
 
     type: str = Field("about:blank", examples=["about:blank"])
     title: str = Field(examples=["Not Found"])
     status: int = Field(examples=[404])
     code: str = Field(
         examples=["not_found"],
-        description="What kind of error it is, for programs; it stays the same when `detail` is "
-        "reworded.",
+        description="The kind of error, for programs; it stays when `detail` is reworded.",
     )
     detail: str = Field(examples=["there is no schedule 'refresh'; did you mean 'refresh_all'?"])
     instance: str | None = Field(None, examples=["/admin/scheduled-jobs/refresh"])
     errors: list[FieldProblem] | None = Field(
-        default=None, description="What is wrong with the request, field by field."
+        default=None, description="The problems with the request, by field."
     )
 
 
-#: For OpenAPI: what an endpoint may answer beside what it is for.
+#: The errors of all endpoints, for the OpenAPI document.
 RESPONSES: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem, "description": said}
+    status: {"model": ProblemDocument, "description": said}
     for status, said in {
         400: "The body can't be read.",
-        401: "It isn't known who asks: no token or JWT, or one that is no longer good.",
+        401: "The caller is unknown: the token or JWT is missing, or no longer valid.",
         403: "The caller may not do that.",
-        404: "There is nothing of that name.",
-        409: "Its state doesn't allow that, it is there already, or it is just being changed.",
+        404: "Nothing has that name.",
+        409: "Its state doesn't allow that, it exists already, or it is being changed.",
         413: "The request has more than 1 MB.",
-        422: "Something of the request is not well formed; `errors` lists what.",
-        503: "The database, or what else it takes, can't be had just now.",
+        422: "The request is invalid; `errors` lists the problems.",
+        503: "The database or another server can't be reached now.",
     }.items()
 }
 
@@ -131,15 +152,15 @@ def problem(
     detail: str,
     *,
     code: str | None = None,
-    problems: Iterable[errors.Problem] = (),
+    problems: Iterable[Problem] = (),
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """Returns the answer of that status. Its code is that of the status, unless it is given."""
-    found = Problem(
+    """Returns the response to an error. By default, its code is that of the status."""
+    found = ProblemDocument(
         type="about:blank",
         title=HTTPStatus(status).phrase,
         status=status,
-        code=code or _OF_STATUS.get(status, "error"),
+        code=code or _CODES.get(status, "error"),
         detail=readable(detail),
         instance=readable(request.url.path),
         errors=[FieldProblem.of(each) for each in islice(problems, MOST_PROBLEMS)] or None,
@@ -149,17 +170,20 @@ def problem(
 
 
 def readable(words: str) -> str:
-    """What of a text can be sent: half a character can't."""
+    """Returns a text that can be sent, with lone surrogates replaced."""
     return words.encode(errors="replace").decode()
 
 
-def status_of(error: Exception) -> int:
-    """The status that an error of ours means."""
-    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+def described(request: Request, error: Exception) -> tuple[int, str, str]:
+    """Returns the status, title and detail with which the app answers an error."""
+    handlers = request.app.exception_handlers
+    kind = next(kind for kind in type(error).__mro__ if kind in handlers)
+    found = json.loads(handlers[kind](request, error).body)
+    return int(found["status"]), str(found["title"]), str(found["detail"])
 
 
 def install(app: FastAPI) -> None:
-    """Has the app answer errors so."""
+    """Adds the handlers of errors to the app."""
     app.add_exception_handler(PgbeatError, _ours)
     app.add_exception_handler(IssuerAway, _away)
     app.add_exception_handler(BrokerUnavailable, _broker)
@@ -173,7 +197,7 @@ def install(app: FastAPI) -> None:
 
 
 def _ours(request: Request, error: Exception) -> Response:
-    status = status_of(error)
+    status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     headers = {"WWW-Authenticate": 'Bearer realm="pgbeat"'} if status == 401 else None
     code = getattr(error, "code", None)
     problems = error.problems if isinstance(error, InvalidInput) and status < 500 else ()
@@ -186,13 +210,13 @@ def _away(request: Request, error: Exception) -> Response:
 
 def _broker(request: Request, error: Exception) -> Response:
     logger.warning("%s", error)
-    return problem(request, 503, "the broker can't be reached just now", code="broker_unavailable")
+    return problem(request, 503, "the broker can't be reached now", code=BrokerUnavailable.code)
 
 
 def _invalid(request: Request, error: Exception) -> Response:
     found = [
         each._replace(message=f"{each.field}: {each.message}") if each.field else each
-        for each in problems_of(error.errors() if isinstance(error, RequestValidationError) else ())
+        for each in of_pydantic(error.errors() if isinstance(error, RequestValidationError) else ())
     ]
     said = "; ".join(each.message for each in found[:5])
     return problem(
@@ -200,48 +224,34 @@ def _invalid(request: Request, error: Exception) -> Response:
     )
 
 
-def problems_of(found: Iterable[Any], *, is_request: bool = True) -> Iterator[errors.Problem]:
-    """Yields what pydantic has found wrong with a request, or with a model."""
+def of_pydantic(found: Iterable[Any], *, is_request: bool = True) -> Iterator[Problem]:
+    """Yields pydantic's errors in a request, or in a model, as problems."""
     for each in found:
         path = ""
         for part in each["loc"][1 if is_request else 0 :]:
             path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
         context = each.get("ctx", {})
-        code = _CODES.get(each["type"], "malformed")
+        code = _PYDANTIC_CODES.get(each["type"], "malformed")
         cause = context.get("error")
         said = str(cause if isinstance(cause, Exception) else each["msg"])
-        yield errors.Problem(context.get("field", ""), code, said).within(path)
-
-
-#: Codes of ours for those of pydantic; others are `malformed`.
-_CODES = {
-    "missing": "required",
-    "unknown_field": "unknown_field",
-    **dict.fromkeys(
-        ("greater_than", "greater_than_equal", "less_than", "less_than_equal"), "out_of_range"
-    ),
-    **dict.fromkeys(("string_too_long", "too_long"), "too_long"),
-    **dict.fromkeys(("string_too_short", "too_short"), "too_short"),
-    **dict.fromkeys(("enum", "literal_error"), "unknown"),
-}
+        yield Problem(context.get("field", ""), code, said).within(path)
 
 
 def _http(request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):  # never
-        raise error
+    assert isinstance(error, HTTPException)  # noqa: S101  (for the type)
     detail = str(error.detail)
     if error.status_code == 404 and detail == "Not Found":
-        detail = "there is nothing at this path; /docs lists what there is"
+        detail = "there is nothing at this path; /docs lists all paths"
     headers = dict(error.headers) if error.headers else None
     if error.status_code == 405:
         allowed = _allowed(request)
         headers = {"Allow": allowed}
-        detail = f"{request.method} is not what this path takes; it takes {allowed}"
+        detail = f"this path doesn't take {request.method}; it takes {allowed}"
     return problem(request, error.status_code, detail, headers=headers)
 
 
 def _allowed(request: Request) -> str:
-    """The methods of all routes of the path: the router names those of the first, files none."""
+    """Returns the methods of all routes of the path; the router only knows the first route's."""
     routes = [each for each in request.app.router.routes if not isinstance(each, Mount)]
     found = [
         method
@@ -258,30 +268,28 @@ def _database(request: Request, error: Exception) -> Response:
     state = getattr(cause, "sqlstate", None) or ""
     if state[:2] in {"22", "23"} or isinstance(cause, psycopg.DataError):
         return problem(request, 422, connections.first_line(error), code="invalid")
-    if state == "55P03":
-        return problem(request, 409, "somebody else is just changing that; try again", code="busy")
-    if state in {"40001", "40P01"}:
-        said = "somebody else changed that at the same time; try again"
-        return problem(request, 409, said, code="busy")
+    if state in {"55P03", "40001", "40P01"}:  # lock timeout, serialization failure, deadlock
+        said = "another session is changing that at the same time; try again"
+        return problem(request, 409, said, code=Busy.code)
     if state == "57014":
         return problem(request, 503, "the database took too long; ask for less", code="timeout")
     if isinstance(error, PoolTimeout) or connections.is_lost(error):
-        logger.warning("The database can't be had: %s", connections.first_line(error))
-        said = "the database can't be had just now"
+        logger.warning("The database can't be reached: %s", connections.first_line(error))
+        said = "the database can't be reached now"
         return problem(request, 503, said, code="database_unavailable")
     logger.error("The database refused a statement", exc_info=error)
     if state in _OTHER_SCHEMA:
-        said = "the database has no pgbeat schema, or another; run `pgbeat migrate`"
+        said = "the database has no pgbeat schema, or one of another version; run `pgbeat migrate`"
         return problem(request, 503, said, code=SchemaError.code)
-    return problem(request, 500, "the database refused; the log says why")
+    return problem(request, 500, "the database refused that; the log says why")
 
 
 def _unfit(request: Request, error: Exception) -> Response:
-    logger.info("A request that can't be worked with", exc_info=error)
+    logger.info("A request can't be processed", exc_info=error)
     said = "nested too deeply" if isinstance(error, RecursionError) else "not valid Unicode"
     return problem(request, 422, f"something in the request is {said}", code="invalid")
 
 
 def _unexpected(request: Request, error: Exception) -> Response:
-    # Answered outside of all middleware.
-    return problem(request, 500, "that went wrong; the log says why", headers=HEADERS)
+    # The middleware doesn't see this response.
+    return problem(request, 500, "an internal error; the log says more", headers=HEADERS)

@@ -1,37 +1,37 @@
-"""The API's reference: what `/docs` shows, made from the OpenAPI document."""
+"""Makes the API's reference, which `/docs` shows, from the OpenAPI document."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 Json = Mapping[str, Any]
-#: Words of a type; with the name of the model that they stand for.
+#: The text of a type, in parts; a part that is a model has its name.
 Words = list[tuple[str, str | None]]
 _MODELS = "#/components/schemas/"
 _METHODS = ("get", "post", "put", "patch", "delete")
 
 
-class Field(NamedTuple):
+class ReferenceField(NamedTuple):
     """A parameter, or a field of a model."""
 
     name: str
     kind: Words
     is_required: bool
     note: str
-    #: JSON; of a parameter, where it goes.
+    #: As JSON.
     example: str
     default: str
+    #: Where a parameter goes: `path`, `query` or `header`.
     place: str = ""
 
 
-class Answer(NamedTuple):
-    """What an operation may be answered."""
+class OperationResponse(NamedTuple):
+    """A response of an operation."""
 
     status: str
     note: str
     kind: Words
     media_type: str
-    #: Text, where it isn't JSON.
     example: str
 
 
@@ -43,19 +43,19 @@ class Operation(NamedTuple):
     path: str
     summary: str
     note: str
-    #: Who may ask: `anybody`, without a token; `users`; `administrators`.
+    #: Whom it is for: `anybody`, without a token; `users`; `administrators`.
     whose: str
-    parameters: list[Field]
+    parameters: list[ReferenceField]
     body: Words
     body_is_required: bool
     #: A command for a shell.
     command: str
-    answers: list[Answer]
-    #: Those that say what is wrong.
-    problems: list[Answer]
+    answers: list[OperationResponse]
+    #: The responses of errors.
+    problems: list[OperationResponse]
 
     def has(self, words: Sequence[str]) -> bool:
-        """Whether all the words are somewhere in it."""
+        """Returns whether its texts contain all words."""
         names = [field.name for field in self.parameters]
         models = [text for text, model in self.body if model]
         said = (self.method, self.path, self.summary, self.note, *names, *models)
@@ -72,16 +72,16 @@ class Section(NamedTuple):
 
 
 class Model(NamedTuple):
-    """What a body consists of."""
+    """The fields of a body."""
 
     name: str
     note: str
-    fields: list[Field]
+    fields: list[ReferenceField]
     example: str
 
 
 class Reference:
-    """A document, as people read it."""
+    """An OpenAPI document as people read it."""
 
     def __init__(self, document: Json) -> None:
         self._schemas: Json = document.get("components", {}).get("schemas", {})
@@ -91,7 +91,7 @@ class Reference:
         self.models = [self._model(name, self._schemas[name]) for name in sorted(self._schemas)]
 
     def find(self, search: str) -> list[Section]:
-        """What has all the words of it, in its path, its text or its parameters' names."""
+        """Returns the operations with all words in their paths, texts or parameters' names."""
         words = search.lower().split()
         found = []
         for section in self.sections:
@@ -116,10 +116,15 @@ class Reference:
 
     def _operation(self, method: str, path: str, given: Json) -> Operation:
         parameters = [
-            _field(each["name"], each.get("schema", {}), each.get("required", False),
-                   place=each["in"], note=each.get("description", ""))
+            _field(
+                each["name"],
+                each.get("schema", {}),
+                each.get("required", False),
+                place=each["in"],
+                note=each.get("description", ""),
+            )
             for each in given.get("parameters", ())
-        ]  # fmt: skip
+        ]
         body = given.get("requestBody", {})
         media = body.get("content", {}).get("application/json", {}).get("schema")
         whose = _whose(given.get("security"))
@@ -140,7 +145,7 @@ class Reference:
             problems=[each for each in answers if each.status >= "400"],
         )
 
-    def _answer(self, status: str, given: Json) -> Answer:
+    def _answer(self, status: str, given: Json) -> OperationResponse:
         empty: tuple[str, Json] = ("", {})
         media_type, content = next(iter(given.get("content", {}).items()), empty)
         example = content.get("example", "")
@@ -148,7 +153,7 @@ class Reference:
         note = given.get("description", "")
         note = "" if note == "Successful Response" else note
         text = example if isinstance(example, str) else _json(example)
-        return Answer(status, note, kind, media_type, text)
+        return OperationResponse(status, note, kind, media_type, text)
 
     def _model(self, name: str, schema: Json) -> Model:
         wanted = schema.get("required", ())
@@ -171,9 +176,10 @@ class Reference:
         return " \\\n  ".join(lines)
 
     def _example(self, schema: Json, depth: int = 0) -> Any:
-        """A value that fits: the schema's own example, or one of what it requires."""
-        if schema.get("examples"):
-            return schema["examples"][0]
+        """Returns the schema's own example, or one made of its required fields."""
+        for key in ("examples", "enum"):
+            if schema.get(key):
+                return schema[key][0]
         if "$ref" in schema:
             return self._example(self._schemas[_name(schema)], depth)
         for key in ("anyOf", "oneOf", "allOf"):
@@ -182,8 +188,6 @@ class Reference:
         for key in ("default", "const"):
             if key in schema:
                 return schema[key]
-        if "enum" in schema:
-            return schema["enum"][0]
         if schema.get("type") == "object" and depth < _DEEPEST:
             wanted, known = schema.get("required", ()), schema.get("properties", {})
             return {key: self._example(known[key], depth + 1) for key in wanted if key in known}
@@ -193,12 +197,16 @@ class Reference:
         return _VALUES.get(schema.get("format", ""), _VALUES.get(str(schema.get("type"))))
 
 
-#: How deep an example goes.
+#: How deep an example is nested.
 _DEEPEST = 4
 _VALUES: Json = {
-    "uuid": "3f0c9d2e-6f0b-5a0e-9c1d-2b7a4c1e8f55", "date-time": "2026-12-24T09:00:00Z",
-    "string": "…", "integer": 1, "number": 1, "boolean": True,
-}  # fmt: skip
+    "uuid": "3f0c9d2e-6f0b-5a0e-9c1d-2b7a4c1e8f55",
+    "date-time": "2026-12-24T09:00:00Z",
+    "string": "…",
+    "integer": 1,
+    "number": 1,
+    "boolean": True,
+}
 _FORMATS = {"uuid": "UUID", "date-time": "time", "binary": "file"}
 
 
@@ -217,22 +225,19 @@ def _name(schema: Json) -> str:
     return str(schema["$ref"]).removeprefix(_MODELS)
 
 
-def _field(name: str, schema: Json, is_required: bool, *, place: str = "", note: str = "") -> Field:
-    examples = schema.get("examples") or []
-    default = schema.get("default")
-    return Field(
-        name,
-        _kind(schema),
-        is_required,
-        note or schema.get("description", ""),
-        json.dumps(examples[0], ensure_ascii=False) if examples and examples[0] is not None else "",
-        "" if default is None else json.dumps(default, ensure_ascii=False),
-        place,
-    )
+def _field(
+    name: str, schema: Json, is_required: bool, *, place: str = "", note: str = ""
+) -> ReferenceField:
+    example, default = [
+        "" if value is None else json.dumps(value, ensure_ascii=False)
+        for value in (next(iter(schema.get("examples") or ()), None), schema.get("default"))
+    ]
+    note = note or schema.get("description", "")
+    return ReferenceField(name, _kind(schema), is_required, note, example, default, place)
 
 
 def _kind(schema: Json) -> Words:
-    """What a value may be, in words."""
+    """Returns the type of a value in words."""
     if "$ref" in schema:
         return [(_name(schema), _name(schema))]
     for key in ("anyOf", "oneOf", "allOf"):
@@ -247,9 +252,9 @@ def _kind(schema: Json) -> Words:
         return [("list of ", None), *_kind(schema.get("items", {}))]
     if kind == "object":
         inner = schema.get("additionalProperties")
-        return [("object of ", None), *_kind(inner)] if isinstance(inner, dict) and inner else [
-            ("object", None)
-        ]  # fmt: skip
+        if isinstance(inner, dict) and inner:
+            return [("object of ", None), *_kind(inner)]
+        return [("object", None)]
     if kind is None:
         return [("anything", None)]
     word = _FORMATS.get(schema.get("format", ""), str(kind))
@@ -270,10 +275,6 @@ def _limits(schema: Json) -> str:
         low, high, noun = schema.get("minLength"), schema.get("maxLength"), " characters"
     else:
         low, high, noun = schema.get("minimum"), schema.get("maximum"), ""
-    if low is None and high is None:
-        return ""
     if high is None:
-        return f", {low:,.10g} or more{noun}"
-    return f", {low:,.10g} to {high:,.10g}{noun}" if low is not None else (
-        f", up to {high:,.10g}{noun}"
-    )  # fmt: skip
+        return "" if low is None else f", {low:,.10g} or more{noun}"
+    return f", {f'{low:,.10g} to' if low is not None else 'up to'} {high:,.10g}{noun}"

@@ -1,4 +1,4 @@
-"""Serving: uvicorn on a socket, in this process or in several that share it."""
+"""Serves the web app on a socket, in this process or in several that share it."""
 
 import logging
 import os
@@ -16,14 +16,14 @@ from fastapi import FastAPI
 
 logger = logging.getLogger("pgbeat.web")
 
-#: Seconds that open requests have when it ends.
+#: Seconds that open requests have at the end.
 _GRACE = 3
-#: Seconds before a process that ended by itself is started again, and in which they all are to end.
+#: Seconds before a process that ended by itself is replaced, and that all have to end.
 _PAUSE, _END = 1.0, 10.0
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that takes connections; port 0 is any free one. Raises `OSError`."""
+    """Returns a listening socket; port 0 is any free one. Raises `OSError`."""
     [(family, kind, protocol, _, address), *_] = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
@@ -47,9 +47,9 @@ def serve(
     root_path: str = "",
     ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Serves until SIGINT or SIGTERM; requests under way are answered, event streams end.
+    """Serves until SIGINT or SIGTERM; then answers open requests, and ends event streams.
 
-    `make` is called in each of the processes; `ready` once, before the first request is taken.
+    Each process calls `make`. `ready` is called once, before the first request is accepted.
     """
     with _ended_by_signals():
         if workers == 1:
@@ -70,27 +70,27 @@ def _run(app: FastAPI, sock: socket.socket, root_path: str) -> None:
         timeout_graceful_shutdown=_GRACE,
         h11_max_incomplete_event_size=64 * 1024,
     )
-    Server(config, app).run(sockets=[sock])
+    _Server(config, app).run(sockets=[sock])
 
 
-class Server(uvicorn.Server):
-    """uvicorn, which ends event streams when it ends, and so needn't wait for them."""
+class _Server(uvicorn.Server):
+    """Ends event streams on shutdown, instead of waiting for them."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
         self._app = app
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """As uvicorn does."""
-        watch = getattr(self._app.state, "pgbeat_watch", None)
-        if watch is not None:
-            watch.close()
+        """Shuts down."""
+        watcher = getattr(self._app.state, "pgbeat_watch", None)
+        if watcher is not None:
+            watcher.close()
         await super().shutdown(sockets)
 
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM end the block, and are no error."""
+    """Ends the block without an error on SIGINT and SIGTERM."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(0)
@@ -110,14 +110,14 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 class _Fleet:
-    """Processes that do the same; one that ends by itself is started again."""
+    """Processes that do the same; one that ends by itself is replaced."""
 
     def __init__(self, do: Callable[[], None]) -> None:
         self._do = do
         self._running: set[int] = set()
 
     def run(self, number: int) -> None:
-        """Runs so many, until a signal ends this process."""
+        """Runs `number` processes until a signal ends this one."""
         parent = os.getpid()
         try:
             for _ in range(number):
@@ -126,7 +126,7 @@ class _Fleet:
                 process, status = os.wait()
                 self._running.discard(process)
                 logger.error(
-                    "Process %d ended by itself (%d); another takes its place",
+                    "Process %d ended by itself (%d); starting another",
                     process,
                     os.waitstatus_to_exitcode(status),
                 )
@@ -150,7 +150,7 @@ class _Fleet:
         except SystemExit as error:
             status = error.code if isinstance(error.code, int) else 1
         except BaseException:
-            logger.exception("A process of the web side can't go on")
+            logger.exception("A process of the web app failed")
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

@@ -1,7 +1,7 @@
-"""Looks: what streams are told of, found by one statement each, however many there are.
+"""Queries for all event streams of a process: one for jobs, and one for marks.
 
-Jobs are told of as they are; of everything else no more than that it changed, by marks: what is the
-same at two looks unless something happened between them.
+Streams send jobs as they are. Of everything else they only send that it changed, which they see by
+its mark: a value that stays the same unless something happened.
 """
 
 from collections.abc import Collection, Iterable
@@ -19,12 +19,12 @@ from pgbeat.jobs.model import ENDED
 
 # -- jobs
 
-#: Of each unfinished state, of each person who watches, and of all: so many, the newest.
+#: How many of the newest jobs are read of each unfinished state, of each person, and of all.
 _NEWEST = 300
 
 
-class Seen(NamedTuple):
-    """A job as streams tell of it."""
+class StreamedJob(NamedTuple):
+    """A job as streams send it."""
 
     id: UUID
     task: str
@@ -51,29 +51,29 @@ class Seen(NamedTuple):
 
     @property
     def changed_at(self) -> datetime:
-        """The latest time that is known of it."""
+        """When it was made, started or finished."""
         return max(filter(None, (self.created_at, self.started_at, self.finished_at)))
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more will come of it."""
+        """Whether it is in a final state."""
         return self.state in ENDED
 
 
-class Look(NamedTuple):
-    """What was found, and when, by the database."""
+class Snapshot(NamedTuple):
+    """The jobs that were read, and the database's time."""
 
     at: datetime
-    jobs: dict[UUID, Seen]
+    jobs: dict[UUID, StreamedJob]
 
     @classmethod
-    def none(cls) -> "Look":
-        """What is known before the first."""
+    def empty(cls) -> "Snapshot":
+        """Returns what is known at first."""
         return cls(datetime.min.replace(tzinfo=UTC), {})
 
 
-_JOB = ", ".join(f"j.{name}" for name in Seen._fields[:-4])
-_LOOK = text(
+_JOB = ", ".join(f"j.{name}" for name in StreamedJob._fields[:-4])
+_SNAPSHOT = text(
     f"""
     WITH wanted AS (
         SELECT unnest(CAST(:ids AS uuid[])) AS id
@@ -104,15 +104,15 @@ _LOOK = text(
 )
 
 
-def at_jobs(
+def snapshot(
     connection: Connection,
     namespace: str,
     *,
     ids: Iterable[UUID],
     people: Iterable[str],
     with_all: bool,
-) -> Look:
-    """Those jobs, and the newest ones of these people, or of all."""
+) -> Snapshot:
+    """Reads the jobs with these ids, and the newest ones of these people or of all."""
     values: dict[str, Any] = {
         "namespace": namespace,
         "ids": [str(each) for each in ids],
@@ -120,18 +120,17 @@ def at_jobs(
         "people": sorted(people),
         "newest": _NEWEST,
     }
-    rows = connection.execute(_LOOK, values).all()
+    rows = connection.execute(_SNAPSHOT, values).all()
     at = rows[0][0] if rows else connections.now(connection)
-    return Look(at, {row[1]: Seen(*row[1:]) for row in rows})
+    return Snapshot(at, {row[1]: StreamedJob(*row[1:]) for row in rows})
 
 
 # -- marks
 
-#: What of the console's pages is told by marks; a schedule by `schedule:NAME`.
+#: The mark of a schedule is `schedule:NAME`.
 SCHEDULE = "schedule:"
-# Each is one row of an index, or all of a table that is small.
+# Each reads one row of an index, or all of a small table.
 _MARKS = {
-    # What people change, by any way.
     "audit": "SELECT max(id) FROM pgbeat.audit WHERE namespace = :namespace",
     "ticks": "SELECT max(id) FROM pgbeat.ticks",
     "made": """
@@ -154,10 +153,10 @@ _MARKS = {
                             WHERE webhook_id = w.id
                             ORDER BY created_at DESC, id DESC LIMIT 25) AS n) AS d
          WHERE w.namespace = :namespace""",
-    "beats": "SELECT string_agg(pid || ' ' || granted, ',' ORDER BY pid) "  # noqa: S608
-    "FROM pg_locks "
-    f"WHERE {OF_LEADER}",
-    # What the server counts for its vacuum, a second late: the tables may be of any size.
+    "beats": f"""
+        SELECT string_agg(pid || ' ' || granted, ',' ORDER BY pid) FROM pg_locks
+         WHERE {OF_LEADER}""",  # noqa: S608
+    # The server's statistics, a second late, because the tables may be of any size.
     "messages": """
         SELECT string_agg(concat_ws(' ', n_tup_ins, n_tup_upd, n_tup_del), ',' ORDER BY relid)
           FROM pg_stat_all_tables
@@ -166,7 +165,7 @@ _MARKS = {
 #: The names of marks, without those of single schedules.
 MARKS = frozenset(_MARKS)
 
-# As it is, and how its newest jobs are.
+# The row, and the states of its newest jobs.
 _SCHEDULES = text(
     """
     SELECT s.name, md5(concat(s::text, j.states))
@@ -180,7 +179,7 @@ _SCHEDULES = text(
 )
 
 
-def at_marks(
+def marks(
     connection: Connection,
     namespace: str,
     wanted: Collection[str],
@@ -188,7 +187,7 @@ def at_marks(
     leader_key: int,
     tables: BrokerTables,
 ) -> dict[str, Any]:
-    """The marks of these names; of a schedule that isn't there, none."""
+    """Reads the marks of these names, without those of schedules that don't exist."""
     found: dict[str, Any] = {}
     names = sorted(MARKS & set(wanted))
     if names:

@@ -1,8 +1,7 @@
-"""Watching: one thread of a process asks the database for all of its open streams.
+"""Event streams, and the one thread of a process that queries the database for all of them.
 
-What a stream watches is one job, all that one person may see, or marks of other things. The thread
-lives as long as there are streams. Each look is a statement for jobs and one for marks, whatever
-the number of streams.
+A stream watches one job, all jobs that a person may see, or marks of other things. The thread lives
+as long as there are streams.
 """
 
 import asyncio
@@ -21,29 +20,28 @@ from pgbeat.database import connections
 from pgbeat.errors import NoSlot
 from pgbeat.web import stream_queries
 from pgbeat.web.backend import Backend
-from pgbeat.web.stream_queries import Look, Seen
+from pgbeat.web.stream_queries import Snapshot, StreamedJob
 
 logger = logging.getLogger("pgbeat.web")
 
-#: Seconds between two looks, and after one that failed.
+#: Seconds between two rounds of queries, and after one that failed.
 INTERVAL, _PAUSE = 0.5, 3.0
-#: Seconds between two looks, at least.
+#: The fewest seconds between two rounds.
 _SETTLE = 0.05
-#: Seconds after which it is looked whether the streams' tokens are still good.
+#: Seconds between two checks of the streams' tokens.
 CHECKED = 5.0
-#: Open streams of a process, and of one user in it, at most.
+#: The most open streams of a process, and of one user in it.
 MOST, EACH = 1000, 200
-#: Changes that a stream may be behind; of more, the oldest are dropped.
+#: How many changes a stream may be behind before the oldest are dropped.
 _BEHIND = 1000
-#: Of jobs that were among the newest, so many are followed until they end.
+#: How many jobs that are no longer among the newest are followed until they end.
 _FOLLOWED = 2000
-#: What changed longer ago than this and was not known is no news.
+#: How old a change of an unknown job may be to be sent.
 _NEWS = timedelta(seconds=20)
 
 
 class Stream:
-    """One who watches: a job, or (`job_id` is `None`) those of a person, or (`None`) of all; or,
-    where there are `marks`, these alone."""
+    """Watches a job; without `job_id`, the jobs of a `person` or of all; or only `marks`."""
 
     def __init__(
         self,
@@ -52,20 +50,19 @@ class Stream:
         marks: frozenset[str] = frozenset(),
         *,
         user: str,
-        is_told_at_once: bool = False,
+        is_notified_at_once: bool = False,
         token: str | None = None,
     ) -> None:
         self.job_id, self.person, self.marks = job_id, person, marks
-        #: Whether it is told when it has come, so that it knows from when on it is told all.
-        self.is_told_at_once = is_told_at_once
-        #: Whose it is.
+        #: Whether its first news say that it watches now, and will miss nothing.
+        self.is_notified_at_once = is_notified_at_once
         self.user = user
-        #: Id of the token that it lives by.
+        #: The id of the token with which it ends.
         self.token = token
-        #: Whether it is to end.
+        #: Whether it must end.
         self.is_over = False
         self._loop = asyncio.get_running_loop()
-        self._news: dict[UUID, Seen | None] = {}
+        self._news: dict[UUID, StreamedJob | None] = {}
         self._bell = asyncio.Event()
 
     @property
@@ -73,12 +70,12 @@ class Stream:
         """Whether it watches several jobs."""
         return self.job_id is None and not self.marks
 
-    def tell(self, news: Mapping[UUID, Seen | None]) -> None:
-        """Tells it of jobs as they are now; `None` for one that is gone. By any thread."""
+    def notify(self, news: Mapping[UUID, StreamedJob | None]) -> None:
+        """Adds changed jobs, `None` for deleted ones, from any thread."""
         self._call(self._add, dict(news))
 
     def end(self) -> None:
-        """Has it end. By any thread."""
+        """Ends it, from any thread."""
         self.is_over = True
         self._call(self._bell.set)
 
@@ -86,9 +83,9 @@ class Stream:
         try:
             self._loop.call_soon_threadsafe(what, *arguments)
         except RuntimeError:  # the loop is closed, and its streams with it
-            logger.debug("A stream is gone")
+            logger.debug("The event loop of a stream is closed")
 
-    def _add(self, news: dict[UUID, Seen | None]) -> None:
+    def _add(self, news: dict[UUID, StreamedJob | None]) -> None:
         for job_id, job in news.items():
             self._news.pop(job_id, None)
             self._news[job_id] = job
@@ -97,7 +94,7 @@ class Stream:
         self._bell.set()
 
     async def wait(self, patience: float) -> bool:
-        """Waits until there is news, so many seconds at most; whether there is."""
+        """Waits for news for at most `patience` seconds; returns whether there is any."""
         if self.is_over:
             return False
         try:
@@ -107,14 +104,14 @@ class Stream:
         self._bell.clear()
         return not self.is_over
 
-    def take(self) -> dict[UUID, Seen | None]:
-        """What is new of jobs, each as it is now."""
+    def take(self) -> dict[UUID, StreamedJob | None]:
+        """Takes the changed jobs."""
         found, self._news = self._news, {}
         return found
 
 
-class Watch:
-    """All streams of a process, and the thread that looks for them."""
+class StreamWatcher:
+    """Holds all streams of a process, and runs the thread that queries for them."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -125,8 +122,8 @@ class Watch:
         self._thread: threading.Thread | None = None
         self._bell = threading.Event()
         self._is_closed = False
-        #: Looks taken so far.
-        self.looks = 0
+        #: Rounds of queries so far.
+        self.rounds = 0
 
     @contextmanager
     def stream(
@@ -136,7 +133,7 @@ class Watch:
         marks: frozenset[str] = frozenset(),
         **options: Any,
     ) -> Iterator[Stream]:
-        """A stream (`Stream`), open for the length of the block, in which an event loop runs."""
+        """Opens a `Stream` for the block, which an event loop runs."""
         stream = Stream(job_id, person, marks, **options)
         with self._lock:
             stream.is_over = self._is_closed
@@ -157,11 +154,11 @@ class Watch:
 
     @property
     def count(self) -> int:
-        """Streams that are open."""
+        """How many streams are open."""
         return len(self._streams)
 
     def check(self, user: str) -> None:
-        """Raises `NoSlot` when so many streams are open that no other of this user's should be."""
+        """Raises `NoSlot` if too many streams are open for another one of this user."""
         if self.count >= MOST:
             raise NoSlot(f"{MOST} streams are open in this process; try again later")
         with self._lock:
@@ -170,7 +167,7 @@ class Watch:
             raise NoSlot(f"{user} has {EACH} streams open in this process; end some of them first")
 
     def close(self) -> None:
-        """Ends all streams, and those that come."""
+        """Ends all streams, and later ones at once."""
         with self._lock:
             self._is_closed = True
             self._bell.set()
@@ -178,13 +175,13 @@ class Watch:
                 stream.end()
 
     def join(self) -> None:
-        """Waits until nobody looks any more, once it is closed."""
+        """Waits for the thread to end after `close`."""
         thread = self._thread
         if thread is not None:
             thread.join(_PAUSE)
 
     def _run(self) -> None:
-        known, known_marks = Look.none(), dict[str, Any]()
+        known, known_marks = Snapshot.empty(), dict[str, Any]()
         pause = checked_at = 0.0
         while True:
             self._bell.wait(pause)
@@ -200,23 +197,23 @@ class Watch:
                 if begun >= checked_at + CHECKED:
                     self._check_tokens(streams)
                     checked_at = begun
-                look, marks = self._look(streams, known)
-            except Exception as error:  # whatever it is, the streams are to go on
-                logger.warning("Streams can't look at jobs: %s", connections.first_line(error))
+                snapshot, marks = self._query(streams, known)
+            except Exception as error:  # whatever it is, the streams must go on
+                logger.warning("Streams can't read jobs: %s", connections.first_line(error))
                 with self._lock:
                     self._fresh |= fresh & self._streams
                 self._bell.clear()
                 pause = _PAUSE
                 continue
-            _tell(streams, fresh, known, look)
-            _tell_marks(streams, fresh, known_marks, marks)
-            known, known_marks = look, marks
-            # A new stream is answered soon, and yet a hundred at once take no hundred looks.
+            _notify(streams, fresh, known, snapshot)
+            _notify_marks(streams, fresh, known_marks, marks)
+            known, known_marks = snapshot, marks
+            # A new stream gets its first news soon, and a hundred of them cause one round.
             pause = max(0.0, INTERVAL - _SETTLE - (time.monotonic() - begun))
             time.sleep(_SETTLE)
 
-    def _look(self, streams: list[Stream], known: Look) -> tuple[Look, dict[str, Any]]:
-        """Jobs and marks, as far as somebody watches them."""
+    def _query(self, streams: list[Stream], known: Snapshot) -> tuple[Snapshot, dict[str, Any]]:
+        """Reads the jobs and marks that streams watch."""
         ids = {stream.job_id for stream in streams if stream.job_id is not None}
         of_jobs = [stream for stream in streams if stream.is_of_jobs]
         if of_jobs:
@@ -224,10 +221,10 @@ class Watch:
             open_ones.sort(key=lambda job: job.created_at, reverse=True)
             ids |= {job.id for job in open_ones[:_FOLLOWED]}
         wanted = frozenset[str]().union(*(stream.marks for stream in streams))
-        look, marks = Look.none(), dict[str, Any]()
+        snapshot, marks = Snapshot.empty(), dict[str, Any]()
         with self._backend.session() as connection:
             if ids or of_jobs:
-                look = stream_queries.at_jobs(
+                snapshot = stream_queries.snapshot(
                     connection,
                     self._backend.namespace,
                     ids=ids,
@@ -235,18 +232,18 @@ class Watch:
                     with_all=any(stream.person is None for stream in of_jobs),
                 )
             if wanted:
-                marks = stream_queries.at_marks(
+                marks = stream_queries.marks(
                     connection,
                     self._backend.namespace,
                     wanted,
                     leader_key=self._backend.settings.leader_key,
                     tables=self._tables,
                 )
-        self.looks += 1
-        return look, marks
+        self.rounds += 1
+        return snapshot, marks
 
     def _check_tokens(self, streams: Iterable[Stream]) -> None:
-        """Ends the streams of tokens that expired or were revoked."""
+        """Ends the streams of expired or revoked tokens."""
         by_token = {stream.token for stream in streams if stream.token is not None}
         if by_token:
             with self._backend.session() as connection:
@@ -256,35 +253,37 @@ class Watch:
                     stream.end()
 
 
-def _tell(streams: Iterable[Stream], fresh: set[Stream], known: Look, look: Look) -> None:
+def _notify(
+    streams: Iterable[Stream], fresh: set[Stream], known: Snapshot, snapshot: Snapshot
+) -> None:
     changed = {
         job.id: job
-        for job in look.jobs.values()
+        for job in snapshot.jobs.values()
         if job != known.jobs.get(job.id)
-        and (job.id in known.jobs or job.changed_at > look.at - _NEWS)
+        and (job.id in known.jobs or job.changed_at > snapshot.at - _NEWS)
     }
-    by_person: dict[str, dict[UUID, Seen]] = {}
+    by_person: dict[str, dict[UUID, StreamedJob]] = {}
     for job in changed.values():
         by_person.setdefault(job.created_by, {})[job.id] = job
     for stream in streams:
         if stream.marks:
             continue
         if stream.job_id is None:
-            # Those who have just come are told what changes from now on.
+            # New streams get the changes from now on.
             news = changed if stream.person is None else by_person.get(stream.person, {})
             if stream in fresh:
-                if stream.is_told_at_once:
-                    stream.tell({})
+                if stream.is_notified_at_once:
+                    stream.notify({})
             elif news:
-                stream.tell(news)
-        elif stream.job_id not in look.jobs:
+                stream.notify(news)
+        elif stream.job_id not in snapshot.jobs:
             if stream in fresh or stream.job_id in known.jobs:
-                stream.tell({stream.job_id: None})
-        elif stream in fresh or look.jobs[stream.job_id] != known.jobs.get(stream.job_id):
-            stream.tell({stream.job_id: look.jobs[stream.job_id]})
+                stream.notify({stream.job_id: None})
+        elif stream in fresh or snapshot.jobs[stream.job_id] != known.jobs.get(stream.job_id):
+            stream.notify({stream.job_id: snapshot.jobs[stream.job_id]})
 
 
-def _tell_marks(
+def _notify_marks(
     streams: Iterable[Stream],
     fresh: set[Stream],
     known: Mapping[str, Any],
@@ -293,4 +292,4 @@ def _tell_marks(
     changed = {name for name in {*known, *marks} if known.get(name) != marks.get(name)}
     for stream in streams:
         if stream.marks and (stream in fresh or stream.marks & changed):
-            stream.tell({})
+            stream.notify({})

@@ -15,11 +15,14 @@ from celery import Celery
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
+from pgbeat.access.actors import Actor
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import Settings
+from pgbeat.errors import CannotPublish, ConfigError, InvalidJob
 from pgbeat.web import create_app
 from tests.support.command_line import refused, run, run_with
 from tests.support.databases import broker_url
+from tests.support.jobs import make_app
 from tests.support.processes import Process, Processes, until
 from tests.support.web import Web, done, make_token, opened, problem
 
@@ -44,6 +47,20 @@ def test_every_answer_is_guarded(web: Web, path: str) -> None:
     assert "unsafe" not in policy
 
 
+def test_only_what_keeps_from_publishing_is_the_requests_fault(web: Web, database: str) -> None:
+    """Other wrong settings are the server's."""
+    backend = web.app.state.pgbeat
+    for raised, expected in ((CannotPublish, InvalidJob), (ConfigError, ConfigError)):
+        with pytest.raises(expected) as found, backend.work(Actor("user:root")):
+            raise raised("wrong")
+        assert type(found.value) is expected
+    elsewhere = make_app(database, "pgbeat+postgresql://127.0.0.1:1/x")
+    elsewhere.conf.broker_transport_options = {"nonsense": 1}
+    with opened(elsewhere) as other:
+        order = {"task": "jobs.add", "args": [1]}
+        assert "nonsense" in problem(other.admin.post("/jobs", json=order), 422)
+
+
 def test_an_answer_to_a_mistake_of_ours_is_guarded(app: Celery, database: str) -> None:
     broken = create_app(app, Settings.load({"pgbeat_url": database}, environ={}), demo=True)
 
@@ -53,7 +70,7 @@ def test_an_answer_to_a_mistake_of_ours_is_guarded(app: Celery, database: str) -
 
     with TestClient(broken, raise_server_exceptions=False) as client:
         answer = client.get("/broken")
-    assert problem(answer, 500) == "that went wrong; the log says why"
+    assert problem(answer, 500) == "an internal error; the log says more"
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "default-src 'self'" in answer.headers["content-security-policy"]
 
@@ -61,7 +78,7 @@ def test_an_answer_to_a_mistake_of_ours_is_guarded(app: Celery, database: str) -
 def test_nothing_is_told_of_what_is_not_there(web: Web) -> None:
     assert "there is nothing at this path" in problem(web.admin.get("/nowhere"), 404)
     answer = web.admin.put(PATH, json={})
-    assert "PUT is not what this path takes" in problem(answer, 405)
+    assert "this path doesn't take PUT" in problem(answer, 405)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +94,7 @@ def test_nothing_is_told_of_what_is_not_there(web: Web) -> None:
 def test_what_a_path_takes_is_said(web: Web, path: str, methods: str) -> None:
     for method in ("PUT", "OPTIONS"):
         answer = web.admin.request(method, path)
-        assert problem(answer, 405) == (f"{method} is not what this path takes; it takes {methods}")
+        assert problem(answer, 405) == f"this path doesn't take {method}; it takes {methods}"
         assert answer.headers["allow"] == methods
 
 
@@ -128,11 +145,11 @@ def test_what_is_asked_of_a_database_that_is_away(app: Celery) -> None:
     app.conf.pgbeat_url = "postgresql://127.0.0.1:1/none?connect_timeout=1"
     with opened(app) as web:
         asker = web.client("pgbeat_00000000_" + "x" * 43)
-        assert problem(asker.get(PATH), 503) == "the database can't be had just now"
+        assert problem(asker.get(PATH), 503) == "the database can't be reached now"
         assert done(asker.get("/healthz")) == {"status": "ok"}
         ready = asker.get("/readyz")
-        assert problem(ready, 503) == "the database can't be had"
-        assert ready.json()["reasons"] == ["the database can't be had"]
+        assert problem(ready, 503) == "the database can't be reached"
+        assert ready.json()["reasons"] == ["the database can't be reached"]
 
 
 def test_a_schema_that_is_missing_says_what_to_do(app: Celery, empty_database: str) -> None:
@@ -148,7 +165,7 @@ def test_no_credentials_in_what_goes_wrong(app: Celery, caplog: pytest.LogCaptur
     with opened(app) as web:
         answers = [web.client("pgbeat_00000000_" + "x" * 43).get(PATH), web.nobody.get("/readyz")]
     said = caplog.text + "".join(answer.text for answer in answers)
-    assert "can't be had" in said
+    assert "can't be reached" in said
     assert "s3cret" not in said
 
 

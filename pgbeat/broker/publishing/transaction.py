@@ -23,7 +23,7 @@ from pgbeat.broker.transport import transaction_blocks
 from pgbeat.broker.transport.outbox import DECLARATIONS, OutboxChannel, OutboxConnection
 from pgbeat.config import brokers, delays_in_table, is_sqlalchemy_broker, postgres_url
 from pgbeat.database import connections, identity
-from pgbeat.errors import ConfigError
+from pgbeat.errors import CannotPublish
 
 #: Messages in one statement.
 _CHUNK = 1000
@@ -142,25 +142,25 @@ def _failing() -> Iterator[None]:
 
 
 def _check_snapshot(connection: Connection, broker: Any, exchange: str) -> None:
-    """Raises `ConfigError` if an exchange's queues were bound after the transaction's snapshot.
+    """Raises `CannotPublish` if an exchange's queues were bound after the transaction's snapshot.
 
     The message would be lost.
     """
     isolation = connection.exec_driver_sql("SHOW transaction_isolation").scalar_one()
     if isolation != "read committed" and broker.do(exchanges.is_bound, exchange):
-        raise ConfigError(
+        raise CannotPublish(
             f"no queue got the message for exchange {exchange!r}: the transaction is {isolation} "
             "and began before its queues were bound; declare them first"
         )
 
 
 def _require_broker(connection: Connection, app: Celery) -> None:
-    """Raises `ConfigError` unless the transaction is in the database of the app's broker."""
+    """Raises `CannotPublish` unless the transaction is in the database of the app's broker."""
     urls = brokers(app.conf)
     own = [postgres_url(url) for url in urls if is_sqlalchemy_broker(url)]
     if not own:
         scheme = urls[0].partition(":")[0] if urls else "not set"
-        raise ConfigError(
+        raise CannotPublish(
             f"messages can join a transaction only if the broker is a Postgres database; the "
             f"broker of app {app.main!r} is {scheme}"
         )
@@ -189,10 +189,10 @@ class InTransaction(OutboxConnection):
         """Makes what this thread publishes join the transaction, until the end of the block.
 
         Raises:
-            ConfigError: The app's broker uses kombu's own transport, which has no such block.
+            CannotPublish: The app's broker uses kombu's own transport, which has no such block.
         """
         if not self.delays:
-            raise ConfigError(
+            raise CannotPublish(
                 "`with in_transaction(…):` needs pgbeat's transport; on kombu's own, give "
                 "connection=in_transaction(…) to each apply_async"
             )
@@ -279,7 +279,7 @@ def in_transaction(session: Opened, app: Celery | None = None) -> InTransaction:
         app: The app with that broker, by default the current one.
 
     Raises:
-        ConfigError: The app's broker is another database, or not Postgres.
+        CannotPublish: The app's broker is another database, or not Postgres.
         SchemaError: The database has no broker tables.
         ValueError: The connection is in autocommit mode.
     """

@@ -16,7 +16,7 @@ from pgbeat.broker.publishing.pool import publishing
 from pgbeat.broker.publishing.publisher import Publisher, TransactionPublisher
 from pgbeat.config import Settings
 from pgbeat.database import connections
-from pgbeat.errors import BrokerUnavailable, ConfigError
+from pgbeat.errors import BrokerUnavailable, CannotPublish, ConfigError
 
 logger = logging.getLogger("pgbeat.publishing")
 
@@ -81,15 +81,15 @@ class UnitOfWork:
         return self._app()
 
     def require_app(self) -> Celery:
-        """Returns the app. Raises `ConfigError` if none was given."""
+        """Returns the app. Raises `CannotPublish` if none was given."""
         app = self._app()
         if app is None:
-            raise ConfigError("an app is needed to publish the messages of jobs; none was given")
+            raise CannotPublish("an app is needed to publish the messages of jobs; none was given")
         return app
 
     @property
     def publisher(self) -> Publisher:
-        """The publisher for the messages of jobs. Raises `ConfigError` without an app.
+        """The publisher for the messages of jobs. Raises `CannotPublish` without an app.
 
         Must first be used before rows are locked: it may have to create tables and queues.
         """

@@ -1,4 +1,4 @@
-"""`/audit`: who changed what."""
+"""`/audit`: the audit log, which records the changes that people make."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -7,7 +7,8 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from pgbeat.access import audit
-from pgbeat.web.api.paging import After, Limit, cursor, number, read
+from pgbeat.web.api.bodies import Next
+from pgbeat.web.api.paging import After, Limit, number, read_one, split
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin
 
@@ -17,7 +18,7 @@ Word = Annotated[str | None, Query(max_length=200)]
 
 
 class AuditedChange(BaseModel):
-    """A change that was made. Of `before` and `after`, what was the same in both is left out."""
+    """A change. `before` and `after` leave out what is the same in both."""
 
     id: int
     at: datetime
@@ -34,7 +35,7 @@ class AuditPage(BaseModel):
     """A page of changes, the newest first."""
 
     changes: list[AuditedChange]
-    next: str | None = Field(description="For the next page; null on the last one.")
+    next: Next
 
 
 @router.get("/audit", summary="List changes")
@@ -48,16 +49,17 @@ def list_changes(
     limit: Limit = 50,
     after: After = None,
 ) -> AuditPage:
-    """Changes made by people, the newest first: of a `kind` of thing, of one (`subject`: its name
-    or id), by one person."""
-    before = None if after is None else read(after, number)[0]
+    """Lists the changes that people made, the newest first.
+
+    They can be filtered by the `kind` of thing, the thing itself (`subject`: its name or id), the
+    person and the verb.
+    """
+    wanted = {"kind": kind, "subject": subject, "actor": actor, "verb": verb}
+    before = read_one(after, number)
     with backend.transaction() as connection:
         rows = audit.listing(
-            connection, namespace=backend.namespace, kind=kind, subject=subject, actor=actor,
-            verb=verb, before=before, limit=limit + 1,
-        )  # fmt: skip
-    more = rows[limit - 1].id if len(rows) > limit else None
-    return AuditPage(
-        changes=[AuditedChange.model_validate(row._asdict()) for row in rows[:limit]],
-        next=None if more is None else cursor(more),
-    )
+            connection, namespace=backend.namespace, before=before, limit=limit + 1, **wanted
+        )
+    page, following = split(rows, limit, "id")
+    changes = [AuditedChange.model_validate(row._asdict()) for row in page]
+    return AuditPage(changes=changes, next=following)

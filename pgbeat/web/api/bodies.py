@@ -1,9 +1,11 @@
-"""Bodies: what requests bring, of JSON; a field that is not known says which was meant."""
+"""The JSON of requests and responses: strict bodies, durations, and what all nouns share."""
 
+import json
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import (
+    AfterValidator,
     AliasChoices,
     BaseModel,
     BeforeValidator,
@@ -19,9 +21,11 @@ from pgbeat.errors import InvalidTimetable
 from pgbeat.suggest import did_you_mean
 from pgbeat.timetables import parse_duration
 
+T = TypeVar("T")
+
 
 class Body(BaseModel):
-    """Base of what requests bring: fields that it doesn't have are refused."""
+    """The base of bodies. It refuses unknown fields, and suggests the known one of a like name."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
@@ -56,28 +60,24 @@ class Body(BaseModel):
 
 def _length(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError("true and false are no length of time")
+        raise ValueError("must be seconds or text, not true or false")
     try:
         if isinstance(value, int | float):
             return timedelta(seconds=value)
         if isinstance(value, str):
             return parse_duration(value)
     except OverflowError:
-        raise ValueError("that is longer than time itself; at most 999,999,999 days") from None
+        raise ValueError("must be at most 999,999,999 days") from None
     except InvalidTimetable as error:
         raise ValueError(str(error)) from None
     return value
 
 
-def _seconds(value: timedelta) -> float:
-    return value.total_seconds()
-
-
-#: A length of time: seconds, or text such as `15 minutes`. Answers have seconds.
+#: A duration: seconds, or text such as `15 minutes`. Responses have seconds.
 Length = Annotated[
     timedelta,
     BeforeValidator(_length),
-    PlainSerializer(_seconds, return_type=float, when_used="json"),
+    PlainSerializer(timedelta.total_seconds, return_type=float, when_used="json"),
     WithJsonSchema(
         {
             "anyOf": [{"type": "number"}, {"type": "string", "maxLength": 100}],
@@ -87,5 +87,59 @@ Length = Annotated[
     ),
     Field(examples=["15 minutes"]),
 ]
-#: A JSON object.
+
+#: How deep the JSON of requests and responses may be nested.
+_DEEPEST = 100
+
+
+def is_deep(value: Any) -> bool:
+    """Returns whether JSON is nested too deeply to be shown."""
+    level: list[Any] = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, list | dict)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def plain(value: T) -> T:
+    """Returns the value if it is JSON: Python reads NaN and infinities too. Raises `ValueError`."""
+    if is_deep(value):
+        raise ValueError(f"must not be nested more than {_DEEPEST} deep")
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        raise ValueError("NaN and infinities are not JSON") from None
+    return value
+
+
+#: A JSON object, and one or a list that is checked by `plain`.
 Json = dict[str, Any]
+PlainJson = Annotated[Json, AfterValidator(plain)]
+PlainList = Annotated[list[Any], AfterValidator(plain)]
+
+
+def set_fields(body: BaseModel, *names: str) -> Json:
+    """Returns those of the fields that the body gives a value other than null."""
+    return body.model_dump(include=set(names), exclude_unset=True, exclude_none=True)
+
+
+def example(*examples: Any) -> ConfigDict:
+    """Returns the configuration of a model with these examples."""
+    return ConfigDict(json_schema_extra={"examples": list(examples)})
+
+
+#: The cursor of the next page.
+Next = Annotated[str | None, Field(description="For the next page; null on the last one.")]
+
+
+class Done(BaseModel):
+    """Confirms a change."""
+
+    success: bool = True
+    message: str

@@ -1,20 +1,20 @@
-"""`/calendars`: named rules that leave out times of the schedules that name them."""
+"""`/calendars`: named rules for the times at which schedules are skipped."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, Field
+from sqlalchemy import Connection
 
 from pgbeat.database import connections
 from pgbeat.errors import InvalidCalendar
 from pgbeat.schedules import calendar_control, calendars
 from pgbeat.schedules.calendars import Calendar
 from pgbeat.timetables import zone
-from pgbeat.web.api.bodies import Body, Json
-from pgbeat.web.api.steering import plain
-from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheAdmin, TheCaller
+from pgbeat.web.api.bodies import Body, Done, Json, PlainJson, example
+from pgbeat.web.backend import Backend, TheBackend
+from pgbeat.web.identity import Caller, TheAdmin, TheCaller
 
 router = APIRouter(prefix="/calendars", tags=["calendars"])
 
@@ -23,22 +23,20 @@ _EXAMPLE: Any = {"weekdays": ["sat", "sun"], "holidays": {"country": "NO"}}
 
 
 class CalendarFields(Body):
-    """All that a calendar says."""
+    """A calendar's definition."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"definition": _EXAMPLE}]})
+    model_config = example({"definition": _EXAMPLE})
 
-    definition: Annotated[Json, AfterValidator(plain)] = Field(
-        description="timezone, dates, weekdays, holidays, windows and only; each may be left out.",
+    definition: PlainJson = Field(
+        description="timezone, dates, weekdays, holidays, windows and only, each optional.",
         examples=[_EXAMPLE],
     )
 
 
 class NewCalendar(CalendarFields):
-    """A calendar that is to be made."""
+    """A new calendar."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"name": "office", "definition": _EXAMPLE}]}
-    )
+    model_config = example({"name": "office", "definition": _EXAMPLE})
 
     name: str = Field(min_length=1, max_length=200, examples=["office"])
 
@@ -49,7 +47,7 @@ class FoundCalendar(BaseModel):
     name: str
     definition: Json
     rules: str | None = Field(
-        description="What the definition means, in words; null where it can't be read.",
+        description="The definition in words; null if it can't be read.",
         examples=["not Saturday, Sunday; not holidays of NO"],
     )
     problem: str | None = Field(description="Why it can't be read, such as a missing package.")
@@ -58,7 +56,7 @@ class FoundCalendar(BaseModel):
 
 
 class CalendarDetail(FoundCalendar):
-    """A calendar with what uses it."""
+    """A calendar with the schedules that use it."""
 
     schedules: list[str] = Field(
         description="Schedules that name it; for administrators, else empty."
@@ -76,83 +74,78 @@ class CalendarCheck(BaseModel):
 
     calendar: str
     at: datetime = Field(description="The time, in UTC.")
-    timezone: str = Field(description="Whose clock counts.", examples=["Europe/Oslo"])
+    timezone: str = Field(description="The time zone of the rules.", examples=["Europe/Oslo"])
     excluded: bool
     reason: str | None = Field(examples=["calendar 'office': Saturday"])
 
 
-class CalendarDone(BaseModel):
-    """That it was done."""
-
-    success: bool = True
-    message: str
-
-
 def shown(row: Calendar) -> Json:
-    """Returns a calendar as answers show it."""
+    """Returns the fields of `FoundCalendar`."""
     rules, problem = None, None
     try:
         rules = str(row.rules)
     except InvalidCalendar as error:
         problem = str(error)
-    return {
-        "name": row.name, "definition": row.definition, "rules": rules, "problem": problem,
-        "created_at": row.created_at, "updated_at": row.updated_at,
-    }  # fmt: skip
+    return vars(row) | {"rules": rules, "problem": problem}
 
 
 def _detail(row: Calendar, users: dict[str, list[str]]) -> CalendarDetail:
     return CalendarDetail.model_validate(shown(row) | {"schedules": users.get(row.name, [])})
 
 
+def _users(connection: Connection, backend: Backend, caller: Caller) -> dict[str, list[str]]:
+    return calendars.users(connection, namespace=backend.namespace) if caller.is_admin else {}
+
+
 @router.get("", summary="List calendars")
 def list_calendars(backend: TheBackend, caller: TheCaller) -> CalendarList:
-    """All calendars, by name."""
+    """Lists all calendars by name."""
     with backend.transaction() as connection:
         rows = calendars.listing(connection, namespace=backend.namespace)
-        users = {}
-        if caller.is_admin:
-            users = calendars.users(connection, namespace=backend.namespace)
+        users = _users(connection, backend, caller)
     return CalendarList(calendars=[_detail(row, users) for row in rows])
 
 
 @router.get("/{name}", summary="Get a calendar")
 def get_calendar(backend: TheBackend, caller: TheCaller, name: CalendarName) -> CalendarDetail:
-    """A calendar."""
+    """Returns a calendar."""
     with backend.transaction() as connection:
         row = calendars.get(connection, name, namespace=backend.namespace)
-        users = {}
-        if caller.is_admin:
-            users = calendars.users(connection, namespace=backend.namespace)
-    return _detail(row, users)
+        return _detail(row, _users(connection, backend, caller))
 
 
-@router.get("/{name}/check", summary="Ask whether a calendar excludes a time")
+@router.get("/{name}/check", summary="Check whether a calendar excludes a time")
 def check_calendar(
     backend: TheBackend,
     caller: TheCaller,
     name: CalendarName,
-    at: Annotated[AwareDatetime | None, Query(description="Now, if it isn't given.")] = None,
+    at: Annotated[AwareDatetime | None, Query(description="By default, now.")] = None,
     timezone: Annotated[
         str | None,
-        Query(max_length=100, description="Of the schedule, for a calendar without; the app's."),
+        Query(
+            max_length=100,
+            description="The schedule's, for a calendar without one. By default, the app's.",
+        ),
     ] = None,
 ) -> CalendarCheck:
-    """Says whether a schedule that names the calendar would be skipped at a time, and why."""
+    """Says whether a schedule that names the calendar is skipped at a time, and why."""
     with backend.transaction() as connection:
         row = calendars.get(connection, name, namespace=backend.namespace)
         moment = at or connections.now(connection)
     local = row.rules.zone or zone(timezone or backend.timezone)
     reason = row.exclusion(moment, local.key)
     return CalendarCheck(
-        calendar=row.name, at=moment.astimezone(UTC), timezone=local.key,
-        excluded=reason is not None, reason=reason,
-    )  # fmt: skip
+        calendar=row.name,
+        at=moment.astimezone(UTC),
+        timezone=local.key,
+        excluded=reason is not None,
+        reason=reason,
+    )
 
 
-@router.post("", status_code=201, summary="Make a calendar")
+@router.post("", status_code=201, summary="Create a calendar")
 def create_calendar(backend: TheBackend, caller: TheAdmin, body: NewCalendar) -> FoundCalendar:
-    """Makes a calendar."""
+    """Creates a calendar."""
     with backend.unit(caller) as unit:
         row, _ = calendar_control.put(unit, body.name, body.definition, only_new=True)
     return FoundCalendar.model_validate(shown(row))
@@ -160,7 +153,7 @@ def create_calendar(backend: TheBackend, caller: TheAdmin, body: NewCalendar) ->
 
 @router.put(
     "/{name}",
-    summary="Make a calendar, or have it be just this",
+    summary="Create or replace a calendar",
     responses={201: {"model": FoundCalendar, "description": "It is new."}},
 )
 def put_calendar(
@@ -170,8 +163,7 @@ def put_calendar(
     body: CalendarFields,
     response: Response,
 ) -> FoundCalendar:
-    """Makes a calendar, or gives the one of that name this definition, which counts from the next
-    due time of each schedule on."""
+    """Creates a calendar, or replaces its definition, from the next due time of each schedule."""
     with backend.unit(caller) as unit:
         row, is_new = calendar_control.put(unit, name, body.definition)
     if is_new:
@@ -180,8 +172,8 @@ def put_calendar(
 
 
 @router.delete("/{name}", summary="Delete a calendar")
-def delete_calendar(backend: TheBackend, caller: TheAdmin, name: CalendarName) -> CalendarDone:
+def delete_calendar(backend: TheBackend, caller: TheAdmin, name: CalendarName) -> Done:
     """Deletes a calendar that no schedule names."""
     with backend.unit(caller) as unit:
         calendar_control.remove(unit, name)
-    return CalendarDone(message=f"Calendar '{name}' deleted")
+    return Done(message=f"Calendar '{name}' deleted")

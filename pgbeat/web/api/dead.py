@@ -1,18 +1,18 @@
-"""`/dead`: messages that nobody could handle, for a person to decide."""
+"""`/dead`: messages that could not be handled, until a person requeues or drops them."""
 
 from datetime import datetime, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic import BaseModel, Field, StrictInt
 from sqlalchemy import Connection
 
 from pgbeat.broker import control, dead_letters, queues
 from pgbeat.broker.dead_letters import DeadLetter
 from pgbeat.broker.messages import BrokerTables
 from pgbeat.errors import InvalidJob, NotFound
-from pgbeat.web.api.bodies import Body, Json, Length
-from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read
+from pgbeat.web.api.bodies import Body, Json, Length, Next, example
+from pgbeat.web.api.paging import After, Limit, moment, number, read, split
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin
 
@@ -25,9 +25,9 @@ _Id = Annotated[StrictInt, Field(ge=1, le=2**63 - 1)]
 
 
 class DeadChoice(Body):
-    """Which dead letters: these, those of a queue, or all."""
+    """Chooses dead letters by their ids or queue, or all of them."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{"ids": [1, 2]}]})
+    model_config = example({"ids": [1, 2]})
 
     ids: list[_Id] | None = Field(None, min_length=1, max_length=10_000)
     queue: str | None = Field(None, max_length=200)
@@ -35,16 +35,16 @@ class DeadChoice(Body):
 
 
 class DeadDrop(DeadChoice):
-    """Which dead letters: these, those of a queue, those older than that, or all."""
+    """Chooses dead letters by their ids, queue or age, or all of them."""
 
     older_than: Length | None = None
 
 
 class FoundDeadLetter(BaseModel):
-    """A message that was given up."""
+    """A dead letter."""
 
     id: int
-    queue: str = Field(description="Where it was; empty if the queue was deleted before.")
+    queue: str = Field(description="Its queue; empty if the queue was deleted.")
     task: str | None
     task_id: str | None
     reason: str
@@ -53,7 +53,7 @@ class FoundDeadLetter(BaseModel):
 
 
 class DeadDetail(FoundDeadLetter):
-    """A message that was given up, whole."""
+    """A dead letter with its message."""
 
     payload: str
 
@@ -62,16 +62,16 @@ class DeadPage(BaseModel):
     """A page of dead letters, the newest first."""
 
     dead: list[FoundDeadLetter]
-    next: str | None = Field(description="For the next page; null on the last one.")
+    next: Next
 
 
 class DeadDone(BaseModel):
-    """How many it was done with."""
+    """Confirms how many dead letters were requeued or dropped."""
 
     success: bool = True
     message: str = Field(examples=["2 dead letters requeued"])
     count: int
-    homeless: int = Field(default=0, description="Those that stay: their queue is gone.")
+    homeless: int = Field(default=0, description="Those that stay because their queue is gone.")
 
 
 def _shown(row: DeadLetter) -> Json:
@@ -86,18 +86,16 @@ def list_dead(
     limit: Limit = 50,
     after: After = None,
 ) -> DeadPage:
-    """Dead letters, the newest first."""
-    before = None if after is None else read(after, moment, number)
+    """Lists dead letters, the newest first."""
+    before = read(after, moment, number)
     with backend.transaction() as connection:
         tables = backend.tables(connection)
         rows = dead_letters.find(connection, tables, queue=queue, before=before, limit=limit + 1)
         if not rows and queue is not None:
             queues.get(connection, tables, queue)
-    last = rows[limit - 1] if len(rows) > limit else None
-    return DeadPage(
-        dead=[FoundDeadLetter.model_validate(_shown(row)) for row in rows[:limit]],
-        next=None if last is None else cursor(last.died_at, last.id),
-    )
+    page, following = split(rows, limit, "died_at", "id")
+    dead = [FoundDeadLetter.model_validate(_shown(row)) for row in page]
+    return DeadPage(dead=dead, next=following)
 
 
 @router.get("/{letter_id}", summary="Get a dead letter")
@@ -106,7 +104,7 @@ def get_dead(
     caller: TheAdmin,
     letter_id: Annotated[int, Path(ge=1, le=2**63 - 1)],
 ) -> DeadDetail:
-    """A dead letter, with the message as it was."""
+    """Returns a dead letter with its message."""
     with backend.transaction() as connection:
         tables = backend.tables(connection)
         rows = dead_letters.find(connection, tables, ids=[letter_id])
@@ -118,18 +116,22 @@ def get_dead(
 def _choose(connection: Connection, tables: BrokerTables, body: DeadChoice) -> dict[int, str]:
     older_than = body.older_than if isinstance(body, DeadDrop) else None
     return control.choose(
-        connection, tables, ids=body.ids or (), queue=body.queue, older_than=older_than,
+        connection,
+        tables,
+        ids=body.ids or (),
+        queue=body.queue,
+        older_than=older_than,
         everything=body.all,
-    )  # fmt: skip
+    )
 
 
 def _said(count: int, done: str) -> str:
     return f"{count} dead letter{'' if count == 1 else 's'} {done}"
 
 
-@router.post("/requeue", summary="Put dead letters back")
+@router.post("/requeue", summary="Requeue dead letters")
 def requeue_dead(backend: TheBackend, caller: TheAdmin, body: DeadChoice) -> DeadDone:
-    """Puts dead letters back into their queues. Their deliveries count from none again."""
+    """Puts dead letters back into their queues, and counts their deliveries from 0 again."""
     with backend.unit(caller) as unit:
         tables = backend.tables(unit.connection)
         chosen = _choose(unit.connection, tables, body)
@@ -142,7 +144,7 @@ def requeue_dead(backend: TheBackend, caller: TheAdmin, body: DeadChoice) -> Dea
 def drop_dead(backend: TheBackend, caller: TheAdmin, body: DeadDrop) -> DeadDone:
     """Deletes dead letters for good."""
     if body.older_than is not None and not timedelta(0) <= body.older_than < _LONGEST:
-        raise InvalidJob.of("older_than", "out_of_range", "older_than: it is 0 seconds to 30 years")
+        raise InvalidJob.of("older_than", "out_of_range", "older_than: must be 0 s to 30 years")
     with backend.unit(caller) as unit:
         tables = backend.tables(unit.connection)
         chosen = _choose(unit.connection, tables, body)

@@ -1,8 +1,9 @@
-"""`/admin/scheduled-jobs/{name}/…`: decisions on a schedule, made now, made so far and to come."""
+"""`/admin/scheduled-jobs/{name}/…`: a schedule's ticks, past and to come, and new ones by hand."""
 
 import time
 from collections import Counter
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Annotated, Any, Literal
@@ -19,8 +20,8 @@ from pgbeat.schedules import calendars, ticks
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.forecast import Expected, call, exclusion, upcoming
 from pgbeat.timetables import Timetable
-from pgbeat.web.api.bodies import Body
-from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read
+from pgbeat.web.api.bodies import Body, Next
+from pgbeat.web.api.paging import After, Limit, moment, number, read, split
 from pgbeat.web.api.schedule_models import Name
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheAdmin
@@ -29,38 +30,38 @@ router = APIRouter(prefix="/admin/scheduled-jobs", tags=["scheduled jobs"])
 
 
 class TriggeredSchedule(BaseModel):
-    """What became of a schedule that was decided now."""
+    """The outcome of a schedule that was triggered by hand."""
 
     success: bool
     outcome: Literal["launched", "skipped", "failed"]
     job_id: UUID | None
-    job_ids: list[UUID] = Field(description="All of its jobs; `job_id` is the first.")
+    job_ids: list[UUID] = Field(description="All jobs of the tick; `job_id` is the first.")
     message: str
     reason: str | None = None
     error: str | None = None
 
 
 class CheckedSchedule(BaseModel):
-    """What would become of a schedule, were it due now."""
+    """The outcome that a schedule would have if it were due now."""
 
     outcome: Literal["launched", "skipped", "failed", "waiting"]
     reason: str | None
     error: str | None
-    objections: list[str] = Field(description="What policies say against it, whatever it is.")
+    objections: list[str] = Field(description="Why policies would skip it, whatever the outcome.")
     jobs: int = Field(description="How many jobs its launcher asks for.")
 
 
-class LaunchedJob(BaseModel):
-    """A job of a decision; its state is that of its last retry."""
+class TickJob(BaseModel):
+    """A job of a tick, in the state of its last retry."""
 
     id: UUID
     run_key: str | None
-    state: str | None = Field(description="null where it is no longer kept.")
+    state: str | None = Field(description="null if the job was deleted.")
     error: str | None
 
 
-class Tick(BaseModel):
-    """A decision on a due time."""
+class FoundTick(BaseModel):
+    """A tick: the decision on one due time."""
 
     run_time: datetime = Field(description="The due time.")
     decided_at: datetime
@@ -68,9 +69,9 @@ class Tick(BaseModel):
     trigger: str
     job_id: UUID | None
     job_state: str | None
-    jobs: list[LaunchedJob] = Field(
-        description="All of its jobs: several where the launcher asked for them. `job_id` and "
-        "`job_state` are of the first."
+    jobs: list[TickJob] = Field(
+        description="All of its jobs: a launcher may ask for several. `job_id` and `job_state` "
+        "are those of the first."
     )
     conditions_met: bool
     reason: str | None
@@ -80,43 +81,43 @@ class Tick(BaseModel):
 
 
 class TickStats(BaseModel):
-    """Counts of decisions and of their jobs, as far back as they are kept."""
+    """Counts of a schedule's ticks and their jobs, as far back as they are kept."""
 
     total_runs: int
-    successful_runs: int = Field(description="Decisions that launched.")
+    successful_runs: int = Field(description="Ticks that launched.")
     skipped_runs: int
-    failed_runs: int = Field(description="Decisions that failed.")
-    jobs_completed: int = Field(description="Of retried jobs the last attempt counts.")
+    failed_runs: int = Field(description="Ticks that failed.")
+    jobs_completed: int = Field(description="The last attempt counts.")
     jobs_failed: int
     success_rate: str | None = Field(
-        description="Of the jobs that ended and the decisions that failed, how many completed.",
+        description="The share of completed jobs among the ended jobs and the failed ticks.",
         examples=["75%"],
     )
 
 
 class TickHistory(BaseModel):
-    """A page of a schedule's decisions, the newest first."""
+    """A page of a schedule's ticks, the newest first."""
 
     schedule_name: str
-    history: list[Tick]
+    history: list[FoundTick]
     stats: TickStats
-    next: str | None = Field(description="For the next page; null on the last one.")
+    next: Next
 
 
 class UpcomingTick(BaseModel):
-    """A time at which a schedule will be due."""
+    """A due time to come."""
 
     at: datetime
-    skip: str | None = Field(description="Why it will be skipped, where that is known.")
+    skip: str | None = Field(description="Why it will be skipped, if that is known.")
     args: list[Any] | None = Field(
-        description="What its row says, placeholders filled in; null where the app's code says it, "
-        "or where a placeholder can't be filled in."
+        description="The schedule's arguments, with placeholders filled in; null if the app's code "
+        "makes them, or a placeholder can't be filled in."
     )
     kwargs: dict[str, Any] | None
 
 
 class ScheduleForecast(BaseModel):
-    """When a schedule will be due."""
+    """The next due times of a schedule."""
 
     schedule_name: str
     upcoming: list[UpcomingTick]
@@ -127,39 +128,39 @@ class BackfillSpan(Body):
 
     start: AwareDatetime = Field(examples=["2026-11-20T00:00:00Z"])
     end: AwareDatetime | None = Field(
-        None, description="Now, if it isn't given.", examples=["2026-11-21T00:00:00Z"]
+        None, description="By default, now.", examples=["2026-11-21T00:00:00Z"]
     )
-    limit: int = Field(100, ge=1, le=1000, description="More due times than that are refused.")
+    limit: int = Field(100, ge=1, le=1000, description="More due times than this are refused.")
     dry_run: bool = Field(False, description="Only say what would be launched.")
 
 
 class Backfilled(BaseModel):
-    """What became of due times that were missed."""
+    """The outcomes of a backfill."""
 
     success: bool = Field(description="Whether none failed.")
     message: str
     dry_run: bool
-    times: list[datetime] = Field(description="Those that were missed, oldest first.")
+    times: list[datetime] = Field(description="The missed due times, oldest first.")
     launched: int
     skipped: int
     failed: int
     remaining: int = Field(
-        description="Those left over, after too many failures or half a minute; ask again."
+        description="Due times left over, after too many failures or half a minute; ask again."
     )
     launched_before: int
-    excluded: int = Field(description="Those that its calendar leaves out.")
-    pending: int = Field(description="Those that are still for the beat to decide.")
+    excluded: int = Field(description="Due times that its calendar excludes.")
+    pending: int = Field(description="Due times that beat has yet to decide.")
 
 
-#: Seconds after which a backfill begins with no further due time.
+#: Seconds after which a backfill starts no further due time.
 _PATIENCE = 30.0
-#: Due times that are looked at for one: a request is answered within a second or so.
-_LOOKED = 20_000
+#: Due times that a request examines, which takes about a second.
+_EXAMINED = 20_000
 
 
-@router.post("/{name}/trigger", summary="Decide a schedule now")
+@router.post("/{name}/trigger", summary="Trigger a schedule")
 def trigger_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> TriggeredSchedule:
-    """Decides a schedule as if it were due now; its conditions are checked as ever."""
+    """Decides a schedule as if it were due now. Its conditions are checked as usual."""
     with backend.work(caller) as unit:
         tick = control.trigger(unit, name, job_source="user_api").tick
     said = {
@@ -178,9 +179,9 @@ def trigger_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Trigg
     )
 
 
-@router.post("/{name}/check", summary="Say what would become of a schedule now")
+@router.post("/{name}/check", summary="Check whether a schedule would launch")
 def check_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> CheckedSchedule:
-    """Asks a schedule's conditions and policies, and launches nothing."""
+    """Evaluates a schedule's conditions and policies, and launches nothing."""
     with backend.session() as connection:
         found = dry_run(connection, backend.celery, backend.settings, name)
     return CheckedSchedule(
@@ -192,14 +193,14 @@ def check_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Checked
     )
 
 
-@router.post("/{name}/backfill", summary="Launch what was missed")
+@router.post("/{name}/backfill", summary="Launch missed due times")
 def backfill_schedule(
     backend: TheBackend, caller: TheAdmin, name: Name, body: BackfillSpan
 ) -> Backfilled:
-    """Decides the due times of a span of the past that were not launched, oldest first.
+    """Decides the due times in a span of the past that no tick launched, oldest first.
 
-    Conditions are asked as things are now. It stops when as many fail in a row as the schedule has
-    retries, and after half a minute; asked again, it goes on.
+    Conditions are evaluated as of now. It stops when as many due times fail in a row as the
+    schedule has retries, and after half a minute; a further request continues it.
     """
     with backend.transaction() as connection:
         now = connections.now(connection)
@@ -213,7 +214,7 @@ def backfill_schedule(
             end,
             timezone=backend.timezone,
             limit=body.limit,
-            most=_LOOKED,
+            most=_EXAMINED,
         )
     done = control.BackfillRun()
     if found.times and not body.dry_run:
@@ -244,7 +245,7 @@ def backfill_schedule(
 
 def _said(name: str, times: list[datetime], counts: Counter[str], *, dry_run: bool) -> str:
     if not times:
-        return f"Schedule '{name}' missed nothing then"
+        return f"Schedule '{name}' missed nothing in that time"
     number = "1 due time" if len(times) == 1 else f"{len(times)} due times"
     if dry_run:
         return f"Schedule '{name}' would be launched for {number}"
@@ -252,21 +253,21 @@ def _said(name: str, times: list[datetime], counts: Counter[str], *, dry_run: bo
     return f"Schedule '{name}' backfilled: {', '.join(parts) or 'launched meanwhile'}"
 
 
-@router.get("/{name}/history", summary="List a schedule's decisions")
+@router.get("/{name}/history", summary="List a schedule's ticks")
 def schedule_history(
     backend: TheBackend, caller: TheAdmin, name: Name, limit: Limit = 50, after: After = None
 ) -> TickHistory:
-    """A schedule's decisions, the newest first, and counts of all that are kept."""
-    before = None if after is None else read(after, moment, number)
+    """Lists a schedule's ticks, the newest first, with counts of all that are kept."""
+    before = read(after, moment, number)
     with backend.transaction() as connection:
         row = schedules.get(connection, name, namespace=backend.namespace)
         entries = ticks.history(connection, row.id, before=before, limit=limit + 1)
         counts = ticks.stats(connection, row.id)
-    last = entries[limit - 1] if len(entries) > limit else None
+    page, following = split(entries, limit, "due_at", "id")
     rate = counts.success_rate
     return TickHistory(
         schedule_name=name,
-        history=[_tick(entry) for entry in entries[:limit]],
+        history=[_tick(entry) for entry in page],
         stats=TickStats(
             total_runs=counts.total,
             successful_runs=counts.launched,
@@ -276,66 +277,52 @@ def schedule_history(
             jobs_failed=counts.jobs_failed,
             success_rate=None if rate is None else f"{rate:.0%}",
         ),
-        next=None if last is None else cursor(last.due_at, last.id),
+        next=following,
     )
 
 
-def _tick(entry: ticks.Entry) -> Tick:
-    words: dict[str, Literal["success", "skipped", "failed"]] = {
-        "launched": "success", "skipped": "skipped", "failed": "failed",
-    }  # fmt: skip
-    return Tick(
-        run_time=entry.due_at,
-        decided_at=entry.decided_at,
-        outcome=words[entry.outcome],
-        trigger=entry.trigger,
-        job_id=entry.job_id,
-        job_state=entry.job_state,
-        jobs=[
-            LaunchedJob(id=job.id, run_key=job.run_key, state=job.state, error=job.error)
-            for job in entry.jobs
-        ],
-        conditions_met=entry.outcome == "launched",
-        reason=entry.reason,
-        error=entry.error,
-        missed=entry.missed,
-        note=entry.note,
+def _tick(entry: ticks.Entry) -> FoundTick:
+    is_launched = entry.outcome == "launched"
+    return FoundTick.model_validate(
+        asdict(entry)
+        | {
+            "run_time": entry.due_at,
+            "outcome": "success" if is_launched else entry.outcome,
+            "conditions_met": is_launched,
+        }
     )
 
 
-def _upcoming(
-    due: Expected, now: datetime, timetable: Timetable | None, timezone: str
-) -> UpcomingTick:
+def _upcoming(due: Expected, now: datetime, timetable: Timetable, timezone: str) -> UpcomingTick:
     args: Any = None
     kwargs: Any = None
-    if timetable is not None:
-        with suppress(InvalidPlaceholder):
-            args, kwargs = call(due, timetable, timezone)
+    with suppress(InvalidPlaceholder):
+        args, kwargs = call(due, timetable, timezone)
     return UpcomingTick(
         at=max(due.at, now).astimezone(UTC), skip=due.skip, args=args, kwargs=kwargs
     )
 
 
-@router.get("/{name}/forecast", summary="Say when a schedule will be due")
+@router.get("/{name}/forecast", summary="Forecast a schedule")
 def schedule_forecast(
     backend: TheBackend,
     caller: TheAdmin,
     name: Name,
     count: Annotated[int, Query(ge=1, le=100)] = 10,
 ) -> ScheduleForecast:
-    """The next times at which a schedule will be due, and which of them are skipped already."""
+    """Lists the next due times of a schedule, and says which of them will be skipped."""
+    timezone = backend.timezone
     with backend.transaction() as connection:
         row = schedules.get(connection, name, namespace=backend.namespace)
         now = connections.now(connection)
         named = [row.calendar] if row.calendar else []
         known = calendars.load(connection, named, namespace=row.namespace)
-    timetable = row.timetable(backend.timezone)
-    is_idle = timetable is None or not row.enabled
-    excluded = exclusion(known, row, backend.timezone)
-    times = () if is_idle or timetable is None else upcoming(row, timetable, now, excluded=excluded)
+    timetable = row.timetable(timezone)
+    excluded = exclusion(known, row, timezone)
+    if timetable is None or not row.enabled:
+        return ScheduleForecast(schedule_name=name, upcoming=[])
+    times = upcoming(row, timetable, now, excluded=excluded)
     return ScheduleForecast(
         schedule_name=name,
-        upcoming=[
-            _upcoming(each, now, timetable, backend.timezone) for each in islice(times, count)
-        ],
+        upcoming=[_upcoming(each, now, timetable, timezone) for each in islice(times, count)],
     )

@@ -1,4 +1,4 @@
-"""`/direct/{task}`: a task run here and now, in the next free slot of a lane."""
+"""`/direct/{task}`: runs a task in this process, in the next free slot of a lane."""
 
 import json
 import threading
@@ -8,58 +8,53 @@ from typing import Annotated, Any
 import anyio.to_thread
 from anyio import CapacityLimiter
 from fastapi import APIRouter, Path, Request
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from pgbeat.broker.publishing.json_values import as_json
 from pgbeat.errors import NoSlot
 from pgbeat.jobs import direct, permissions
 from pgbeat.jobs.task_checks import check_arguments, check_task
-from pgbeat.web.api.bodies import Body, Json, Length
-from pgbeat.web.api.steering import plain
+from pgbeat.web.api.bodies import Body, Length, PlainJson, PlainList, example
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller
 
 router = APIRouter(prefix="/direct", tags=["direct execution"])
 
-#: Direct executions, with those that wait for their slot, that a process has at once.
+#: How many direct executions a process runs at once, or has waiting for a slot.
 MOST = 16
 _LONGEST = timedelta(minutes=10)
 
 
 def _bounded(timeout: timedelta) -> timedelta:
     if not timedelta(0) <= timeout <= _LONGEST:
-        raise ValueError("it is 0 seconds to 10 minutes")
+        raise ValueError("must be 0 seconds to 10 minutes")
     return timeout
 
 
 class DirectRun(Body):
-    """What is to be run, and in which lane."""
+    """The arguments and the lane of a direct execution."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"lane": "gpu", "kwargs": {"prompt": "a story"}, "timeout": 30}]
-        }
-    )
+    model_config = example({"lane": "gpu", "kwargs": {"prompt": "a story"}, "timeout": 30})
 
     lane: str = Field(min_length=1, max_length=200)
-    args: Annotated[list[Any], AfterValidator(plain)] = Field(default=[])
-    kwargs: Annotated[Json, AfterValidator(plain)] = Field(default={})
+    args: PlainList = Field(default=[])
+    kwargs: PlainJson = Field(default={})
     timeout: Annotated[Length, AfterValidator(_bounded)] = Field(
-        timedelta(seconds=60), description="How long to wait for the slot, at most."
+        timedelta(seconds=60), description="The longest wait for a slot."
     )
     tags: list[str] | None = None
     resources: dict[str, float] | None = Field(None, examples=[{"gpu": 1}])
 
 
 class DirectDone(BaseModel):
-    """What became of it."""
+    """The outcome of a direct execution."""
 
-    success: bool = Field(description="False: the task raised.")
-    result: Any = Field(description="What the task returned; text, where that is not JSON.")
+    success: bool = Field(description="False if the task raised an error.")
+    result: Any = Field(description="What the task returned; text if that is not JSON.")
     error: str | None = Field(examples=[None])
 
 
-@router.post("/{task}", summary="Run a task here and now")
+@router.post("/{task}", summary="Run a task in the server's process")
 async def run_direct(
     request: Request,
     backend: TheBackend,
@@ -67,10 +62,15 @@ async def run_direct(
     task: Annotated[str, Path(max_length=255, examples=["tasks.generate"])],
     body: DirectRun,
 ) -> DirectDone:
-    """Runs a task in this server's process as soon as the lane has a slot for it, before all jobs
-    that wait. It is no job, and has no history. 503 where there was no slot in time. For
-    administrators, unless `pgbeat_web_direct` lets users run the tasks of `pgbeat_web_tasks`."""
-    free = _free(request)
+    """Runs a task in this server's process as soon as the lane has a slot, before waiting jobs.
+
+    It makes no job and leaves no history. Responds with 503 if no slot was free in time. For
+    administrators, unless `pgbeat_web_direct` lets users run the tasks of `pgbeat_web_tasks`.
+    """
+    state = request.app.state
+    if not hasattr(state, "pgbeat_direct"):
+        state.pgbeat_direct = threading.BoundedSemaphore(MOST)
+    free: threading.BoundedSemaphore = state.pgbeat_direct
     if not free.acquire(blocking=False):
         raise NoSlot(f"{MOST} direct executions are under way in this process; try again")
     try:
@@ -79,14 +79,6 @@ async def run_direct(
         )
     finally:
         free.release()
-
-
-def _free(request: Request) -> threading.BoundedSemaphore:
-    state = request.app.state
-    if not hasattr(state, "pgbeat_direct"):
-        state.pgbeat_direct = threading.BoundedSemaphore(MOST)
-    found: threading.BoundedSemaphore = state.pgbeat_direct
-    return found
 
 
 def _run(backend: Backend, caller: Caller, task: str, body: DirectRun) -> DirectDone:
@@ -112,12 +104,12 @@ def _sentence(error: BaseException) -> str:
     try:
         said = str(error)
     except Exception:
-        said = "it can't say what"
+        said = "its message can't be read"
     return f"{type(error).__name__}: {said}".encode(errors="replace").decode()[:2000]
 
 
 def _json(result: Any) -> Any:
-    """What was returned, as kombu's JSON has it; its text, where it has none."""
+    """Returns a result as kombu's JSON has it, or as text if it can't be JSON."""
     try:
         found = as_json(result)
         json.dumps(found, allow_nan=False, ensure_ascii=False).encode()

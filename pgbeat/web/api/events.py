@@ -1,4 +1,4 @@
-"""`/jobs/events` and `/jobs/{id}/events`: what becomes of jobs, as server-sent events."""
+"""`/jobs/events` and `/jobs/{id}/events`: changes of jobs as server-sent events."""
 
 import asyncio
 import json
@@ -15,26 +15,26 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
 from starlette.types import Message, Send
 
-from pgbeat.web.api.job_models import JobId
-from pgbeat.web.api.steering import seen_job
+from pgbeat.web.api.job_models import JobId, progress
+from pgbeat.web.api.visible import visible_job
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller
-from pgbeat.web.stream_queries import Seen
-from pgbeat.web.watch import Stream, Watch
+from pgbeat.web.stream_queries import StreamedJob
+from pgbeat.web.watch import Stream, StreamWatcher
 
 logger = logging.getLogger("pgbeat.web")
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
-#: Seconds after which a stream without news shows that it is alive.
+#: Seconds without news after which a stream sends a heartbeat.
 HEARTBEAT = 15.0
-#: Seconds after which a stream ends, and its client comes again: with a token that is still good.
+#: Seconds after which a stream ends, and its client reconnects with a token that is still valid.
 LONGEST = 900.0
-#: Seconds in which a client has to take what is sent.
+#: Seconds within which a client must accept what is sent.
 STALLED = 30.0
-#: What a stream begins with, how soon its client is to come again, and a heartbeat.
+#: The beginning of a stream, with the milliseconds after which to reconnect, and a heartbeat.
 BEGINNING, ALIVE = "retry: 3000\n: watching\n\n", ": alive\n\n"
-#: The id of the last event of a job: who comes again after it is told to stop.
+#: The id of a job's last event. A client that reconnects with it is told to stop.
 _END = "end"
 _EXAMPLE = (
     'event: job\ndata: {"id":"3f0c…","status":"running","progress":{"done":3,"total":10,'
@@ -43,7 +43,7 @@ _EXAMPLE = (
 )
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "Events until the client goes, or a quarter of an hour is over.",
+        "description": "Events, for at most a quarter of an hour.",
         "content": {"text/event-stream": {"example": _EXAMPLE}},
     },
 }
@@ -51,10 +51,10 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 
 @router.get("/events", summary="Watch jobs", response_class=StreamingResponse, responses=_STREAM)
 async def watch_jobs(request: Request, backend: TheBackend, caller: TheCaller) -> Response:
-    """Server-sent events of the caller's jobs, an administrator's of all: `job`, with the job as it
-    is from now on, each time that one is made, moves on, or tells of its progress.
+    """Streams server-sent events about the caller's jobs; for administrators, about all jobs.
 
-    Jobs that are far behind in a long line are told of when they are among the newest, or run.
+    An event `job` has the job as it is now, whenever one is made, changes its state or reports
+    progress. Of very many waiting jobs, only the newest have events before they run.
     """
     person = None if caller.is_admin else caller.name
     return _respond(request, backend, caller, None, person)
@@ -64,7 +64,7 @@ async def watch_jobs(request: Request, backend: TheBackend, caller: TheCaller) -
     "/{job_id}/events",
     summary="Watch a job",
     response_class=StreamingResponse,
-    responses=_STREAM | {204: {"description": "It has ended, and this client was told so."}},
+    responses=_STREAM | {204: {"description": "It has ended, and this client knows."}},
 )
 async def watch_job(
     request: Request,
@@ -73,8 +73,11 @@ async def watch_job(
     job_id: JobId,
     last_event_id: Annotated[str | None, Header(max_length=100)] = None,
 ) -> Response:
-    """Server-sent events of a job: `job` with how it is now, and each time that it moves on or
-    tells of its progress; `end` when it has ended, or was deleted (`status` is null)."""
+    """Streams server-sent events about a job.
+
+    An event `job` has the job as it is, at first and whenever its state or progress changes; `end`
+    comes once it has ended or was deleted (`status` is null).
+    """
     await run_in_threadpool(_check, backend, caller, job_id)
     if last_event_id == _END:
         return Response(status_code=204)
@@ -83,26 +86,26 @@ async def watch_job(
 
 def _check(backend: Backend, caller: Caller, job_id: UUID) -> None:
     with backend.transaction() as connection:
-        seen_job(connection, backend, caller, job_id)
+        visible_job(connection, backend, caller, job_id)
 
 
-def watch_of(request: Request, backend: Backend) -> Watch:
-    """The watch of the app that is asked."""
+def watcher_of(request: Request, backend: Backend) -> StreamWatcher:
+    """Returns the app's watcher."""
     state = request.app.state
     if not hasattr(state, "pgbeat_watch"):
-        state.pgbeat_watch = Watch(backend)
-    found: Watch = state.pgbeat_watch
+        state.pgbeat_watch = StreamWatcher(backend)
+    found: StreamWatcher = state.pgbeat_watch
     return found
 
 
 def _respond(
     request: Request, backend: Backend, caller: Caller, job_id: UUID | None, person: str | None
 ) -> Response:
-    watch = watch_of(request, backend)
-    watch.check(caller.name)
+    watcher = watcher_of(request, backend)
+    watcher.check(caller.name)
 
     async def events() -> AsyncIterator[str]:
-        with watch.stream(job_id, person, user=caller.name, token=caller.token) as stream:
+        with watcher.stream(job_id, person, user=caller.name, token=caller.token) as stream:
             async for event in _events(stream, caller):
                 yield event
 
@@ -110,12 +113,12 @@ def _respond(
 
 
 def streamed(events: AsyncIterator[str]) -> Response:
-    """Events as an answer, which no proxy keeps back."""
+    """Returns the response that streams events, which proxies must not buffer."""
     return _Stream(events, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
 class _Stream(StreamingResponse):
-    """Ends, too, when its client takes nothing of what is sent."""
+    """A stream that also ends when its client accepts nothing."""
 
     async def stream_response(self, send: Send) -> None:
         async def bounded(message: Message) -> None:
@@ -125,14 +128,13 @@ class _Stream(StreamingResponse):
         try:
             await super().stream_response(bounded)
         except TimeoutError:
-            logger.info("A stream ends whose client took nothing for %.0f s", STALLED)
-            # Its place is free at once.
+            logger.info("Ending a stream whose client accepted nothing for %.0f s", STALLED)
+            # Others may have its place at once.
             await self.body_iterator.aclose()  # type: ignore[attr-defined]
 
 
 async def rounds(stream: Stream, caller: Caller) -> AsyncIterator[bool]:
-    """Goes on as long as the stream may: true where there is news, false where there was none for
-    so long that it has to show that it is alive."""
+    """Yields whether there is news, or else it is time for a heartbeat, until the stream ends."""
     longest = LONGEST if caller.seconds is None else min(LONGEST, caller.seconds)
     until = time.monotonic() + longest
     while (left := until - time.monotonic()) > 0 and not stream.is_over:
@@ -153,15 +155,10 @@ async def _events(stream: Stream, caller: Caller) -> AsyncIterator[str]:
                 return
 
 
-# Written once for all who watch the job.
+# Written once for all streams that watch the job.
 @lru_cache(maxsize=1000)
-def _data(job: Seen) -> str:
-    percent = min(100.0, 100 * job.done / job.total) if job.done is not None and job.total else None
-    progress = None
-    if job.done is not None or job.message is not None:
-        progress = {
-            "done": job.done, "total": job.total, "percent": percent, "message": job.message,
-        }  # fmt: skip
+def _data(job: StreamedJob) -> str:
+    found = progress(job.done, job.total, job.message)
     return _json(
         {
             "id": job.id,
@@ -169,7 +166,7 @@ def _data(job: Seen) -> str:
             "task": job.task,
             "attempt": job.attempt,
             "execution": job.execution,
-            "progress": progress,
+            "progress": found and found.model_dump(),
             "worker": job.worker,
             "error": job.error,
             "schedule": job.schedule,

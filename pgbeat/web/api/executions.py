@@ -1,4 +1,4 @@
-"""`/executions/{id}`: one attempt of a worker at a job."""
+"""`/executions/{id}`: one attempt at a job on a worker."""
 
 from typing import Annotated
 from uuid import UUID
@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path
 from pgbeat.errors import NotFound
 from pgbeat.jobs import executions
 from pgbeat.web.api.job_models import ExecutionDetail, execution
-from pgbeat.web.api.steering import seen_job
+from pgbeat.web.api.visible import visible_job
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import TheCaller
 
@@ -19,11 +19,11 @@ router = APIRouter(prefix="/executions", tags=["jobs"])
 def get_execution(
     backend: TheBackend, caller: TheCaller, execution_id: Annotated[UUID, Path()]
 ) -> ExecutionDetail:
-    """An attempt at a job, with what it returned or raised."""
+    """Returns an execution with its result or traceback."""
     with backend.transaction() as connection:
         run = executions.get(connection, execution_id)
         try:
-            seen_job(connection, backend, caller, run.job_id)
+            visible_job(connection, backend, caller, run.job_id)
         except NotFound:
             raise NotFound(f"there is no execution {execution_id}") from None
     return ExecutionDetail.model_validate(execution(run))

@@ -1,4 +1,4 @@
-"""`/scheduler/…`: beats and figures; `/healthz` and `/readyz`: whether all is well, for probes."""
+"""`/scheduler/…`, `/metrics`: beats and statistics; `/healthz`, `/readyz`: answers for probes."""
 
 from datetime import datetime
 from typing import Any, Literal
@@ -15,20 +15,20 @@ from pgbeat.errors import SchemaError
 from pgbeat.monitoring import beats, prometheus, statistics
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import TheAdmin, TheCaller
-from pgbeat.web.problems import MEDIA_TYPE, Problem
+from pgbeat.web.problems import MEDIA_TYPE, ProblemDocument
 
 router = APIRouter()
 
 
 class BeatSession(BaseModel):
-    """A beat, by its session with the database."""
+    """A beat and its session in the database."""
 
     host: str | None = Field(examples=["beat-1"])
     process: int | None = Field(examples=[4711])
     address: str | None = Field(examples=["10.0.0.7"])
     session: int = Field(description="The process id of its session on the server.")
-    since: datetime | None = Field(description="Since when it is connected.")
-    checked_at: datetime | None = Field(description="When it last looked, where that can be seen.")
+    since: datetime | None = Field(description="When it connected.")
+    checked_at: datetime | None = Field(description="Its last query, if that can be seen.")
 
 
 class BeatStatus(BaseModel):
@@ -36,61 +36,61 @@ class BeatStatus(BaseModel):
 
     leader: BeatSession | None
     standbys: list[BeatSession]
-    due: int = Field(description="Schedules that are due and not decided yet, up to 10,000.")
-    lag: float = Field(description="Seconds for which the oldest of them is due.")
+    due: int = Field(description="Schedules that are due and undecided, up to 10,000.")
+    lag: float = Field(description="Seconds that the oldest of them has been due.")
     last_tick_at: datetime | None
-    troubles: list[str] = Field(description="Why it can't be relied on; empty if all is well.")
+    troubles: list[str] = Field(description="Problems; empty if all is well.")
 
 
 class ExecutionFigures(BaseModel):
-    """How the newest executions came out."""
+    """Statistics of the newest executions."""
 
-    total: int = Field(description="So many were looked at, the newest; at most 1,000.")
+    total: int = Field(description="Executions that were counted, the newest; at most 1,000.")
     average_duration_ms: int | None = Field(examples=[142000])
     success_rate: float | None = Field(description="0 to 1.", examples=[0.96])
-    is_whole: bool = Field(description="Whether these are all that are kept.")
+    is_whole: bool = Field(description="Whether these are all executions that are kept.")
 
 
 class SchedulerMetrics(BaseModel):
-    """Figures of all jobs."""
+    """Statistics of all jobs."""
 
     jobs: dict[str, int] = Field(
-        description="Jobs by state, counted no further than 10,000 each.",
+        description="Jobs by state, counted up to 10,000 each.",
         examples=[
             {"scheduled": 25, "running": 3, "completed": 1200, "failed": 50, "cancelled": 10}
         ],
     )
     executions: ExecutionFigures
     last_check_at: datetime | None = Field(
-        description="When the leading beat last looked for what is due."
+        description="When the leading beat last looked for due schedules."
     )
     last_metrics_update: datetime
     stale_locks_cleared: int = Field(
-        description="Executions taken back from workers that were gone."
+        description="Executions that were taken back from dead workers."
     )
 
 
 class Alive(BaseModel):
-    """That the process answers."""
+    """Confirms that the process answers."""
 
     status: Literal["ok"] = "ok"
 
 
 class Ready(BaseModel):
-    """That schedules are launched on time."""
+    """Confirms that schedules are launched on time."""
 
     status: Literal["ready"] = "ready"
 
 
-class NotReady(Problem):
-    """Why it isn't."""
+class NotReady(ProblemDocument):
+    """Says why schedules are not launched on time."""
 
     reasons: list[str] = Field(examples=[["no beat leads: nothing is launched"]])
 
 
-@router.get("/scheduler/status", tags=["scheduler"], summary="Beats and lag")
+@router.get("/scheduler/status", tags=["scheduler"], summary="Get the beats and their lag")
 def scheduler_status(backend: TheBackend, caller: TheAdmin) -> BeatStatus:
-    """Which beat leads, which stand by, and for how long what is due has been waiting."""
+    """Says which beat leads, which stand by, and how long the due schedules have waited."""
     with backend.transaction() as connection:
         found = beats.status(connection, backend.settings)
     return BeatStatus(
@@ -114,9 +114,9 @@ def _beat(beat: beats.Beat) -> BeatSession:
     )
 
 
-@router.get("/scheduler/metrics", tags=["scheduler"], summary="Figures of all jobs")
+@router.get("/scheduler/metrics", tags=["scheduler"], summary="Get statistics of all jobs")
 def scheduler_metrics(backend: TheBackend, caller: TheCaller) -> SchedulerMetrics:
-    """How many jobs are in which state, and how the newest executions came out."""
+    """Counts the jobs by state, and summarizes the newest executions."""
     with backend.transaction() as connection:
         now = connections.now(connection)
         figures = statistics.of_all(connection, backend.namespace)
@@ -136,20 +136,20 @@ def scheduler_metrics(backend: TheBackend, caller: TheCaller) -> SchedulerMetric
     )
 
 
-@router.get("/healthz", tags=["health"], summary="Whether the process answers")
+@router.get("/healthz", tags=["health"], summary="Check that the process answers")
 def healthz() -> Alive:
-    """Asks nothing else: a database that is away is no reason to restart this process."""
+    """Checks nothing else: a lost database is no reason to restart this process."""
     return Alive()
 
 
 @router.get(
     "/readyz",
     tags=["health"],
-    summary="Whether schedules are launched on time",
+    summary="Check that schedules are launched on time",
     responses={503: {"model": NotReady, "description": "They are not; `reasons` say why."}},
 )
 def readyz(backend: TheBackend) -> Ready:
-    """The database answers and has the right schema, a beat leads, and what is due is decided."""
+    """Checks that the database has the right schema, and that a beat leads and keeps up."""
     reasons = _reasons(backend)
     if not reasons:
         return Ready()
@@ -176,18 +176,18 @@ def _reasons(backend: Backend) -> list[str]:
     except (DBAPIError, PoolTimeout) as error:
         if isinstance(error, DBAPIError) and not connections.is_lost(error):
             return [f"the database refused: {connections.first_line(error)}"]
-        return ["the database can't be had"]
+        return ["the database can't be reached"]
 
 
 @router.get(
     "/metrics",
     tags=["scheduler"],
-    summary="Metrics for Prometheus",
+    summary="Get metrics for Prometheus",
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     response_model=None,
 )
 def prometheus_metrics(backend: TheBackend, caller: TheCaller) -> Response:
-    """All metrics, in Prometheus' text format."""
+    """Returns all metrics in Prometheus' text format."""
     with backend.session() as connection:
         tables = expected_tables(backend.settings.url, backend.celery.conf)
         body, kind = prometheus.render(connection, backend.settings, tables)

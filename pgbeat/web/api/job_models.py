@@ -1,4 +1,4 @@
-"""Jobs and their executions as requests bring them and answers show them."""
+"""Jobs and executions in requests and responses."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import Path
-from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, Field
 
 from pgbeat.jobs import policies as job_policies
 from pgbeat.jobs.executions import Execution
@@ -14,38 +14,42 @@ from pgbeat.jobs.model import Job, State
 from pgbeat.jobs.policies import JobPolicy
 from pgbeat.jobs.prepare import JobSpec
 from pgbeat.monitoring.statistics import ExecutionStatistics
-from pgbeat.web.api.bodies import Body, Json, Length
-from pgbeat.web.api.steering import is_deep, plain, set_fields
+from pgbeat.web.api.bodies import (
+    Body,
+    Json,
+    Length,
+    Next,
+    PlainJson,
+    PlainList,
+    example,
+    is_deep,
+    set_fields,
+)
 
 #: A job's id in a path.
 JobId = Annotated[UUID, Path(description="A job's id.")]
-_Arguments = Annotated[list[Any], AfterValidator(plain)]
-_Object = Annotated[Json, AfterValidator(plain)]
-_POLICY = tuple(JobPolicy._fields)
+_SPEC = ("task", "args", "kwargs", "queue", "options", "run_at", "countdown", "description",
+         "labels", "metadata")  # fmt: skip
 
 
 class JobOrder(Body):
-    """A job that is to be made: of a task, or from a template."""
+    """A new job, of a task or from a template."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"task": "tasks.crawl", "kwargs": {"source_id": "news-site"}, "lane": "crawl"},
-                {"template": "nightly-report", "countdown": "10 minutes"},
-            ]
-        }
+    model_config = example(
+        {"task": "tasks.crawl", "kwargs": {"source_id": "news-site"}, "lane": "crawl"},
+        {"template": "nightly-report", "countdown": "10 minutes"},
     )
 
     task: str | None = Field(None, max_length=255, examples=["tasks.crawl"])
     template: str | None = Field(
-        None, description="Whose task, arguments and policy it has, beside what is said here."
+        None, description="Gives the task, arguments and policy that are left out here."
     )
-    args: _Arguments | None = None
-    kwargs: _Object | None = Field(None, examples=[{"source_id": "news-site"}])
+    args: PlainList | None = None
+    kwargs: PlainJson | None = Field(None, examples=[{"source_id": "news-site"}])
     queue: str | None = Field(None, min_length=1, max_length=200)
-    options: _Object | None = Field(None, description="Celery's publish options.")
-    run_at: AwareDatetime | None = Field(None, description="Not before.")
-    countdown: Length | None = Field(None, description="Not before so long from now.")
+    options: PlainJson | None = Field(None, description="Celery's publish options.")
+    run_at: AwareDatetime | None = Field(None, description="The earliest time to run.")
+    countdown: Length | None = Field(None, description="The shortest delay from now.")
     lane: str | None = None
     priority: int | None = Field(None, ge=0, le=255)
     max_attempts: int | None = Field(None, ge=1, le=1000)
@@ -53,52 +57,46 @@ class JobOrder(Body):
     retry_cap: Length | None = None
     tags: list[str] | None = None
     resources: dict[str, float] | None = Field(None, examples=[{"gpu": 1}])
-    unique: bool | None = Field(None, description="Not beside one with the same arguments.")
-    unique_key: str | None = Field(None, description="Not beside an unfinished one with this key.")
-    unique_for: Length | None = Field(None, description="Nor within so long of its making.")
+    unique: bool | None = Field(
+        None, description="Return an unfinished job with the same arguments instead."
+    )
+    unique_key: str | None = Field(
+        None, description="Return an unfinished job with this key instead."
+    )
+    unique_for: Length | None = Field(
+        None, description="Also return a finished one that was made within this time."
+    )
     requires_approval: bool | None = None
     description: str | None = Field(None, max_length=2000)
     labels: dict[str, str] | None = Field(
-        None, description="Names and texts to find it by.", examples=[{"team": "billing"}]
+        None, description="Names and values to find it by.", examples=[{"team": "billing"}]
     )
-    metadata: _Object | None = Field(None, description="Anything else to keep with it.")
+    metadata: PlainJson | None = Field(None, description="Anything else to keep with it.")
 
-    def order(self) -> JobSpec:
-        """What is to be done. Raises `InvalidJob`."""
-        given = set_fields(
-            self,
-            "task",
-            "args",
-            "kwargs",
-            "queue",
-            "options",
-            "run_at",
-            "countdown",
-            "description",
-            "labels",
-            "metadata",
-        )
-        return JobSpec(policy=job_policies.parse(set_fields(self, *_POLICY)), **given)
+    def spec(self) -> JobSpec:
+        """Returns the job's specification. Raises `InvalidJob`."""
+        policy = job_policies.parse(set_fields(self, *JobPolicy._fields))
+        return JobSpec(policy=policy, **set_fields(self, *_SPEC))
 
     def member(self) -> Json:
-        """The same for a group, with the policy's keys beside the others."""
+        """Returns it as a member of a group, with the policy's keys beside the others."""
         return set_fields(self, *type(self).model_fields)
 
 
 class FoundJob(BaseModel):
-    """A job. Lengths of time are seconds."""
+    """A job. Durations are seconds."""
 
     id: UUID
     status: State
     task: str = Field(examples=["tasks.crawl"])
-    args: list[Any] | None = Field(description="null where they can't be shown.")
+    args: list[Any] | None = Field(description="null if they can't be shown.")
     kwargs: Json | None
     queue: str | None
     options: Json
     schedule: str | None = Field(description="The schedule that launched it.")
     due_at: datetime | None
     run_key: str | None = Field(
-        description="Which of the jobs that were launched together it is, by its launcher."
+        description="The launcher's key for one of the jobs that it launched together."
     )
     template: str | None
     lane: str | None
@@ -108,12 +106,12 @@ class FoundJob(BaseModel):
     is_paused: bool
     awaits_approval: bool
     requires_approval: bool = Field(
-        description="It runs only once an administrator has approved it; so do its retries."
+        description="It and its retries run only once an administrator has approved them."
     )
-    blocked_by_group: bool = Field(description="Those before it in its group go first.")
+    blocked_by_group: bool = Field(description="It waits for jobs before it in its group.")
     approved_by: str | None
     approved_at: datetime | None
-    next_run_at: datetime | None = Field(description="When it is to run, if it waits for a time.")
+    next_run_at: datetime | None = Field(description="When it will run, if it waits for a time.")
     dispatched_at: datetime | None = Field(description="When its message went to the broker.")
     attempt: int
     max_attempts: int
@@ -130,10 +128,10 @@ class FoundJob(BaseModel):
     is_system_job: bool
     created_at: datetime
     started_at: datetime | None
-    completed_at: datetime | None = Field(description="When it ended, however it did.")
+    completed_at: datetime | None = Field(description="When it ended, in whatever state.")
     cancel_requested_by: str | None
     cancel_requested_at: datetime | None
-    cancel_reason: str | None = Field(description="Why it was to end while it ran.")
+    cancel_reason: str | None = Field(description="Why it was cancelled while it ran.")
     cancelled_at: datetime | None
     worker: str | None
     error: str | None
@@ -143,7 +141,7 @@ class FoundJob(BaseModel):
 
 
 class JobProgress(BaseModel):
-    """How far a job is, as its task tells."""
+    """The progress that a task has reported."""
 
     done: float | None
     total: float | None
@@ -152,11 +150,11 @@ class JobProgress(BaseModel):
 
 
 class ListedJob(FoundJob):
-    """A job of a list."""
+    """A job in a list."""
 
     progress: JobProgress | None
     artifacts: list[str] = Field(
-        description="What its executions have produced: paths or URLs.",
+        description="Paths or URLs of what its executions produced.",
         examples=[["s3://reports/2026-11.pdf"]],
     )
 
@@ -165,34 +163,34 @@ class JobPage(BaseModel):
     """A page of jobs, the newest first."""
 
     jobs: list[ListedJob]
-    next: str | None = Field(description="For the next page; null on the last one.")
+    next: Next
 
 
 class FoundExecution(BaseModel):
-    """An attempt of a worker at a job."""
+    """An attempt at a job on a worker."""
 
     id: UUID
     job_id: UUID
     execution_number: int
     status: Literal["running", "completed", "failed", "cancelled", "skipped"]
-    lost: bool = Field(description="Its process died, or its machine.")
+    lost: bool = Field(description="Its process or machine died.")
     started_at: datetime
     completed_at: datetime | None
     duration_ms: int | None
-    items_crawled: float | None = Field(description="What its metadata says of that.")
-    items_indexed: float | None = Field(description="What its metadata says of that.")
+    items_crawled: float | None = Field(description="From its metadata.")
+    items_indexed: float | None = Field(description="From its metadata.")
     retry_attempt: int
     error_message: str | None
     cpu_time_ms: int | None
     memory_peak_mb: float | None
     worker: str
     progress: JobProgress | None
-    artifacts: list[str] = Field(description="What its task has produced: paths or URLs.")
+    artifacts: list[str] = Field(description="Paths or URLs of what its task produced.")
     metadata: Json
 
 
 class ExecutionDetail(FoundExecution):
-    """An attempt with what it returned or raised."""
+    """An execution with its result or traceback."""
 
     result: str | None
     traceback: str | None
@@ -206,18 +204,18 @@ class ExecutionPage(BaseModel):
     executions: list[FoundExecution]
     total: int
     limit: int
-    next: str | None = Field(description="For the next page; null on the last one.")
+    next: Next
 
 
 class JobWhereabouts(BaseModel):
-    """Where a job is, and why it isn't running."""
+    """Explains where a job is, and why it isn't running."""
 
     cause: str = Field(examples=["lane"])
     sentence: str = Field(examples=["waits for lane 'gpu', 3 go before it"])
 
 
 class ChainedJob(BaseModel):
-    """One of the jobs that try the same again."""
+    """A job in a chain of retries."""
 
     id: UUID
     status: str
@@ -227,7 +225,7 @@ class ChainedJob(BaseModel):
 
 
 class JobDetail(ListedJob):
-    """A job with where it is, its newest executions, and what else tried the same."""
+    """A job with its explanation, newest executions and retries."""
 
     checkpoint: Any
     where: JobWhereabouts
@@ -236,15 +234,13 @@ class JobDetail(ListedJob):
 
 
 class JobMade(FoundJob):
-    """What became of an order."""
+    """A job that was made, or that has the same unique key."""
 
-    is_new: bool = Field(
-        description="False where another job has its unique key: this is the other one."
-    )
+    is_new: bool = Field(description="False if this is another job with the same unique key.")
 
 
 class JobStats(BaseModel):
-    """How the executions of a job and of its retries came out."""
+    """Statistics of the executions of a job and its retries."""
 
     total_executions: int
     successful_runs: int
@@ -261,7 +257,7 @@ class JobStats(BaseModel):
 
 
 def shown(job: Job) -> Json:
-    """A job as JSON of Python's, for `FoundJob`."""
+    """Returns the fields of `FoundJob`."""
     deep = {name: None for name in ("args", "kwargs", "checkpoint") if is_deep(getattr(job, name))}
     return job._asdict() | {
         **deep,
@@ -275,26 +271,29 @@ def shown(job: Job) -> Json:
 
 
 def found(job: Job) -> FoundJob:
-    """A job as answers show it."""
+    """Returns a job as responses have it."""
     return FoundJob.model_validate(shown(job))
 
 
-def progress(run: Execution | None) -> JobProgress | None:
-    """How far an execution is; `None` where it tells nothing."""
-    if run is None:
-        return None
-    done, total, said = run.progress_done, run.progress_total, run.progress_message
-    if done is None and said is None:
+def progress(done: float | None, total: float | None, message: str | None) -> JobProgress | None:
+    """Returns progress with its percentage; `None` if a task reported none."""
+    if done is None and message is None:
         return None
     percent = min(100.0, 100 * done / total) if done is not None and total else None
-    return JobProgress(done=done, total=total, percent=percent, message=said)
+    return JobProgress(done=done, total=total, percent=percent, message=message)
+
+
+def progress_of(run: Execution | None) -> JobProgress | None:
+    """Returns the progress of an execution, if there is any."""
+    return run and progress(run.progress_done, run.progress_total, run.progress_message)
 
 
 def execution(run: Execution) -> Json:
-    """An execution as JSON of Python's, for `FoundExecution` and `ExecutionDetail`."""
+    """Returns the fields of `FoundExecution` and `ExecutionDetail`."""
+    metadata = {key: value for key, value in run.metadata.items() if key != "artifacts"}
     return run._asdict() | {
         "artifacts": run.artifacts,
-        "metadata": {} if is_deep(run.metadata) else _besides_artifacts(run),
+        "metadata": {} if is_deep(run.metadata) else metadata,
         "execution_number": run.number,
         "status": run.state,
         "completed_at": run.finished_at,
@@ -303,12 +302,8 @@ def execution(run: Execution) -> Json:
         "items_crawled": _count(run.metadata, "items_crawled"),
         "items_indexed": _count(run.metadata, "items_indexed"),
         "error_message": run.error,
-        "progress": progress(run),
+        "progress": progress_of(run),
     }
-
-
-def _besides_artifacts(run: Execution) -> Json:
-    return {key: value for key, value in run.metadata.items() if key != "artifacts"}
 
 
 def _whole(value: float | None) -> int | None:
@@ -321,7 +316,7 @@ def _count(metadata: Mapping[str, Any], key: str) -> float | None:
 
 
 def stats(figures: ExecutionStatistics) -> JobStats:
-    """Figures as answers show them."""
+    """Returns statistics as responses have them."""
     return JobStats(
         total_executions=figures.total,
         successful_runs=figures.completed,

@@ -1,11 +1,11 @@
-"""`/jobs`: units of work, made, watched, steered."""
+"""`/jobs`: lists, shows, creates and changes jobs."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Response
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, Field
 from sqlalchemy import Connection
 
 from pgbeat.database import connections
@@ -17,7 +17,7 @@ from pgbeat.jobs import model as jobs
 from pgbeat.jobs.model import Filter, Job
 from pgbeat.monitoring import statistics
 from pgbeat.schedules import model as schedules
-from pgbeat.web.api.bodies import Body, Length
+from pgbeat.web.api.bodies import Body, Done, Length, example
 from pgbeat.web.api.job_models import (
     ChainedJob,
     ExecutionPage,
@@ -33,13 +33,13 @@ from pgbeat.web.api.job_models import (
     ListedJob,
     execution,
     found,
-    progress,
+    progress_of,
     shown,
     stats,
 )
 from pgbeat.web.api.labels import LabelFilter, labels_of
-from pgbeat.web.api.paging import After, Limit, cursor, moment, number, read
-from pgbeat.web.api.steering import seen_job
+from pgbeat.web.api.paging import After, Limit, moment, number, read, read_one, split
+from pgbeat.web.api.visible import visible_job
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller
 
@@ -49,57 +49,50 @@ Word = Annotated[str | None, Query(max_length=255)]
 
 
 class JobCancel(Body):
-    """Why a job is cancelled."""
+    """The reason for a cancellation."""
 
     reason: str | None = Field(None, max_length=1000, examples=["the source is down"])
 
 
 class JobRetry(Body):
-    """How a job is tried again."""
+    """Options of a retry."""
 
-    priority: int | None = Field(None, ge=0, le=255, description="The new one's; as it was.")
+    priority: int | None = Field(
+        None, ge=0, le=255, description="The new job's; by default, that of the old one."
+    )
 
 
 class JobChanges(Body):
-    """What is to be changed of a job that waits."""
+    """Changes of a job that has not started."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"priority": 9, "countdown": "10 minutes"}]}
-    )
+    model_config = example({"priority": 9, "countdown": "10 minutes"})
 
     priority: int | None = Field(None, ge=0, le=255)
-    lane: str | None = Field(None, description="An administrator's to change; null: in none.")
+    lane: str | None = Field(None, description="For administrators; null takes it out of its lane.")
     run_at: AwareDatetime | None = Field(None, description="null: as soon as possible.")
-    countdown: Length | None = Field(None, description="Not before so long from now.")
+    countdown: Length | None = Field(None, description="The shortest delay from now.")
     max_attempts: int | None = Field(None, ge=1, le=1000)
     retry_base: Length | None = None
     retry_cap: Length | None = None
 
 
 class JobMove(Body):
-    """Where a job goes in its lane's line."""
+    """A job's new place in its lane's line."""
 
     where: Literal["front", "back", "before", "after"]
     other: UUID | None = Field(None, description="The job that it goes before or after.")
     priority: int | None = Field(
-        None, ge=0, le=255, description="Its new one: the front and the back are those of it."
+        None, ge=0, le=255, description="Its new priority, whose front or back it moves to."
     )
 
 
 class JobMoved(FoundJob):
     """A job with its new place."""
 
-    place: int = Field(description="1 for the one that gets the next slot.")
+    place: int = Field(description="1 for the job that gets the next slot.")
 
 
-class JobDeleted(BaseModel):
-    """That it was done."""
-
-    success: bool = True
-    message: str
-
-
-# -- looked at
+# -- reading
 
 
 @router.get("", summary="List jobs")
@@ -117,42 +110,49 @@ def list_jobs(
         Literal["user_cli", "user_api", "scheduled_task", "system"] | None, Query()
     ] = None,
     label: LabelFilter = None,
-    system: Annotated[bool | None, Query(description="Only the system's, or the others.")] = None,
+    system: Annotated[
+        bool | None, Query(description="true: only the system's jobs; false: only the others.")
+    ] = None,
     limit: Limit = 50,
     after: After = None,
 ) -> JobPage:
-    """Jobs, the newest first: the caller's own, an administrator's all."""
-    before = None if after is None else read(after, moment, UUID)
-    which = permissions.visible(
-        caller,
-        Filter(
-            namespace=backend.namespace, state=state, task=task, lane=lane, template=template,
-            group_id=None if group is None else str(group), created_by=created_by,
-            is_system_job=system, job_source=job_source, labels=labels_of(label) or None,
-        ),
-    )  # fmt: skip
+    """Lists the caller's jobs, the newest first; for administrators, all jobs."""
+    before = read(after, moment, UUID)
+    wanted = Filter(
+        backend.namespace,
+        state=state,
+        task=task,
+        lane=lane,
+        template=template,
+        group_id=None if group is None else str(group),
+        created_by=created_by,
+        is_system_job=system,
+        job_source=job_source,
+        labels=labels_of(label) or None,
+    )
+    which = permissions.visible(caller, wanted)
     with backend.transaction() as connection:
         if schedule is not None:
-            which = which._replace(schedule_id=seen_schedule(connection, backend, caller, schedule))
+            which = which._replace(schedule_id=schedule_id(connection, backend, caller, schedule))
         rows = jobs.listing(connection, which, before=before, limit=limit + 1)
-        runs = executions.newest(connection, [row.id for row in rows if row.state == "running"])
-        made = executions.artifacts(connection, [row.id for row in rows[:limit]])
-    last = rows[limit - 1] if len(rows) > limit else None
-    return JobPage(
-        jobs=[
-            ListedJob.model_validate(
-                shown(row)
-                | {"progress": progress(runs.get(row.id)), "artifacts": made.get(row.id, [])}
-            )
-            for row in rows[:limit]
-        ],
-        next=None if last is None else cursor(last.created_at, last.id),
-    )
+        page, following = split(rows, limit, "created_at", "id")
+        runs = executions.newest(connection, [row.id for row in page if row.state == "running"])
+        made = executions.artifacts(connection, [row.id for row in page])
+    listed = [
+        ListedJob.model_validate(
+            shown(row)
+            | {"progress": progress_of(runs.get(row.id)), "artifacts": made.get(row.id, [])}
+        )
+        for row in page
+    ]
+    return JobPage(jobs=listed, next=following)
 
 
-def seen_schedule(connection: Connection, backend: Backend, caller: Caller, name: str) -> int:
-    """The id of the schedule of that name; -1 for none. Raises `NotFound` for administrators: which
-    names there are is not for everybody."""
+def schedule_id(connection: Connection, backend: Backend, caller: Caller, name: str) -> int:
+    """Returns the id of a schedule; -1 if there is none.
+
+    Raises `NotFound` only for administrators, since users may not learn which names exist.
+    """
     try:
         return schedules.get(connection, name, namespace=backend.namespace).id
     except NotFound:
@@ -163,9 +163,9 @@ def seen_schedule(connection: Connection, backend: Backend, caller: Caller, name
 
 @router.get("/{job_id}", summary="Get a job")
 def get_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDetail:
-    """A job, with where it is, its ten newest executions, and the jobs that try the same again."""
+    """Returns a job with its explanation, its ten newest executions and its retries."""
     with backend.transaction() as connection:
-        job = seen_job(connection, backend, caller, job_id)
+        job = visible_job(connection, backend, caller, job_id)
         where = whereabouts.of_job(connection, job, connections.now(connection))
         runs = executions.of_job(connection, job.id, limit=10)
         chain = retries.chain(connection, job.id)
@@ -173,7 +173,7 @@ def get_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDetail:
     return JobDetail.model_validate(
         shown(job)
         | {
-            "progress": progress(runs[0] if runs else None),
+            "progress": progress_of(runs[0] if runs else None),
             "artifacts": made.get(job.id, []),
             "where": JobWhereabouts(cause=where.cause, sentence=where.sentence),
             "executions": [FoundExecution.model_validate(execution(run)) for run in runs],
@@ -188,52 +188,44 @@ def get_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDetail:
 def list_executions(
     backend: TheBackend, caller: TheCaller, job_id: JobId, limit: Limit = 50, after: After = None
 ) -> ExecutionPage:
-    """A job's executions, the newest first."""
-    before = None if after is None else read(after, number)[0]
+    """Lists a job's executions, the newest first."""
+    before = read_one(after, number)
     with backend.transaction() as connection:
-        job = seen_job(connection, backend, caller, job_id)
+        job = visible_job(connection, backend, caller, job_id)
         runs = executions.of_job(connection, job.id, before=before, limit=limit + 1)
         total = executions.count_of_job(connection, job.id)
-    more = sorted(run.number for run in runs)[1] if len(runs) > limit else None
-    return ExecutionPage(
-        executions=[
-            FoundExecution.model_validate(execution(run))
-            for run in runs
-            if more is None or run.number >= more
-        ],
-        total=total,
-        limit=limit,
-        next=None if more is None else cursor(more),
-    )
+    # Pages go by number. The executions of a page are in the order of their start.
+    page, following = split(sorted(runs, key=lambda run: -run.number), limit, "number")
+    found = [FoundExecution.model_validate(execution(run)) for run in runs if run in page]
+    return ExecutionPage(executions=found, total=total, limit=limit, next=following)
 
 
-@router.get("/{job_id}/stats", summary="Say how a job's executions came out")
+@router.get("/{job_id}/stats", summary="Get a job's statistics")
 def job_stats(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobStats:
-    """Figures of the executions of a job, of those that it tries again, and of those that try it
-    again: of the newest 1,000."""
+    """Summarizes the newest 1,000 executions of a job and its chain of retries."""
     with backend.transaction() as connection:
-        job = seen_job(connection, backend, caller, job_id)
+        job = visible_job(connection, backend, caller, job_id)
         figures = statistics.of_job(connection, job.id, namespace=backend.namespace)
     return stats(figures)
 
 
-# -- made
+# -- creating
 
 
 @router.post(
     "",
     status_code=201,
-    summary="Make a job",
+    summary="Create a job",
     responses={200: {"model": JobMade, "description": "Another job has its unique key."}},
 )
 def create_job(
     backend: TheBackend, caller: TheCaller, body: JobOrder, response: Response
 ) -> JobMade:
-    """Makes a job of a task, or from a template; it is the caller's."""
-    order = body.order()
+    """Creates a job of a task or from a template. It belongs to the caller."""
+    spec = body.spec()
     with backend.work(caller) as unit:
         with unit.transaction():
-            made = control.submit(unit, order, job_source="user_api")
+            made = control.submit(unit, spec, job_source="user_api")
             if not (made.is_new or caller.is_admin or made.job.created_by == caller.name):
                 raise NotUnique("a job of somebody else has the same unique key")
         job = _now(unit.connection, made.job)
@@ -242,23 +234,22 @@ def create_job(
     return JobMade.model_validate(shown(job) | {"is_new": made.is_new})
 
 
-# -- steered
+# -- changing
 
 
-def _steer(
-    backend: Backend, caller: Caller, job_id: UUID, act: Callable[..., Job], **given: Any
+def _change(
+    backend: Backend, caller: Caller, job_id: UUID, verb: Callable[..., Job], **given: Any
 ) -> FoundJob:
-    """Applies one of `control`'s verbs to a job that the caller may see; returns the job as it is
-    then."""
+    """Applies one of `control`'s verbs to a job that the caller may see, and returns the job."""
     with backend.work(caller) as unit:
         with unit.transaction():
-            seen_job(unit.connection, backend, caller, job_id)
-            job = act(unit, job_id, **given)
+            visible_job(unit.connection, backend, caller, job_id)
+            job = verb(unit, job_id, **given)
         return found(_now(unit.connection, job))
 
 
 def _now(connection: Connection, job: Job) -> Job:
-    """Returns the job as it is once its lane was dispatched; as it was, if it is gone already."""
+    """Returns the job after its lane was dispatched; the old row if it was deleted meanwhile."""
     rows = jobs.find(connection, [job.id])
     return rows[0] if rows else job
 
@@ -267,51 +258,56 @@ def _now(connection: Connection, job: Job) -> Job:
 def cancel_job(
     backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobCancel | None = None
 ) -> FoundJob:
-    """Ends a job. One that waits ends now. Of one that runs, its worker is asked to end it: it is
-    `running` until it did, with `cancel_requested_at`."""
-    reason = None if body is None else body.reason
-    return _steer(backend, caller, job_id, control.cancel, reason=reason)
+    """Ends a job. A waiting one ends at once. The worker of a running one is asked to end it.
+
+    Until it does, the job is `running`, with `cancel_requested_at`.
+    """
+    return _change(backend, caller, job_id, control.cancel, reason=body.reason if body else None)
 
 
 @router.post("/{job_id}/retry", summary="Retry a job")
 def retry_job(
     backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobRetry | None = None
 ) -> FoundJob:
-    """Tries again what a job did that failed, was cancelled or skipped: the answer is the new job,
-    whose `retry_of` is the old one. Where a retry waits for its time, that one comes now."""
-    given = {"job_source": "user_api", "priority": None if body is None else body.priority}
-    return _steer(backend, caller, job_id, control.retry, **given)
+    """Retries a failed, cancelled or skipped job, and returns the new job.
+
+    Its `retry_of` is the old job. If a retry waits for its time already, that one runs now.
+    """
+    given = {"job_source": "user_api", "priority": body.priority if body else None}
+    return _change(backend, caller, job_id, control.retry, **given)
 
 
 @router.post("/{job_id}/pause", summary="Pause a job")
 def pause_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> FoundJob:
-    """Holds a job that has not begun until it is resumed."""
-    return _steer(backend, caller, job_id, control.pause)
+    """Holds a job that has not started until it is resumed."""
+    return _change(backend, caller, job_id, control.pause)
 
 
 @router.post("/{job_id}/resume", summary="Resume a job")
 def resume_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> FoundJob:
-    """Lets a paused job go on: to its queue, to its place in its lane's line, or until its time."""
-    return _steer(backend, caller, job_id, control.resume)
+    """Lets a paused job continue: to its queue, to its place in its lane, or until its time."""
+    return _change(backend, caller, job_id, control.resume)
 
 
-@router.patch("/{job_id}", summary="Change a job that waits")
+@router.patch("/{job_id}", summary="Change a waiting job")
 def update_job(backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobChanges) -> FoundJob:
-    """Changes what is given of a job that has not begun: its priority, when it runs, its retries,
-    or, for administrators, its lane. 409 once a worker has it."""
+    """Changes the given fields of a job that has not started; only administrators change its lane.
+
+    Responds with 409 once a worker has the job.
+    """
     values = body.model_dump(exclude_unset=True)
-    return _steer(backend, caller, job_id, job_changes.update, values=values)
+    return _change(backend, caller, job_id, job_changes.update, values=values)
 
 
 @router.post("/{job_id}/approve", summary="Approve a job")
 def approve_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> FoundJob:
-    """Lets a job go on that waits for approval: an administrator's to do."""
-    return _steer(backend, caller, job_id, control.approve)
+    """Lets a job run that waits for approval. For administrators."""
+    return _change(backend, caller, job_id, control.approve)
 
 
 @router.post("/{job_id}/move", summary="Move a job in its lane's line")
 def move_job(backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobMove) -> JobMoved:
-    """Moves a job to the front or the back of those of its priority, or next to another."""
+    """Moves a job to the front or back of its priority, or next to another job."""
     beside = body.where in ("before", "after")
     if beside != (body.other is not None):
         raise InvalidJob.of(
@@ -321,18 +317,18 @@ def move_job(backend: TheBackend, caller: TheCaller, job_id: JobId, body: JobMov
         )
     if beside and body.priority is not None:
         raise InvalidJob.of(
-            "priority", "conflict", "priority: next to another job, it takes on that one's"
+            "priority", "conflict", "priority: next to another job, it takes that job's priority"
         )
     with backend.unit(caller) as unit:
-        seen_job(unit.connection, backend, caller, job_id)
+        visible_job(unit.connection, backend, caller, job_id)
         moved, place = control.move(unit, job_id, body.where, body.other, priority=body.priority)
     return JobMoved.model_validate(shown(moved) | {"place": place})
 
 
 @router.delete("/{job_id}", summary="Delete a job")
-def delete_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> JobDeleted:
+def delete_job(backend: TheBackend, caller: TheCaller, job_id: JobId) -> Done:
     """Deletes a job that has ended, with its executions."""
     with backend.unit(caller) as unit:
-        seen_job(unit.connection, backend, caller, job_id)
+        visible_job(unit.connection, backend, caller, job_id)
         control.delete(unit, job_id)
-    return JobDeleted(message=f"Job {job_id} deleted")
+    return Done(message=f"Job {job_id} deleted")

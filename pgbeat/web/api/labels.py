@@ -1,4 +1,4 @@
-"""Labels as requests filter by them: `?label=team=billing`."""
+"""Parses the filter by labels: `?label=team=billing`."""
 
 from typing import Annotated
 
@@ -7,7 +7,7 @@ from fastapi import Query
 from pgbeat.errors import InvalidJob
 from pgbeat.jobs.details import labels_problem
 
-#: Pairs of a label's name and its value; all of them must be there.
+#: Pairs of a label's name and its value, all of which must match.
 LabelFilter = Annotated[
     list[str] | None,
     Query(description="`NAME=VALUE`; may be given several times.", examples=[["team=billing"]]),
@@ -15,7 +15,7 @@ LabelFilter = Annotated[
 
 
 def labels_of(given: list[str] | None) -> dict[str, str]:
-    """Returns the labels of `NAME=VALUE` pairs. Raises `InvalidJob`."""
+    """Parses `NAME=VALUE` pairs. Raises `InvalidJob`."""
     found = {}
     for pair in given or ():
         name, equals, value = pair.partition("=")

@@ -1,10 +1,10 @@
-"""`/lanes`: limits on what runs at once, and who waits in front of them."""
+"""`/lanes`: limits on what runs at once, with the jobs that wait for them."""
 
 from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 from sqlalchemy import Connection
 
 from pgbeat.errors import InvalidJob
@@ -14,8 +14,7 @@ from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes import occupancy
 from pgbeat.jobs.lanes.model import Lane, LaneUsage
 from pgbeat.jobs.lanes.occupancy import InLine, SlotHolder
-from pgbeat.web.api.bodies import Body, Json, Length
-from pgbeat.web.api.steering import plain
+from pgbeat.web.api.bodies import Body, Done, Json, Length, PlainJson, example
 from pgbeat.web.backend import TheBackend
 from pgbeat.web.identity import Caller, TheAdmin, TheCaller
 
@@ -25,29 +24,30 @@ LaneName = Annotated[str, Path(max_length=200, examples=["gpu"])]
 
 
 class LaneChanges(Body):
-    """What a lane is to be like; what isn't given stays, `null` is none."""
+    """Changes of a lane; null removes a limit."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"max_running": 2, "rate": "10/minute"}]}
-    )
+    model_config = example({"max_running": 2, "rate": "10/minute"})
 
     max_running: int | None = Field(
-        None, ge=0, le=1_000_000, description="So many at once; 0 for none, null for any number."
+        None, ge=0, le=1_000_000, description="How many run at once; null for any number."
     )
     rate: str | None = Field(None, max_length=100, examples=["10/minute", "100/15 minutes"])
     rate_key: str | None = Field(
         None,
         max_length=200,
-        description="Of each task, tag, created_by, or kwargs.NAME; null: all together.",
+        description="What each rate is for: task, tag, created_by or kwargs.NAME; null for one "
+        "rate of all.",
     )
-    policy: str | None = Field(None, max_length=200, description="Which may run together.")
-    options: Annotated[Json, AfterValidator(plain)] | None = Field(
-        None, description="The policy's.", examples=[{"gpu": 2}]
+    policy: str | None = Field(
+        None, max_length=200, description="The policy that decides which jobs run together."
+    )
+    options: PlainJson | None = Field(
+        None, description="The policy's options.", examples=[{"gpu": 2}]
     )
 
     def changes(self) -> dict[str, Any]:
-        """Returns what is given, as columns of the row. Raises `InvalidJob`."""
-        given = {name: getattr(self, name) for name in self.model_fields_set}
+        """Returns the given fields as columns of the row. Raises `InvalidJob`."""
+        given = self.model_dump(exclude_unset=True)
         if "rate" in given:
             rate = given.pop("rate")
             if rate is None:
@@ -78,7 +78,7 @@ class FoundLane(BaseModel):
 
 
 class LaneFigures(FoundLane):
-    """A lane, and how full it is."""
+    """A lane with its numbers of jobs."""
 
     running: int = Field(description="Jobs and direct executions that have a slot.")
     waiting: int
@@ -86,19 +86,19 @@ class LaneFigures(FoundLane):
 
 
 class LaneSlot(BaseModel):
-    """One that has a slot. Of others' jobs, a user sees no more than that they are there."""
+    """A job or direct execution in a slot. Users see only that those of others exist."""
 
     id: str | None = Field(description="A job's id, or direct/NUMBER.")
     task: str | None
     state: str
-    by: str | None = Field(description="The worker; of a direct execution, who asked for it.")
+    by: str | None = Field(description="The worker, or the actor of a direct execution.")
     since: datetime
     started_at: datetime | None
     is_direct: bool
 
 
 class LaneWaiter(BaseModel):
-    """One that waits. Of others' jobs, a user sees no more than that they are there."""
+    """A job or direct execution that waits. Users see only that those of others exist."""
 
     place: int
     id: str | None
@@ -106,12 +106,12 @@ class LaneWaiter(BaseModel):
     priority: int
     created_by: str | None
     created_at: datetime
-    is_direct: bool = Field(description="A direct execution, which has reserved the next slot.")
-    reason: str | None = Field(description="Why it gets no slot now; null: it is about to.")
+    is_direct: bool = Field(description="It is a direct execution, and reserves the next slot.")
+    reason: str | None = Field(description="Why it gets no slot now; null if it is about to.")
 
 
 class LaneDetail(LaneFigures):
-    """A lane with who has its slots, and the first who wait."""
+    """A lane with its slots and the beginning of its line."""
 
     slots: list[LaneSlot]
     line: list[LaneWaiter]
@@ -124,18 +124,11 @@ class LaneList(BaseModel):
 
 
 class LaneDone(BaseModel):
-    """That it was done."""
+    """Confirms a change of a lane."""
 
     success: bool = True
     message: str = Field(examples=["Lane 'gpu' paused"])
     lane: FoundLane
-
-
-class LaneDeleted(BaseModel):
-    """That it was done."""
-
-    success: bool = True
-    message: str
 
 
 def _shown(lane: Lane) -> Json:
@@ -150,12 +143,12 @@ def _figures(row: LaneUsage) -> Json:
     return _shown(row.lane) | row._asdict()
 
 
-# -- looked at
+# -- reading
 
 
 @router.get("", summary="List lanes")
 def list_lanes(backend: TheBackend, caller: TheCaller) -> LaneList:
-    """All lanes, with how many run in each, and how many wait."""
+    """Lists all lanes by name, with how many jobs run and wait in each."""
     with backend.transaction() as connection:
         rows = lanes.listing(connection, backend.namespace)
     return LaneList(lanes=[LaneFigures.model_validate(_figures(row)) for row in rows])
@@ -166,10 +159,12 @@ def get_lane(
     backend: TheBackend,
     caller: TheCaller,
     name: LaneName,
-    limit: Annotated[int, Query(ge=0, le=1000, description="The first so many that wait.")] = 50,
+    limit: Annotated[int, Query(ge=0, le=1000, description="The length of `line`.")] = 50,
 ) -> LaneDetail:
-    """A lane, with who has its slots, and who waits, and why. `POST /jobs/{id}/move` moves one in
-    the line."""
+    """Returns a lane with its slots and its line, and why each job there waits.
+
+    `POST /jobs/{id}/move` moves a job in the line.
+    """
     with backend.transaction() as connection:
         lane = lanes.get(connection, backend.namespace, name)
         [row] = [r for r in lanes.listing(connection, backend.namespace) if r.lane.name == name]
@@ -190,7 +185,7 @@ def get_lane(
 
 
 def _own(connection: Connection, caller: Caller, holders: list[SlotHolder]) -> set[str] | None:
-    """Those who have a slot that are the caller's; `None`: all may be seen."""
+    """Returns the ids of the caller's jobs in slots; `None` if the caller may see all."""
     if caller.is_admin:
         return None
     found = jobs.find(connection, [each.id for each in holders if not each.is_direct])
@@ -207,19 +202,21 @@ def _waiter(place: int, each: InLine, *, is_own: bool) -> Json:
     return each._asdict() | {"place": place} | blank
 
 
-# -- changed
+# -- changing
 
 
 @router.put(
     "/{name}",
-    summary="Make or change a lane",
+    summary="Create or change a lane",
     responses={201: {"model": FoundLane, "description": "It is new."}},
 )
 def put_lane(
     backend: TheBackend, caller: TheAdmin, name: LaneName, body: LaneChanges, response: Response
 ) -> FoundLane:
-    """Makes a lane, or changes what is given. Who may go by the new limits does at once; what runs
-    is let run."""
+    """Creates a lane, or changes the given fields.
+
+    Jobs that the new limits admit start at once; running jobs go on.
+    """
     with backend.unit(caller) as unit:
         saved = lane_control.save(unit, name, body.changes())
     if saved.is_new:
@@ -229,7 +226,7 @@ def put_lane(
 
 @router.post("/{name}/pause", summary="Pause a lane")
 def pause_lane(backend: TheBackend, caller: TheAdmin, name: LaneName) -> LaneDone:
-    """Has nothing more handed out; what has a slot goes on. Of one that is paused, nothing."""
+    """Stops dispatching from a lane. Jobs in its slots go on."""
     with backend.unit(caller) as unit:
         lane, _ = lane_control.pause(unit, name)
     return LaneDone(message=f"Lane '{name}' paused", lane=_found(lane))
@@ -237,7 +234,7 @@ def pause_lane(backend: TheBackend, caller: TheAdmin, name: LaneName) -> LaneDon
 
 @router.post("/{name}/resume", summary="Resume a lane")
 def resume_lane(backend: TheBackend, caller: TheAdmin, name: LaneName) -> LaneDone:
-    """Hands out what waits. Of one that isn't paused, nothing."""
+    """Dispatches from a paused lane again."""
     with backend.unit(caller) as unit:
         lane, _ = lane_control.resume(unit, name)
     return LaneDone(message=f"Lane '{name}' resumed", lane=_found(lane))
@@ -248,13 +245,15 @@ def release_reservation(
     backend: TheBackend,
     caller: TheAdmin,
     name: LaneName,
-    number: Annotated[int, Path(ge=1, le=2**31 - 1, description="Of direct/NUMBER.")],
-) -> LaneDeleted:
-    """Takes a direct execution that waits out of the line: who asked for it gets 503. One that has
-    its slot gives it back when its task, or its process, ends."""
+    number: Annotated[int, Path(ge=1, le=2**31 - 1, description="From direct/NUMBER.")],
+) -> Done:
+    """Takes a waiting direct execution out of the line; its request gets 503.
+
+    A running one keeps its slot until its task or its process ends.
+    """
     with backend.unit(caller) as unit:
         lane_control.release(unit, name, number)
-    return LaneDeleted(message=f"Direct execution {number} released from lane '{name}'")
+    return Done(message=f"Direct execution {number} released from lane '{name}'")
 
 
 @router.delete("/{name}", summary="Delete a lane")
@@ -263,17 +262,14 @@ def delete_lane(
     caller: TheAdmin,
     name: LaneName,
     force: Annotated[
-        bool, Query(description="Although jobs wait in it: they go, without any limit.")
+        bool, Query(description="Even if jobs wait in it: they run without a limit.")
     ] = False,
-) -> LaneDeleted:
-    """Deletes a lane that nothing waits in, and that no schedule or template names."""
+) -> Done:
+    """Deletes a lane in which no job waits, and which no schedule or template names."""
     with backend.unit(caller) as unit:
         try:
             lane_control.remove(unit, name, force=force)
         except InvalidJob as error:
-            said = (
-                f"{error}; with force=true it is deleted, and what waits is dispatched without a "
-                "limit"
-            )
+            said = f"{error}; force=true deletes it, and the waiting jobs run without a limit"
             raise InvalidJob.of("", error.problems[0].code, said) from None
-    return LaneDeleted(message=f"Lane '{name}' deleted")
+    return Done(message=f"Lane '{name}' deleted")

@@ -1,29 +1,46 @@
-"""Lists by pages: by key, not by number, so that the last page costs what the first does."""
+"""Pages of lists, by the key of the last row, so that the last page costs as much as the first."""
 
 import base64
 import json
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Query
 
 from pgbeat.errors import InvalidJob
 
-Limit = Annotated[int, Query(ge=1, le=200, description="How many at most.")]
+T = TypeVar("T")
+
+Limit = Annotated[int, Query(ge=1, le=200, description="The largest number of items.")]
 After = Annotated[
-    str | None,
-    Query(max_length=2000, description="`next` of the page before; nothing for the first one."),
+    str | None, Query(max_length=2000, description="`next` of the page before this one.")
 ]
 
 
+def split(rows: Sequence[T], limit: int, *key: str) -> tuple[list[T], str | None]:
+    """Returns the rows of a page, and the cursor of the next one if there is one.
+
+    `rows` has one more than the `limit` if there is; `key` names the columns that order them.
+    """
+    page = list(rows[:limit])
+    if len(rows) <= limit:
+        return page, None
+    return page, cursor(*(getattr(page[-1], name) for name in key))
+
+
 def cursor(*key: Any) -> str:
-    """The key of a page's last row, as text that means nothing to anybody else."""
+    """Returns the key of a page's last row as opaque text."""
     return base64.urlsafe_b64encode(json.dumps(key, default=str).encode()).decode().rstrip("=")
 
 
-def read(text: str, *kinds: Any) -> tuple[Any, ...]:
-    """The key that `cursor` wrote, each part made by one of the `kinds` (`str`, `int`, `UUID`,
-    `moment`). Raises `InvalidJob` for another text."""
+def read(text: str | None, *kinds: Any) -> tuple[Any, ...] | None:
+    """Returns the key in a cursor; `None` for the first page.
+
+    `kinds` (`str`, `number`, `moment`, `UUID`) make its parts. Raises `InvalidJob`.
+    """
+    if text is None:
+        return None
     try:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)
         found = json.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
@@ -36,8 +53,14 @@ def read(text: str, *kinds: Any) -> tuple[Any, ...]:
         ) from None
 
 
+def read_one(text: str | None, kind: Any) -> Any:
+    """Returns the only part of a cursor's key, as `read` does."""
+    (found,) = read(text, kind) or (None,)
+    return found
+
+
 def moment(text: str) -> datetime:
-    """A time of a cursor."""
+    """Parses a time with its offset."""
     found = datetime.fromisoformat(text)
     if found.tzinfo is None:
         raise ValueError
@@ -45,7 +68,7 @@ def moment(text: str) -> datetime:
 
 
 def number(value: Any) -> int:
-    """A row's number of a cursor, such as the database has."""
+    """Checks a row's number."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
         raise ValueError
     return value

@@ -1,4 +1,4 @@
-"""Query parameters: one that an endpoint doesn't have is refused, and the near one is named."""
+"""Refuses unknown query parameters, and suggests the known one of a like name."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from pgbeat.suggest import did_you_mean
 
 
 def only_known(request: Request) -> None:
-    """Raises `RequestValidationError` for query parameters that the endpoint doesn't have."""
+    """Raises `RequestValidationError` for query parameters that the endpoint doesn't know."""
     route = request.scope.get("route")
     if not isinstance(route, APIRoute) or not request.query_params:
         return
@@ -27,7 +27,7 @@ def only_known(request: Request) -> None:
 
 
 def _names(dependant: Dependant) -> Iterator[str]:
-    """Yields the query parameters of an endpoint and of what it depends on."""
+    """Yields the query parameters of an endpoint and its dependencies."""
     for each in dependant.query_params:
         yield each.alias
     for other in dependant.dependencies:

@@ -18,18 +18,18 @@ QueueName = Annotated[str, Path(max_length=200, examples=["celery"])]
 
 
 class FoundQueue(BaseModel):
-    """A queue with its numbers."""
+    """A queue with its numbers of messages."""
 
     name: str
     waiting: int
     delayed: int
-    claimed: int = Field(description="Messages that consumers have.")
+    claimed: int = Field(description="Messages that consumers have claimed.")
     dead: int
-    consumers: int = Field(description="Processes that consume from it and are alive.")
-    age: Length | None = Field(description="For how long the oldest message has waited, seconds.")
+    consumers: int = Field(description="Live processes that consume from it.")
+    age: Length | None = Field(description="Seconds that the oldest message has waited.")
     is_paused: bool
     paused_at: datetime | None
-    is_internal: bool = Field(description="Of remote control, events and replies.")
+    is_internal: bool = Field(description="It is for remote control, events or replies.")
 
 
 class QueueList(BaseModel):
@@ -39,7 +39,7 @@ class QueueList(BaseModel):
 
 
 class QueueDone(BaseModel):
-    """That it was done."""
+    """Confirms a change of a queue."""
 
     success: bool = True
     message: str = Field(examples=["Queue 'celery' paused"])
@@ -47,7 +47,7 @@ class QueueDone(BaseModel):
 
 
 class QueuePurged(QueueDone):
-    """How much was deleted."""
+    """Confirms a purge."""
 
     deleted: int
 
@@ -63,10 +63,10 @@ def list_queues(
     backend: TheBackend,
     caller: TheAdmin,
     internal: Annotated[
-        bool, Query(description="Those of remote control, events and replies, too.")
+        bool, Query(description="Include those for remote control, events and replies.")
     ] = False,
 ) -> QueueList:
-    """The queues: how many messages wait in each, are delayed, claimed or dead."""
+    """Lists the queues with how many messages wait, are delayed, claimed or dead."""
     with backend.transaction() as connection:
         rows = queues.all_queues(connection, backend.tables(connection))
     return QueueList(queues=[_found(row) for row in rows if internal or not row.is_internal])
@@ -74,7 +74,7 @@ def list_queues(
 
 @router.post("/{name:path}/pause", summary="Pause a queue")
 def pause_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> QueueDone:
-    """Keeps consumers from claiming its messages. What they have claimed goes on."""
+    """Keeps consumers from claiming messages. They still finish what they have claimed."""
     with backend.unit(caller) as unit:
         row, _ = control.pause(unit, backend.tables(unit.connection), name)
     return QueueDone(message=f"Queue '{name}' paused", queue=_found(row))
@@ -82,7 +82,7 @@ def pause_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> Queue
 
 @router.post("/{name:path}/resume", summary="Resume a queue")
 def resume_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> QueueDone:
-    """Lets consumers claim its messages again."""
+    """Lets consumers claim messages again."""
     with backend.unit(caller) as unit:
         row, _ = control.resume(unit, backend.tables(unit.connection), name)
     return QueueDone(message=f"Queue '{name}' resumed", queue=_found(row))
@@ -90,7 +90,7 @@ def resume_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> Queu
 
 @router.post("/{name:path}/purge", summary="Purge a queue")
 def purge_queue(backend: TheBackend, caller: TheAdmin, name: QueueName) -> QueuePurged:
-    """Deletes the messages that wait in a queue, delayed ones too. Claimed and dead ones stay."""
+    """Deletes the waiting and delayed messages of a queue. Claimed and dead ones stay."""
     with backend.unit(caller) as unit:
         tables = backend.tables(unit.connection)
         count = control.purge(unit, tables, name)

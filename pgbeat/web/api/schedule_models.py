@@ -1,22 +1,22 @@
-"""Schedules as requests bring them and answers show them."""
+"""Schedules in requests and responses."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import Path
-from pydantic import AliasChoices, AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, AwareDatetime, BaseModel, Field
 
 from pgbeat.monitoring.schedule_health import Code, Health, Severity
 from pgbeat.schedules.model import Schedule
-from pgbeat.web.api.bodies import Body, Json, Length
+from pgbeat.web.api.bodies import Body, Json, Length, Next, example
 
 #: A schedule's name in a path.
 Name = Annotated[str, Path(max_length=200, examples=["category_refresh"])]
 
 
 class ScheduleFields(Body):
-    """What may be said of a schedule. One of cron, every, once_at, solar, rrule and after."""
+    """A schedule's fields, with one of cron, every, once_at, solar, rrule and after."""
 
     launcher: str | None = Field(
         None,
@@ -36,7 +36,7 @@ class ScheduleFields(Body):
     once_at: AwareDatetime | None = None
     solar: str | None = Field(None, examples=["sunset 59.91 10.75"])
     rrule: str | None = Field(None, examples=["FREQ=WEEKLY;BYDAY=MO;BYHOUR=9;BYMINUTE=0"])
-    after: str | None = Field(None, description="A schedule, whose jobs it is launched after.")
+    after: str | None = Field(None, description="The schedule whose jobs it follows.")
     after_outcome: Literal["completed", "failed", "finished"] | None = None
     timezone: str | None = Field(None, examples=["Europe/Oslo"])
     starts_at: AwareDatetime | None = None
@@ -55,37 +55,33 @@ class ScheduleFields(Body):
     retry_cap: Length | None = None
     probe_after: Length | None = None
     pause_after_failures: int | None = Field(
-        None, ge=1, le=1000, description="So many failed jobs in a row pause it; null: never."
+        None, ge=1, le=1000, description="How many failed jobs in a row pause it; null for never."
     )
     owner: str | None = Field(None, max_length=200, examples=["data-team"])
     description: str | None = Field(None, max_length=2000, examples=["Sends the invoices"])
     labels: dict[str, str] | None = Field(
         None,
-        description="Names and texts to find it by; its jobs have them too.",
+        description="Names and values to find it by; its jobs have them too.",
         examples=[{"team": "billing"}],
     )
     metadata: Json | None = Field(None, description="Anything else to keep with it.")
     job_policy: Json | None = Field(
         None,
-        description="How its jobs are made: lane, priority, retries …",
+        description="The policy of its jobs: lane, priority, retries …",
         examples=[{"lane": "gpu", "max_attempts": 5}],
     )
 
 
 class NewSchedule(ScheduleFields):
-    """A schedule to be made. `null` is the same as nothing."""
+    """A new schedule. A null field is the same as a missing one."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "name": "nightly_backup",
-                    "task": "tasks.maintenance.backup",
-                    "kwargs": {"backup_type": "full"},
-                    "cron": "0 2 * * *",
-                    "timezone": "Europe/Oslo",
-                }
-            ]
+    model_config = example(
+        {
+            "name": "nightly_backup",
+            "task": "tasks.maintenance.backup",
+            "kwargs": {"backup_type": "full"},
+            "cron": "0 2 * * *",
+            "timezone": "Europe/Oslo",
         }
     )
 
@@ -93,36 +89,32 @@ class NewSchedule(ScheduleFields):
 
 
 class ScheduleChanges(ScheduleFields):
-    """What is to be changed; `null` clears what may be without a value."""
+    """Changes of a schedule; null clears a field that may be empty."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [{"schedule_cron": "0 */2 * * *", "max_retries": 10, "enabled": True}]
-        }
-    )
+    model_config = example({"schedule_cron": "0 */2 * * *", "max_retries": 10, "enabled": True})
 
     enabled: bool | None = None
 
 
 class ScheduleHealth(BaseModel):
-    """How a schedule and its jobs fare, whether or not it is in service."""
+    """Whether a schedule and its jobs succeed, in service or not."""
 
     code: Code = Field(
-        description="`failing`: its newest job failed; `launch_failing`: its decisions fail; "
-        "`late`: it is due and not decided; `waiting`: no worker takes its job; `retrying`: a job "
-        "failed and is tried again; `never_launched`: each decision was a skip or failed; "
-        "`no_outcome`: no job has ended yet; `new`: not decided yet."
+        description="`failing`: its newest job failed; `launch_failing`: its ticks fail; `late`: "
+        "it is due and undecided; `waiting`: no worker takes its job; `retrying`: a failed job is "
+        "retried; `never_launched`: every tick was skipped or failed; `no_outcome`: no job has "
+        "ended yet; `new`: it has no tick yet."
     )
     severity: Severity
     summary: str = Field(examples=["6 jobs in a row failed, since 2026-11-21 04:54:00 UTC"])
-    failures: int = Field(description="Failures in a row, counted no further than 1,000.")
+    failures: int = Field(description="Failures in a row, counted up to 1,000.")
     since: datetime | None
-    error: str | None = Field(description="What the last failure said.")
+    error: str | None = Field(description="The error of the last failure.")
     job_id: UUID | None
 
 
 class FoundSchedule(BaseModel):
-    """A schedule. Lengths of time are seconds."""
+    """A schedule. Durations are seconds."""
 
     id: int
     name: str = Field(examples=["category_refresh"])
@@ -157,7 +149,7 @@ class FoundSchedule(BaseModel):
     enabled: bool
     disabled_reason: str | None
     completed_at: datetime | None = Field(
-        description="When it was disabled because nothing was left to do."
+        description="When it was disabled because no due time was left."
     )
     paused_at: datetime | None
     paused_reason: str | None
@@ -178,7 +170,7 @@ class FoundSchedule(BaseModel):
     labels: dict[str, str]
     metadata: Json
     source: str
-    #: The app whose code makes it, if `source` is `code`.
+    #: The app whose code has it, if `source` is `code`.
     app: str | None
     job_policy: Json
     created_at: datetime
@@ -204,28 +196,28 @@ class SchedulePage(BaseModel):
     """A page of schedules, by name."""
 
     schedules: list[FoundSchedule]
-    next: str | None = Field(description="For the next page; null on the last one.")
+    next: Next
 
 
 class ScheduleDone(BaseModel):
-    """That it was done."""
+    """Confirms a change of a schedule."""
 
     success: bool = True
     message: str = Field(examples=["Schedule 'category_refresh' enabled"])
     next_run: datetime | None = Field(default=None, description="When it is due next.")
-    note: str | None = Field(default=None, description="What is to be known beside that.")
+    note: str | None = Field(default=None, description="A caveat.")
 
 
 def shown(row: Schedule, health: Health) -> Json:
-    """A schedule as JSON of Python's, for `FoundSchedule`."""
-    # What else is to be known of one in service, its other fields say.
+    """Returns the fields of `FoundSchedule`."""
+    # Other fields tell what an active schedule waits for.
     state = "active" if row.state in {"waiting", "retrying"} else row.state
     named = {"launcher_class": row.launcher, "schedule_cron": row.cron, "state": state}
     return row._asdict() | named | {"health": health._asdict() | {"severity": health.severity}}
 
 
 class PauseReason(Body):
-    """Why schedules are paused."""
+    """The reason for a pause."""
 
     reason: str | None = Field(
         None, min_length=1, max_length=2000, examples=["the warehouse is being moved"]
@@ -239,6 +231,6 @@ class SchedulesSwitched(BaseModel):
 
 
 class ScheduleCursor(Body):
-    """What a launcher keeps from one decision to the next: any JSON."""
+    """A launcher's cursor: any JSON that it keeps from one tick to the next."""
 
     cursor: Any = Field(examples=[{"last_id": 4711}])

@@ -1,4 +1,4 @@
-"""`/admin/scheduled-jobs`: what makes jobs by a timetable."""
+"""`/admin/scheduled-jobs`: lists, shows, creates and changes schedules."""
 
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -20,7 +20,7 @@ from pgbeat.schedules.model import Schedule
 from pgbeat.schedules.registry import check, check_condition
 from pgbeat.web.api.bodies import Json
 from pgbeat.web.api.labels import LabelFilter, labels_of
-from pgbeat.web.api.paging import After, Limit, cursor, read
+from pgbeat.web.api.paging import After, Limit, read_one, split
 from pgbeat.web.api.schedule_models import (
     FoundSchedule,
     Name,
@@ -61,24 +61,26 @@ def list_schedules(
     limit: Limit = 50,
     after: After = None,
 ) -> SchedulePage:
-    """Schedules by name."""
-    name = None if after is None else read(after, str)[0]
+    """Lists schedules by name."""
+    name = read_one(after, str)
     with backend.transaction() as connection:
         rows = schedules.page(
-            connection, namespace=backend.namespace, state=state, search=search, after=name,
-            labels=labels_of(label), limit=limit + 1,
-        )  # fmt: skip
-        found = healths(backend, connection, rows[:limit])
-    more = rows[limit - 1].name if len(rows) > limit else None
-    return SchedulePage(
-        schedules=[_found(row, found[row.id]) for row in rows[:limit]],
-        next=None if more is None else cursor(more),
-    )
+            connection,
+            namespace=backend.namespace,
+            state=state,
+            search=search,
+            after=name,
+            labels=labels_of(label),
+            limit=limit + 1,
+        )
+        page, following = split(rows, limit, "name")
+        found = healths(backend, connection, page)
+    return SchedulePage(schedules=[_found(row, found[row.id]) for row in page], next=following)
 
 
-@router.post("", status_code=201, summary="Make a schedule")
+@router.post("", status_code=201, summary="Create a schedule")
 def create_schedule(backend: TheBackend, caller: TheAdmin, body: NewSchedule) -> FoundSchedule:
-    """Makes a schedule. Task, launcher, arguments and condition are checked against the app."""
+    """Creates a schedule, once its task, launcher, arguments and condition are checked."""
     values = body.model_dump(exclude_unset=True, exclude_none=True)
     name = values.pop("name")
     require_call(caller, values.get("task"), values.get("options", {}))
@@ -91,7 +93,7 @@ def create_schedule(backend: TheBackend, caller: TheAdmin, body: NewSchedule) ->
 
 
 def _try_condition(backend: Backend, values: Json) -> None:
-    """Refuses a condition that can never hold; one that fails as things are may be mended."""
+    """Refuses an invalid condition, but not one that fails for now."""
     condition = values.get("condition_sql")
     if condition is None or not condition.strip():
         return
@@ -104,8 +106,7 @@ def _try_condition(backend: Backend, values: Json) -> None:
 def update_schedule(
     backend: TheBackend, caller: TheAdmin, name: Name, body: ScheduleChanges
 ) -> ScheduleDone:
-    """Changes what is given. A new timetable takes the place of the old one, and counts from
-    now."""
+    """Changes the given fields. A new timetable replaces the old one, and starts now."""
     values = body.model_dump(exclude_unset=True)
     enabled = values.pop("enabled", None)
     if not values and enabled is None:
@@ -127,11 +128,11 @@ def update_schedule(
     )
 
 
-#: What says what is launched: checked against the app where it is changed.
+#: Fields that are checked against the app.
 _CHECKED = {"task", "launcher", "args", "kwargs", "options"}
-#: What the code of the app decides about the schedules that it makes.
+#: Fields that the app's code decides about the schedules that it has.
 _CODE_OWNS = {"task", "timezone", "args", "kwargs", "options", *schedules.TIMETABLES}
-_FROM_CODE = "it is made by the app's code, and beat sets it back when it starts"
+_FROM_CODE = "the app's code has it, and beat resets it when it starts"
 _CLEARABLE = {
     "task", "queue", "condition_sql", "timezone", "starts_at", "ends_at", "max_runs", "calendar",
     "grace", "min_interval", "probe_after", "owner", "pause_after_failures", "description",
@@ -142,7 +143,7 @@ _EMPTY = {"jitter": timedelta(0), "job_policy": {}, "options": {}, "args": [], "
 
 
 def _cleared(key: str) -> Any:
-    """What a field is without a value. Raises `InvalidSchedule` for one that has always one."""
+    """Returns the empty value of a field. Raises `InvalidSchedule` if it can't be empty."""
     if key in _EMPTY:
         return _EMPTY[key]
     if key not in _CLEARABLE:
@@ -154,10 +155,10 @@ def _cleared(key: str) -> Any:
 
 @router.delete("/{name}", summary="Delete a schedule")
 def delete_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDone:
-    """Deletes a schedule. Its history stays until it is as old as it is kept."""
+    """Deletes a schedule. Its history stays for its retention."""
     with backend.unit(caller) as unit:
         row = schedule_control.remove(unit, name)
-    note = "it is made by the app's code, and comes back when beat starts; disable it instead"
+    note = "the app's code has it, and beat adds it again when it starts; disable it instead"
     return ScheduleDone(
         message=f"Schedule '{name}' deleted", note=note if row.source == "code" else None
     )
@@ -169,7 +170,7 @@ def _switched(backend: Backend, row: Schedule, past: str) -> ScheduleDone:
 
 @router.post("/{name}/enable", summary="Enable a schedule")
 def enable_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDone:
-    """Puts a schedule (back) in service."""
+    """Enables a schedule."""
     with backend.unit(caller) as unit:
         row = schedule_control.enable(unit, name).after
     return _switched(backend, row, "enabled")
@@ -177,7 +178,7 @@ def enable_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Schedu
 
 @router.post("/{name}/disable", summary="Disable a schedule")
 def disable_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDone:
-    """Takes a schedule out of service."""
+    """Disables a schedule."""
     with backend.unit(caller) as unit:
         row = schedule_control.disable(unit, name).after
     return _switched(backend, row, "disabled")
@@ -187,16 +188,15 @@ def disable_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Sched
 def pause_schedule(
     backend: TheBackend, caller: TheAdmin, name: Name, body: PauseReason | None = None
 ) -> ScheduleDone:
-    """Holds a schedule; what falls due meanwhile is not made up for."""
-    reason = None if body is None else body.reason
+    """Holds a schedule. Due times in the pause are not caught up."""
     with backend.unit(caller) as unit:
-        row = schedule_control.pause(unit, name, reason).after
+        row = schedule_control.pause(unit, name, body.reason if body else None).after
     return _switched(backend, row, "paused")
 
 
 @router.post("/{name}/resume", summary="Resume a schedule")
 def resume_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDone:
-    """Lets a paused schedule go on."""
+    """Lets a paused schedule continue."""
     with backend.unit(caller) as unit:
         row = schedule_control.resume(unit, name).after
     return _switched(backend, row, "resumed")
@@ -206,10 +206,9 @@ def resume_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> Schedu
 def pause_schedules(
     backend: TheBackend, caller: TheAdmin, body: PauseReason | None = None
 ) -> SchedulesSwitched:
-    """Holds all schedules that there are now; those that are added later are not paused."""
-    reason = None if body is None else body.reason
+    """Holds all existing schedules. Later ones are not paused."""
     with backend.unit(caller) as unit:
-        made = schedule_control.pause_all(unit, reason)
+        made = schedule_control.pause_all(unit, body.reason if body else None)
     return SchedulesSwitched(schedules=[each.after.name for each in made])
 
 
@@ -217,16 +216,15 @@ def pause_schedules(
 def resume_schedules(
     backend: TheBackend, caller: TheAdmin, body: PauseReason | None = None
 ) -> SchedulesSwitched:
-    """Lets all paused schedules go on; with a reason, those that were paused for it."""
-    reason = None if body is None else body.reason
+    """Lets all paused schedules continue, or only those that were paused for this reason."""
     with backend.unit(caller) as unit:
-        made = schedule_control.resume_all(unit, reason)
+        made = schedule_control.resume_all(unit, body.reason if body else None)
     return SchedulesSwitched(schedules=[each.after.name for each in made])
 
 
 @router.get("/{name}/cursor", summary="Get a launcher's cursor")
 def get_cursor(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleCursor:
-    """What the schedule's launcher keeps from one decision to the next."""
+    """Returns what the schedule's launcher keeps from one tick to the next."""
     with backend.transaction() as connection:
         row = schedules.get(connection, name, namespace=backend.namespace)
     return ScheduleCursor(cursor=row.cursor)
@@ -236,14 +234,14 @@ def get_cursor(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleCur
 def set_cursor(
     backend: TheBackend, caller: TheAdmin, name: Name, body: ScheduleCursor
 ) -> ScheduleCursor:
-    """Sets where the schedule's launcher goes on from; null clears it."""
+    """Sets the cursor of the schedule's launcher; null clears it."""
     with backend.unit(caller) as unit:
         return ScheduleCursor(cursor=schedule_control.set_cursor(unit, name, body.cursor))
 
 
 @router.get("/{name}", summary="Get a schedule")
 def get_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleDetail:
-    """A schedule, with its newest jobs."""
+    """Returns a schedule with its newest jobs."""
     with backend.transaction() as connection:
         row = schedules.get(connection, name, namespace=backend.namespace)
         which = jobs.Filter(backend.namespace, schedule_id=row.id)
@@ -262,7 +260,7 @@ def get_schedule(backend: TheBackend, caller: TheAdmin, name: Name) -> ScheduleD
 
 
 def _next(backend: Backend, row: Schedule) -> datetime | None:
-    """When a schedule is due next, beat having computed it or not yet."""
+    """Returns when a schedule is due next, even before beat has computed it."""
     if not row.enabled or row.paused_at is not None:
         return None
     if row.next_run is not None:

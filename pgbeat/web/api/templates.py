@@ -1,17 +1,17 @@
-"""`/templates`: named tasks, with arguments and a job policy, that jobs are made from."""
+"""`/templates`: named tasks with arguments and a job policy, from which jobs are made."""
 
 from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Response
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
+from sqlalchemy import Connection
 
 from pgbeat.jobs import template_control, templates
 from pgbeat.jobs.templates import Template
-from pgbeat.web.api.bodies import Body, Json
-from pgbeat.web.api.steering import plain
-from pgbeat.web.backend import TheBackend
-from pgbeat.web.identity import TheAdmin, TheCaller
+from pgbeat.web.api.bodies import Body, Done, Json, PlainJson, PlainList, example
+from pgbeat.web.backend import Backend, TheBackend
+from pgbeat.web.identity import Caller, TheAdmin, TheCaller
 
 router = APIRouter(prefix="/templates", tags=["templates"])
 
@@ -19,46 +19,32 @@ TemplateName = Annotated[str, Path(max_length=200, examples=["nightly-report"])]
 
 
 class TemplateFields(Body):
-    """All that a template says."""
+    """A template's fields."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "task": "tasks.report",
-                    "kwargs": {"kind": "full"},
-                    "job_policy": {"lane": "reports", "max_attempts": 5},
-                }
-            ]
+    model_config = example(
+        {
+            "task": "tasks.report",
+            "kwargs": {"kind": "full"},
+            "job_policy": {"lane": "reports", "max_attempts": 5},
         }
     )
 
     task: str = Field(min_length=1, max_length=255, examples=["tasks.report"])
-    args: Annotated[list[Any], AfterValidator(plain)] = Field(default=[])
-    kwargs: Annotated[Json, AfterValidator(plain)] = Field(default={})
-    options: Annotated[Json, AfterValidator(plain)] = Field(
-        default={}, description="Celery's publish options."
-    )
+    args: PlainList = Field(default=[])
+    kwargs: PlainJson = Field(default={})
+    options: PlainJson = Field(default={}, description="Celery's publish options.")
     queue: str | None = Field(None, min_length=1, max_length=200)
-    job_policy: Annotated[Json, AfterValidator(plain)] = Field(
-        default={}, description="Its job policy: lane, priority, retries …"
+    job_policy: PlainJson = Field(
+        default={}, description="The policy of its jobs: lane, priority, retries …"
     )
     description: str | None = Field(None, max_length=2000)
 
 
 class NewTemplate(TemplateFields):
-    """A template that is to be made."""
+    """A new template."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "name": "nightly-report",
-                    "task": "tasks.report",
-                    "job_policy": {"lane": "reports"},
-                }
-            ]
-        }
+    model_config = example(
+        {"name": "nightly-report", "task": "tasks.report", "job_policy": {"lane": "reports"}}
     )
 
     name: str = Field(min_length=1, max_length=200, examples=["nightly-report"])
@@ -81,7 +67,7 @@ class FoundTemplate(BaseModel):
 
 
 class TemplateDetail(FoundTemplate):
-    """A template with who uses it."""
+    """A template with the schedules that use it."""
 
     schedules: list[str] = Field(
         description="Schedules that name it; for administrators, else empty."
@@ -94,42 +80,34 @@ class TemplateList(BaseModel):
     templates: list[TemplateDetail]
 
 
-class TemplateDone(BaseModel):
-    """That it was done."""
-
-    success: bool = True
-    message: str
-
-
 def _detail(row: Template, users: dict[str, list[str]]) -> TemplateDetail:
     return TemplateDetail.model_validate(row._asdict() | {"schedules": users.get(row.name, [])})
 
 
+def _users(connection: Connection, backend: Backend, caller: Caller) -> dict[str, list[str]]:
+    return templates.users(connection, namespace=backend.namespace) if caller.is_admin else {}
+
+
 @router.get("", summary="List templates")
 def list_templates(backend: TheBackend, caller: TheCaller) -> TemplateList:
-    """All templates, by name."""
+    """Lists all templates by name."""
     with backend.transaction() as connection:
         rows = templates.listing(connection, namespace=backend.namespace)
-        users = {}
-        if caller.is_admin:
-            users = templates.users(connection, namespace=backend.namespace)
+        users = _users(connection, backend, caller)
     return TemplateList(templates=[_detail(row, users) for row in rows])
 
 
 @router.get("/{name}", summary="Get a template")
 def get_template(backend: TheBackend, caller: TheCaller, name: TemplateName) -> TemplateDetail:
-    """A template."""
+    """Returns a template."""
     with backend.transaction() as connection:
         row = templates.get(connection, name, namespace=backend.namespace)
-        users = {}
-        if caller.is_admin:
-            users = templates.users(connection, namespace=backend.namespace)
-    return _detail(row, users)
+        return _detail(row, _users(connection, backend, caller))
 
 
-@router.post("", status_code=201, summary="Make a template")
+@router.post("", status_code=201, summary="Create a template")
 def create_template(backend: TheBackend, caller: TheAdmin, body: NewTemplate) -> FoundTemplate:
-    """Makes a template. Its task and options are checked against the app."""
+    """Creates a template, once its task and options are checked against the app."""
     with backend.unit(caller) as unit:
         values = body.model_dump(exclude={"name"})
         row, _ = template_control.put(unit, body.name, only_new=True, **values)
@@ -138,7 +116,7 @@ def create_template(backend: TheBackend, caller: TheAdmin, body: NewTemplate) ->
 
 @router.put(
     "/{name}",
-    summary="Make a template, or have it be just this",
+    summary="Create or replace a template",
     responses={201: {"model": FoundTemplate, "description": "It is new."}},
 )
 def put_template(
@@ -148,8 +126,7 @@ def put_template(
     body: TemplateFields,
     response: Response,
 ) -> FoundTemplate:
-    """Makes a template, or gives the one of that name all of this instead of what it had. Jobs that
-    were made from it go on as they are."""
+    """Creates a template, or replaces all of its fields. Jobs that it made stay as they are."""
     with backend.unit(caller) as unit:
         row, before = template_control.put(unit, name, **body.model_dump(exclude={"name"}))
     if before is None:
@@ -158,8 +135,8 @@ def put_template(
 
 
 @router.delete("/{name}", summary="Delete a template")
-def delete_template(backend: TheBackend, caller: TheAdmin, name: TemplateName) -> TemplateDone:
-    """Deletes a template that no schedule names. Jobs that were made from it go on."""
+def delete_template(backend: TheBackend, caller: TheAdmin, name: TemplateName) -> Done:
+    """Deletes a template that no schedule names. Jobs that it made stay as they are."""
     with backend.unit(caller) as unit:
         template_control.remove(unit, name)
-    return TemplateDone(message=f"Template '{name}' deleted")
+    return Done(message=f"Template '{name}' deleted")

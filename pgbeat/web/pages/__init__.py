@@ -1,7 +1,6 @@
-"""The console: pages for people, made on the server from the same functions as the API.
+"""The console: pages below `/console/`, rendered on the server from the same functions as the API.
 
-They are under `/console/`, so that the API keeps its paths. A page that is read needs no script;
-what changes something is a form.
+Pages work without scripts, and changes are made by forms.
 """
 
 from pathlib import Path
@@ -32,9 +31,25 @@ from pgbeat.web.pages import (
 
 router = APIRouter(include_in_schema=False)
 for _each in (
-    sign_in, schedules, schedule, new_schedule, backfill, calendars, jobs, job, new_job, groups,
-    job_templates, lanes, queues, beats, webhooks, audits, changes, reference,
-):  # fmt: skip
+    sign_in,
+    schedules,
+    schedule,
+    new_schedule,
+    backfill,
+    calendars,
+    jobs,
+    job,
+    new_job,
+    groups,
+    job_templates,
+    lanes,
+    queues,
+    beats,
+    webhooks,
+    audits,
+    changes,
+    reference,
+):
     router.include_router(_each.router)
 router.include_router(sign_in.nowhere)
 
@@ -42,6 +57,6 @@ _STATIC = Path(__file__).parent / "static"
 
 
 def install(app: FastAPI) -> None:
-    """Adds the pages, and the files that they use."""
+    """Adds the pages and their static files to the app."""
     app.include_router(router)
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")

@@ -1,100 +1,90 @@
-"""`/console/calendars`: what schedules leave out, and whether a time is left out."""
+"""`/console/calendars`: calendars, and whether they exclude a time."""
 
 import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Response
 
-from pgbeat.database import connections
 from pgbeat.errors import PgbeatError
 from pgbeat.schedules import calendars
 from pgbeat.schedules.calendars import Calendar
 from pgbeat.web.api import calendars as api
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin
 from pgbeat.web.pages import forms
-from pgbeat.web.pages.forms import Field, Form
-from pgbeat.web.pages.render import Fields, PageRoute, done, page, path, said_of, unknown
+from pgbeat.web.pages.forms import Form, FormField
+from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, Visit, path, unknown_verb
 
 router = APIRouter(route_class=PageRoute)
 
 Name = Annotated[str, Path(max_length=200)]
 
-_NAME = Field("name", "Name", hint="such as office; without a slash")
-_DEFINITION = Field(
-    "definition", "Definition", "long", is_wide=True,
+_NAME = FormField("name", "Name", hint="such as office; without a slash")
+_DEFINITION = FormField(
+    "definition",
+    "Definition",
+    "long",
+    is_wide=True,
     hint='a JSON object: {"weekdays": ["sat", "sun"], "holidays": {"country": "NO"}}',
-)  # fmt: skip
+)
 _CHECK = (
-    Field("at", "Time", "moment", "UTC; empty: now"),
-    Field("timezone", "Zone of the schedule", hint="for a calendar without one; empty: the app's"),
+    FormField("at", "Time", "moment", "UTC; empty: now"),
+    FormField(
+        "timezone", "Schedule's time zone", hint="for a calendar without one; empty: the app's"
+    ),
 )
 
 
 @router.get("/console/calendars")
-def calendars_page(request: Request, backend: TheBackend, caller: TheAdmin) -> Response:
-    """All calendars."""
-    with backend.transaction() as connection:
-        now = connections.now(connection)
-        rows = calendars.listing(connection, namespace=backend.namespace)
-        users = calendars.users(connection, namespace=backend.namespace)
-    return page(
-        request, "calendars.html", caller=caller, backend=backend, here="calendars", now=now,
-        rows=[(row, api.shown(row), users.get(row.name, [])) for row in rows],
-    )  # fmt: skip
+def calendars_page(visit: AdminVisit) -> Response:
+    """Shows all calendars."""
+    with visit.reading() as connection:
+        rows = calendars.listing(connection, namespace=visit.namespace)
+        users = calendars.users(connection, namespace=visit.namespace)
+    shown = [(row, api.shown(row), users.get(row.name, [])) for row in rows]
+    return visit.page("calendars.html", "calendars", rows=shown)
 
 
-# -- made
+# -- new
 
 
 @router.get("/console/new/calendar")
-def new_calendar_page(request: Request, backend: TheBackend, caller: TheAdmin) -> Response:
-    """The form that makes one."""
-    return _new(request, backend, caller, Form({}))
+def new_calendar_page(visit: AdminVisit) -> Response:
+    """Shows the form."""
+    return _new(visit, Form({}))
 
 
-def _new(
-    request: Request, backend: Backend, caller: Caller, form: Form, *, status: int = 200
-) -> Response:
-    return page(
-        request, "new_calendar.html", caller=caller, backend=backend, here="calendars", form=form,
-        fields=(_NAME, _DEFINITION), status=status,
-        error=forms.headline(form.errors, "Nothing was made"),
-    )  # fmt: skip
+def _new(visit: Visit, form: Form) -> Response:
+    return visit.page("new_calendar.html", "calendars", form=form, fields=(_NAME, _DEFINITION))
 
 
 @router.post("/console/new/calendar")
-def make_calendar(
-    request: Request, backend: TheBackend, caller: TheAdmin, posted: Fields
-) -> Response:
-    """Makes it, or says beside the fields why not."""
+def make_calendar(visit: AdminVisit, posted: Fields) -> Response:
+    """Creates the calendar, or shows the form with its mistakes."""
     written = forms.given((_NAME, _DEFINITION), posted)
     try:
         if not written["name"]:
-            raise forms.Mistakes({"name": "it needs a name"})
+            raise forms.Mistakes({"name": "the name is missing"})
         values = {"name": written["name"], "definition": _read(written)}
-        made = api.create_calendar(backend, caller, api.NewCalendar.model_validate(values))
+        made = api.create_calendar(
+            visit.backend, visit.caller, api.NewCalendar.model_validate(values)
+        )
     except forms.REFUSED as error:
-        status, errors = _refused(request, error, written)
-        return _new(request, backend, caller, Form(written, errors), status=status)
-    return done(request, path("calendars", made.name), f"Calendar '{made.name}' was made.")
+        return _new(visit, _refused(visit, error, written, "No calendar was created"))
+    return visit.redirect(path("calendars", made.name), f"Calendar '{made.name}' was created.")
 
 
 def _read(written: Mapping[str, str]) -> Any:
-    """The definition that was written. Raises `Mistakes`."""
+    """Returns the definition. Raises `Mistakes`."""
     found = forms.read((_DEFINITION._replace(kind="json"),), written)["definition"]
     if not isinstance(found, dict):
-        raise forms.Mistakes({"definition": "it must be a JSON object"})
+        raise forms.Mistakes({"definition": "must be a JSON object"})
     return found
 
 
-def _refused(
-    request: Request, error: Exception, written: Mapping[str, str]
-) -> tuple[int, dict[str, str]]:
-    """As `forms.refused` has it; what is said of no field is about the definition."""
-    status, errors = forms.refused(request, error, written)
-    return status, {key or "definition": said for key, said in errors.items()}
+def _refused(visit: Visit, error: Exception, written: Mapping[str, str], nothing: str) -> Form:
+    """Returns the refused form; what is wrong as a whole is wrong with the definition."""
+    form = forms.refused(visit.request, error, written, nothing)
+    return form._replace(errors={key or "definition": said for key, said in form.errors.items()})
 
 
 # -- one
@@ -102,91 +92,82 @@ def _refused(
 
 @router.get("/console/calendars/{name}")
 def calendar_page(
-    request: Request,
-    backend: TheBackend,
-    caller: TheAdmin,
-    name: Name,
-    at: str = "",
-    timezone: str = "",
-    check: str = "",
+    visit: AdminVisit, name: Name, at: str = "", timezone: str = "", check: str = ""
 ) -> Response:
-    """One calendar; with `check`, whether it excludes the time `at`."""
-    asked = {"at": at[:100], "timezone": timezone[:100]}
+    """Shows a calendar and, with `check`, whether it excludes the time `at`."""
+    asked = Form({"at": at[:100], "timezone": timezone[:100]})
     if not check:
-        return _show(request, backend, caller, name, asked=Form(asked))
+        return _show(visit, name, asked=asked)
     try:
-        values = forms.read(_CHECK, asked)
-        found = api.check_calendar(backend, caller, name, values["at"], values["timezone"])
+        values = forms.read(_CHECK, asked.values)
+        found = api.check_calendar(
+            visit.backend, visit.caller, name, values["at"], values["timezone"]
+        )
     except forms.Mistakes as mistakes:
-        form = Form(asked, mistakes.errors)
-        return _show(request, backend, caller, name, asked=form, status=422)
+        return _show(visit, name, asked=asked._replace(errors=mistakes.errors), status=422)
     except PgbeatError as error:
-        status, _, said = said_of(request, error)
-        return _show(request, backend, caller, name, asked=Form(asked), status=status, error=said)
-    return _show(request, backend, caller, name, asked=Form(asked), found=found)
+        return _show(visit, name, asked=asked, error=error)
+    return _show(visit, name, asked=asked, found=found)
 
 
 def _show(
-    request: Request,
-    backend: Backend,
-    caller: Caller,
+    visit: Visit,
     name: str,
     *,
     form: Form | None = None,
     asked: Form | None = None,
     found: api.CalendarCheck | None = None,
     status: int = 200,
-    error: str | None = None,
+    error: Exception | None = None,
 ) -> Response:
-    with backend.transaction() as connection:
-        now = connections.now(connection)
-        row = calendars.get(connection, name, namespace=backend.namespace)
-        users = calendars.users(connection, namespace=backend.namespace).get(name, [])
-    return page(
-        request, "calendar.html", caller=caller, backend=backend, here="calendars", now=now,
-        row=row, facts=api.shown(row), users=users, form=form or Form(_written(row)),
-        fields=(_DEFINITION,), asked=asked or Form({}), check=_CHECK, found=found, status=status,
+    with visit.reading() as connection:
+        row = calendars.get(connection, name, namespace=visit.namespace)
+        users = calendars.users(connection, namespace=visit.namespace).get(name, [])
+    return visit.page(
+        "calendar.html",
+        "calendars",
+        status=status,
+        form=form or _form(row),
         error=error,
-    )  # fmt: skip
+        row=row,
+        facts=api.shown(row),
+        users=users,
+        fields=(_DEFINITION,),
+        asked=asked or Form({}),
+        check=_CHECK,
+        found=found,
+    )
 
 
-def _written(row: Calendar) -> dict[str, str]:
-    return {"definition": json.dumps(row.definition, ensure_ascii=False, indent=2)}
+def _form(row: Calendar) -> Form:
+    return Form({"definition": json.dumps(row.definition, ensure_ascii=False, indent=2)})
 
 
 @router.post("/console/calendars/{name}")
-def change_calendar(
-    request: Request, backend: TheBackend, caller: TheAdmin, name: Name, posted: Fields
-) -> Response:
-    """Changes the calendar, or deletes it: `do`."""
+def change_calendar(visit: AdminVisit, name: Name, posted: Fields) -> Response:
+    """Changes or deletes the calendar, by the form's `do`."""
     verb = posted.get("do", "")
     if verb == "edit":
-        return _edit(request, backend, caller, name, posted)
+        return _edit(visit, name, posted)
     if verb != "delete":
-        raise unknown(posted)
+        raise unknown_verb(posted)
     try:
-        said = api.delete_calendar(backend, caller, name).message
+        done = api.delete_calendar(visit.backend, visit.caller, name)
     except PgbeatError as error:
-        status, _, detail = said_of(request, error)
-        return _show(request, backend, caller, name, status=status, error=detail)
-    return done(request, path("calendars"), f"{said}.")
+        return _show(visit, name, error=error)
+    return visit.redirect(path("calendars"), f"{done.message}.")
 
 
-def _edit(
-    request: Request, backend: Backend, caller: Caller, name: str, posted: Mapping[str, str]
-) -> Response:
+def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
     written = forms.given((_DEFINITION,), posted)
-    with backend.transaction() as connection:
-        row = calendars.get(connection, name, namespace=backend.namespace)
+    with visit.reading() as connection:
+        row = calendars.get(connection, name, namespace=visit.namespace)
     try:
         definition = _read(written)
         if definition == row.definition:
-            return done(request, path("calendars", name), "Nothing was changed.")
+            return visit.redirect(path("calendars", name), "Nothing was changed.")
         body = api.CalendarFields.model_validate({"definition": definition})
-        api.put_calendar(backend, caller, name, body, Response())
+        api.put_calendar(visit.backend, visit.caller, name, body, Response())
     except forms.REFUSED as error:
-        status, errors = _refused(request, error, written)
-        said = forms.headline(errors, "Nothing was changed")
-        form = Form(written, errors)
-        return _show(request, backend, caller, name, form=form, status=status, error=said)
-    return done(request, path("calendars", name), f"Calendar '{name}' was changed.")
+        return _show(visit, name, form=_refused(visit, error, written, "Nothing was changed"))
+    return visit.redirect(path("calendars", name), f"Calendar '{name}' was changed.")

@@ -1,8 +1,4 @@
-"""`/console/changes`: tells an open page that what it shows has changed, by server-sent events.
-
-The page is then read anew, by the console's script. All streams of a process share one look at the
-database (`pgbeat.web.watch`).
-"""
+"""`/console/changes`: server-sent events that have an open page reload what it shows."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated
@@ -13,8 +9,8 @@ from fastapi.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from pgbeat.jobs import permissions
-from pgbeat.web.api.events import ALIVE, BEGINNING, rounds, streamed, watch_of
-from pgbeat.web.api.steering import seen_job
+from pgbeat.web.api.events import ALIVE, BEGINNING, rounds, streamed, watcher_of
+from pgbeat.web.api.visible import visible_job
 from pgbeat.web.backend import Backend, TheBackend
 from pgbeat.web.identity import Caller, TheCaller
 from pgbeat.web.pages.render import PageRoute
@@ -22,7 +18,7 @@ from pgbeat.web.stream_queries import SCHEDULE
 
 router = APIRouter(route_class=PageRoute)
 
-#: By what the pages of administrators are told of changes: marks (`pgbeat.web.stream_queries`).
+#: The marks (`pgbeat.web.stream_queries`) that administrators' pages watch.
 _MARKS = {
     "schedules": {"audit", "ticks", "began", "ended", "beats"},
     "calendars": {"audit"},
@@ -32,7 +28,7 @@ _MARKS = {
     "webhooks": {"audit", "webhooks"},
     "audit": {"audit"},
 }
-#: Pages that everybody sees, each their own jobs.
+#: Pages that users see too, with their own jobs.
 _JOBS = {"jobs", "groups"}
 _JOB = "job:"
 
@@ -44,9 +40,11 @@ async def page_changes(
     caller: TheCaller,
     of: Annotated[str, Query(max_length=250)],
 ) -> Response:
-    """Says `changed` each time that what the page shows has changed, and once when it has come:
-    of `jobs`, `job:ID`, `schedules`, `schedule:NAME`, `lanes` …"""
-    watch = watch_of(request, backend)
+    """Sends `changed` at first, and whenever the page `of` has changed.
+
+    It is the key of a page, such as `jobs`, or `job:ID` or `schedule:NAME`.
+    """
+    watcher = watcher_of(request, backend)
     job_id, person, marks = None, None, frozenset[str]()
     if of in _JOBS:
         person = None if caller.is_admin else caller.name
@@ -58,12 +56,12 @@ async def page_changes(
         permissions.require_admin(caller, f"watch {of}")
         marks = frozenset(_MARKS.get(of, {of}))
     else:
-        raise HTTPException(422, f"of {of!r} nothing is told")
-    watch.check(caller.name)
+        raise HTTPException(422, f"{of!r} has no changes to watch")
+    watcher.check(caller.name)
 
     async def events() -> AsyncIterator[str]:
-        options = {"user": caller.name, "is_told_at_once": True, "token": caller.token}
-        with watch.stream(job_id, person, marks, **options) as stream:
+        options = {"user": caller.name, "is_notified_at_once": True, "token": caller.token}
+        with watcher.stream(job_id, person, marks, **options) as stream:
             yield BEGINNING
             async for has_news in rounds(stream, caller):
                 stream.take()
@@ -76,7 +74,7 @@ def _seen(backend: Backend, caller: Caller, written: str) -> UUID:
     try:
         job_id = UUID(written)
     except ValueError:
-        raise HTTPException(422, f"{written!r} is no job's id") from None
+        raise HTTPException(422, f"{written!r} is not a job's id") from None
     with backend.transaction() as connection:
-        seen_job(connection, backend, caller, job_id)
+        visible_job(connection, backend, caller, job_id)
     return job_id

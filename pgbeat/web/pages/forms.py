@@ -1,5 +1,4 @@
-"""Forms: what pages ask people for, what they wrote as the API takes it, and what is wrong with
-that, by the field that it is said beside."""
+"""Forms: their fields, what people wrote into them as the API takes it, and their mistakes."""
 
 import json
 import re
@@ -13,14 +12,13 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.errors import AlreadyExists, InvalidInput, InvalidJob, NotFound, PgbeatError, Problem
 from pgbeat.timetables import span
-from pgbeat.web.api.steering import plain
-from pgbeat.web.pages.render import said_of
-from pgbeat.web.problems import problems_of
+from pgbeat.web import problems
+from pgbeat.web.api.bodies import plain
 
 Kind = Literal["text", "long", "json", "number", "length", "moment", "choice", "flag", "list"]
 
 
-class Field(NamedTuple):
+class FormField(NamedTuple):
     """A field of a form."""
 
     name: str
@@ -28,30 +26,33 @@ class Field(NamedTuple):
     kind: Kind = "text"
     hint: str = ""
     options: tuple[str, ...] = ()
-    #: Label of a choice that says nothing; `None`: there is none.
+    #: The label of a choice without a value; `None` if one of the options must be chosen.
     open: str | None = None
-    #: What names are offered for it: a key of the page's `offers`.
+    #: The key of the names that the page offers for it.
     offer: str = ""
     is_wide: bool = False
 
 
-class Section(NamedTuple):
-    """Fields that belong together, beneath a title that opens them."""
+class FormSection(NamedTuple):
+    """Fields below a title that opens them."""
 
     title: str
-    fields: tuple[Field, ...]
+    fields: tuple[FormField, ...]
     hint: str = ""
     is_open: bool = False
 
 
 class Form(NamedTuple):
-    """A form: what is written in it, and what is wrong with that."""
+    """A form as it is shown: the values of its fields, and its mistakes once it was refused."""
 
     values: Mapping[str, str]
-    #: By the field; of none of them: "".
+    #: Messages by field; by "" for the form as a whole.
     errors: Mapping[str, str] = {}
-    #: As it was when the form was made, for one that changes only what is otherwise.
+    #: The values at first, as JSON, for a form that only changes what differs from them.
     before: str = ""
+    #: The response's status and alert.
+    status: int = 200
+    alert: str = ""
 
 
 class Mistakes(Exception):
@@ -61,23 +62,33 @@ class Mistakes(Exception):
         self.errors = errors
 
 
-#: What a form may be refused by.
+#: Errors that refuse a form.
 REFUSED = (ValidationError, Mistakes, PgbeatError, DBAPIError, UnicodeEncodeError, RecursionError)
 
 
-def all_of(sections: Iterable[Section]) -> tuple[Field, ...]:
-    """The fields of sections."""
+def all_of(sections: Iterable[FormSection]) -> tuple[FormField, ...]:
+    """Returns the fields of all sections."""
     return tuple(field for section in sections for field in section.fields)
 
 
-def given(fields: Iterable[Field], posted: Mapping[str, str]) -> dict[str, str]:
-    """What was written into each field."""
+def given(fields: Iterable[FormField], posted: Mapping[str, str]) -> dict[str, str]:
+    """Returns the text of each field."""
     return {each.name: posted.get(each.name, "").replace("\r\n", "\n").strip() for each in fields}
 
 
-def read(fields: Sequence[Field], written: Mapping[str, str]) -> dict[str, Any]:
-    """What was written as JSON of Python's; `None` for an empty field. Only fields of `written`
-    are looked at. Raises `Mistakes`."""
+def original(values: Mapping[str, Any]) -> Form:
+    """Returns the form of a thing as it is, which changes only what will differ."""
+    return Form(values, before=json.dumps(values))
+
+
+def changed(written: Mapping[str, str], posted: Mapping[str, str]) -> dict[str, str]:
+    """Returns the fields that differ from `before`. Raises `InvalidJob`."""
+    first = before(posted)
+    return {name: value for name, value in written.items() if value != first.get(name, "")}
+
+
+def read(fields: Sequence[FormField], written: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the values of the fields in `written`; `None` for an empty one. Raises `Mistakes`."""
     found: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for field in fields:
@@ -98,11 +109,11 @@ def _read(kind: Kind, text: str) -> Any:
         try:
             found = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"it is no JSON: {error}") from None
+            raise ValueError(f"invalid JSON: {error}") from None
         return plain(found)
     if kind == "number":
         if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-            raise ValueError("it is no integer, such as 3")
+            raise ValueError("must be an integer, such as 3")
         return int(text)
     if kind == "moment":
         return moment(text)
@@ -114,17 +125,16 @@ def _read(kind: Kind, text: str) -> Any:
 
 
 def moment(text: str) -> datetime:
-    """A time as it is written into a form: in UTC, unless it says otherwise. Raises
-    `ValueError`."""
+    """Parses a time, which is in UTC unless it has an offset. Raises `ValueError`."""
     try:
         found = datetime.fromisoformat(text)
         return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ValueError("it is no time, such as 2026-12-24T18:00") from None
+        raise ValueError("must be a time, such as 2026-12-24T18:00") from None
 
 
 def text(kind: Kind, value: Any) -> str:
-    """A value as it stands in a field."""
+    """Returns a value as the text of a field."""
     if value is None:
         return ""
     if kind == "json":
@@ -147,32 +157,45 @@ def text(kind: Kind, value: Any) -> str:
 def refused(
     request: Request,
     error: Exception,
-    names: Collection[str],
+    written: Mapping[str, str],
+    nothing: str,
+    *,
+    before: str = "",
+    fields: Collection[str] = (),
     others: Mapping[str, str] | None = None,
-) -> tuple[int, dict[str, str]]:
-    """Returns the status of what refused a form, and what is wrong by the field to mark.
+) -> Form:
+    """Returns the form that an error refused, with the mistakes beside its fields.
 
-    `others` has fields of the API that are another one of the form. Raises the error again where
-    it isn't the form's: what it is about is gone, or the database.
+    `nothing` says in the alert that nothing happened. `fields` are further names beside those of
+    `written`, and `others` leads from fields of the API to a field of another name. Raises the
+    error again if it is about something else: the database, or the thing itself.
     """
+    status, errors = _mistakes(request, error, {*written, *fields}, others or {})
+    alert = errors.get("") or f"{nothing}: see what is wrong below."
+    return Form(written, errors, before, status, alert)
+
+
+def _mistakes(
+    request: Request, error: Exception, names: Collection[str], others: Mapping[str, str]
+) -> tuple[int, Mapping[str, str]]:
     if isinstance(error, Mistakes):
         return 422, error.errors
     if isinstance(error, ValidationError):
-        found = map(_numbered, problems_of(error.errors(), is_request=False))
+        found = map(_numbered, problems.of_pydantic(error.errors(), is_request=False))
         return 422, _by_field(found, names, others)
-    status, _, said = said_of(request, error)
+    status, _, detail = problems.described(request, error)
     if status >= 500:
         raise error
-    if isinstance(error, NotFound) and status == 404:
-        status = 422  # what it names
+    if isinstance(error, NotFound):
+        status = 422  # the form names something that isn't there
     if isinstance(error, InvalidInput):
         return status, _by_field(error.problems, names, others)
     field = "name" if isinstance(error, AlreadyExists) else getattr(error, "field", "")
-    return status, _by_field([Problem(field, "", said)], names, others)
+    return status, _by_field([Problem(field, "", detail)], names, others)
 
 
 def _numbered(problem: Problem) -> Problem:
-    """Returns the problem of one of a list with its number in the message."""
+    """Adds the number of a list's item to the message of its problem."""
     item = re.search(r"\[(\d+)\]", problem.field)
     if item is None:
         return problem
@@ -180,33 +203,26 @@ def _numbered(problem: Problem) -> Problem:
 
 
 def _by_field(
-    problems: Iterable[Problem], names: Collection[str], others: Mapping[str, str] | None
+    found: Iterable[Problem], names: Collection[str], others: Mapping[str, str]
 ) -> dict[str, str]:
-    """Returns sentences by the fields of a form; what is in none of its fields by ""."""
-    found: dict[str, str] = {}
-    for path, _, said in problems:
+    """Returns messages by field of the form; by "" if the problem is in none of its fields."""
+    errors: dict[str, str] = {}
+    for path, _, message in found:
         field = path
-        while field and field not in names and field not in (others or {}):
+        while field and field not in names and field not in others:
             inner = f"job_policy.{field}"
             field = inner if inner in names else re.sub(r"(^|\.|\[)[^.\[]*$", "", field)
-        field = (others or {}).get(field, field)
-        found[field] = f"{found[field]}; {said}" if field in found else said
-    return found
-
-
-def headline(errors: Mapping[str, str], otherwise: str) -> str | None:
-    """What the page says of a form that was refused, at its top; `None` of one that was not."""
-    if not errors:
-        return None
-    return errors.get("") or f"{otherwise}: see what is wrong below."
+        field = others.get(field, field)
+        errors[field] = f"{errors[field]}; {message}" if field in errors else message
+    return errors
 
 
 def before(posted: Mapping[str, str]) -> dict[str, Any]:
-    """What a form had in its fields when it was made. Raises `InvalidJob`."""
+    """Returns the values that the form was made with. Raises `InvalidJob`."""
     try:
         found = json.loads(posted.get("before", ""))
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise InvalidJob("the form is not whole; open the page again")
+        raise InvalidJob("the form is incomplete; open the page again")
     return found

@@ -1,172 +1,170 @@
-"""`/console/groups`: jobs that were given together, how far they are, and their end."""
+"""`/console/groups`: groups with their progress and jobs."""
 
 import json
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Response
 
-from pgbeat.database import connections
 from pgbeat.errors import NotFound, PgbeatError
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import permissions
 from pgbeat.jobs.groups import model as groups
 from pgbeat.web.api import groups as api
-from pgbeat.web.api.paging import cursor, moment, read
-from pgbeat.web.api.steering import seen_group
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheCaller
+from pgbeat.web.api.paging import moment, read, split
+from pgbeat.web.api.visible import visible_group
 from pgbeat.web.pages import forms, job_fields
-from pgbeat.web.pages.forms import Field, Form
+from pgbeat.web.pages.forms import Form, FormField
 from pgbeat.web.pages.humanize import counted
-from pgbeat.web.pages.render import Fields, PageRoute, done, page, path, said_of, unknown
+from pgbeat.web.pages.render import Fields, PageRoute, TheVisit, Visit, path, unknown_verb
 
 router = APIRouter(route_class=PageRoute)
 
-#: Groups of a page; members of a group that are shown, and of those that failed.
+#: Groups on a page; members of a group that are shown, and failed ones besides.
 _PAGE, _MEMBERS, _FAILED = 25, 100, 10
 _STATES = ("running", "completed", "failed", "cancelled")
 
 
+def parse_id(group_id: str) -> UUID:
+    """Parses a group's id. Raises `NotFound`."""
+    try:
+        return UUID(group_id)
+    except ValueError:
+        raise NotFound(f"{group_id[:80]!r} is not a group's id; ids are UUIDs") from None
+
+
+GroupId = Annotated[UUID, Depends(parse_id)]
+
+
 @router.get("/console/groups")
-def groups_page(
-    request: Request,
-    backend: TheBackend,
-    caller: TheCaller,
-    state: str = "",
-    by: str = "",
-    after: str = "",
-) -> Response:
-    """Groups that the caller may see, the newest first."""
+def groups_page(visit: TheVisit, state: str = "", by: str = "", after: str = "") -> Response:
+    """Shows the groups that the caller may see, the newest first."""
     asked = {"state": state if state in _STATES else "", "by": by.strip()[:200]}
-    before = read(after, moment, UUID) if after else None
-    with backend.transaction() as connection:
-        now = connections.now(connection)
-        rows = groups.listing(
-            connection, backend.namespace, state=asked["state"] or None,
-            created_by=permissions.visible_owner(caller, asked["by"] or None, "groups"),
-            before=before, limit=_PAGE + 1,
-        )  # fmt: skip
-        shown = rows[:_PAGE]
-        progress = groups.progress(connection, [row.id for row in shown])
-    last = shown[-1] if len(rows) > _PAGE else None
-    return page(
-        request, "groups.html", caller=caller, backend=backend, here="groups", now=now, rows=shown,
-        progress=progress, asked=asked, states=_STATES, after=after,
-        next=None if last is None else cursor(last.created_at, last.id),
-    )  # fmt: skip
+    wanted = {
+        "state": asked["state"] or None,
+        "created_by": permissions.visible_owner(visit.caller, asked["by"] or None, "groups"),
+    }
+    before = read(after or None, moment, UUID)
+    with visit.reading() as connection:
+        found = groups.listing(
+            connection, visit.namespace, before=before, limit=_PAGE + 1, **wanted
+        )
+        rows, following = split(found, _PAGE, "created_at", "id")
+        progress = groups.progress(connection, [row.id for row in rows])
+    return visit.page(
+        "groups.html",
+        "groups",
+        rows=rows,
+        progress=progress,
+        asked=asked,
+        states=_STATES,
+        after=after,
+        next=following,
+    )
 
 
 # -- one
 
 
 @router.get("/console/groups/{group_id}")
-def group_page(request: Request, backend: TheBackend, caller: TheCaller, group_id: str) -> Response:
-    """One group."""
-    return _show(request, backend, caller, _id(group_id))
+def group_page(visit: TheVisit, group_id: GroupId) -> Response:
+    """Shows a group."""
+    return _show(visit, group_id)
 
 
-def _id(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise NotFound(f"{text[:80]!r} is no group's id; ids are UUIDs") from None
-
-
-def _show(
-    request: Request,
-    backend: Backend,
-    caller: Caller,
-    group_id: UUID,
-    *,
-    status: int = 200,
-    error: str | None = None,
-) -> Response:
-    with backend.transaction() as connection:
-        now = connections.now(connection)
-        group = seen_group(connection, backend, caller, group_id)
+def _show(visit: Visit, group_id: UUID, *, error: Exception | None = None) -> Response:
+    with visit.reading() as connection:
+        group = visible_group(connection, visit.backend, visit.caller, group_id)
         progress = groups.progress(connection, [group.id])[group.id]
         members = groups.members(connection, group.id, limit=_MEMBERS + 1)
         failed = []
         if progress.counts.get("failed") and len(members) > _MEMBERS:
-            which = jobs.Filter(backend.namespace, group_id=str(group.id), state="failed")
+            which = jobs.Filter(visit.namespace, group_id=str(group.id), state="failed")
             failed = jobs.listing(connection, which, limit=_FAILED)
-    return page(
-        request, "group.html", caller=caller, backend=backend, here="groups", now=now, group=group,
-        progress=progress, members=members[:_MEMBERS], has_more=len(members) > _MEMBERS,
-        failed=failed, status=status, error=error,
-    )  # fmt: skip
+    return visit.page(
+        "group.html",
+        "groups",
+        error=error,
+        group=group,
+        progress=progress,
+        members=members[:_MEMBERS],
+        has_more=len(members) > _MEMBERS,
+        failed=failed,
+    )
 
 
 @router.post("/console/groups/{group_id}")
-def change_group(
-    request: Request, backend: TheBackend, caller: TheCaller, group_id: str, fields: Fields
-) -> Response:
-    """Ends the group: `do` is `cancel`."""
-    which = _id(group_id)
-    with backend.transaction() as connection:
-        seen_group(connection, backend, caller, which)
+def change_group(visit: TheVisit, group_id: GroupId, fields: Fields) -> Response:
+    """Cancels the group if the form's `do` is `cancel`."""
+    with visit.reading() as connection:
+        visible_group(connection, visit.backend, visit.caller, group_id)
     if fields.get("do") != "cancel":
-        raise unknown(fields)
+        raise unknown_verb(fields)
     try:
-        made = api.cancel_group(backend, caller, which)
+        made = api.cancel_group(visit.backend, visit.caller, group_id)
     except PgbeatError as error:
-        status, _, detail = said_of(request, error)
-        return _show(request, backend, caller, which, status=status, error=detail)
+        return _show(visit, group_id, error=error)
     said = f"The group was cancelled: {counted(made.ended, 'job')} ended now"
     if made.asked:
-        said += f", the workers of {counted(made.asked, 'job')} were asked to end theirs"
-    return done(request, path("groups", which), f"{said}.")
+        said += f", the workers of {counted(made.asked, 'job')} were asked to end them"
+    return visit.redirect(path("groups", group_id), f"{said}.")
 
 
-# -- made
+# -- new
 
 _FIELDS = (
-    Field("name", "Name", hint="need not have one"),
-    Field("mode", "The jobs run", "choice", options=groups.MODES,
-          hint="parallel: all at once; sequential: one after the other"),
-    Field("on_failure", "Once one has failed", "choice", options=groups.ON_FAILURE,
-          hint="stop: the rest is cancelled; continue: it goes on; skip_remaining: it is skipped"),
-    Field("jobs", "Jobs", "long", is_wide=True,
-          hint='one in each line: a task\'s name, or {"task": "…", "args": […], "lane": "…"}, or '
-          '{"template": "…"}'),
-)  # fmt: skip
+    FormField("name", "Name", hint="optional"),
+    FormField(
+        "mode",
+        "The jobs run",
+        "choice",
+        options=groups.MODES,
+        hint="parallel: all at once; sequential: one after the other",
+    ),
+    FormField(
+        "on_failure",
+        "Once one has failed",
+        "choice",
+        options=groups.ON_FAILURE,
+        hint="stop: cancels the others; continue: goes on; skip_remaining: skips the others",
+    ),
+    FormField(
+        "jobs",
+        "Jobs",
+        "long",
+        is_wide=True,
+        hint='one in each line: the name of a task, or {"task": "…", "args": […], "lane": "…"}, '
+        'or {"template": "…"}',
+    ),
+)
 
 
 @router.get("/console/new/group")
-def new_group_page(request: Request, backend: TheBackend, caller: TheCaller) -> Response:
-    """The form that makes one."""
-    return _new(request, backend, caller, Form({"mode": "parallel", "on_failure": "stop"}))
+def new_group_page(visit: TheVisit) -> Response:
+    """Shows the form."""
+    return _new(visit, Form({"mode": "parallel", "on_failure": "stop"}))
 
 
-def _new(
-    request: Request, backend: Backend, caller: Caller, form: Form, *, status: int = 200
-) -> Response:
-    error = forms.headline(form.errors, "Nothing was made")
-    return page(
-        request, "new_group.html", caller=caller, backend=backend, here="groups", form=form,
-        fields=_FIELDS, tasks=job_fields.tasks(backend.celery), status=status, error=error,
-    )  # fmt: skip
+def _new(visit: Visit, form: Form) -> Response:
+    tasks = job_fields.tasks(visit.backend.celery)
+    return visit.page("new_group.html", "groups", form=form, fields=_FIELDS, tasks=tasks)
 
 
 @router.post("/console/new/group")
-def make_group(
-    request: Request, backend: TheBackend, caller: TheCaller, posted: Fields
-) -> Response:
-    """Makes it with all its jobs, or says beside the fields why not."""
+def make_group(visit: TheVisit, posted: Fields) -> Response:
+    """Creates the group with all its jobs, or shows the form with its mistakes."""
     written = forms.given(_FIELDS, posted)
     try:
         values = {key: value for key, value in written.items() if value}
-        body = api.NewGroup.model_validate(values | {"jobs": _orders(written["jobs"])})
-        made = api.create_group(backend, caller, body)
+        body = api.NewGroup.model_validate(values | {"jobs": _members(written["jobs"])})
+        made = api.create_group(visit.backend, visit.caller, body)
     except forms.REFUSED as error:
-        status, errors = forms.refused(request, error, written)
-        return _new(request, backend, caller, Form(written, errors), status=status)
-    return done(request, path("groups", made.id), "The group was made.")
+        return _new(visit, forms.refused(visit.request, error, written, "No group was created"))
+    return visit.redirect(path("groups", made.id), "The group was created.")
 
 
-def _orders(text: str) -> list[Any]:
-    """The jobs of as many lines: names of tasks, or objects. Raises `Mistakes`."""
+def _members(text: str) -> list[Any]:
+    """Parses the jobs, one in each line. Raises `Mistakes`."""
     found: list[Any] = []
     wrong = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -175,7 +173,7 @@ def _orders(text: str) -> list[Any]:
             try:
                 found.append(json.loads(said))
             except (ValueError, RecursionError) as error:
-                wrong.append(f"line {number} is no JSON: {error}")
+                wrong.append(f"line {number}: invalid JSON: {error}")
         elif said:
             found.append(said)
     if not found and not wrong:

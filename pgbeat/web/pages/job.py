@@ -1,11 +1,10 @@
-"""`/console/jobs/ID`: one job, its executions, and what can be done to it."""
+"""`/console/jobs/ID`: one job, its executions, and its verbs."""
 
 from collections.abc import Callable
 from uuid import UUID
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
-from pgbeat.database import connections
 from pgbeat.errors import Forbidden, PgbeatError
 from pgbeat.jobs import executions, permissions
 from pgbeat.jobs import explain as whereabouts
@@ -14,13 +13,11 @@ from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import Verb
 from pgbeat.web.api import jobs as api
-from pgbeat.web.api.job_models import FoundJob
-from pgbeat.web.api.steering import seen_job
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheCaller
-from pgbeat.web.pages import forms, job_fields, summaries
-from pgbeat.web.pages.forms import Field, Form
-from pgbeat.web.pages.render import Fields, PageRoute, done, page, path, said_of, unknown
+from pgbeat.web.api.job_models import FoundJob, progress_of
+from pgbeat.web.api.visible import visible_job
+from pgbeat.web.pages import forms, job_fields
+from pgbeat.web.pages.forms import Form, FormField
+from pgbeat.web.pages.render import Fields, PageRoute, TheVisit, Visit, path, unknown_verb
 
 router = APIRouter(route_class=PageRoute)
 
@@ -28,51 +25,44 @@ _MEMBERS = 50
 
 
 @router.get("/console/jobs/{job_id}")
-def job_page(request: Request, backend: TheBackend, caller: TheCaller, job_id: str) -> Response:
-    """One job."""
-    return _show(request, backend, caller, job_id)
+def job_page(visit: TheVisit, job_id: str) -> Response:
+    """Shows a job."""
+    return _show(visit, job_id)
 
 
 def _show(
-    request: Request,
-    backend: Backend,
-    caller: Caller,
-    job_id: str,
-    *,
-    status: int = 200,
-    error: str | None = None,
-    form: Form | None = None,
+    visit: Visit, job_id: str, *, form: Form | None = None, error: Exception | None = None
 ) -> Response:
-    with backend.transaction() as connection:
-        now = connections.now(connection)
-        job = seen_job(connection, backend, caller, job_id)
+    with visit.reading() as connection:
+        job = visible_job(connection, visit.backend, visit.caller, job_id)
         runs = executions.of_job(connection, job.id, limit=20)
-        where = whereabouts.of_job(connection, job, now)
-        chain = sorted(
-            jobs.find(connection, [each for each in (job.retry_of, job.retried_by) if each]),
-            key=lambda each: each.attempt,
-        )
+        where = whereabouts.of_job(connection, job, visit.now)
+        chain = jobs.find(connection, [each for each in (job.retry_of, job.retried_by) if each])
         members = groups.members(connection, job.group_id, limit=_MEMBERS) if job.group_id else []
-        fields = _fields(caller)
-        waits = job.state in ("pending", "scheduled", "paused") and _may(caller, "update", job)
-        offers = job_fields.offers(connection, backend, fields) if waits else {}
-    flower = backend.settings.web_flower_url
-    now_running = runs[0] if runs and job.state == "running" else None
-    progress = now_running and summaries.Progress(
-        now_running.progress_done, now_running.progress_total, now_running.progress_message
-    )
-    return page(
-        request, "job.html", caller=caller, backend=backend, here="jobs", of=f"job:{job.id}",
-        now=now, status=status,
-        error=error, job=job, runs=runs, where=where, chain=chain, members=members,
-        progress=progress, verbs=[each for each in _offered(job) if _may(caller, each, job)],
-        form=(form or Form(_written(job))) if waits else None, fields=fields, offers=offers,
+        fields = _fields(visit)
+        waits = job.state in ("pending", "scheduled", "paused") and _may(visit, "update", job)
+        offers = job_fields.offers(connection, visit.backend, fields) if waits else {}
+    flower = visit.backend.settings.web_flower_url
+    return visit.page(
+        "job.html",
+        "jobs",
+        form=(form or Form(_written(job))) if waits else None,
+        error=error,
+        job=job,
+        runs=runs,
+        where=where,
+        chain=sorted(chain, key=lambda each: each.attempt),
+        members=members,
+        progress=progress_of(runs[0]) if runs and job.state == "running" else None,
+        verbs=[each for each in _offered(job) if _may(visit, each, job)],
+        fields=fields,
+        offers=offers,
         flower=f"{flower.rstrip('/')}/task/{job.id}" if flower else None,
-    )  # fmt: skip
+    )
 
 
 def _offered(job: Job) -> list[Verb]:
-    """What its state allows."""
+    """Returns the verbs that the job's state allows."""
     found: list[Verb] = []
     if job.awaits_approval and job.state == "paused":
         found.append("approve")
@@ -86,88 +76,85 @@ def _offered(job: Job) -> list[Verb]:
     return found
 
 
-def _may(caller: Caller, verb: Verb, job: Job) -> bool:
+def _may(visit: Visit, verb: Verb, job: Job) -> bool:
     try:
-        permissions.require(caller, verb, job)
+        permissions.require(visit.caller, verb, job)
     except Forbidden:
         return False
     return True
 
 
 @router.post("/console/jobs/{job_id}")
-def change_job(
-    request: Request, backend: TheBackend, caller: TheCaller, job_id: str, fields: Fields
-) -> Response:
-    """Does what a form of the page asks for: `do`."""
+def change_job(visit: TheVisit, job_id: str, fields: Fields) -> Response:
+    """Does what the form's `do` says."""
     verb = fields.get("do", "")
-    with backend.transaction() as connection:
-        job = seen_job(connection, backend, caller, job_id)
+    with visit.reading() as connection:
+        job = visible_job(connection, visit.backend, visit.caller, job_id)
     try:
         if verb == "delete":
-            api.delete_job(backend, caller, job.id)
-            return done(request, path("jobs"), f"Job {job.id} was deleted.")
+            api.delete_job(visit.backend, visit.caller, job.id)
+            return visit.redirect(path("jobs"), f"Job {job.id} was deleted.")
         if verb == "update":
-            return _update(request, backend, caller, job, fields)
+            return _update(visit, job, fields)
         if verb not in _VERBS:
-            raise unknown(fields)
+            raise unknown_verb(fields)
         do, said = _VERBS[verb]
-        changed = do(backend, caller, job.id, fields)
+        changed = do(visit, job.id, fields)
     except PgbeatError as error:
-        status, _, detail = said_of(request, error)
-        return _show(request, backend, caller, job_id, status=status, error=detail)
+        return _show(visit, job_id, error=error)
     if verb == "cancel" and changed.completed_at is None:
         said = "Its worker was asked to end it."
-    return done(request, path("jobs", changed.id), said)
+    return visit.redirect(path("jobs", changed.id), said)
 
 
-#: What its form changes while it waits.
+#: The fields that can be changed while the job waits.
 _FIELDS = (
-    Field("priority", "Priority", "number", "0 to 255: the highest goes first"),
-    Field("run_at", "Not before", "moment", "UTC; empty: as soon as possible"),
-    Field("max_attempts", "Attempts", "number", "in all; 1 for no retry"),
-    Field("lane", "Lane", offer="lanes", hint="empty: none"),
+    FormField("priority", "Priority", "number", "0 to 255: the highest goes first"),
+    FormField("run_at", "Not before", "moment", "UTC; empty: as soon as possible"),
+    FormField("max_attempts", "Attempts", "number", "in all; 1 for no retry"),
+    FormField("lane", "Lane", offer="lanes", hint="empty: none"),
 )
 
 
-def _fields(caller: Caller) -> tuple[Field, ...]:
-    return _FIELDS if caller.is_admin else _FIELDS[:-1]
+def _fields(visit: Visit) -> tuple[FormField, ...]:
+    return _FIELDS if visit.caller.is_admin else _FIELDS[:-1]
 
 
 def _written(job: Job) -> dict[str, str]:
-    """The fields as the job is."""
     return {each.name: forms.text(each.kind, getattr(job, each.name)) for each in _FIELDS}
 
 
-def _update(
-    request: Request, backend: Backend, caller: Caller, job: Job, posted: Fields
-) -> Response:
-    """Changes what differs from what the page had, or says beside the fields why not."""
-    fields = _fields(caller)
+def _update(visit: Visit, job: Job, posted: Fields) -> Response:
+    """Changes the fields that differ from the job, or shows the form with its mistakes."""
+    fields = _fields(visit)
     given, before = forms.given(fields, posted), _written(job)
     try:
         changed = {name: value for name, value in given.items() if value != before[name]}
         values = forms.read(fields, changed)
         if not values:
-            return done(request, path("jobs", job.id), "Nothing was changed.")
-        api.update_job(backend, caller, job.id, api.JobChanges.model_validate(values))
+            return visit.redirect(path("jobs", job.id), "Nothing was changed.")
+        changes = api.JobChanges.model_validate(values)
+        api.update_job(visit.backend, visit.caller, job.id, changes)
     except forms.REFUSED as error:
-        status, errors = forms.refused(request, error, given)
-        said = forms.headline(errors, "Nothing was changed")
-        form = Form(given, errors)
-        return _show(request, backend, caller, str(job.id), status=status, error=said, form=form)
-    return done(request, path("jobs", job.id), "The job was changed.")
+        form = forms.refused(visit.request, error, given, "Nothing was changed")
+        return _show(visit, str(job.id), form=form)
+    return visit.redirect(path("jobs", job.id), "The job was changed.")
 
 
-def _cancel(backend: Backend, caller: Caller, job_id: UUID, fields: Fields) -> FoundJob:
+def _cancel(visit: Visit, job_id: UUID, fields: Fields) -> FoundJob:
     reason = fields.get("reason", "").strip()[:500] or None
-    return api.cancel_job(backend, caller, job_id, api.JobCancel(reason=reason))
+    return api.cancel_job(visit.backend, visit.caller, job_id, api.JobCancel(reason=reason))
 
 
-#: What can be done by a button beside deleting, and what is said then.
-_VERBS: dict[str, tuple[Callable[[Backend, Caller, UUID, Fields], FoundJob], str]] = {
+def _simply(change: Callable[..., FoundJob]) -> Callable[[Visit, UUID, Fields], FoundJob]:
+    return lambda visit, job_id, fields: change(visit.backend, visit.caller, job_id)
+
+
+#: The verbs that lead to a job, and the message on its page.
+_VERBS: dict[str, tuple[Callable[[Visit, UUID, Fields], FoundJob], str]] = {
     "cancel": (_cancel, "The job was cancelled."),
-    "pause": (lambda *of: api.pause_job(*of[:3]), "The job is paused."),
-    "resume": (lambda *of: api.resume_job(*of[:3]), "The job goes on."),
-    "approve": (lambda *of: api.approve_job(*of[:3]), "The job was approved, and goes on."),
-    "retry": (lambda *of: api.retry_job(*of[:3]), "This is the new job, which tries it again."),
+    "pause": (_simply(api.pause_job), "The job is paused."),
+    "resume": (_simply(api.resume_job), "The job goes on."),
+    "approve": (_simply(api.approve_job), "The job was approved, and goes on."),
+    "retry": (_simply(api.retry_job), "This is the new job, which tries it again."),
 }

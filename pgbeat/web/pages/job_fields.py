@@ -1,4 +1,4 @@
-"""The fields of a job policy, as forms of schedules, templates and jobs have them."""
+"""The fields that forms of schedules, templates and jobs share, and the names they offer."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -12,67 +12,76 @@ from pgbeat.jobs.policies import JobPolicy
 from pgbeat.schedules import launchers
 from pgbeat.web.backend import Backend
 from pgbeat.web.identity import Caller
-from pgbeat.web.pages.forms import Field, Section, text
+from pgbeat.web.pages.forms import FormField, FormSection, text
 
 if TYPE_CHECKING:
     from celery import Celery
 
-TEMPLATE = Field(
-    "template", "Template", offer="templates", hint="what it says goes where you don't"
-)
-TASK = Field("task", "Task", offer="tasks", is_wide=True)
-ARGS = Field("args", "Arguments", "json", 'a JSON list: [1, "a"]', is_wide=True)
-KWARGS = Field("kwargs", "Keyword arguments", "json", 'a JSON object: {"day": 1}', is_wide=True)
-QUEUE = Field("queue", "Queue", hint="empty: as the app routes it")
-OPTIONS = Field("options", "Publish options", "json", "Celery's, a JSON object", is_wide=True)
+TEMPLATE = FormField("template", "Template", offer="templates", hint="for what is left empty here")
+TASK = FormField("task", "Task", offer="tasks", is_wide=True)
+ARGS = FormField("args", "Arguments", "json", 'a JSON list: [1, "a"]', is_wide=True)
+KWARGS = FormField("kwargs", "Keyword arguments", "json", 'a JSON object: {"day": 1}', is_wide=True)
+QUEUE = FormField("queue", "Queue", hint="empty: as the app routes it")
+OPTIONS = FormField("options", "Publish options", "json", "Celery's, a JSON object", is_wide=True)
 
-ABOUT = (
-    Field("description", "Description", "long", "what it is for", is_wide=True),
-    Field("labels", "Labels", "json", 'to find it by, a JSON object: {"team": "billing"}',
-          is_wide=True),
-    Field("metadata", "Metadata", "json", "anything else to keep with it, a JSON object",
-          is_wide=True),
-)  # fmt: skip
+PUBLISHING = FormSection("How it is published", (QUEUE, OPTIONS), "queue, options")
+ABOUT = FormSection(
+    "What it is for",
+    (
+        FormField("description", "Description", "long", "what it is for", is_wide=True),
+        FormField(
+            "labels",
+            "Labels",
+            "json",
+            'to find it by, a JSON object: {"team": "billing"}',
+            is_wide=True,
+        ),
+        FormField(
+            "metadata",
+            "Metadata",
+            "json",
+            "anything else to keep with it, a JSON object",
+            is_wide=True,
+        ),
+    ),
+    "description, labels, metadata",
+)
 
 _LINE = (
-    Field("lane", "Lane", offer="lanes", hint="that it waits in; empty: none"),
-    Field("priority", "Priority", "number", "0 to 255, the highest goes first"),
-    Field("requires_approval", "Waits for approval", "flag", open="by default, no"),
-    Field("tags", "Tags", "list", "with commas between them"),
-    Field("resources", "Resources", "json", 'while it runs: {"gpu": 1}'),
+    FormField("lane", "Lane", offer="lanes", hint="in whose line it waits; empty: none"),
+    FormField("priority", "Priority", "number", "0 to 255, the highest goes first"),
+    FormField("requires_approval", "Waits for approval", "flag", open="by default, no"),
+    FormField("tags", "Tags", "list", "separated by commas"),
+    FormField("resources", "Resources", "json", 'while it runs: {"gpu": 1}'),
 )
 _AGAIN = (
-    Field("max_attempts", "Attempts", "number", "in all; 1: no retry"),
-    Field("retry_base", "First retry after", "length", "such as 1 min; then twice as long each"),
-    Field("retry_cap", "But no later than", "length", "such as 1 h"),
+    FormField("max_attempts", "Attempts", "number", "in all; 1: no retry"),
+    FormField("retry_base", "First retry after", "length", "such as 1 min; then twice as long"),
+    FormField("retry_cap", "But no later than", "length", "such as 1 h"),
 )
 _ONCE = (
-    Field(
-        "unique",
-        "Only one with these arguments",
-        "flag",
-        "that has not ended",
-        open="by default, no",
+    FormField(
+        "unique", "Only one with these arguments", "flag", "unfinished", open="by default, no"
     ),
-    Field("unique_key", "Only one with the key", hint="that has not ended"),
-    Field("unique_for", "Nor another within", "length", "of its making, such as 1 h"),
+    FormField("unique_key", "Only one with the key", hint="unfinished"),
+    FormField("unique_for", "Nor another within", "length", "such as 1 h, finished or not"),
 )
 
 
-def sections(prefix: str = "") -> tuple[Section, ...]:
-    """The fields of a policy, but its template, their names beginning so."""
+def sections(prefix: str = "") -> tuple[FormSection, ...]:
+    """Returns the fields of a job policy, without its template. The prefix is for their names."""
     return tuple(
-        Section(title, tuple(each._replace(name=prefix + each.name) for each in fields), hint)
+        FormSection(title, tuple(each._replace(name=prefix + each.name) for each in fields), hint)
         for title, hint, fields in (
             ("Where it waits", "lane, priority, approval", _LINE),
             ("If it fails", "attempts, and when", _AGAIN),
-            ("Only one", "not beside another like it", _ONCE),
+            ("Only one", "not beside an equal job", _ONCE),
         )
     )
 
 
 def written(job: dict[str, Any], prefix: str) -> dict[str, str]:
-    """A policy as it stands in those fields."""
+    """Returns a policy as the texts of the fields."""
     policy, _ = job_policies.read(job)
     kinds = {each.name: each.kind for section in sections() for each in section.fields}
     kinds["template"] = "text"
@@ -80,24 +89,27 @@ def written(job: dict[str, Any], prefix: str) -> dict[str, str]:
 
 
 def merged(job: dict[str, Any], changed: dict[str, Any], prefix: str) -> dict[str, Any]:
-    """A policy with what of it was changed; takes that out of `changed`."""
+    """Returns a policy with its changes, which are taken out of `changed`."""
     names = [name for name in changed if name.startswith(prefix)]
     found = job | {name.removeprefix(prefix): changed.pop(name) for name in names}
     return {name: value for name, value in found.items() if value is not None}
 
 
-#: Names that are offered for a field, at most.
+#: The most names that are offered for a field.
 _MOST = 300
-
-
 _TABLES = {"lanes": tables.lanes, "templates": tables.templates, "calendars": tables.calendars}
 
 
 def offers(
-    connection: Connection, backend: Backend, fields: Iterable[Field], caller: Caller | None = None
+    connection: Connection,
+    backend: Backend,
+    fields: Iterable[FormField],
+    caller: Caller | None = None,
 ) -> dict[str, list[str]]:
-    """Names that these fields may have: of tasks, launchers, lanes, templates, calendars. Of tasks,
-    those that the caller may have run."""
+    """Returns the names to offer for the fields: tasks, launchers, lanes, templates, calendars.
+
+    With a `caller`, only the tasks that they may run are offered.
+    """
     found: dict[str, list[str]] = {}
     for key in dict.fromkeys(each.offer for each in fields if each.offer):
         if key == "tasks":
@@ -114,5 +126,5 @@ def offers(
 
 
 def tasks(app: "Celery") -> list[str]:
-    """The app's own tasks."""
+    """Returns the names of the app's own tasks."""
     return sorted(name for name in app.tasks if not name.startswith(("celery.", "pgbeat.")))[:_MOST]

@@ -1,90 +1,86 @@
-"""`/console/templates`: named tasks with arguments and a policy, that jobs are made from."""
+"""`/console/templates`: templates, from which jobs are made."""
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Response
 
-from pgbeat.database import connections
 from pgbeat.errors import PgbeatError
 from pgbeat.jobs import templates
 from pgbeat.jobs.templates import Template
 from pgbeat.web.api import templates as api
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin, TheCaller
 from pgbeat.web.pages import forms, job_fields, summaries
-from pgbeat.web.pages.forms import Field, Form, Section
-from pgbeat.web.pages.render import Fields, PageRoute, done, page, path, said_of, unknown
+from pgbeat.web.pages.forms import Form, FormField
+from pgbeat.web.pages.render import (
+    AdminVisit,
+    Fields,
+    PageRoute,
+    TheVisit,
+    Visit,
+    path,
+    unknown_verb,
+)
 
 router = APIRouter(route_class=PageRoute)
 
 Name = Annotated[str, Path(max_length=200)]
 
-_NAME = Field("name", "Name", hint="such as nightly-report; without a slash")
+_NAME = FormField("name", "Name", hint="such as nightly-report; without a slash")
 _WHAT = (
     job_fields.TASK,
     job_fields.ARGS,
     job_fields.KWARGS,
-    Field("description", "Description", is_wide=True),
+    FormField("description", "Description", is_wide=True),
 )
-_SECTIONS = (
-    *job_fields.sections("job_policy."),
-    Section("How it is published", (job_fields.QUEUE, job_fields.OPTIONS), "queue, options"),
-)
+_SECTIONS = (*job_fields.sections("job_policy."), job_fields.PUBLISHING)
 _ALL = (*_WHAT, *forms.all_of(_SECTIONS))
 
 
 @router.get("/console/templates")
-def templates_page(request: Request, backend: TheBackend, caller: TheCaller) -> Response:
-    """All templates."""
-    with backend.transaction() as connection:
-        now = connections.now(connection)
-        rows = templates.listing(connection, namespace=backend.namespace)
-    return page(
-        request, "templates.html", caller=caller, backend=backend, here="templates", now=now,
-        rows=rows,
-    )  # fmt: skip
+def templates_page(visit: TheVisit) -> Response:
+    """Shows all templates."""
+    with visit.reading() as connection:
+        rows = templates.listing(connection, namespace=visit.namespace)
+    return visit.page("templates.html", "templates", rows=rows)
 
 
-# -- made
+# -- new
 
 
 @router.get("/console/new/template")
-def new_template_page(request: Request, backend: TheBackend, caller: TheAdmin) -> Response:
-    """The form that makes one."""
-    return _new(request, backend, caller, Form({}))
+def new_template_page(visit: AdminVisit) -> Response:
+    """Shows the form."""
+    return _new(visit, Form({}))
 
 
-def _new(
-    request: Request, backend: Backend, caller: Caller, form: Form, *, status: int = 200
-) -> Response:
-    with backend.transaction() as connection:
-        offers = job_fields.offers(connection, backend, _ALL)
-    error = forms.headline(form.errors, "Nothing was made")
-    return page(
-        request, "new_template.html", caller=caller, backend=backend, here="templates", form=form,
-        what=(_NAME, *_WHAT), sections=_SECTIONS, offers=offers, status=status, error=error,
-    )  # fmt: skip
+def _new(visit: Visit, form: Form) -> Response:
+    with visit.reading() as connection:
+        offers = job_fields.offers(connection, visit.backend, _ALL)
+    return visit.page(
+        "new_template.html",
+        "templates",
+        form=form,
+        fields=(_NAME, *_WHAT),
+        sections=_SECTIONS,
+        offers=offers,
+    )
 
 
 @router.post("/console/new/template")
-def make_template(
-    request: Request, backend: TheBackend, caller: TheAdmin, posted: Fields
-) -> Response:
-    """Makes it, or says beside the fields why not."""
+def make_template(visit: AdminVisit, posted: Fields) -> Response:
+    """Creates the template, or shows the form with its mistakes."""
     written = forms.given((_NAME, *_ALL), posted)
     try:
-        values = _values(written)
-        made = api.create_template(backend, caller, api.NewTemplate.model_validate(values))
+        body = api.NewTemplate.model_validate(_values(written))
+        made = api.create_template(visit.backend, visit.caller, body)
     except forms.REFUSED as error:
-        status, errors = forms.refused(request, error, written)
-        return _new(request, backend, caller, Form(written, errors), status=status)
-    return done(request, path("templates", made.name), f"Template '{made.name}' was made.")
+        return _new(visit, forms.refused(visit.request, error, written, "No template was created"))
+    return visit.redirect(path("templates", made.name), f"Template '{made.name}' was created.")
 
 
 def _values(written: Mapping[str, str]) -> dict[str, Any]:
-    errors = {key: f"it needs a {key}" for key in ("name", "task") if not written.get(key, key)}
+    """Returns the template as the API takes it. Raises `Mistakes`."""
+    errors = {key: f"the {key} is missing" for key in ("name", "task") if not written.get(key, key)}
     filled = {key: value for key, value in written.items() if value}
     try:
         found = forms.read((_NAME, *_ALL), filled)
@@ -99,35 +95,33 @@ def _values(written: Mapping[str, str]) -> dict[str, Any]:
 
 
 @router.get("/console/templates/{name}")
-def template_page(request: Request, backend: TheBackend, caller: TheCaller, name: Name) -> Response:
-    """One template."""
-    return _show(request, backend, caller, name)
+def template_page(visit: TheVisit, name: Name) -> Response:
+    """Shows a template."""
+    return _show(visit, name)
 
 
 def _show(
-    request: Request,
-    backend: Backend,
-    caller: Caller,
-    name: str,
-    *,
-    form: Form | None = None,
-    status: int = 200,
-    error: str | None = None,
+    visit: Visit, name: str, *, form: Form | None = None, error: Exception | None = None
 ) -> Response:
-    with backend.transaction() as connection:
-        now = connections.now(connection)
-        row = templates.get(connection, name, namespace=backend.namespace)
-        users = []
-        if caller.is_admin:
-            users = summaries.users_of_template(connection, name, backend.namespace)
-        offers = job_fields.offers(connection, backend, _ALL)
+    users = []
+    with visit.reading() as connection:
+        row = templates.get(connection, name, namespace=visit.namespace)
+        if visit.caller.is_admin:
+            users = summaries.users_of_template(connection, name, visit.namespace)
+        offers = job_fields.offers(connection, visit.backend, _ALL)
     written = _written(row)
-    return page(
-        request, "template.html", caller=caller, backend=backend, here="templates", now=now,
-        row=row, form_was=written, users=users, what=_WHAT, sections=_SECTIONS,
-        form=form or Form(written, before=json.dumps(written)), offers=offers, status=status,
+    return visit.page(
+        "template.html",
+        "templates",
+        form=form or forms.original(written),
         error=error,
-    )  # fmt: skip
+        row=row,
+        form_was=written,
+        users=users,
+        what=_WHAT,
+        sections=_SECTIONS,
+        offers=offers,
+    )
 
 
 def _written(row: Template) -> dict[str, str]:
@@ -141,41 +135,34 @@ def _written(row: Template) -> dict[str, str]:
 
 
 @router.post("/console/templates/{name}")
-def change_template(
-    request: Request, backend: TheBackend, caller: TheAdmin, name: Name, posted: Fields
-) -> Response:
-    """Changes the template, or deletes it: `do`."""
+def change_template(visit: AdminVisit, name: Name, posted: Fields) -> Response:
+    """Changes or deletes the template, by the form's `do`."""
     verb = posted.get("do", "")
-    with backend.transaction() as connection:
-        row = templates.get(connection, name, namespace=backend.namespace)
+    if verb not in ("edit", "delete"):
+        raise unknown_verb(posted)
     try:
         if verb == "edit":
-            return _edit(request, backend, caller, row, posted)
-        if verb == "delete":
-            said = api.delete_template(backend, caller, name).message
-            return done(request, path("templates"), f"{said}.")
+            return _edit(visit, name, posted)
+        done = api.delete_template(visit.backend, visit.caller, name)
     except PgbeatError as error:
-        status, _, detail = said_of(request, error)
-        return _show(request, backend, caller, name, status=status, error=detail)
-    raise unknown(posted)
+        return _show(visit, name, error=error)
+    return visit.redirect(path("templates"), f"{done.message}.")
 
 
-def _edit(
-    request: Request, backend: Backend, caller: Caller, row: Template, posted: Mapping[str, str]
-) -> Response:
+def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
+    with visit.reading() as connection:
+        row = templates.get(connection, name, namespace=visit.namespace)
     written = forms.given(_ALL, posted)
-    before = forms.before(posted)
-    changed = {key: value for key, value in written.items() if value != before.get(key, "")}
+    changed = forms.changed(written, posted)
     if not changed:
-        return done(request, path("templates", row.name), "Nothing was changed.")
+        return visit.redirect(path("templates", name), "Nothing was changed.")
     try:
-        # What somebody else changed meanwhile in another field stays.
-        values = _values(_written(row) | changed)
-        body = api.TemplateFields.model_validate(values)
-        api.put_template(backend, caller, row.name, body, Response())
+        # Fields that another person changed meanwhile stay.
+        body = api.TemplateFields.model_validate(_values(_written(row) | changed))
+        api.put_template(visit.backend, visit.caller, name, body, Response())
     except forms.REFUSED as error:
-        status, errors = forms.refused(request, error, written)
-        form = Form(written, errors, posted.get("before", ""))
-        said = forms.headline(errors, "Nothing was changed")
-        return _show(request, backend, caller, row.name, form=form, status=status, error=said)
-    return done(request, path("templates", row.name), f"Template '{row.name}' was changed.")
+        before = posted["before"]
+        nothing = "Nothing was changed"
+        form = forms.refused(visit.request, error, written, nothing, before=before)
+        return _show(visit, name, form=form)
+    return visit.redirect(path("templates", name), f"Template '{name}' was changed.")

@@ -1,25 +1,20 @@
-"""`/console/lanes`: limits on what runs at once, who has their slots, and who waits and why."""
+"""`/console/lanes`: lanes with their slots and waiting lines."""
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Response
 
-from pgbeat.database import connections
 from pgbeat.errors import NotFound, PgbeatError
 from pgbeat.jobs import lane_control
 from pgbeat.jobs.lanes import concurrency, occupancy
 from pgbeat.jobs.lanes import model as lanes
-from pgbeat.jobs.lanes.model import Lane
 from pgbeat.web.api import jobs as jobs_api
 from pgbeat.web.api import lanes as api
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin
 from pgbeat.web.pages import forms, lane_form
 from pgbeat.web.pages.forms import Form
-from pgbeat.web.pages.render import Fields, PageRoute, done, page, path, said_of, unknown
+from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, Visit, path, unknown_verb
 
 router = APIRouter(route_class=PageRoute)
 
@@ -28,173 +23,150 @@ _SHOWN = 50
 
 
 @router.get("/console/lanes")
-def lanes_page(request: Request, backend: TheBackend, caller: TheAdmin) -> Response:
-    """All lanes."""
-    with backend.transaction() as connection:
-        now = connections.now(connection)
-        rows = lanes.listing(connection, backend.namespace)
-    return page(
-        request, "lanes.html", caller=caller, backend=backend, here="lanes", now=now, rows=rows
-    )
+def lanes_page(visit: AdminVisit) -> Response:
+    """Shows all lanes."""
+    with visit.reading() as connection:
+        rows = lanes.listing(connection, visit.namespace)
+    return visit.page("lanes.html", "lanes", rows=rows)
 
 
-# -- made
+# -- new
 
 
 @router.get("/console/new/lane")
-def new_lane_page(request: Request, backend: TheBackend, caller: TheAdmin) -> Response:
-    """The form."""
-    return _form_page(request, backend, caller, Form({}))
+def new_lane_page(visit: AdminVisit) -> Response:
+    """Shows the form."""
+    return _new(visit, Form({}))
 
 
-def _form_page(
-    request: Request, backend: Backend, caller: Caller, form: Form, *, status: int = 200
-) -> Response:
-    error = forms.headline(form.errors, "Nothing was made")
-    return page(
-        request, "lane_new.html", caller=caller, backend=backend, here="lanes", form=form,
-        fields=(lane_form.NAME, *lane_form.FIELDS), offers=lane_form.offers(), status=status,
-        error=error,
-    )  # fmt: skip
+def _new(visit: Visit, form: Form) -> Response:
+    fields = (lane_form.NAME, *lane_form.FIELDS)
+    return visit.page("new_lane.html", "lanes", form=form, fields=fields, offers=lane_form.offers())
 
 
 @router.post("/console/new/lane")
-def make_lane(request: Request, backend: TheBackend, caller: TheAdmin, posted: Fields) -> Response:
-    """Makes it, or says beside the fields why not."""
-    given = forms.given((lane_form.NAME, *lane_form.FIELDS), posted)
+def make_lane(visit: AdminVisit, posted: Fields) -> Response:
+    """Creates the lane, or shows the form with its mistakes."""
+    written = forms.given((lane_form.NAME, *lane_form.FIELDS), posted)
+    name = written["name"]
     try:
-        if not given["name"]:
-            raise forms.Mistakes({"name": "it needs a name"})
-        written = {name for name in given if given[name]}
-        body = api.LaneChanges.model_validate(lane_form.changes(given, written))
-        with backend.unit(caller) as unit:
-            lane_control.save(unit, given["name"], body.changes(), only="new")
+        if not name:
+            raise forms.Mistakes({"name": "the name is missing"})
+        _save(visit, name, written, [key for key in written if written[key]], only="new")
     except forms.REFUSED as error:
-        status, errors = forms.refused(request, error, given)
-        return _form_page(request, backend, caller, Form(given, errors), status=status)
-    return done(request, path("lanes", given["name"]), f"Lane '{given['name']}' was made.")
+        return _new(visit, forms.refused(visit.request, error, written, "No lane was created"))
+    return visit.redirect(path("lanes", name), f"Lane '{name}' was created.")
 
 
 # -- one
 
 
 @router.get("/console/lanes/{name}")
-def lane_page(request: Request, backend: TheBackend, caller: TheAdmin, name: Name) -> Response:
-    """One lane."""
-    return _show(request, backend, caller, name)
+def lane_page(visit: AdminVisit, name: Name) -> Response:
+    """Shows a lane."""
+    return _show(visit, name)
 
 
 def _show(
-    request: Request,
-    backend: Backend,
-    caller: Caller,
-    name: str,
-    *,
-    form: Form | None = None,
-    status: int = 200,
-    error: str | None = None,
+    visit: Visit, name: str, *, form: Form | None = None, error: Exception | None = None
 ) -> Response:
-    with backend.transaction() as connection:
-        now = connections.now(connection)
-        lane = lanes.get(connection, backend.namespace, name)
+    with visit.reading() as connection:
+        lane = lanes.get(connection, visit.namespace, name)
         holders = occupancy.holders(connection, lane, limit=_SHOWN)
-        # A policy of the app's code may not be known here.
+        # This process may not have loaded the code of the lane's policy.
         is_known = lane.policy is None or lane.policy in concurrency.registered()
         line = occupancy.line(connection, lane, limit=_SHOWN + 1) if is_known else None
-    return page(
-        request, "lane.html", caller=caller, backend=backend, here="lanes", now=now, lane=lane,
-        holders=holders, line=line, shown=_SHOWN, form=form or _form(lane), status=status,
-        fields=lane_form.FIELDS, offers=lane_form.offers(), error=error,
-    )  # fmt: skip
+    return visit.page(
+        "lane.html",
+        "lanes",
+        form=form or forms.original(lane_form.written(lane)),
+        error=error,
+        lane=lane,
+        holders=holders,
+        line=line,
+        shown=_SHOWN,
+        fields=lane_form.FIELDS,
+        offers=lane_form.offers(),
+    )
 
 
-def _form(lane: Lane) -> Form:
-    values = lane_form.written(lane)
-    return Form(values, before=json.dumps(values))
-
-
-# -- changed
+# -- changing
 
 
 @router.post("/console/lanes/{name}")
-def change_lane(
-    request: Request, backend: TheBackend, caller: TheAdmin, name: Name, posted: Fields
-) -> Response:
-    """Does what a form of the page asks for: `do`."""
+def change_lane(visit: AdminVisit, name: Name, posted: Fields) -> Response:
+    """Does what the form's `do` says."""
     verb = posted.get("do", "")
     if verb == "edit":
-        return _edit(request, backend, caller, name, posted)
-    change = _CHANGES.get(verb)
-    if change is None:
-        raise unknown(posted)
+        return _edit(visit, name, posted)
+    if verb not in _VERBS:
+        raise unknown_verb(posted)
     try:
-        where, said = change(backend, caller, name, posted)
+        where, said = _VERBS[verb](visit, name, posted)
     except PgbeatError as error:
-        status, _, detail = said_of(request, error)
-        # NotFound of the lane is a page of its own.
-        return _show(request, backend, caller, name, status=status, error=detail)
-    return done(request, where, said)
+        return _show(visit, name, error=error)
+    return visit.redirect(where, said)
 
 
-def _edit(
-    request: Request, backend: Backend, caller: Caller, name: str, posted: Mapping[str, str]
-) -> Response:
-    given = forms.given(lane_form.FIELDS, posted)
-    before = forms.before(posted)
-    changed = {key for key, value in given.items() if value != before.get(key, "")}
+def _edit(visit: Visit, name: str, posted: Mapping[str, str]) -> Response:
+    written = forms.given(lane_form.FIELDS, posted)
+    changed = forms.changed(written, posted)
+    if not changed:
+        return visit.redirect(path("lanes", name), "Nothing was changed.")
     try:
-        changes = lane_form.changes(given, changed)
-        if not changes:
-            return done(request, path("lanes", name), "Nothing was changed.")
-        body = api.LaneChanges.model_validate(changes)
-        with backend.unit(caller) as unit:
-            lane_control.save(unit, name, body.changes(), only="there")
+        _save(visit, name, written, changed, only="there")
     except forms.REFUSED as error:
-        status, errors = forms.refused(request, error, given)
-        form = Form(given, errors, posted.get("before", ""))
-        said = forms.headline(errors, "Nothing was changed")
-        return _show(request, backend, caller, name, form=form, status=status, error=said)
-    return done(request, path("lanes", name), f"Lane '{name}' was changed.")
+        before = posted["before"]
+        nothing = "Nothing was changed"
+        form = forms.refused(visit.request, error, written, nothing, before=before)
+        return _show(visit, name, form=form)
+    return visit.redirect(path("lanes", name), f"Lane '{name}' was changed.")
+
+
+def _save(visit: Visit, name: str, written: Mapping[str, str], changed: Any, *, only: Any) -> None:
+    body = api.LaneChanges.model_validate(lane_form.changes(written, changed))
+    with visit.backend.unit(visit.caller) as unit:
+        lane_control.save(unit, name, body.changes(), only=only)
 
 
 Posted = Mapping[str, str]
-#: Where it leads to, and what is said there.
+#: The path of the next page, and its message.
 Done = tuple[str, str]
 
 
-def _pause(backend: Backend, caller: Caller, name: str, posted: Posted) -> Done:
-    api.pause_lane(backend, caller, name)
+def _pause(visit: Visit, name: str, posted: Posted) -> Done:
+    api.pause_lane(visit.backend, visit.caller, name)
     return path("lanes", name), f"Lane '{name}' is paused; what has a slot goes on."
 
 
-def _resume(backend: Backend, caller: Caller, name: str, posted: Posted) -> Done:
-    api.resume_lane(backend, caller, name)
+def _resume(visit: Visit, name: str, posted: Posted) -> Done:
+    api.resume_lane(visit.backend, visit.caller, name)
     return path("lanes", name), f"Lane '{name}' goes on."
 
 
-def _delete(backend: Backend, caller: Caller, name: str, posted: Posted) -> Done:
-    said = api.delete_lane(backend, caller, name, force=posted.get("force") == "yes")
-    return path("lanes"), f"{said.message}."
+def _delete(visit: Visit, name: str, posted: Posted) -> Done:
+    done = api.delete_lane(visit.backend, visit.caller, name, force=posted.get("force") == "yes")
+    return path("lanes"), f"{done.message}."
 
 
-def _release(backend: Backend, caller: Caller, name: str, posted: Posted) -> Done:
+def _release(visit: Visit, name: str, posted: Posted) -> Done:
     number = posted.get("direct", "").removeprefix("direct/")
     if not (number.isascii() and number.isdigit()) or not 0 < int(number) < 2**31:
-        raise NotFound(f"{posted.get('direct', '')!r} is no direct execution")
-    said = api.release_reservation(backend, caller, name, int(number))
-    return path("lanes", name), f"{said.message}."
+        raise NotFound(f"there is no direct execution {posted.get('direct', '')!r}")
+    done = api.release_reservation(visit.backend, visit.caller, name, int(number))
+    return path("lanes", name), f"{done.message}."
 
 
-def _move(where: str, beside: str = "") -> Callable[[Backend, Caller, str, Posted], Done]:
-    """Moves job `job`, next to the one that the field `beside` has: whoever was there when the page
-    was made."""
+def _move(where: str, beside: str = "") -> Callable[[Visit, str, Posted], Done]:
+    """Returns the verb that moves job `job`, next to the job in the field `beside` if given."""
 
-    def move(backend: Backend, caller: Caller, name: str, posted: Posted) -> Done:
+    def move(visit: Visit, name: str, posted: Posted) -> Done:
         body: dict[str, Any] = {"where": where}
         if beside:
             body["other"] = _job(posted.get(beside, ""))
         job_id = _job(posted.get("job", ""))
-        moved = jobs_api.move_job(backend, caller, job_id, jobs_api.JobMove.model_validate(body))
+        changes = jobs_api.JobMove.model_validate(body)
+        moved = jobs_api.move_job(visit.backend, visit.caller, job_id, changes)
         said = f"Job {str(job_id)[:8]} is number {moved.place} of the line."
         return f"{path('lanes', name)}#job-{job_id}", said
 
@@ -205,10 +177,10 @@ def _job(written: str) -> UUID:
     try:
         return UUID(written)
     except ValueError:
-        raise NotFound(f"{written!r} is no job") from None
+        raise NotFound(f"there is no job {written!r}") from None
 
 
-_CHANGES: dict[str, Callable[[Backend, Caller, str, Posted], Done]] = {
+_VERBS: dict[str, Callable[[Visit, str, Posted], Done]] = {
     "pause": _pause,
     "resume": _resume,
     "delete": _delete,

@@ -1,14 +1,12 @@
-"""`/console/new/schedule`: the form that makes a schedule."""
+"""`/console/new/schedule`: the form of a new schedule."""
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 
 from pgbeat.web.api import schedules as api
 from pgbeat.web.api.schedule_models import NewSchedule
-from pgbeat.web.backend import Backend, TheBackend
-from pgbeat.web.identity import Caller, TheAdmin
 from pgbeat.web.pages import forms, job_fields, schedule_form
 from pgbeat.web.pages.forms import Form
-from pgbeat.web.pages.render import Fields, PageRoute, done, page, path
+from pgbeat.web.pages.render import AdminVisit, Fields, PageRoute, Visit, path
 
 router = APIRouter(route_class=PageRoute)
 
@@ -16,37 +14,35 @@ _ALL = (schedule_form.NAME, *schedule_form.FIELDS)
 
 
 @router.get("/console/new/schedule")
-def new_schedule_page(
-    request: Request, backend: TheBackend, caller: TheAdmin, task: str = "", template: str = ""
-) -> Response:
-    """The form."""
+def new_schedule_page(visit: AdminVisit, task: str = "", template: str = "") -> Response:
+    """Shows the form, of a task or template if given."""
     values = {"task": task[:255], "job_policy.template": template[:200]}
-    return _show(request, backend, caller, Form(schedule_form.START | values))
+    return _show(visit, Form(schedule_form.START | values))
 
 
-def _show(
-    request: Request, backend: Backend, caller: Caller, form: Form, *, status: int = 200
-) -> Response:
-    with backend.transaction() as connection:
-        offers = job_fields.offers(connection, backend, _ALL)
-    error = forms.headline(form.errors, "Nothing was made")
-    return page(
-        request, "new_schedule.html", caller=caller, backend=backend, here="schedules", form=form,
-        name=schedule_form.NAME, sections=schedule_form.SECTIONS, offers=offers, status=status,
-        error=error, timezone=backend.timezone,
-    )  # fmt: skip
+def _show(visit: Visit, form: Form) -> Response:
+    with visit.reading() as connection:
+        offers = job_fields.offers(connection, visit.backend, _ALL)
+    return visit.page(
+        "new_schedule.html",
+        "schedules",
+        form=form,
+        fields=(schedule_form.NAME,),
+        sections=schedule_form.SECTIONS,
+        offers=offers,
+        timezone=visit.backend.timezone,
+    )
 
 
 @router.post("/console/new/schedule")
-def make_schedule(
-    request: Request, backend: TheBackend, caller: TheAdmin, posted: Fields
-) -> Response:
-    """Makes it, or says beside the fields why not."""
+def make_schedule(visit: AdminVisit, posted: Fields) -> Response:
+    """Creates the schedule, or shows the form with its mistakes."""
     written = forms.given(_ALL, posted)
     try:
         body = NewSchedule.model_validate(schedule_form.values(written))
-        made = api.create_schedule(backend, caller, body)
+        made = api.create_schedule(visit.backend, visit.caller, body)
     except forms.REFUSED as error:
-        status, errors = forms.refused(request, error, written, schedule_form.OTHERS)
-        return _show(request, backend, caller, Form(written, errors), status=status)
-    return done(request, path("schedules", made.name), f"Schedule '{made.name}' was made.")
+        nothing = "No schedule was created"
+        form = forms.refused(visit.request, error, written, nothing, others=schedule_form.OTHERS)
+        return _show(visit, form)
+    return visit.redirect(path("schedules", made.name), f"Schedule '{made.name}' was created.")

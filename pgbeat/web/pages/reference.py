@@ -1,4 +1,4 @@
-"""`/docs`: the API's reference, with nothing from elsewhere."""
+"""`/docs`: the API's reference, without anything from other servers."""
 
 import re
 from typing import Annotated
@@ -6,12 +6,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from markupsafe import Markup, escape
 
-from pgbeat.web.pages.render import PageRoute, page
+from pgbeat.web.pages.render import PageRoute, open_page
 from pgbeat.web.reference import Reference
 
 router = APIRouter(route_class=PageRoute)
 
-#: So many operations that were found are shown open.
+#: Up to so many operations that were found are shown open.
 _OPEN = 3
 
 
@@ -19,22 +19,24 @@ _OPEN = 3
 def reference_page(
     request: Request, search: Annotated[str, Query(max_length=200)] = ""
 ) -> Response:
-    """All operations of the API, or those that have the words."""
-    known = _reference(request)
-    found = known.find(search)
-    number = sum(len(section.operations) for section in found)
-    return page(
-        request, "reference.html", known=known, sections=found, search=search.strip(),
-        number=number, is_open=bool(search.strip()) and number <= _OPEN, prose=prose,
-    )  # fmt: skip
-
-
-def _reference(request: Request) -> Reference:
+    """Shows all operations of the API, or those with the words of `search`."""
     state = request.app.state
     if not hasattr(state, "pgbeat_reference"):
         state.pgbeat_reference = Reference(request.app.openapi())
-    found: Reference = state.pgbeat_reference
-    return found
+    known: Reference = state.pgbeat_reference
+    search = search.strip()
+    found = known.find(search)
+    number = sum(len(section.operations) for section in found)
+    return open_page(
+        request,
+        "reference.html",
+        known=known,
+        sections=found,
+        search=search,
+        number=number,
+        is_open=bool(search) and number <= _OPEN,
+        prose=prose,
+    )
 
 
 _MARKS = (
@@ -45,7 +47,7 @@ _MARKS = (
 
 
 def prose(text: str) -> Markup:
-    """Paragraphs of Markdown, as far as the API's descriptions use it."""
+    """Renders the Markdown of the API's descriptions."""
     made = str(escape(text.strip()))
     for mark, meant in _MARKS:
         made = mark.sub(meant, made)

@@ -1,130 +1,176 @@
-"""Rendering: templates, how times and JSON look in them, what is said after a change, and errors
-as pages."""
+"""Renders the console's pages: their templates, what the last change said, and errors."""
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from fastapi import Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 
 from pgbeat import __version__
+from pgbeat.database import connections
 from pgbeat.errors import InvalidToken, PgbeatError
 from pgbeat.timetables import span
 from pgbeat.web import problems
-from pgbeat.web.backend import Backend
-from pgbeat.web.identity import Caller
+from pgbeat.web.backend import Backend, TheBackend, root
+from pgbeat.web.identity import Caller, TheAdmin, TheCaller
 from pgbeat.web.issuer import IssuerAway
 from pgbeat.web.pages import humanize as words
+from pgbeat.web.pages.forms import Form
 
-#: The cookie that says, on the next page, what was done.
-_SAID = "pgbeat_said"
-_LONGEST = 600
+#: The cookie that tells the next page what was done, and the longest message in it.
+_MESSAGE, _LONGEST = "pgbeat_said", 600
 
 
-class Section(NamedTuple):
-    """A section of the console: pages (key and name), the first of which stands for it. What is
-    needed every day is a section, what is rare a tab in one."""
+class NavSection(NamedTuple):
+    """A section of the navigation, with its pages as key and name; it leads to the first."""
 
     label: str
     tabs: tuple[tuple[str, str], ...]
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Those of its pages."""
+        """The keys of its pages."""
         return tuple(key for key, _ in self.tabs)
 
 
-_JOBS = Section("Jobs", (("jobs", "Jobs"), ("groups", "Groups"), ("templates", "Templates")))
-#: Where an administrator can go to, and others.
+_JOBS = NavSection("Jobs", (("jobs", "Jobs"), ("groups", "Groups"), ("templates", "Templates")))
 _ADMINS = (
-    Section("Schedules", (("schedules", "Schedules"), ("calendars", "Calendars"))),
+    NavSection("Schedules", (("schedules", "Schedules"), ("calendars", "Calendars"))),
     _JOBS,
-    Section("Lanes", (("lanes", "Lanes"),)),
-    Section("Queues", (("queues", "Queues"),)),
-    Section("System", (("beats", "Beats"), ("webhooks", "Webhooks"), ("audit", "Audit"))),
+    NavSection("Lanes", (("lanes", "Lanes"),)),
+    NavSection("Queues", (("queues", "Queues"),)),
+    NavSection("System", (("beats", "Beats"), ("webhooks", "Webhooks"), ("audit", "Audit"))),
 )
 _USERS = (_JOBS,)
 
 
-def root(request: Request) -> str:
-    """Where the web side is mounted; empty at the top."""
-    return str(request.scope.get("root_path", "")).rstrip("/")
-
-
 def path(*parts: object, **query: object) -> str:
-    """A page's path below the root, such as `/console/jobs?state=failed`; what is `None` or empty
-    of the query is left out. Slashes stay: schedules' names may have them."""
-    asked = {key: value for key, value in query.items() if value not in (None, "")}
+    """Returns the path of a page below the root, such as `/console/jobs?state=failed`.
+
+    Empty values of the query are left out. Slashes stay: names of schedules may contain them.
+    """
+    given = {key: value for key, value in query.items() if value not in (None, "")}
     below = "/".join(quote(str(part)) for part in parts)
-    return f"/console/{below}" + (f"?{urlencode(asked)}" if asked else "")
+    return f"/console/{below}" + (f"?{urlencode(given)}" if given else "")
 
 
-def page(
-    request: Request,
-    template: str,
-    *,
-    caller: Caller | None = None,
-    backend: Backend | None = None,
-    status: int = 200,
-    **values: Any,
-) -> HTMLResponse:
-    """A page of that template. What was said before it is said on it, once."""
-    said = _said(request)
+def _render(
+    request: Request, template: str, caller: Caller | None, status: int = 200, **values: Any
+) -> Response:
+    """Renders a template, with the message of the change before it, which is shown once."""
+    message = _message(request)
     nav = () if caller is None else _ADMINS if caller.is_admin else _USERS
     text = _environment.get_template(template).render(
         root=root(request),
         request=request,
         caller=caller,
         nav=nav,
-        is_demo=backend is not None and backend.is_demo,
-        said=said,
+        is_demo=request.app.state.pgbeat.is_demo,
+        said=message,
         version=__version__,
         **({"error": None, "here": ""} | values),
     )
-    answer = HTMLResponse(problems.readable(text), status)
-    if said is not None:
-        answer.delete_cookie(_SAID, path=root(request) or "/")
-    return answer
+    response = Response(problems.readable(text), status, media_type="text/html")
+    if message is not None:
+        response.delete_cookie(_MESSAGE, path=root(request) or "/")
+    return response
 
 
-def done(request: Request, where: str, message: str, *, is_good: bool = True) -> Response:
-    """After a change: on to a page of ours (`path`), which says what was done."""
-    answer = RedirectResponse(root(request) + where, 303)
-    # Browsers drop a cookie of more than 4 kB: a character is four bytes at most, not twelve.
-    words = json.dumps([is_good, message[:_LONGEST]], ensure_ascii=False).encode(errors="replace")
-    answer.set_cookie(
-        _SAID,
-        urlsafe_b64encode(words).decode(),
-        max_age=60,
-        path=root(request) or "/",
-        httponly=True,
-        samesite="strict",
-        secure=request.url.scheme == "https",
-    )
-    return answer
+def open_page(request: Request, template: str, **values: Any) -> Response:
+    """Renders a page that needs no token."""
+    return _render(request, template, None, **values)
 
 
-def _said(request: Request) -> tuple[bool, str] | None:
+def _message(request: Request) -> tuple[bool, str] | None:
     try:
-        is_good, message = json.loads(urlsafe_b64decode(request.cookies[_SAID]))
+        is_good, message = json.loads(urlsafe_b64decode(request.cookies[_MESSAGE]))
         return bool(is_good), str(message)[:_LONGEST]
     except (KeyError, ValueError, TypeError, RecursionError):
         return None
 
 
-# -- forms
+class Visit:
+    """A caller's request for a page, and what its response is made of."""
+
+    def __init__(self, request: Request, backend: Backend, caller: Caller) -> None:
+        self.request, self.backend, self.caller = request, backend, caller
+        self.namespace = backend.namespace
+        #: The database's time when the page's rows were read.
+        self.now = datetime.min.replace(tzinfo=UTC)
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Opens the transaction in which the rows of the page are read."""
+        with self.backend.transaction() as connection:
+            self.now = connections.now(connection)
+            yield connection
+
+    def page(
+        self,
+        template: str,
+        here: str,
+        *,
+        status: int = 200,
+        form: Form | None = None,
+        error: Exception | None = None,
+        **values: Any,
+    ) -> Response:
+        """Renders the page `here` of the navigation.
+
+        A refused `form`, or else the `error` of a change, gives the status and the alert.
+        """
+        alert = None
+        if error is not None:
+            status, _, alert = problems.described(self.request, error)
+        elif form is not None and form.errors:
+            status, alert = form.status, form.alert
+        return _render(
+            self.request, template, self.caller, status,
+            here=here, now=self.now, form=form, error=alert, **values,
+        )  # fmt: skip
+
+    def redirect(self, where: str, message: str, *, is_good: bool = True) -> Response:
+        """Leads to another page (`path`), which says once what was done."""
+        response = RedirectResponse(root(self.request) + where, 303)
+        # Browsers drop a cookie of more than 4 kB: a character is four bytes at most, not twelve.
+        said = json.dumps([is_good, message[:_LONGEST]], ensure_ascii=False)
+        response.set_cookie(
+            _MESSAGE,
+            urlsafe_b64encode(said.encode(errors="replace")).decode(),
+            max_age=60,
+            path=root(self.request) or "/",
+            httponly=True,
+            samesite="strict",
+            secure=self.request.url.scheme == "https",
+        )
+        return response
+
+
+def _visit(request: Request, backend: TheBackend, caller: TheCaller) -> Visit:
+    return Visit(request, backend, caller)
+
+
+def _admin_visit(request: Request, backend: TheBackend, caller: TheAdmin) -> Visit:
+    return Visit(request, backend, caller)
+
+
+#: A visit by any caller, and by an administrator, as an endpoint's parameter.
+TheVisit = Annotated[Visit, Depends(_visit)]
+AdminVisit = Annotated[Visit, Depends(_admin_visit)]
 
 
 async def _fields(request: Request) -> dict[str, str]:
@@ -132,23 +178,23 @@ async def _fields(request: Request) -> dict[str, str]:
     return {key: value for key, value in form.items() if not isinstance(value, UploadFile)}
 
 
-#: What a form posts, as an endpoint's parameter.
+#: The fields that a form posts, as an endpoint's parameter.
 Fields = Annotated[dict[str, str], Depends(_fields)]
 
 
-def unknown(fields: dict[str, str]) -> HTTPException:
-    """For a form that asks for what there is not."""
-    return HTTPException(422, f"{fields.get('do', '')!r} is nothing that can be done here")
+def unknown_verb(fields: dict[str, str]) -> HTTPException:
+    """Returns the error of a form whose `do` the page doesn't know."""
+    return HTTPException(422, f"{fields.get('do', '')!r} can't be done here")
 
 
 # -- errors
 
 
 class PageRoute(APIRoute):
-    """Answers errors by a page; who isn't known is led to where one signs in."""
+    """Answers errors with a page, and leads unknown callers to the sign-in page."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """As FastAPI wants it."""
+        """Wraps FastAPI's handler."""
         handle = super().get_route_handler()
 
         async def handled(request: Request) -> Response:
@@ -163,41 +209,37 @@ class PageRoute(APIRoute):
 
 
 _KNOWN = (
-    PgbeatError, IssuerAway, RequestValidationError, HTTPException, DBAPIError, PoolTimeout,
-    UnicodeEncodeError, RecursionError,
-)  # fmt: skip
+    PgbeatError,
+    IssuerAway,
+    RequestValidationError,
+    HTTPException,
+    DBAPIError,
+    PoolTimeout,
+    UnicodeEncodeError,
+    RecursionError,
+)
 
 
 def _to_sign_in(request: Request) -> Response:
-    asked = ""
+    wanted = ""
     if request.method == "GET":
-        asked = request.url.path.removeprefix(root(request))
-        asked += f"?{request.url.query}" if request.url.query else ""
-    query = f"?{urlencode({'next': asked})}" if asked not in ("", "/") else ""
+        wanted = request.url.path.removeprefix(root(request))
+        wanted += f"?{request.url.query}" if request.url.query else ""
+    query = f"?{urlencode({'next': wanted})}" if wanted not in ("", "/") else ""
     return RedirectResponse(f"{root(request)}/login{query}", 303)
 
 
-def said_of(request: Request, error: Exception) -> tuple[int, str, str]:
-    """Status, title and sentence of an error, as the API answers it."""
-    handlers = request.app.exception_handlers
-    kind = next(kind for kind in type(error).__mro__ if kind in handlers)
-    found = json.loads(handlers[kind](request, error).body)
-    return int(found["status"]), str(found["title"]), str(found["detail"])
-
-
 def _problem(request: Request, error: Exception) -> Response:
-    status, title, detail = said_of(request, error)
-    return page(
-        request, "problem.html", caller=getattr(request.state, "caller", None),
-        backend=request.app.state.pgbeat, status=status, title=title, detail=detail,
-    )  # fmt: skip
+    status, title, detail = problems.described(request, error)
+    caller = getattr(request.state, "caller", None)
+    return _render(request, "problem.html", caller, status, title=title, detail=detail)
 
 
 # -- how things look
 
 
 def moment(value: datetime | None, now: datetime, *, exact: bool = False) -> Markup | str:
-    """A time: how far away it is, and exactly, in UTC, for who wants to know."""
+    """Renders a time as how far away it is, with the exact time as its title."""
     if value is None:
         return Markup('<span class="none">–</span>')
     utc = value.astimezone(UTC)

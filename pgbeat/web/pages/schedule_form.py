@@ -1,71 +1,80 @@
-"""The fields of a schedule, in the forms that make one and change one."""
+"""The forms of new and existing schedules."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from pgbeat.schedules.model import TIMETABLES, Schedule
 from pgbeat.web.pages import job_fields
-from pgbeat.web.pages.forms import Field, Mistakes, Section, all_of, read, text
+from pgbeat.web.pages.forms import FormField, FormSection, Mistakes, all_of, read, text
 
-NAME = Field("name", "Name", hint="such as nightly-report; without a slash")
+NAME = FormField("name", "Name", hint="such as nightly-report; without a slash")
 _WHEN = (
-    Field("kind", "Timetable, by", "choice", options=tuple(TIMETABLES)),
-    Field(
-        "timetable", "Timetable",
+    FormField("kind", "Timetable, by", "choice", options=tuple(TIMETABLES)),
+    FormField(
+        "timetable",
+        "Timetable",
         hint="cron: 0 */6 * * * – every: 15 min – once_at: 2026-12-24T18:00:00Z – solar: sunset "
         "59.91 10.75 – rrule: FREQ=WEEKLY;BYDAY=MO – after: another schedule",
         is_wide=True,
     ),
-    Field("timezone", "Time zone", hint="such as Europe/Oslo; empty: the app's"),
-)  # fmt: skip
+    FormField("timezone", "Time zone", hint="such as Europe/Oslo; empty: the app's"),
+)
 _BOUNDS = (
-    Field("starts_at", "Not before", "moment", "UTC"),
-    Field("ends_at", "Not after", "moment", "UTC"),
-    Field("max_runs", "Most runs", "number", "then it is done"),
-    Field("after_outcome", "After another: once its job", "choice",
-          options=("completed", "failed", "finished")),
-)  # fmt: skip
+    FormField("starts_at", "Not before", "moment", "UTC"),
+    FormField("ends_at", "Not after", "moment", "UTC"),
+    FormField("max_runs", "Most runs", "number", "then it is done"),
+    FormField(
+        "after_outcome",
+        "After another: once its job",
+        "choice",
+        options=("completed", "failed", "finished"),
+    ),
+)
 _WHAT = (
     job_fields.TASK,
     job_fields.ARGS,
     job_fields.KWARGS,
-    Field(
+    FormField(
         "condition_sql",
         "Condition in SQL",
         "long",
-        "launched when the first value is true",
+        "it launches if the first value is true",
         is_wide=True,
     ),
-    Field(
+    FormField(
         "job_policy.template",
         "Template",
         offer="templates",
-        hint="whose arguments and policy it has",
+        hint="for arguments and policy",
     ),
-    Field("owner", "Owner"),
+    FormField("owner", "Owner"),
 )
 _HOW = (
     job_fields.QUEUE,
-    Field("launcher", "Launcher", offer="launchers", hint="GenericLauncher: as it is written here"),
+    FormField("launcher", "Launcher", offer="launchers", hint="GenericLauncher: as written here"),
     job_fields.OPTIONS,
 )
 _BETWEEN = (
-    Field("overlap", "While the job before it goes on", "choice",
-          options=("allow", "skip", "queue_one", "buffer_all", "cancel_previous")),
-    Field("catch_up", "Of missed times", "choice", options=("latest", "all", "none")),
-    Field("catch_up_limit", "Of all, at most", "number"),
-    Field("grace", "Grace", "length", "how late it may be: 15 min; empty: however late"),
-    Field("min_interval", "Least interval", "length", "between two launches: 1 h"),
-    Field("jitter", "Jitter", "length", "later by up to that: 2 min"),
-    Field("calendar", "Calendar", offer="calendars", hint="days that it leaves out"),
-)  # fmt: skip
+    FormField(
+        "overlap",
+        "While the job before it goes on",
+        "choice",
+        options=("allow", "skip", "queue_one", "buffer_all", "cancel_previous"),
+    ),
+    FormField("catch_up", "Of missed times", "choice", options=("latest", "all", "none")),
+    FormField("catch_up_limit", "Of all, at most", "number"),
+    FormField("grace", "Grace", "length", "how late it may launch: 15 min; empty: however late"),
+    FormField("min_interval", "Least interval", "length", "between two launches: 1 h"),
+    FormField("jitter", "Jitter", "length", "delays it by up to: 2 min"),
+    FormField("calendar", "Calendar", offer="calendars", hint="for times to skip"),
+)
 _FAILS = (
-    Field("max_retries", "Retries", "number", "then it is disabled"),
-    Field("retry_base", "First after", "length", "such as 1 min"),
-    Field("retry_factor", "Then times", hint="such as 2"),
-    Field("retry_cap", "But no later than", "length", "such as 1 h"),
-    Field("probe_after", "Once disabled, try after", "length", "such as 1 day; empty: never"),
-    Field(
+    FormField("max_retries", "Retries", "number", "then it is disabled"),
+    FormField("retry_base", "First after", "length", "such as 1 min"),
+    FormField("retry_factor", "Then times", hint="such as 2"),
+    FormField("retry_cap", "But no later than", "length", "such as 1 h"),
+    FormField("probe_after", "Once disabled, try after", "length", "such as 1 day; empty: never"),
+    FormField(
         "pause_after_failures",
         "Pause after failed jobs",
         "number",
@@ -74,13 +83,13 @@ _FAILS = (
 )
 
 SECTIONS = (
-    Section("When", _WHEN, is_open=True),
-    Section("What", _WHAT, is_open=True),
-    Section("What it is for", job_fields.ABOUT, "description, labels, metadata"),
-    Section("From when, until when", _BOUNDS, "not before, not after, most runs"),
-    Section("What may keep it", _BETWEEN, "overlap, missed times, grace, calendar"),
-    Section("If it can't be launched", _FAILS, "its condition fails, or the broker is away"),
-    Section("How it is launched", _HOW, "queue, launcher, publish options"),
+    FormSection("When", _WHEN, is_open=True),
+    FormSection("What", _WHAT, is_open=True),
+    job_fields.ABOUT,
+    FormSection("From when, until when", _BOUNDS, "not before, not after, most runs"),
+    FormSection("What may skip it", _BETWEEN, "overlap, missed times, grace, calendar"),
+    FormSection("If launching fails", _FAILS, "retries, and when to disable it"),
+    FormSection("How it is launched", _HOW, "queue, launcher, publish options"),
     *(
         each._replace(title=f"Its jobs: {each.title[0].lower()}{each.title[1:]}")
         for each in job_fields.sections("job_policy.")
@@ -88,20 +97,32 @@ SECTIONS = (
 )
 FIELDS = all_of(SECTIONS)
 _KINDS = {each.name: each.kind for each in FIELDS}
-#: What has always a value: an empty field is a mistake of a change.
-_ALWAYS = {"overlap", "catch_up", "catch_up_limit", "max_retries", "retry_base", "retry_factor",
-           "retry_cap", "launcher", "after_outcome"}  # fmt: skip
+#: Fields that can't be empty.
+_ALWAYS = {
+    "overlap",
+    "catch_up",
+    "catch_up_limit",
+    "max_retries",
+    "retry_base",
+    "retry_factor",
+    "retry_cap",
+    "launcher",
+    "after_outcome",
+}
 _TIMETABLE = ("kind", "timetable")
-#: What a new schedule's form begins with, where it has always a value.
+#: The values of a new schedule's form.
 START = {
-    "kind": "cron", "after_outcome": "completed", "overlap": "allow", "catch_up": "latest",
-}  # fmt: skip
-#: Fields of a schedule that are another one of the form.
+    "kind": "cron",
+    "after_outcome": "completed",
+    "overlap": "allow",
+    "catch_up": "latest",
+}
+#: Fields of the API that have another name in the form.
 OTHERS = dict.fromkeys(TIMETABLES, "timetable")
 
 
 def written(row: Schedule) -> dict[str, str]:
-    """The fields of the form, as the schedule is."""
+    """Returns a schedule as the texts of the fields."""
     kind = next((each for each in TIMETABLES if getattr(row, each) is not None), "")
     found = {
         name: text(of, getattr(row, name))
@@ -112,11 +133,13 @@ def written(row: Schedule) -> dict[str, str]:
     return found | job_fields.written(row.job_policy, "job_policy.")
 
 
-def changes(given: Mapping[str, str], changed: Mapping[str, str], policy: dict[str, Any]
-            ) -> dict[str, Any]:  # fmt: skip
-    """Returns what to change, as the API takes it. `policy` is the present job policy. Raises
-    `Mistakes`."""
-    errors = {name: "it needs a value" for name in changed if name in _ALWAYS and not changed[name]}
+def changes(
+    given: Mapping[str, str], changed: Mapping[str, str], policy: dict[str, Any]
+) -> dict[str, Any]:
+    """Returns the changes as the API takes them. Raises `Mistakes`."""
+    errors = {
+        name: "must have a value" for name in changed if name in _ALWAYS and not changed[name]
+    }
     found = _read(given, changed, errors)
     if any(name.startswith("job_policy.") for name in found):
         found["job_policy"] = job_fields.merged(policy, found, "job_policy.")
@@ -124,9 +147,9 @@ def changes(given: Mapping[str, str], changed: Mapping[str, str], policy: dict[s
 
 
 def values(given: Mapping[str, str]) -> dict[str, Any]:
-    """A new schedule, as the API takes it. Raises `Mistakes`."""
+    """Returns a new schedule as the API takes it. Raises `Mistakes`."""
     filled = {name: value for name, value in given.items() if value or name in _TIMETABLE}
-    errors = {} if given.get("name") else {"name": "what is it called?"}
+    errors = {} if given.get("name") else {"name": "the name is missing"}
     found = _read(given, filled, errors)
     policy = job_fields.merged({}, found, "job_policy.")
     return found | ({"job_policy": policy} if policy else {})
@@ -138,7 +161,7 @@ def _read(
     found: dict[str, Any] = {}
     if not set(_TIMETABLE).isdisjoint(which) and given["kind"] in TIMETABLES:
         if not given["timetable"]:
-            errors["timetable"] = "when? A schedule needs a timetable"
+            errors["timetable"] = "the timetable is missing"
         found[given["kind"]] = given["timetable"]
     others = {name: value for name, value in which.items() if name not in _TIMETABLE}
     try:

@@ -1,11 +1,11 @@
-"""`/` and `/login`: where one comes in."""
+"""`/` and `/login`: the start page and the sign-in page."""
 
 from fastapi import APIRouter, HTTPException, Request, Response
 from fastapi.responses import RedirectResponse
 
-from pgbeat.web.backend import TheBackend
+from pgbeat.web.backend import root
 from pgbeat.web.identity import TheCaller
-from pgbeat.web.pages.render import PageRoute, page, path, root
+from pgbeat.web.pages.render import PageRoute, open_page, path
 
 router = APIRouter(route_class=PageRoute)
 
@@ -14,28 +14,26 @@ router = APIRouter(route_class=PageRoute)
 @router.get("/console")
 @router.get("/console/")
 def home(request: Request, caller: TheCaller) -> Response:
-    """Leads to what the caller may see."""
+    """Redirects to the first page that the caller may see."""
     where = "schedules" if caller.is_admin else "jobs"
     return RedirectResponse(root(request) + path(where), 303)
 
 
-#: The last of all pages.
+#: Included last, because it takes all paths of the console.
 nowhere = APIRouter(route_class=PageRoute)
 
 
 @nowhere.get("/console/{name:path}")
 def unknown_page(request: Request, caller: TheCaller, name: str) -> Response:
-    """Says that there is no such page."""
+    """Raises 404, or redirects to the path without a slash at its end."""
     if name.endswith("/"):
         return RedirectResponse(root(request) + path(name.rstrip("/"), **request.query_params), 307)
     raise HTTPException(404, "there is no such page")
 
 
 @router.get("/login")
-def sign_in_page(request: Request, backend: TheBackend) -> Response:
-    """The form that a token is written into."""
+def sign_in_page(request: Request) -> Response:
+    """Shows the form for a token."""
     query = request.query_params
-    return page(
-        request, "sign_in.html", backend=backend, failed="failed" in query,
-        next=query.get("next", "/")[:2000],
-    )  # fmt: skip
+    following = query.get("next", "/")[:2000]
+    return open_page(request, "sign_in.html", failed="failed" in query, next=following)

@@ -1,7 +1,4 @@
-"""Figures: what the first look at the console says, and the little pictures of its lists.
-
-Each is one statement, and looks at a bounded number of rows, however many there are.
-"""
+"""Queries for the console's summary and lists. Each reads a bounded number of rows."""
 
 from collections.abc import Collection, Iterable
 from datetime import datetime
@@ -10,14 +7,12 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from pgbeat.jobs import executions
-
 #: Ticks of a schedule in its sparkline.
 SPARKS = 20
-#: Ticks that the summary looks at, and jobs of a state that it counts.
+#: Ticks that the summary reads, and jobs of a state that it counts.
 NEWEST, MOST = 2000, 1000
-#: Failures and skips that it shows.
-_SHOWN = 5
+#: Failures and skips that it shows, and failed jobs that it reads to find those alike.
+_SHOWN, _FAILED_JOBS = 5, 50
 
 
 class Spark(NamedTuple):
@@ -31,7 +26,7 @@ class Spark(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """How it came out, its job counted in: `good`, `skipped`, `bad` or `going`."""
+        """The outcome of the tick and its job: `good`, `skipped`, `bad` or `going`."""
         if self.outcome == "skipped":
             return "skipped"
         if self.outcome == "failed" or self.job_state == "failed":
@@ -43,7 +38,7 @@ class Spark(NamedTuple):
 
     @property
     def said(self) -> str:
-        """That in words."""
+        """The outcome in words."""
         if self.outcome != "launched":
             return f"{self.outcome}: {(self.why or '').splitlines()[0] if self.why else ''}"[:200]
         return "launched" + (f", job {self.job_state}" if self.job_state else "")
@@ -67,7 +62,7 @@ _SPARKS = text(
 
 
 def sparks(connection: Connection, schedule_ids: Collection[int]) -> dict[int, list[Spark]]:
-    """The last ticks of each of these schedules, oldest first."""
+    """Returns the last ticks of each schedule, oldest first."""
     found: dict[int, list[Spark]] = {each: [] for each in schedule_ids}
     if schedule_ids:
         values = {"ids": list(schedule_ids), "most": SPARKS}
@@ -76,13 +71,13 @@ def sparks(connection: Connection, schedule_ids: Collection[int]) -> dict[int, l
     return found
 
 
-class Said(NamedTuple):
-    """Ticks that came out the same way for the same reason."""
+class LikeTicks(NamedTuple):
+    """Ticks with the same outcome for the same reason."""
 
     outcome: str
     why: str
     times: int
-    #: The last of them.
+    #: When the last of them was decided.
     at: datetime
     schedule: str
     schedules: int
@@ -96,20 +91,20 @@ class FailedJob(NamedTuple):
     schedule: str | None
     error: str | None
     finished_at: datetime | None
-    #: Others that failed the same way before it.
+    #: How many others failed alike before it.
     before: int = 0
 
 
 class Summary(NamedTuple):
-    """What happened in the last day."""
+    """The last day."""
 
     #: Ticks by outcome: launched, skipped, failed.
     ticks: dict[str, int]
-    #: When the ticks looked at begin, where these are not all of the day.
+    #: When the first of the ticks was decided, if they are not all of the day.
     since: datetime | None
-    skips: list[Said]
-    failures: list[Said]
-    #: Jobs of the last day by state, as far as `MOST`.
+    skips: list[LikeTicks]
+    failures: list[LikeTicks]
+    #: Jobs of the last day by state, up to `MOST`.
     jobs: dict[str, int]
     failed_jobs: list[FailedJob]
 
@@ -160,15 +155,13 @@ _FAILED = text(
     """
     SELECT id, task, schedule, left(error, 300), finished_at FROM pgbeat.jobs
      WHERE namespace = :namespace AND state = 'failed' AND created_at > now() - interval '1 day'
-     ORDER BY created_at DESC, id DESC LIMIT :looked
+     ORDER BY created_at DESC, id DESC LIMIT :most
     """
 )
-#: Failed jobs that are looked at, for those that failed the same way.
-_LOOKED = 50
 
 
 def _folded(found: Iterable[FailedJob]) -> list[FailedJob]:
-    """Jobs of the same schedule or task with the same error as one, the newest."""
+    """Folds jobs of the same schedule or task with the same error into the newest."""
     kinds: dict[tuple[str, str | None], FailedJob] = {}
     for job in found:
         key = job.schedule or job.task, job.error
@@ -178,41 +171,25 @@ def _folded(found: Iterable[FailedJob]) -> list[FailedJob]:
 
 
 def summary(connection: Connection, namespace: str) -> Summary:
-    """What ran, what was skipped and why, and what failed, of the last day."""
+    """Counts the ticks and jobs of the last day, with the reasons of skips and failures."""
     values: dict[str, Any] = {"namespace": namespace, "newest": NEWEST, "shown": _SHOWN}
     counts = {"launched": 0, "skipped": 0, "failed": 0}
-    said: dict[str, list[Said]] = {"skipped": [], "failed": []}
+    alike: dict[str, list[LikeTicks]] = {"skipped": [], "failed": []}
     since = None
     for outcome, *rest, total, begins in connection.execute(_TICKS, values):
         counts[outcome], since = int(total), begins
-        if outcome in said:
-            said[outcome].append(Said(outcome, *rest))
+        if outcome in alike:
+            alike[outcome].append(LikeTicks(outcome, *rest))
     states = connection.execute(_JOBS, {"namespace": namespace, "most": MOST})
-    failed = connection.execute(_FAILED, {"namespace": namespace, "looked": _LOOKED})
+    failed = connection.execute(_FAILED, {"namespace": namespace, "most": _FAILED_JOBS})
     return Summary(
         counts,
         since,
-        said["skipped"],
-        said["failed"],
+        alike["skipped"],
+        alike["failed"],
         {str(state): int(count) for state, count in states},
         _folded(FailedJob(*row) for row in failed),
     )
-
-
-class Progress(NamedTuple):
-    """How far a running job is."""
-
-    done: float | None
-    total: float | None
-    message: str | None
-
-
-def progress(connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, Progress]:
-    """What the last executions of these jobs tell of their progress."""
-    return {
-        job_id: Progress(run.progress_done, run.progress_total, run.progress_message)
-        for job_id, run in executions.newest(connection, job_ids).items()
-    }
 
 
 _USERS = text(
@@ -224,25 +201,25 @@ _USERS = text(
 
 
 def users_of_template(connection: Connection, name: str, namespace: str) -> list[str]:
-    """Schedules that name a template: the first 21."""
+    """Returns the first 21 schedules that name a template."""
     return list(connection.scalars(_USERS, {"name": name, "namespace": namespace}))
 
 
-class Told(NamedTuple):
-    """How a webhook fares."""
+class DeliverySummary(NamedTuple):
+    """The deliveries of a webhook."""
 
-    #: Deliveries that are to come, and that failed, as far as `MOST`.
+    #: Up to `MOST`.
     pending: int
     failed: int
-    #: Of its newest one.
+    #: The newest delivery.
     event: str | None
     state: str | None
     at: datetime | None
-    #: What came of its last attempt, as its log has it.
+    #: Its last attempt, as in its log.
     last: dict[str, Any] | None
 
 
-_TOLD = text(
+_DELIVERIES = text(
     """
     SELECT w.id,
            (SELECT count(*) FROM (SELECT FROM pgbeat.deliveries d
@@ -258,9 +235,9 @@ _TOLD = text(
 )
 
 
-def told(connection: Connection, webhook_ids: Collection[int]) -> dict[int, Told]:
-    """How these webhooks fare."""
+def deliveries(connection: Connection, webhook_ids: Collection[int]) -> dict[int, DeliverySummary]:
+    """Returns the summaries of these webhooks by their ids."""
     if not webhook_ids:
         return {}
-    rows = connection.execute(_TOLD, {"ids": list(webhook_ids), "most": MOST})
-    return {webhook_id: Told(*row) for webhook_id, *row in rows}
+    rows = connection.execute(_DELIVERIES, {"ids": list(webhook_ids), "most": MOST})
+    return {webhook_id: DeliverySummary(*row) for webhook_id, *row in rows}

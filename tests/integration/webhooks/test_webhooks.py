@@ -21,7 +21,7 @@ from pgbeat.database.tables import EVENTS
 from pgbeat.errors import AlreadyExists, InvalidJob, NotFound
 from pgbeat.jobs import executions
 from pgbeat.jobs.executions import ExecutionRecord
-from pgbeat.web.api.decisions import Tick, TickHistory
+from pgbeat.web.api.decisions import FoundTick, TickHistory
 from pgbeat.web.api.job_models import ExecutionDetail, FoundJob
 from pgbeat.web.api.schedule_models import FoundSchedule
 from pgbeat.webhooks import control, deliveries
@@ -260,7 +260,7 @@ def test_events_have_the_names_of_the_api(add: Add, sql: Sql) -> None:
         "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, error) "
         "SELECT id, name, now(), 'failed', 'no' FROM pgbeat.schedules"
     )
-    tick = {*Tick.model_fields, *TickHistory.model_fields, "task"}
+    tick = {*FoundTick.model_fields, *TickHistory.model_fields, "task"}
     names: dict[str, set[str]] = {
         "job.failed": set(FoundJob.model_fields),
         "job.run.failed": {*ExecutionDetail.model_fields, "job"},

@@ -14,7 +14,7 @@ import uvicorn
 from celery import Celery
 
 from pgbeat.web.api import events as api
-from pgbeat.web.watch import Watch
+from pgbeat.web.watch import StreamWatcher
 from tests.support.command_line import Sql
 from tests.support.jobs import make_app
 from tests.support.processes import until
@@ -81,9 +81,9 @@ async def asking(url: str, token: str) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-def watch(web: Web) -> Watch:
+def watch(web: Web) -> StreamWatcher:
     """The app's watch, once somebody watches."""
-    found: Watch = until(lambda: getattr(web.app.state, "pgbeat_watch", None), PATIENCE)
+    found: StreamWatcher = until(lambda: getattr(web.app.state, "pgbeat_watch", None), PATIENCE)
     return found
 
 
@@ -194,8 +194,8 @@ def test_all_that_one_may_see(web: Web, sql: Sql) -> None:
         users = asyncio.create_task(follow(url, web.token("alice"), 2, ready))
         admins = asyncio.create_task(follow(url, web.token("root", "admin"), 3, ready))
         await ready.wait()
-        looks = watch(web).looks
-        while watch(web).looks < looks + 2:
+        looks = watch(web).rounds
+        while watch(web).rounds < looks + 2:
             await asyncio.sleep(0.01)
         made.append(await asyncio.to_thread(make_job, sql))
         await asyncio.to_thread(make_job, sql, created_by="user:bob")
@@ -241,8 +241,8 @@ def test_200_streams_are_served_by_one_thread(web: Web, sql: Sql) -> None:
             assert watch(web).count == count
             threads = [t.name for t in threading.enumerate() if t.name == "pgbeat watch"]
             assert threads == ["pgbeat watch"]
-            looks = watch(web).looks
-            while watch(web).looks < looks + 3:
+            looks = watch(web).rounds
+            while watch(web).rounds < looks + 3:
                 await asyncio.sleep(0.01)
             assert engine.pool.checkedout() <= 1
             await asyncio.to_thread(

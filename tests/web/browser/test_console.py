@@ -209,7 +209,7 @@ def test_a_line_is_reordered_by_the_keyboard(window: Any, web: Web, sql: Sql) ->
     assert fits(page)
     page.fill("#f-max_running", "0")
     page.keyboard.press("Enter")
-    page.wait_for_selector("[role=status]:has-text('was made')")
+    page.wait_for_selector("[role=status]:has-text('was created')")
     for number in range(3):
         sql(
             "INSERT INTO pgbeat.jobs (id, task, created_by, job_source, is_system_job, args,"

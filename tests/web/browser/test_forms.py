@@ -31,7 +31,7 @@ def test_a_schedule_is_made_run_and_backfilled_on_a_phone(window: Any, web: Web,
     page.click("summary:has-text('From when')")
     page.fill("#f-starts_at", "2026-01-01T10:30:00")
     page.click("button:has-text('Make the schedule')")
-    page.wait_for_selector("[role=status]:has-text('was made')")
+    page.wait_for_selector("[role=status]:has-text('was created')")
     assert sql("SELECT cron, overlap, starts_at::text FROM pgbeat.schedules") == [
         ("0 * * * *", "skip", "2026-01-01 10:30:00+00")
     ]
@@ -59,11 +59,11 @@ def test_a_template_is_made_and_a_job_run_from_it(window: Any, web: Web, sql: Sq
     page.fill("#f-task", "tests.add")
     page.fill("#f-args", "[1]")
     page.click("button:has-text('Make the template')")
-    page.wait_for_selector("[role=status]:has-text('was made')")
+    page.wait_for_selector("[role=status]:has-text('was created')")
     page.click("a:has-text('Run a job from it')")
     assert page.input_value("#f-template") == "t"
     page.click("button:has-text('Run it')")
-    page.wait_for_selector("[role=status]:has-text('The job was made')")
+    page.wait_for_selector("[role=status]:has-text('The job was created')")
     assert sql("SELECT args, template, created_by FROM pgbeat.jobs") == [([1], "t", "user:root")]
 
 
@@ -91,7 +91,7 @@ def test_a_group_is_cancelled(window: Any, web: Web, sql: Sql) -> None:
     page.goto("/console/new/group")
     page.fill("#f-jobs", 'tests.add\n{"task": "tests.add", "args": [1]}')
     page.click("button:has-text('Make the group')")
-    page.wait_for_selector("[role=status]:has-text('The group was made')")
+    page.wait_for_selector("[role=status]:has-text('The group was created')")
     page.click("summary:has-text('Cancel')")
     page.click("button:has-text('Cancel the group')")
     page.wait_for_selector("[role=status]:has-text('2 jobs ended now')")

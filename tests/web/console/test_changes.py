@@ -268,12 +268,12 @@ def test_one_look_is_for_all(web: Web, sql: Sql) -> None:
             for _ in range(28):
                 await told.acquire()
             assert watching(web).count == 28
-            before, looked = len(statements), watching(web).looks
-            while watching(web).looks < looked + 4:
+            before, looked = len(statements), watching(web).rounds
+            while watching(web).rounds < looked + 4:
                 await asyncio.sleep(0.01)
             assert engine.pool.checkedout() <= 1
             found = [s for s in statements[before:] if "tokens" not in s]
-            taken = watching(web).looks - looked
+            taken = watching(web).rounds - looked
             assert len(found) <= 3 * (taken + 1), found
             is_over.set()
 

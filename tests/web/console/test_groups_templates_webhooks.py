@@ -102,14 +102,14 @@ def test_a_group_is_made(user: Any, sql: Sql) -> None:
     form = html(user.get("/console/new/group")).fields
     jobs = 'tests.add\r\n\r\n  {"task": "tests.add", "args": [1], "max_attempts": 5}'
     form |= {"name": "g", "mode": "sequential", "jobs": jobs}
-    assert "The group was made." in after(user, user.post("/console/new/group", data=form))
+    assert "The group was created." in after(user, user.post("/console/new/group", data=form))
     found = sql("SELECT args, max_attempts, created_by FROM pgbeat.jobs ORDER BY group_position")
     assert found == [([], 3, "user:alice"), ([1], 5, "user:alice")]
 
 
 WRONG_GROUPS: list[tuple[str, str]] = [
     ("", "which jobs?"),
-    ("tests.add\n{", "line 2 is no JSON"),
+    ("tests.add\n{", "line 2: invalid JSON"),
     ('tests.add\n{"tusk": "tests.add"}', "number 2: there is no field 'tusk'"),
     ("tests.add\ntests.ad", "tests.ad"),
     ('{"template": "nowhere"}', "nowhere"),
@@ -135,7 +135,7 @@ def test_a_template_is_made_changed_and_deleted(page: Any, sql: Sql) -> None:
     form |= {"name": "t", "task": "tests.add", "args": "[1]", "description": "Adds",
              "job_policy.lane": "gpu", "job_policy.max_attempts": "5",
              "job_policy.unique": "yes"}  # fmt: skip
-    assert "was made" in after(page, page.post("/console/new/template", data=form))
+    assert "was created" in after(page, page.post("/console/new/template", data=form))
     text = html(page.get("/console/templates/t"))
     assert "Runs tests.add Arguments [1] Lane gpu Attempts 5" in text.words
     assert "t Adds tests.add [1] gpu" in html(page.get("/console/templates")).words
@@ -165,12 +165,12 @@ def test_a_template_is_made_changed_and_deleted(page: Any, sql: Sql) -> None:
 
 
 WRONG_TEMPLATES: list[tuple[str, str, str]] = [
-    ("name", "", "needs a name"),
+    ("name", "", "the name is missing"),
     ("name", "a/b", "no slash"),
     ("name", "taken", "already"),
-    ("task", "", "needs a task"),
+    ("task", "", "the task is missing"),
     ("task", "tests.ad", "tests.add"),
-    ("kwargs", "{", "no JSON"),
+    ("kwargs", "{", "invalid JSON"),
     ("args", "{}", "list"),
     ("options", '{"countdown": 1}', "countdown"),
     ("job_policy.lane", "nowhere", "no lane"),
@@ -253,10 +253,10 @@ def test_a_webhook_is_changed_switched_and_deleted(page: Any, sql: Sql) -> None:
 
 
 WRONG_WEBHOOKS: list[tuple[dict[str, str], str, str]] = [
-    ({"name": ""}, "name", "needs one"),
+    ({"name": ""}, "name", "the name is missing"),
     ({"name": "a/b"}, "name", "no slash"),
     ({"name": "taken"}, "name", "already"),
-    ({"url": ""}, "url", "needs one"),
+    ({"url": ""}, "url", "the url is missing"),
     ({"url": "ftp://example.com"}, "url", "http"),
     ({"url": "https://user:pass@example.com"}, "url", ""),
     ({"event:job.failed": ""}, "events", "one or more"),
@@ -283,10 +283,10 @@ def test_a_webhook_is_tried(page: Any, sql: Sql) -> None:
     with closing(Receiver()) as receiver:
         page.post("/console/new/webhook", data=HOOK | {"url": receiver.url()})
         said = after(page, page.post("/console/webhooks/ops", data={"do": "test"})).words
-        assert "The receiver took the test: it answered 200 in" in said
+        assert "The receiver accepted the test: status 200, in" in said
         receiver.answers.append(500)
         text = after(page, page.post("/console/webhooks/ops", data={"do": "test"}))
-        assert "The receiver didn't take the test: " in words_of(text.one(".said.bad"))
+        assert "The receiver did not accept the test: " in words_of(text.one(".said.bad"))
         assert [each.json["type"] for each in receiver.received] == ["webhook.test"] * 2
     assert [each[2] for each in noted(sql)] == ["create", "test", "test"]
 

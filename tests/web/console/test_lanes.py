@@ -81,7 +81,7 @@ def test_a_lane_is_made(page: Any, sql: Sql) -> None:
         },
     )  # fmt: skip
     said = after(page, answer).words
-    assert "Lane 'gpu' was made." in said
+    assert "Lane 'gpu' was created." in said
     assert "2 slots, 10/minute of each task, policy resources" in said
     assert saved(sql) == (2, 10, 60, "task", "resources", {"gpu": 2})
     assert noted(sql) == [("create", "user:root", "page")]
@@ -95,16 +95,16 @@ def test_a_lane_may_have_no_limits(page: Any, sql: Sql) -> None:
 @pytest.mark.parametrize(
     ("written", "field", "said", "status"),
     [
-        ({"name": ""}, "name", "it needs a name", 422),
+        ({"name": ""}, "name", "the name is missing", 422),
         ({"name": "a/b"}, "name", "no slash", 422),
         ({"name": "there"}, "name", "there is a lane 'there' already", 409),
-        ({"max_running": "many"}, "max_running", "it is no integer", 422),
+        ({"max_running": "many"}, "max_running", "must be an integer", 422),
         ({"max_running": "-1"}, "max_running", "greater than or equal to 0", 422),
         ({"rate": "often"}, "rate", "a rate must look like", 422),
         ({"rate_key": "task"}, "rate_key", "no rate", 422),
         ({"rate": "1/s", "rate_key": "tusk"}, "rate_key", "tusk", 422),
         ({"policy": "resource"}, "policy", "is not registered", 422),
-        ({"policy": "resources", "options": "{"}, "options", "it is no JSON", 422),
+        ({"policy": "resources", "options": "{"}, "options", "invalid JSON", 422),
         ({"policy": "resources", "options": "[1]"}, "options", "dictionary", 422),
         ({"options": '{"gpu": 1}'}, "options", "no policy", 422),
         ({"policy": "resources", "options": '{"gpu": NaN}'}, "options", "JSON", 422),
@@ -223,16 +223,16 @@ def test_moving_past_one_of_another_priority_takes_that_on(
 @pytest.mark.parametrize(
     ("data", "status", "said"),
     [
-        ({"do": "up"}, 404, "is no job"),
-        ({"do": "up", "job": "{job}"}, 404, "is no job"),
+        ({"do": "up"}, 404, "there is no job"),
+        ({"do": "up", "job": "{job}"}, 404, "there is no job"),
         ({"do": "up", "job": "{job}", "ahead": "{job}"}, 422, "itself"),
         ({"do": "up", "job": "{job}", "ahead": "{gone}"}, 422, "doesn't wait in lane"),
         ({"do": "first", "job": "{gone}"}, 409, "can't be moved"),
-        ({"do": "first", "job": "x; DROP"}, 404, "is no job"),
-        ({"do": "dance"}, 422, "nothing that can be done"),
-        ({"do": "release"}, 404, "is no direct execution"),
+        ({"do": "first", "job": "x; DROP"}, 404, "there is no job"),
+        ({"do": "dance"}, 422, "can't be done here"),
+        ({"do": "release"}, 404, "there is no direct execution"),
         ({"do": "release", "direct": "direct/99"}, 404, "no direct execution 99"),
-        ({"do": "release", "direct": "direct/99999999999"}, 404, "is no direct execution"),
+        ({"do": "release", "direct": "direct/99999999999"}, 404, "there is no direct execution"),
     ],
 )
 def test_what_can_not_be_done_is_said(

@@ -1,0 +1,34 @@
+"""Finds the jobs and groups that the caller may see; others don't exist for them."""
+
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from pgbeat.access.actors import Actor
+from pgbeat.errors import Forbidden, NotFound
+from pgbeat.jobs import model as jobs
+from pgbeat.jobs import permissions
+from pgbeat.jobs.groups import model as groups
+from pgbeat.jobs.groups.model import Group
+from pgbeat.jobs.model import Job
+from pgbeat.web.backend import Backend
+
+
+def visible_job(connection: Connection, backend: Backend, actor: Actor, job_id: UUID | str) -> Job:
+    """Returns the job. Raises `NotFound` if the actor may not see it."""
+    job = jobs.get(connection, job_id, namespace=backend.namespace)
+    try:
+        permissions.require(actor, "show", job)
+    except Forbidden:
+        raise NotFound(f"there is no job {job_id}") from None
+    return job
+
+
+def visible_group(connection: Connection, backend: Backend, actor: Actor, group_id: UUID) -> Group:
+    """Returns the group. Raises `NotFound` if the actor may not see it."""
+    group = groups.get(connection, group_id, namespace=backend.namespace)
+    try:
+        permissions.require_group(actor, "show", group)
+    except Forbidden:
+        raise NotFound(f"there is no group {group_id}") from None
+    return group
