@@ -135,11 +135,11 @@ def raised_codes() -> set[str]:
         for node in ast.walk(ast.parse(path.read_text())):
             code: ast.expr | None = None
             match node:
-                # `Problem(field, code, …)`, `InvalidJob.of(field, code, …)`, `problems.add(…)`
+                # `Problem(field, code, …)`, `InvalidJob.of(…)`, `problems.add(…)`
                 case ast.Call(func=ast.Name("Problem"), args=[_, code, _]):
                     pass
-                case ast.Call(func=ast.Attribute(attr="of" | "_add"), args=[_, code, _]):
-                    pass
+                case ast.Call(func=ast.Attribute(owner, "of" | "_add"), args=[_, code, _]):
+                    code = None if ast.unparse(owner) == "InvalidTransition" else code
                 case ast.Call(func=ast.Attribute(ast.Name(name), "add"), args=[_, code, _]):
                     code = code if name == "problems" else None
                 # `problem(…, code="timeout")`, and the `code` of a class of errors

@@ -373,7 +373,7 @@ def test_it_serves_until_it_is_told_to_end(processes: Processes, number: signal.
     process = web_process(processes)
     link = served(process)
     assert get(f"{link}healthz") == {"status": "ok"}
-    assert "there is no token, and nobody can come in" in process.output
+    assert "there is no token, so no user can log in" in process.output
     token = make_token(processes.database, "root", "admin")
     headers = {"Authorization": f"Bearer {token}"}
     answer = httpx.get(f"{link}admin/scheduled-jobs", headers=headers, timeout=30)
@@ -448,9 +448,9 @@ def test_an_address_that_is_none(app: Celery) -> None:
 @pytest.mark.parametrize(
     ("arguments", "refusal"),
     [
-        (["--demo", "--host", "0.0.0.0"], "--demo lets in whoever comes: not on 0.0.0.0"),  # noqa: S104
-        (["--root-path", "pgbeat"], "'pgbeat' is no path"),
-        (["--root-path", "//evil.test"], "is no path"),
+        (["--demo", "--host", "0.0.0.0"], "--demo lets everyone in, so not on 0.0.0.0"),  # noqa: S104
+        (["--root-path", "pgbeat"], "'pgbeat' is not a path"),
+        (["--root-path", "//evil.test"], "is not a path"),
     ],
 )
 def test_what_would_be_unsafe_is_refused(app: Celery, arguments: list[str], refusal: str) -> None:

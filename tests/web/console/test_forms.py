@@ -282,7 +282,7 @@ WRONG_SPANS: list[tuple[dict[str, str], str, str]] = [
     ({"start": "yesterday"}, "start", "must be a time"),
     ({"start": "2999-01-01"}, "start", "in the future"),
     ({"end": "2999-01-01"}, "end", "in the future"),
-    ({"end": "2025-01-01"}, "end", "before start"),
+    ({"end": "2025-01-01"}, "end", "is before"),
     ({"limit": "0"}, "limit", "greater"),
     ({"limit": "1001"}, "limit", "less"),
     ({"limit": "3"}, "limit", "more than the limit"),
