@@ -435,8 +435,8 @@ def test_a_port_that_is_taken(app: Celery) -> None:
         port = str(other.getsockname()[1])
         said = refused(run_with(app, "web", "--port", port), 1)
     assert said == (
-        f"can't listen on 127.0.0.1 port {port}: Address already in use; another --port or "
-        "--host may do"
+        f"can't listen on 127.0.0.1 port {port}: Address already in use; try another "
+        "--port or --host"
     )
 
 

@@ -208,7 +208,7 @@ def test_what_the_code_made_comes_back(app: Celery, beat: Beat, web: Web) -> Non
     admin = web.admin
     assert "resets it" in done(admin.patch(f"{PATH}/coded", json={"every": 90}))["note"]
     assert done(admin.patch(f"{PATH}/coded", json={"max_retries": 1}))["note"] is None
-    assert "comes back" in done(admin.delete(f"{PATH}/coded"))["note"]
+    assert "adds it again" in done(admin.delete(f"{PATH}/coded"))["note"]
 
 
 # -- decided ---------------------------------------------------------------------------------------
