@@ -1,32 +1,34 @@
-"""Reads the value of each setting, from Python or as text. Raises `ValueError`."""
+"""Reads values of settings, given in Python or as text. All raise `ValueError`."""
 
 import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from pgbeat.config.urls import postgres_url
 
+def number(lowest: float, *, highest: float = 2**63 - 1, whole: bool = False) -> Any:
+    """Returns a reader of numbers from `lowest` to `highest`."""
 
-def _number(lowest: float, *, highest: float = 2**63 - 1, whole: bool = False) -> Any:
     def read(value: Any) -> float | int:
         if isinstance(value, bool):
             raise ValueError(f"{value!r} is not a number")
         try:
-            number = int(value) if whole else float(value)
-            if whole and isinstance(value, float) and number != value:
+            found = int(value) if whole else float(value)
+            if whole and isinstance(value, float) and found != value:
                 raise ValueError
         except (TypeError, ValueError, OverflowError):
             kind = "a whole number" if whole else "a number"
             raise ValueError(f"{value!r} is not {kind}") from None
-        if not lowest <= number <= highest:
-            raise ValueError(f"{number} is out of range; at least {lowest:g}, at most {highest:g}")
-        return number
+        if not lowest <= found <= highest:
+            raise ValueError(f"{found} is out of range; at least {lowest:g}, at most {highest:g}")
+        return found
 
     return read
 
 
-def _matching(pattern: str, wanted: str) -> Any:
+def matching(pattern: str, wanted: str) -> Any:
+    """Returns a reader of texts that match; `wanted` describes them in the message."""
+
     def read(value: Any) -> str:
         if not re.fullmatch(pattern, str(value)):
             raise ValueError(f"{value!r} is not {wanted}")
@@ -35,7 +37,9 @@ def _matching(pattern: str, wanted: str) -> Any:
     return read
 
 
-def _one_of(*words: str) -> Any:
+def one_of(*words: str) -> Any:
+    """Returns a reader of these words."""
+
     def read(value: Any) -> str:
         if value not in words:
             raise ValueError(f"{value!r} is not one of {', '.join(map(repr, words))}")
@@ -44,7 +48,8 @@ def _one_of(*words: str) -> Any:
     return read
 
 
-def _flag(value: Any) -> bool:
+def flag(value: Any) -> bool:
+    """Returns a truth value, also of its usual words."""
     if isinstance(value, bool):
         return value
     if str(value).lower() in {"1", "true", "yes", "on", "0", "false", "no", "off"}:
@@ -52,13 +57,19 @@ def _flag(value: Any) -> bool:
     raise ValueError(f"{value!r} is neither true nor false")
 
 
-def _globs(value: Any) -> tuple[str, ...]:
+def globs(value: Any) -> tuple[str, ...]:
     """Returns globs of task names, given as a list or with commas between them."""
     found = value.split(",") if isinstance(value, str) else value
     if isinstance(found, Mapping) or not all(isinstance(each, str) for each in found):
         raise ValueError(f"{value!r} must be a list of task names, such as ['reports.*']")
     return tuple(each.strip() for each in found if each.strip())
 
+
+WEB_URL = matching(r"(https?://[^\s/]+\S*)?", "a URL of the web, such as https://host/path")
+NAMESPACE = matching(
+    r"[A-Za-z0-9_.-]{1,63}", "a namespace: up to 63 letters, digits, '_', '.' and '-'"
+)
+CLAIM = matching(r"(?s)(\s*[^\s=][^=]*=.*\S.*)?", "a claim and its value, such as 'role=admin'")
 
 #: PyJWT's algorithms that sign by a shared secret, and those that sign by a private key.
 SECRET_ALGORITHMS = ("HS256", "HS384", "HS512")
@@ -67,7 +78,7 @@ _KEY_ALGORITHMS = (
 )  # fmt: skip
 
 
-def _algorithms(value: Any) -> tuple[str, ...]:
+def algorithms(value: Any) -> tuple[str, ...]:
     """Returns names, given as a list or with commas between them.
 
     They must be of one kind: otherwise a public key could be used as if it were a shared secret.
@@ -82,7 +93,7 @@ def _algorithms(value: Any) -> tuple[str, ...]:
     )
 
 
-def _functions(value: Any) -> dict[str, str]:
+def functions(value: Any) -> dict[str, str]:
     """Returns functions and their tasks: a mapping, or a list of tasks that are their own names.
 
     In the environment, JSON of either, or `function=task,task`.
@@ -103,48 +114,3 @@ def _functions(value: Any) -> dict[str, str]:
             "{'reports.daily': 'shop.tasks.daily_report'}, or a list of tasks"
         )
     return {name.strip(): task.strip() for name, task in value.items()}
-
-
-_YEAR = 86_400 * 365
-_web_url = _matching(r"(https?://[^\s/]+\S*)?", "a URL of the web, such as https://host/path")
-
-#: Reads the value of each setting.
-READERS: dict[str, Any] = {
-    "url": lambda value: postgres_url(str(value)),
-    "lock_key": _number(-(2**63), whole=True),
-    "loop_interval": _number(0.05, highest=300),
-    "batch_size": _number(1, highest=10_000, whole=True),
-    "condition_timeout": _number(0.01, highest=3600),
-    "condition_threads": _number(1, highest=256, whole=True),
-    "max_retries": _number(0, highest=1_000_000, whole=True),
-    "retry_base": _number(0, highest=_YEAR),
-    "retry_cap": _number(0, highest=_YEAR),
-    "retention_days": _number(0, highest=36_500),
-    "retention_count": _number(0, highest=1_000_000, whole=True),
-    "audit_days": _number(0, highest=36_500),
-    "namespace": _matching(
-        r"[A-Za-z0-9_.-]{1,63}", "a namespace: up to 63 letters, digits, '_', '.' and '-'"
-    ),
-    "app": str,
-    "snooze_min": _number(0.01, highest=_YEAR),
-    "snooze_max": _number(0.01, highest=_YEAR),
-    "allowed_functions": _functions,
-    "track": _one_of("launched", "all", "off"),
-    "job_max_attempts": _number(1, highest=1000, whole=True),
-    "job_retry_base": _number(0, highest=_YEAR),
-    "job_retry_cap": _number(0, highest=_YEAR),
-    "log_format": _one_of("text", "json"),
-    "webhook_private": _flag,
-    "web_jwt_key": str,
-    "web_jwt_jwks": _web_url,
-    "web_jwt_algorithms": _algorithms,
-    "web_jwt_issuer": str,
-    "web_jwt_audience": str,
-    "web_jwt_admin": _matching(
-        r"(?s)(\s*[^\s=][^=]*=.*\S.*)?", "a claim and its value, such as 'role=admin'"
-    ),
-    "web_tasks": _globs,
-    "web_direct": _flag,
-    "web_url": _web_url,
-    "web_flower_url": _web_url,
-}

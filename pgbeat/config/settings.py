@@ -1,19 +1,24 @@
 """The settings: their defaults, how they are loaded, and what must fit together."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, fields
 from hashlib import sha1
 from typing import Any
 
 from sqlalchemy.engine import URL, make_url
 
-from pgbeat.config import environment
+from pgbeat.config import environment, readers
 from pgbeat.config.app_broker import first_broker
-from pgbeat.config.readers import READERS, SECRET_ALGORITHMS
 from pgbeat.config.urls import is_postgres, postgres_url
 from pgbeat.errors import ConfigError, Problem, Problems
 from pgbeat.suggest import nearest
+
+_YEAR = 86_400 * 365
+
+
+def _setting(default: Any, read: Callable[[Any], Any]) -> Any:
+    return field(default=default, metadata={"read": read})
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,70 +26,72 @@ class Settings:
     """All settings and their defaults. Times are seconds unless the name says otherwise."""
 
     #: DSN of the database with pgbeat's schema; the broker's where that is Postgres.
-    url: URL
+    url: URL = field(metadata={"read": lambda value: postgres_url(str(value))})
     #: Key of the advisory lock that the leading beat holds.
-    lock_key: int = 1050
+    lock_key: int = _setting(1050, readers.number(-(2**63), whole=True))
     #: The longest that beat sleeps between two looks at the schedules.
-    loop_interval: float = 5.0
+    loop_interval: float = _setting(5.0, readers.number(0.05, highest=300))
     #: Schedules decided in one transaction, at most.
-    batch_size: int = 500
+    batch_size: int = _setting(500, readers.number(1, highest=10_000, whole=True))
     #: How long a launcher's condition and preparation may take together.
-    condition_timeout: float = 30.0
+    condition_timeout: float = _setting(30.0, readers.number(0.01, highest=3600))
     #: Conditions evaluated at the same time, at most.
-    condition_threads: int = 8
+    condition_threads: int = _setting(8, readers.number(1, highest=256, whole=True))
     #: Failures in a row after which a new schedule is disabled.
-    max_retries: int = 5
+    max_retries: int = _setting(5, readers.number(0, highest=1_000_000, whole=True))
     #: A new schedule's n-th retry comes after base × 2^n seconds …
-    retry_base: float = 60.0
+    retry_base: float = _setting(60.0, readers.number(0, highest=_YEAR))
     #: … but no later than this.
-    retry_cap: float = 3600.0
+    retry_cap: float = _setting(3600.0, readers.number(0, highest=_YEAR))
     #: Days that ticks, jobs and executions are kept; 0 keeps them for ever.
-    retention_days: float = 30.0
+    retention_days: float = _setting(30.0, readers.number(0, highest=36_500))
     #: How many of the newest of each schedule are kept longer.
-    retention_count: int = 100
+    retention_count: int = _setting(100, readers.number(0, highest=1_000_000, whole=True))
     #: Days that the audit log is kept; 0 keeps it for ever.
-    audit_days: float = 365.0
+    audit_days: float = _setting(365.0, readers.number(0, highest=36_500))
     #: Separates the schedules and jobs of apps that share the database.
-    namespace: str = "default"
+    namespace: str = _setting("default", readers.NAMESPACE)
     #: By which beats know the schedules that their app's code makes; empty: the app's Celery name.
-    app: str = ""
+    app: str = _setting("", str)
     #: Bounds of a launcher's `snooze`, in seconds.
-    snooze_min: float = 1.0
-    snooze_max: float = 86_400.0
+    snooze_min: float = _setting(1.0, readers.number(0.01, highest=_YEAR))
+    snooze_max: float = _setting(86_400.0, readers.number(0.01, highest=_YEAR))
     #: Functions that a file's `schedulers:` may name, and their tasks.
-    allowed_functions: Mapping[str, str] = field(default_factory=dict, hash=False)
+    allowed_functions: Mapping[str, str] = field(
+        default_factory=dict, hash=False, metadata={"read": readers.functions}
+    )
     #: Which tasks workers write executions of: of `launched` jobs, of `all` tasks, or `off`.
-    track: str = "launched"
+    track: str = _setting("launched", readers.one_of("launched", "all", "off"))
     #: Attempts at a job in all, unless its policy sets them; 1 for no retry.
-    job_max_attempts: int = 3
+    job_max_attempts: int = _setting(3, readers.number(1, highest=1000, whole=True))
     #: A job's n-th retry comes after base × 2^(n-1) seconds …
-    job_retry_base: float = 60.0
+    job_retry_base: float = _setting(60.0, readers.number(0, highest=_YEAR))
     #: … but no later than this.
-    job_retry_cap: float = 3600.0
+    job_retry_cap: float = _setting(3600.0, readers.number(0, highest=_YEAR))
     #: Format of the log: `text`, or `json` for an object a line.
-    log_format: str = "text"
+    log_format: str = _setting("text", readers.one_of("text", "json"))
     #: Whether webhooks may go to loopback and private networks.
-    webhook_private: bool = False
+    webhook_private: bool = _setting(False, readers.flag)
     #: Verifies JWTs of the team's own issuer: the shared secret, or its public key (PEM).
-    web_jwt_key: str = field(default="", repr=False)
+    web_jwt_key: str = field(default="", repr=False, metadata={"read": str})
     #: Where the issuer publishes its public keys, instead of `web_jwt_key`.
-    web_jwt_jwks: str = ""
+    web_jwt_jwks: str = _setting("", readers.WEB_URL)
     #: Algorithms that may sign a JWT: all of one kind.
-    web_jwt_algorithms: tuple[str, ...] = ("HS256",)
+    web_jwt_algorithms: tuple[str, ...] = _setting(("HS256",), readers.algorithms)
     #: What `iss` and `aud` of a JWT must be; empty: anything.
-    web_jwt_issuer: str = ""
-    web_jwt_audience: str = ""
+    web_jwt_issuer: str = _setting("", str)
+    web_jwt_audience: str = _setting("", str)
     #: The claim and value of an administrator's JWT; empty: no JWT is an administrator's.
-    web_jwt_admin: str = "role=admin"
+    web_jwt_admin: str = _setting("role=admin", readers.CLAIM)
     #: Globs of the tasks that users who are not administrators may run through API and console,
     #: besides those of templates.
-    web_tasks: tuple[str, ...] = ()
+    web_tasks: tuple[str, ...] = _setting((), readers.globs)
     #: Whether users may run such tasks in the web process itself (`/direct`).
-    web_direct: bool = False
+    web_direct: bool = _setting(False, readers.flag)
     #: URL of the web side, for Flower's links to it.
-    web_url: str = ""
+    web_url: str = _setting("", readers.WEB_URL)
     #: URL of Flower, for links to it.
-    web_flower_url: str = ""
+    web_flower_url: str = _setting("", readers.WEB_URL)
 
     @property
     def leader_key(self) -> int:
@@ -104,10 +111,10 @@ class Settings:
         """
         conf = conf if conf is not None else {}
         given = _given(conf)
-        problems = Problems([*_unknown(given), *environment.misspelt(environ, READERS)])
+        problems = Problems([*_unknown(given), *environment.misspelt(environ, _READERS)])
         values: dict[str, Any] = {}
         wrong: set[str] = set()
-        for name, read in READERS.items():
+        for name, read in _READERS.items():
             source, text = environment.variable(name), environment.value(environ, name)
             if text is None:
                 source, text = f"pgbeat_{name}", given.get(f"pgbeat_{name}")
@@ -152,10 +159,10 @@ def _given(conf: Mapping[str, Any]) -> dict[str, Any]:
 def _unknown(names: Iterable[str]) -> Iterator[Problem]:
     """Yields a problem for each unknown setting that begins like ours, with the nearest name."""
     for name in names:
-        if name.removeprefix("pgbeat_") not in READERS:
+        if name.removeprefix("pgbeat_") not in _READERS:
             # Without the prefix: it would make everything look near.
-            near = nearest(name.removeprefix("pgbeat_"), READERS)
-            hint = f"did you mean pgbeat_{near}?" if near else f"known: {', '.join(READERS)}"
+            near = nearest(name.removeprefix("pgbeat_"), _READERS)
+            hint = f"did you mean pgbeat_{near}?" if near else f"known: {', '.join(_READERS)}"
             yield Problem(name, "unknown_field", f"{name}: no such setting; {hint}")
 
 
@@ -172,7 +179,8 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[Problem]:
 
 def _jwt_conflicts(settings: Settings) -> Iterator[Problem]:
     """Yields what doesn't fit together among the settings of the issuer's JWTs."""
-    key, is_secret = settings.web_jwt_key, settings.web_jwt_algorithms[0] in SECRET_ALGORITHMS
+    key = settings.web_jwt_key
+    is_secret = settings.web_jwt_algorithms[0] in readers.SECRET_ALGORITHMS
     if key and settings.web_jwt_jwks:
         said = "pgbeat_web_jwt_key and pgbeat_web_jwt_jwks: set one of them"
         yield Problem("pgbeat_web_jwt_jwks", "conflict", said)
@@ -201,6 +209,4 @@ def _jwt_conflicts(settings: Settings) -> Iterator[Problem]:
 
 #: Bytes of the shortest secret, as RFC 7518 has it for HS256.
 _SHORTEST = 32
-
-if set(READERS) != {each.name for each in fields(Settings)}:  # pragma: no cover
-    raise AssertionError("every setting needs a reader")
+_READERS = {each.name: each.metadata["read"] for each in fields(Settings)}
