@@ -46,7 +46,7 @@ class AppSchedules:
         self.warn_of_others(connection)
 
     def step(self, connection: Connection) -> None:
-        """Applies again what is due to be."""
+        """Applies again what is due."""
         now = time.monotonic()
         if self._entries_at is not None and now >= self._entries_at:
             self._apply_entries(connection)
@@ -54,7 +54,7 @@ class AppSchedules:
             self._apply_zone(connection)
 
     def wake_in(self) -> float | None:
-        """Returns the seconds until something is to be applied again; `None` if nothing is."""
+        """Returns the seconds until something must be applied again; `None` if nothing must."""
         times = [at for at in (self._entries_at, self._zone_at) if at is not None]
         return max(0.0, min(times) - time.monotonic()) if times else None
 

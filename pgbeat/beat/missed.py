@@ -33,7 +33,7 @@ class Missed:
 def _due_times(row: Schedule, timezone: str) -> Timetable:
     """Returns the timetable by which a schedule was due.
 
-    Raises `InvalidSchedule` for one that has no times of its own.
+    Raises `InvalidSchedule` for one that has none.
     """
     timetable = None if row.after is not None else row.timetable(timezone)
     if timetable is not None:
@@ -74,7 +74,7 @@ def find(
     A due time was launched if its tick was, or that of a retry after it failed. It is pending if
     beat has still to decide it, by the catch-up policy or by a retry. `timezone` is the app's.
     Raises `InvalidSchedule` for more due times than `most`, for more than `limit` that were not
-    launched, for a schedule that has no times of its own, and for an invalid calendar.
+    launched, for a schedule without a timetable, and for an invalid calendar.
     """
     timetable = _due_times(row, timezone)
     named = [row.calendar] if row.calendar else []
@@ -115,7 +115,7 @@ def find(
 
 
 def _undecided(row: Schedule) -> datetime | None:
-    """Returns the first due time that beat has still to decide; `None` if there is none."""
+    """Returns the first due time that beat has still to decide, if any."""
     if not row.enabled or row.paused_at is not None:
         return None
     if row.next_run is None and row.once_at is not None and row.last_run is None:

@@ -19,7 +19,7 @@ SOON, _EVERY = 0.2, 5.0
 
 
 class StandingBy:
-    """Finds out which beat leads, on a connection of its own: the standby's waits for the lock."""
+    """Finds out which beat leads, on another connection: the standby's waits for the lock."""
 
     def __init__(self, settings: Settings, url: URL, name: str) -> None:
         self._settings = settings

@@ -1,4 +1,4 @@
-"""Tells databases apart by what the server says of itself, whatever name led there."""
+"""Tells databases apart by the server's own data, whatever the URL."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -53,7 +53,7 @@ def require(
 ) -> None:
     """Checks that the open transaction is in the database of one of the URLs.
 
-    A second connection tells which databases these are, once for each URL in a process.
+    A second connection reads which databases these are, once for each URL in a process.
 
     Args:
         whose: Whose database that is, for the message: "the broker's".

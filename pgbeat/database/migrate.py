@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 #: The oldest schema that this program can use: the version before its own, so that it may be
 #: installed before `pgbeat migrate` runs. (The baseline has none before it.)
 OLDEST = "0001"
-#: Migrations run one at a time under this lock, whoever starts them ("pgbeat" in ASCII).
+#: Migrations of all processes run one at a time under this lock ("pgbeat" in ASCII).
 MIGRATION_LOCK = 0x706762656174
 
-# It logs every step at INFO, in whatever process comes first.
+# It would log every step at INFO.
 logging.getLogger("alembic").setLevel(logging.WARNING)
 
-#: Seconds for which a table that is in use is waited for, and for which that is tried again.
+#: Seconds to wait for a table that is in use, and seconds after which to give up.
 _LOCK_TIMEOUT, _PATIENCE = 2, 60.0
-#: SQLSTATEs of a lock that was not had in time, and of a deadlock.
+#: SQLSTATEs of a lock timeout and of a deadlock.
 _BUSY = {"55P03", "40P01"}
 _FOLDER = Path(__file__).parent / "migrations"
 
@@ -129,10 +129,11 @@ def upgrade(
 
     One transaction under an advisory lock: any number may run it at once, and a failure leaves
     nothing behind. If there was something to do, `note` is called in it with the version before.
-    Where another transaction keeps it from a table, it lets the running programs go on, and tries
-    again for a minute; then it raises `SchemaError`.
-    Leaves a newer schema that admits this program as it is; raises `SchemaError` on one that
-    doesn't, and on one of a build before the baseline.
+    A newer schema that admits this program stays as it is.
+
+    Raises `SchemaError` on a newer one that doesn't, on one of a build before the baseline, and if
+    other transactions use a table for a minute: meanwhile it waits briefly and often, so that
+    running programs go on.
     """
     engine = connections.engine(url, "pgbeat migrate")
     give_up_at = time.monotonic() + _PATIENCE
@@ -162,7 +163,7 @@ def _upgrade(
     from alembic import command
 
     connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-    # The programs that are running queue up behind a lock that is waited for.
+    # Running programs queue up behind a lock that this waits for.
     connection.execute(text(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}s'"))
     found = installed(connection)
     before = None if found is None else found.version

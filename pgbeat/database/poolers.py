@@ -43,7 +43,7 @@ def connect(
         if direct_url is None:
             raise ConfigError(
                 f"a transaction-mode pooler answers at {place(url)}, and gives each transaction "
-                f"another session. {purpose} a session of its own, for its lock and its "
+                f"another session. {purpose} its own session, for its lock and its "
                 "notifications: set pgbeat_url to the server's own DSN or, with pgbeat's "
                 "transport, its DSN in broker_transport_options as direct_url"
             )

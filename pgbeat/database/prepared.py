@@ -1,6 +1,6 @@
-"""Prepared statements on a psycopg connection, with as little Python as can be around them.
+"""Runs prepared statements on a psycopg connection, with as little Python as possible.
 
-A worker's throughput hangs on what a message costs here. Cursors, adapters and row factories are
+A worker's throughput depends on what a message costs here. Cursors, adapters and row factories are
 left out; parameters and results are libpq's text. `send` and `poll` let an event loop go on while
 the server works.
 """
@@ -37,15 +37,14 @@ class Statement:
 
 
 def array(numbers: Sequence[int]) -> bytes:
-    """Numbers as a Postgres array."""
+    """Returns numbers as a Postgres array."""
     return b"{%s}" % ",".join(map(str, numbers)).encode() if numbers else b"{}"
 
 
 def readable(files: Sequence[int], seconds: float) -> list[int]:
-    """Returns those of the file descriptors that can be read, waited for so long.
+    """Waits up to so many seconds, and returns the file descriptors that can be read.
 
-    Not by `select.select`, which takes none above 1023, unless there is nothing else: eventlet has
-    only that.
+    `select.select`, which takes none above 1023, is used only under eventlet, which has no other.
     """
     if not hasattr(select, "poll"):
         return select.select(files, [], [], seconds)[0]
@@ -56,7 +55,7 @@ def readable(files: Sequence[int], seconds: float) -> list[int]:
 
 
 class PreparedConnection:
-    """One session. Not for two threads at once."""
+    """Runs statements in one session. Not for two threads at once."""
 
     def __init__(
         self, connection: "psycopg.Connection[Any]", prepares: bool = True, isolates: bool = False
@@ -65,9 +64,9 @@ class PreparedConnection:
         self.pgconn = connection.pgconn
         #: Behind a transaction-mode pooler nothing can be prepared.
         self._prepares = prepares
-        #: Whether each statement needs a transaction of its own: the server, the database or the
-        #: role has a default isolation level under which it might have to be repeated, and the
-        #: session may be others' too, so that it can't be changed for good.
+        #: Whether each statement needs a transaction: under the default isolation level of the
+        #: server, the database or the role it might have to be repeated, and a session that other
+        #: clients may share keeps that default.
         self.isolates = isolates
         self._is_isolated = False
         self._prepared: set[str] = set()
@@ -82,7 +81,7 @@ class PreparedConnection:
         return int(self.pgconn.socket)
 
     def run(self, statement: Statement, *parameters: Parameter) -> PGresult:
-        """Executes it and waits for the result. Raises psycopg's errors."""
+        """Executes a statement and returns the result. Raises psycopg's errors."""
         try:
             return self._run(statement, *parameters)
         except (psycopg.errors.InvalidSqlStatementName, psycopg.errors.DuplicatePreparedStatement):
@@ -117,7 +116,7 @@ class PreparedConnection:
         self._checked(self.connection.wait(generators.execute(self.pgconn))[-1])
 
     def send(self, statement: Statement, *parameters: Parameter) -> None:
-        """Sends it; the result is for `poll` to get."""
+        """Sends a statement; `poll` returns the result."""
         if self.isolates:
             self._isolate()
         if not self._prepares:
@@ -138,12 +137,12 @@ class PreparedConnection:
         self._prepared.add(statement.name)
 
     def flush(self) -> None:
-        """Sends what the socket did not take at once."""
+        """Sends what the socket has not taken yet."""
         if self.pgconn.flush():
             self.connection.wait(generators.send(self.pgconn))
 
     def poll(self) -> PGresult | None:
-        """Reads what has come; the result of what was sent, once it is whole."""
+        """Reads what has arrived. Returns the result of what was sent, once it is complete."""
         pgconn = self.pgconn
         pgconn.consume_input()
         while self.is_busy and not pgconn.is_busy():
@@ -157,7 +156,7 @@ class PreparedConnection:
         return None
 
     def finish(self) -> PGresult:
-        """Waits for the result of what was sent."""
+        """Waits for the result of what was sent, and returns it."""
         results = self.connection.wait(generators.fetch_many(self.pgconn))
         self.is_busy = False
         return self._ended(results[-1] if results else self._result)
@@ -176,7 +175,7 @@ class PreparedConnection:
         if self.is_busy or not readable([self.fileno()], 0):
             return True
         try:
-            # What a server says as it ends comes first, that it has ended second.
+            # First come the last words of a server that ends, then the end.
             self.pgconn.consume_input()
             self.pgconn.consume_input()
         except psycopg.OperationalError:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def metrics_collector(app: "Celery") -> "Collector":
     """Returns a collector of pgbeat's metrics, for a registry of prometheus_client.
 
-    Each scrape reads them from the database, on a connection of its own. Raises `ConfigError` for
-    wrong settings, and `ImportError` without the extra `pgbeat[metrics]`.
+    Each scrape reads them from the database, on a new connection. Raises `ConfigError` for wrong
+    settings, and `ImportError` without the extra `pgbeat[metrics]`.
     """
     from pgbeat.monitoring.prometheus import DatabaseCollector
 

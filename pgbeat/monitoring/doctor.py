@@ -1,7 +1,7 @@
-"""Checks that everything a beat needs is there, and says what to do about what isn't."""
+"""Checks that a beat has everything it needs, and advises on what is missing."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from sqlalchemy import Connection, Engine, text
@@ -148,7 +148,7 @@ def _role(connection: Connection) -> Iterator[Check]:
             "warn",
             f"{role} is a superuser",
             "SQL conditions run as it, read-only, but a superuser reads files and ends sessions: "
-            "give beat a role of its own.",
+            "give beat its own role.",
         )
     else:
         yield Check("role", "ok", f"{role} is an ordinary role")
@@ -240,7 +240,7 @@ def _beat(connection: Connection, settings: Settings) -> Iterator[Check]:
 
 
 def _lag(late: float, figures: Any, settings: Settings) -> Check:
-    total = f"{figures['total']} schedules" if figures["total"] != 1 else "1 schedule"
+    total = _schedules(figures["total"])
     if not figures["due"]:
         return Check("lag", "ok", f"nothing is overdue; {total}, {figures['active']} active")
     detail = f"{figures['due']} of {total} due, the oldest for {late:.1f} s"
@@ -254,10 +254,22 @@ def _lag(late: float, figures: Any, settings: Settings) -> Check:
 #: Schedules or tasks that a check names.
 _NAMED = 5
 
+
+def _schedules(number: int) -> str:
+    return "1 schedule" if number == 1 else f"{number} schedules"
+
+
+def _listed(some: Sequence[str], total: int) -> str:
+    return "; ".join(some) + (f" and {total - len(some)} more" if total > len(some) else "")
+
+
+def _line(error: str | None) -> str:
+    return (error or "no error was recorded").splitlines()[0][:200]
+
+
 _UNDECIDED = text(
     """
-    SELECT name, retry_count, max_retries, coalesce(last_error, 'no error was recorded'),
-           count(*) OVER ()
+    SELECT name, retry_count, max_retries, last_error, count(*) OVER ()
       FROM pgbeat.schedules
      WHERE namespace = :namespace AND enabled AND paused_at IS NULL AND retry_count > 0
      ORDER BY retry_count DESC, name LIMIT :named
@@ -271,17 +283,15 @@ def _decisions(connection: Connection, settings: Settings) -> Check:
     found = connection.execute(_UNDECIDED, values).all()
     if not found:
         return Check("decisions", "ok", "no schedule failed to be decided when it was due last")
-    total = found[0][4]
-    number = "1 schedule" if total == 1 else f"{total} schedules"
     some = [
-        f"{name} ({failures} of {most} times in a row; last: {error.splitlines()[0][:200]})"
+        f"{name} ({failures} of {most} times in a row; last: {_line(error)})"
         for name, failures, most, error, _ in found
     ]
-    more = f" and {total - _NAMED} more" if total > _NAMED else ""
+    total = found[0][4]
     return Check(
         "decisions",
         "warn",
-        f"{number} could not be launched: {'; '.join(some)}{more}",
+        f"{_schedules(total)} could not be launched: {_listed(some, total)}",
         "`pgbeat explain NAME` says more; after the last failure a schedule is disabled.",
     )
 
@@ -293,17 +303,15 @@ def _jobs(connection: Connection, settings: Settings) -> Check:
     ]
     if not found:
         return Check("jobs", "ok", "no schedule's newest job failed")
-    number = "1 schedule" if len(found) == 1 else f"{len(found)} schedules"
     some = [
         f"{each.name} ({each.failures} in a row{', paused' if each.is_paused else ''}; last: "
-        f"{(each.error or 'no error was recorded').splitlines()[0][:200]})"
+        f"{_line(each.error)})"
         for each in found[:_NAMED]
     ]
-    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
     return Check(
         "jobs",
         "warn",
-        f"the newest jobs of {number} failed: {'; '.join(some)}{more}",
+        f"the newest jobs of {_schedules(len(found))} failed: {_listed(some, len(found))}",
         "`pgbeat explain NAME` and `pgbeat jobs show ID` say more.",
     )
 
@@ -311,11 +319,11 @@ def _jobs(connection: Connection, settings: Settings) -> Check:
 def _tasks(connection: Connection, settings: Settings) -> Check:
     """Looks for tasks of schedules that workers haven't registered."""
     found = task_coverage.coverage(connection, settings.namespace)
-    told = found.workers - found.silent
-    if not told:
+    reporting = found.workers - found.silent
+    if not reporting:
         return Check("tasks", "ok", "no worker says which tasks it has registered")
     if not found.uncovered:
-        number = "1 worker has" if told == 1 else f"{told} workers have"
+        number = "1 worker has" if reporting == 1 else f"{reporting} workers have"
         return Check("tasks", "ok", f"{number} registered the task of each schedule")
     some = []
     for each in found.uncovered[:_NAMED]:
@@ -325,11 +333,10 @@ def _tasks(connection: Connection, settings: Settings) -> Check:
         lacking = ", ".join(each.workers[:3]) + (" …" if len(each.workers) > 3 else "")
         missing = "no worker has" if each.is_unknown and not found.silent else f"{lacking} lacks"
         some.append(f"{missing} task {each.task!r} of {whose}{hint}")
-    more = f" and {len(found.uncovered) - _NAMED} more" if len(found.uncovered) > _NAMED else ""
     return Check(
         "tasks",
         "warn",
-        f"{'; '.join(some)}{more}",
+        _listed(some, len(found.uncovered)),
         "A worker fails the jobs of a task that it doesn't know: put the name right (`pgbeat "
         "update NAME --task TASK`), or have the workers' app import the task.",
     )

@@ -27,7 +27,7 @@ from pgbeat.monitoring.counters import CounterValue
 
 
 class DatabaseCollector(Collector):
-    """Reads all metrics at each scrape, on a connection of its own."""
+    """Reads all metrics at each scrape, on a new connection."""
 
     def __init__(self, settings: Settings, tables: BrokerTables | None) -> None:
         self._settings, self._tables = settings, tables

@@ -50,7 +50,7 @@ class ExecutionStatistics(NamedTuple):
 
 
 # `r` has state, lost, started_at, finished_at and duration_ms of executions. If these are not all,
-# there is one more than are counted.
+# there is one more than are counted. `next` has at most one row, with the time `at`.
 _STATISTICS = """
     SELECT count(*), count(*) FILTER (WHERE state = 'running'),
            count(*) FILTER (WHERE state = 'completed'), count(*) FILTER (WHERE state = 'failed'),
@@ -59,16 +59,17 @@ _STATISTICS = """
            percentile_cont(0.95) WITHIN GROUP (ORDER BY ms),
            (array_agg(started_at ORDER BY started_at DESC))[1],
            (array_agg(state ORDER BY started_at DESC))[1],
-           CAST(:next_at AS timestamptz), (SELECT count(*) <= :newest FROM r)
+           (SELECT at FROM next), (SELECT count(*) <= :newest FROM r)
       FROM (SELECT *, CASE WHEN state = 'completed' THEN coalesce(duration_ms,
                        extract(epoch FROM finished_at - started_at) * 1000) END AS ms
               FROM r ORDER BY started_at DESC LIMIT :newest) AS counted
 """
 
 
-def _statistics(executions: str) -> TextualSelect:
+def _statistics(executions: str, next_at: str) -> TextualSelect:
     """Returns the statement that computes the statistics of these executions."""
-    return text(_STATISTICS).columns().add_cte(text(executions).columns().cte("r"))
+    parts = [text(executions).columns().cte("r"), text(next_at).columns().cte("next")]
+    return text(_STATISTICS).columns().add_cte(*parts)
 
 
 _OF_SCHEDULE = _statistics(
@@ -76,18 +77,17 @@ _OF_SCHEDULE = _statistics(
     SELECT e.state, e.lost, e.started_at, e.finished_at, e.duration_ms
       FROM pgbeat.executions e WHERE e.schedule_id = :schedule_id
      ORDER BY e.started_at DESC LIMIT :newest + 1
+    """,
     """
-)
-_NEXT_OF_SCHEDULE = text(
-    "SELECT next_run FROM pgbeat.schedules "
-    "WHERE id = :schedule_id AND enabled AND paused_at IS NULL"
+    SELECT next_run AS at FROM pgbeat.schedules
+     WHERE id = :schedule_id AND enabled AND paused_at IS NULL
+    """,
 )
 
 
 def of_schedule(connection: Connection, schedule_id: int) -> ExecutionStatistics:
     """Returns statistics of a schedule's newest executions; `next_at` is its next due time."""
-    next_at = connection.scalar(_NEXT_OF_SCHEDULE, {"schedule_id": schedule_id})
-    values = {"schedule_id": schedule_id, "next_at": next_at, "newest": NEWEST}
+    values = {"schedule_id": schedule_id, "newest": NEWEST}
     return ExecutionStatistics(*connection.execute(_OF_SCHEDULE, values).one())
 
 
@@ -97,14 +97,12 @@ _OF_JOB = _statistics(
       FROM pgbeat.executions e
      WHERE e.job_id = ANY (ARRAY(SELECT pgbeat.retry_chain(CAST(:job_id AS uuid))))
      ORDER BY e.started_at DESC LIMIT :newest + 1
+    """,
     """
-)
-_NEXT_OF_JOB = text(
-    """
-    SELECT min(run_at) FROM pgbeat.jobs
+    SELECT min(run_at) AS at FROM pgbeat.jobs
      WHERE id = ANY (ARRAY(SELECT pgbeat.retry_chain(CAST(:job_id AS uuid))))
        AND state = 'scheduled'
-    """
+    """,
 )
 
 
@@ -113,11 +111,10 @@ def of_job(
 ) -> ExecutionStatistics:
     """Returns statistics of the executions of all jobs in a job's retry chain.
 
-    `next_at` is the time of the attempt that is to come. Raises `NotFound`.
+    `next_at` is the time of the next attempt. Raises `NotFound`.
     """
     job = jobs.get(connection, job_id, namespace=namespace)
-    next_at = connection.scalar(_NEXT_OF_JOB, {"job_id": job.id})
-    values = {"job_id": job.id, "next_at": next_at, "newest": NEWEST}
+    values = {"job_id": job.id, "newest": NEWEST}
     return ExecutionStatistics(*connection.execute(_OF_JOB, values).one())
 
 
@@ -154,14 +151,12 @@ _OF_ALL = _statistics(
       FROM newest n CROSS JOIN LATERAL (
            SELECT * FROM pgbeat.executions WHERE job_id = n.id LIMIT :newest + 1) AS e
      ORDER BY e.started_at DESC LIMIT :newest + 1
+    """,
     """
-)
-_NEXT_OF_ALL = text(
-    """
-    SELECT next_run FROM pgbeat.schedules
+    SELECT next_run AS at FROM pgbeat.schedules
      WHERE namespace = :namespace AND enabled AND paused_at IS NULL AND next_run IS NOT NULL
      ORDER BY next_run LIMIT 1
-    """
+    """,
 )
 _COUNTERS = text(
     "SELECT metric, value FROM pgbeat.counters "
@@ -172,8 +167,7 @@ _COUNTERS = text(
 def of_all(connection: Connection, namespace: str) -> Overview:
     """Returns an overview of all jobs of a namespace."""
     counts = {"namespace": namespace, "most": MOST, "states": list(JOB_STATES)}
-    next_at = connection.scalar(_NEXT_OF_ALL, {"namespace": namespace})
-    values = {"namespace": namespace, "next_at": next_at, "newest": NEWEST}
+    values = {"namespace": namespace, "newest": NEWEST}
     return Overview(
         {state: int(count) for state, count in connection.execute(_COUNTS, counts)},
         ExecutionStatistics(*connection.execute(_OF_ALL, values).one()),
