@@ -3,8 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
 import pytest
 from celery import Celery
@@ -15,61 +13,13 @@ from pgbeat.beat.pruner import Pruner
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
-from tests.support.command_line import read, run
-from tests.support.rows import Sql, make_schedule
+from tests.support.old_rows import audited, jobs, left, schedule, ticks
+from tests.support.rows import Sql
 
 
 @pytest.fixture
 def settings(database: str) -> Settings:
     return Settings(postgres_url(database), retention_days=30, retention_count=3)
-
-
-#: Adds a schedule that decides nothing.
-schedule = partial(make_schedule, paused_at="now")
-
-
-def jobs(sql: Sql, days: list[float], schedule_id: int | None = None, **columns: Any) -> list[str]:
-    """Jobs that ended so many days ago, and each an execution; their ids."""
-    values = {"state": "completed", "namespace": "default", "group_id": None, **columns}
-    made = []
-    for age in days:
-        ((job_id,),) = sql(
-            """
-            INSERT INTO pgbeat.jobs (id, schedule_id, namespace, task, state, job_source,
-                created_by, is_system_job, group_id, created_at, started_at, finished_at)
-            SELECT gen_random_uuid(), %s, %s, 't', %s, 'system', 'tests', true, %s, at, at,
-                   CASE WHEN %s IN ('completed', 'failed') THEN at END
-              FROM (SELECT now() - %s * interval '1 day' AS at) AS a RETURNING id
-            """,
-            schedule_id, values["namespace"], values["state"], values["group_id"],
-            values["state"], age,
-        )  # fmt: skip
-        sql(
-            "INSERT INTO pgbeat.executions (job_id, schedule_id, number, state, worker, "
-            "started_at, finished_at) "
-            "SELECT id, schedule_id, 1, CASE WHEN finished_at IS NULL THEN 'running' ELSE state "
-            "END, 'w', created_at, finished_at FROM pgbeat.jobs WHERE id = %s",
-            job_id,
-        )
-        made.append(str(job_id))
-    return made
-
-
-def ticks(sql: Sql, days: list[float], schedule_id: int) -> None:
-    """Ticks that were due, and decided, so many days ago; the oldest first."""
-    for age in days:
-        sql(
-            "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, decided_at, outcome, reason) "
-            "SELECT %s, 's', at, at, 'skipped', 'no' "
-            "FROM (SELECT now() - %s * interval '1 day' AS at) AS a",
-            schedule_id, age,
-        )  # fmt: skip
-
-
-def left(sql: Sql, table: str, moment: str = "created_at") -> list[int]:
-    """Ages of a table's rows in whole days, the oldest first."""
-    rows = sql(f"SELECT round(extract(epoch FROM now() - {moment}) / 86400) FROM pgbeat.{table}")
-    return sorted((int(age) for (age,) in rows), reverse=True)
 
 
 def prune(connection: Connection, settings: Settings, *, dry_run: bool = False) -> Pruner:
@@ -285,16 +235,6 @@ def test_a_step_is_one_statement_a_table(
     assert len(seen) == 2  # ticks, of which there are none, and jobs
 
 
-def audited(sql: Sql, days: list[float], namespace: str = "default") -> None:
-    """Changes of so many days ago; the oldest first."""
-    for age in days:
-        sql(
-            "INSERT INTO pgbeat.audit (namespace, at, actor, origin, verb, kind, subject) "
-            "VALUES (%s, now() - %s * interval '1 day', 'user:a', 'cli', 'pause', 'lane', 'l')",
-            namespace, age,
-        )  # fmt: skip
-
-
 def test_the_audit_has_an_age_of_its_own(
     connection: Connection, settings: Settings, sql: Sql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,76 +281,6 @@ def test_a_step_in_the_audit_goes_by_an_index(connection: Connection, sql: Sql) 
     said = "\n".join(plan.scalars())
     assert "Index Scan using audit_newest" in said
     assert "Sort" not in said
-
-
-# -- the command
-
-
-def test_the_command(database: str, sql: Sql) -> None:
-    key = schedule(sql)
-    jobs(sql, [40, 39])
-    ticks(sql, [50, 49], key)
-    assert run(database, "prune", "--dry-run", "--count", "1").stdout == (
-        "Would delete 1 tick, 2 jobs, 2 executions.\n"
-    )
-    assert len(left(sql, "jobs")) == 2
-    assert read(database, "prune", "--days", "39.5") == {
-        "dry_run": False,
-        "kept": {"days": 39.5, "count": 100, "audit_days": 365.0},
-        "deleted": {
-            "ticks": 0,
-            "jobs": 1,
-            "executions": 1,
-            "groups": 0,
-            "deliveries": 0,
-            "audit": 0,
-        },
-    }
-    assert run(database, "prune").stdout == "Deleted 1 job, 1 execution.\n"
-    assert run(database, "prune", "--days", "1").stdout == (
-        "There is nothing to delete: kept are 1 day, and of each schedule the newest 100.\n"
-    )
-
-
-def test_the_command_where_everything_is_kept(database: str, sql: Sql) -> None:
-    jobs(sql, [40])
-    result = run(database, "prune", env={"PGBEAT_RETENTION_DAYS": "0"})
-    assert result.stdout == (
-        "Everything is kept: pgbeat_retention_days is 0. --days overrides it.\n"
-    )
-    assert len(left(sql, "jobs")) == 1
-
-
-def test_the_command_on_the_audit(database: str, sql: Sql) -> None:
-    audited(sql, [400, 366, 300])
-    years = {"PGBEAT_AUDIT_DAYS": "380"}
-    assert run(database, "prune", "--dry-run", env=years).stdout == (
-        "Would delete 1 change in the audit.\n"
-    )
-    assert run(database, "prune").stdout == "Deleted 2 changes in the audit.\n"
-    # Itself, it is in there.
-    assert sql("SELECT verb, kind, after FROM pgbeat.audit ORDER BY id DESC LIMIT 1") == [
-        ("prune", "history", {
-            "kept": {"days": 30.0, "count": 100, "audit_days": 365.0}, "deleted": {"audit": 2},
-        })
-    ]  # fmt: skip
-
-
-def test_the_command_is_one_change_however_many_steps(
-    database: str, sql: Sql, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(retention, "BATCH", 2)
-    jobs(sql, [40] * 7)
-    run(database, "prune")
-    [(after,)] = sql("SELECT after FROM pgbeat.audit")
-    assert after["deleted"] == {"jobs": 7, "executions": 7}
-
-
-@pytest.mark.parametrize(
-    "arguments", [("--days", "0"), ("--days", "-1"), ("--count", "-1"), ("--days", "40000")]
-)
-def test_what_the_command_refuses(database: str, arguments: tuple[str, str]) -> None:
-    assert run(database, "prune", *arguments).exit_code == 2
 
 
 def test_an_idle_beat_goes_on_until_the_round_is_finished(
