@@ -12,31 +12,24 @@ time. What repeats within the hour or the day goes by elapsed time: in both hour
 gap.
 """
 
-from pgbeat.timetables.cron_fields import CRON_EXAMPLE, CronFields, parse_cron
+from pgbeat.timetables.cron_fields import parse_cron
 from pgbeat.timetables.crons import Cron, cron
 from pgbeat.timetables.durations import parse_duration, span
 from pgbeat.timetables.intervals import Interval
-from pgbeat.timetables.rrule_parts import RRULE_EXAMPLE, RuleParts, parse_rrule
+from pgbeat.timetables.rrule_parts import parse_rrule
 from pgbeat.timetables.rrules import RRule, rrule
 from pgbeat.timetables.solar import EVENTS as SOLAR_EVENTS
-from pgbeat.timetables.solar import SOLAR_EXAMPLE, Solar, parse_solar
-from pgbeat.timetables.timetable import NEVER, Bounded, Never, Once, Timetable, bounded
+from pgbeat.timetables.solar import Solar, parse_solar
+from pgbeat.timetables.timetable import NEVER, Once, Timetable, bounded
 from pgbeat.timetables.zones import zone
 
 __all__ = [
-    "CRON_EXAMPLE",
     "NEVER",
-    "RRULE_EXAMPLE",
     "SOLAR_EVENTS",
-    "SOLAR_EXAMPLE",
-    "Bounded",
     "Cron",
-    "CronFields",
     "Interval",
-    "Never",
     "Once",
     "RRule",
-    "RuleParts",
     "Solar",
     "Timetable",
     "bounded",

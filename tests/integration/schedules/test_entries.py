@@ -16,11 +16,11 @@ from pgbeat.errors import InvalidSchedule
 from pgbeat.schedules import entries, sync
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.sync import CodeEntry
+from tests.support.command_line import Sql
 from tests.unit.schedules.test_entries import FIELDS, SURROUNDINGS
 
 apply = partial(sync.apply, app="tests")
 Beat = Callable[..., Scheduler]
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 TASK = "tests.add"
 
@@ -42,12 +42,6 @@ def test_every_crontab_is_taken_by_the_database(connection: Connection, plain: C
             entry = {"task": TASK, "schedule": timetable}
             written.append(entries.code_entry(plain, f"{name} {number}", entry))
     assert len(apply(connection, written).added) == len(written) > 70
-
-
-# -- intervals ----------------------------------------------------------------------------------
-
-
-# -- what stays in the code ---------------------------------------------------------------------
 
 
 # -- arguments ----------------------------------------------------------------------------------
@@ -80,8 +74,7 @@ def test_lazy_arguments_are_called_at_each_launch(app: Celery, connection: Conne
 def test_a_crontab_has_celerys_starting_deadline(
     app: Celery, beat: Beat, sql: Sql, deadline: int | None, launched: int
 ) -> None:
-    """What was missed two hours ago or more is made up for, or too late for
-    `beat_cron_starting_deadline`."""
+    """A run missed two hours ago is made up for, unless `beat_cron_starting_deadline` is over."""
     hour = (datetime.now(app.timezone) - timedelta(hours=2)).hour
     app.conf.beat_cron_starting_deadline = deadline
     app.conf.beat_schedule = {"s": {"task": TASK, "schedule": crontab(minute=0, hour=hour)}}

@@ -1,7 +1,6 @@
 """Exports: files that make just the rows that they were made from."""
 
 import random
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,10 +14,8 @@ from pgbeat.schedules import model as schedules
 from pgbeat.schedules.files import exports, plans, read, rows, yaml_documents
 from pgbeat.schedules.files.fields import FIELDS
 from pgbeat.schedules.model import Schedule
+from tests.support.command_line import Sql
 from tests.support.rows import unit_on
-
-Sql = Callable[..., list[tuple[Any, ...]]]
-
 
 # -- export ----------------------------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
 """Plans of files: what they find, and the rows that they make."""
 
 import random
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,10 +12,9 @@ from pgbeat.schedules import control, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.files import File, InvalidFile, plans, read, rows
 from pgbeat.schedules.files.fields import FIELDS, plain
+from tests.support.command_line import Sql
 from tests.support.rows import unit_on
 from tests.unit.schedules.test_files import EVERYTHING
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 def loaded(text: str) -> File:

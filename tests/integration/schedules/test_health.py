@@ -1,7 +1,6 @@
 """The health of schedules, and pausing those whose jobs fail."""
 
 import threading
-from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -16,10 +15,10 @@ from pgbeat.monitoring import schedule_health
 from pgbeat.monitoring.schedule_health import Health
 from pgbeat.schedules import control, writes
 from pgbeat.schedules import model as schedules
+from tests.support.command_line import Sql
 from tests.support.processes import until
 from tests.support.rows import make_job, make_schedule, unit_on
 
-Sql = Callable[..., list[tuple[Any, ...]]]
 PATIENCE = timedelta(seconds=30)
 
 
@@ -226,8 +225,7 @@ def test_a_failure_that_is_tried_again_does_not_count(sql: Sql) -> None:
 
 
 def test_it_is_decided_in_the_transaction_that_ends_the_job(database: str, sql: Sql) -> None:
-    """Two jobs that fail at the same moment: the second sees the first, and what is rolled back
-    pauses nothing."""
+    """The second of two jobs that fail at once sees the first; a rollback pauses nothing."""
     key = add(sql, pause_after_failures=2)
     ids = [job(sql, key, "running") for _ in range(2)]
     failed = "UPDATE pgbeat.jobs SET state = 'failed', finished_at = now() WHERE id = %s"

@@ -13,12 +13,12 @@ from sqlalchemy import text
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.jobs.task_exceptions import Skip
 from pgbeat.schedules.launchers import Context, JobRequest, Launcher, launcher
+from tests.support.command_line import Sql
 from tests.support.launchers import only_those_of
 from tests.support.rows import make_schedule
-from tests.unit.schedules.test_launchers import Always
+from tests.unit.schedules.test_launchers import Always, _answer
 
 Beat = Callable[..., Scheduler]
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 NOW = datetime(2025, 6, 1, 12, tzinfo=UTC)
 
@@ -30,27 +30,12 @@ def registry() -> Iterator[dict[str, type[Launcher]]]:
         yield found
 
 
-# -- how one is asked ---------------------------------------------------------------------------
-
-
-def _answer(value: Any) -> Any:
-    """The value; raised, if it is in a list."""
-    if isinstance(value, list):
-        raise value[0]
-    return value
-
-
-# -- in a tick ----------------------------------------------------------------------------------
-
-DUE = "now() - interval '1 second'"
-
-
 #: Adds a schedule of the launcher `Mine`, due since a second.
 add = partial(make_schedule, due="-1 second", launcher="Mine", task=None)
 
 
 def make_due(sql: Sql) -> None:
-    sql(f"UPDATE pgbeat.schedules SET next_run = {DUE}")
+    sql("UPDATE pgbeat.schedules SET next_run = now() - interval '1 second'")
 
 
 def mine(
@@ -74,13 +59,40 @@ def ticks(sql: Sql) -> list[tuple[Any, ...]]:
     return sql("SELECT outcome, coalesce(reason, error) FROM pgbeat.ticks ORDER BY id")
 
 
+def decided(
+    beat: Beat, sql: Sql, condition: Callable[[Context], Any], data: Any = (), **columns: Any
+) -> tuple[str, str]:
+    """The outcome of a schedule with that condition and preparation, and its reason or error."""
+    mine(condition, lambda ctx: data or {})
+    add(sql, **columns)
+    assert beat().run_due() == 1
+    [(outcome, said)] = ticks(sql)
+    return outcome, said
+
+
 def cursor(sql: Sql) -> Any:
     [(value,)] = sql("SELECT cursor FROM pgbeat.schedules")
     return value
 
 
-def remember(ctx: Context) -> None:
-    ctx.cursor = (ctx.cursor or 0) + 1
+def counting(answer: Any) -> Callable[[Context], Any]:
+    """A condition that counts in its cursor how often it is asked."""
+
+    def condition(ctx: Context) -> Any:
+        ctx.cursor = (ctx.cursor or 0) + 1
+        return _answer(answer)
+
+    return condition
+
+
+def asking(statement: str) -> Callable[[Context], Any]:
+    """A condition that executes a statement, and holds."""
+
+    def condition(ctx: Context) -> bool:
+        ctx.connection.execute(text(statement))
+        return True
+
+    return condition
 
 
 @pytest.mark.parametrize(
@@ -98,19 +110,12 @@ def remember(ctx: Context) -> None:
 def test_the_answer_is_the_outcome(
     beat: Beat, sql: Sql, answer: Any, tick: tuple[str, str | None]
 ) -> None:
-    mine(lambda ctx: _answer(answer))
-    add(sql)
-    assert beat().run_due() == 1
-    assert ticks(sql) == [tick]
+    assert decided(beat, sql, lambda ctx: _answer(answer)) == tick
 
 
 @pytest.mark.parametrize("answer", [True, Skip("not yet"), [Skip("not yet")]])
 def test_the_cursor_is_saved_with_a_launch_and_a_skip(beat: Beat, sql: Sql, answer: Any) -> None:
-    def condition(ctx: Context) -> Any:
-        remember(ctx)
-        return _answer(answer)
-
-    mine(condition)
+    mine(counting(answer))
     add(sql)
     scheduler = beat()
     for n in range(1, 4):
@@ -120,29 +125,14 @@ def test_the_cursor_is_saved_with_a_launch_and_a_skip(beat: Beat, sql: Sql, answ
 
 
 def test_the_cursor_is_not_saved_with_a_failure(beat: Beat, sql: Sql) -> None:
-    def condition(ctx: Context) -> Any:
-        remember(ctx)
-        raise ValueError("oops")
-
-    mine(condition)
-    add(sql, cursor="41")
-    beat().run_due()
-    assert ticks(sql) == [("failed", "ValueError: oops")]
+    tick = decided(beat, sql, counting([ValueError("oops")]), cursor="41")
+    assert tick == ("failed", "ValueError: oops")
     assert cursor(sql) == 41
 
 
-def test_the_cursor_is_not_saved_where_the_launch_is_refused(
-    beat: Beat, sql: Sql, app: Celery
-) -> None:
-    def condition(ctx: Context) -> Any:
-        remember(ctx)
-        return True
-
-    mine(condition)
-    add(sql, cursor="41")
+def test_the_cursor_is_not_saved_where_the_launch_is_refused(beat: Beat, sql: Sql) -> None:
     sql("ALTER TABLE pgbeat.jobs ADD CHECK (schedule <> 's')")
-    beat().run_due()
-    [(outcome, error)] = ticks(sql)
+    outcome, error = decided(beat, sql, counting(True), cursor="41")
     assert outcome == "failed" and "CheckViolation" in error
     assert cursor(sql) == 41
 
@@ -155,16 +145,11 @@ def test_the_cursor_is_not_saved_where_the_decision_is_dropped(beat: Beat, sql: 
         seen.append(ctx.cursor)
         if len(seen) == 1:
             sql("UPDATE pgbeat.schedules SET owner = 'somebody'")
-        remember(ctx)
-        return True
+        return counting(True)(ctx)
 
-    mine(condition)
-    add(sql)
-    scheduler = beat()
-    assert scheduler.run_due() == 1
+    assert decided(beat, sql, condition) == ("launched", None)
     assert seen == [None, None]
     assert cursor(sql) == 1
-    assert ticks(sql) == [("launched", None)]
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), float("nan"), NOW])
@@ -173,10 +158,7 @@ def test_a_cursor_that_is_no_json_fails_the_tick(beat: Beat, sql: Sql, value: An
         ctx.cursor = value
         return True
 
-    mine(condition)
-    add(sql)
-    beat().run_due()
-    [(outcome, error)] = ticks(sql)
+    outcome, error = decided(beat, sql, condition)
     assert outcome == "failed" and error.startswith("the launcher's cursor is not JSON: ")
 
 
@@ -185,21 +167,19 @@ def test_the_cursor_may_be_forgotten(beat: Beat, sql: Sql) -> None:
         ctx.cursor = None
         return True
 
-    mine(condition)
-    add(sql, cursor='{"seen": 7}')
-    beat().run_due()
+    decided(beat, sql, condition, cursor='{"seen": 7}')
     assert sql("SELECT cursor IS NULL FROM pgbeat.schedules") == [(True,)]
 
 
 def test_the_connection_reads(beat: Beat, sql: Sql) -> None:
     sql("CREATE TABLE work (n int)")
     sql("INSERT INTO work VALUES (1), (2)")
-    mine(
+    tick = decided(
+        beat,
+        sql,
         lambda ctx: Skip(f"{ctx.connection.scalar(text('SELECT sum(n) FROM work'))} left"),
     )
-    add(sql)
-    beat().run_due()
-    assert ticks(sql) == [("skipped", "3 left")]
+    assert tick == ("skipped", "3 left")
 
 
 @pytest.mark.parametrize(
@@ -213,32 +193,16 @@ def test_the_connection_reads(beat: Beat, sql: Sql) -> None:
 )
 def test_the_connection_does_not_write(beat: Beat, sql: Sql, statement: str) -> None:
     sql("CREATE TABLE work (n int)")
-
-    def condition(ctx: Context) -> Any:
-        ctx.connection.execute(text(statement))
-        return True
-
-    mine(condition)
-    add(sql)
-    beat().run_due()
-    [(outcome, error)] = ticks(sql)
+    outcome, error = decided(beat, sql, asking(statement))
     assert outcome == "failed"
     assert error.startswith("ReadOnlySqlTransaction: cannot execute ")
 
 
 def test_the_connection_is_under_a_timeout(beat: Beat, sql: Sql, app: Celery) -> None:
     app.conf.pgbeat_condition_timeout = 0.1
-
-    def condition(ctx: Context) -> Any:
-        ctx.connection.execute(text("SELECT pg_sleep(60)"))
-        return True
-
-    mine(condition)
-    add(sql)
-    beat().run_due()
-    assert ticks(sql) == [
-        ("failed", "the condition took longer than 0.1 s (pgbeat_condition_timeout)")
-    ]
+    assert decided(beat, sql, asking("SELECT pg_sleep(60)")) == (
+        "failed", "the condition took longer than 0.1 s (pgbeat_condition_timeout)",
+    )  # fmt: skip
 
 
 def test_every_decision_has_a_connection_as_new(beat: Beat, sql: Sql) -> None:
@@ -274,12 +238,14 @@ def test_a_launcher_is_made_anew_for_each_decision(beat: Beat, sql: Sql) -> None
 
 
 def test_options_of_a_request_win_over_the_schedules(beat: Beat, sql: Sql) -> None:
-    mine(
+    decided(
+        beat,
+        sql,
         lambda ctx: True,
-        lambda ctx: JobRequest(kwargs={"text": "x"}, options={"priority": 9, "queue": "fast"}),
+        JobRequest(kwargs={"text": "x"}, options={"priority": 9, "queue": "fast"}),
+        options='{"priority": 1, "shadow": "night shift"}',
+        queue="slow",
     )
-    add(sql, options='{"priority": 1, "shadow": "night shift"}', queue="slow")
-    beat().run_due()
     [(payload, queue)] = sql(
         "SELECT payload, name FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id"
     )
@@ -314,10 +280,7 @@ def test_the_queue_is_the_rows_where_the_request_has_none(beat: Beat, sql: Sql) 
 def test_a_request_that_can_not_be_launched_fails(
     beat: Beat, sql: Sql, request_: JobRequest, error: str
 ) -> None:
-    mine(lambda ctx: True, lambda ctx: request_)
-    add(sql)
-    beat().run_due()
-    [(outcome, said)] = ticks(sql)
+    outcome, said = decided(beat, sql, lambda ctx: True, request_)
     assert outcome == "failed"
     assert error in said
     assert sql("SELECT count(*) FROM kombu_message") == [(0,)]

@@ -1,14 +1,12 @@
 """Names that no address can end with are refused, whoever gives them."""
 
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
 import pytest
 
+from tests.support.command_line import Sql
 from tests.support.web import Web, problem
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 #: By the API: path and body.
 ASKED: list[tuple[str, dict[str, Any]]] = [

@@ -17,11 +17,9 @@ from pgbeat.errors import AlreadyExists, InvalidSchedule, InvalidTimetable, NotF
 from pgbeat.schedules import control, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.testing.databases import Databases
-from pgbeat.timetables import parse_cron
+from tests.support.command_line import Sql
 from tests.support.databases import rows_of
 from tests.support.rows import make_schedule, unit_on
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 NOW = datetime(2025, 6, 1, 12, tzinfo=UTC)
 
@@ -278,59 +276,6 @@ def test_a_number_of_any_length_does_not_hide_the_other_rows(
     insert(sql, "good", kwargs='{"x": 1}')
     rows = {row.name: row.kwargs for row in schedules.listing(connection)}
     assert rows == {"huge": {"x": float("inf")}, "good": {"x": 1}}
-
-
-# -- cron: the database and Python agree ---------------------------------------------------------
-
-GOOD = """
-    * * * * * | */15 * * * * | 0 2 * * mon-fri | 0 2 * * MON-FRI | 59 23 31 12 7 | 0 0 30 2 *
-    1-5 * * * * | 50-10 * * * * | 5-5 * * * * | 1-5/2 * * * * | 5/10 * * * * | */100 * * * *
-    * */25 * * * | * * */32 * * | 1,2,3 * * * * | *,5 * * * * | */5,7 * * * * | 0 22-2 * * *
-    * * * jan * | * * * jan-mar * | * * * dec-feb * | * * * 1-dec,3 * | * * * feb/3 * | * * * * sun
-    * * * * sat-sun | * * * * 5-7 | * * * * 0-7 | * * * * mon,wed,5 | * * * * mon-fri/2
-    * * l * * | * * 15,L * * | * * ? * * | * * * * ? | * * ? * ? | * * * * L5 | * * * * l7
-    * * * * l05 | * * * * 2#1 | * * * * tue#5 | * * * * tue#1,fri#3 | * * * * L5,2#1
-    01 02 03 04 05 | 007 * * * * | */05 * * * * | 00 00 01 01 00 | @hourly | @DAILY | @midnight
-    @weekly | @monthly | @yearly | @annually
-"""
-BAD = """
-    60 * * * * | * 24 * * * | * * 0 * * | * * 32 * * | * * * 0 * | * * * 13 * | * * * * 8
-    */0 * * * * | 1,,3 * * * * | ,1 * * * * | 1, * * * * | 1- * * * * | -1 * * * * | +1 * * * *
-    1.5 * * * * | 1_0 * * * * | 1-5-7 * * * * | */5/2 * * * * | /5 * * * * | 5/ * * * *
-    */-5 * * * * | *-5 * * * * | * * * january * | * * * * sunday | ? * * * * | * * ?/2 * *
-    * * 1,? * * | * * L-3 * * | * * 1-L * * | * * 15W * * | * * LW * * | * * * * L | * * * * Lfri
-    * * * * 5L | H/15 * * * * | * * * * L8 | * * * * 2#6 | * * * * 2#0 | * * * * *#2 | * * * * 1-5#2
-    * * * * tue#1,3 | * * * * L5,1 | * * * * *,2#1 | H * * * * | R * * * * | a * * * *
-    * * * * | * * * * * 60 | @reboot | @every 5m | @ | @@daily | 1~5 * * * * | 1;2 * * * * | x y
-"""
-
-
-def split(table: str) -> list[str]:
-    return [part.strip() for line in table.strip().splitlines() for part in line.split(" | ")]
-
-
-STRANGE = ["", " ", "  0   2 * * *  ", "*\t*\t* * *", "* * * * *\n", " @daily\t", "*\u00a0* * * *",
-           "* *\u3000* * *", "*\x1c* * * *", "\u0661 * * * *", "\uff11 * * * *"]  # fmt: skip
-
-
-def in_python(expression: str) -> str | None:
-    try:
-        parse_cron(expression)
-    except InvalidTimetable as error:
-        return str(error).removeprefix(f"cron {expression!r}: ")
-    return None
-
-
-@pytest.mark.parametrize("expression", [*split(GOOD), *split(BAD), *STRANGE])
-def test_the_database_and_python_say_the_same_of_a_cron_expression(
-    sql: Sql, expression: str
-) -> None:
-    [(in_database,)] = sql("SELECT pgbeat.cron_problem(%s)", expression)
-    assert in_database == in_python(expression)
-    if expression in split(GOOD):
-        assert in_database is None
-    elif expression in split(BAD):
-        assert in_database is not None
 
 
 # -- what a change does to the row ---------------------------------------------------------------

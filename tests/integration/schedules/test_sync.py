@@ -17,11 +17,11 @@ from pgbeat.database import connections
 from pgbeat.schedules import control, sync, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.sync import CodeEntry, SyncChanges, faithful
+from tests.support.command_line import Sql
 from tests.support.rows import unit_on
 
 apply = partial(sync.apply, app="tests")
 Beat = Callable[..., Scheduler]
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 HOUR = timedelta(hours=1)
 

@@ -18,8 +18,6 @@ from pgbeat.schedules.model import TIMETABLES
 from pgbeat.schedules.writes import EDITABLE
 from tests.support.processes import ROOT
 
-Sql = Callable[..., list[tuple[Any, ...]]]
-
 FUNCTIONS = {
     "plugins.electricity_price.fetch_prices": "shop.prices",
     "reports.generate_daily": "shop.report",

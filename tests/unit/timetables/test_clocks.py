@@ -252,8 +252,10 @@ class Stretch:
         )
 
     def _caught_up(self, is_due: Callable[[datetime], bool]) -> Iterator[datetime]:
-        """What Debian's cron does with fixed times: it looks at every wall time just once, those
-        that the clock jumped over when it has jumped, and none again when it went back."""
+        """What Debian's cron does with fixed times: it looks at every wall time just once.
+
+        It catches up on those that the clock jumped over, and repeats none when it goes back.
+        """
         step = self.moments[1] - self.moments[0]
         reached = self.walls[0] - step
         for moment, wall in zip(self.moments, self.walls, strict=True):

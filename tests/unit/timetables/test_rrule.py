@@ -301,13 +301,6 @@ def compare(random: Random) -> None:
 
 
 @pytest.mark.slow
-def test_a_rule_is_due_when_dateutil_has_it() -> None:
-    random = Random(5545)  # noqa: S311
-    for _ in range(50):
-        compare(random)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_any_rule_is_due_when_dateutil_has_it(seed: int) -> None:
     random = Random(seed)  # noqa: S311
