@@ -1,8 +1,5 @@
 """The actor of a command on jobs, and the job that it names."""
 
-from collections.abc import Callable
-from typing import Any, TypeVar
-
 import click
 from sqlalchemy import Connection
 
@@ -12,19 +9,20 @@ from pgbeat.jobs import permissions
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.permissions import Verb
 
-F = TypeVar("F", bound=Callable[..., Any])
+
+def _actor(ctx: click.Context, param: click.Parameter, value: bool) -> Actor:
+    return user(is_admin=value, origin="cli")
 
 
-def as_admin(command: F) -> F:
-    """Adds `--admin`, and passes the `actor` to the command."""
-
-    def made(ctx: click.Context, param: click.Parameter, value: bool) -> Actor:
-        return user(is_admin=value, origin="cli")
-
-    return click.option(
-        "--admin", "actor", is_flag=True, envvar="PGBEAT_ADMIN", callback=made,
-        help="Act as an administrator, on everybody's jobs.",
-    )(command)  # fmt: skip
+#: Adds `--admin`, and passes the `actor` to the command.
+as_admin = click.option(
+    "--admin",
+    "actor",
+    is_flag=True,
+    envvar="PGBEAT_ADMIN",
+    callback=_actor,
+    help="Act as an administrator, on everybody's jobs.",
+)
 
 
 def find(

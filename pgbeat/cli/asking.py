@@ -1,23 +1,18 @@
 """Asks before something is deleted: `--yes` and `--dry-run`."""
 
 from collections.abc import Callable
-from typing import Any, TypeVar
 
 import click
 
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.cli import printing
+from pgbeat.cli.options import adding
 from pgbeat.cli.target import Target
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would be done.")
 yes_option = click.option("--yes", is_flag=True, help="Don't ask.")
-
-
-def asking(command: F) -> F:
-    """Adds both options."""
-    return yes_option(dry_run_option(command))
+#: Adds both options.
+asking = adding(yes_option, dry_run_option)
 
 
 def sure(verb: str, past: str, what: str, *, yes: bool, dry_run: bool) -> bool:

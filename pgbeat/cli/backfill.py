@@ -57,7 +57,7 @@ def backfill_command(
 ) -> None:
     """Launch the due times that a schedule missed.
 
-    These are the due times that no tick launched, oldest first, each as a tick of its own.
+    These are the due times that no tick launched, oldest first. Each becomes a tick.
     Conditions are checked as things are now; overlap and min_interval don't count, and the
     schedule's run state stays. Times without an offset are in its zone. After an interruption
     (Ctrl-C), call it again to go on. Needs the app.

@@ -209,7 +209,7 @@ class _Checks:
             check(self._app, whole)
 
     def remark(self, *notes: str) -> None:
-        """Prints what is to be known besides the row."""
+        """Prints the condition's result, notes, and what was not checked."""
         if self._condition:
             click.echo(self._condition, err=printing.is_json())
         for note in filter(None, notes):

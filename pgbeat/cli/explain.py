@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import click
 from rich.text import Text
@@ -11,6 +12,7 @@ from sqlalchemy import Connection
 from pgbeat.cli import printing
 from pgbeat.cli.printing import json_option, line, relative, span, when
 from pgbeat.cli.target import Target, pass_target
+from pgbeat.config import Settings
 from pgbeat.database import advisory_locks, connections
 from pgbeat.database.advisory_locks import LockHolder
 from pgbeat.errors import NotFound
@@ -91,8 +93,13 @@ class Situation:
 
     row: Schedule
     now: datetime
-    #: Sessions that hold the leader's lock, or wait for it.
-    holders: Sequence[LockHolder]
+    #: The last tick.
+    last: Entry | None
+    #: The job that has not ended.
+    job: UnfinishedJob | None
+    health: Health
+    #: The beat that leads.
+    leader: LockHolder | None
     lock_key: int
     #: How many schedules are due.
     backlog: int
@@ -101,10 +108,26 @@ class Situation:
     #: A sentence on the schedule that it comes after.
     upstream: str
 
-    @property
-    def leader(self) -> LockHolder | None:
-        """The beat that leads."""
-        return next((holder for holder in self.holders if holder.leads), None)
+    @classmethod
+    def read(cls, connection: Connection, name: str, settings: Settings) -> "Situation":
+        """Reads the situation of a schedule. Raises `NotFound`."""
+        now = connections.now(connection)
+        row = schedules.get(connection, name, namespace=settings.namespace)
+        last = next(iter(ticks.history(connection, row.id, limit=1)), None)
+        patience = timedelta(seconds=beats.patience(settings))
+        holders = advisory_locks.holders(connection, settings.leader_key)
+        return cls(
+            row=row,
+            now=now,
+            last=last,
+            job=_unfinished(connection, row, last, now),
+            health=schedule_health.of_schedule(connection, row, patience),
+            leader=next((holder for holder in holders if holder.leads), None),
+            lock_key=settings.leader_key,
+            backlog=schedules.count(connection, namespace=settings.namespace)["due"],
+            patience=timedelta(seconds=settings.condition_timeout),
+            upstream=_upstream(connection, row, now),
+        )
 
 
 @click.command("explain")
@@ -113,58 +136,50 @@ class Situation:
 @pass_target
 def explain_command(target: Target, name: str) -> None:
     """Say why a schedule did or didn't run, and what to do about it."""
-    settings = target.settings
     with target.transaction() as connection:
-        now = connections.now(connection)
-        row = schedules.get(connection, name, namespace=settings.namespace)
-        last = next(iter(ticks.history(connection, row.id, limit=1)), None)
-        situation = Situation(
-            row,
-            now,
-            advisory_locks.holders(connection, settings.leader_key),
-            settings.leader_key,
-            schedules.count(connection, namespace=settings.namespace)["due"],
-            timedelta(seconds=settings.condition_timeout),
-            _upstream(connection, row, now),
-        )
-        job = _unfinished(connection, row, last, now)
-        patience = timedelta(seconds=beats.patience(settings))
-        health = schedule_health.of_schedule(connection, row, patience)
+        situation = Situation.read(connection, name, target.settings)
     found = explain(situation)
-    if job is not None:
-        found = found.with_job(job)
-    found = found.with_health(health)
-    leader = situation.leader
+    if situation.job is not None:
+        found = found.with_job(situation.job)
+    found = found.with_health(situation.health)
     if printing.is_json():
-        answer = {
-            "schedule": row.name,
-            "cause": found.cause,
-            "summary": found.summary,
-            "advice": found.advice or None,
-            "health": printing.health_json(health),
-            "next_run": row.next_run,
-            "last_tick": last,
-            "job": job and job.as_json(),
-            "leader": leader,
-        }
-        printing.echo_json(answer)
+        printing.echo_json(_json(situation, found))
         return
-    click.echo(f"{line(row.name)}: {found.summary}")
+    click.echo(f"{line(situation.row.name)}: {found.summary}")
     if found.advice:
         click.echo(found.advice)
     click.echo()
+    _show(situation, target.timezone)
+
+
+def _json(situation: Situation, found: Explanation) -> dict[str, Any]:
+    return {
+        "schedule": situation.row.name,
+        "cause": found.cause,
+        "summary": found.summary,
+        "advice": found.advice or None,
+        "health": printing.health_json(situation.health),
+        "next_run": situation.row.next_run,
+        "last_tick": situation.last,
+        "job": situation.job and situation.job.as_json(),
+        "leader": situation.leader,
+    }
+
+
+def _show(situation: Situation, timezone: str) -> None:
+    row, now, last = situation.row, situation.now, situation.last
     waits = row.enabled and row.paused_at is None
     printing.show_facts(
         None,
-        ("health", printing.health(health, in_full=True)),
+        ("health", printing.health(situation.health, in_full=True)),
         ("last tick", _last(last, now)),
-        ("its job", _job(last, job)),
+        ("its job", _job(last, situation.job)),
         ("next run", when(row.next_run, now) if waits else None),
-        ("timetable", printing.timetable(row, target.timezone)),
+        ("timetable", printing.timetable(row, timezone)),
         ("window", printing.window(row, now)),
         ("calendar", row.calendar),
         ("condition", row.condition_sql if row.launcher == "GenericLauncher" else row.launcher),
-        ("beat", "none" if leader is None else _beat(leader)),
+        ("beat", "none" if situation.leader is None else _beat(situation.leader)),
     )
 
 
@@ -233,7 +248,7 @@ def _disabled(row: Schedule, now: datetime) -> Explanation:
 
 
 def _upstream(connection: Connection, row: Schedule, now: datetime) -> str:
-    """Returns a sentence on the schedule that it comes after; "" if there is none."""
+    """Returns a sentence on the schedule that this one comes after; "" if it comes after none."""
     if row.after is None:
         return ""
     waits = f"it comes {printing.timetable(row)}"
@@ -330,11 +345,12 @@ def _jobs(launched: Sequence[JobOutcome]) -> Text:
     """Returns a summary of a tick's jobs, and a line for each."""
     lines = [
         Text.assemble(
-            f"{job.id} {line(job.run_key)} ", printing.styled(job.state or "gone"),
+            f"{job.id} {line(job.run_key)} ",
+            printing.styled(job.state or "gone"),
             f": {line(job.error)}" if job.error else "",
         )
         for job in launched
-    ]  # fmt: skip
+    ]
     return Text("\n").join([Text(ticks.summary(launched)), *lines])
 
 

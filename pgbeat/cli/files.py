@@ -36,9 +36,11 @@ _TIMES = 5
 
 @click.command("sync")
 @click.argument(
-    "path", metavar="[FILE]", required=False,
+    "path",
+    metavar="[FILE]",
+    required=False,
     type=click.Path(exists=True, dir_okay=False, allow_dash=True),
-)  # fmt: skip
+)
 @click.option("--plan", "is_plan", is_flag=True, help="Say what would be done.")
 @click.option("--prune", is_flag=True, help="Remove what came from a file and is not in this one.")
 @click.option("--adopt", is_flag=True, help="Take over schedules that were made elsewhere.")

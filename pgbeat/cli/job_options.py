@@ -83,7 +83,7 @@ call_options = adding(
 def policy_options(*, template: bool = True, of_schedule: bool = False) -> Callable[[F], F]:
     """Returns a decorator that adds the options of a job policy, for `given_policy`.
 
-    A schedule has a `--retry-base` of its own: its jobs' is `--job-retry-base`.
+    A schedule's `--retry-base` is its own: that of its jobs is `--job-retry-base`.
     """
     return adding(
         *(

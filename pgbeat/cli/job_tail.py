@@ -73,10 +73,8 @@ def _changing(
     while True:
         time.sleep(INTERVAL)
         now = connections.now(connection)
-        fresh = [
-            job for job in jobs.listing(connection, which, limit=job_views.MANY)
-            if job.created_at > since and job.id not in old
-        ]  # fmt: skip
+        newest = jobs.listing(connection, which, limit=job_views.MANY)
+        fresh = [job for job in newest if job.created_at > since and job.id not in old]
         running = jobs.listing(connection, which._replace(state="running"), limit=job_views.MANY)
         open_ones = [job_id for job_id, seen in seen_by_id.items() if seen.state not in jobs.ENDED]
         found = {job.id: job for job in [*fresh, *running, *jobs.find(connection, open_ones)]}
@@ -98,10 +96,17 @@ def _print_change(connection: Connection, job: Job, before: _Seen | None) -> _Se
         return seen
     if printing.is_json():
         change = {
-            "at": connections.now(connection), "id": job.id, "task": job.task, "state": job.state,
-            "attempt": job.attempt, "execution": seen.number, "worker": job.worker,
-            "progress": progress or None, "error": job.error, "retried_by": job.retried_by,
-        }  # fmt: skip
+            "at": connections.now(connection),
+            "id": job.id,
+            "task": job.task,
+            "state": job.state,
+            "attempt": job.attempt,
+            "execution": seen.number,
+            "worker": job.worker,
+            "progress": progress or None,
+            "error": job.error,
+            "retried_by": job.retried_by,
+        }
         click.echo(printing.json_line(change))
         return seen
     parts = [progress if job.state == "running" else "", job.error or ""]

@@ -29,7 +29,7 @@ def _each(
     done: Callable[[Job, Job], str],
     **given: Any,
 ) -> None:
-    """Applies a verb to each job, in a transaction of its own, even if it fails for others.
+    """Applies a verb to each job in its own transaction, even if it fails for others.
 
     Prints a sentence for each, from the job before and after, or the jobs as an array of JSON.
     """
@@ -232,3 +232,15 @@ def delete_command(
     if is_deleted or printing.is_json():
         deleted = [{"id": job.id, "deleted": is_deleted} for job in found]
         printing.result(deleted, f"Deleted {what}.")
+
+
+COMMANDS = (
+    cancel_command,
+    pause_command,
+    resume_command,
+    approve_command,
+    retry_command,
+    update_command,
+    move_command,
+    delete_command,
+)

@@ -228,9 +228,5 @@ def run_command(
             ctx.exit(ENDS[job_tail.follow(unit.connection, job).state])
 
 
-for command in (
-    job_verbs.cancel_command, job_verbs.pause_command, job_verbs.resume_command,
-    job_verbs.approve_command, job_verbs.retry_command, job_verbs.update_command,
-    job_verbs.move_command, job_verbs.delete_command,
-):  # fmt: skip
+for command in job_verbs.COMMANDS:
     jobs_command.add_command(command)

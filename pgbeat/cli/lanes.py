@@ -19,6 +19,7 @@ from pgbeat.jobs import lane_control
 from pgbeat.jobs.lanes import concurrency, occupancy
 from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.lanes.model import Lane, LaneUsage
+from pgbeat.jobs.lanes.occupancy import InLine, SlotHolder
 
 
 @click.group("lanes", cls=Noun)
@@ -100,33 +101,33 @@ def show_command(target: Target, name: str, limit: int) -> None:
     )
     if holders:
         click.echo()
-        slots: list[dict[str, Cell]] = [
-            {
-                "has a slot": each.id,
-                "task": each.task,
-                "state": printing.styled(each.state),
-                "by": each.by,
-                "for": span(now - each.since),
-            }
-            for each in holders
-        ]
-        printing.show_table(slots, folding={"task", "by"})
+        printing.show_table([_slot(each, now) for each in holders], folding={"task", "by"})
     if waiting:
         click.echo()
-        jobs: list[dict[str, Cell]] = [
-            {
-                "waits": each.id,
-                "task": each.task,
-                "priority": each.priority,
-                "of": each.created_by,
-                "for": span(now - each.created_at),
-                "why": each.reason or "gets the next slot",
-            }
-            for each in waiting
-        ]
-        printing.show_table(jobs, folding={"task", "of", "why"})
+        printing.show_table([_waits(each, now) for each in waiting], folding={"task", "of", "why"})
     if lane.policy not in (None, *concurrency.registered()) and not target.has_app:
         printing.note(f"policy {lane.policy!r} is in the app's code; give the app with -A.")
+
+
+def _slot(holder: SlotHolder, now: datetime) -> dict[str, Cell]:
+    return {
+        "has a slot": holder.id,
+        "task": holder.task,
+        "state": printing.styled(holder.state),
+        "by": holder.by,
+        "for": span(now - holder.since),
+    }
+
+
+def _waits(job: InLine, now: datetime) -> dict[str, Cell]:
+    return {
+        "waits": job.id,
+        "task": job.task,
+        "priority": job.priority,
+        "of": job.created_by,
+        "for": span(now - job.created_at),
+        "why": job.reason or "gets the next slot",
+    }
 
 
 def _json(row: LaneUsage) -> dict[str, Any]:

@@ -200,7 +200,7 @@ def show_listing(
 ) -> None:
     """Prints rows: as JSON, as a table, or the sentence `none` if there are no rows.
 
-    Only `limit` rows are printed; of more, a remark says that there are more.
+    Prints at most `limit` rows; a remark says if there are more.
     """
     has_more = limit is not None and len(rows) > limit
     rows = rows[:limit]

@@ -16,7 +16,7 @@ from pgbeat.database import connections
 
 
 def _lifetime(text: str) -> timedelta:
-    """Reads a length of time; `never` is the longest that there is."""
+    """Reads a length of time; `never` is the longest one."""
     return timedelta.max if text.strip().lower() == "never" else duration(text)
 
 

@@ -191,7 +191,7 @@ def _decided(decisions: Sequence[Decision], began: int) -> None:
                 "pgbeat.outcome": tick.outcome,
             },
         }
-        for job_id in tick.job_ids:  # each job has a trace of its own, which begins with the tick
+        for job_id in tick.job_ids:  # each job has its own trace, which begins with the tick
             attributes = {**values["attributes"], "pgbeat.job.id": job_id}
             tracing.start(job_id, "tick", name, **{**values, "attributes": attributes}).end()
         if tick.outcome == "failed":

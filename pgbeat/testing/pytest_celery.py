@@ -1,4 +1,4 @@
-"""Postgres for pytest-celery: a broker and a result backend, each in a container of its own.
+"""Postgres for pytest-celery: a broker and a result backend, each in its own container.
 
 A plugin of pytest: `pytest_plugins = ["pgbeat.testing.pytest_celery"]` in the root `conftest.py`
 brings the fixtures `celery_postgres_broker` and `celery_postgres_backend`, and for each the
