@@ -7,7 +7,7 @@ import pytest
 from celery import Celery
 
 from tests.support.command_line import Sql, read, refused, run, run_with
-from tests.support.rows import make_lane
+from tests.support.rows import make_lane, make_schedule
 
 NOT_CHECKED = "Note: task and launcher are not checked; with -A APP they would be.\n"
 
@@ -168,8 +168,9 @@ def test_defaults_are_the_settings(database: str, app: Celery) -> None:
 def test_twice(database: str) -> None:
     add(database)
     command = ("add", "s", "--task", "tests.note", "--every", "5")
-    said = refused_after_note(database, *command, exit_code=1)
-    assert said == "there is a schedule 's' already; change it with `pgbeat update`"
+    assert refused(run(database, *command), 1) == (
+        "there is a schedule 's' already; change it with `pgbeat update`"
+    )
     again = run(database, *command, "--if-not-exists")
     assert (again.exit_code, again.stdout) == (
         0, "Schedule 's' exists already; it is left as it is.\n",
@@ -183,71 +184,39 @@ def test_dry_run_adds_nothing(database: str) -> None:
     assert read(database, "list") == []
 
 
-def refused_after_note(database: str, *arguments: str, exit_code: int = 2) -> str:
-    return refused(run(database, *arguments), exit_code)
-
-
-CRON = 'a cron expression is "minute hour day month weekday", for example'
-NOT_ONE = "condition_sql is not one SELECT; write one SELECT, such as"
-LENGTH = "write seconds, or for example '15 minutes', '1h 30m' or '2 days'"
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["--cron", "61 * * * *"], f"minute '61' is not valid: numbers are 0-59, with lists, "
-         f"ranges and steps; {CRON}"),
-        (["--cron", "* * *"], f"it has 3 fields, not 5 (or 6, with seconds last); {CRON}"),
-        (["--cron", "@never"], "cron '@never': no such name; there are @hourly"),
+        (["--cron", "61 * * * *"], "minute '61' is not valid"),
         (["--cron", "* * * * *", "--every", "5"], "it has both cron and every; keep one"),
         ([], "it has no timetable; set cron (for example '0 2 * * *') or every"),
-        (["--every", "soon"], f"'--every': 'soon': it is no length of time; {LENGTH}"),
-        (["--every", "-5"], f"'-5': it is no length of time; {LENGTH}"),
-        (["--every", "0"], "every is 00:00:00; it must be longer than nothing"),
-        (["--every", "1 month"], "months and years have no fixed length, use cron"),
-        (["--every", "5", "--timezone", "Mars/Phobos"], "timezone 'Mars/Phobos' is not known; use "
-         "an IANA name, for example 'Europe/Oslo' or 'UTC'"),
+        (["--every", "soon"], "'--every': 'soon': "),
+        (["--every", "5", "--timezone", "Mars/Phobos"], "timezone 'Mars/Phobos' is not known"),
         (["--every", "5", "--args", "{1"], "'{1' is not JSON (Expecting property name"),
         (["--every", "5", "--args", "{}"], "'{}' is not an array; write"),
         (["--every", "5", "--kwargs", "[1]"], "'[1]' is not an object; write"),
         (["--every", "5", "--kwargs", '{"x": NaN}'], "NaN is not a JSON number"),
         (["--every", "5", "--kwargs", '{"x": "\\u0000"}'], "\\u0000 cannot be converted to text"),
-        (["--every", "5", "--options", '{"prio": 1}'], "options has 'prio', which is no publish "
-         "option; there are "),
+        (["--every", "5", "--options", '{"prio": 1}'], "'prio'"),
         (["--every", "5", "--max-retries", "-1"], "'--max-retries': -1 is not in the range"),
-        (["--every", "5", "--max-retries", "some"], "'some' is not a valid integer"),
-        (["--every", "5", "--retry-base", "-1"], "'--retry-base': '-1': it is no length of time"),
         (["--every", "5", "--retry-base", "2h"], "retry_cap not below it"),
         (["--every", "5", "--launcher", "a b"], "launcher 'a b' is not a launcher's name"),
         (["--every", "5", "--task", ""], "it has no task; set task to a registered task's name"),
         (["--every", "5", "--condition-sql", " "], "condition_sql is empty"),
-        (["--every", "5", "--condition-sql", "SELEC 1"], 'condition_sql can\'t run: syntax error '
-         'at or near "SELEC"; write one SELECT, such as'),
-        (["--every", "5", "--condition-sql", "DELETE FROM pgbeat.jobs"], NOT_ONE),
-        (["--every", "5", "--condition-sql", "SELECT 1; SELECT 2"], NOT_ONE),
-        (["--every", "5", "--condition-sql", "SET a.b = 1"], NOT_ONE),
-        (["--every", "5", "--condition-sql", "VACUUM"], NOT_ONE),
-        (["--at", "soon"], "'--at': invalid time 'soon'; write for example '2026-12-24T09:00' or"),
-        (["--at", "0001-01-01T00:00+09:00"], "'--at': 0001-01-01T00:00:00+09:00 is not in the "
-         "years 1 to 9999"),
-        (["--at", "2030-03-31T02:30", "--timezone", "Europe/Oslo"], "'--at': 2030-03-31T02:30:00 "
-         "doesn't exist in Europe/Oslo, where the clock goes forward; did you mean 03:30?"),
+        (["--every", "5", "--condition-sql", "SELEC 1"], "condition_sql can't run: syntax error"),
+        (["--every", "5", "--condition-sql", "SET a.b = 1"], "condition_sql is not one SELECT"),
+        (["--at", "soon"], "'--at': invalid time 'soon'"),
+        (["--at", "0001-01-01T00:00+09:00"], "is not in the years 1 to 9999"),
+        (["--at", "2030-03-31T02:30", "--timezone", "Europe/Oslo"], "did you mean 03:30?"),
         (["--at", "2030-03-31", "--timezone", "Mars/Phobos"], "timezone 'Mars/Phobos' is not"),
         (["--solar", "sunset"], 'a solar timetable is "event latitude longitude", for example'),
         (["--rrule", "FREQ=OFTEN"], "rrule 'FREQ=OFTEN': "),
-        (["--cron", "@daily", "--rrule", "FREQ=DAILY", "--after", "t"], "it has cron, rr"),
         (["--every", "5", "--starts-at", "2030-01-02", "--ends-at", "2030-01-01"], "it ends "),
-        (["--every", "5", "--max-runs", "0"], "'--max-runs': 0 is not in the range"),
-        (["--every", "5", "--jitter", "2 years"], "months and years have no fixed length"),
         (["--every", "5", "--jitter", "400 days"], "jitter is 400 days; it must be 0 to 366 days"),
         (["--every", "5", "--calendar", "office"], "there is no calendar 'office'; `pgbeat calen"),
         (["--every", "5", "--catch-up", "some"], "'some' is not one of 'latest', 'all', 'none'"),
-        (["--every", "5", "--catch-up-limit", "10001"], "10001 is not in the range 1<=x<=10000"),
-        (["--every", "5", "--overlap", "queue"], "'queue' is not one of 'allow', 'skip', 'queue_"),
         (["--every", "5", "--retry-factor", "0.5"], "0.5 is not in the range"),
-        (["--every", "5", "--probe-after", "0"], "probe_after is 00:00:00; it must be longer"),
         (["--after", "s"], "after goes in a circle: s after s"),
-        (["--after", "t", "--after-outcome", "cancelled"], "'cancelled' is not one of 'completed'"),
     ],
 )  # fmt: skip
 def test_bad_input(database: str, arguments: list[str], sentence: str) -> None:
@@ -432,10 +401,7 @@ def test_update_leaves_a_task_unchecked_that_it_does_not_touch(database: str, ap
 
 
 def test_update_of_what_code_made(database: str, sql: Sql) -> None:
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, source) "
-        "VALUES ('s', 'tests.add', '1 hour', 'code')"
-    )
+    make_schedule(sql, source="code")
     changed = run(database, "update", "s", "--every", "5")
     assert changed.stderr == (
         "Note: it is made by the app's code, and beat sets it back when it starts.\n"

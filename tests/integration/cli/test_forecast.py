@@ -8,6 +8,7 @@ from celery import Celery
 from celery.schedules import crontab
 
 from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.support.rows import make_schedule
 
 #: A Monday at noon, whatever day it is now.
 FROM = ("--from", "2030-01-07T12:00Z")
@@ -18,24 +19,13 @@ def rows(sql: Sql) -> None:
     """An hourly one, a conditional one, one with a calendar, one after another, two at rest."""
     sql("""INSERT INTO pgbeat.calendars (name, definition)
            VALUES ('evenings', '{"windows": [{"from": "18:00", "to": "00:00"}]}')""")
-    sql(
-        """
-        INSERT INTO pgbeat.schedules (name, task, cron, condition_sql, calendar, after, launcher)
-        VALUES ('hourly', 'tests.add', '0 * * * *', NULL, NULL, NULL, 'GenericLauncher'),
-               ('asked', 'tests.add', '30 13-14 * * *', 'SELECT true', NULL, NULL,
-                'GenericLauncher'),
-               ('own', NULL, '45 13 * * *', NULL, NULL, NULL, 'Own'),
-               ('daily', 'tests.add', '0 18 * * *', NULL, 'evenings', NULL, 'GenericLauncher'),
-               ('then', 'tests.add', NULL, NULL, NULL, 'hourly', 'GenericLauncher')
-        """
-    )
-    sql(
-        """
-        INSERT INTO pgbeat.schedules (name, task, every, enabled, paused_at)
-        VALUES ('off', 'tests.add', '1 hour', false, NULL),
-               ('held', 'tests.add', '1 hour', true, now())
-        """
-    )
+    make_schedule(sql, "hourly", cron="0 * * * *")
+    make_schedule(sql, "asked", cron="30 13-14 * * *", condition_sql="SELECT true")
+    make_schedule(sql, "own", cron="45 13 * * *", task=None, launcher="Own")
+    make_schedule(sql, "daily", cron="0 18 * * *", calendar="evenings")
+    make_schedule(sql, "then", after="hourly")
+    make_schedule(sql, "off", enabled=False)
+    make_schedule(sql, "held", paused_at="now")
     # In UTC, whatever the app's zone.
     sql("UPDATE pgbeat.schedules SET timezone = 'UTC'")
 
@@ -140,18 +130,16 @@ def test_nothing(database: str, sql: Sql) -> None:
     nothing = {"exit_code": 0, "stdout": "Nothing is due in 1 d.\n", "stderr": ""}
     shown = run(database, "forecast")
     assert {key: getattr(shown, key) for key in nothing} == nothing
-    sql("INSERT INTO pgbeat.schedules (name, task, once_at) VALUES ('s', 't', '2039-01-01Z')")
+    make_schedule(sql, once_at="2039-01-01Z")
     assert run(database, "forecast").stdout == "Nothing is due in 1 d.\n"
     found = read(database, "forecast", "--by-minute")
     assert (found["total"], found["peak"], found["minutes"]) == (0, None, [])
 
 
 def test_from_now_on(database: str, sql: Sql) -> None:
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, starts_at, next_run) "
-        "VALUES ('s', 'tests.add', '1 hour', now() - interval '150 minutes', "
-        "now() - interval '90 minutes')"
-    )
+    [(now,)] = sql("SELECT now()")
+    starts_at, next_run = now - timedelta(minutes=150), now - timedelta(minutes=90)
+    make_schedule(sql, starts_at=starts_at, next_run=next_run)
     found = read(database, "forecast", "--hours", "2")
     now = datetime.fromisoformat(found["from"])
     late, *rest = found["times"]
@@ -166,7 +154,7 @@ def test_from_now_on(database: str, sql: Sql) -> None:
 
 def test_the_zone_is_the_apps(database: str, app: Celery, sql: Sql) -> None:
     app.conf.timezone = "Asia/Tokyo"
-    sql("INSERT INTO pgbeat.schedules (name, task, cron) VALUES ('s', 'tests.add', '0 9 * * *')")
+    make_schedule(sql, cron="0 9 * * *")
     shown = run_with(app, "forecast", "--from", "2030-01-07T09:00", "--hours", "1", "--json")
     assert [time["at"] for time in json.loads(shown.stdout)["times"]] == ["2030-01-07T00:00:00Z"]
     assert shown.stderr == ""
@@ -179,7 +167,7 @@ def test_what_stays_in_code(database: str, app: Celery, sql: Sql) -> None:
     app.conf.beat_schedule = {
         "c": {"task": "tests.add", "schedule": crontab("0", "0", "fri", "13")},
     }
-    sql("INSERT INTO pgbeat.schedules (name, task, source) VALUES ('c', 'tests.add', 'code')")
+    make_schedule(sql, "c", every=None, source="code")
     found = read(database, "forecast")
     assert found["unknown"] == {"c": "its timetable is in the app's code; give the app with -A APP"}
     assert run(database, "forecast").stderr == (

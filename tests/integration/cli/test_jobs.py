@@ -238,7 +238,7 @@ def test_run(did: Did, sql: Sql, app: Celery, database: str) -> None:
         ),
         (
             ("jobs.add", "--args", "[1]", "--options", '{"expires": "x"}'),
-            "expires is 'x'; it is",
+            "options: expires must be",
         ),
         (("jobs.add", "--args", "[1]", "--tag", os.fsdecode(b"\xff")), "a character that Postgres"),
     ],

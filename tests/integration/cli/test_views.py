@@ -9,38 +9,28 @@ from celery.schedules import crontab, solar
 
 from pgbeat.cli.printing import line, span
 from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.support.rows import make_schedule
 
 
 @pytest.fixture(autouse=True)
 def rows(sql: Sql) -> None:
     """Four schedules: one that is due later, one due, one disabled, one paused."""
-    sql(
-        """
-        INSERT INTO pgbeat.schedules (name, task, cron, timezone, next_run, last_run, last_success)
-        VALUES ('later', 'tests.add', '0 2 * * *', 'Europe/Oslo', now() + interval '2 hours',
-                now() - interval '1 day', now() - interval '1 day');
-        """
-    )
-    sql(
-        """
-        INSERT INTO pgbeat.schedules (name, task, every, next_run, last_run, last_failure,
-                                      last_error, retry_count)
-        VALUES ('due', 'tests.add', '15 minutes', now() - interval '90 seconds',
-                now() - interval '3 minutes', now() - interval '3 minutes', 'no luck', 2);
-        """
-    )
-    sql(
-        """
-        INSERT INTO pgbeat.schedules (name, task, every, enabled, disabled_reason, last_run)
-        VALUES ('off', 'tests.add', '1 day', false, 'too noisy', now() - interval '5 seconds')
-        """
-    )
-    sql(
-        """
-        INSERT INTO pgbeat.schedules (name, launcher, every, paused_at)
-        VALUES ('held', 'SomeLauncher', '90 minutes', now() - interval '1 minute')
-        """
-    )
+    [(now,)] = sql("SELECT now()")
+    ran = {"last_run": now - timedelta(days=1), "last_success": now - timedelta(days=1)}
+    make_schedule(sql, "later", cron="0 2 * * *", timezone="Europe/Oslo", due="2 hours", **ran)
+    failed = {"last_run": now - timedelta(minutes=3), "last_failure": now - timedelta(minutes=3)}
+    make_schedule(
+        sql, "due", every="15 minutes", due="-90 seconds", last_error="no luck", retry_count=2,
+        **failed,
+    )  # fmt: skip
+    make_schedule(
+        sql, "off", every="1 day", enabled=False, disabled_reason="too noisy",
+        last_run=now - timedelta(seconds=5),
+    )  # fmt: skip
+    make_schedule(
+        sql, "held", task=None, launcher="SomeLauncher", every="90 minutes",
+        paused_at=now - timedelta(minutes=1),
+    )  # fmt: skip
 
 
 def test_list(database: str) -> None:
@@ -50,27 +40,13 @@ def test_list(database: str) -> None:
     assert header.split() == ["schedule", "timetable", "state", "health", "next", "last", "task"]
     cells = [[cell.strip() for cell in text.split("  ") if cell.strip()] for text in lines]
     assert cells == [
-        [
-            "due",
-            "every 15 min",
-            "retry 2/5",
-            "late",
-            "due for 1 min 30 s",
-            "failed 3 min ago",
-            "tests.add",
-        ],
+        ["due", "every 15 min", "retry 2/5", "late", "due for 1 min 30 s", "failed 3 min ago",
+         "tests.add"],
         ["held", "every 1 h 30 min", "paused", "-", "-", "never", "by SomeLauncher"],
-        [
-            "later",
-            "0 2 * * * (Europe/Oslo)",
-            "active",
-            "-",
-            cells[2][4],
-            "launched 1 d ago",
-            "tests.add",
-        ],
+        ["later", "0 2 * * * (Europe/Oslo)", "active", "-", cells[2][4], "launched 1 d ago",
+         "tests.add"],
         ["off", "every 1 d", "disabled", "never launched", "-", cells[3][5], "tests.add"],
-    ]
+    ]  # fmt: skip
     assert cells[2][4] in {"in 2 h", "in 1 h 59 min"}
     assert cells[3][5].startswith("skipped ")
     assert (blank, trouble[:8]) == ("", "due: has")
@@ -255,7 +231,7 @@ def test_what_is_tried_again(database: str, sql: Sql) -> None:
 
 
 def test_what_comes_after_another_is_not_new(database: str, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.schedules (name, task, after) VALUES ('s', 'tests.add', 'due')")
+    make_schedule(sql, after="due")
     [listed] = [text for text in run(database, "list").stdout.splitlines() if text.startswith("s ")]
     assert listed.split() == ["s", "after", "due", "active", "-", "-", "never", "tests.add"]
     shown = run(database, "next", "s")
@@ -373,10 +349,7 @@ def test_next_of_what_stays_in_code(database: str, app: Celery, sql: Sql) -> Non
         "thirteenth": {"task": "tests.add", "schedule": crontab("0", "0", "fri", "13")},
     }
     for name in app.conf.beat_schedule:
-        sql(
-            "INSERT INTO pgbeat.schedules (name, task, source) VALUES (%s, 'tests.add', 'code')",
-            name,
-        )
+        make_schedule(sql, name, every=None, source="code")
     said = refused(run(database, "next", "thirteenth"))
     assert said == ("its timetable is in the app's code; give the app with -A APP")
     shown = run_with(app, "next", "thirteenth", "-n", "2").stdout.splitlines()[1:]
