@@ -33,6 +33,11 @@ def read(database: str, *arguments: str) -> Any:
     return json.loads(result.stdout)
 
 
+def cells(text: str) -> list[str]:
+    """Returns the cells of a line of a table."""
+    return [cell.strip() for cell in text.split("  ") if cell.strip()]
+
+
 def refused(result: Result, exit_code: int = 2) -> str:
     """Returns the error that a command printed, a line for each problem; it is the last output."""
     assert result.exit_code == exit_code, result.output

@@ -1,4 +1,4 @@
-"""`pgbeat demo` and its embedded server, as processes: what they show, and what they leave."""
+"""`pgbeat demo` and its embedded server as processes: show everything, leave nothing."""
 
 import os
 import pty
@@ -44,7 +44,7 @@ with embedded.server(Path(sys.argv[1]), {"fsync": "off"}) as server:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder with a short name that the server's user can reach."""
+    """Yields a folder with a short name that the server's user can reach."""
     path = Path(tempfile.mkdtemp(prefix="pgb-"))
     path.chmod(0o755)
     yield path
@@ -55,7 +55,7 @@ def folder() -> Iterator[Path]:
 
 
 def left(folder: Path) -> list[psutil.Process]:
-    """The processes that work in the folder, or were told of it."""
+    """Returns the processes that work in the folder, or have it in their arguments."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -69,7 +69,7 @@ def left(folder: Path) -> list[psutil.Process]:
 
 @pytest.fixture
 def start(folder: Path, tmp_path: Path) -> Iterator[Callable[..., Process]]:
-    """Starts a process whose cache is the folder."""
+    """Returns what starts a process whose cache is the folder."""
     started: list[Process] = []
 
     def run(*command: str) -> Process:
@@ -86,14 +86,14 @@ def start(folder: Path, tmp_path: Path) -> Iterator[Callable[..., Process]]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """With settings of the user's that the demo must not heed."""
+    """Returns an environment with settings that the demo must ignore."""
     theirs = {"PGBEAT_URL": "postgresql://elsewhere/none", "PGPORT": "1", "PGHOST": "elsewhere"}
     celerys = {"CELERY_BROKER_URL": "redis://elsewhere"}
     return {**os.environ, **theirs, **celerys, "XDG_CACHE_HOME": str(folder)}
 
 
 def serve(start: Callable[..., Process], folder: Path, *words: str) -> tuple[Process, int]:
-    """A process with a server in the folder, and the server's process id."""
+    """Starts a process with a server in the folder; returns it and the server's process id."""
     process = start(sys.executable, "-c", SERVE, str(folder / "server"), *words)
     process.says("pid")
     return process, int(process.output.split()[1])
@@ -346,7 +346,7 @@ def test_second_demo_is_refused(start: Callable[..., Process], folder: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 150])
 def test_demo_in_a_terminal(folder: Path, columns: int) -> None:
-    """A live table; a real Ctrl-C, which the terminal sends to all of the foreground's group."""
+    """Shows a live table, and ends by a real Ctrl-C, sent to the whole foreground group."""
     terminal, its_side = pty.openpty()
     demo = subprocess.Popen(
         [sys.executable, "-c", IN_TERMINAL, *DEMO],

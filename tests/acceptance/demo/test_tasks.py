@@ -1,4 +1,4 @@
-"""The example app `tasks`: its tasks, its launchers, and both through real beat and worker."""
+"""The example app `tasks`: its tasks and launchers, alone and with a real beat and worker."""
 
 import gzip
 import json
@@ -25,7 +25,7 @@ app.loader.import_default_modules()
 
 @pytest.fixture
 def example(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
-    """The example's tables and schedules in the test's database; the tasks work on those."""
+    """Writes the example's tables and schedules into the test's database."""
     engine = create_engine(sqlalchemy_url(database), poolclass=NullPool)
     monkeypatch.setattr(store, "engine", engine)
     with engine.begin() as connection:
@@ -36,7 +36,7 @@ def example(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
 
 @pytest.fixture
 def ask(example: Engine) -> Callable[..., Any]:
-    """Runs a statement on the example; its rows."""
+    """Returns what runs a statement on the example, and returns its rows."""
 
     def run(statement: str, **values: Any) -> list[tuple[Any, ...]]:
         with example.begin() as connection:
@@ -47,7 +47,7 @@ def ask(example: Engine) -> Callable[..., Any]:
 
 
 def decide(engine: Engine, name: str) -> JobRequest | Skip:
-    """What the schedule's launcher decides now; its cursor is saved as beat saves it."""
+    """Returns what the schedule's launcher decides now; saves its cursor as beat does."""
     with engine.connect() as reader, engine.begin() as writer:
 
         def connect() -> Connection:
@@ -67,19 +67,19 @@ def decide(engine: Engine, name: str) -> JobRequest | Skip:
 
 
 def reason(decision: JobRequest | Skip) -> str:
-    """Why it was skipped."""
+    """Returns why it was skipped."""
     assert isinstance(decision, Skip), decision
     return decision.reason
 
 
 def request(decision: JobRequest | Skip) -> JobRequest:
-    """What is launched."""
+    """Returns what is launched."""
     assert isinstance(decision, JobRequest), reason(decision)
     return decision
 
 
 def set_figures(ask: Callable[..., Any], active: int, inactive: int) -> None:
-    """Leaves so many types in the vocabulary."""
+    """Leaves that many types in the vocabulary."""
     ask("DELETE FROM example.types")
     ask(
         "INSERT INTO example.types (name, category, active) "
@@ -229,7 +229,7 @@ def test_backup(ask: Callable[..., Any], tmp_path: Path) -> None:
 
 
 def price_server(processes: Processes, monkeypatch: pytest.MonkeyPatch, fail_every: int) -> Process:
-    """A running price server, which the tasks of this process ask."""
+    """Runs a price server for the tasks of this process."""
     options = ("--port=0", f"--fail-every={fail_every}")
     server = processes.run(sys.executable, "-m", "tasks.price_server", *options)
     server.says("http://")
@@ -264,7 +264,7 @@ def test_prices(
 def test_the_example_at_work(
     processes: Processes, sql: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """As a user runs it: load, worker, beat; every schedule is made due, and what follows."""
+    """Runs as a user does: load, worker, beat; makes every schedule due."""
     price_server(processes, monkeypatch, fail_every=0)
     env = {
         "PGBEAT_URL": processes.database,

@@ -1,4 +1,4 @@
-"""The setup of the smoke tests: containers where a Docker engine answers, else processes.
+"""The setup of the smoke tests: containers if a Docker engine answers, else processes.
 
 `PGBEAT_SMOKE=local` or `=docker` says it without asking. `PGBEAT_SMOKE_SCHEME` is the broker's URL
 scheme, should it be another transport that is looked at.
@@ -37,7 +37,7 @@ from tests.support.processes import ROOT
 
 
 def engine_answers() -> bool:
-    """Whether there is a Docker engine."""
+    """Returns whether a Docker engine answers."""
     with warnings.catch_warnings():
         # The client that finds none leaves its socket to the garbage collector.
         warnings.simplefilter("ignore", ResourceWarning)
@@ -99,7 +99,7 @@ def celery_other_worker(
     other_worker_container: CeleryWorkerContainer,
     default_worker_app: Celery,
 ) -> Iterator[CeleryTestWorker]:
-    """A second worker."""
+    """Yields a second worker."""
     worker = default_worker_cls(other_worker_container, default_worker_app)
     yield worker
     worker.teardown()
@@ -108,14 +108,14 @@ def celery_other_worker(
 if MODE == "docker":
 
     def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-        """Gives them time: the first ones pull and build images."""
+        """Gives the tests more time: the first ones pull and build images."""
         for item in items:
             if Path(__file__).parent in item.path.parents:
                 item.add_marker(pytest.mark.timeout(600))
 
     @pytest.fixture(scope="session")
     def worker_source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-        """A folder with what the worker's image is built from."""
+        """Makes a folder to build the worker's image from."""
         folder = tmp_path_factory.mktemp("worker")
         for name in ("pyproject.toml", "README.md", "LICENSE", "tests/acceptance/smoke/Dockerfile"):
             shutil.copy(ROOT / name, folder)
@@ -140,7 +140,7 @@ else:
 
     @pytest.fixture(scope="session")
     def smoke_servers() -> Iterator[SimpleNamespace]:
-        """A server each for broker and results, so that either can go alone."""
+        """Yields a server for the broker and one for results, so that one can be killed alone."""
         servers = SimpleNamespace(broker=LocalServer(), backend=LocalServer())
         yield servers
         servers.broker.remove()
@@ -163,7 +163,7 @@ else:
         default_worker_initial_content: dict[str, bytes],
         tmp_path: Path,
     ) -> Iterator[Callable[[str], LocalWorker]]:
-        """Starts a worker in a folder of that name; none survives the test."""
+        """Yields what starts a worker in a folder of that name; all end with the test."""
         with ExitStack() as started:
 
             def start(name: str) -> LocalWorker:

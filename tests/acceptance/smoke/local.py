@@ -1,4 +1,4 @@
-"""Containers without Docker: processes that pytest-celery's nodes can use as such."""
+"""Processes in place of containers, for pytest-celery's nodes."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ from tests.support.processes import Process, until
 
 
 class LocalContainer(CeleryTestContainer):
-    """The part of a container that is Docker's, with processes of this machine."""
+    """Docker's part of a container, for processes of this machine."""
 
     def __init__(self) -> None:
         self._id = uuid.uuid4().hex
@@ -36,11 +36,11 @@ class LocalContainer(CeleryTestContainer):
         return f"{type(self).__name__}-{self.id[:12]}"
 
     def reload(self) -> None:
-        """Nothing to do: what is asked is looked up."""
+        """Does nothing: each property looks its value up."""
 
 
 class LocalServer:
-    """A Postgres whose life is in the hands of the tests."""
+    """A Postgres that tests start, stop and kill."""
 
     def __init__(self) -> None:
         # A short path: it holds the server's socket, whose name may be 107 bytes long.
@@ -50,7 +50,7 @@ class LocalServer:
         self.start()
 
     def start(self) -> None:
-        """Starts it, with what its folder holds."""
+        """Starts the server on its folder."""
         server = embedded.server(self._folder / "server", {"fsync": "off"})
         self._server = self._running.enter_context(server)
         self.process = psutil.Process(self._server.pid)
@@ -60,7 +60,7 @@ class LocalServer:
         return bool(self.process.is_running() and self.process.status() != psutil.STATUS_ZOMBIE)
 
     def signal(self, sign: signal.Signals) -> None:
-        """SIGKILL to all of its processes, as when a container is killed; others to the first."""
+        """Sends SIGKILL to all processes, as for a killed container; other signals to the first."""
         processes = [self.process, *self.process.children(recursive=True)]
         for process in processes if sign is signal.SIGKILL else processes[:1]:
             with suppress(psutil.NoSuchProcess):
@@ -70,32 +70,32 @@ class LocalServer:
             until(lambda: not self.runs, what="the server is gone")
 
     def stop(self) -> None:
-        """Stops it in order, if it runs."""
+        """Stops the server in order, if it runs."""
         self._running.close()
 
     def remove(self) -> None:
-        """Stops it for good."""
+        """Stops the server and removes its folder."""
         self.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def create_database(self, name: str) -> str:
-        """Makes a database; its DSN."""
+        """Makes a database; returns its DSN."""
         self._server.create_database(name)
         return self._server.dsn(name)
 
     def drop_database(self, name: str) -> None:
-        """Drops a database, whoever uses it."""
+        """Drops a database, even if it is in use."""
         with psycopg.connect(self._server.dsn(), autocommit=True) as admin:
             drop = sql.SQL("DROP DATABASE {} WITH (FORCE)")
             admin.execute(drop.format(sql.Identifier(name)))
 
     def log(self) -> str:
-        """What it has said since it was started last."""
+        """Returns its log since the last start."""
         return (self._server.folder / "postgres.log").read_text(errors="replace")
 
 
 class LocalPostgres(LocalContainer, PostgresContainer):
-    """A database of its own on a server that no other test uses meanwhile."""
+    """A database on a server that no other test uses meanwhile."""
 
     def __init__(self, server: LocalServer) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ class LocalPostgres(LocalContainer, PostgresContainer):
 
 
 class LocalWorker(LocalContainer, SmokeWorkerContainer):
-    """A `celery worker` process with its pool, in a folder with what a volume would hold."""
+    """A `celery worker` process in a folder that stands for its volume."""
 
     def __init__(
         self, folder: Path, command: list[str], env: dict[str, str], content: dict[str, bytes]
@@ -215,5 +215,5 @@ class LocalWorker(LocalContainer, SmokeWorkerContainer):
 
 
 def as_signal(given: str | int) -> signal.Signals:
-    """A signal by its name or number."""
+    """Returns a signal by its name or number."""
     return signal.Signals[given] if isinstance(given, str) else signal.Signals(given)

@@ -1,4 +1,4 @@
-"""What workers do while Postgres is away: the broker, the result backend."""
+"""Workers while Postgres is down, as broker and as result backend."""
 
 import pytest
 from pytest_celery import RESULT_TIMEOUT, CeleryTestSetup, CeleryTestWorker
@@ -32,6 +32,6 @@ def test_the_result_backend_is_restarted(celery_setup: CeleryTestSetup) -> None:
 
 
 def assert_lives_on(worker: CeleryTestWorker) -> None:
-    """The worker was started once and runs."""
+    """Checks that the worker was started once and runs."""
     assert worker.container.status == "running"
     assert worker.logs().count(worker.container.ready_prompt) == 1

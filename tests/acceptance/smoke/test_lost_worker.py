@@ -1,4 +1,4 @@
-"""What becomes of a task whose worker is killed."""
+"""A task survives the end of its worker."""
 
 import pytest
 from pytest_celery import (
@@ -16,7 +16,7 @@ from tests.support.processes import until
 def celery_worker_cluster(
     celery_worker: CeleryTestWorker, celery_other_worker: CeleryTestWorker
 ) -> CeleryWorkerCluster:
-    """Two workers."""
+    """Returns a cluster of two workers."""
     return CeleryWorkerCluster(celery_worker, celery_other_worker)
 
 

@@ -1,4 +1,4 @@
-"""What tasks do on a Postgres broker with results in Postgres."""
+"""Tasks with a Postgres broker and results in Postgres."""
 
 import pytest
 from celery import chord

@@ -1,4 +1,4 @@
-"""The worker of the smoke tests: what it runs, the same in a container and in a process."""
+"""The worker of the smoke tests, the same in a container and in a process."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,25 +12,25 @@ from tests.acceptance.smoke import tasks
 
 
 class SmokeWorkerContainer(CeleryWorkerContainer):
-    """Two processes that know our tasks."""
+    """A worker with two processes and our tasks."""
 
     @classmethod
     def command(cls, *args: str, **kwargs: Any) -> list[str]:
-        """`celery worker`."""
+        """Returns the command: `celery worker`."""
         return [str(part) for part in super().command("--concurrency", "2", *args, **kwargs)]
 
     @classmethod
     def tasks_modules(cls) -> set[ModuleType]:
-        """Modules whose tasks it runs."""
+        """Returns the modules with its tasks."""
         return {tasks}
 
 
 class SmokeSetup(CeleryTestSetup):
-    """The app on both sides."""
+    """The setup of the tests' app and of the worker's."""
 
     @classmethod
     def update_app_config(cls, app: Celery) -> None:
-        """Settings of the tests' app, which the worker's gets too."""
+        """Returns the settings of both apps."""
         app.conf.update(
             broker_connection_retry_on_startup=True,
             result_chord_retry_interval=0.2,
@@ -40,7 +40,7 @@ class SmokeSetup(CeleryTestSetup):
 
 @contextmanager
 def current_app_kept() -> Iterator[None]:
-    """An app that is made in the block isn't the current one any longer when it ends."""
+    """Restores the current app, which making an app in the block replaces."""
     before = _state._tls.current_app
     try:
         yield

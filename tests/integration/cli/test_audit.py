@@ -1,4 +1,4 @@
-"""Whatever the command line changes is in the audit, with who did it, and how it was before."""
+"""Each change by the command line is in the audit log, with its actor and the values before."""
 
 import getpass
 import json
@@ -37,7 +37,7 @@ ELSEWHERE = {"import django-celery-beat", "import redbeat", "import sqlalchemy-c
 
 
 class Case(NamedTuple):
-    """A command line that changes something: what it is given, and the note of it."""
+    """A command line that changes something, and what the audit log says of it."""
 
     given: str
     note: tuple[str, str, str]
@@ -235,7 +235,7 @@ def test_each_command_is_known_as_one_that_changes_something_or_not() -> None:
 
 
 class Stage:
-    """A database with something of each kind; what it is called is made when it is asked for."""
+    """A database whose rows are made when a test first names them."""
 
     def __init__(self, sql: Sql, app: Celery, folder: Path, url: str) -> None:
         self.sql, self.app, self._folder = sql, app, folder
@@ -249,7 +249,7 @@ class Stage:
         return self._known[name]
 
     def run(self, written: str) -> str:
-        """`celery -A app pgbeat …`; what it prints."""
+        """Runs `celery -A app pgbeat …`; returns what it prints."""
         given = [part.format_map(self) for part in written.split(" ")]
         result = run_with(self.app, *given)
         assert result.exit_code == 0, result.output
@@ -319,7 +319,7 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def receiver() -> Iterator[Receiver]:
-    """Where webhooks go."""
+    """Yields a receiver of webhooks."""
     running = Receiver()
     yield running
     running.close()
@@ -329,7 +329,7 @@ def receiver() -> Iterator[Receiver]:
 def stage(
     database: str, sql: Sql, tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> Stage:
-    """A database, and what is in it."""
+    """Returns a database with an app, a lane and a receiver."""
     monkeypatch.delenv("PGBEAT_ADMIN", raising=False)
     made = Stage(sql, make_app(database), tmp_path, receiver.url())
     run_with(made.app, "migrate")

@@ -1,4 +1,4 @@
-"""`pgbeat backfill`: what it launches, says, refuses, and how it is interrupted."""
+"""`pgbeat backfill`: launches missed due times, refuses bad input, can be interrupted."""
 
 import getpass
 import json

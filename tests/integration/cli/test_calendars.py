@@ -1,4 +1,4 @@
-"""`pgbeat calendars`: looked at, changed, asked."""
+"""`pgbeat calendars`: show and change calendars, test a time."""
 
 import json
 from collections.abc import Callable
@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.support.command_line import Sql, cells, read, refused, run, run_with
+from tests.support.rows import make_schedule
 
 OFFICE: dict[str, Any] = {
     "timezone": "Europe/Oslo",
@@ -21,7 +22,7 @@ Calendars = Callable[..., str]
 
 @pytest.fixture
 def pgbeat(database: str) -> Calendars:
-    """Runs `pgbeat calendars …`, which does what it is asked; what it prints."""
+    """Returns what runs `pgbeat calendars …` successfully, and returns what it prints."""
 
     def call(*arguments: str, **options: Any) -> str:
         result = run(database, "calendars", *arguments, **options)
@@ -33,23 +34,14 @@ def pgbeat(database: str) -> Calendars:
 
 @pytest.fixture
 def definitions(sql: Sql) -> Callable[[], dict[str, Any]]:
-    """The definitions there are, by the names of their calendars."""
+    """Returns what reads all definitions by name."""
     return lambda: dict(sql("SELECT name, definition FROM pgbeat.calendars"))
 
 
 def use(sql: Sql, calendar: str, *names: str, namespace: str = "default") -> None:
-    """Schedules that name the calendar."""
+    """Writes schedules that name the calendar."""
     for name in names:
-        sql(
-            "INSERT INTO pgbeat.schedules (namespace, name, task, every, calendar) "
-            "VALUES (%s, %s, 'tests.add', '1 hour', %s)",
-            namespace, name, calendar,
-        )  # fmt: skip
-
-
-def cells(text: str) -> list[str]:
-    """What a line of a table has in it."""
-    return [cell.strip() for cell in text.split("  ") if cell.strip()]
+        make_schedule(sql, name, namespace=namespace, calendar=calendar)
 
 
 # -- add ---------------------------------------------------------------------------------------

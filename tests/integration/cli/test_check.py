@@ -1,4 +1,4 @@
-"""`pgbeat check`: what would become of a schedule, without anything becoming of it."""
+"""`pgbeat check`: says what would happen to a schedule, and writes nothing."""
 
 import json
 from collections.abc import Callable
@@ -18,7 +18,7 @@ add = partial(make_schedule, due="1 hour", timezone="UTC")
 
 
 def state(sql: Sql) -> Any:
-    """All that a launch or a tick would change."""
+    """Returns all rows that a launch or a tick would change."""
     return [
         sql(f"SELECT xmin, t.* FROM {table} t")
         for table in ("pgbeat.schedules", "pgbeat.ticks", "pgbeat.jobs", "kombu_message")
@@ -27,7 +27,7 @@ def state(sql: Sql) -> Any:
 
 @pytest.fixture
 def checked(app: Celery, sql: Sql) -> Callable[..., Result]:
-    """Runs `check s` with the app, and makes sure that nothing is written."""
+    """Returns what runs `check s` with the app, and checks that nothing is written."""
 
     def check(*arguments: str) -> Result:
         before = state(sql)
@@ -114,7 +114,7 @@ def test_options_that_are_none(checked: Check, sql: Sql) -> None:
 
 @launcher("counting")
 class Counting(Launcher):
-    """Launches with what is no JSON."""
+    """Launches with arguments that are not JSON."""
 
     task = "tests.add"
 
@@ -217,7 +217,7 @@ def test_an_unfinished_job(
 
 
 def reason(checked: Check, policy: str | None = None) -> str:
-    """Why it would not be launched, told by that policy."""
+    """Returns why it would not be launched, and checks which policy says so."""
     shown = checked()
     found = json.loads(checked("--json").stdout)
     assert shown.exit_code == {"skipped": 3, "failed": 1}[found["outcome"]]
@@ -228,7 +228,7 @@ def reason(checked: Check, policy: str | None = None) -> str:
 
 
 def test_what_its_jobs_would_meet(checked: Check, sql: Sql) -> None:
-    """As beat would tell it, in the same words."""
+    """The reasons are those that beat gives."""
     add(sql, job_policy='{"lane": "gpu"}')
     assert reason(checked) == ("there is no lane 'gpu'; `pgbeat lanes set gpu --limit 1` makes it")
     make_lane(sql, "gpu", 1, paused_at="now")

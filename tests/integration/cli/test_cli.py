@@ -1,4 +1,4 @@
-"""The command line as a whole: finding app and database, errors as sentences, exit statuses."""
+"""The command line as a whole: finds app and database, prints errors, sets exit statuses."""
 
 import os
 import re
@@ -25,7 +25,7 @@ PGBEAT = [sys.executable, "-c", "from pgbeat.cli import main; main()"]
 def shell(
     *command: str, cwd: Path = ROOT, stdout: int = subprocess.PIPE, **env: str
 ) -> "subprocess.CompletedProcess[str]":
-    """Runs a command to its end, without the settings of whoever runs the tests."""
+    """Runs a command to its end, without the user's settings."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PGBEAT_", "CELERY_"))}
     return subprocess.run(
         command, cwd=cwd, env={**kept, **env}, stdout=stdout, stderr=subprocess.PIPE, text=True,
@@ -148,7 +148,7 @@ def test_an_argument_that_is_no_text(database: str) -> None:
 
 
 def test_an_argument_that_is_much_too_long(database: str) -> None:
-    """It is not shown whole."""
+    """Errors show only its start and end."""
     long = "x" * 100_000
     for arguments, end in {
         ("add", "s", "--task", "t", "--every", long): "'1h 30m' or '2 days'",

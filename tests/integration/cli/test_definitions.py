@@ -1,4 +1,4 @@
-"""`pgbeat add` and `update`: what they write, and what they refuse in which words."""
+"""`pgbeat add` and `update`: write schedules, and refuse invalid ones."""
 
 from typing import Any
 
@@ -59,7 +59,7 @@ POLICIES = (
 
 @pytest.fixture
 def calendar(sql: Sql) -> None:
-    """A calendar that schedules can name."""
+    """Writes a calendar."""
     sql("INSERT INTO pgbeat.calendars (name, definition) "
         """VALUES ('office', '{"weekdays": ["sat", "sun"]}')""")  # fmt: skip
 

@@ -17,13 +17,13 @@ from pgbeat.database import connections
 from pgbeat.database.tables import metadata
 from pgbeat.monitoring.doctor import Check
 from tests.support.command_line import Sql, read, run, run_with
-from tests.support.rows import make_job
+from tests.support.rows import make_job, make_schedule
 
 Beat = Callable[..., Scheduler]
 
 
 def checked(database: str) -> dict[str, Check]:
-    """What the doctor finds, by check."""
+    """Returns the doctor's results by check."""
     found = read(database, "doctor")
     checks = [Check(**check) for check in found["checks"]]
     assert found["ok"] is all(check.result != "fail" for check in checks)
@@ -74,10 +74,7 @@ def test_two_apps_in_one_namespace(database: str, app: Celery, beat: Beat, sql: 
     app.conf.beat_schedule = {"s": {"task": "tests.add", "schedule": 3600.0}}
     beat().run_due()
     assert checked(database)["apps"].result == "ok"
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, source, app) "
-        "VALUES ('theirs', 'blog.publish', '1 hour', 'code', 'blog')"
-    )
+    make_schedule(sql, "theirs", source="code", app="blog")
     found = checked(database)["apps"]
     assert (found.result, found.detail) == (
         "warn",
@@ -89,7 +86,7 @@ def test_two_apps_in_one_namespace(database: str, app: Celery, beat: Beat, sql: 
 
 
 class Ordinary(NamedTuple):
-    """A role, and how to act as it."""
+    """A role, and a URL that uses it."""
 
     role: str
     dsn: str
@@ -97,7 +94,7 @@ class Ordinary(NamedTuple):
 
 @pytest.fixture
 def ordinary(database: str, sql: Sql) -> Iterator[Ordinary]:
-    """A role that may nothing."""
+    """Yields a role without permissions."""
     role = f"ordinary_{uuid.uuid4().hex[:12]}"
     sql(f"CREATE ROLE {role}")
     options = "&" if "?" in database else "?"
@@ -152,10 +149,7 @@ def test_a_role_that_may_not_publish(ordinary: Ordinary, app: Celery, beat: Beat
 def test_no_beat(database: str, sql: Sql) -> None:
     found = checked(database)
     assert (found["beat"].result, found["lag"].result) == ("warn", "ok")
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
-        "VALUES ('s', 'tests.add', '1 hour', now() - interval '1 hour')"
-    )
+    make_schedule(sql, due="-1 hour")
     found = checked(database)
     assert found["beat"].result == "fail"
     assert found["beat"].advice == "Start one: celery -A APP beat -S pgbeat.Scheduler"
@@ -166,11 +160,7 @@ def test_no_beat(database: str, sql: Sql) -> None:
 
 @pytest.mark.parametrize(("seconds", "result"), [(1, "ok"), (20, "warn"), (60, "fail")])
 def test_lag(database: str, sql: Sql, seconds: int, result: str) -> None:
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
-        "VALUES ('s', 'tests.add', '1 hour', now() - make_interval(secs => %s))",
-        seconds,
-    )
+    make_schedule(sql, due=f"-{seconds} seconds")
     assert checked(database)["lag"].result == result
 
 
@@ -203,7 +193,7 @@ def test_a_broker_elsewhere(database: str, app: Celery) -> None:
 
 
 def test_messages_that_wait(database: str, app: Celery, sql: Sql) -> None:
-    sql("INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 'tests.add', '1 hour')")
+    make_schedule(sql)
     for _ in range(2):
         assert run_with(app, "trigger", "s").exit_code == 0
     assert checked(database)["broker"].detail == ("its tables are here; 2 messages wait (celery 2)")
@@ -224,7 +214,7 @@ def test_sessions_of_our_own_are_not_shared(database: str) -> None:
 
 
 def test_a_pooler_is_noticed(database: str) -> None:
-    """Two clients before one session, as a pooler in transaction mode keeps with little to do."""
+    """Two clients share one session, as behind an idle pooler in transaction mode."""
     engine = create_engine(postgres_url(database), poolclass=StaticPool)
     with engine.connect() as one, engine.connect() as other:
         assert connections.is_shared(one, other) is True
@@ -247,13 +237,9 @@ def test_a_transaction_left_open_with_locks(
 
 
 def test_schedules_that_achieve_nothing(database: str, sql: Sql) -> None:
-    """Beat is there and on time, and still all is not well."""
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run, retry_count, last_error) "
-        "VALUES ('broken', 't', '1 hour', now() + interval '1 hour', 2, 'DivisionByZero: x'), "
-        "('fails', 't', '1 hour', now() + interval '1 hour', 0, NULL)"
-    )
-    [(key,)] = sql("SELECT id FROM pgbeat.schedules WHERE name = 'fails'")
+    """Beat runs on time, but schedules fail."""
+    make_schedule(sql, "broken", due="1 hour", retry_count=2, last_error="DivisionByZero: x")
+    key = make_schedule(sql, "fails", due="1 hour")
     make_job(sql, "failed", schedule_id=key, error="KeyError: 'x'\nmore")
     found = checked(database)
     assert (found["decisions"].result, found["jobs"].result) == ("warn", "warn")

@@ -1,4 +1,4 @@
-"""`pgbeat explain`: the first reason that applies, in a sentence, with what to do."""
+"""`pgbeat explain`: gives the first reason that applies, and what to do."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,19 +15,19 @@ Beat = Callable[..., Scheduler]
 
 @pytest.fixture
 def leader(beat: Beat) -> Scheduler:
-    """A beat that leads, and then decides nothing any more."""
+    """Returns a beat that leads and decides nothing."""
     scheduler = beat()
     scheduler.run_due()
     return scheduler
 
 
 def add(sql: Sql, next_run: str | None = "1 hour", **values: Any) -> None:
-    """Adds a schedule that is due in so long (an interval)."""
+    """Writes a schedule that is due after an interval."""
     make_schedule(sql, due=next_run, **values)
 
 
 def explained(database: str) -> tuple[str, str]:
-    """The cause, and the sentences of it."""
+    """Returns the cause, and the explanation."""
     lines = run(database, "explain", "s").stdout.split("\n\n")[0]
     return read(database, "explain", "s")["cause"], lines
 
@@ -111,7 +111,7 @@ def test_waiting_for_the_job_before_it(database: str, sql: Sql) -> None:
 
 
 def launch(sql: Sql, state: str = "pending", **values: object) -> str:
-    """A job of `s`, and the tick that launched it; its id."""
+    """Writes a job of `s` and its tick; returns the job's id."""
     job = make_job(sql, state, schedule="s", **values)
     sql("INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, outcome, job_id) "
         "SELECT id, name, now(), 'launched', %s FROM pgbeat.schedules", job)  # fmt: skip
@@ -151,7 +151,7 @@ def test_its_job_awaits_approval(database: str, sql: Sql) -> None:
 
 @pytest.mark.usefixtures("leader")
 def test_its_job_is_tried_again(database: str, sql: Sql) -> None:
-    """What is told is how the last attempt stands."""
+    """The last attempt counts."""
     add(sql, next_run="1 hour 30 seconds")
     job = launch(sql, "failed", error="oops")
     again = make_job(
@@ -251,7 +251,7 @@ def test_the_last_tick_and_the_beat(database: str, app: Celery, sql: Sql, beat: 
 
 @pytest.mark.usefixtures("leader")
 def test_on_time_is_not_enough(database: str, sql: Sql) -> None:
-    """A schedule that is launched on time and achieves nothing says so first."""
+    """A schedule may be on time although its jobs fail."""
     add(sql, last_run="now", last_success="now")
     [(key,)] = sql("SELECT id FROM pgbeat.schedules")
     for number in range(2):
@@ -269,7 +269,7 @@ def test_on_time_is_not_enough(database: str, sql: Sql) -> None:
 
 
 def test_paused_for_its_failures(database: str, sql: Sql) -> None:
-    """The failure is told once, and where to look."""
+    """The failure is shown once."""
     add(sql, paused_at="now", paused_reason="3 jobs in a row failed; last: no")
     [(key,)] = sql("SELECT id FROM pgbeat.schedules")
     job = make_job(sql, "failed", schedule_id=key, error="no")

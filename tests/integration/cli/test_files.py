@@ -1,4 +1,4 @@
-"""`pgbeat sync` and `export`: what they show, what they write, and what they refuse."""
+"""`pgbeat sync` and `export`: show plans, apply them, refuse invalid files."""
 
 import json
 import subprocess
@@ -38,7 +38,7 @@ schedules:
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Writes the file; its name, in the current folder."""
+    """Returns what writes the file, and returns its name in the current folder."""
     monkeypatch.chdir(tmp_path)
 
     def write(text: str, name: str = "schedules.yaml") -> str:
@@ -210,7 +210,7 @@ def test_what_is_no_text(database: str, tmp_path: Path) -> None:
 
 @launcher("files.own")
 class Own(Launcher):
-    """A launcher to name."""
+    """Registers a launcher."""
 
     task = "tests.add"
 
@@ -332,7 +332,7 @@ def test_the_file_s_namespace_wins_over_the_app_s(app: Celery, write: Write, sql
 
 @pytest.fixture
 def start(database: str) -> Iterator[Start]:
-    """Starts `pgbeat sync FILE` in a process of its own."""
+    """Starts `pgbeat sync FILE` in another process."""
     with ExitStack() as running:
 
         def start(path: str) -> "subprocess.Popen[str]":

@@ -1,4 +1,4 @@
-"""`pgbeat forecast`: times, the load, and what it leaves out, in a table and as JSON."""
+"""`pgbeat forecast`: times, load and omissions, as a table and as JSON."""
 
 import json
 from datetime import datetime, timedelta
@@ -16,7 +16,7 @@ FROM = ("--from", "2030-01-07T12:00Z")
 
 @pytest.fixture
 def rows(sql: Sql) -> None:
-    """An hourly one, a conditional one, one with a calendar, one after another, two at rest."""
+    """Writes schedules: hourly, conditional, with a calendar, after another, disabled, paused."""
     sql("""INSERT INTO pgbeat.calendars (name, definition)
            VALUES ('evenings', '{"windows": [{"from": "18:00", "to": "00:00"}]}')""")
     make_schedule(sql, "hourly", cron="0 * * * *")

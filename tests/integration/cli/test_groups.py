@@ -1,4 +1,4 @@
-"""`pgbeat groups`: looked at, made from a file, ended."""
+"""`pgbeat groups`: show groups, make one from a file, cancel one."""
 
 import json
 from collections.abc import Callable
@@ -18,20 +18,20 @@ ADD = {"task": "tests.add", "max_attempts": 1}
 
 @pytest.fixture
 def app(app: Celery, database: str) -> Celery:
-    """The app, its broker pgbeat's transport."""
+    """Returns the app, on pgbeat's transport."""
     app.conf.broker_url = f"pgbeat+{sqlalchemy_url(database)}"
     return app
 
 
 @pytest.fixture
 def submit(app: Celery) -> Callable[..., SubmittedGroup]:
-    """Submits a group."""
+    """Returns what submits a group."""
     return lambda members, **options: submit_group(members, app=app, **options)
 
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[Any], str]:
-    """Writes a file; its path."""
+    """Returns what writes a file, and returns its path."""
 
     def to_file(content: Any) -> str:
         path = tmp_path / "group.json"

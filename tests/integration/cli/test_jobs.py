@@ -1,4 +1,4 @@
-"""`pgbeat jobs`: looked at, made, changed, followed."""
+"""`pgbeat jobs`: show, make, change and follow jobs."""
 
 import getpass
 import json
@@ -21,7 +21,7 @@ from pgbeat.jobs.model import Job
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.jobs import BOB, Desk, make_app, messages
 from tests.support.processes import Processes, until
-from tests.support.rows import make_job, make_lane
+from tests.support.rows import make_job, make_lane, make_schedule
 
 ME = Actor(f"user:{getpass.getuser()}")
 Did = Callable[..., str]
@@ -29,19 +29,19 @@ Did = Callable[..., str]
 
 @pytest.fixture(autouse=True)
 def no_admin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is an administrator by accident."""
+    """Unsets the variable that makes the user an administrator."""
     monkeypatch.delenv("PGBEAT_ADMIN", raising=False)
 
 
 @pytest.fixture
 def app(database: str) -> Celery:
-    """An app on pgbeat's transport."""
+    """Returns an app on pgbeat's transport."""
     return make_app(database)
 
 
 @pytest.fixture
 def did(app: Celery) -> Did:
-    """Runs `pgbeat jobs …`, which does what it is asked; what it prints."""
+    """Returns what runs `pgbeat jobs …` successfully, and returns what it prints."""
 
     def call(*arguments: str) -> str:
         result = run_with(app, "jobs", *arguments)
@@ -52,14 +52,14 @@ def did(app: Celery) -> Did:
 
 
 def told(desk: Desk, job: Job, *runs: ExecutionRecord) -> None:
-    """What a worker tells of a job."""
+    """Records what a worker reports of a job."""
     with connections.transaction(desk.connection):
         ended = executions.record(desk.connection, runs)
         lifecycle.follow(desk.connection, desk.publisher, ended)
 
 
 def ids(listed: str) -> list[str]:
-    """Ids in a list, in its order."""
+    """Returns the ids in a list, in its order."""
     return [line.split()[0] for line in listed.splitlines()[1:]]
 
 
@@ -100,9 +100,7 @@ def test_an_administrator_by_the_environment(
 
 def test_filters(did: Did, desk: Desk, sql: Sql, app: Celery) -> None:
     make_lane(sql)
-    [(schedule,)] = sql(
-        "INSERT INTO pgbeat.schedules (name, task, every) VALUES ('s', 'x', '1h') RETURNING id"
-    )
+    schedule = make_schedule(sql)
     mine = {"created_by": ME.name}
     found = {
         "--state failed": make_job(sql, "failed", **mine),
@@ -288,7 +286,7 @@ def test_the_life_of_a_job(did: Did, desk: Desk, sql: Sql) -> None:
 
 
 def test_several_at_once(app: Celery, desk: Desk, sql: Sql) -> None:
-    """What can't be done doesn't keep from the others; deleted are all, or none."""
+    """An error for one job doesn't stop the others; but all are deleted, or none."""
     a, b, c = (desk.make(actor=ME) for _ in range(3))
     desk.do(control.cancel, b)
     shown = run_with(app, "jobs", "cancel", str(a.id), str(b.id), str(c.id))

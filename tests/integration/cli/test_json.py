@@ -29,7 +29,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture
 def said(database: str) -> Run:
-    """Runs a command; the JSON that is all it prints on standard output."""
+    """Returns what runs a command, and returns the JSON that it prints."""
 
     def said(*arguments: str) -> Any:
         result = run(database, *arguments, "--json", input="n\n")

@@ -19,7 +19,7 @@ Sql = Callable[..., list[tuple[Any, ...]]]
 
 @concurrency_policy("tests.evenings")
 class Evenings(ConcurrencyPolicy):
-    """One of the app's own."""
+    """Registers a policy of the app."""
 
     def __init__(self, hour: int = 20) -> None:
         self.hour = hour

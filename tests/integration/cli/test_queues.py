@@ -1,4 +1,4 @@
-"""`pgbeat queues` and `dead`: the broker's queues and dead letters, looked at and changed."""
+"""`pgbeat queues` and `dead`: show and change the broker's queues and dead letters."""
 
 import os
 import pty
@@ -16,7 +16,7 @@ from kombu import Exchange, Queue
 
 from pgbeat.config import postgres_url
 from pgbeat.database import migrate
-from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.support.command_line import Sql, cells, read, refused, run, run_with
 from tests.support.databases import sqlalchemy_url
 
 Publish = Callable[..., str]
@@ -24,27 +24,27 @@ Publish = Callable[..., str]
 
 @pytest.fixture
 def app(app: Celery, database: str) -> Celery:
-    """The app, its broker pgbeat's transport."""
+    """Returns the app, on pgbeat's transport."""
     app.conf.broker_url = f"pgbeat+{sqlalchemy_url(database)}"
     return app
 
 
 @pytest.fixture
 def publish(app: Celery) -> Publish:
-    """Publishes the task `tests.add` to a queue; its id."""
+    """Returns what publishes `tests.add` to a queue, and returns its id."""
     return lambda queue, **options: str(app.send_task("tests.add", queue=queue, **options).id)
 
 
 @pytest.fixture
 def channel(app: Celery) -> Iterator[Any]:
-    """A channel of kombu's, which claims what it gets until the test ends."""
+    """Yields a channel of kombu, which keeps its claims until the test ends."""
     with app.connection_for_read() as connection:
         yield connection.channel()
 
 
 @pytest.fixture
 def die(publish: Publish, channel: Any) -> Publish:
-    """Publishes to a queue, and rejects it; the task's id."""
+    """Returns what publishes a message and rejects it, and returns the task's id."""
 
     def give_up(queue: str) -> str:
         task_id = publish(queue)
@@ -54,13 +54,8 @@ def die(publish: Publish, channel: Any) -> Publish:
     return give_up
 
 
-def cells(text: str) -> list[str]:
-    """What a line of a table has in it."""
-    return [cell.strip() for cell in text.split("  ") if cell.strip()]
-
-
 def waiting(sql: Sql) -> dict[str, int]:
-    """Messages that wait in each queue that has any."""
+    """Returns the number of waiting messages by queue."""
     return dict(
         sql(
             "SELECT q.name, count(*) FROM kombu_message m JOIN kombu_queue q ON q.id = m.queue_id "
@@ -70,7 +65,7 @@ def waiting(sql: Sql) -> dict[str, int]:
 
 
 def dead(sql: Sql, of: str = "%") -> list[int]:
-    """Ids of the dead letters, the oldest first."""
+    """Returns the ids of the dead letters, the oldest first."""
     statement = "SELECT id FROM kombu_message_dead WHERE queue LIKE %s ORDER BY id"
     return [id for (id,) in sql(statement, of)]
 
@@ -397,7 +392,7 @@ def test_in_a_narrow_terminal_only_a_queues_name_gives_way(database: str, sql: S
 
 
 def in_terminal(columns: int, database: str, *arguments: str) -> list[str]:
-    """The lines that a command prints to a terminal of so many columns, without their colours."""
+    """Returns what a command prints to a terminal of that width, without colours."""
     ours, its = pty.openpty()
     with subprocess.Popen(
         [sys.executable, "-c", "from pgbeat.cli import main; main()", *arguments],

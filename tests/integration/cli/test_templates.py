@@ -1,4 +1,4 @@
-"""`pgbeat templates`: looked at and changed."""
+"""`pgbeat templates`: show and change templates."""
 
 import json
 
@@ -7,17 +7,17 @@ from celery import Celery
 
 from tests.support.command_line import Sql, read, refused, run, run_with
 from tests.support.jobs import make_app
-from tests.support.rows import make_lane
+from tests.support.rows import make_lane, make_schedule
 
 
 @pytest.fixture
 def app(database: str) -> Celery:
-    """An app on pgbeat's transport."""
+    """Returns an app on pgbeat's transport."""
     return make_app(database)
 
 
 def did(app: Celery, *arguments: str) -> str:
-    """What `pgbeat templates …` prints, having done it."""
+    """Runs `pgbeat templates …` successfully; returns what it prints."""
     result = run_with(app, "templates", *arguments)
     assert (result.exit_code, result.stderr) == (0, "")
     return result.stdout
@@ -50,10 +50,7 @@ def test_set_shown_changed_and_removed(app: Celery, sql: Sql, database: str) -> 
     shown = did(app, "show", "sum")
     for said in ("jobs.add", '{"y": 2}', "Adds.", "lane gpu, priority 3, 5 attempts", "0.5 gpu"):
         assert said in shown
-    sql(
-        "INSERT INTO pgbeat.schedules (name, every, job_policy) VALUES "
-        "('nightly', '1h', '{\"template\": \"sum\"}')"
-    )
+    make_schedule(sql, "nightly", job_policy={"template": "sum"})
     assert did(app, "list").splitlines()[1].split()[0] == "sum"
     assert [t["schedules"] for t in json.loads(did(app, "list", "--json"))] == [["nightly"]]
     said = refused(run_with(app, "templates", "remove", "sum", "--yes"))

@@ -1,4 +1,4 @@
-"""`pgbeat trigger` and `history`: a schedule decided now, and what was decided before."""
+"""`pgbeat trigger` and `history`: decide a schedule now, and show its ticks."""
 
 import getpass
 import json
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -16,7 +16,7 @@ from celery import Celery
 from pgbeat import Context, Launcher, Skip, launcher
 from pgbeat.beat.scheduler import Scheduler
 from tests.support.command_line import Sql, read, refused, run, run_with
-from tests.support.rows import make_schedule
+from tests.support.rows import make_job, make_schedule
 
 Beat = Callable[..., Scheduler]
 
@@ -158,7 +158,7 @@ def test_a_launcher_that_hangs(app: Celery, sql: Sql) -> None:
 
 
 class Meddling(Launcher):
-    """Its condition is slow enough for somebody to change the row meanwhile, `times` times."""
+    """Another session changes the row `times` times while the condition is checked."""
 
     task = "tests.add"
     database: str
@@ -203,32 +203,28 @@ def test_the_beats_own_tick_is_not_lost(app: Celery, beat: Beat, sql: Sql) -> No
 
 # -- history -----------------------------------------------------------------------------------
 
-JOB = UUID("a9f3548e-aea4-5160-b886-692061c99fec")
+JOB = "a9f3548e-aea4-5160-b886-692061c99fec"
+PENDING = "b9f3548e-aea4-5160-b886-692061c99fec"
 
 
 @pytest.fixture
 def ticks(sql: Sql) -> None:
-    """A schedule with a launched, a skipped, a failed and a pending tick, oldest first."""
+    """Writes a schedule with four ticks: launched, skipped, failed, and one with a pending job."""
     add(sql)
     for minute, outcome, column, value in (
-        (1, "launched", "job_id", str(JOB)),
+        (1, "launched", "job_id", JOB),
         (2, "skipped", "reason", "no work"),
         (3, "failed", "error", "E: too\nbad"),
-        (4, "launched", "job_id", str(JOB).replace("a9f3", "b9f3")),
+        (4, "launched", "job_id", PENDING),
     ):
         sql(
             "INSERT INTO pgbeat.ticks (schedule_id, schedule, due_at, decided_at, outcome, "
             f"{column}) SELECT id, name, %s, %s, %s, %s FROM pgbeat.schedules",
             f"2026-01-01 00:0{minute}Z", f"2026-01-01 00:0{minute}Z", outcome, value,
         )  # fmt: skip
-    for job, state, error in ((str(JOB), "failed", "ValueError: x"), (None, "pending", None)):
-        sql(
-            "INSERT INTO pgbeat.jobs (id, task, state, error, finished_at, job_source, "
-            "created_by, is_system_job, schedule_id) SELECT %s, 't', %s, %s, "
-            "CASE WHEN %s = 'failed' THEN '2026-01-01Z'::timestamptz END, 'system', 'x', true, id "
-            "FROM pgbeat.schedules",
-            job or str(JOB).replace("a9f3", "b9f3"), state, error, state,
-        )  # fmt: skip
+    [(schedule,)] = sql("SELECT id FROM pgbeat.schedules")
+    make_job(sql, "failed", id=JOB, error="ValueError: x", schedule_id=schedule)
+    make_job(sql, id=PENDING, schedule_id=schedule)
 
 
 @pytest.mark.usefixtures("ticks")
@@ -237,7 +233,7 @@ def test_history(database: str) -> None:
     lines = [" ".join(text.split()) for text in shown.stdout.splitlines()]
     assert lines == [
         "due (UTC) outcome trigger why job how it ended",
-        f"2026-01-01 00:04:00 launched timetable {str(JOB).replace('a9f3', 'b9f3')} pending",
+        f"2026-01-01 00:04:00 launched timetable {PENDING} pending",
         "2026-01-01 00:03:00 failed timetable E: too bad",
         "2026-01-01 00:02:00 skipped timetable no work",
         f"2026-01-01 00:01:00 launched timetable {JOB} failed: ValueError: x",
@@ -285,13 +281,9 @@ def test_history_as_json(database: str) -> None:
 @pytest.mark.usefixtures("ticks")
 def test_history_tells_of_the_last_attempt(database: str, sql: Sql) -> None:
     again, third = (str(uuid4()) for _ in range(2))
-    for job, of, attempt in ((again, str(JOB), 2), (third, again, 3)):
-        sql(
-            "INSERT INTO pgbeat.jobs (id, retry_of, attempt, max_attempts, task, state, error, "
-            "finished_at, job_source, created_by, is_system_job) "
-            "VALUES (%s, %s, %s, 4, 't', 'failed', %s, now(), 'system', 'x', true)",
-            job, of, attempt, f"E{attempt}",
-        )  # fmt: skip
+    for job, of, attempt in ((again, JOB, 2), (third, again, 3)):
+        retry = {"retry_of": of, "attempt": attempt, "max_attempts": 4}
+        make_job(sql, "failed", id=job, error=f"E{attempt}", **retry)
         sql("UPDATE pgbeat.jobs SET retried_by = %s WHERE id = %s", job, of)
 
     def shown() -> str:
@@ -301,11 +293,8 @@ def test_history_tells_of_the_last_attempt(database: str, sql: Sql) -> None:
     assert shown() == "failed (attempt 3 of 4): E3"
     # An end is an end: what stands for one that is still to come is another row.
     sql("DELETE FROM pgbeat.jobs WHERE id = %s", third)
-    sql(
-        "INSERT INTO pgbeat.jobs (id, retry_of, attempt, max_attempts, task, state, run_at, "
-        "job_source, created_by, is_system_job) VALUES (%s, %s, 3, 4, 't', 'scheduled', "
-        "now() + interval '1 hour 5 seconds', 'system', 'x', true)", third, again,
-    )  # fmt: skip
+    [(run_at,)] = sql("SELECT now() + interval '1 hour 5 seconds'")
+    make_job(sql, "scheduled", id=third, run_at=run_at, **retry)
     assert shown() == "scheduled (attempt 3 of 4, in 1 h): E2"
     sql("UPDATE pgbeat.jobs SET lane = 'gpu' WHERE state <> 'pending'")
     sql("UPDATE pgbeat.jobs SET state = 'pending' WHERE id = %s", third)
@@ -314,7 +303,7 @@ def test_history_tells_of_the_last_attempt(database: str, sql: Sql) -> None:
     sql("UPDATE pgbeat.jobs SET state = 'completed', finished_at = now() WHERE id = %s", third)
     assert shown() == "completed (attempt 3 of 4)"
     tick = read(database, "history", "s")["ticks"][3]
-    assert (tick["job_id"], tick["job_state"], tick["job_error"]) == (str(JOB), "completed", None)
+    assert (tick["job_id"], tick["job_state"], tick["job_error"]) == (JOB, "completed", None)
 
 
 @pytest.mark.usefixtures("ticks")
@@ -323,8 +312,7 @@ def test_history_asks_the_result_backend(database: str, app: Celery) -> None:
     assert said == "the app has no result backend; set result_backend"
     app.conf.result_backend = "cache+memory://"
     app._local.__dict__.pop("backend", None)
-    job = str(JOB).replace("a9f3", "b9f3")
-    app.backend.store_result(job, ValueError("gone"), "FAILURE")
+    app.backend.store_result(PENDING, ValueError("gone"), "FAILURE")
     shown = run_with(app, "history", "s", "--results", "--json")
     newest = json.loads(shown.stdout)["ticks"][0]
     assert (newest["job_state"], newest["job_error"]) == ("failed", "ValueError: gone")
@@ -340,15 +328,10 @@ def test_no_history(database: str, sql: Sql) -> None:
     )
     assert read(database, "history", "s") == {
         "schedule": "s",
-        "stats": {
-            "total": 0,
-            "launched": 0,
-            "skipped": 0,
-            "failed": 0,
-            "jobs_completed": 0,
-            "jobs_failed": 0,
-            "success_rate": None,
-        },
+        "stats": dict.fromkeys(
+            ("total", "launched", "skipped", "failed", "jobs_completed", "jobs_failed"), 0
+        )
+        | {"success_rate": None},
         "ticks": [],
     }
     assert refused(run(database, "history", "t"), 1) == "there is no schedule 't'"

@@ -1,4 +1,4 @@
-"""`pgbeat list`, `status`, `next`, and the switches: what they show and do."""
+"""`pgbeat list`, `status` and `next`; `enable`, `disable`, `pause`, `resume` and `remove`."""
 
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -8,13 +8,13 @@ from celery import Celery
 from celery.schedules import crontab, solar
 
 from pgbeat.cli.printing import line, span
-from tests.support.command_line import Sql, read, refused, run, run_with
+from tests.support.command_line import Sql, cells, read, refused, run, run_with
 from tests.support.rows import make_schedule
 
 
 @pytest.fixture(autouse=True)
 def rows(sql: Sql) -> None:
-    """Four schedules: one that is due later, one due, one disabled, one paused."""
+    """Writes four schedules: due later, due, disabled, paused."""
     [(now,)] = sql("SELECT now()")
     ran = {"last_run": now - timedelta(days=1), "last_success": now - timedelta(days=1)}
     make_schedule(sql, "later", cron="0 2 * * *", timezone="Europe/Oslo", due="2 hours", **ran)
@@ -38,17 +38,17 @@ def test_list(database: str) -> None:
     assert shown.exit_code == 0
     header, *lines, blank, trouble = shown.stdout.splitlines()
     assert header.split() == ["schedule", "timetable", "state", "health", "next", "last", "task"]
-    cells = [[cell.strip() for cell in text.split("  ") if cell.strip()] for text in lines]
-    assert cells == [
+    found = [cells(text) for text in lines]
+    assert found == [
         ["due", "every 15 min", "retry 2/5", "late", "due for 1 min 30 s", "failed 3 min ago",
          "tests.add"],
         ["held", "every 1 h 30 min", "paused", "-", "-", "never", "by SomeLauncher"],
-        ["later", "0 2 * * * (Europe/Oslo)", "active", "-", cells[2][4], "launched 1 d ago",
+        ["later", "0 2 * * * (Europe/Oslo)", "active", "-", found[2][4], "launched 1 d ago",
          "tests.add"],
-        ["off", "every 1 d", "disabled", "never launched", "-", cells[3][5], "tests.add"],
+        ["off", "every 1 d", "disabled", "never launched", "-", found[3][5], "tests.add"],
     ]  # fmt: skip
-    assert cells[2][4] in {"in 2 h", "in 1 h 59 min"}
-    assert cells[3][5].startswith("skipped ")
+    assert found[2][4] in {"in 2 h", "in 1 h 59 min"}
+    assert found[3][5].startswith("skipped ")
     assert (blank, trouble[:8]) == ("", "due: has")
     assert all(text == text.rstrip() for text in shown.stdout.splitlines())
 
@@ -101,7 +101,7 @@ def test_status(database: str) -> None:
 
 
 def facts(database: str, name: str) -> dict[str, str]:
-    """What `status` says, by its label."""
+    """Returns the facts of `status` by name."""
     lines = run(database, "status", name).stdout.splitlines()[1:]
     return {label: " ".join(said.split()) for label, said in (
         (text[2:].partition("  ")[0].strip(), text[2:].partition("  ")[2]) for text in lines

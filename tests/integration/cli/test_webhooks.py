@@ -1,4 +1,4 @@
-"""`pgbeat webhooks`: added, changed, tried; what was delivered, and once more."""
+"""`pgbeat webhooks`: add, change and test webhooks; list and repeat deliveries."""
 
 import getpass
 import json
@@ -23,7 +23,7 @@ HOOK = ("--url", "https://hooks.example.com/in", "--event", "job.failed")
 
 @pytest.fixture
 def pgbeat(database: str) -> Webhooks:
-    """Runs `pgbeat webhooks …`, which does what it is asked; what it prints."""
+    """Returns what runs `pgbeat webhooks …` successfully, and returns what it prints."""
 
     def call(*arguments: str, **options: Any) -> str:
         result = run(database, "webhooks", *arguments, **options)
@@ -35,7 +35,7 @@ def pgbeat(database: str) -> Webhooks:
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
-    """A receiver on 127.0.0.1, which webhooks may go to."""
+    """Yields a receiver on 127.0.0.1, which the settings allow."""
     monkeypatch.setenv("PGBEAT_WEBHOOK_PRIVATE", "1")
     running = Receiver()
     yield running
@@ -43,7 +43,7 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 
 def happen(sql: Sql, state: str = "pending", log: str = "[]", event: str = "job.failed") -> str:
-    """A delivery of each webhook; the id of one."""
+    """Writes a delivery of each webhook; returns the id of one."""
     [(key,)] = sql(
         "INSERT INTO pgbeat.deliveries (webhook_id, event, payload, state, next_at, finished_at, "
         "    log, attempts) SELECT id, %s, '{}', %s, CASE WHEN %s THEN now() END, "
@@ -54,7 +54,7 @@ def happen(sql: Sql, state: str = "pending", log: str = "[]", event: str = "job.
 
 
 def cells(text: str) -> list[list[str]]:
-    """What the lines of a table have in them."""
+    """Returns the cells of a table."""
     return [[cell.strip() for cell in re.split("  +", line)] for line in text.splitlines()]
 
 

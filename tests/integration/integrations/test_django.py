@@ -69,7 +69,7 @@ class OpenOrders(pgbeat.Launcher):
 
 @pytest.fixture
 def project(database: str, tmp_path: Path) -> Path:
-    """A Django project with an app, a model, a task and a launcher, on the test's database."""
+    """Makes a Django project with an app, a model, a task and a launcher, on the database."""
     parts = conninfo_to_dict(database)
     orm = {
         "ENGINE": "django.db.backends.postgresql",

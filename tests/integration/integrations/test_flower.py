@@ -1,4 +1,4 @@
-"""Flower beside it: every page, and its API, on a worker of pgbeat's transport."""
+"""Flower: each page, and its API, with a worker on pgbeat's transport."""
 
 import json
 import os
@@ -40,13 +40,13 @@ def nap(seconds):
 
 
 class Flower:
-    """A Flower process, and questions to it."""
+    """A Flower process, and requests to it."""
 
     def __init__(self, port: int, env: dict[str, str], folder: Path) -> None:
         self._base, self._env, self._folder = f"http://127.0.0.1:{port}", env, folder
 
     def submit(self, task: str, args: str) -> str:
-        """Makes a job of pgbeat's; its id."""
+        """Makes a job; returns its id."""
         command = [sys.executable, "-m", "celery", "-A", "flower_app", "pgbeat", "jobs", "run",
                    task, "--args", args, "--json"]  # fmt: skip
         made = subprocess.run(
@@ -55,7 +55,7 @@ class Flower:
         return str(json.loads(made.stdout)["id"])
 
     def ask(self, path: str, data: dict[str, Any] | bytes | None = None) -> tuple[int, str]:
-        """Status and text; a mapping is posted as JSON, bytes as a form."""
+        """Returns status and text; posts a mapping as JSON, bytes as a form."""
         body = json.dumps(data).encode() if isinstance(data, dict) else data
         request = urllib.request.Request(self._base + path, body)  # noqa: S310
         try:
@@ -65,7 +65,7 @@ class Flower:
             return error.code, error.read().decode()
 
     def json(self, path: str, data: dict[str, Any] | bytes | None = None) -> Any:
-        """What it answers, which must be well."""
+        """Returns the text of a successful answer."""
         status, body = self.ask(path, data)
         assert status == 200, f"{path}: {status} {body[:300]}"
         return json.loads(body)
@@ -73,7 +73,7 @@ class Flower:
 
 @pytest.fixture
 def flower(database: str, tmp_path: Path) -> Any:
-    """Flower and one worker with events, both seen by each other."""
+    """Yields Flower with one worker that sends events, once they see each other."""
     (tmp_path / "flower_app.py").write_text(APP)
     (tmp_path / "flowerconfig.py").write_text("import pgbeat.flower\n")
     env = {

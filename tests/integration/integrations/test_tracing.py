@@ -61,7 +61,7 @@ def skip():
 
 
 class Traced:
-    """Tracing turned on in this process, and the spans that came of it."""
+    """Turns tracing on in this process; yields the spans."""
 
     def __init__(self, sampler: Sampler | None = None) -> None:
         self._exporter = InMemorySpanExporter()

@@ -1,4 +1,4 @@
-"""The vendor for pytest-celery, on an engine that has no containers but the tests' Postgres."""
+"""The fixtures for pytest-celery, with a fake Docker engine in front of the tests' Postgres."""
 
 import os
 import re
@@ -28,7 +28,7 @@ from tests.support.processes import ROOT
 
 
 class Port(ThreadingTCPServer):
-    """A port of the host's, behind which is the tests' Postgres."""
+    """Forwards a port of the host to the tests' Postgres."""
 
     daemon_threads = True
     block_on_close = False
@@ -70,7 +70,7 @@ class Relay(BaseRequestHandler):
 
 
 class Container:
-    """A container that "runs": of Postgres a port to the real one, of a worker what it says."""
+    """A fake container: for Postgres, a port to the real one; for a worker, its log."""
 
     def __init__(self, options: dict[str, Any], dsn: str) -> None:
         self.options, self.dsn = options, dsn
@@ -128,7 +128,7 @@ class Container:
 
 
 class Engine:
-    """As much of a Docker engine's client as a setup of pytest-celery uses."""
+    """The part of Docker's client that pytest-celery uses."""
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
@@ -138,7 +138,7 @@ class Engine:
         self.containers = SimpleNamespace(run=self.run, create=self.thing)
 
     def thing(self, name: str = "", **options: Any) -> SimpleNamespace:
-        """A network, a volume, a container that isn't run."""
+        """Returns a fake network, volume or container."""
         return SimpleNamespace(
             name=name, remove=lambda *args, **kwargs: None, put_archive=lambda path, data: None
         )
@@ -155,7 +155,7 @@ def docker_client(empty_database: str, monkeypatch: pytest.MonkeyPatch) -> Engin
 
 
 def inside(monkeypatch: pytest.MonkeyPatch, answer: bool) -> None:
-    """Whether the tests are in a container themselves."""
+    """Returns whether the tests run in a container."""
     monkeypatch.setattr(wrapper, "tests_inside_container", lambda: answer)
 
 
@@ -166,7 +166,7 @@ def celery_base_worker_image() -> SimpleNamespace:
 
 @pytest.fixture(name="default_postgres_broker_env")
 def postgres_env(empty_database: str) -> dict[str, str]:
-    """That of the tests' Postgres; the server asks for no password, so any will do."""
+    """Returns the environment for the tests' Postgres, which needs no password."""
     place = conninfo_to_dict(empty_database)
     return {
         "POSTGRES_USER": str(place.get("user") or "postgres"),
@@ -241,7 +241,7 @@ def test_urls(
 def test_tests_inside_a_container(
     default_postgres_broker: PostgresContainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They reach the others by their addresses in the network, where no port is another."""
+    """Containers reach each other by their network addresses, without port mapping."""
     networks = default_postgres_broker.attrs["NetworkSettings"]["Networks"]
     next(iter(networks.values()))["IPAddress"] = "172.18.0.2"
     inside(monkeypatch, True)
@@ -258,7 +258,7 @@ def test_a_node_on_another_database(celery_postgres_backend: PostgresTestBackend
 
 
 def test_the_image_has_its_own_defaults(docker_client: Engine) -> None:
-    """A container that says neither user nor database."""
+    """The container names neither user nor database."""
     options = {"environment": {"POSTGRES_HOST_AUTH_METHOD": "trust"}, "network": "n"}
     container = PostgresContainer(Container(options, docker_client.dsn))
     assert container.url == f"postgresql://postgres@{container.id[:12]}:5432/postgres"
@@ -318,7 +318,7 @@ def test_the_documented_setup_resolves(tmp_path: Path) -> None:
 
 
 def test_the_documented_scheduler_decides(tmp_path: Path, server: str) -> None:
-    """The test that docs/how-to/testing.md begins with, run as a team would run it."""
+    """The first test of docs/how-to/testing.md runs as in a team's project."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/how-to/testing.md").read_text(), re.S)
     (tmp_path / "proj").mkdir()
     (tmp_path / "proj/celery.py").write_text(
@@ -344,7 +344,7 @@ def test_the_smoke_tests_resolve_on_docker() -> None:
 
 
 def assert_plan(folder: Path, *arguments: str, **env: str) -> None:
-    """Pytest finds all that the tests ask for, Postgres on both sides among it."""
+    """pytest finds all fixtures, Postgres as broker and backend among them."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--setup-plan", *arguments],
         cwd=folder,
