@@ -61,7 +61,7 @@ def ticks(sql: Sql) -> list[tuple[Any, ...]]:
 
 def decided(
     beat: Beat, sql: Sql, condition: Callable[[Context], Any], data: Any = (), **columns: Any
-) -> tuple[str, str]:
+) -> tuple[str, Any]:
     """The outcome of a schedule with that condition and preparation, and its reason or error."""
     mine(condition, lambda ctx: data or {})
     add(sql, **columns)
@@ -174,11 +174,8 @@ def test_the_cursor_may_be_forgotten(beat: Beat, sql: Sql) -> None:
 def test_the_connection_reads(beat: Beat, sql: Sql) -> None:
     sql("CREATE TABLE work (n int)")
     sql("INSERT INTO work VALUES (1), (2)")
-    tick = decided(
-        beat,
-        sql,
-        lambda ctx: Skip(f"{ctx.connection.scalar(text('SELECT sum(n) FROM work'))} left"),
-    )
+    total = text("SELECT sum(n) FROM work")
+    tick = decided(beat, sql, lambda ctx: Skip(f"{ctx.connection.scalar(total)} left"))
     assert tick == ("skipped", "3 left")
 
 
