@@ -91,6 +91,26 @@ class Claimant:
         result = self.prepared.run(self.tables.ack, array(messages), b"%d" % self.id)
         return result.command_tuples or 0
 
+    def requeue(
+        self, messages: Sequence[int], *, limit: int | None = None, counts: bool = True
+    ) -> list[int]:
+        """Requeues what it has claimed; returns what was locked."""
+        return consumers.requeue(
+            self.connection, self.tables, self.id, messages, limit=limit, counts=counts
+        )
+
+    def reject(self, messages: Sequence[int]) -> list[int]:
+        """Rejects what it has claimed; returns what was locked."""
+        return consumers.reject(self.connection, self.tables, self.id, messages)
+
+    def unsubscribe(self, queues: Sequence[int]) -> None:
+        """Consumes from queues (ids) no more."""
+        consumers.unsubscribe(self.connection, self.tables, self.id, queues)
+
+    def leave(self) -> None:
+        """Ends in order."""
+        consumers.leave(self.connection, self.tables, self.id)
+
     def _run(
         self, statement: Statement, queues: Sequence[str], most: int, acked: Sequence[int]
     ) -> list[ClaimedMessage]:

@@ -4,7 +4,6 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from celery import Celery
@@ -12,11 +11,11 @@ from kombu import Connection, Exchange, Queue
 
 from pgbeat.beat.scheduler import Scheduler
 from tests.support import killed_beats
+from tests.support.command_line import Sql
 from tests.support.processes import Process, until
 from tests.support.transport_workers import Fleet, transport_url
 
 Beat = Callable[..., Scheduler]
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 #: The messages of tasks: not those of events and remote control.
 TASKS = "payload::json -> 'headers' ->> 'id' IS NOT NULL"
@@ -96,7 +95,7 @@ def test_killed_at_each_step(fleet: Fleet, beat: Beat, sql: Sql, step: str) -> N
 
 @pytest.mark.slow
 def test_launched_tasks_run_once(fleet: Fleet, sql: Sql) -> None:
-    """Beats are killed while workers, who look for messages once in ten minutes, run tasks."""
+    """Beats are killed while workers, which poll once in ten minutes, run tasks."""
     for n in range(5):
         schedule(sql, f"s{n}", every="200 milliseconds")
     workers = [fleet.begin("-c", "2"), fleet.begin("-P", "solo")]
@@ -157,7 +156,7 @@ def test_beat_answers_a_ping(fleet: Fleet) -> None:
 def test_the_job_before_is_ended_where_it_runs(
     fleet: Fleet, beat: Beat, sql: Sql, app: Celery
 ) -> None:
-    """`overlap` of `cancel_previous`: the revocation commits with the launch that outdoes it."""
+    """`overlap` of `cancel_previous`: the revocation commits with the new launch."""
 
     @app.task(name="transport.hold", shared=False)
     def hold(gate: str) -> None:

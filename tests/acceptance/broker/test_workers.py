@@ -1,6 +1,5 @@
 """Workers of every pool on the transport: what they take, when, and what they answer."""
 
-import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -11,6 +10,7 @@ from celery import chain, chord, group
 from kombu import Queue
 
 from tests.support.processes import Process, until
+from tests.support.threads import repeating
 from tests.support.transport_workers import OF_CELERY, POOLS, Entry, Fleet, backend_url
 
 #: A worker takes seconds to start: the other pools are for the slow ones.
@@ -66,7 +66,7 @@ def test_tasks_run_now_later_and_again(fleet: Fleet, pool: str) -> None:
 
 
 @pytest.mark.parametrize("pool", MOST_POOLS)
-def test_a_warm_shutdown_gives_back_what_was_not_started(fleet: Fleet, pool: str) -> None:
+def test_a_warm_shutdown_requeues_unstarted_tasks(fleet: Fleet, pool: str) -> None:
     count = 1 if pool == "solo" else 2
     sent = [fleet.send("hold", "a") for _ in range(count * 4)]
     worker = start(fleet, pool, count)
@@ -168,7 +168,7 @@ def test_prefetch_is_exact(fleet: Fleet, multiplier: int, claimed: int) -> None:
     until(lambda: len(fleet.journal()) == 2 and fleet.claimed() >= claimed)
     fleet.sweep(2)
     assert (fleet.claimed(), fleet.waiting()) == (claimed, 130 - claimed)
-    # What is put later changes nothing.
+    # Later messages change nothing.
     more = [fleet.send("late", "a") for _ in range(5)]
     fleet.sweep()
     assert fleet.claimed() == (135 if multiplier == 0 else claimed)
@@ -291,7 +291,7 @@ def test_inspect_and_control(fleet: Fleet) -> None:
 
 
 def remote(fleet: Fleet, *names: str) -> tuple[Any, Any]:
-    """Control and inspect of these workers; who asks has the answers when they are all there."""
+    """Returns control and inspect of these workers, which return when all have answered."""
     control = fleet.app.control
     return control, control.inspect(destination=names, timeout=15)
 
@@ -345,7 +345,7 @@ def test_other_pools_answer(fleet: Fleet, pool: str) -> None:
 
 @pytest.mark.slow
 def test_workers_know_each_other(fleet: Fleet) -> None:
-    """Mingle brings a new one what others have revoked; gossip tells who comes and goes."""
+    """Mingle shares revoked tasks with a new worker; gossip reports workers that come and go."""
     first = fleet.start("-c", "1", "-l", "DEBUG")
     control, inspect = remote(fleet, fleet.name(first))
     control.revoke("never-to-run")
@@ -365,18 +365,13 @@ def test_workers_know_each_other(fleet: Fleet) -> None:
 def test_events_reach_a_receiver(fleet: Fleet) -> None:
     """`celery events`, Flower: in a thread of its own, its queue gone with its connection."""
     heard: dict[str, list[dict[str, Any]]] = {}
-    failed: list[BaseException] = []
 
     def hear(event: dict[str, Any]) -> None:
         heard.setdefault(event["type"], []).append(event)
 
-    def listen(receiver: Any) -> None:
-        try:
-            while not receiver.should_stop:
-                with suppress(TimeoutError):
-                    receiver.capture(limit=None, timeout=0.5, wakeup=True)
-        except BaseException as error:
-            failed.append(error)
+    def listen() -> None:
+        with suppress(TimeoutError):
+            receiver.capture(limit=None, timeout=0.5, wakeup=True)
 
     def queues() -> int:
         [(count,)] = fleet.sql("SELECT count(*) FROM kombu_queue WHERE name LIKE 'celeryev.%'")
@@ -384,9 +379,7 @@ def test_events_reach_a_receiver(fleet: Fleet) -> None:
 
     with fleet.app.connection_for_read() as connection:
         receiver = fleet.app.events.Receiver(connection, handlers={"*": hear})
-        thread = threading.Thread(target=listen, args=(receiver,))
-        thread.start()
-        try:
+        with repeating(listen):
             until(lambda: queues() == 1)
             worker = fleet.start("-E", "-c", "1")
             sent = [fleet.send("note") for _ in range(50)]
@@ -396,12 +389,8 @@ def test_events_reach_a_receiver(fleet: Fleet) -> None:
             until(lambda: "worker-online" in heard and "worker-heartbeat" in heard)
             worker.terminate()
             until(lambda: "worker-offline" in heard)
-        finally:
-            receiver.should_stop = True
-            thread.join(30)
-    assert not failed and not thread.is_alive()
     assert worker.wait(30) == 0
-    until(lambda: queues() == 0, what="queues go with who declared them")
+    until(lambda: queues() == 0, what="queues are deleted with the receiver")
 
 
 # -- canvas -------------------------------------------------------------------------------------

@@ -152,7 +152,7 @@ def journal(crew: Crew) -> list[str]:
 
 
 def make_schedules(crew: Crew) -> None:
-    """Two schedules, of which one waits for the other's jobs."""
+    """Makes two schedules; one runs after the other's jobs."""
     for name, timetable, value in (("first", "every", "1 day"), ("then", "after", "first")):
         crew.sql(
             f"INSERT INTO pgbeat.schedules (name, task, args, {timetable}) "
@@ -179,7 +179,7 @@ def test_a_task_that_holds_the_interpreter_is_not_given_up(crew: Crew) -> None:
 def test_an_open_transaction_delays_only_the_job_that_it_concerns(
     crew: Crew, database: str
 ) -> None:
-    """The end of a job changes the schedule that waits for it, whose row somebody has locked."""
+    """The job's end changes the schedule that runs after it, whose row is locked."""
     make_schedules(crew)
     [(schedule,)] = crew.sql("SELECT id FROM pgbeat.schedules WHERE name = 'first'")
     crew.start("-c", "1")

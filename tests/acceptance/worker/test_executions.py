@@ -1,4 +1,4 @@
-"""Executions as workers tell of them: on each pool, for each way that a task can end."""
+"""Executions as workers record them: on each pool, for each way that a task can end."""
 
 import time
 from pathlib import Path
@@ -28,7 +28,7 @@ def start(crew: Crew, pool: str, **settings: Any) -> None:
 
 
 @pools
-def test_each_end_is_told(crew: Crew, pool: str) -> None:
+def test_each_end_is_recorded(crew: Crew, pool: str) -> None:
     """What an execution ended with, and what that makes of its job."""
     start(crew, pool)
     expected: dict[tuple[Any, ...], tuple[str, str, str | None, str | None]] = {
@@ -66,7 +66,7 @@ def test_celerys_own_retry_is_another_execution_of_the_same_job(crew: Crew, pool
     start(crew, pool)
     job_id = crew.one("retry")
     crew.ended(job_id)
-    # The first may be told of after the second: another process ran it.
+    # The first may be recorded after the second: another process ran it.
     until(lambda: all(run.state != "running" for run in crew.see(job_id).runs))
     seen = crew.see(job_id)
     assert [(run.number, run.retry_attempt, run.state, run.error) for run in seen.runs] == [
@@ -214,8 +214,8 @@ def test_processor_time_and_memory(crew: Crew, pool: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
-def test_a_flood_is_told_whole(crew: Crew, pool: str) -> None:
-    """Every one once, under load; and the process that ends tells the rest."""
+def test_a_flood_is_recorded_completely(crew: Crew, pool: str) -> None:
+    """Each once, under load; and a process that ends records the rest."""
     start(crew, pool, worker_max_tasks_per_child=100)
     crew.launch("add", count=1000)
     until(lambda: crew.states() == {"completed": 1000}, what="all are completed")
@@ -224,8 +224,8 @@ def test_a_flood_is_told_whole(crew: Crew, pool: str) -> None:
 
 
 @pytest.mark.slow
-def test_which_are_told_of(crew: Crew) -> None:
-    """`launched`: jobs; `all`: others too, of which jobs are made; not one's own tasks."""
+def test_which_tasks_are_recorded(crew: Crew) -> None:
+    """`launched`: jobs; `all`: also other tasks, for which jobs are made, but not pgbeat's own."""
     crew.start("-Q", "some", settings={"pgbeat_track": "launched"})
     crew.start("-Q", "all", settings={"pgbeat_track": "all"})
     crew.start("-Q", "none", settings={"pgbeat_track": "off"})
@@ -256,7 +256,7 @@ def test_which_are_told_of(crew: Crew) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_the_database_goes_and_comes_back(own_server: Server, tmp_path: Path, pool: str) -> None:
-    """While tasks run: they end as if nothing was, and all is told afterwards."""
+    """While tasks run: they end as usual, and all is recorded afterwards."""
     migrate.upgrade(postgres_url(own_server.dsn))
     crew = Crew(own_server.dsn, tmp_path)
     try:

@@ -1,4 +1,4 @@
-"""A worker tells of its executions wherever pgbeat is, and telling never fails a task."""
+"""A worker records its executions in any app with pgbeat, and recording never fails a task."""
 
 import logging
 import os
@@ -20,13 +20,12 @@ from pgbeat.jobs import job_reports
 from pgbeat.jobs.job_reports import JobReport
 from pgbeat.worker import process_recorder
 from pgbeat.worker import signals as worker
-from tests.support.command_line import read
+from tests.support.command_line import Sql, read
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Processes, until
 from tests.support.rows import make_job
 
 Beat = Callable[..., Scheduler]
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +60,7 @@ def test_jobs_of_schedules_are_followed(processes: Processes, sql: Sql, pool: st
 def test_a_task_that_no_worker_has_registered(
     processes: Processes, app: Celery, beat: Beat, database: str, sql: Sql
 ) -> None:
-    """Its jobs fail with its name and the nearest, and aren't retried in vain; `doctor` warns."""
+    """Its jobs fail with its name and the nearest, without retries; `doctor` warns."""
 
     @app.task(name="tests.failing", shared=False)
     def failing() -> None:
@@ -111,7 +110,7 @@ def test_an_unknown_task_is_retried_where_another_worker_may_know_it(
 
 
 @pytest.mark.slow
-def test_telling_that_fails_does_not_fail_the_task(processes: Processes, sql: Sql) -> None:
+def test_recording_that_fails_does_not_fail_the_task(processes: Processes, sql: Sql) -> None:
     sql(
         "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
         "VALUES ('s', 'tests.note', '1 hour', now())"
@@ -173,7 +172,7 @@ def test_no_order_of_imports_is_wrong(order: str) -> None:
 
 
 def a_worker(broker: str, **settings: Any) -> Any:
-    """What a worker is to those who get its signal."""
+    """Returns a worker as the receivers of its signal see it."""
     app = Celery("some", broker=broker, set_as_current=False)
     app.conf.update(settings)
     return SimpleNamespace(app=app, pool_cls="prefork", concurrency=2, hostname="w@x")
@@ -241,7 +240,7 @@ def test_a_wrong_broker_is_one_plain_error(
     assert said in worker.output.partition("pgbeat: ")[2]
 
 
-def test_outside_of_a_task_nothing_is_told() -> None:
+def test_outside_of_a_task_nothing_is_recorded() -> None:
     pgbeat.progress(1, 2, "x")
     pgbeat.report(x=1)
     pgbeat.artifacts("x")

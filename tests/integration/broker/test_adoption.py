@@ -1,6 +1,6 @@
 """Adoption: the stock transport's tables become pgbeat's, in place, while they are in use."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,12 @@ from pgbeat.config import postgres_url
 from pgbeat.database import migrate
 from pgbeat.errors import SchemaError
 from tests.support.child_process import Child
+from tests.support.command_line import Sql
 from tests.support.databases import broker_url, rows_of
 from tests.support.kombu_connections import Inbox, connections, publish
 from tests.support.processes import Processes, until
 from tests.support.threads import together
 from tests.support.transport_workers import transport_url
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Consumers: alive, dead and buried; what goes back; who is told of new messages, and when."""
+"""Consumers live, die and are released; messages are requeued; waiting consumers are notified."""
 
 import concurrent.futures
 import select
@@ -99,7 +99,7 @@ def test_a_lease_is_a_life_without_a_session(opened: Sessions, connection: Conne
     assert registered(connection) == set()
 
 
-def test_a_consumer_does_not_survey_itself(opened: Sessions, connection: Connection) -> None:
+def test_a_consumer_never_releases_itself(opened: Sessions, connection: Connection) -> None:
     one = opened.consumer(lease=60)
     connection.execute(
         text("UPDATE pgbeat.consumers SET lease_until = now() - interval '1 second'")
@@ -108,7 +108,9 @@ def test_a_consumer_does_not_survey_itself(opened: Sessions, connection: Connect
     assert consumers.due_maintenance(connection, TABLES).dead == [one.id]
 
 
-def test_who_is_alive_again_is_not_buried(opened: Sessions, connection: Connection) -> None:
+def test_a_consumer_that_is_alive_again_is_not_released(
+    opened: Sessions, connection: Connection
+) -> None:
     """Between finding it dead and releasing it, or while its row is locked."""
     put(connection, "q", "1", "2")
     session, leased = opened.consumer(), opened.consumer(lease=60)
@@ -119,7 +121,7 @@ def test_who_is_alive_again_is_not_buried(opened: Sessions, connection: Connecti
     assert depths(connection) == {"q": 0}
 
 
-def test_claims_of_unknown_consumers_go_back(opened: Sessions, connection: Connection) -> None:
+def test_claims_of_unknown_consumers_are_released(opened: Sessions, connection: Connection) -> None:
     """As a consumer left them that claimed after it was deleted, or a table that was restored."""
     put(connection, "q", "1", "2", "3")
     lost, other = opened.consumer(), opened.consumer()
@@ -134,31 +136,31 @@ def test_claims_of_unknown_consumers_go_back(opened: Sessions, connection: Conne
     assert consumers.unknown(connection, TABLES) == []
 
 
-def test_who_subscribes_is_counted(opened: Sessions, connection: Connection) -> None:
+def test_subscribed_consumers_are_counted(opened: Sessions, connection: Connection) -> None:
     one, other = opened.consumer(), opened.consumer()
     queue = queues.declare(connection, TABLES, "q").id
     for consumer in (one, one, other):
         consumers.subscribe(consumer.connection, TABLES, consumer.id, [queue])
     assert queues.declare(connection, TABLES, "q").consumers == 2
-    consumers.unsubscribe(one.connection, TABLES, one.id, [queue])
-    consumers.unsubscribe(one.connection, TABLES, one.id, [queue])
+    one.unsubscribe([queue])
+    one.unsubscribe([queue])
     assert queues.declare(connection, TABLES, "q").consumers == 1
     other.die(connection)
     consumers.release_dead(connection, TABLES, [other.id], limit=None)
     assert queues.declare(connection, TABLES, "q").consumers == 0
 
 
-# -- given back -----------------------------------------------------------------------------------
+# -- requeued -------------------------------------------------------------------------------------
 
 
-def test_what_is_requeued_comes_back_in_its_place(opened: Sessions, connection: Connection) -> None:
+def test_a_requeued_message_keeps_its_place(opened: Sessions, connection: Connection) -> None:
     put(connection, "q", "1", "2", "3", priority=2)
     one, other = opened.consumer(), opened.consumer()
     claimed = {d.payload.decode(): d.id for d in one.claim("q", at_most=2)}
     # Not by another, and not what was not claimed.
-    consumers.requeue(other.connection, TABLES, other.id, list(claimed.values()), limit=None)
+    other.requeue(list(claimed.values()), limit=None)
     assert payloads(other.claim("q", at_most=1)) == ["3"]
-    consumers.requeue(one.connection, TABLES, one.id, [claimed["2"]], limit=None)
+    one.requeue([claimed["2"]])
     put(connection, "q", "4", priority=2)
     put(connection, "q", "low")
     assert state(connection)["2"] == (True, None, 1, True)
@@ -168,9 +170,7 @@ def test_what_is_requeued_comes_back_in_its_place(opened: Sessions, connection: 
     assert [(d.deliveries, d.redelivered) for d in found] == [(2, True), (1, False), (1, False)]
 
 
-def test_what_is_locked_is_left_to_be_requeued_later(
-    opened: Sessions, connection: Connection
-) -> None:
+def test_locked_messages_are_requeued_later(opened: Sessions, connection: Connection) -> None:
     """A claim that looks at a row as it was before holds its lock for a moment."""
     put(connection, "q", "held", "free")
     consumer, holder = opened.consumer(), opened.open()
@@ -179,7 +179,7 @@ def test_what_is_locked_is_left_to_be_requeued_later(
     holder.execute(text("SELECT FROM kombu_message WHERE payload = 'held' FOR UPDATE"))
 
     def requeue(*ids: int) -> list[int]:
-        return consumers.requeue(consumer.connection, TABLES, consumer.id, ids, limit=None)
+        return consumer.requeue(ids)
 
     assert requeue(held, free) == [held]
     assert depths(connection) == {"q": 1}
@@ -190,15 +190,13 @@ def test_what_is_locked_is_left_to_be_requeued_later(
     assert requeue(held, free) == []
 
 
-def test_what_was_not_started_does_not_count(opened: Sessions, connection: Connection) -> None:
+def test_an_unstarted_delivery_does_not_count(opened: Sessions, connection: Connection) -> None:
     put(connection, "q", "m")
     consumer = opened.consumer()
     for _ in range(3):
         (found,) = consumer.claim("q")
         assert found.deliveries == 1
-        consumers.requeue(
-            consumer.connection, TABLES, consumer.id, [found.id], limit=1, counts=False
-        )
+        consumer.requeue([found.id], limit=1, counts=False)
     assert state(connection) == {"m": (True, None, 0, True)}
 
 
@@ -213,7 +211,7 @@ def test_a_limit_of_deliveries_ends_among_the_dead_letters(
     for round in (1, 2, 3):
         found = consumer.claim("own", "q")
         ids = [d.id for d in found]
-        consumers.requeue(consumer.connection, TABLES, consumer.id, ids, limit=3)
+        consumer.requeue(ids, limit=3)
         assert set(state(connection)) == {1: {"poison", "also"}, 2: {"also"}, 3: set()}[round]
     assert reasons(connection) == {
         "poison": ("own", "delivered 2 times, the last time rejected", 2),
@@ -230,25 +228,25 @@ def test_without_a_limit_it_comes_back_for_ever(opened: Sessions, connection: Co
     consumer = opened.consumer()
     for _ in range(3):
         (found,) = consumer.claim("q")
-        consumers.requeue(consumer.connection, TABLES, consumer.id, [found.id], limit=None)
+        consumer.requeue([found.id])
     assert depths(connection) == {"q": 1}
 
 
-def test_what_is_rejected_is_a_dead_letter(opened: Sessions, connection: Connection) -> None:
+def test_rejected_messages_are_dead_letters(opened: Sessions, connection: Connection) -> None:
     put(connection, "q", "mine", "other's", "waiting")
     one, other = opened.consumer(), opened.consumer()
     (mine,) = one.claim("q", at_most=1)
     (theirs,) = other.claim("q", at_most=1)
     (waiting,) = rows(connection, "SELECT id FROM {message} WHERE payload = 'waiting'")[0]
-    consumers.reject(one.connection, TABLES, one.id, [mine.id, theirs.id, waiting])
+    one.reject([mine.id, theirs.id, waiting])
     assert reasons(connection) == {"mine": ("q", "rejected", 1)}
     assert set(state(connection)) == {"other's", "waiting"}
 
 
-# -- buried ---------------------------------------------------------------------------------------
+# -- released -------------------------------------------------------------------------------------
 
 
-def test_the_dead_give_back_what_they_had(opened: Sessions, connection: Connection) -> None:
+def test_claims_of_dead_consumers_are_released(opened: Sessions, connection: Connection) -> None:
     put(connection, "q", *"abcd")
     one, other = opened.consumer(), opened.consumer()
     one.claim("q", at_most=2)
@@ -263,7 +261,7 @@ def test_the_dead_give_back_what_they_had(opened: Sessions, connection: Connecti
 
 
 @pytest.mark.parametrize("way", ["die", "requeue"])
-def test_what_starts_a_job_that_has_ended_does_not_come_back(
+def test_messages_of_ended_jobs_are_not_requeued(
     opened: Sessions, connection: Connection, sql: Sql, way: str
 ) -> None:
     """A failed job's message may have been requeued by hand, so it does come back."""
@@ -296,13 +294,13 @@ def test_a_message_that_kills_dies_itself(opened: Sessions, connection: Connecti
     }
 
 
-def test_who_leaves_gives_back_what_it_did_not_start(
+def test_a_consumer_that_leaves_requeues_its_claims(
     opened: Sessions, connection: Connection
 ) -> None:
     put(connection, "q", "m")
     consumer = opened.consumer()
     consumer.claim("q")
-    consumers.leave(consumer.connection, TABLES, consumer.id)
+    consumer.leave()
     assert state(connection) == {"m": (True, None, 0, True)}
     assert registered(connection) == set()
 
@@ -310,7 +308,7 @@ def test_who_leaves_gives_back_what_it_did_not_start(
 def test_nothing_is_forgotten_that_was_locked_at_the_release(
     opened: Sessions, connection: Connection
 ) -> None:
-    """Somebody holds a row just then: its consumer is buried again later, with that row."""
+    """Another session has locked a row: its consumer is released again later."""
     put(connection, "q", "held", "free")
     consumer, holder = opened.consumer(), opened.open()
     consumer.claim("q")
@@ -341,7 +339,7 @@ def test_several_release_the_same_dead(opened: Sessions, connection: Connection)
 
 
 def test_other_tables_have_their_own_dead(opened: Sessions, connection: Connection) -> None:
-    """Who consumes from other tables in this database knows nothing of these claims."""
+    """Consumers of other tables in this database don't release these claims."""
     tables = BrokerTables("other_queue", "other_message")
     tables.adopt(connection)
     put(connection, "q", "m")
@@ -356,10 +354,10 @@ def test_other_tables_have_their_own_dead(opened: Sessions, connection: Connecti
     assert consumers.release_dead(connection, TABLES, ours.dead, limit=None) == 1
 
 
-# -- looked after ---------------------------------------------------------------------------------
+# -- maintained -----------------------------------------------------------------------------------
 
 
-def test_an_idle_survey_finds_nothing(connection: Connection) -> None:
+def test_no_maintenance_is_due_without_messages(connection: Connection) -> None:
     assert consumers.due_maintenance(connection, TABLES) == ([], None, False, 0)
 
 
@@ -393,7 +391,7 @@ def test_delayed_messages_are_promoted_when_due(opened: Sessions, connection: Co
     ) == [("later",)]
 
 
-def test_what_is_due_of_a_job_that_has_ended_is_dropped(
+def test_due_messages_of_ended_jobs_are_dropped(
     opened: Sessions, connection: Connection, sql: Sql
 ) -> None:
     """A task asked for Celery's retry when its job was cancelled, or before its process died."""
@@ -439,11 +437,11 @@ def test_expired_messages_are_deleted(opened: Sessions, connection: Connection) 
     assert consumer.ack(claimed.id) == 1
 
 
-# -- told of messages -----------------------------------------------------------------------------
+# -- notified -------------------------------------------------------------------------------------
 
 
-def told(consumer: Claimant, publisher: Connection) -> list[str]:
-    """What it was told up to now: notifications come in the order of commits, this one last."""
+def notified(consumer: Claimant, publisher: Connection) -> list[str]:
+    """Returns its notifications until now: they come in the order of commits, this one last."""
     publisher.execute(text(f"SELECT pg_notify('{channels.BROKER}', 'the last')"))
     heard: list[str] = []
 
@@ -465,52 +463,54 @@ def waiter(opened: Sessions, connection: Connection) -> Claimant:
     return consumer
 
 
-def test_who_waits_is_told_and_who_is_busy_is_not(waiter: Claimant, connection: Connection) -> None:
+def test_only_waiting_consumers_are_notified(waiter: Claimant, connection: Connection) -> None:
     put(connection, "q", "busy")
-    assert told(waiter, connection) == []
+    assert notified(waiter, connection) == []
     assert waiter.waits("q") == {"q"}
     put(connection, "r", "another's")
-    assert told(waiter, connection) == []
+    assert notified(waiter, connection) == []
     put(connection, "q", "1")
-    assert told(waiter, connection) == [""]
+    assert notified(waiter, connection) == [""]
     put(connection, "q", "2", "3", "4")  # as one
     TABLES.put(connection, [Message("q", "5"), Message("q", "6")])
-    assert told(waiter, connection) == ["", ""]
+    assert notified(waiter, connection) == ["", ""]
     waiter.leaves("q")
     put(connection, "q", "busy again")
-    assert told(waiter, connection) == []
+    assert notified(waiter, connection) == []
 
 
-def test_who_waits_several_times_leaves_as_often(waiter: Claimant, connection: Connection) -> None:
+def test_a_consumer_that_waits_twice_leaves_twice(waiter: Claimant, connection: Connection) -> None:
     for _ in range(2):
         assert waiter.waits("q", "r") == {"q", "r"}
     waiter.leaves("q", "r")
     put(connection, "q", "m")
-    assert told(waiter, connection) == [""]
+    assert notified(waiter, connection) == [""]
     waiter.leaves("q", "r")
     put(connection, "q", "m")
-    assert told(waiter, connection) == []
+    assert notified(waiter, connection) == []
 
 
-def test_all_who_wait_are_told(opened: Sessions, waiter: Claimant, connection: Connection) -> None:
+def test_all_waiting_consumers_are_notified(
+    opened: Sessions, waiter: Claimant, connection: Connection
+) -> None:
     other = opened.consumer()
     other.listen("q")
     other.listen()
     assert (waiter.waits("q"), other.waits("q")) == ({"q"}, {"q"})
     put(connection, "q", "m")
-    assert (told(waiter, connection), told(other, connection)) == ([""], [""])
+    assert (notified(waiter, connection), notified(other, connection)) == ([""], [""])
     other.die(connection)
     put(connection, "q", "m")
-    assert told(waiter, connection) == [""]
+    assert notified(waiter, connection) == [""]
     waiter.leaves("q")
     put(connection, "q", "m")
-    assert told(waiter, connection) == []
+    assert notified(waiter, connection) == []
 
 
-def test_who_comes_while_somebody_publishes_looks_again(
+def test_a_consumer_can_not_wait_during_a_publish(
     opened: Sessions, waiter: Claimant, connection: Connection
 ) -> None:
-    """A message that is not committed yet can't be claimed, and its publisher won't tell."""
+    """The uncommitted message can't be claimed, and its publisher won't notify the consumer."""
     publisher = opened.open()
     publisher.execute(text("BEGIN"))
     put(publisher, "q", "m")
@@ -527,20 +527,20 @@ def test_who_comes_while_somebody_publishes_looks_again(
     assert waiter.waits("q") == {"q"}
 
 
-def test_who_waits_before_the_commit_is_told_at_the_commit(
+def test_a_waiting_consumer_is_notified_by_the_commit(
     opened: Sessions, waiter: Claimant, connection: Connection
 ) -> None:
     assert waiter.waits("q") == {"q"}
     publisher = opened.open()
     publisher.execute(text("BEGIN"))
     put(publisher, "q", "m")
-    assert told(waiter, connection) == []
+    assert notified(waiter, connection) == []
     publisher.execute(text("COMMIT"))
-    assert told(waiter, connection) == [""]
+    assert notified(waiter, connection) == [""]
     publisher.execute(text("BEGIN"))
     put(publisher, "q", "m")
     publisher.execute(text("ROLLBACK"))
-    assert told(waiter, connection) == []
+    assert notified(waiter, connection) == []
 
 
 def test_publishers_of_one_queue_do_not_wait_for_each_other(
@@ -557,49 +557,47 @@ def test_publishers_of_one_queue_do_not_wait_for_each_other(
     assert payloads(waiter.claim("q")) == ["first"]
 
 
-def test_who_waits_is_told_of_what_comes_back(
+def test_requeued_messages_are_announced(
     opened: Sessions, waiter: Claimant, connection: Connection
 ) -> None:
     put(connection, "q", "1", "2")
     consumer = opened.consumer()
     one, _ = consumer.claim("q")
     waiter.waits("q")
-    consumers.requeue(consumer.connection, TABLES, consumer.id, [one.id], limit=None)
-    assert told(waiter, connection) == ["again"]
+    consumer.requeue([one.id])
+    assert notified(waiter, connection) == ["again"]
     consumer.die(connection)
     consumers.release_dead(connection, TABLES, dead(connection), limit=None)
-    assert told(waiter, connection) == ["again"]
+    assert notified(waiter, connection) == ["again"]
     assert payloads(waiter.claim("q")) == ["1", "2"]
 
 
-def test_who_waits_is_told_of_what_is_due(waiter: Claimant, connection: Connection) -> None:
+def test_due_messages_are_announced(waiter: Claimant, connection: Connection) -> None:
     waiter.waits("q")
     put(connection, "q", "much later", available_at=later(connection, "1 hour"))
-    assert told(waiter, connection) == []
+    assert notified(waiter, connection) == []
     put(connection, "q", "soon", available_at=later(connection, "2 seconds"))
-    assert told(waiter, connection) == ["delayed"]
+    assert notified(waiter, connection) == ["delayed"]
     connection.execute(text("UPDATE kombu_message SET available_at = now() WHERE payload = 'soon'"))
     assert consumers.promote(connection, TABLES) == 1
-    assert told(waiter, connection) == [""]
+    assert notified(waiter, connection) == [""]
     assert payloads(waiter.claim("q")) == ["soon"]
 
 
-def test_who_waits_is_told_of_requeued_dead_letters(
-    waiter: Claimant, connection: Connection
-) -> None:
+def test_requeued_dead_letters_are_announced(waiter: Claimant, connection: Connection) -> None:
     put(connection, "q", "m")
     (found,) = waiter.claim("q")
-    consumers.reject(waiter.connection, TABLES, waiter.id, [found.id])
+    waiter.reject([found.id])
     waiter.waits("q")
     assert dead_letters.requeue(connection, TABLES) == 1
-    assert told(waiter, connection) == [""]
+    assert notified(waiter, connection) == [""]
 
 
-def test_nobody_is_told_of_bindings_that_stay(opened: Sessions, connection: Connection) -> None:
+def test_unchanged_bindings_are_not_announced(opened: Sessions, connection: Connection) -> None:
     listener, consumer = opened.consumer(), opened.consumer()
     listener.listen()
     put(connection, "q", "m", ttl=0)
-    consumers.leave(consumer.connection, TABLES, consumer.id)
+    consumer.leave()
     discards.expire(connection, TABLES)
     queues.delete(connection, TABLES, "q")
     connection.execute(text(f"SELECT pg_notify('{channels.BROKER}', 'the last')"))
@@ -634,7 +632,7 @@ def test_no_wake_up_is_ever_lost(opened: Sessions, connection: Connection) -> No
                 hungry = wait(own)
 
     def wait(own: Claimant) -> bool:
-        """Sleeps until it is told of a message, or the test ends."""
+        """Sleeps until a notification, or the end of the test."""
         while not stop.is_set():
             select.select([own.prepared], [], [], 0.1)
             own.prepared.poll()

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from sqlalchemy import Connection, text
 
-from pgbeat.broker import consumers, dead_letters, queues
+from pgbeat.broker import dead_letters, queues
 from tests.support.broker_sessions import TABLES, Sessions, depths, payloads, put, rows
 from tests.support.threads import together
 
@@ -18,7 +18,7 @@ def kill(opened: Sessions, queue: str, *names: str, priority: int = 0) -> None:
     for name in names:
         put(consumer.connection, queue, name, priority=priority)
         (found,) = consumer.claim(queue)
-        consumers.reject(consumer.connection, TABLES, consumer.id, [found.id])
+        consumer.reject([found.id])
 
 
 def names(found: list[dead_letters.DeadLetter]) -> list[str]:
@@ -49,7 +49,7 @@ def test_a_task_is_known_by_its_name(opened: Sessions, connection: Connection) -
     assert found == [(None, None)] * len(odd) + [("tests.add", "abc")]
 
 
-def test_requeued_letters_begin_anew(opened: Sessions, connection: Connection) -> None:
+def test_requeued_letters_start_over(opened: Sessions, connection: Connection) -> None:
     """In the order of their deaths, with a delivery count of 0; said to be delivered again."""
     kill(opened, "q", "1", "2", priority=3)
     kill(opened, "r", "3")
@@ -80,7 +80,7 @@ def test_a_letter_is_kept_whatever_ids_there_are(
         for name in ("3", "4", "5"):
             put(consumer.connection, "q", name)
         ids = [found.id for found in consumer.claim("q")]
-        assert consumers.requeue(consumer.connection, TABLES, consumer.id, ids, limit=1) == []
+        assert consumer.requeue(ids, limit=1) == []
     found = dead_letters.find(connection, TABLES)
     assert sorted(names(found)) == ["1", "2", "3", "4", "5"]
     assert len({letter.id for letter in found}) == 5
@@ -88,14 +88,14 @@ def test_a_letter_is_kept_whatever_ids_there_are(
 
 
 def test_a_letter_whose_queue_is_gone(opened: Sessions, connection: Connection) -> None:
-    """Its queue is made again; where nobody knows which it was, the letter stays."""
+    """Its queue is created again; if its queue is unknown, the letter stays."""
     kill(opened, "gone", "1")
     queues.delete(connection, TABLES, "gone")
     consumer = opened.consumer()
     put(connection, "unknown", "2")
     (found,) = consumer.claim("unknown")
     connection.execute(text("DELETE FROM kombu_queue WHERE name = 'unknown'"))
-    consumers.reject(consumer.connection, TABLES, consumer.id, [found.id])
+    consumer.reject([found.id])
     assert dead_letters.requeue(connection, TABLES) == 1
     assert depths(connection) == {"gone": 1}
     (left,) = dead_letters.find(connection, TABLES)

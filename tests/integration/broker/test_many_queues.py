@@ -1,6 +1,6 @@
 """Thousands of queues: few locks, few statements, no work while idle."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,10 +9,10 @@ from sqlalchemy import Connection, event, text
 
 from pgbeat.broker.messages import Message
 from tests.support.broker_sessions import TABLES, Claimant, Sessions, put
+from tests.support.command_line import Sql
 from tests.support.kombu_connections import Connect, kombu, publish
 from tests.support.processes import until
 
-Sql = Callable[..., list[tuple[Any, ...]]]
 #: How many locks of a kind queues share.
 SLOTS = 64
 
@@ -87,7 +87,7 @@ def test_an_idle_consumer_of_many_queues(
     assert got.pop().payload == "last"
 
 
-def test_declaring_what_is_there_costs_a_statement_each(connect: Connect) -> None:
+def test_declaring_again_costs_one_statement_each(connect: Connect) -> None:
     """And changes nothing."""
     connection = connect()
     queue = kombu.Queue(
@@ -103,7 +103,7 @@ def test_declaring_what_is_there_costs_a_statement_each(connect: Connect) -> Non
 
 
 def test_a_consumer_of_a_queue_that_is_not_there(connect: Connect, sql: Sql) -> None:
-    """Among others, it is an error all the same."""
+    """It is an error even if the others exist."""
     connection = connect()
     queues = [kombu.Queue(name) for name in ("first", "gone", "last")]
     consumer = kombu.Consumer(connection.channel(), queues, on_message=print, accept=["json"])

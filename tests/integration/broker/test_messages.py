@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import ProgrammingError
 
-from pgbeat.broker import consumers, dead_letters, exchanges, queues
+from pgbeat.broker import dead_letters, exchanges, queues
 from pgbeat.broker.messages import Message
 from pgbeat.database import connections
 from pgbeat.database.prepared import Statement
@@ -173,7 +173,7 @@ def test_what_no_consumer_has_is_withdrawn(opened: Sessions, connection: Connect
 def test_a_message_that_is_being_claimed_is_left_to_its_consumer(
     opened: Sessions, connection: Connection
 ) -> None:
-    """Whoever is first has it: to withdraw waits for nobody."""
+    """The first to lock it has it: a withdrawal never waits."""
     (job,) = jobs_messages(connection, "m")
     other = opened.open()
     with connections.transaction(other):
@@ -186,7 +186,7 @@ def test_a_dead_letter_and_its_requeued_message_are_of_the_same_job(opened: Sess
     consumer = opened.consumer()
     (job,) = jobs_messages(consumer.connection, "m")
     (found,) = consumer.claim("q")
-    consumers.reject(consumer.connection, TABLES, consumer.id, [found.id])
+    consumer.reject([found.id])
     query = "SELECT job_id::text FROM {%s}"
     assert rows(consumer.connection, query % "dead") == [(job,)]
     assert TABLES.carrying(consumer.connection, [job]) == set()
@@ -240,7 +240,7 @@ def test_an_exchange_reaches_each_bound_queue_once(opened: Sessions) -> None:
         assert Counter(depths(consumer.connection)) - after == Counter(reached), (exchange, key)
 
 
-def test_what_is_routed_obeys_each_queue(opened: Sessions) -> None:
+def test_routed_messages_obey_each_queues_limits(opened: Sessions) -> None:
     consumer = opened.consumer()
     connection = consumer.connection
     exchanges.declare(connection, TABLES, "x", "fanout")
@@ -292,7 +292,9 @@ def test_a_claim_is_over_all_queues_and_counts_deliveries(
     ]  # fmt: skip
 
 
-def test_a_claim_passes_over_what_is_not_for_now(opened: Sessions, connection: Connection) -> None:
+def test_a_claim_skips_delayed_expired_and_paused_messages(
+    opened: Sessions, connection: Connection
+) -> None:
     put(connection, "q", "delayed", available_at=later(connection, "1 hour"))
     put(connection, "q", "expired", ttl=0)
     put(connection, "q", "due", ttl=3_600_000)
@@ -321,7 +323,7 @@ def test_acknowledgements_travel_with_claims(opened: Sessions, connection: Conne
     assert one.ack(left[0][0]) == 0
 
 
-def test_what_is_taken_is_gone(opened: Sessions, connection: Connection) -> None:
+def test_taken_messages_are_deleted(opened: Sessions, connection: Connection) -> None:
     put(connection, "q", "low", "low too")
     put(connection, "q", "high", priority=3)
     found = opened.consumer().take("q", at_most=2)
@@ -347,7 +349,7 @@ def test_claims_go_on_from_marks(opened: Sessions, connection: Connection) -> No
 def test_a_claim_never_waits_for_another(
     opened: Sessions, connection: Connection, database: str
 ) -> None:
-    """Somebody else is in the midst of claiming the first two: the third is next."""
+    """Another session is claiming the first two, so the third is next."""
     put(connection, "q", "1", "2", "3")
     other = opened.open()
     other.execute(text("BEGIN"))

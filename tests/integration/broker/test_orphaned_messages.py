@@ -19,7 +19,7 @@ def delivered_by_stock(connection: Connection, *payloads: str) -> None:
 
 
 def left(connection: Connection) -> set[str]:
-    """What is in the table."""
+    """Returns the messages in the table."""
     return {payload for (payload,) in rows(connection, "SELECT payload FROM {message}")}
 
 

@@ -66,7 +66,7 @@ def test_what_a_declaration_leaves_out_stays(connection: Connection) -> None:
     assert rows(connection, kept) == [(9, 0, 60_000, 3)]
 
 
-def test_wrong_declarations_say_what_is_wrong(connection: Connection) -> None:
+def test_wrong_declarations_are_explained(connection: Connection) -> None:
     for name, says in (("", "has 0"), ("x" * 201, "1 to 200 characters.*has 201")):
         with pytest.raises(ValueError, match=says):
             queues.declare(connection, TABLES, name)
@@ -88,7 +88,7 @@ def test_an_exclusive_queue_is_its_owners_alone(opened: Sessions, connection: Co
         with pytest.raises(QueueLocked, match="'q' is exclusive to another running process"):
             queues.declare(other.connection, TABLES, "q", caller=caller)
     owner.die(connection)
-    # Its process is dead; the next one doesn't wait until it is buried, and gets an empty queue.
+    # Its process is dead: the next owner need not wait for the release, and gets an empty queue.
     again = queues.declare(other.connection, TABLES, "q", owner=other.id, caller=other.id)
     assert (again.id == mine.id, again.messages) == (False, 0)
 
@@ -99,7 +99,7 @@ def test_an_exclusive_queue_goes_with_its_owner(opened: Sessions, connection: Co
         queues.declare(consumer.connection, TABLES, name, owner=consumer.id, caller=consumer.id)
     exchanges.declare(connection, TABLES, "x", "direct")
     exchanges.bind(connection, TABLES, "own", "x", "", "direct")
-    consumers.leave(owner.connection, TABLES, owner.id)
+    owner.leave()
     assert names(connection) == ["other's"]
     assert bindings(connection) == []
 
@@ -135,7 +135,7 @@ def test_a_queue_in_use_may_be_spared(opened: Sessions, connection: Connection) 
     queue = subscribe(consumer, "q")
     assert queues.delete(connection, TABLES, "q", if_unused=True) == 0
     assert names(connection) == ["q"]
-    consumers.unsubscribe(consumer.connection, TABLES, consumer.id, [queue])
+    consumer.unsubscribe([queue])
     put(connection, "q", "m")
     assert queues.delete(connection, TABLES, "q", if_unused=True, if_empty=True) == 0
     assert names(connection) == ["q"]
@@ -152,16 +152,16 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer(opened: Sessions) -> N
         subscribe(consumer, name)
     queue = subscribe(one, "used")
     for _ in range(2):
-        consumers.unsubscribe(one.connection, TABLES, one.id, [queue])
+        one.unsubscribe([queue])
     assert names(one.connection) == ["lasting", "unused", "used"]
-    consumers.leave(two.connection, TABLES, two.id)
+    two.leave()
     assert names(one.connection) == ["lasting", "unused", "used"]
     three.die(one.connection)
     consumers.release_dead(one.connection, TABLES, [three.id], limit=None)
     assert names(one.connection) == ["lasting", "unused"]
 
 
-def test_a_queue_expires_when_nobody_used_it(opened: Sessions, connection: Connection) -> None:
+def test_an_unused_queue_expires(opened: Sessions, connection: Connection) -> None:
     consumer = opened.consumer()
     for name in ("unused", "declared", "consumed"):
         queues.declare(connection, TABLES, name, arguments={"x-expires": 60_000})
@@ -181,7 +181,7 @@ def test_a_queue_expires_when_nobody_used_it(opened: Sessions, connection: Conne
     assert not consumers.due_maintenance(connection, TABLES).has_expired
     assert two_minutes_later() == ["consumed", "declared", "for ever"]
     assert two_minutes_later() == ["consumed", "declared", "for ever"]
-    consumers.unsubscribe(consumer.connection, TABLES, consumer.id, [queue])
+    consumer.unsubscribe([queue])
     discards.expire(connection, TABLES)  # its time begins now
     assert names(connection) == ["consumed", "declared", "for ever"]
     queue_is_free = True
@@ -210,11 +210,11 @@ def test_declaring_and_deleting_at_once(opened: Sessions, connection: Connection
 # -- purged and paused ----------------------------------------------------------------------------
 
 
-def test_purge_spares_what_is_being_worked_on(opened: Sessions, connection: Connection) -> None:
+def test_purge_spares_claimed_messages(opened: Sessions, connection: Connection) -> None:
     put(connection, "q", "claimed", "1", "2")
     put(connection, "q", "later", available_at=later(connection, "1 hour"))
     put(connection, "other", "m")
-    # A row that the stock transport has delivered: invisible, nobody's.
+    # A row that kombu's transport has delivered: invisible and unclaimed.
     put(connection, "q", "stock")
     connection.execute(text("UPDATE kombu_message SET visible = false WHERE payload = 'stock'"))
     assert payloads(opened.consumer().claim("q", at_most=1)) == ["claimed"]
@@ -259,7 +259,7 @@ def test_a_queue_is_paused_and_resumed(opened: Sessions, connection: Connection)
             queues.set_paused(connection, TABLES, "nowhere", paused)
 
 
-def test_who_waits_is_told_of_a_resumed_queue(opened: Sessions, connection: Connection) -> None:
+def test_a_resumed_queue_is_announced(opened: Sessions, connection: Connection) -> None:
     consumer = opened.consumer()
     subscribe(consumer, "q")
     consumer.listen("q")
@@ -283,7 +283,7 @@ def test_an_exchange_goes_with_its_bindings(connection: Connection) -> None:
     assert bindings(connection) == [("q", "y", "k")]
 
 
-def test_bindings_are_made_once_and_told(opened: Sessions, connection: Connection) -> None:
+def test_bindings_are_made_once_and_announced(opened: Sessions, connection: Connection) -> None:
     listener = opened.consumer()
     listener.listen()
     queues.declare(connection, TABLES, "q")
@@ -374,7 +374,7 @@ def test_queues_are_listed_with_their_numbers(opened: Sessions, connection: Conn
     for consumer in (one, two):
         subscribe(consumer, "busy")
     claimed = one.claim("busy", at_most=3)
-    consumers.reject(one.connection, TABLES, one.id, [claimed[0].id])
+    one.reject([claimed[0].id])
     two.die(connection)
     busy, idle = (q for q in queues.all_queues(connection, TABLES) if q.name != "celery")
     assert busy[:6] == ("busy", 3, 1, 2, 1, 1)

@@ -39,7 +39,7 @@ def run(recorder: Recorder, job_id: str, ends: str = "completed") -> Attempt:
     return attempt
 
 
-def test_what_is_locked_is_written_later_and_delays_nothing_else(
+def test_locked_rows_are_written_later_and_delay_nothing_else(
     ward: Ward, recorder: Recorder, other: psycopg.Connection
 ) -> None:
     locked, free = [ward.job() for _ in range(20)], [ward.job() for _ in range(40)]
@@ -55,7 +55,7 @@ def test_what_is_locked_is_written_later_and_delays_nothing_else(
     assert {len(ward.of(job_id)) for job_id in locked + free} == {1}
 
 
-def test_what_is_told_of_a_locked_job_is_written_in_order(
+def test_records_of_a_locked_job_are_written_in_order(
     ward: Ward, recorder: Recorder, other: psycopg.Connection
 ) -> None:
     """Celery's own retry, and the attempt after it: the row is locked from the first on."""
@@ -95,7 +95,7 @@ def test_the_schedule_that_waits_for_a_job_may_be_locked(
 def test_what_the_main_process_says_of_a_locked_job_is_not_lost(
     ward: Ward, recorder: Recorder, other: psycopg.Connection
 ) -> None:
-    """The job was revoked while somebody had its row."""
+    """The job was revoked while another session had locked its row."""
     job_id, free = ward.job(), ward.job()
     other.execute("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", [job_id])
     for each in (job_id, free):
@@ -110,7 +110,7 @@ def test_what_the_main_process_says_of_a_locked_job_is_not_lost(
 
 
 def test_what_no_database_takes_does_not_cost_the_rest(ward: Ward, recorder: Recorder) -> None:
-    """Text with NUL or half a surrogate pair, in what a task tells of itself."""
+    """A task reports text with NUL or half a surrogate pair."""
     job_id = ward.job()
     attempt = Attempt(job_id, "w1", 0, False, None)
     odd = ["half \ud800 of it", "nul\0", "whole \U0001f600", {"\udfff": "\ud83d"}]

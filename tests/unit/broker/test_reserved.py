@@ -64,7 +64,7 @@ def test_options_that_reach_another_message_are_invalid(options: dict[str, Any])
         check_options(options)
 
 
-def test_what_is_ones_own_is_valid() -> None:
+def test_the_apps_own_options_are_valid() -> None:
     check_options({
         "headers": {"traceparent": "00-1-2-01", "tenant": "a"}, "queue": "mails", "expires": 60,
         "link": signature(queue="mails", countdown=5, headers={"tenant": "a"}),

@@ -1,4 +1,4 @@
-"""When a recorder writes: at once at first, seldom under load, soon for those who wait."""
+"""When a recorder writes: at once at first, seldom under load, soon if a lane or group waits."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 """Publishing in the caller's own transaction: there if it commits, never there if it doesn't."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -17,12 +17,11 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 import pgbeat
+from tests.support.command_line import Sql
 from tests.support.databases import broker_url, sqlalchemy_url
 from tests.support.kombu_connections import Connect, Inbox
 from tests.support.processes import until
 from tests.support.transport_workers import transport_url
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 def make_app(broker: str, **conf: Any) -> Celery:
@@ -138,7 +137,7 @@ def test_with_the_callers_own_rows(ours: Celery, engine: Engine, connect: Connec
 def test_a_consumer_is_woken_by_the_commit(
     app: Celery, engine: Engine, connect: Connect, sql: Sql
 ) -> None:
-    """It waits, and nobody polls."""
+    """It waits without polling."""
     inbox = Inbox(connect(), "celery")
     with pytest.raises(TimeoutError):
         inbox.connection.drain_events(timeout=0)
@@ -180,7 +179,7 @@ def test_one_transaction_after_another(app: Celery, engine: Engine, connect: Con
 def test_a_queue_of_a_transaction_that_was_rolled_back(
     app: Celery, engine: Engine, connect: Connect, sql: Sql
 ) -> None:
-    """It is there already, and empty: nobody else is to wait for whether it will be."""
+    """It exists already and is empty, so that no other publisher must wait for the transaction."""
     with engine.connect() as mine:
         in_transaction = pgbeat.in_transaction(mine, app)
         for _ in range(2):
@@ -227,7 +226,7 @@ def test_a_new_queue_in_a_transaction_of_one_snapshot(
 
 
 def test_a_session_that_has_committed(app: Celery, engine: Engine, sql: Sql) -> None:
-    """What is published then is in its next transaction, if in any."""
+    """Later messages join its next transaction, if any."""
     with Session(engine) as session:
         in_transaction = pgbeat.in_transaction(session, app)
         add(app).apply_async((1,), connection=in_transaction)
@@ -353,14 +352,14 @@ def test_the_current_app_is_the_default(database: str, engine: Engine, connect: 
     assert [id for _, id, _, _ in delivered(connect)] == ids
 
 
-def test_what_is_no_session(ours: Celery, engine: Engine) -> None:
+def test_other_objects_than_sessions_are_refused(ours: Celery, engine: Engine) -> None:
     for wrong in (None, "postgresql://", engine):
         with pytest.raises(TypeError, match="must be an open SQLAlchemy session or connection"):
             pgbeat.in_transaction(wrong, ours)  # type: ignore[arg-type]
 
 
 def test_a_database_without_a_broker_says_so(empty_database: str, database: str) -> None:
-    """The session's database is not the broker's, or nobody has migrated it."""
+    """The session's database is not the broker's, or was not migrated."""
     engine = create_engine(sqlalchemy_url(empty_database), poolclass=NullPool)
     app = make_app(transport_url(empty_database))
     with Session(engine) as session, pytest.raises(Exception, match="pgbeat migrate"):

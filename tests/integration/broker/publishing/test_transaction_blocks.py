@@ -3,7 +3,7 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import copy_context
 from typing import Any
 
@@ -18,13 +18,12 @@ from sqlalchemy.pool import NullPool
 import pgbeat
 from pgbeat.errors import ConfigError
 from tests.integration.broker.publishing.test_transaction import add, make_app
+from tests.support.command_line import Sql
 from tests.support.databases import broker_url, sqlalchemy_url
 from tests.support.pgbouncer import needs_pgbouncer, pooler
 from tests.support.processes import ROOT, until
 from tests.support.threads import together
 from tests.support.transport_workers import transport_url
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 @pytest.fixture
@@ -144,7 +143,7 @@ def test_blocks_nest(app: Celery, database: str, engine: Engine, sql: Sql) -> No
 def test_what_the_transaction_declared_itself_is_not_waited_for(
     app: Celery, engine: Engine, sql: Sql
 ) -> None:
-    """`send_many` declares in the transaction; nobody else could go on waiting for its end."""
+    """`send_many` declares in the transaction, for whose end no one could wait."""
     with engine.connect() as mine:
         for end in (mine.rollback, mine.commit):
             with pgbeat.in_transaction(mine, app) as many:
@@ -265,7 +264,7 @@ def test_the_stock_transport_knows_no_block(database: str, engine: Engine) -> No
 def test_a_transaction_elsewhere_is_refused(
     app: Celery, pgbeat_databases: Any, database: str
 ) -> None:
-    """It has tables of the same names: what is written there would reach no worker."""
+    """It has tables of the same names, whose messages would reach no worker."""
     with pgbeat_databases.lent() as dsn:
         elsewhere = make_app(transport_url(dsn))
         add(elsewhere).delay()  # the tables are there

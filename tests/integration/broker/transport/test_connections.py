@@ -3,7 +3,6 @@
 import os
 import resource
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from multiprocessing import get_context
@@ -26,6 +25,7 @@ from pgbeat.database import migrate
 from pgbeat.errors import SchemaError
 from pgbeat.testing.databases import in_database
 from tests.support.child_process import Child
+from tests.support.command_line import Sql
 from tests.support.databases import broker_url
 from tests.support.kombu_connections import (
     OPTIONS,
@@ -39,8 +39,7 @@ from tests.support.processes import until
 from tests.support.threads import repeating
 from tests.support.transport_workers import transport_url
 
-Sql = Callable[..., list[tuple[Any, ...]]]
-#: Where nobody listens.
+#: A port without a server.
 NOWHERE = "pgbeat+postgresql://me:secret@127.0.0.1:1/nowhere"
 
 
@@ -217,8 +216,8 @@ def test_a_publisher_heals(connection: Any, sql: Sql) -> None:
     assert Inbox(connection, "q").bodies(4) == [0, 1, 2, 3]
 
 
-def test_who_consumes_now_and_then_heals(connection: Any, sql: Sql) -> None:
-    """As a web process does that inspects workers: nobody looks at its session in between."""
+def test_an_occasional_consumer_heals(connection: Any, sql: Sql) -> None:
+    """Such as a web process that inspects workers, and leaves its session alone in between."""
     for n in range(3):
         publish(connection, "q", n)
         channel = connection.default_channel
@@ -232,7 +231,7 @@ def test_who_consumes_now_and_then_heals(connection: Any, sql: Sql) -> None:
     until(lambda: others(sql) == [])
 
 
-def test_a_consumer_raises_and_its_claims_go_back(connection: Any, sql: Sql) -> None:
+def test_a_consumer_raises_and_its_claims_are_released(connection: Any, sql: Sql) -> None:
     inbox = Inbox(connection, "q", prefetch=5)
     publish(connection, "q", 1, 2)
     inbox.get(2)
@@ -288,7 +287,7 @@ def test_a_consumer_mixin_goes_on(connect: Connect, sql: Sql) -> None:
 
 
 def test_failover(database: str, connect: Connect, empty_database: str) -> None:
-    """A list of URLs, of which the first is dead; and the way back to it."""
+    """A list of URLs with a dead first one, and a switch back to it."""
     migrate.upgrade(postgres_url(empty_database))
     good, other = socket_url(database), socket_url(empty_database)
     first = NOWHERE.replace("secret", "p%40ss%2Fw%3Ard")
@@ -449,7 +448,7 @@ def test_a_consumer_reads_no_more_than_it_gets(connection: Any, sql: Sql) -> Non
 
 USER = "c = kombu.Connection(url); publish(c, 'q', n); c.release()"
 #: The stock transport fails where it makes what another user is just making: it is started again.
-#: And who is there while the tables are adopted is cut off, once.
+#: And its session is ended once, if it uses the tables while they are adopted.
 STOCK_USER = """
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 for again in (True, True, True, False):

@@ -3,7 +3,6 @@
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ import psycopg
 import pytest
 from kombu.exceptions import OperationalError
 
+from tests.support.command_line import Sql
 from tests.support.kombu_connections import (
     Connect,
     Inbox,
@@ -26,7 +26,6 @@ from tests.support.processes import until
 from tests.support.threads import repeating, together
 from tests.support.transport_workers import Fleet
 
-Sql = Callable[..., list[tuple[Any, ...]]]
 #: Errors that a statement may end with: cancelled, to be repeated, not allowed, the server's own.
 STATES = ["57014", "40001", "42501", "XX000"]
 _FAILS = """
@@ -99,7 +98,7 @@ def test_an_acknowledgement_that_fails(connect: Connect, sql: Sql, state: str) -
 
 
 def test_a_channel_that_fails_to_close_is_closed(connect: Connect, sql: Sql) -> None:
-    """Its connection has no channel left that would get messages nobody works on."""
+    """Its connection has no channel left that would claim messages in vain."""
     connection = connect()
     inbox = Inbox(connection, "q", prefetch=1)
     publish(connection, "q", "m")

@@ -1,7 +1,7 @@
 """Exchanges and queues across processes: direct, topic, fanout, exclusive, auto-delete, expiry."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import kombu
@@ -11,10 +11,9 @@ from kombu.pidbox import Mailbox
 from kombu.transport.virtual.base import UndeliverableWarning
 
 from tests.support.child_process import Child
+from tests.support.command_line import Sql
 from tests.support.kombu_connections import Connect, Inbox, publish
 from tests.support.processes import until
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 @pytest.fixture
@@ -145,7 +144,7 @@ def test_an_exchange_keeps_its_type(connection: Any, connect: Connect) -> None:
     send(connection, "x", "k")  # the channel is none the worse
 
 
-def test_the_type_is_known_to_who_did_not_declare_it(connection: Any, connect: Connect) -> None:
+def test_an_exchanges_type_is_looked_up(connection: Any, connect: Connect) -> None:
     """A queue bound by another connection to an exchange that it only knows by name."""
     connection.channel().exchange_declare("x", "topic")
     channel = connect().channel()
@@ -173,10 +172,10 @@ def test_unroutable_messages(connection: Any, connect: Connect, sql: Sql) -> Non
     assert keys(Inbox(connection, "lost").bodies(3)) == ["0", "1", "2"]
 
 
-def test_an_event_that_nobody_wants_is_not_written(
+def test_an_event_without_receivers_is_not_written(
     connect: Connect, child: Child, sql: Sql
 ) -> None:
-    """Nor is the server asked each time; once somebody wants them, they come within a second."""
+    """Nor is the server asked each time; a new receiver gets events within a second."""
     publisher = connect()
     exchange = kombu.Exchange("celeryev", type="topic")
     exchange(publisher.channel()).declare()
@@ -194,7 +193,7 @@ def test_an_event_that_nobody_wants_is_not_written(
 
 
 def test_a_task_for_a_queue_just_bound_is_never_missed(connection: Any, child: Child) -> None:
-    """What is not an event is asked for each time: the other process has bound its queue."""
+    """The server is asked for each task: the other process has bound its queue."""
     exchange = kombu.Exchange("x", type="direct")
     exchange(connection.channel()).declare()
     for n in range(5):

@@ -1,6 +1,6 @@
 """Consumers that live by a lease: one that was silent for too long ends, and loses nothing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from sqlalchemy import text
 
 from pgbeat.broker import consumers
 from tests.support.broker_sessions import TABLES, Sessions, depths, payloads, put
+from tests.support.command_line import Sql
 from tests.support.kombu_connections import Inbox, publish
 from tests.support.pgbouncer import Pooler, needs_pgbouncer, pooler
 from tests.support.processes import until
@@ -17,7 +18,6 @@ from tests.support.transport_workers import Fleet
 
 pytestmark = needs_pgbouncer
 
-Sql = Callable[..., list[tuple[Any, ...]]]
 LEASE = {"lease": 3, "polling_interval": 0.2}
 
 
@@ -39,7 +39,7 @@ def expire(sql: Sql) -> None:
 
 
 def test_a_consumer_whose_lease_ran_out_ends_its_session(bouncer: Pooler, sql: Sql) -> None:
-    """It neither goes on, nor releases itself; the next session begins anew."""
+    """It ends without releasing itself; the next session starts over."""
     with leased(bouncer) as connection:
         inbox = Inbox(connection, "q", prefetch=2)
         publish(connection, "q", 1, 2, 3)
@@ -111,7 +111,7 @@ def test_claims_need_a_consumer_that_is_alive(opened: Sessions) -> None:
     assert depths(connection) == {"q": 1}
     leased = opened.consumer(lease=60)
     assert payloads(leased.claim("q")) == ["m"]
-    consumers.requeue(leased.connection, TABLES, leased.id, [1], limit=None)
+    leased.requeue([1])
     connection.execute(text("UPDATE pgbeat.consumers SET lease_until = now() - interval '1 s'"))
     assert leased.claim("q") == []
     assert leased.claim_on(("q", 0, 0)) == []

@@ -55,14 +55,14 @@ def test_the_lease_is_renewed_while_the_consumer_does_something_else(pooled: str
         queue.put("work")
         message = queue.get(timeout=10)
         [(first,)] = sql("SELECT lease_until FROM pgbeat.consumers")
-        # Twice what it was given; nobody drains.
+        # Twice its lease; no thread drains.
         until(lambda: sql("SELECT now() > %s::timestamptz + interval '3 s'", first)[0][0])
         assert sql("SELECT * FROM pgbeat.dead_consumers()") == []
         message.ack()
         queue.close()
 
 
-def test_what_a_consumer_had_whose_lease_ran_out_goes_back(pooled: str, sql: Sql) -> None:
+def test_claims_are_released_when_the_lease_has_run_out(pooled: str, sql: Sql) -> None:
     with Connection(f"pgbeat+{pooled}") as connection:
         queue = connection.SimpleQueue("pooled")
         queue.put("work")

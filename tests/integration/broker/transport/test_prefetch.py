@@ -1,4 +1,4 @@
-"""Prefetch: exactly as many messages as were asked for, whoever drives the connection."""
+"""Prefetch: exactly as many messages as asked for, with an event loop and without."""
 
 import threading
 import time
@@ -9,10 +9,9 @@ import kombu
 import psycopg
 import pytest
 
+from tests.support.command_line import Sql
 from tests.support.kombu_connections import Connect, Inbox, Loop, publish, terminate_others
 from tests.support.processes import until
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def test_without_a_limit_as_many_as_there_are(connection: Any, claimed: Claimed)
 
 
 def test_the_first_claim_of_a_blocking_consumer_is_small(connection: Any, claimed: Claimed) -> None:
-    """Who wants one message does not take them all from the others."""
+    """A consumer that wants one message leaves the rest to the others."""
     publish(connection, "q", *range(50))
     Inbox(connection, "q").get(1)
     assert claimed() == 1
@@ -169,7 +168,7 @@ def test_the_loop_has_as_many_as_asked_for(
 
 
 def test_the_loop_is_woken(connection: Any, connect: Connect, loop: Loop, sql: Sql) -> None:
-    """By a message when it waits, again and again, and nobody polls."""
+    """Messages wake it again and again, without polling."""
     inbox, publisher = Inbox(connection, "q", prefetch=2), connect()
     for n in range(20):
         publish(publisher, "q", n)
@@ -225,7 +224,7 @@ def any_hungry(session: Any) -> bool:
 
 
 @pytest.mark.parametrize("end", ["cancel", "close"])
-def test_a_claim_under_way_is_given_back(
+def test_a_claim_under_way_is_requeued(
     connection: Any,
     connect: Connect,
     loop: Loop,

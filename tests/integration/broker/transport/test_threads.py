@@ -3,18 +3,16 @@
 import ctypes
 import os
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 from sqlalchemy import text
 
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
+from tests.support.command_line import Sql
 from tests.support.kombu_connections import Connect, Inbox, kombu, publish
 from tests.support.processes import until
 from tests.support.threads import repeating
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 def test_a_consumer_is_cancelled_while_another_thread_claims(connect: Connect, sql: Sql) -> None:

@@ -1,9 +1,8 @@
-"""The transport through kombu: published, delivered, acknowledged, rejected, given back."""
+"""The transport through kombu: publish, deliver, acknowledge, reject, requeue."""
 
 import socket
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -16,11 +15,10 @@ import pytest
 from kombu.exceptions import ChannelError
 
 from tests.support.child_process import Child
+from tests.support.command_line import Sql
 from tests.support.kombu_connections import Connect, Inbox, publish
 from tests.support.processes import until
 from tests.support.threads import together
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 def count(sql: Sql, condition: str = "true") -> int:
@@ -73,8 +71,8 @@ def test_each_call_delivers_one_message(connection: Any) -> None:
     assert inbox.bodies(10) == list(range(10))
 
 
-def test_who_waits_is_woken_by_another_process(connect: Connect, child: Child) -> None:
-    """Again and again, with acknowledgements in between, and nobody polls."""
+def test_a_waiting_consumer_is_woken_by_another_process(connect: Connect, child: Child) -> None:
+    """Again and again, with acknowledgements in between, without polling."""
     inbox = Inbox(connect(), "q")
     child.do("connection = kombu.Connection(url)", url=transport_url_of(connect))
     for n in range(20):
@@ -90,8 +88,8 @@ def transport_url_of(connect: Connect) -> str:
     return str(connect().as_uri(include_password=True))
 
 
-def test_what_was_told_during_other_work_is_not_missed(connection: Any, connect: Connect) -> None:
-    """The notification comes with the answer to an acknowledgement, which nobody waits for."""
+def test_notifications_during_other_work_are_not_missed(connection: Any, connect: Connect) -> None:
+    """The notification comes with the answer to an acknowledgement, for which no thread waits."""
     inbox = Inbox(connection, "q", prefetch=10)
     publish(connection, "q", "first")
     (first,) = inbox.get()
@@ -135,7 +133,7 @@ def test_no_queue_starves(connection: Any) -> None:
     assert {"a", "b"} == set(got)
 
 
-def test_a_slow_claim_starves_nobody(connection: Any, database: str) -> None:
+def test_a_slow_claim_starves_no_queue(connection: Any, database: str) -> None:
     """The next claims go on where it ended; other queues and priorities still have their turn."""
     for queue in ("a", "b"):
         publish(connection, queue, *[queue] * 30)
@@ -153,8 +151,8 @@ def test_a_slow_claim_starves_nobody(connection: Any, database: str) -> None:
     assert bodies.index("urgent") < bodies.index("b")
 
 
-def test_a_message_of_somebody_elses_making(connection: Any, sql: Sql) -> None:
-    """What is no message at all harms nobody: it is a dead letter, and the next is delivered."""
+def test_an_invalid_message_is_a_dead_letter(connection: Any, sql: Sql) -> None:
+    """It does no harm, and the next message is delivered."""
     inbox = Inbox(connection, "q")
     for payload in ("no JSON", "[]", '"text"', "{}"):
         sql(
@@ -214,7 +212,7 @@ def test_simple_queues(connection: Any) -> None:
 
 
 def test_passive_declaration(connection: Any, connect: Connect) -> None:
-    """It tells whether a queue is there, and makes none."""
+    """It finds a queue without creating it."""
     channel = connection.channel()
     for _ in range(2):
         with pytest.raises(ChannelError, match=r"NOT_FOUND.*'q'"):
@@ -275,7 +273,7 @@ def test_a_name_that_is_too_long(connection: Any) -> None:
     assert Inbox(connection, "q").bodies() == ["m"]
 
 
-# -- given back -----------------------------------------------------------------------------------
+# -- requeued -------------------------------------------------------------------------------------
 
 
 def test_rejected_and_requeued(connection: Any, sql: Sql) -> None:
@@ -306,7 +304,7 @@ def test_a_poisonous_message_ends_as_a_dead_letter(connect: Connect, sql: Sql) -
 
 
 @pytest.mark.parametrize("way", ["connection", "channel", "recover"])
-def test_what_was_not_acknowledged_comes_back(connect: Connect, way: str, sql: Sql) -> None:
+def test_unacknowledged_messages_are_requeued(connect: Connect, way: str, sql: Sql) -> None:
     inbox = Inbox(connect(), "q", prefetch=2)
     publish(inbox.connection, "q", "1", "2", "3")
     inbox.get(2)
@@ -323,7 +321,7 @@ def test_what_was_not_acknowledged_comes_back(connect: Connect, way: str, sql: S
     assert [m.delivery_info["redelivered"] for m in again] == [True, True, False]
 
 
-def test_what_was_claimed_and_not_delivered_goes_back_on_cancel(
+def test_undelivered_claims_are_requeued_on_cancel(
     connection: Any, connect: Connect, sql: Sql
 ) -> None:
     publish(connection, "q", *range(10))
@@ -336,8 +334,8 @@ def test_what_was_claimed_and_not_delivered_goes_back_on_cancel(
     assert count(sql) == 0
 
 
-def test_a_killed_process_gives_back_what_it_had(connect: Connect, child: Child, sql: Sql) -> None:
-    """To one that waits, within seconds, without a poll; the sole survivor tells itself."""
+def test_a_killed_process_loses_its_claims(connect: Connect, child: Child, sql: Sql) -> None:
+    """A waiting consumer gets them within seconds, without polling, even as the sole survivor."""
     survivor = Inbox(connect(), "q", "other", prefetch=5)
     victim = "inbox = Inbox(kombu.Connection(url), 'q', prefetch=5)"
     survivor.cancel()
@@ -356,9 +354,7 @@ def test_a_killed_process_gives_back_what_it_had(connect: Connect, child: Child,
     assert sql("SELECT count(*) FROM pgbeat.consumers") == [(1,)]
 
 
-def test_a_process_that_only_waits_keeps_what_it_has(
-    connect: Connect, child: Child, sql: Sql
-) -> None:
+def test_a_stopped_process_keeps_its_claims(connect: Connect, child: Child, sql: Sql) -> None:
     """It neither drains nor answers: stopped in the midst of a long task."""
     child.do("inbox = Inbox(kombu.Connection(url), 'q', prefetch=5)", url=transport_url_of(connect))
     publish(connect(), "q", 1)
@@ -411,7 +407,7 @@ def test_an_eta_is_kept_in_the_table(connection: Any, sql: Sql) -> None:
 
 
 def test_acknowledged_by_other_threads(connection: Any, sql: Sql) -> None:
-    """The credit that returns is used at once, though nobody but them knows of it."""
+    """The returned credit is used at once, though only they know of it."""
     inbox = Inbox(connection, "q", prefetch=2)
     publish(connection, "q", *range(30))
     start, pool = time.monotonic(), ThreadPoolExecutor(2)
@@ -439,7 +435,7 @@ def test_acknowledged_while_another_thread_waits(connection: Any, sql: Sql) -> N
 
 
 def test_many_connections_and_threads_of_a_process(connect: Connect, sql: Sql) -> None:
-    """Each thread has a connection and consumes two queues, of which one is everybody's."""
+    """Each thread has a connection and consumes two queues, one of them shared."""
     names = ["shared", *(f"own{n}" for n in range(4))]
     inboxes = [Inbox(connect(), "shared", f"own{n}", prefetch=3) for n in range(4)]
     got: list[list[Any]] = [[] for _ in inboxes]

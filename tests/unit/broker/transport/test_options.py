@@ -1,4 +1,4 @@
-"""Options of the transport: what is refused, and in which words."""
+"""Options of the transport: which are refused, with which messages."""
 
 import re
 from dataclasses import fields
@@ -14,7 +14,7 @@ from pgbeat.broker.transport import ignored_options
 from pgbeat.broker.transport.options import Options
 from pgbeat.errors import ConfigError
 
-#: Where nobody listens.
+#: A port without a server.
 NOWHERE = "pgbeat+postgresql://me:secret@127.0.0.1:1/nowhere"
 
 

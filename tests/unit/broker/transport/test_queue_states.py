@@ -82,7 +82,7 @@ def test_a_queue_whose_claims_are_full_is_awaited_no_more() -> None:
     assert states.to_await() == [1]
 
 
-def test_what_is_announced_while_a_claim_is_under_way_is_not_missed() -> None:
+def test_messages_announced_during_a_claim_are_not_missed() -> None:
     states = awaiting(1)
     states.mark_claimable(1)
     states.claim_sent([1])
