@@ -27,7 +27,8 @@ def check_process() -> None:
     It must be called before a connection is used that a parent may have opened.
     """
     if os.getpid() != _pid:
-        for callback in _in_child:
+        # `_note_process` comes last: other threads must not go on before.
+        for callback in reversed(_in_child):
             callback()
 
 
