@@ -22,7 +22,7 @@ from pgbeat.config import Settings, place
 from pgbeat.database import connections, lock_waits, migrate, poolers
 from pgbeat.database.prepared import PreparedConnection, Statement
 from pgbeat.errors import SchemaError
-from pgbeat.jobs import dispatch, executions, job_reports, lifecycle
+from pgbeat.jobs import dispatch, executions, job_reports, lifecycle, model
 from pgbeat.jobs.dispatch import Dispatched
 from pgbeat.jobs.endings import Ended
 from pgbeat.jobs.job_reports import JobReport
@@ -175,10 +175,20 @@ class RecorderSession:
         `wait` (seconds) replaces the session's limit on waiting for locks.
         """
         statements = execution_batches.statements(batch, shape, self._worker_id, self._pid)
+        # These ends don't count if a later execution has begun. An UPDATE that waits for the job's
+        # row would not see that one, since its snapshot is older, so they need the lock before.
+        doubtful = {
+            attempt.job_id
+            for attempt in batch
+            if (attempt.is_known or attempt.was_tried)
+            and attempt.job_state not in ("running", "completed")
+        }
 
         def record() -> list[Ended]:
             if wait is not None:
                 lock_waits.limit_waiting(self.open(), wait)
+            if doubtful:
+                model.lock(self.open(), doubtful)
             return [
                 ended
                 for statement, documents in statements

@@ -1,11 +1,15 @@
 """What a recorder has to write, while other transactions hold locks."""
 
 from collections.abc import Iterator
+from uuid import uuid4
 
 import psycopg
 import pytest
 
+from pgbeat.database import connections
+from pgbeat.jobs import executions
 from pgbeat.jobs import model as jobs
+from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.job_reports import JobReport
 from pgbeat.storable import escaped
 from pgbeat.worker import attempts
@@ -70,6 +74,22 @@ def test_records_of_a_locked_job_are_written_in_order(
     assert ward.sql(
         "SELECT state FROM pgbeat.executions WHERE job_id = %s ORDER BY number", job_id
     ) == [("failed",), ("completed",)]
+
+
+def test_a_retry_that_just_began_is_not_undone(ward: Ward, recorder: Recorder) -> None:
+    """Another process begins it while this one records that it asked for it."""
+    job_id = ward.job()
+    attempt = Attempt(job_id, "w1", 0, False, None)
+    recorder.record(attempt)
+    assert recorder.record_now(attempt, 10)
+    waiting = "SELECT 1 FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'"
+    with ward.engine.connect() as other, connections.transaction(other):
+        executions.record(other, [ExecutionRecord(str(uuid4()), job_id, True, retry_attempt=1)])
+        attempt.end("failed", "scheduled")
+        recorder.record(attempt)
+        until(lambda: ward.sql(waiting))
+    until(lambda: ("failed", False, None) in ward.of(job_id))
+    assert ward.state(job_id) == "running"
 
 
 def test_the_schedule_that_waits_for_a_job_may_be_locked(
