@@ -1,11 +1,11 @@
-"""Actors: who makes a change, with which permission, and by which way."""
+"""Defines actors, who make changes with certain permissions."""
 
 import getpass
 import os
 from dataclasses import dataclass
 from typing import Literal
 
-#: By which way a change is made, as the audit log records it.
+#: The interface by which a change is made, as the audit log records it.
 Origin = Literal["cli", "api", "page"]
 
 
@@ -16,15 +16,15 @@ class Actor:
     #: As in `created_by` of jobs: `user:alice`.
     name: str
     is_admin: bool = False
-    #: Globs of the names of tasks that they may have run; `None`: any task, on the command line and
-    #: in programs, which could import it.
+    #: Globs of the names of tasks that the actor may run. `None` allows all, for the command line
+    #: and programs, which could import the task.
     tasks: tuple[str, ...] | None = None
-    #: `None` for a program, whose changes the audit log doesn't record.
+    #: `None` for a program, whose changes are not recorded in the audit log.
     origin: Origin | None = None
 
 
 def user(*, is_admin: bool = False, origin: Origin | None = None) -> Actor:
-    """Returns the user that runs this process, by the login name."""
+    """Returns the actor with the login name of this process."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name

@@ -1,8 +1,7 @@
-"""Records who changed what, when, and how it was before and after.
+"""Records who changed which row when, with the values before and after.
 
-Each change is recorded in its own transaction, whichever way it was made. Of a row the record has
-the columns that people decide on, by their names: times in ISO 8601 (UTC), lengths of time in
-seconds, no secrets.
+A change is recorded in its own transaction. The record has the columns that people decide on: times
+in ISO 8601 (UTC), lengths of time in seconds, no secrets.
 """
 
 import json
@@ -19,7 +18,7 @@ from pgbeat.database.tables import audit
 
 
 class Author(NamedTuple):
-    """Who makes changes, where, and by which way."""
+    """The actor of changes, with the namespace and the interface."""
 
     namespace: str
     #: As in `created_by` of jobs: `user:alice`.
@@ -32,25 +31,24 @@ class Audited(Protocol):
 
     @property
     def audited(self) -> tuple[str, str, Mapping[str, Any]]:
-        """Returns its kind (schedule, job, lane …), its name or id, and the columns to record."""
+        """Returns the kind (schedule, job …), the name or id, and the columns to record."""
 
 
-#: What became of a row: the verb, and the row before and after.
 Row = TypeVar("Row", bound=Audited)
+#: A verb, and the row before and after it.
 Changed = tuple[str, Row | None, Row | None]
 
 
-class Change(NamedTuple):
+class AuditRecord(NamedTuple):
     """A row of `pgbeat.audit`."""
 
     id: int
     at: datetime
     #: As in `created_by` of jobs: `user:alice`.
     actor: str
-    #: By which way it was made.
     origin: Origin
     verb: str
-    #: Of what: schedule, job, lane …
+    #: What was changed: schedule, job, lane …
     kind: str
     #: Its name or id.
     subject: str
@@ -59,10 +57,10 @@ class Change(NamedTuple):
     after: Any
 
 
-_COLUMNS = [audit.c[name] for name in Change._fields]
+_COLUMNS = [audit.c[name] for name in AuditRecord._fields]
 
 
-# One JSON document for a batch of any size: a sync may change a hundred thousand schedules.
+# One JSON document for all records: a sync may change a hundred thousand schedules.
 _INSERT = text(
     """
     INSERT INTO pgbeat.audit (namespace, actor, origin, verb, kind, subject, before, after)
@@ -81,16 +79,16 @@ def record(
     after: Audited | None,
     **more: Any,
 ) -> None:
-    """Records what became of a row: `before` is `None` for a new one, `after` for a deleted one.
+    """Records a change of a row: `before` is `None` for a new row, `after` for a deleted one.
 
-    Writes nothing if the row stayed as it was. An `after` that is another row, as the retry of a
-    job, is recorded as what `before` led to. `more` is added to the values after the change.
+    Records nothing if the row is the same. `after` may be another row that came of it, such as the
+    retry of a job. `more` is added to the values after the change.
     """
     _write(connection, author, [_entry(verb, before, after, more)])
 
 
 def record_all(connection: Connection, author: Author, changes: Iterable[Changed[Row]]) -> None:
-    """Records what became of any number of rows, in one statement."""
+    """Records changes of any number of rows, in one statement."""
     _write(connection, author, [_entry(*change) for change in changes])
 
 
@@ -103,37 +101,42 @@ def record_action(
     before: Mapping[str, Any] | None = None,
     after: Mapping[str, Any] | None = None,
 ) -> int:
-    """Records what was done to a thing that has no row of its own; returns the record's id.
+    """Records a change of something that is not an `Audited` row; returns the record's id.
 
-    `before` and `after` are JSON; what is the same in both is left out.
+    `before` and `after` are JSON; values that are the same in both are left out.
     """
     old, new = differing(before, after)
     row = insert(audit).values(
-        namespace=author.namespace, actor=author.name, origin=author.origin, verb=verb, kind=kind,
-        subject=subject, before=old, after=new,
-    )  # fmt: skip
+        namespace=author.namespace,
+        actor=author.name,
+        origin=author.origin,
+        verb=verb,
+        kind=kind,
+        subject=subject,
+        before=old,
+        after=new,
+    )
     return int(connection.execute(row.returning(audit.c.id)).scalar_one())
 
 
 def amend(connection: Connection, change_id: int, after: Any) -> None:
-    """Replaces the values after a change that is made in several transactions."""
+    """Replaces the values after a change, for one that takes several transactions."""
     connection.execute(update(audit).where(audit.c.id == change_id).values(after=after))
 
 
 def compared(before: Mapping[str, Row], after: Mapping[str, Row]) -> list[Changed[Row]]:
-    """Returns what became of rows by name, for `record_all`."""
-    made: list[Changed[Row]] = []
-    for name in {**before, **after}:
-        old, new = before.get(name), after.get(name)
-        verb = "create" if old is None else "delete" if new is None else "update"
-        made.append((verb, old, new))
-    return made
+    """Returns the changes of rows, which are given by name, for `record_all`."""
+    pairs = [(before.get(name), after.get(name)) for name in {**before, **after}]
+    return [
+        ("create" if old is None else "delete" if new is None else "update", old, new)
+        for old, new in pairs
+    ]
 
 
 def _entry(
     verb: str, before: Audited | None, after: Audited | None, more: Mapping[str, Any] = {}
 ) -> dict[str, Any] | None:
-    """Returns one change for `_INSERT`; `None` if nothing changed."""
+    """Returns a record for `_INSERT`; `None` if nothing changed."""
     row = after if before is None else before
     if row is None:
         return None
@@ -177,9 +180,10 @@ def _as_json(value: Any) -> Any:
 def differing(
     before: Mapping[str, Any] | None, after: Mapping[str, Any] | None
 ) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-    """Returns what differs between two states of a thing; `None` is a state where it doesn't exist.
+    """Returns the values that differ between two states.
 
-    Of a new or a deleted thing, that is every value but `None`.
+    A state is `None` if the thing doesn't exist. Of the other state, that leaves all values except
+    `None`.
     """
     old, new = before or {}, after or {}
     keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
@@ -199,8 +203,8 @@ def listing(
     verb: str | None = None,
     before: int | None = None,
     limit: int = 50,
-) -> list[Change]:
-    """Returns changes, the newest first; `before` is the last page's last `id`."""
+) -> list[AuditRecord]:
+    """Returns records, the newest first. For the next page, `before` is the last record's `id`."""
     query = select(*_COLUMNS).where(audit.c.namespace == namespace)
     asked = {"kind": kind, "subject": subject, "actor": actor, "verb": verb}
     for name, value in asked.items():
@@ -209,4 +213,4 @@ def listing(
     if before is not None:
         query = query.where(audit.c.id < before)
     rows = connection.execute(query.order_by(audit.c.id.desc()).limit(limit))
-    return [Change(*row) for row in rows]
+    return [AuditRecord(*row) for row in rows]

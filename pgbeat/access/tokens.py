@@ -1,4 +1,4 @@
-"""Tokens: who may use the API, and as what. Of a token's secret only the hash is kept."""
+"""Makes and verifies tokens, with which actors use the API. Only hashes of secrets are stored."""
 
 import hmac
 import re
@@ -14,13 +14,11 @@ from pgbeat.database.tables import tokens
 from pgbeat.errors import InvalidJob, InvalidToken, NotFound
 
 Scope = Literal["user", "admin"]
-#: How every token begins, so that it is known for what it is wherever it turns up.
+#: The beginning of every token, by which people and scanners recognize one.
 PREFIX = "pgbeat_"
-#: How long a token is good, unless another time is given.
-LIFETIME = timedelta(days=90)
-#: The longest that a token that ends can be good.
-LONGEST = timedelta(days=36_500)
-#: `last_used_at` is not written more often.
+#: The default lifetime, and the longest one that is not unlimited.
+LIFETIME, LONGEST = timedelta(days=90), timedelta(days=36_500)
+# The shortest time between two updates of `last_used_at`.
 _USED_EVERY = timedelta(minutes=1)
 
 
@@ -28,20 +26,20 @@ class Token(NamedTuple):
     """A row of `pgbeat.tokens`, without the hash."""
 
     id: str
-    #: Whom it speaks for: `alice`, whose jobs are `user:alice`'s.
+    #: `alice` for the actor `user:alice`.
     actor: str
     scope: Scope
     note: str | None
     created_by: str
     created_at: datetime
-    #: `None`: never.
+    #: `None` for never.
     expires_at: datetime | None
     revoked_at: datetime | None
     #: To the minute.
     last_used_at: datetime | None
 
     def state(self, now: datetime) -> Literal["active", "expired", "revoked"]:
-        """Whether it is good for something at a time."""
+        """Returns the state at a time."""
         if self.revoked_at is not None:
             return "revoked"
         is_over = self.expires_at is not None and self.expires_at <= now
@@ -66,26 +64,23 @@ def create(
     note: str | None = None,
     created_by: str,
 ) -> tuple[Token, str]:
-    """Makes a token, and its text, which can't be had again. `lifetime`: for ever if `None`.
+    """Makes a token. Returns it with its text, which can't be read again.
 
-    Raises `InvalidJob` for a name, scope or lifetime that can't be.
+    A `lifetime` of `None` is unlimited. Raises `InvalidJob`.
     """
     actor = actor.removeprefix("user:")
     if not re.fullmatch(r"[^\x00-\x1f\x7f-\x9f]{1,200}", actor) or actor != actor.strip():
         raise InvalidJob.of(
             "actor",
             "malformed",
-            f"{actor!r} is no name for a token's owner; up to 200 characters, no line breaks, no "
-            "blanks at its ends",
+            "the owner of a token must be a name of up to 200 characters without line breaks, and "
+            f"without blanks at its ends, got {actor!r}",
         )
     if scope not in get_args(Scope):
-        raise InvalidJob.of("scope", "unknown", f"{scope!r} is no scope; write 'user' or 'admin'")
+        raise InvalidJob.of("scope", "unknown", f"scope must be 'user' or 'admin', got {scope!r}")
     if lifetime is not None and not timedelta(0) < lifetime <= LONGEST:
-        raise InvalidJob.of(
-            "lifetime",
-            "out_of_range",
-            "a token is good for more than nothing and at most 36,500 days",
-        )
+        said = "the lifetime of a token must be positive and at most 36,500 days"
+        raise InvalidJob.of("lifetime", "out_of_range", said)
     token_id, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
     values = {
         "id": token_id,
@@ -106,9 +101,9 @@ _USED = text("UPDATE pgbeat.tokens SET last_used_at = now() WHERE id = :id")
 
 
 def verify(connection: Connection, namespace: str, written: str) -> Token:
-    """The token of that text. Raises `InvalidToken` where there is none, or it is out of use.
+    """Returns the token with that text. Raises `InvalidToken`.
 
-    Why it is out of use is said only to who has the whole secret.
+    Only with the right secret does the error say that the token has expired or was revoked.
     """
     parts = _WRITTEN.fullmatch(written)
     if parts is None:
@@ -134,7 +129,7 @@ def verify(connection: Connection, namespace: str, written: str) -> Token:
     return token
 
 
-_GOOD = text(
+_ACTIVE = text(
     """
     SELECT id FROM pgbeat.tokens
      WHERE id = ANY (CAST(:ids AS text[])) AND namespace = :namespace AND revoked_at IS NULL
@@ -143,20 +138,20 @@ _GOOD = text(
 )
 
 
-def good(connection: Connection, ids: Iterable[str], *, namespace: str) -> set[str]:
-    """Of tokens that were verified before, by their ids, those that are still good."""
-    return set(connection.scalars(_GOOD, {"ids": list(ids), "namespace": namespace}))
+def active(connection: Connection, ids: Iterable[str], *, namespace: str) -> set[str]:
+    """Returns the ids of those of the tokens that are still active."""
+    return set(connection.scalars(_ACTIVE, {"ids": list(ids), "namespace": namespace}))
 
 
 def listing(connection: Connection, *, namespace: str) -> list[Token]:
-    """All tokens, the newest first."""
+    """Returns all tokens, the newest first."""
     query = select(*_COLUMNS).where(tokens.c.namespace == namespace)
     query = query.order_by(tokens.c.created_at.desc(), tokens.c.id)
     return [Token(*row) for row in connection.execute(query)]
 
 
 def exist(connection: Connection, *, namespace: str) -> bool:
-    """Whether there is a token that is good for something."""
+    """Returns whether there is an active token."""
     query = select(tokens.c.id).where(
         tokens.c.namespace == namespace,
         tokens.c.revoked_at.is_(None),
@@ -166,8 +161,7 @@ def exist(connection: Connection, *, namespace: str) -> bool:
 
 
 def revoke(connection: Connection, token_id: str, *, namespace: str) -> Token:
-    """Puts a token out of use, for good; one that is so already stays as it is. Raises
-    `NotFound`."""
+    """Revokes a token for ever, unless it is revoked already. Raises `NotFound`."""
     row = connection.execute(
         update(tokens)
         .where(tokens.c.id == token_id, tokens.c.namespace == namespace)
@@ -175,12 +169,10 @@ def revoke(connection: Connection, token_id: str, *, namespace: str) -> Token:
         .returning(*_COLUMNS)
     ).one_or_none()
     if row is None:
-        raise NotFound(
-            f"there is no token {token_id!r}; `pgbeat tokens list` shows those there are"
-        )
+        raise NotFound(f"there is no token {token_id!r}; `pgbeat tokens list` shows all tokens")
     return Token(*row)
 
 
 def _hash(secret: str) -> bytes:
-    # 256 random bits: nothing to be guessed, so nothing to be slow about.
+    # A quick hash is enough: nobody can guess 256 random bits.
     return sha256(secret.encode()).digest()

@@ -1,6 +1,6 @@
-"""Details: the description, labels and metadata of a schedule or a job, and what they may be.
+"""Checks the description, labels and metadata of schedules and jobs.
 
-The database has the same rules (`pgbeat.details_problem`), for those who write by SQL.
+The database has the same rules (`pgbeat.details_problem`), for rows that are written by SQL.
 """
 
 import json
@@ -15,34 +15,33 @@ from pgbeat.storable import UNSTORABLE, is_storable
 LONGEST_DESCRIPTION, LONGEST_VALUE = 2_000, 200
 #: Labels of one row, and characters of its metadata as JSON.
 MOST_LABELS, LARGEST_METADATA = 32, 16_384
-#: What a label may be called.
+#: Names of labels.
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_./-]{0,61}[A-Za-z0-9])?")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class Details(NamedTuple):
-    """What people write on a job to find it again."""
+    """What people write on a schedule or a job, to find it again."""
 
     description: str | None = None
     labels: Mapping[str, str] = {}
     metadata: Mapping[str, Any] = {}
 
     def check(self) -> None:
-        """Raises `InvalidJob`, which lists every mistake."""
+        """Raises `InvalidJob`, with all problems."""
         problems = Problems()
-        for field, find, value in (
-            ("description", description_problem, self.description),
-            ("labels", labels_problem, self.labels),
-            ("metadata", metadata_problem, self.metadata),
+        for field, problem in (
+            ("description", description_problem(self.description)),
+            ("labels", labels_problem(self.labels)),
+            ("metadata", metadata_problem(self.metadata)),
         ):
-            said = find(value)
-            if said is not None:
-                problems.add(field, "malformed", f"{field} {said}")
+            if problem is not None:
+                problems.add(field, "malformed", f"{field} {problem}")
         problems.raise_if_any(InvalidJob)
 
 
 def description_problem(value: Any) -> str | None:
-    """Returns what is wrong with a description, in words that go after `description`."""
+    """Returns what is wrong with a description, as a text to follow `description`."""
     if value is None:
         return None
     if not isinstance(value, str):
@@ -57,7 +56,7 @@ def description_problem(value: Any) -> str | None:
 
 
 def labels_problem(value: Any) -> str | None:
-    """Returns what is wrong with labels, in words that go after `labels`."""
+    """Returns what is wrong with labels, as a text to follow `labels`."""
     if not isinstance(value, Mapping):
         return f'must be a mapping of names to texts such as {{"team": "billing"}}, got {value!r}'
     if len(value) > MOST_LABELS:
@@ -79,7 +78,7 @@ def labels_problem(value: Any) -> str | None:
 
 
 def metadata_problem(value: Any) -> str | None:
-    """Returns what is wrong with metadata, in words that go after `metadata`."""
+    """Returns what is wrong with metadata, as a text to follow `metadata`."""
     if not isinstance(value, Mapping):
         return f"must be a mapping, got {value!r}"
     try:

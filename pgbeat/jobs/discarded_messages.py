@@ -1,9 +1,8 @@
-"""Ends jobs whose message was taken out of its queue without being delivered.
+"""Ends jobs whose message was removed from its queue without being delivered.
 
-`pgbeat.message_ends` has a row for each, written where the message was deleted (`discards`). A job
-that stands alone ends in the same transaction. One in a lane or a group, and one that another
-transaction has locked, ends with the next rescue (`pgbeat.jobs.rescue`), together with what
-follows from it.
+The transaction that deletes the message (`pgbeat.broker.discards`) writes a row of
+`pgbeat.message_ends`, and ends the job if that is in no lane and no group. The next rescue
+(`pgbeat.jobs.rescue`) ends the others, and those that another transaction had locked.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,7 +20,7 @@ _WHY = {
 
 
 def why(how: str, queue: str | None) -> str:
-    """Returns the reason that such a job ends with."""
+    """Returns the error with which such a job ends."""
     return _WHY[how].format(queue="" if queue is None else f" from queue {queue!r}")
 
 
@@ -35,28 +34,27 @@ _DISCARDED = """
 """
 _WAITING = text(f"{_DISCARDED} AND j.namespace = :namespace ORDER BY e.id LIMIT 2000")
 _AMONG = text(f"{_DISCARDED} AND e.job_id = ANY (CAST(:jobs AS uuid[]))")
-# By the transaction that wrote them: what this one has just discarded.
+# Rows that the open transaction has written.
 _OWN = text(
     f"{_DISCARDED} AND e.xmin = pg_current_xact_id()::xid AND j.lane IS NULL AND j.group_id IS NULL"
 )
 
 
 def unfinished_jobs(connection: Connection, namespace: str) -> list[str]:
-    """Returns the ids of the jobs of discarded messages that have not ended."""
+    """Returns the ids of unfinished jobs whose message was discarded."""
     return [str(row.job_id) for row in connection.execute(_WAITING, {"namespace": namespace})]
 
 
 def end_jobs(connection: Connection, job_ids: Collection[str]) -> list[Ended]:
-    """Ends those of the jobs whose message was discarded.
+    """Ends those of the jobs whose message was discarded, and returns them for `lifecycle.follow`.
 
-    Leaves out jobs that another transaction has locked. Returns the jobs that ended, for
-    `lifecycle.follow`.
+    Skips jobs that another transaction has locked.
     """
     return _end(connection, connection.execute(_AMONG, {"jobs": list(job_ids)}).all())
 
 
 def end_own_jobs(connection: Connection) -> None:
-    """Ends the jobs whose messages the open transaction has discarded, if they stand alone."""
+    """Ends jobs without lane and group whose messages the open transaction has discarded."""
     _end(connection, connection.execute(_OWN).all())
 
 

@@ -1,6 +1,6 @@
-"""Dispatches the first waiting jobs of a lane: gives them its free slots, and publishes them.
+"""Dispatches lanes: gives their free slots to the first jobs in line, and publishes these.
 
-What frees a slot, or puts something in a lane, calls `dispatch_lane` after its commit.
+Code that frees a slot, or adds to a lane, must call `dispatch_lane` after its commit.
 """
 
 import logging
@@ -24,34 +24,34 @@ logger = logging.getLogger("pgbeat.lanes")
 
 #: Jobs dispatched in one transaction, or read at once, at most.
 BATCH = 200
-#: Slots from which on a lane stays busy though its workers report ends in batches.
-ROOMY = 64
-#: How far down its line a lane is looked at, for jobs that its policy lets pass others.
-DEPTH = 2000
-#: How often jobs that are locked are passed over for the next.
+# A lane with as many slots stays busy although its workers record ends in batches.
+_MANY_SLOTS = 64
+# How far down a line to search for jobs that the lane's policy lets pass others.
+_DEPTH = 2000
+# How often to skip locked jobs and choose others.
 _TRIES = 3
-#: What is wrong with lanes' policies, as it was logged.
+# The problems of lanes' policies that were logged.
 _complaints: dict[tuple[str, str], str] = {}
 
 
 class Dispatched(NamedTuple):
-    """What a dispatch did."""
+    """The result of a dispatch."""
 
-    #: Jobs that got a slot.
+    #: The number of jobs that got a slot.
     jobs: int
-    #: Seconds after which the rate allows more; `None` where only the end of a job does.
+    #: Seconds after which the lane's rate may admit more; `None` if no time does.
     retry_in: float | None
 
 
 def dispatch_lane(
     connection: Connection, publisher: Publisher, namespace: str, lane: str, *, wait: bool = True
 ) -> Dispatched:
-    """Gives the lane's free slots to direct executions that wait for one, then to its jobs.
+    """Gives the lane's free slots to direct executions that wait, then to its jobs.
 
-    `connection` is in autocommit mode. Transactions that dispatch the same lane wait for each
-    other, and jobs that another transaction has locked are passed over. Raises what publishing
-    raises where the broker is away; nothing is dispatched then. Without `wait`, raises the error of
-    a lock timeout where another transaction has locked the lane.
+    The connection must be in autocommit mode. Transactions that dispatch the same lane wait for
+    each other. Without `wait`, raises the error of a lock timeout if another transaction has locked
+    the lane. Skips jobs that are locked. Raises the errors of publishing: then nothing is
+    dispatched.
     """
     count, retry_in = 0, None
     todo = {(namespace, lane)}
@@ -73,9 +73,9 @@ def dispatch_lane(
 
 
 def after_commit(unit: UnitOfWork, changed: Iterable[tuple[str, str]]) -> None:
-    """Dispatches lanes once the unit is committed: here if it has the app.
+    """Dispatches lanes after the unit's commit, if it has the app and its own transaction.
 
-    Otherwise the leading beat does, and where the transaction is the caller's.
+    Otherwise the leading beat dispatches them.
     """
     for namespace, name in changed:
         if unit.is_callers:
@@ -104,7 +104,7 @@ def _dispatch_some(
         reservations.delete_dead(connection, namespace, name)
         return _Turn()
     retry_in: float | None = None
-    # Nothing limits what is left in a lane that was removed.
+    # A lane that was removed has no limit.
     limit = None if lane is None else lane.max_running
     batch: Sequence[Job] = ()
     if lane is None or (lane.policy is None and lane.rate_limit is None):
@@ -119,16 +119,17 @@ def _dispatch_some(
 
 
 def _is_tight(lane: Lane | None) -> bool:
-    """Whether the next of a lane wait for the end of each that has a slot."""
+    """Returns whether the end of each job matters to the lane, because it has few slots."""
     if lane is None:
         return False
-    return lane.policy is not None or (lane.max_running is not None and lane.max_running < ROOMY)
+    few = lane.max_running is not None and lane.max_running < _MANY_SLOTS
+    return few or lane.policy is not None
 
 
 def _choose(connection: Connection, lane: Lane) -> tuple[Sequence[Job], float | None]:
-    """Gives slots to the jobs that all of the lane's limits admit.
+    """Gives slots to the jobs that all limits of the lane admit.
 
-    Returns them, and after how many seconds its rate may admit more.
+    Returns the jobs, and the seconds after which the lane's rate may admit more.
     """
     reservations.delete_dead(connection, lane.namespace, lane.name)
     direct = reservations.live(connection, lane.namespace, lane.name)
@@ -157,9 +158,9 @@ def _choose(connection: Connection, lane: Lane) -> tuple[Sequence[Job], float | 
 def _first(
     connection: Connection, lane: Lane, limiter: Limiter, passed: Collection[str]
 ) -> list[str]:
-    """Returns the ids of the jobs that may go, in order."""
+    """Returns the ids of the jobs to dispatch, in order."""
     chosen: list[str] = []
-    for offset in range(0, DEPTH, BATCH):
+    for offset in range(0, _DEPTH, BATCH):
         limit = BATCH
         if not limiter.asks_each:
             limit = min(BATCH, len(passed) + _room(limiter))
@@ -181,7 +182,7 @@ def _first(
 
 
 def _room(limiter: Limiter) -> int:
-    """Returns how many jobs to read where each counts the same: one more is denied by the rate."""
+    """Returns how many jobs to read if all count the same: one too many, which a rate denies."""
     left = BATCH if limiter.free is None else limiter.free
     return left if limiter.quota is None else min(left, limiter.quota.left(None) + 1)
 

@@ -1,4 +1,4 @@
-"""Records executions, one row for each attempt at a job on a worker, and reads them."""
+"""Records and reads executions: one row for each attempt at a job on a worker."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -21,19 +21,19 @@ State = Literal["running", "completed", "failed", "cancelled", "skipped"]
 
 
 class ExecutionRecord(NamedTuple):
-    """What a worker records of an attempt: that it began, how it goes on, that it ended.
+    """What a worker records of an attempt when it begins, makes progress or ends.
 
-    Times are seconds before now: workers' clocks are not compared with the database's. `None`
-    leaves a field as it is.
+    Times are seconds before now, because a worker's clock may be wrong. `None` leaves a field as it
+    is.
     """
 
-    #: Chosen by the worker, so that what is recorded twice is written once.
+    #: Chosen by the worker, so that recording twice writes one row.
     id: str
     job_id: str
     #: Whether it was not recorded before.
     is_new: bool
     state: State = "running"
-    #: What becomes of the job: the same state, or `scheduled` for Celery's retry, `pending` if its
+    #: The new state of the job: the same, or `scheduled` for Celery's retry, or `pending` if the
     #: message is requeued.
     job_state: str = "running"
     worker: str | None = None
@@ -57,7 +57,7 @@ class ExecutionRecord(NamedTuple):
     traceback: str | None = None
     metadata: Mapping[str, Any] | None = None
     checkpoint: Any = None
-    #: Whether to make a job, with the fields below, for a task that was published without one.
+    #: Whether to insert a job, with the fields below, for a task that was published without one.
     makes_job: bool | None = None
     namespace: str | None = None
     task: str | None = None
@@ -72,17 +72,17 @@ def _statement(name: str) -> Statement:
     return Statement(name, path.read_text(encoding="utf-8"))
 
 
-#: Record new executions, and how known ones go on. Their parameter is a JSON array of objects with
-#: fields of `ExecutionRecord`, each job once; the files say what they guarantee.
+#: Record new executions, and changes of known ones. The parameter is a JSON array of objects with
+#: fields of `ExecutionRecord`, with each job once. The files say what they guarantee.
 BEGIN, GO_ON = _statement("executions_begin"), _statement("executions_go_on")
 
 
 def record(connection: Connection, records: Sequence[ExecutionRecord]) -> list[Ended]:
-    """Records executions, with what they do to their jobs.
+    """Records executions, and changes the states of their jobs.
 
-    Returns the ended jobs that something waits for: a lane, a group, the job that retries, which is
-    not made yet; and cancelled ones. Recording again changes nothing. Raises psycopg's
-    `UniqueViolation` if another worker just began the same job: recording again then works.
+    Returns ended jobs for `lifecycle.follow`: those in a lane or a group, those that will be
+    retried, and cancelled ones. Recording again changes nothing. Raises psycopg's `UniqueViolation`
+    if another worker just began the same job: then record again.
     """
     ended: list[Ended] = []
     cursor = psycopg.RawCursor(connections.driver(connection))
@@ -94,7 +94,7 @@ def record(connection: Connection, records: Sequence[ExecutionRecord]) -> list[E
 
 
 def is_race(error: BaseException) -> bool:
-    """Returns whether two workers began the same job at once, and one must record again."""
+    """Returns whether two workers began the same job at once, so that one must record again."""
     cause = error.orig if isinstance(error, IntegrityError) else error
     return isinstance(cause, psycopg.errors.UniqueViolation) and "executions_number" in str(cause)
 
@@ -102,7 +102,7 @@ def is_race(error: BaseException) -> bool:
 def _batches(
     records: Sequence[ExecutionRecord],
 ) -> Iterator[tuple[bool, list[ExecutionRecord]]]:
-    """Yields successive records of the same kind, each job once in a batch."""
+    """Yields batches of successive records that are all new or all known, with each job once."""
     batch: list[ExecutionRecord] = []
     seen: set[str] = set()
     for record in records:
@@ -115,13 +115,13 @@ def _batches(
         yield batch[0].is_new, batch
 
 
-#: The key of an execution's metadata that holds its artifacts. Kept there, they need no column: a
-#: worker of this version can write them into the schema of the version before.
+#: The key of an execution's artifacts in its metadata. They have no column, so that a worker can
+#: write them into the schema of the previous version.
 ARTIFACTS = "artifacts"
 
 
 def artifacts_of(metadata: Mapping[str, Any]) -> list[str]:
-    """Returns the artifacts in an execution's metadata; none where something else has the key."""
+    """Returns the artifacts in an execution's metadata, without values that are not text."""
     found = metadata.get(ARTIFACTS)
     if not isinstance(found, list):
         return []
@@ -138,7 +138,7 @@ class Execution(NamedTuple):
     state: str
     #: Whether its process or machine died.
     lost: bool
-    #: How many of Celery's own retries came before it.
+    #: The number of Celery's own retries before it.
     retry_attempt: int
     worker: str
     worker_id: int | None
@@ -159,7 +159,7 @@ class Execution(NamedTuple):
 
     @property
     def artifacts(self) -> list[str]:
-        """What the task has produced: paths or URLs."""
+        """Returns what the task has produced: paths or URLs."""
         return artifacts_of(self.metadata)
 
 
@@ -175,8 +175,8 @@ def of_job(
 ) -> list[Execution]:
     """Returns a job's executions, the newest first.
 
-    For the next page, `before` is the lowest number of this one: executions are numbered as they
-    were recorded, and Celery's retry may be recorded first.
+    For the next page, `before` is the lowest number of this one. Numbers have the order in which
+    executions were recorded: Celery's retry may be recorded before the execution that it follows.
     """
     query = select(*_COLUMNS).where(executions.c.job_id == str(job_id))
     if before is not None:
@@ -187,7 +187,7 @@ def of_job(
 
 
 def count_of_job(connection: Connection, job_id: str | UUID) -> int:
-    """Returns how many executions of a job are kept."""
+    """Returns the number of a job's executions in the database."""
     query = select(func.count()).select_from(executions).where(executions.c.job_id == str(job_id))
     return int(connection.execute(query).scalar_one())
 
@@ -202,8 +202,7 @@ _ARTIFACTS = text(
 
 
 def artifacts(connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, list[str]]:
-    """Returns what these jobs have produced, over all their executions, each artifact once; jobs
-    without artifacts are left out."""
+    """Returns the artifacts of these jobs, each once, without jobs that have none."""
     found: dict[UUID, dict[str, None]] = {}
     if job_ids:
         rows = connection.execute(_ARTIFACTS, {"ids": [str(job_id) for job_id in job_ids]})
@@ -221,7 +220,7 @@ def get(connection: Connection, execution_id: UUID) -> Execution:
     return Execution(*row)
 
 
-#: The execution of `j` that began last, among those that were recorded last.
+#: The execution of job `j` that began last, among the ten that were recorded last.
 NEWEST = """
     SELECT * FROM (SELECT * FROM pgbeat.executions WHERE job_id = j.id
                     ORDER BY number DESC LIMIT 10) AS recorded
@@ -236,7 +235,7 @@ _NEWEST = text(
 
 
 def newest(connection: Connection, job_ids: Collection[UUID]) -> dict[UUID, Execution]:
-    """Returns the newest execution of each of these jobs that has one."""
+    """Returns the newest execution of each of these jobs, without jobs that have none."""
     if not job_ids:
         return {}
     rows = connection.execute(_NEWEST, {"ids": [str(job_id) for job_id in job_ids]})

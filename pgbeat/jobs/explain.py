@@ -1,4 +1,4 @@
-"""Whereabouts: where a job is, and why it isn't running, for people who wait for it."""
+"""Explains where a job is, and why it isn't running."""
 
 from datetime import datetime
 from typing import NamedTuple
@@ -14,7 +14,7 @@ from pgbeat.timetables import span
 
 
 class Whereabouts(NamedTuple):
-    """Where a job is: a word for programs, a sentence without its subject, and what to do."""
+    """Where a job is: a word for programs, a sentence without its subject, and advice."""
 
     cause: str
     sentence: str
@@ -22,7 +22,7 @@ class Whereabouts(NamedTuple):
 
 
 def of_job(connection: Connection, job: Job, now: datetime) -> Whereabouts:
-    """Where a job is at `now`, the database's time. In an open transaction."""
+    """Returns where a job is at `now`, the database's time. A transaction must be open."""
     if job.has_ended:
         verb = "is" if job.state == "cancelled" else "was" if job.state == "skipped" else "has"
         return Whereabouts("ended", f"{verb} {job.state}")
@@ -34,13 +34,13 @@ def of_job(connection: Connection, job: Job, now: datetime) -> Whereabouts:
     if job.state == "paused":
         return Whereabouts("paused", "is paused", f"`pgbeat jobs resume {job.id}` lets it go on.")
     if job.blocked_by_group:
-        return Whereabouts("group", f"waits for those before it in group {job.group_id}")
+        return Whereabouts("group", f"waits for the job before it in group {job.group_id}")
     if job.state == "scheduled":
         return _scheduled(job, now)
     if lines.is_waiting(job):
         return _in_line(connection, job)
     if job.dispatched_at is None:
-        return Whereabouts("outbox", "waits for the beat, which gives it to the broker")
+        return Whereabouts("outbox", "waits for beat, which sends its message")
     accepted = _accepted(connection, job, now)
     if accepted is not None:
         return accepted
@@ -49,7 +49,9 @@ def of_job(connection: Connection, job: Job, now: datetime) -> Whereabouts:
     return Whereabouts("queue", waits, _WORKERS)
 
 
-_WORKERS = "`pgbeat queues list` shows who consumes; a worker tells of it if it tracks jobs."
+_WORKERS = (
+    "`pgbeat queues list` shows the consumers; a worker is shown only if it records executions."
+)
 
 
 _ACCEPTED = text(
@@ -62,7 +64,7 @@ _ACCEPTED = text(
 
 
 def _accepted(connection: Connection, job: Job, now: datetime) -> Whereabouts | None:
-    """Returns that a worker has acknowledged the job's message, if one has."""
+    """Returns the explanation if a worker has acknowledged the job's message."""
     row = connection.execute(_ACCEPTED, {"id": job.id}).one_or_none()
     if row is None or row.how != "accepted" or row.ended_at < (job.dispatched_at or row.ended_at):
         return None
@@ -81,13 +83,13 @@ def _running(job: Job, now: datetime) -> Whereabouts:
     since = f", for {span(now - job.started_at)}" if job.started_at else ""
     if job.cancel_requested_at is not None:
         asked = span(now - job.cancel_requested_at)
-        return Whereabouts("cancelling", f"is to be cancelled, asked for {asked} ago, runs{where}")
+        return Whereabouts("cancelling", f"was cancelled {asked} ago, and still runs{where}")
     return Whereabouts("running", f"runs{where}{since}")
 
 
 def _scheduled(job: Job, now: datetime) -> Whereabouts:
     if job.run_at is None:
-        return Whereabouts("retry", "is tried again by its task's own retry")
+        return Whereabouts("retry", "is retried by Celery for its task")
     of = f", attempt {job.attempt} of {job.max_attempts}" if job.retry_of is not None else ""
     cause = "retry" if of else "scheduled"
     if job.run_at > now:
@@ -102,18 +104,18 @@ def _in_line(connection: Connection, job: Job) -> Whereabouts:
     place = lines.place(connection, job) + 1
     waits = f"waits in lane {name!r} at place {place}"
     if lane is None:
-        return Whereabouts("lane", f"{waits}; the lane was removed, and the beat hands it out")
+        return Whereabouts("lane", f"{waits}; the lane was removed, and beat dispatches it")
     if lane.paused_at is not None:
         advice = f"`pgbeat lanes resume {name}` lets the lane go on."
         return Whereabouts("lane_paused", f"{waits}; the lane is paused", advice)
-    why = _refusal(connection, lane, str(job.id))
+    why = _denial(connection, lane, str(job.id))
     return Whereabouts("lane", f"{waits}; {why}" if why else waits)
 
 
-def _refusal(connection: Connection, lane: Lane, job_id: str) -> str | None:
-    """Why a job gets no slot, else why the first of the line doesn't."""
+def _denial(connection: Connection, lane: Lane, job_id: str) -> str | None:
+    """Returns why a job gets no slot, or else why the first in line doesn't."""
     if lane.policy is not None and lane.policy not in concurrency.registered():
-        return f"its policy {lane.policy!r} is the app's code, which is not asked"
+        return f"its policy {lane.policy!r} is code of the app, which is not loaded here"
     waiting = occupancy.line(connection, lane)
     mine = [each.reason for each in waiting if each.id == job_id]
     return next((reason for reason in (mine or [each.reason for each in waiting]) if reason), None)

@@ -1,6 +1,6 @@
-"""Records how jobs ended whose own process can't: it died, or never got the task.
+"""Records the ends of jobs whose own process can't do so: it died, or never got the task.
 
-A worker's main process learns of such ends by Celery's signals.
+A worker's main process learns of them from Celery's signals.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ class JobReport(NamedTuple):
     job_id: str
     state: Literal["failed", "cancelled"]
     error: str
-    #: What becomes of the job: `state`, or `pending` if its message is delivered again.
+    #: The new state of the job: `state`, or `pending` if its message will be delivered again.
     job_state: str
     #: Whether its process died.
     lost: bool
@@ -29,13 +29,12 @@ class JobReport(NamedTuple):
     began: bool = True
     worker: str = ""
     acks_late: bool = False
-    #: Whether this worker hasn't registered its task. The job is retried if another worker may
-    #: have.
+    #: Whether this worker hasn't registered the task. The job is retried if another may have.
     is_unknown: bool = False
 
 
-# Returns each job that exists, with the execution that this worker runs or has just ended, if any,
-# and the number of the next execution.
+# Each existing job, with its execution that this worker runs or has just ended, and the number of
+# its next execution.
 _LAST = text(
     """
     SELECT j.id, e.id, coalesce(e.state = 'running', false),
@@ -51,10 +50,9 @@ _LAST = text(
 
 
 def record(connection: Connection, worker: int, reports: Sequence[JobReport]) -> list[Ended]:
-    """Ends the jobs and this worker's executions of them, which may not have been recorded yet.
+    """Ends jobs and this worker's executions of them, and returns them for `lifecycle.follow`.
 
-    Waits for rows that another transaction has locked, up to `lock_timeout`. Returns the jobs that
-    ended, for `lifecycle.follow`.
+    The executions may not have been recorded yet. Waits for locked rows, up to `lock_timeout`.
     """
     job_ids = [report.job_id for report in reports]
     jobs.lock(connection, job_ids)

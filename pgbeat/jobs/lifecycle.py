@@ -113,12 +113,12 @@ def follow(
         slots.notify_policies(connection, ended)
         retried = [job.id for job in ended if job.retried_by is not None]
         fresh = retries.insert_automatic(connection, retried)
-        advance = progress.advance(connection, changed | progress.groups_of(ended))
+        steps = progress.advance(connection, changed | progress.groups_of(ended))
         changed = set()
-        lanes.update((job.namespace, job.lane) for job in advance.unblocked if job.lane is not None)
-        dispatched = [job for job in (*fresh, *advance.unblocked) if job.dispatched_at]
+        lanes.update((job.namespace, job.lane) for job in steps.unblocked if job.lane is not None)
+        dispatched = [job for job in (*fresh, *steps.unblocked) if job.dispatched_at]
         failed = publish(connection, publisher, dispatched)
-        for each in advance.endings:
+        for each in steps.endings:
             failed += _end_waiting(connection, publisher, *each)
         ended = failed
     return lanes

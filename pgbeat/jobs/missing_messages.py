@@ -1,4 +1,4 @@
-"""Ends jobs that were given to the broker and have no message any more.
+"""Ends jobs that were dispatched but have lost their message.
 
 `pgbeat.jobs.rescue` has the rule.
 """
@@ -6,6 +6,7 @@
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Literal
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -19,21 +20,22 @@ from pgbeat.jobs.rescue_log import LogLine, Loss
 
 Lanes = set[tuple[str, str]]
 
-#: Jobs that one round reads, and seconds without a message, nor a worker that is known to have
-#: accepted it, after which a job is given up.
-_PAGE, _GONE = 500, 15.0
-#: States of a job that was given to the broker and has not begun.
+# Jobs that one round reads.
+_PAGE = 500
+# Seconds after which a job is given up that has no message, and that no known worker has accepted.
+_GONE = 15.0
+# States of a dispatched job that has not begun.
 _WAITING = ("pending", "scheduled")
 
 
 class MissingMessages:
-    """Remembers from round to round which jobs of a namespace had no message."""
+    """Finds jobs of a namespace without a message, and remembers them from round to round."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
         #: Jobs whose message is missing, and since when (`time.monotonic()`).
         self._suspects: dict[str, float] = {}
-        #: Of each state, the last job that was read.
+        #: The last job that was read in each state.
         self._after = dict.fromkeys(_WAITING, _START)
 
     def forget(self) -> None:
@@ -43,10 +45,9 @@ class MissingMessages:
     def rescue(
         self, connection: Connection, publisher: TransactionPublisher, dead: Sequence[int]
     ) -> Lanes:
-        """Does one round, and returns the lanes that have room.
+        """Does one round, and returns the lanes that have free slots.
 
-        `dead` are the ids of the workers that count as dead. The connection must be in autocommit
-        mode.
+        `dead` are the ids of dead workers. The connection must be in autocommit mode.
         """
         if not publisher.tables.exist(connection):
             return set()
@@ -65,10 +66,10 @@ class MissingMessages:
             publisher.tables.text(_DEAD_LETTERS), {"namespace": self._namespace}
         )
         errors = {str(job): f"its message is a dead letter: {reason}" for job, reason in rows}
-        return _fail(connection, publisher, errors, of=(*_WAITING, "running"))
+        return _end(connection, publisher, errors, of=(*_WAITING, "running"))
 
     def _end_discarded(self, connection: Connection, publisher: TransactionPublisher) -> Lanes:
-        """Ends jobs that could not be ended together with their purged or expired message."""
+        """Ends jobs that could not end in the transaction that purged or expired their message."""
         found = discarded_messages.unfinished_jobs(connection, self._namespace)
 
         def part(some: Sequence[str]) -> Lanes:
@@ -80,7 +81,7 @@ class MissingMessages:
     def _give_up_accepted(
         self, connection: Connection, publisher: TransactionPublisher, dead: Sequence[int]
     ) -> Lanes:
-        """Gives up jobs that a worker accepted but died before it recorded that they began."""
+        """Gives up jobs whose worker accepted them and died before it recorded that they began."""
         values = {"namespace": self._namespace, "dead": list(dead)}
         rows = connection.execute(publisher.tables.text(_ACCEPTED), values)
         errors = {
@@ -89,17 +90,15 @@ class MissingMessages:
             else "lost: the worker that accepted it is gone without having begun it"
             for job, worker in rows
         }
-        return _fail(connection, publisher, errors, of=_WAITING, is_loss=True)
+        return _end(connection, publisher, errors, is_loss=True)
 
     def _give_up_unaccepted(self, connection: Connection, publisher: TransactionPublisher) -> Lanes:
-        """Gives up jobs whose message is gone without a record: it was deleted by hand, or by a
-        program that doesn't record it."""
+        """Gives up jobs whose message was deleted without a record, by hand or by a program."""
         expired, lost = self._find_unaccepted(connection, publisher)
-        lanes = _end_expired(connection, publisher, expired)
+        errors = dict.fromkeys(expired, discarded_messages.why("expired", None))
+        lanes = _end(connection, publisher, errors, to="cancelled")
         error = "lost: its message is gone, and no worker has recorded that it accepted it"
-        return lanes | _fail(
-            connection, publisher, dict.fromkeys(lost, error), of=_WAITING, is_loss=True
-        )
+        return lanes | _end(connection, publisher, dict.fromkeys(lost, error), is_loss=True)
 
     def _find_unaccepted(
         self, connection: Connection, publisher: TransactionPublisher
@@ -127,36 +126,27 @@ class MissingMessages:
         return [j for j in gone if j in expiring], [j for j in gone if j not in expiring]
 
 
-def _end_expired(
-    connection: Connection, publisher: TransactionPublisher, expired: Sequence[str]
-) -> Lanes:
-    def part(some: Sequence[str]) -> Lanes:
-        error = discarded_messages.why("expired", None)
-        ended = endings.end(connection, some, "cancelled", error, of=_WAITING)
-        return _follow(connection, publisher, ended)
-
-    return set().union(*batches.in_transactions(connection, expired, part))
-
-
-def _fail(
+def _end(
     connection: Connection,
     publisher: TransactionPublisher,
     errors: dict[str, str],
+    to: Literal["cancelled", "failed"] = "failed",
     *,
-    of: Sequence[str],
+    of: Sequence[str] = _WAITING,
     is_loss: bool = False,
 ) -> Lanes:
-    """Fails jobs, each with its error, and does what follows; returns the lanes with room."""
+    """Ends jobs, each with its error, and returns the lanes that have free slots."""
 
     def part(some: Sequence[str]) -> tuple[Lanes, list[LogLine]]:
         ended: list[Ended] = []
         for error in sorted({errors[job_id] for job_id in some}):
             batch = [job_id for job_id in some if errors[job_id] == error]
-            ended += endings.end(connection, batch, "failed", error, of=of)
+            ended += endings.end(connection, batch, to, error, of=of)
         if is_loss:
             workers.count(connection, workers.RELEASED, len(ended))
         lanes = _follow(connection, publisher, ended)
-        return lanes, rescue_log.describe(connection, [Loss(job.id) for job in ended])
+        losses = [Loss(job.id) for job in ended if to == "failed"]
+        return lanes, rescue_log.describe(connection, losses)
 
     freed: Lanes = set()
     for lanes, lines in batches.in_transactions(connection, list(errors), part):
@@ -184,9 +174,9 @@ _DEAD_LETTERS = """
        AND NOT EXISTS (SELECT FROM {message} m WHERE m.job_id = d.job_id)
      LIMIT 500
 """
-# Accepted by a worker that is dead, or that has left. One that accepts before it is registered, or
-# whose recording session is away for long, lives as long as its consumer does. What a worker
-# accepted that records nothing is never given up: nobody would know whether it ran.
+# Accepted by a worker that is dead or has left. A worker that is not registered yet, or has lost
+# its session, lives as long as its consumer. If a worker records nothing, its jobs are never given
+# up: they may have run.
 _ACCEPTED = """
     WITH accepted AS MATERIALIZED (
         SELECT a.id, a.job_id, a.consumer_id, a.ended_at, w.name
@@ -206,8 +196,8 @@ _ACCEPTED = """
        AND NOT EXISTS (SELECT FROM {message} m WHERE m.job_id = j.id)
      LIMIT 500
 """
-# What was given to another broker, before the app moved here, is there still. Suspects are read by
-# their keys, whatever the planner thinks of an empty array.
+# Messages from before the app moved to this broker are still in the other one. OFFSET 0 makes
+# Postgres look suspects up by id.
 _UNACCEPTED = """
     WITH page AS (
         SELECT id, dispatched_at, elsewhere_at, created_at, options FROM pgbeat.jobs

@@ -1,18 +1,18 @@
-"""Placeholders in a row's arguments: `{{ due_at | date }}` becomes `2026-06-01` in the job.
+"""Fills in placeholders in arguments: `{{ due_at | date }}` becomes `2026-06-01` in the job.
 
-The grammar, all of it (`docs/reference/placeholders.md` explains it):
+This is the whole grammar (`docs/reference/placeholders.md` explains it):
 
     placeholder = "{{" source { "|" filter } "}}"
     source      = name | text
     filter      = name [ "(" text ")" ]
     text        = "'" characters "'" | '"' characters '"'
 
-It is parsed here, and nothing of it is ever given to Python, to SQL or to a template engine.
+Placeholders are parsed here. They are never evaluated by Python, SQL or a template engine.
 """
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -20,15 +20,15 @@ from pgbeat.errors import InvalidPlaceholder, InvalidTimetable, Problem
 from pgbeat.suggest import did_you_mean
 from pgbeat.timetables import parse_duration, zone
 
-#: What a source or a filter gives.
+#: The type of a value.
 Kind = Literal["time", "text", "number"]
 
 
 class Facts(NamedTuple):
-    """What placeholders can name."""
+    """The values that placeholders can name."""
 
     due_at: datetime
-    #: The zone of the schedule's clock; its times are shown by it.
+    #: The schedule's time zone, in which times are written.
     timezone: str
     job_id: str | None = None
     schedule: str | None = None
@@ -37,7 +37,7 @@ class Facts(NamedTuple):
 
     @property
     def interval_end(self) -> datetime:
-        """The end of the interval, which is the due time."""
+        """Returns the end of the interval, which is the due time."""
         return self.due_at
 
 
@@ -45,35 +45,15 @@ _SOURCES: dict[str, Kind] = {
     "due_at": "time", "interval_start": "time", "interval_end": "time",
     "schedule": "text", "trigger": "text", "job_id": "text",
 }  # fmt: skip
-#: What `format` may have after a percent sign: what no locale changes.
+# The directives of `format` that no locale changes.
 _DIRECTIVES = "YmdHMSjGVuyz%"
-_DAY = timedelta(days=1)
-
-
-def _format(moment: datetime, pattern: str) -> str:
-    return moment.strftime(pattern)
 
 
 def _shift(moment: datetime, length: timedelta) -> datetime:
-    """Whole days go by the clock on the wall, anything else by elapsed time."""
-    if not length % _DAY:
+    """Adds whole days by the local clock, and any other length by elapsed time."""
+    if not length % timedelta(days=1):
         return moment + length
-    local = moment.tzinfo
-    return (moment.astimezone(_utc) + length).astimezone(local)
-
-
-def _duration(text: str) -> timedelta:
-    try:
-        return parse_duration(text)
-    except InvalidTimetable as error:
-        raise ValueError(str(error)) from None
-
-
-def _zone(text: str) -> Any:
-    try:
-        return zone(text)
-    except InvalidTimetable as error:
-        raise ValueError(str(error)) from None
+    return (moment.astimezone(UTC) + length).astimezone(moment.tzinfo)
 
 
 def _pattern(text: str) -> str:
@@ -84,11 +64,8 @@ def _pattern(text: str) -> str:
     return text
 
 
-_utc = zone("UTC")
-
-
 class _Filter(NamedTuple):
-    """A filter: what it takes and gives, and how it reads its argument, if it has one."""
+    """A filter: the types of its input and output, and the parser of its argument, if any."""
 
     takes: Kind
     gives: Kind
@@ -102,19 +79,19 @@ _FILTERS = {
     "time": _Filter("time", "text", lambda moment: moment.strftime("%H:%M:%S")),
     "iso": _Filter("time", "text", datetime.isoformat),
     "timestamp": _Filter("time", "number", lambda moment: int(moment.timestamp())),
-    "format": _Filter("time", "text", _format, _pattern, "%Y/%m/%d"),
-    "timezone": _Filter("time", "time", datetime.astimezone, _zone, "UTC"),
-    "plus": _Filter("time", "time", _shift, _duration, "1 day"),
-    "minus": _Filter("time", "time", lambda m, length: _shift(m, -length), _duration, "1 day"),
+    "format": _Filter("time", "text", datetime.strftime, _pattern, "%Y/%m/%d"),
+    "timezone": _Filter("time", "time", datetime.astimezone, zone, "UTC"),
+    "plus": _Filter("time", "time", _shift, parse_duration, "1 day"),
+    "minus": _Filter("time", "time", lambda m, length: _shift(m, -length), parse_duration, "1 day"),
     "upper": _Filter("text", "text", str.upper),
     "lower": _Filter("text", "text", str.lower),
 }
-#: What may stand in for something that isn't known, whatever it is.
+# The filter that replaces an unknown value of any type.
 _DEFAULT = "default"
 
 
 class _Expression(NamedTuple):
-    """A placeholder that was parsed."""
+    """A parsed placeholder."""
 
     written: str
     #: A name of `_SOURCES`, or the text itself.
@@ -123,7 +100,7 @@ class _Expression(NamedTuple):
     filters: tuple[tuple[str, Any], ...]
 
     def value(self, facts: Facts) -> Any:
-        """Returns what it stands for: text, a number, or `None` where that is not known."""
+        """Returns the value: text, a number, or `None` if it is not known."""
         found: Any = self.source if self.is_text else getattr(facts, self.source)
         if isinstance(found, datetime):
             found = found.astimezone(zone(facts.timezone))
@@ -137,7 +114,7 @@ class _Expression(NamedTuple):
 
 
 def in_use(value: Any) -> bool:
-    """Returns whether a value of JSON has a placeholder, or what looks like one."""
+    """Returns whether a JSON value has a placeholder, or something like one."""
     if isinstance(value, str):
         return "{{" in value
     if isinstance(value, list | tuple):
@@ -146,11 +123,10 @@ def in_use(value: Any) -> bool:
 
 
 def fill(value: Any, facts: Facts, path: str = "") -> Any:
-    """Returns the value with its placeholders filled in; what has none stays as it is.
+    """Returns the value with its placeholders filled in.
 
-    A text that is one placeholder becomes what that stands for, number and null included; in a
-    longer text it becomes text. Raises `InvalidPlaceholder` for one that can't be understood, and
-    for one in a longer text that stands for nothing.
+    A text that is only a placeholder becomes its value, which may be a number or null. In a longer
+    text, the value becomes text, and must be known. Raises `InvalidPlaceholder`.
     """
     if isinstance(value, str):
         return _filled(value, facts, path) if "{{" in value else value
@@ -162,18 +138,18 @@ def fill(value: Any, facts: Facts, path: str = "") -> Any:
 
 
 def check(args: Any, kwargs: Any) -> None:
-    """Raises `InvalidPlaceholder`, which lists every problem, for arguments that have some."""
+    """Raises `InvalidPlaceholder`, with all problems, if placeholders in arguments are invalid."""
     found = [*problems(args, "args"), *problems(kwargs, "kwargs")]
     if found:
         raise InvalidPlaceholder(found)
 
 
 def problems(value: Any, path: str) -> Iterator[Problem]:
-    """Yields what is wrong with a value's placeholders."""
+    """Yields the problems of a value's placeholders."""
     if isinstance(value, str):
         try:
             _parsed(value)
-        except ValueError as error:
+        except (ValueError, InvalidTimetable) as error:
             yield Problem(path, "malformed", f"{path}: {error}")
     elif isinstance(value, list | tuple):
         for number, each in enumerate(value):
@@ -184,7 +160,7 @@ def problems(value: Any, path: str) -> Iterator[Problem]:
 
 
 def escape(value: Any) -> Any:
-    """Returns a value whose placeholders, once filled in, give this one: its braces are meant."""
+    """Returns the value with its braces escaped, so that filling it in gives the same value."""
     if isinstance(value, str):
         return value.replace("{{", "{{ '{{' }}")
     if isinstance(value, list | tuple):
@@ -212,7 +188,7 @@ def _filled(text: str, facts: Facts, path: str) -> Any:
                     "whole text, which then is null"
                 )
             written.append(str(found))
-    except (ValueError, OverflowError) as error:
+    except (ValueError, OverflowError, InvalidTimetable) as error:
         raise InvalidPlaceholder.of(path, "malformed", f"{path}: {error}") from None
     return "".join(written)
 
@@ -224,7 +200,7 @@ _TOKEN = re.compile(
 
 @lru_cache(maxsize=4096)
 def _parsed(text: str) -> tuple[str | _Expression, ...]:
-    """The parts of a text. Raises `ValueError`, with what is wrong."""
+    """Returns the parts of a text. Raises `ValueError` or `InvalidTimetable`."""
     parts: list[str | _Expression] = []
     position = 0
     while (start := text.find("{{", position)) >= 0:
@@ -238,7 +214,7 @@ def _parsed(text: str) -> tuple[str | _Expression, ...]:
 
 
 def _tokens(text: str, start: int) -> tuple[list[tuple[str, str]], int]:
-    """What stands between the braces that begin at `start`, and where they end."""
+    """Returns the tokens between the braces that begin at `start`, and the position after them."""
     tokens: list[tuple[str, str]] = []
     position = start + 2
     while match := _TOKEN.match(text, position):
@@ -273,14 +249,14 @@ def _expression(written: str, tokens: list[tuple[str, str]]) -> _Expression:
             argument, rest = rest[1][1], rest[3:]
         try:
             gives, value = _filter(name, argument, gives)
-        except ValueError as error:
+        except (ValueError, InvalidTimetable) as error:
             raise ValueError(f"{written}: {error}") from None
         filters.append((name, value))
     return _Expression(written, source, kind == "text", tuple(filters))
 
 
 def _filter(name: str, argument: str | None, gives: Kind) -> tuple[Kind, Any]:
-    """What a filter gives, and its argument as it takes it."""
+    """Returns the type of a filter's output, and its parsed argument."""
     if name == _DEFAULT:
         if argument is None:
             raise ValueError("default takes a text, as in default('none')")

@@ -1,4 +1,4 @@
-"""Job policies: what a schedule, a template or a person says about the jobs to be made."""
+"""Reads job policies, by which schedules, templates and people say how jobs are made."""
 
 import hashlib
 import json
@@ -15,40 +15,40 @@ _LONGEST = timedelta(days=36_500)
 
 
 class JobPolicy(NamedTuple):
-    """How jobs are made, queued and retried. `None`: as the template, or the settings, say."""
+    """Says how jobs are made, queued and retried. `None` leaves it to the template or settings."""
 
-    #: Name of the template that it is made from.
+    #: Name of the template that the job is made from.
     template: str | None = None
-    #: Name of the lane that it waits in.
+    #: Name of the lane that the job waits in.
     lane: str | None = None
-    #: The highest goes first: in its lane, and in queues that have priorities.
+    #: The highest goes first, in lanes and in queues that have priorities.
     priority: int | None = None
-    #: Attempts in all; 1 for no retry.
+    #: All attempts together; 1 for no retry.
     max_attempts: int | None = None
     #: The n-th retry comes after base × 2^(n-1) …
     retry_base: timedelta | None = None
     #: … but no later than this.
     retry_cap: timedelta | None = None
-    #: What policies of lanes count by.
+    #: For the policy of the lane.
     tags: tuple[str, ...] | None = None
-    #: What it takes of each resource, while it runs.
+    #: How much the job needs of each resource while it runs.
     resources: Mapping[str, float] | None = None
-    #: One unfinished job with the same task and arguments.
+    #: Allows one unfinished job with the same task and arguments.
     unique: bool | None = None
-    #: One unfinished job with this key.
+    #: Allows one unfinished job with this key.
     unique_key: str | None = None
-    #: Nor another within this time of its making.
+    #: Allows no other job with the key within this time of its creation.
     unique_for: timedelta | None = None
-    #: Waits for a person's approval.
+    #: The job waits for a person's approval.
     requires_approval: bool | None = None
 
     def over(self, other: "JobPolicy") -> "JobPolicy":
-        """This one, and what it leaves open as the other says."""
+        """Returns this policy, with fields that are `None` taken from the other."""
         own = {name: value for name, value in self._asdict().items() if value is not None}
         return other._replace(**own)
 
     def key(self, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
-        """The key that no other unfinished job may have."""
+        """Returns the unique key of a job; `None` if it needs none."""
         if self.unique_key is not None:
             return self.unique_key
         if not self.unique and self.unique_for is None:
@@ -57,7 +57,7 @@ class JobPolicy(NamedTuple):
         return "content:" + hashlib.sha256(content.encode()).hexdigest()
 
     def as_json(self) -> dict[str, Any]:
-        """What `parse` reads, without what is open: the same for the same policy."""
+        """Returns the JSON object that `parse` reads, without fields that are `None`."""
         return {name: _plain(value) for name, value in self._asdict().items() if value is not None}
 
 
@@ -65,7 +65,7 @@ def parse(given: Mapping[str, Any], field: str = "") -> JobPolicy:
     """Returns the policy of a JSON object, such as `{"lane": "gpu", "max_attempts": 5}`.
 
     Lengths of time are seconds, or text such as `15 minutes`. Raises `InvalidJob`, whose fields
-    are the keys, beneath `field` where the object stands in one.
+    are the keys, below `field`.
     """
     policy, problems = read(given)
     if problems:
@@ -74,13 +74,13 @@ def parse(given: Mapping[str, Any], field: str = "") -> JobPolicy:
 
 
 def read(given: Mapping[str, Any]) -> tuple[JobPolicy, list[Problem]]:
-    """Returns the policy as far as it can be read, and what is wrong with the rest, by key."""
+    """Returns a policy of the valid keys, and the problems of the others."""
     values: dict[str, Any] = {}
     problems = Problems()
     for name, value in given.items():
         if name not in _READERS:
             hint = did_you_mean(str(name), _READERS) or f"there are {', '.join(_READERS)}"
-            problems.add(str(name), "unknown_field", f"{name!r} is no key of it; {hint}")
+            problems.add(str(name), "unknown_field", f"{name!r} is not a key of it; {hint}")
         elif value is not None:
             try:
                 values[name] = _READERS[name](value)
@@ -100,8 +100,10 @@ def _plain(value: Any) -> Any:
 
 
 def stored(value: Any) -> Any:
-    """The value as a column of JSON holds it, `None` where it is not JSON. Raises `InvalidJob` for
-    a character that Postgres doesn't keep."""
+    """Returns the value for a JSON column; `None` if it is not JSON.
+
+    Raises `InvalidJob` for a character that Postgres can't store.
+    """
     if is_storable(value):
         return value
     try:
@@ -115,9 +117,8 @@ def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > 200:
         raise InvalidJob.of("", "malformed", f"{value!r} is not a name of 1 to 200 characters")
     if not is_storable(value):
-        raise InvalidJob.of(
-            "", "malformed", f"{value!r} holds a character that Postgres can't keep"
-        )
+        said = f"{value!r} holds a character that Postgres can't keep"
+        raise InvalidJob.of("", "malformed", said)
     return value
 
 
@@ -126,9 +127,8 @@ def _whole(lowest: int, highest: int) -> Any:
         if isinstance(value, bool) or not isinstance(value, int):
             raise InvalidJob.of("", "malformed", f"{value!r} is not a whole number")
         if not lowest <= value <= highest:
-            raise InvalidJob.of(
-                "", "out_of_range", f"{value} is out of range; it is {lowest} to {highest}"
-            )
+            said = f"{value} is out of range; it must be {lowest} to {highest}"
+            raise InvalidJob.of("", "out_of_range", said)
         return value
 
     return read
@@ -142,12 +142,11 @@ def _length(value: Any) -> timedelta:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         length = timedelta(seconds=value) if abs(value) < 1e11 else _LONGEST * 2
     else:
-        raise InvalidJob.of(
-            "", "malformed", f"{value!r} is no length of time; write seconds or '15 minutes'"
-        )
+        said = f"must be a length of time, seconds or text like '15 minutes', got {value!r}"
+        raise InvalidJob.of("", "malformed", said)
     if not timedelta(0) <= length <= _LONGEST:
-        said = value if isinstance(value, timedelta) else repr(value)
-        raise InvalidJob.of("", "out_of_range", f"{said} is out of range; it is 0 to 36500 days")
+        said = f"{value if value is length else repr(value)} is out of range"
+        raise InvalidJob.of("", "out_of_range", f"{said}; it must be 0 to 36500 days")
     return length
 
 
@@ -159,7 +158,7 @@ def _flag(value: Any) -> bool:
 
 def _tags(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence):
-        raise InvalidJob.of("", "malformed", f"{value!r} is no list of names")
+        raise InvalidJob.of("", "malformed", f"must be a list of names, got {value!r}")
     return tuple(dict.fromkeys(_text(tag) for tag in value))
 
 
@@ -168,9 +167,8 @@ def _resources(value: Any) -> dict[str, float]:
         isinstance(amount, int | float) and not isinstance(amount, bool) and 0 < amount < 1e12
         for amount in value.values()
     ):
-        raise InvalidJob.of(
-            "", "malformed", f"""{value!r} is no object of amounts, such as {{"gpu": 1}}"""
-        )
+        said = f"""must be an object of amounts such as {{"gpu": 1}}, got {value!r}"""
+        raise InvalidJob.of("", "malformed", said)
     return {
         _text(name): int(amount) if float(amount).is_integer() else amount
         for name, amount in value.items()

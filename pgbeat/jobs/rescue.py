@@ -1,11 +1,11 @@
 """Rescues executions of dead workers and jobs without a message: they end, and may be retried.
 
-The rule: a job that was given to the broker is given up only if it has no message any more, and
-no living worker has accepted it. Either its message left the queue in another way
-(`pgbeat.broker.message_ends` says which), or the worker that acknowledged it is dead.
+The rule: a dispatched job is given up only if its message is gone and no living worker has accepted
+it. Either the message left the queue in another way (`pgbeat.broker.message_ends` says which), or
+the worker that acknowledged it is dead.
 
-Any number of processes rescue. Each leaves alone what another has locked, so everything is done
-once. Rows that an open transaction has locked wait for the next round, and delay nothing else.
+Any number of processes may rescue at the same time. Each skips rows that another transaction has
+locked, so that everything is done once, and leaves them for the next round.
 """
 
 import time
@@ -26,23 +26,22 @@ from pgbeat.jobs.missing_messages import MissingMessages
 from pgbeat.jobs.rescue_log import LogLine, Loss
 from pgbeat.jobs.workers import LostExecution
 
-#: Seconds between two searches for jobs whose message is gone.
+# Seconds between two searches for jobs whose message is gone.
 _MESSAGES_INTERVAL = 5.0
 
 
 def end_lost(
     connection: Connection, publisher: Publisher, execution_ids: Sequence[UUID], why: str
 ) -> set[tuple[str, str]]:
-    """Ends executions as lost, with all that follows; returns the lanes that have room.
+    """Ends executions as lost, follows up on their jobs, and returns the lanes with free slots.
 
-    `why` may name the `{worker}`. The connection must be in autocommit mode. Rows that another
-    transaction has locked are left for the next round.
+    `why` may name the `{worker}`. The connection must be in autocommit mode.
     """
 
     def part(some: Sequence[UUID]) -> tuple[set[tuple[str, str]], list[LogLine]]:
         try:
             lost = workers.lock_running(connection, some)
-            ended = mark_lost(connection, publisher, lost, why)
+            ended = _mark_lost(connection, publisher, lost, why)
             lanes = lifecycle.follow(connection, publisher, ended)
         except BaseException:
             publisher.clear()
@@ -56,13 +55,12 @@ def end_lost(
     return freed
 
 
-def mark_lost(
+def _mark_lost(
     connection: Connection, publisher: Publisher, lost: Sequence[LostExecution], why: str
 ) -> list[Ended]:
-    """Ends locked executions (`workers.lock_running`) as lost.
+    """Ends locked executions as lost, and returns the jobs that ended.
 
-    Their jobs wait for the message to be delivered again, or else fail, and may be retried. Returns
-    the jobs that ended, for `lifecycle.follow`.
+    The other jobs wait until their message is delivered again.
     """
     if not lost:
         return []
@@ -87,17 +85,16 @@ def mark_lost(
 def _job_states(
     connection: Connection, publisher: Publisher, lost: Sequence[LostExecution]
 ) -> dict[UUID, str]:
-    """Returns what becomes of the job of each execution.
+    """Returns the new state of each execution's job.
 
-    `pending`: its message is delivered again, or another worker has accepted it since then, and is
-    about to record that. `cancelled`: it would have been delivered again, but was purged or
-    expired. Else `failed`.
+    `pending`: its message will be delivered again, or another worker has accepted it and is about
+    to record that. `cancelled`: the message was purged or has expired. Otherwise `failed`.
     """
     job_ids = [str(each.job_id) for each in lost]
     ends: dict[str, message_ends.End] = {}
     if isinstance(publisher, TransactionPublisher):
         back = publisher.tables.carrying(connection, job_ids)
-        # The broker that the app was moved from delivers again what was not acknowledged.
+        # A broker that the app used before delivers again what was not acknowledged.
         late = [str(each.job_id) for each in lost if each.acks_late]
         back |= external_brokers.sent(connection, late)
         ends = message_ends.newest(connection, set(job_ids) - back)
@@ -117,10 +114,9 @@ def _job_states(
 def rescue(
     connection: Connection, publisher: Publisher, settings: Settings
 ) -> set[tuple[str, str]]:
-    """Rescues once, and returns the lanes that have room now.
+    """Does one round of rescue, and returns the lanes that have free slots.
 
-    The connection must be in autocommit mode. Calls with the same publisher share one `Rescuer`,
-    and so what it has noticed.
+    The connection must be in autocommit mode. Calls with the same publisher share one `Rescuer`.
     """
     rescuer = _rescuers.get(publisher)
     if rescuer is None or rescuer.settings != settings:
@@ -129,10 +125,10 @@ def rescue(
 
 
 class Rescuer:
-    """Remembers from round to round what one process has noticed."""
+    """Rescues in rounds, and remembers what it has noticed."""
 
     def __init__(self, publisher: Publisher, settings: Settings) -> None:
-        # The rescuer is found by its publisher, and must not keep it alive.
+        # A weak reference: the publisher is the key of `_rescuers`.
         self.settings, self.namespace = settings, settings.namespace
         self._publisher = ref(publisher)
         self._session = 0
@@ -140,12 +136,12 @@ class Rescuer:
         self._missing_messages = MissingMessages(settings.namespace)
 
     def rescue(self, connection: Connection) -> set[tuple[str, str]]:
-        """Does one round, and returns the lanes that have room now."""
+        """Does one round, and returns the lanes that have free slots."""
         publisher = self._publisher()
         if publisher is None:  # pragma: no cover
             return set()
         session = connections.driver(connection).info.backend_pid
-        if session != self._session:  # workers that record may have been cut off just as we were
+        if session != self._session:  # recording workers may have lost their sessions as well
             self._session = session
             self._missing_messages.forget()
         dead = workers.find_dead(connection)
@@ -167,7 +163,7 @@ class Rescuer:
 
 _rescuers: "WeakKeyDictionary[Publisher, Rescuer]" = WeakKeyDictionary()
 
-# Asked before a transaction is begun for it.
+# Often false, which saves a transaction.
 _ANY_ABANDONED = text(
     """
     SELECT EXISTS (

@@ -1,4 +1,4 @@
-"""Logs which executions and jobs were given up as lost, and what became of them."""
+"""Logs which executions and jobs were given up as lost, and which jobs are retried."""
 
 import logging
 from collections import Counter
@@ -22,12 +22,12 @@ class Loss(NamedTuple):
     """A job whose execution was lost, or that was given up before it began."""
 
     job_id: UUID | str
-    #: The execution; `None` where none had been recorded.
+    #: `None` if no execution was recorded.
     execution_id: UUID | None = None
 
 
 class LogLine(NamedTuple):
-    """A line of the log, and its fields for programs."""
+    """A log message, and its fields for programs."""
 
     level: int
     message: str
@@ -35,7 +35,7 @@ class LogLine(NamedTuple):
 
 
 def describe(connection: Connection, losses: Sequence[Loss]) -> list[LogLine]:
-    """Returns the lines about these losses, which the open transaction has written."""
+    """Returns the messages about these losses. Call it in the transaction that wrote them."""
     if not losses:
         return []
     now = connections.now(connection)
@@ -55,7 +55,7 @@ def describe(connection: Connection, losses: Sequence[Loss]) -> list[LogLine]:
 
 
 def log(lines: Sequence[LogLine]) -> None:
-    """Logs the lines. To be called after the commit."""
+    """Logs the messages. Call it after the commit."""
     for line in lines:
         logger.log(line.level, "%s", line.message, extra=line.fields)
 

@@ -1,4 +1,4 @@
-"""Exceptions by which a running task ends its job as skipped or cancelled."""
+"""Defines the exceptions with which a running task ends its job as skipped or cancelled."""
 
 from datetime import datetime, timedelta
 
@@ -6,9 +6,10 @@ from celery.exceptions import Ignore
 
 
 class Skip(Ignore):  # type: ignore[misc,unused-ignore]
-    """Conditions are not met, and why. Returned or raised by a launcher; never a failure.
+    """Says that the conditions for a run are not met. A launcher returns or raises it.
 
-    Raised in a task, it ends the job as `skipped`; Celery stores no result, as for its `Ignore`.
+    If a task raises it, the job ends as `skipped`, which is not a failure. Celery stores no result,
+    as for its own `Ignore`.
     """
 
     def __init__(
@@ -21,8 +22,8 @@ class Skip(Ignore):  # type: ignore[misc,unused-ignore]
 
 
 class Cancelled(Ignore):  # type: ignore[misc,unused-ignore]
-    """The job is to be cancelled; raised in its task by `progress` and `checkpoint`.
+    """Says that somebody has cancelled the job. `progress` and `checkpoint` raise it in the task.
 
-    Clean up and let it pass, and the job is cancelled. As with Celery's `Ignore`, no result is
-    stored.
+    The task should clean up and raise it again. Then the job ends as `cancelled`. Celery stores no
+    result, as for its own `Ignore`.
     """

@@ -43,9 +43,11 @@ def put(
 ) -> SavedTemplate:
     """Creates a template, or replaces all its values.
 
-    Schedules that have their task from it get the new one. If the unit has the app, that checks
-    the task and the options. Raises `InvalidJob`, `InvalidSchedule`, `UnknownTask`, `Forbidden`,
-    and `AlreadyExists` if `only_new`.
+    Schedules that have their task from it get the new one. The task and the options are checked
+    against the app if the unit has it.
+
+    Raises `InvalidJob`, `InvalidSchedule`, `UnknownTask`, `Forbidden`, and `AlreadyExists` if
+    `only_new`.
     """
     values = {
         "task": task,
@@ -56,16 +58,7 @@ def put(
         "job_policy": {} if job_policy is None else job_policy,
         "description": description,
     }
-    problems = Problems(_problems(unit, values))
-    unfit = name_problem(name)
-    if unfit:
-        problems.insert(0, Problem("name", "malformed", unfit))
-    problems.raise_if_any(InvalidJob, subject=f"template {name!r}")
-    app, where = unit.app, {} if queue is None else {"queue": queue}
-    check_options({**where, **values["options"]}, None if app is None else app.conf)
-    require_call(unit.actor, task, values["options"])
-    if app is not None:
-        check_task(app, task)
+    _check(unit, name, values)
     before = templates.load(unit.connection, [name], namespace=unit.namespace).get(name)
     if before is not None and only_new:
         raise AlreadyExists(f"there is a template {name!r} already; PUT changes it")
@@ -85,6 +78,19 @@ def put(
     row = Template(*unit.connection.execute(statement.returning(*templates.COLUMNS)).one())
     unit.record("create" if before is None else "update", before, row)
     return SavedTemplate(row, before)
+
+
+def _check(unit: UnitOfWork, name: str, values: Mapping[str, Any]) -> None:
+    unfit = name_problem(name)
+    problems = Problems([Problem("name", "malformed", unfit)] if unfit else [])
+    problems += _problems(unit, values)
+    problems.raise_if_any(InvalidJob, subject=f"template {name!r}")
+    app, queue = unit.app, values["queue"]
+    where = {} if queue is None else {"queue": queue}
+    check_options({**where, **values["options"]}, None if app is None else app.conf)
+    require_call(unit.actor, values["task"], values["options"])
+    if app is not None:
+        check_task(app, values["task"])
 
 
 def remove(unit: UnitOfWork, name: str) -> None:

@@ -1,7 +1,7 @@
-"""Registers workers, finds the dead ones and their executions.
+"""Registers workers, and finds dead ones and their executions.
 
-A worker lives as long as its session holds an advisory lock. Behind a transaction-mode pooler its
-session is not its own, and a lock would outlive it: there it lives by a lease, which it renews.
+A worker lives as long as its session holds an advisory lock. Behind a transaction-mode pooler, a
+session is shared, and its lock would outlive the worker: there, it lives by a lease that it renews.
 """
 
 from collections import Counter
@@ -14,21 +14,21 @@ from sqlalchemy import Connection, text
 from pgbeat.database import connections
 from pgbeat.database.advisory_locks import held
 
-#: The first half of the advisory locks that workers live by.
+#: The first half of the advisory lock that a worker holds.
 LIFE = 1885823603
-#: Seconds without its lock after which a worker counts as dead: a session that broke is back
-#: sooner.
+#: Seconds without its lock after which a worker counts as dead. A worker whose session broke has
+#: another one sooner.
 PATIENCE = 5.0
-#: Seconds that a worker behind a pooler may be silent.
+#: Seconds after which a worker behind a pooler must renew its lease.
 LEASE = 30.0
-#: Seconds that a dead worker's row is kept.
+# Seconds for which a dead worker's row is kept.
 _KEPT = 3600.0
 #: The counter (`pgbeat.counters`) of executions and jobs that were given up as lost.
 RELEASED = "stale_claims_released"
 
-# One statement: its row is never seen without its lock.
+# One statement, so that the row is never visible without the lock.
 _REGISTER = text(
-    f"""
+    """
     WITH mine AS (
         INSERT INTO pgbeat.workers AS w
                (id, name, pid, pool, concurrency, namespace, tasks, alive_until)
@@ -37,8 +37,9 @@ _REGISTER = text(
         ON CONFLICT (id) DO UPDATE
            SET missing_since = NULL, tasks = excluded.tasks, alive_until = excluded.alive_until
         RETURNING id)
-    SELECT CAST(:lease AS float8) IS NOT NULL OR pg_try_advisory_lock({LIFE}, id) FROM mine
-    """  # noqa: S608
+    SELECT CAST(:lease AS float8) IS NOT NULL
+           OR pg_try_advisory_lock(CAST(:life AS integer), id) FROM mine
+    """
 )
 
 
@@ -53,16 +54,15 @@ def register(
     namespace: str | None = None,
     tasks: Sequence[str] | None = None,
 ) -> bool:
-    """Records the worker, or that it is back. Returns whether it lives by this session from now on:
-    it does not while an earlier session of its own still has its lock; then try again.
+    """Registers a worker, which lives by this session, and returns whether that worked.
 
-    Behind a pooler it lives for `LEASE` seconds, and must `renew` that. `tasks` are the names of
-    the tasks that it has registered.
+    It doesn't work while an earlier session of the worker holds its lock: try again. Behind a
+    pooler, the worker must `renew` its lease. `tasks` are the names of its registered tasks.
     """
     values = {
         "id": worker, "name": name, "pid": pid, "pool": pool, "concurrency": concurrency,
         "namespace": namespace, "tasks": None if tasks is None else list(tasks),
-        "lease": None if connections.has_own_session(connection) else LEASE,
+        "lease": None if connections.has_own_session(connection) else LEASE, "life": LIFE,
     }  # fmt: skip
     return bool(connection.scalar(_REGISTER, values))
 
@@ -78,8 +78,10 @@ _KNOW = text(
 
 
 def may_know_task(connection: Connection, job_id: str) -> bool:
-    """Returns whether a living worker has registered the task of a job, or may have: one of an
-    older version does not say."""
+    """Returns whether a living worker may have registered the task of a job.
+
+    Workers of older versions don't record their tasks.
+    """
     return bool(connection.scalar(_KNOW, {"job": job_id}))
 
 
@@ -90,7 +92,7 @@ _RENEW = text(
 
 
 def renew(connection: Connection, worker: int) -> bool:
-    """Renews the lease of a worker behind a pooler; returns whether the worker is still known."""
+    """Renews the lease of a worker behind a pooler, and returns whether its row exists."""
     return connection.execute(_RENEW, {"id": worker, "lease": LEASE}).rowcount > 0
 
 
@@ -98,21 +100,8 @@ _LEAVE = text("DELETE FROM pgbeat.workers WHERE id = :id")
 
 
 def leave(connection: Connection, worker: int) -> None:
-    """Removes the worker: it ends, and has recorded everything."""
+    """Deletes the row of a worker that ends and has recorded everything."""
     connection.execute(_LEAVE, {"id": worker})
-
-
-class MissingWorker(NamedTuple):
-    """A worker without its lock or lease, or one that was missing before."""
-
-    id: int
-    lives: bool
-    #: Whether it was noted before.
-    is_noted: bool
-    #: Whether that is so long ago that it counts as dead.
-    is_dead: bool
-    #: Whether its row is of no more use.
-    is_old: bool
 
 
 _MISSING = text(
@@ -123,9 +112,11 @@ _MISSING = text(
                EXISTS (SELECT FROM living l WHERE l.id = w.id)
                OR coalesce(alive_until > now(), false) AS lives
           FROM pgbeat.workers w)
-    SELECT id, lives, missing_since IS NOT NULL,
-           NOT lives AND coalesce(missing_since < now() - make_interval(secs => :patience), false),
+    SELECT id, lives, missing_since IS NOT NULL AS is_noted,
+           NOT lives AND coalesce(missing_since < now() - make_interval(secs => :patience), false)
+           AS is_dead,
            NOT lives AND coalesce(missing_since < now() - make_interval(secs => :kept), false)
+           AS is_old
       FROM known WHERE NOT lives OR missing_since IS NOT NULL
     """  # noqa: S608
 )
@@ -143,12 +134,11 @@ _FORGET = text(
 
 
 def find_dead(connection: Connection) -> list[int]:
-    """Notes which workers are missing and which are back; returns the ids of the dead ones.
+    """Notes which workers are missing and which are back, and returns the ids of the dead ones.
 
-    Executes one statement if all is well. The connection must be in autocommit mode.
+    Executes one statement if no worker is missing. The connection must be in autocommit mode.
     """
-    values = {"patience": PATIENCE, "kept": _KEPT}
-    found = [MissingWorker(*row) for row in connection.execute(_MISSING, values)]
+    found = connection.execute(_MISSING, {"patience": PATIENCE, "kept": _KEPT}).all()
     for statement, ids in (
         (_NOTE, [w.id for w in found if not w.lives and not w.is_noted]),
         (_FORGIVE, [w.id for w in found if w.lives]),
@@ -169,8 +159,8 @@ class LostExecution(NamedTuple):
     acks_late: bool
 
 
-# An execution of a worker without a row: it has left, and left this behind. One that has only just
-# begun may be of a worker that is not registered yet.
+# A worker without a row has left. If the execution has only just begun, the worker may not be
+# registered yet.
 _ABANDONED = text(
     """
     SELECT e.id, e.job_id, e.worker, e.worker_id, e.acks_late
@@ -190,7 +180,7 @@ def abandoned_executions(
 ) -> list[LostExecution]:
     """Returns running executions of workers that are dead or have left.
 
-    To end them, lock them first (`lock_running`).
+    The caller must lock them (`lock_running`) before it ends them.
     """
     values = {"namespace": namespace, "dead": list(dead), "limit": limit}
     return [LostExecution(*row) for row in connection.execute(_ABANDONED, values)]
@@ -200,7 +190,7 @@ _RUNNING = text("SELECT id, pid FROM pgbeat.executions WHERE worker_id = :id AND
 
 
 def running_executions(connection: Connection, worker: int) -> dict[UUID, int | None]:
-    """Returns a worker's running executions, with the ids of their processes."""
+    """Returns a worker's running executions with their process ids."""
     return {row.id: row.pid for row in connection.execute(_RUNNING, {"id": worker})}
 
 
@@ -211,11 +201,9 @@ _LOCK_RUNNING = text(
 
 
 def lock_running(connection: Connection, execution_ids: Collection[UUID]) -> list[LostExecution]:
-    """Locks and returns those of the executions that still run; skips what is locked."""
-    return [
-        LostExecution(*row)
-        for row in connection.execute(_LOCK_RUNNING, {"ids": list(map(str, execution_ids))})
-    ]
+    """Locks and returns the executions that still run. Skips rows that are locked."""
+    rows = connection.execute(_LOCK_RUNNING, {"ids": [str(each) for each in execution_ids]})
+    return [LostExecution(*row) for row in rows]
 
 
 _COUNT = text(
@@ -238,15 +226,14 @@ _TRY_COUNT = text(
             WHERE namespace = '' AND metric = :metric AND label = '' AND kind = '')
     """
 )
-#: What this process has counted while another transaction had the counter's row.
+# What this process counted while another transaction had locked the counter.
 _to_count: Counter[str] = Counter()
 
 
 def count(connection: Connection, metric: str, more: int) -> None:
-    """Adds to a counter of the whole database.
+    """Adds to a counter of the whole database, without waiting for other transactions.
 
-    Waits for no other transaction: while one has the counter locked, the number is kept, and added
-    with the next.
+    If the counter is locked, keeps the number and adds it the next time.
     """
     if not more:
         return
@@ -263,7 +250,7 @@ _LIVING = text("SELECT count(*) FROM pgbeat.workers WHERE missing_since IS NULL"
 
 
 def number(connection: Connection) -> int:
-    """Returns how many workers record executions, or did within the last hour."""
+    """Returns how many workers record executions, or did in the last hour."""
     return int(connection.scalar(_NUMBER) or 0)
 
 

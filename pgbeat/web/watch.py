@@ -247,7 +247,7 @@ class StreamWatcher:
         by_token = {stream.token for stream in streams if stream.token is not None}
         if by_token:
             with self._backend.session() as connection:
-                good = tokens.good(connection, by_token, namespace=self._backend.namespace)
+                good = tokens.active(connection, by_token, namespace=self._backend.namespace)
             for stream in streams:
                 if stream.token is not None and stream.token not in good:
                     stream.end()

@@ -13,8 +13,9 @@ from pgbeat.broker.publishing.publisher import Publisher
 from pgbeat.broker.publishing.unit_of_work import UnitOfWork
 from pgbeat.config import Settings, postgres_url
 from pgbeat.database import connections
-from pgbeat.jobs import control
+from pgbeat.jobs import control, executions, lifecycle
 from pgbeat.jobs import model as jobs
+from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.model import Job
 from pgbeat.jobs.policies import parse
 from pgbeat.jobs.prepare import JobSpec
@@ -65,6 +66,12 @@ class Desk:
         with self.unit(actor).transaction() as unit:
             changed = verb(unit, job.id, **more)
         return self.job(changed)
+
+    def record(self, *runs: ExecutionRecord) -> set[tuple[str, str]]:
+        """Records executions as workers do, with all that follows; the lanes to dispatch."""
+        with connections.transaction(self.connection):
+            ended = executions.record(self.connection, runs)
+            return lifecycle.follow(self.connection, self.publisher, ended)
 
     def job(self, job: Job) -> Job:
         """Returns the job as it is now."""

@@ -24,7 +24,7 @@ class Ending(NamedTuple):
     reason: str
 
 
-class Advance(NamedTuple):
+class NextSteps(NamedTuple):
     """What the caller must do after groups advanced: publish jobs, and end others."""
 
     unblocked: list[Job]
@@ -90,16 +90,16 @@ def groups_of(ended: Iterable[Ended]) -> set[UUID]:
     return {job.group_id for job in ended if job.group_id is not None and job.state in ENDED}
 
 
-def advance(connection: Connection, group_ids: Collection[UUID]) -> Advance:
+def advance(connection: Connection, group_ids: Collection[UUID]) -> NextSteps:
     """Advances groups after their members changed, in the transaction that changed them.
 
     Unblocks the next member of a sequential group. If that is dispatched now, the caller must
     publish it. After a failure, the group's policy says which members the caller must end. The end
     of the last member finishes the group.
     """
-    done = Advance([], [])
+    steps = NextSteps([], [])
     if not group_ids:
-        return done
+        return steps
     locked = connection.execute(_LOCK, {"ids": [str(each) for each in group_ids]}).all()
     for group_id, mode, on_failure, cancelled_by, is_cancelled in locked:
         which = {"id": group_id}
@@ -120,10 +120,10 @@ def advance(connection: Connection, group_ids: Collection[UUID]) -> Advance:
                 reason = f"job {broken} of its group {verb}, and on_failure is {on_failure}"
                 to = "skipped" if on_failure == "skip_remaining" else "cancelled"
             if waiting := [str(each) for each in connection.scalars(_WAITING, which)]:
-                done.endings.append(Ending(waiting, to, reason))
+                steps.endings.append(Ending(waiting, to, reason))
         elif mode == "sequential" and not moving:
-            done.unblocked.extend(Job(*row) for row in connection.execute(_UNBLOCK, which))
-    return done
+            steps.unblocked.extend(Job(*row) for row in connection.execute(_UNBLOCK, which))
+    return steps
 
 
 # Subqueries instead of EXISTS, which Postgres may answer by reading all jobs.

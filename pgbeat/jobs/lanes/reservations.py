@@ -39,14 +39,14 @@ class Reservation(NamedTuple):
 
 # One statement: without its lock, the row would look like that of a dead session.
 _RESERVE = text(
-    f"""
+    """
     WITH made AS (
         INSERT INTO pgbeat.reservations (namespace, lane, task, tags, resources, created_by)
         VALUES (:namespace, :lane, :task, CAST(:tags AS text[]), CAST(:resources AS jsonb),
                 :created_by)
         RETURNING id)
-    SELECT id, pg_try_advisory_lock({LIFE}, id) FROM made
-    """  # noqa: S608
+    SELECT id, pg_try_advisory_lock(CAST(:life AS integer), id) FROM made
+    """
 )
 
 
@@ -66,7 +66,7 @@ def reserve(
     """
     values = {
         "namespace": namespace, "lane": lane, "task": task, "tags": list(tags),
-        "resources": json.dumps(resources), "created_by": created_by,
+        "resources": json.dumps(resources), "created_by": created_by, "life": LIFE,
     }  # fmt: skip
     while True:
         made, lives = connection.execute(_RESERVE, values).one()

@@ -89,7 +89,6 @@ def _ordered(rows: Iterable[Any]) -> list[Job]:
 
 
 _COUNT = text(f"SELECT count(*) {_HOLDERS}")
-_RUNNING = text(f"SELECT {_WORK} {_HOLDERS}")
 
 
 def count_running(connection: Connection, lane: Lane) -> int:
@@ -98,25 +97,18 @@ def count_running(connection: Connection, lane: Lane) -> int:
     return int(connection.execute(_COUNT, values).scalar_one())
 
 
-def running(connection: Connection, lane: Lane) -> list[Work]:
-    """Returns the jobs that have a slot."""
-    rows = connection.execute(_RUNNING, {"namespace": lane.namespace, "lane": lane.name})
-    return [Work(*row) for row in rows]
-
-
 class Waiting(NamedTuple):
     """A job in a waiting line."""
 
     work: Work
     #: The keys by which a rate counts it.
     keys: list[str | None]
-    position: Any
     created_at: datetime
 
 
 _WAITING_JOBS = text(
     f"""
-    SELECT {_KEYS} AS keys, j.position, j.created_at, {_WORK}
+    SELECT {_KEYS}, j.created_at, {_WORK}
       {_LINE} {_IN_ORDER} LIMIT :limit OFFSET :offset
     """
 )
@@ -131,7 +123,7 @@ def waiting_jobs(
         "limit": limit, "offset": offset,
     }  # fmt: skip
     rows = connection.execute(_WAITING_JOBS, values)
-    return [Waiting(Work(*row[3:]), row[0], row[1], row[2]) for row in rows]
+    return [Waiting(Work(*work), keys, created_at) for keys, created_at, *work in rows]
 
 
 _WITHIN = """
@@ -199,6 +191,9 @@ def _of_rate(lane: Lane) -> dict[str, Any]:
     return values if lane.rate_key is None else values | {"key": lane.rate_key}
 
 
+_RUNNING = text(f"SELECT {_WORK} {_HOLDERS}")
+
+
 def limiter(connection: Connection, lane: Lane) -> Limiter:
     """Returns the lane's limiter, which knows the jobs that have a slot."""
     policy, problem = None, None
@@ -210,27 +205,23 @@ def limiter(connection: Connection, lane: Lane) -> Limiter:
     count = 0 if policy is not None or lane.max_running is None else count_running(connection, lane)
     limiter = Limiter(lane.max_running, policy, quota(connection, lane), count, problem)
     if policy is not None:
-        for work in running(connection, lane):
-            limiter.admit(work)
+        values = {"namespace": lane.namespace, "lane": lane.name}
+        for row in connection.execute(_RUNNING, values):
+            limiter.admit(Work(*row))
     return limiter
 
 
 def admit_reservations(limiter: Limiter, direct: Iterable[Reservation]) -> dict[int, str | None]:
-    """Counts direct executions, and returns those that wait, with the reason that each must.
+    """Counts direct executions, and returns the reason for which each waiting one must wait.
 
     The reason is `None` for one that may have a slot now. Those that must wait are counted as if
     they had a slot: no job takes what they wait for.
     """
     denials: dict[int, str | None] = {}
-    waiting = []
-    for reservation in direct:
-        if reservation.started_at is None:
-            waiting.append(reservation)
-        else:
-            limiter.admit(reservation.work)
-    for reservation in waiting:
-        denials[reservation.id] = limiter.denial(reservation.work)
-        limiter.admit(reservation.work)
+    for each in sorted(direct, key=lambda each: each.started_at is None):
+        if each.started_at is None:
+            denials[each.id] = limiter.denial(each.work)
+        limiter.admit(each.work)
     return denials
 
 

@@ -9,10 +9,10 @@ import pytest
 from celery import Celery
 
 from pgbeat.jobs.submit_group import SubmittedGroup, submit_group
+from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Process, Processes, until
 
-Sql = Callable[..., list[tuple[Any, ...]]]
 Start = Callable[..., Process]
 Submit = Callable[..., SubmittedGroup]
 

@@ -11,6 +11,7 @@ from celery import Celery
 
 from pgbeat import submit
 from tests.support.processes import Process, until
+from tests.support.rows import make_lane
 from tests.support.transport_workers import Entry, Fleet, transport_url
 
 
@@ -35,10 +36,6 @@ def begin(fleet: Fleet, workers: int, concurrency: int = 4, beats: int = 1) -> l
     fleet.await_ready(*started)
     until(lambda: any("This beat leads" in each.output for each in leading), 60, "a beat leads")
     return started
-
-
-def lane(fleet: Fleet, limit: int | None) -> None:
-    fleet.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('l', %s)", limit)
 
 
 def fill(client: Celery, count: int, seconds: float, **policy: Any) -> list[str]:
@@ -73,7 +70,7 @@ def done(fleet: Fleet) -> int:
 
 @pytest.mark.slow
 def test_a_lane_of_limit_one_keeps_its_order(fleet: Fleet, client: Celery) -> None:
-    lane(fleet, 1)
+    make_lane(fleet.sql, limit=1)
     ids = fill(client, 12, 0.01)
     urgent = fill(client, 2, 0.01, priority=9)
     begin(fleet, 1)
@@ -87,7 +84,7 @@ def test_a_lane_of_limit_one_keeps_its_order(fleet: Fleet, client: Celery) -> No
 def test_many_jobs_of_schedules_and_people_never_exceed_the_limit(
     fleet: Fleet, client: Celery
 ) -> None:
-    lane(fleet, 2)
+    make_lane(fleet.sql, limit=2)
     begin(fleet, 1, concurrency=6)
     fleet.sql(
         "INSERT INTO pgbeat.schedules (name, task, every, next_run, args, job_policy) "
@@ -103,7 +100,7 @@ def test_many_jobs_of_schedules_and_people_never_exceed_the_limit(
 @pytest.mark.slow
 def test_two_beats_and_three_workers_never_exceed_the_limit(fleet: Fleet, client: Celery) -> None:
     """The issue's: under load, and with workers and the leading beat killed in the middle of it."""
-    lane(fleet, 2)
+    make_lane(fleet.sql, limit=2)
     fleet.sql(
         "INSERT INTO pgbeat.schedules (name, task, every, next_run, args, job_policy) "
         "SELECT 's' || n, 'transport.work', '1h', now() + n % 10 * interval '1 second', "
@@ -125,7 +122,7 @@ def test_two_beats_and_three_workers_never_exceed_the_limit(fleet: Fleet, client
 
 @pytest.mark.slow
 def test_the_slots_of_a_worker_that_is_killed_come_back(fleet: Fleet, client: Celery) -> None:
-    lane(fleet, 2)
+    make_lane(fleet.sql, limit=2)
     ids = [
         str(submit("transport.hold", "never", lane="l", app=client, max_attempts=1).id)
         for _ in range(2)
@@ -145,7 +142,7 @@ def test_the_slots_of_a_worker_that_is_killed_come_back(fleet: Fleet, client: Ce
 def test_a_lane_of_limit_one_keeps_its_order_with_many_workers(
     fleet: Fleet, client: Celery
 ) -> None:
-    lane(fleet, 1)
+    make_lane(fleet.sql, limit=1)
     begin(fleet, 3, concurrency=2)
     ids = fill(client, 100, 0.0)
     until(lambda: done(fleet) == 100, 90, "all are done")

@@ -1,6 +1,5 @@
 """The audit: changes as they are noted, and how they are found again."""
 
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -10,10 +9,8 @@ from sqlalchemy import Connection
 from pgbeat.access import audit
 from pgbeat.config import postgres_url
 from pgbeat.database import connections
-from tests.support.command_line import read, run
+from tests.support.command_line import Sql, read, run
 from tests.support.web import Web, done, problem
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 def record(connection: Connection, **values: Any) -> None:

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,7 +33,6 @@ from pgbeat.errors import (
 from pgbeat.jobs import (
     control,
     endings,
-    executions,
     lifecycle,
     submit_group,
     template_control,
@@ -58,19 +57,6 @@ def app(database: str) -> Celery:
     return make_app(database)
 
 
-@pytest.fixture
-def make_desk(database: str, app: Celery) -> Iterator[Desks]:
-    """Makes what controls jobs of the app."""
-    with desks(database, app) as make:
-        yield make
-
-
-@pytest.fixture
-def desk(make_desk: Desks) -> Desk:
-    """Controls jobs of the app."""
-    return make_desk()
-
-
 def refused(desk: Desk, verb: Callable[..., Job], job: Job, **more: object) -> str:
     """The sentence with which the verb is refused, which changes nothing."""
     with pytest.raises(InvalidTransition) as error:
@@ -80,22 +66,17 @@ def refused(desk: Desk, verb: Callable[..., Job], job: Job, **more: object) -> s
 
 
 def fails(desk: Desk, job: Job, error: str = "oops") -> Job:
-    """The job as it is once a worker has told that it failed."""
-    run = ExecutionRecord(
-        str(uuid4()), str(job.id), True, "failed", "failed", worker="w", error=error
+    """The job as it is once a worker has recorded that it failed."""
+    run = str(uuid4())
+    desk.record(
+        ExecutionRecord(run, str(job.id), True, "failed", "failed", worker="w", error=error)
     )
-    with connections.transaction(desk.connection):
-        ended = executions.record(desk.connection, [run])
-        lifecycle.follow(desk.connection, desk.publisher, ended)
     return desk.job(job)
 
 
 def runs(desk: Desk, job: Job) -> Job:
-    """The job as it is once a worker has told that it began."""
-    with connections.transaction(desk.connection):
-        executions.record(
-            desk.connection, [ExecutionRecord(str(uuid4()), str(job.id), True, worker="w")]
-        )
+    """The job as it is once a worker has recorded that it began."""
+    desk.record(ExecutionRecord(str(uuid4()), str(job.id), True, worker="w"))
     return desk.job(job)
 
 
@@ -322,7 +303,7 @@ def test_submit(app: Celery, sql: Sql, desk: Desk) -> None:
     assert messages(sql) == [str(job.id)]
     named = pgbeat.submit("jobs.add", 1, app=app, countdown=3600)
     assert (named.state, named.created_by[:5]) == ("scheduled", "user:")
-    with pytest.raises(InvalidJob, match="'priorty' is no key of it; did you mean 'priority'"):
+    with pytest.raises(InvalidJob, match="'priorty' is not a key of it; did you mean 'priority'"):
         pgbeat.submit("jobs.add", 1, app=app, priorty=3)
 
 
@@ -546,11 +527,7 @@ def test_cancel_what_runs(desk: Desk, sql: Sql) -> None:
         assert asked.cancel_reason == f"cancelled by user:alice: {reason}"
     # Failing then is not a reason to try again.
     run = sql("SELECT id FROM pgbeat.executions")[0][0]
-    with connections.transaction(desk.connection):
-        executions.record(
-            desk.connection,
-            [ExecutionRecord(str(run), str(job.id), False, "failed", "failed", error="x")],
-        )
+    desk.record(ExecutionRecord(str(run), str(job.id), False, "failed", "failed", error="x"))
     ended = desk.job(job)
     assert (ended.state, ended.retried_by) == ("cancelled", None)
     assert ended.error == "cancelled by user:alice: far too slow (x)"

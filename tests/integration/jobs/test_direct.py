@@ -3,7 +3,7 @@
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,6 @@ from pgbeat.jobs import lane_control
 from pgbeat.jobs.direct import run_direct
 from tests.support.lanes import Lanes
 from tests.support.processes import Process, Processes, until
-
-Sql = Callable[..., list[tuple[Any, ...]]]
 
 
 @pytest.fixture

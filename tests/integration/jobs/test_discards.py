@@ -12,6 +12,7 @@ from pgbeat.database import connections
 from pgbeat.jobs import model as jobs
 from pgbeat.jobs import rescue
 from pgbeat.jobs.rescue import Rescuer
+from tests.support.rows import make_lane
 from tests.support.simulated_workers import Ward
 from tests.support.transport_workers import transport_url
 
@@ -76,7 +77,7 @@ def test_celerys_own_purge(ward: Ward, database: str) -> None:
 
 def test_what_follows_a_purge_comes_with_the_next_sweep(ward: Ward) -> None:
     """The slot of a lane, and what another transaction has locked."""
-    ward.sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('one', 1)")
+    make_lane(ward.sql, "one")
     in_lane, locked = ward.job(lane="one"), ward.job(max_attempts=3)
     with psycopg.connect(ward.dsn) as other:
         other.execute("SELECT FROM pgbeat.jobs WHERE id = %s FOR UPDATE", [locked])

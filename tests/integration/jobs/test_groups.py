@@ -1,6 +1,6 @@
 """Groups: what a member's end means for the others, told as a worker tells it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import uuid4
@@ -10,9 +10,6 @@ from celery import Celery, chain
 
 from pgbeat.access.actors import Actor
 from pgbeat.beat.scheduler import Scheduler
-from pgbeat.broker.publishing.publisher import Publisher, publisher
-from pgbeat.broker.publishing.unit_of_work import UnitOfWork
-from pgbeat.config import Settings
 from pgbeat.database import connections
 from pgbeat.errors import Forbidden, InvalidJob, InvalidTransition, NotFound, NotUnique, UnknownTask
 from pgbeat.jobs import control, dispatch, executions, lifecycle
@@ -21,10 +18,12 @@ from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.groups import model as groups
 from pgbeat.jobs.groups import progress as turns
 from pgbeat.jobs.submit_group import SubmittedGroup, cancel, submit_group
+from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
+from tests.support.jobs import Desk, messages
 from tests.support.processes import until
+from tests.support.rows import make_lane
 
-Sql = Callable[..., list[tuple[Any, ...]]]
 ADD = {"task": "tests.add", "max_attempts": 1}
 AGAIN = {"task": "tests.add", "max_attempts": 2, "retry_base": 0}
 
@@ -37,57 +36,44 @@ def app(app: Celery, database: str) -> Celery:
 
 
 class Fleet:
-    """Workers, as far as the database sees of them."""
+    """Takes messages and records executions as workers do."""
 
-    def __init__(self, app: Celery, sql: Sql) -> None:
-        self.settings = Settings.load(app.conf)
-        self.sql = sql
-        engine = connections.engine(self.settings.url, "tests")
-        self.connection = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-        self.publisher: Publisher = publisher(app, self.settings, lambda: None)
-        self.app = app
+    def __init__(self, desk: Desk, sql: Sql) -> None:
+        self._desk, self.sql, self.unit, self.settings = desk, sql, desk.unit, desk.settings
+        self.connection, self.publisher = desk.connection, desk.publisher
 
-    def unit(self, actor: Actor) -> UnitOfWork:
-        """A unit of work by the actor, with no transaction open."""
-        return UnitOfWork(self.connection, self.settings, actor, app=lambda: self.app)
-
-    def tell(self, *runs: ExecutionRecord) -> None:
-        """What a worker writes."""
-        with connections.transaction(self.connection):
-            ended = executions.record(self.connection, runs)
-            lanes = lifecycle.follow(self.connection, self.publisher, ended)
-        for namespace, lane in lanes:
+    def record(self, *runs: ExecutionRecord) -> None:
+        """Records executions, with all that follows."""
+        for namespace, lane in self._desk.record(*runs):
             dispatch.dispatch_lane(self.connection, self.publisher, namespace, lane)
 
     def take(self) -> str:
-        """A worker takes the first message that is due; its job begins. The job's id."""
+        """Takes the first message that is due; its job begins. Returns the job's id."""
         [(job_id,)] = self.sql(
             "DELETE FROM kombu_message WHERE id = (SELECT min(id) FROM kombu_message "
             "WHERE visible OR available_at <= now()) RETURNING job_id::text"
         )
-        self.tell(ExecutionRecord(str(uuid4()), job_id, True, worker="w"))
+        self.record(ExecutionRecord(str(uuid4()), job_id, True, worker="w"))
         return str(job_id)
 
     def end(self, job_id: str, state: executions.State = "completed") -> None:
-        """The job's execution ends."""
+        """Ends the job's execution."""
         [(run,)] = self.sql(
             "SELECT id::text FROM pgbeat.executions WHERE job_id = %s AND state = 'running'", job_id
         )
         error = "oops" if state == "failed" else None
-        self.tell(ExecutionRecord(run, job_id, False, state=state, job_state=state, error=error))
+        self.record(ExecutionRecord(run, job_id, False, state=state, job_state=state, error=error))
 
     def run(self, state: executions.State = "completed") -> str:
-        """A worker takes a message, and the task ends so."""
+        """Takes a message, and ends the execution so. Returns the job's id."""
         job_id = self.take()
         self.end(job_id, state)
         return job_id
 
 
 @pytest.fixture
-def fleet(app: Celery, sql: Sql) -> Iterator[Fleet]:
-    fleet = Fleet(app, sql)
-    yield fleet
-    fleet.connection.close()
+def fleet(desk: Desk, sql: Sql) -> Fleet:
+    return Fleet(desk, sql)
 
 
 Submit = Callable[..., SubmittedGroup]
@@ -111,11 +97,6 @@ def states(sql: Sql) -> Callable[[], list[str]]:
 
 
 States = Callable[[], list[str]]
-
-
-def messages(sql: Sql) -> list[str]:
-    """Jobs (ids) that have a message, in their order."""
-    return [job_id for (job_id,) in sql("SELECT job_id::text FROM kombu_message ORDER BY id")]
 
 
 def ids(submitted: SubmittedGroup) -> list[str]:
@@ -161,14 +142,26 @@ def test_a_failure_ends_the_rest_of_a_sequence(
     assert reasons == [(said,)]
 
 
-def test_a_sequence_goes_on_after_a_failure_if_it_is_to(
-    fleet: Fleet, submit: Submit, states: States
-) -> None:
-    submit([ADD] * 3, mode="sequential", on_failure="continue")
-    fleet.run("failed")
-    fleet.run()
-    fleet.run()
-    assert states() == ["failed", "completed", "completed", "failed"]
+@pytest.mark.parametrize(
+    ("members", "options", "runs", "left"),
+    [
+        ([ADD] * 3, {"mode": "sequential", "on_failure": "continue"},
+         ["failed", "completed", "completed"], ["failed", "completed", "completed", "failed"]),
+        ([ADD] * 3, {"on_failure": "continue"},
+         ["failed", "completed", "completed"], ["failed", "completed", "completed", "failed"]),
+        ([AGAIN, ADD], {"mode": "sequential"},
+         ["failed", "failed"], ["failed", "failed", "cancelled", "failed"]),
+    ],
+    ids=["a sequence continues", "parallel members continue", "a retry fails too"],
+)  # fmt: skip
+def test_the_rest_after_a_failure(
+    fleet: Fleet, submit: Submit, states: States, members: list[Any], options: dict[str, str],
+    runs: list[executions.State], left: list[str],
+) -> None:  # fmt: skip
+    submit(members, **options)
+    for state in runs:
+        fleet.run(state)
+    assert states() == left
 
 
 def test_a_failure_that_is_tried_again_is_no_end(
@@ -185,13 +178,6 @@ def test_a_failure_that_is_tried_again_is_no_end(
     assert states() == ["failed", "completed", "completed", "completed"]
     progress = groups.progress(fleet.connection, [made.group.id])[made.group.id]
     assert progress == (2, 2, {"completed": 2})
-
-
-def test_a_retry_that_fails_too_is_the_end(fleet: Fleet, submit: Submit, states: States) -> None:
-    submit([AGAIN, ADD], mode="sequential")
-    fleet.run("failed")
-    fleet.run("failed")
-    assert states() == ["failed", "failed", "cancelled", "failed"]
 
 
 def test_what_comes_after_a_cancelled_one_of_a_sequence_is_ended_too(
@@ -272,7 +258,7 @@ def test_a_paused_one_holds_up_those_after_it(
 def test_the_turn_of_one_in_a_lane_is_its_place_in_the_line(
     fleet: Fleet, submit: Submit, states: States, sql: Sql
 ) -> None:
-    sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('two', 2)")
+    make_lane(sql, "two", 2)
     laned = {**ADD, "lane": "two"}
     made = submit([laned, laned], mode="sequential")
     other = submit([laned])
@@ -310,7 +296,7 @@ def test_parallel_ones_go_at_once_and_the_last_finishes_the_group(
 def test_a_failure_ends_the_parallel_ones_that_wait(
     fleet: Fleet, submit: Submit, states: States, sql: Sql, on_failure: str, to: str
 ) -> None:
-    sql("INSERT INTO pgbeat.lanes (name, max_running) VALUES ('none', 0)")
+    make_lane(sql, "none", 0)
     submit([ADD, ADD, ADD, {**ADD, "lane": "none"}, {**ADD, "countdown": 99}],
            on_failure=on_failure)  # fmt: skip
     failing, going = fleet.take(), fleet.take()
@@ -320,15 +306,6 @@ def test_a_failure_ends_the_parallel_ones_that_wait(
     assert messages(sql) == []
     fleet.end(going)
     assert states() == ["failed", "completed", to, to, to, "failed"]
-
-
-def test_the_others_of_parallel_ones_go_on_if_they_are_to(
-    fleet: Fleet, submit: Submit, states: States
-) -> None:
-    submit([ADD] * 3, on_failure="continue")
-    for state in ("failed", "completed", "completed"):
-        fleet.run(state)
-    assert states() == ["failed", "completed", "completed", "failed"]
 
 
 def test_a_group_that_was_stopped_tries_nothing_again(
@@ -356,9 +333,9 @@ def test_one_of_parallel_ones_is_cancelled_by_itself(
 
 @pytest.mark.parametrize("mode", ["parallel", "sequential"])
 def test_two_that_end_in_the_same_moment(
-    app: Celery, fleet: Fleet, submit: Submit, states: States, sql: Sql, mode: str
+    make_desk: Callable[[], Desk], fleet: Fleet, submit: Submit, states: States, sql: Sql, mode: str
 ) -> None:
-    """Neither sees the other's end in its transaction; the group's row has them go one by one."""
+    """Neither transaction sees the other's end: the lock of the group's row puts them in order."""
     made = submit([ADD] * 4, on_failure="continue")
     if mode == "sequential":  # two before the next, as if one had been made again by hand
         sql("UPDATE pgbeat.groups SET mode = 'sequential'")
@@ -368,19 +345,14 @@ def test_two_that_end_in_the_same_moment(
     taken = [fleet.take() for _ in range(2 if mode == "sequential" else 4)]
     for job_id in taken[2:]:
         fleet.end(job_id)
-    other = Fleet(app, sql)
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            with connections.transaction(fleet.connection):
-                ended = executions.record(fleet.connection, [done(sql, taken[0])])
-                lifecycle.follow(fleet.connection, fleet.publisher, ended)
-                last = pool.submit(other.end, taken[1])
-                until(
-                    lambda: sql("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-                )
-            last.result(30)
-    finally:
-        other.connection.close()
+    other = Fleet(make_desk(), sql)
+    with ThreadPoolExecutor(1) as pool:
+        with connections.transaction(fleet.connection):
+            ended = executions.record(fleet.connection, [done(sql, taken[0])])
+            lifecycle.follow(fleet.connection, fleet.publisher, ended)
+            last = pool.submit(other.end, taken[1])
+            until(lambda: sql("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+        last.result(30)
     if mode == "parallel":
         assert states() == ["completed"] * 5
     else:
@@ -389,7 +361,7 @@ def test_two_that_end_in_the_same_moment(
 
 
 def done(sql: Sql, job_id: str) -> ExecutionRecord:
-    """What a worker tells of a job's end."""
+    """Returns what a worker records at the end of a job."""
     [(run,)] = sql("SELECT id::text FROM pgbeat.executions WHERE job_id = %s", job_id)
     return ExecutionRecord(run, job_id, False, state="completed", job_state="completed")
 
@@ -407,8 +379,7 @@ def test_a_turn_that_somebody_held_up_comes_all_the_same(
     assert turns.stuck(fleet.connection, "default") == [made.group.id]
     assert turns.stuck(fleet.connection, "other") == []
     with connections.transaction(fleet.connection):
-        groups = turns.stuck(fleet.connection, "default")
-        lifecycle.follow(fleet.connection, fleet.publisher, [], groups)
+        lifecycle.follow(fleet.connection, fleet.publisher, [], [made.group.id])
     assert messages(sql) == ids(made)[1:2]
     assert turns.stuck(fleet.connection, "default") == []
 

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from pgbeat.database import connections
 from pgbeat.errors import Forbidden, InvalidJob, InvalidTransition
 from pgbeat.jobs import changes as job_changes
-from pgbeat.jobs import control, executions, lifecycle
+from pgbeat.jobs import control
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.model import Job
 from tests.support.command_line import Sql, refused, run_with
@@ -111,11 +110,7 @@ def test_what_can_not_be_changed(desk: Desk, sql: Sql) -> None:
         update(desk, job, BOB, priority=1)
     with pytest.raises(Forbidden, match="lane"):
         update(desk, job, ALICE, lane=None)
-    with connections.transaction(desk.connection):
-        ended = executions.record(
-            desk.connection, [ExecutionRecord(str(job.id), str(job.id), True, worker="w")]
-        )
-        lifecycle.follow(desk.connection, desk.publisher, ended)
+    desk.record(ExecutionRecord(str(job.id), str(job.id), True, worker="w"))
     for state in (desk.job(job), desk.job(desk.do(control.cancel, desk.make()))):
         with pytest.raises(InvalidTransition, match="can't be updated"):
             update(desk, state, priority=1)

@@ -80,7 +80,7 @@ def test_a_policy_is_kept_as_everybody_reads_it(inside: Connection) -> None:
     [
         (
             {"lan": 1, "priority": "x"},
-            "job_policy: 'lan' is no key of it; did you mean 'lane'?; priority",
+            "job_policy: 'lan' is not a key of it; did you mean 'lane'?; priority",
         ),
         ([1], 'schedule "s": job_policy is a JSON array; it must be an object, for example'),
         ({"template": "none"}, "schedule \"s\": there is no template 'none'"),
@@ -250,7 +250,7 @@ def test_of_two_with_one_key_at_once_one_is_launched(beat: Beat, sql: Sql) -> No
             "there is no template 'none'; `pgbeat templates list`",
         ),
         ('{"priority": "high"}', "job_policy: priority: 'high' is not a whole number"),
-        ('{"template": "bad"}', "job_policy: 'lan' is no key of it; did you mean 'lane'?"),
+        ('{"template": "bad"}', "job_policy: 'lan' is not a key of it; did you mean 'lane'?"),
     ],
 )
 def test_what_is_wrong_fails_its_own_tick(beat: Beat, sql: Sql, job: str, error: str) -> None:

@@ -1,6 +1,6 @@
 """Lanes: their rows, and who gets their slots."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -21,9 +21,7 @@ from pgbeat.jobs.lanes.concurrency import ConcurrencyPolicy, Work, concurrency_p
 from tests.support.databases import connected
 from tests.support.lanes import Lanes
 from tests.support.processes import until
-
-Sql = Callable[..., list[tuple[Any, ...]]]
-
+from tests.support.rows import make_schedule
 
 # -- the limit
 
@@ -512,10 +510,7 @@ def test_remove_is_refused_while_the_lane_is_in_use(floor: Lanes) -> None:
     floor.lane(max_running=1)
     floor.add(2)
     floor.add(state="paused")
-    floor.sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, job_policy) "
-        """VALUES ('s', 'tests.add', '1h', '{"lane": "l"}')"""
-    )
+    make_schedule(floor.sql, job_policy={"lane": "l"})
     [first] = floor.dispatch()
     with pytest.raises(InvalidJob, match="2 jobs to come, schedule 's'"):
         floor.do(lane_control.remove, "l")

@@ -41,17 +41,17 @@ def put(sql: Sql, job: str, changes: str) -> None:
          "waits in queue 'slow' for a worker, for 2 h"),
         ("pending", f"dispatched_at = {AGO}", "queue",
          "waits in the broker for a worker, for 2 h"),
-        ("pending", "task = task", "outbox", "waits for the beat, which gives it to the broker"),
+        ("pending", "task = task", "outbox", "waits for beat, which sends its message"),
         ("pending", "blocked_by_group = true, group_id = '00000000-0000-0000-0000-000000000007'",
-         "group", "waits for those before it in group 00000000-0000-0000-0000-000000000007"),
+         "group", "waits for the job before it in group 00000000-0000-0000-0000-000000000007"),
         ("scheduled", "run_at = now() + interval '2 hours 30 s'", "scheduled", "comes in 2 h"),
         ("scheduled", f"run_at = {AGO}", "scheduled", "has been due for 2 h"),
         ("scheduled", "run_at = now() + interval '2 hours 30 s', retry_of = id, attempt = 2, "
          "max_attempts = 3", "retry", "is tried again in 2 h, attempt 2 of 3"),
-        ("scheduled", "run_at = NULL", "retry", "is tried again by its task's own retry"),
+        ("scheduled", "run_at = NULL", "retry", "is retried by Celery for its task"),
         ("running", f"worker = 'w@h', started_at = {AGO}", "running", "runs on w@h, for 2 h"),
         ("running", f"worker = 'w@h', cancel_requested_at = {AGO}", "cancelling",
-         "is to be cancelled, asked for 2 h ago, runs on w@h"),
+         "was cancelled 2 h ago, and still runs on w@h"),
         ("paused", "task = task", "paused", "is paused"),
         ("paused", "awaits_approval = true", "approval", "awaits a person's approval"),
         ("completed", "task = task", "ended", "has completed"),
@@ -83,7 +83,7 @@ def test_in_the_line_of_a_lane(connection: Connection, sql: Sql) -> None:
         "lane_paused", "waits in lane 'l' at place 2; the lane is paused",
     )  # fmt: skip
     sql("DELETE FROM pgbeat.lanes")
-    assert where(connection, first)[1].endswith("; the lane was removed, and the beat hands it out")
+    assert where(connection, first)[1].endswith("; the lane was removed, and beat dispatches it")
 
 
 def test_its_own_reason_goes_before_that_of_the_first(connection: Connection, sql: Sql) -> None:
@@ -99,7 +99,8 @@ def test_a_policy_of_the_apps_code_is_not_asked(connection: Connection, sql: Sql
     make_lane(sql, "l", None, policy="TheirOwn")
     assert where(connection, make_job(sql, lane="l")) == (
         "lane",
-        "waits in lane 'l' at place 1; its policy 'TheirOwn' is the app's code, which is not asked",
+        "waits in lane 'l' at place 1; its policy 'TheirOwn' is code of the app, which is not "
+        "loaded here",
     )
 
 

@@ -3,7 +3,7 @@
 import threading
 import uuid
 from collections.abc import Callable, Collection
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -30,11 +30,12 @@ from pgbeat.webhooks import outbox as webhook_outbox
 from pgbeat.webhooks.http import Reply
 from pgbeat.webhooks.outbox import DeliveryAttempt, Outcome
 from pgbeat.webhooks.signing import new_secret
+from tests.support.command_line import Sql
 from tests.support.databases import sqlalchemy_url
 from tests.support.processes import Processes, until
+from tests.support.rows import make_job, make_schedule
 from tests.support.webhook_receiver import Receiver, Request, answering
 
-Sql = Callable[..., list[tuple[Any, ...]]]
 Beat = Callable[..., Scheduler]
 Add = Callable[..., str]
 OK, DOWN = Reply(200, None, 3.0), Reply(503, "it answered 503", 3.0)
@@ -201,15 +202,7 @@ def test_a_change_of_secrets(connection: Connection, add: Add, sql: Sql) -> None
 
 def new_job(sql: Sql, **columns: Any) -> str:
     """A job that runs, with one execution."""
-    job_id = str(uuid.uuid4())
-    values = {
-        "id": job_id, "task": "tests.add", "job_source": "user_cli", "created_by": "user:alice",
-        "is_system_job": False, "state": "running", "started_at": "now", **columns,
-    }  # fmt: skip
-    sql(
-        f"INSERT INTO pgbeat.jobs ({', '.join(values)}) VALUES ({', '.join(['%s'] * len(values))})",
-        *values.values(),
-    )
+    job_id = make_job(sql, "running", **{"task": "tests.add", **columns})
     sql("INSERT INTO pgbeat.executions (job_id, number, worker) VALUES (%s, 1, 'w1')", job_id)
     return job_id
 
@@ -353,16 +346,10 @@ def test_a_webhook_that_is_deleted_meanwhile_fails_nothing(
 
 
 def test_failed_ticks_and_the_schedule_that_they_disable(
-    beat: Beat,
-    add: Add,
-    sql: Sql,
-    receiver: Receiver,
+    beat: Beat, add: Add, sql: Sql, receiver: Receiver
 ) -> None:
     secret = add(events=["tick.failed", "schedule.disabled"])
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run, condition_sql, max_retries) "
-        "VALUES ('broken', 'tests.add', '1 hour', now(), 'SELECT 1/0', 2)"
-    )
+    make_schedule(sql, "broken", due="0", condition_sql="SELECT 1/0", max_retries=2)
     scheduler = beat()
     for _ in range(2):
         sql("UPDATE pgbeat.schedules SET next_run = now() - interval '1 second'")
@@ -383,10 +370,7 @@ def test_failed_ticks_and_the_schedule_that_they_disable(
 
 def test_a_schedule_that_is_done_is_not_disabled(beat: Beat, add: Add, sql: Sql) -> None:
     add()
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, once_at) "
-        "VALUES ('once', 'tests.add', now() - interval '1 second')"
-    )
+    make_schedule(sql, "once", once_at=datetime.now(UTC) - timedelta(seconds=1))
     scheduler = beat()
     until(lambda: scheduler.run_due() >= 0 and sql("SELECT 1 FROM pgbeat.schedules "
                                                    "WHERE NOT enabled"))  # fmt: skip
@@ -774,10 +758,7 @@ def test_the_hot_statements_read_indexes(connection: Connection, add: Add, sql: 
 
 def broken_schedule(sql: Sql) -> None:
     """A schedule whose next tick fails."""
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run, condition_sql) "
-        "VALUES ('broken', 'tests.add', '1 hour', now(), 'SELECT 1/0')"
-    )
+    make_schedule(sql, "broken", due="0", condition_sql="SELECT 1/0")
 
 
 def impatient(sql: Sql, condition: Callable[[], Any]) -> Any:
@@ -894,10 +875,8 @@ def test_a_receiver_that_hangs_keeps_no_job_and_no_other_webhook_waiting(
     worker.says("ready.")
     happen(sql, 50)
     until(lambda: [each.path for each in receiver.received].count("/hanging"))
-    sql(
-        "INSERT INTO pgbeat.schedules (name, task, every, next_run) "
-        "SELECT 'job ' || n, 'tests.add', '1 hour', now() FROM generate_series(1, 20) n"
-    )
+    for number in range(20):
+        make_schedule(sql, f"job {number}", due="0")
     completed = "SELECT count(*) FROM pgbeat.jobs WHERE state = 'completed'"
     until(lambda: sql(completed) == [(20,)], 8)  # a request gives up after ten seconds
     until(lambda: states(sql).count(("delivered", 1)) == 50, 8)

@@ -735,14 +735,14 @@ schedules:
   w: {task: t, every: 5, job_policy: {lane: "a\\0"}}
 """
     assert mistakes(text) == [
-        "6:7: s: job_policy: 'lan' is no key of it; did you mean 'lane'?",
+        "6:7: s: job_policy: 'lan' is not a key of it; did you mean 'lane'?",
         "7:17: s: job_policy: priority: 'high' is not a whole number",
         "9:18: s: job_policy: retry_cap: must not be below retry_base",
         "10:19: s: job_policy: unique_for: 'soon': it is no length of time; write seconds, or for "
         "example '15 minutes', '1h 30m' or '2 days'",
-        "11:13: s: job_policy: tags: 'one' is no list of names",
-        "12:18: s: job_policy: resources: {'gpu': -1} is no object of amounts, such as "
-        '{"gpu": 1}',
+        "11:13: s: job_policy: tags: must be a list of names, got 'one'",
+        '12:18: s: job_policy: resources: must be an object of amounts such as {"gpu": 1}, '
+        "got {'gpu': -1}",
         "13:38: u: job_policy is [1]; it must be a mapping, for example "
         '{"lane": "gpu", "max_attempts": 5}',
         "14:26: v: there is no field 'lane'; write it in job_policy: {lane: …}",
@@ -759,7 +759,7 @@ def test_a_template_says_what_is_launched() -> None:
     assert said.startswith("1:13: s: it has no task; set task to a registered task's name")
     # Of a policy that can't be read it isn't said, too, that it names no template.
     [said] = mistakes("schedules: {s: {every: 5, job_policy: {templat: x}}}")
-    assert said == "1:40: s: job_policy: 'templat' is no key of it; did you mean 'template'?"
+    assert said == "1:40: s: job_policy: 'templat' is not a key of it; did you mean 'template'?"
 
 
 # -- the schema ------------------------------------------------------------------------------------
