@@ -115,7 +115,7 @@ def test_pages_hold_all_once(web: Web, connection: Connection) -> None:
 def test_the_audit_is_for_administrators(web: Web, connection: Connection) -> None:
     record(connection)
     assert "for administrators" in problem(web.user.get("/audit"), 403)
-    assert "who asks?" in problem(web.nobody.get("/audit"), 401)
+    assert "the token is missing" in problem(web.nobody.get("/audit"), 401)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_cursor_of_ones_own_is_refused(web: Web, after: str) -> None:
 
 
 def test_the_command_line_shows_them(database: str, connection: Connection) -> None:
-    assert run(database, "audit").stdout == "Nothing of that was changed, as far as it is noted.\n"
+    assert run(database, "audit").stdout == "No such change is recorded.\n"
     record(connection, before={"max_retries": 5}, after={"max_retries": 7})
     record(connection, subject="evil\x1b[31m\n", verb="create", after={"task": "t", "cron": None})
     [_, newest, oldest] = run(database, "audit").stdout.splitlines()

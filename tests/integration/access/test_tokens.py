@@ -150,7 +150,7 @@ def test_create_prints_the_token_alone(database: str, connection: Connection) ->
     assert result.exit_code == 0, result.output
     found = tokens.verify(connection, "default", result.stdout.strip())
     assert (found.actor, found.scope) == ("alice", "admin")
-    assert result.stderr.startswith(f"Note: token {found.id} speaks for alice (admin) and is good")
+    assert result.stderr.startswith(f"Note: token {found.id} of alice (admin) is valid")
 
 
 def test_create_in_json(database: str, connection: Connection) -> None:

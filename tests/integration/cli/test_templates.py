@@ -82,7 +82,7 @@ def test_asked_before_it_is_removed(app: Celery, sql: Sql, database: str) -> Non
         (("--task", "jobs.add", "--resource", "gpu=x"), "'gpu=x' is not an amount of a resource"),
         (
             ("--task", "jobs.add", "--resource", "gpu=-1"),
-            "job_policy: resources: {'gpu': -1} is no obj",
+            "job_policy: resources: must be an object of amounts",
         ),
         (("--task", "jobs.add", "--args", "{}"), "'{}' is not an array"),
         (("--task", "jobs.add", "--options", '{"x": 1}'), "options has 'x', which is no publish"),
