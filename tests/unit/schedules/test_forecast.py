@@ -327,9 +327,6 @@ def test_what_is_counted_is_what_is_listed(seed: int, start: datetime | None) ->
     assert few.minutes == found.minutes
 
 
-# -- and what beat does ------------------------------------------------------------------------
-
-
 # -- one schedule ------------------------------------------------------------------------------
 
 
