@@ -53,14 +53,8 @@ def add_command(
     With the app (-A), task, launcher and arguments are checked against what it has registered.
     Times without an offset are in the schedule's zone, else the app's.
     """
-    settings = target.settings
-    values: dict[str, Any] = {
-        "max_retries": settings.max_retries,
-        "retry_base": timedelta(seconds=settings.retry_base),
-        "retry_cap": timedelta(seconds=settings.retry_cap),
-    }
     job = given_policy(given)
-    values |= {key: value for key, value in given.items() if value is not None}
+    values = {key: value for key, value in given.items() if value is not None}
     values |= {"job_policy": job} if job else {}
     assumed = _localize(target, values, None)
     checks = _Checks(target, values, job)

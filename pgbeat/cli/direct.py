@@ -35,9 +35,8 @@ from pgbeat.errors import PgbeatError
 @click.option(
     "--timeout",
     type=duration,
-    default="60",
+    default="60 seconds",
     metavar="TIME",
-    show_default="60 seconds",
     help="How long to wait for the slot.",
 )
 @click.option(
@@ -45,7 +44,7 @@ from pgbeat.errors import PgbeatError
     "tags",
     multiple=True,
     metavar="TAG",
-    help="A tag, which the lane may count; may be repeated.",
+    help="A tag; the lane may count it. May be repeated.",
 )
 @click.option(
     "--resource",
@@ -53,7 +52,7 @@ from pgbeat.errors import PgbeatError
     type=amount,
     multiple=True,
     metavar="NAME[=AMOUNT]",
-    help="What it uses of it; may be repeated.",
+    help="How much of a resource it uses; may be repeated.",
 )
 @json_option
 @click.pass_context

@@ -157,7 +157,7 @@ _limits = adding(
                  help="Count them by task, tag, created_by or kwargs.NAME; by default together."),
     click.option("--no-rate", is_flag=True, help="At any rate."),
     click.option("--policy", metavar="NAME",
-                 help="What decides which jobs run together: tasks, tags, resources …"),
+                 help="Which jobs may run together: tasks, tags, resources …"),
     click.option("--options", type=json_object, metavar="JSON",
                  help="The policy's options, an object, as '{\"gpu\": 2}'."),
     click.option("--no-policy", is_flag=True, help="Any jobs may run together."),

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from typing import Any
 
 import click
@@ -16,7 +15,7 @@ from pgbeat.cli.printing import Cell, counted, json_option, line, when
 from pgbeat.cli.target import Target, pass_target
 from pgbeat.database import connections
 from pgbeat.errors import InvalidTimetable
-from pgbeat.schedules import entries, sync
+from pgbeat.schedules import entries, sync, writes
 from pgbeat.schedules import model as schedules
 from pgbeat.schedules.importers import (
     celery_file,
@@ -164,11 +163,7 @@ def _import_tables(
 def _import(target: Target, name: str, found: Inventory, *, dry_run: bool, overwrite: bool) -> None:
     settings, app, namespace = target.settings, target.registry, target.namespace
     wanted = [] if app is None else entries.from_app(app, entries.built_in(app))
-    defaults = {
-        "max_retries": settings.max_retries,
-        "retry_base": timedelta(seconds=settings.retry_base),
-        "retry_cap": timedelta(seconds=settings.retry_cap),
-    }
+    defaults = writes.defaults(settings)
     with target.unit(dry_run=dry_run) as unit:
         connection = unit.connection
         code = frozenset(entry.name for entry in wanted)

@@ -24,7 +24,11 @@ from pgbeat.errors import SchemaError
 )
 @click.option("--workers", type=click.IntRange(1, 64), default=1, help="Processes that serve.")
 @click.option(
-    "--root-path", default="", metavar="PATH", help="Its path behind a proxy, such as /pgbeat."
+    "--root-path",
+    default="",
+    show_default=False,
+    metavar="PATH",
+    help="Its path behind a proxy, such as /pgbeat.",
 )
 @click.option(
     "--demo", is_flag=True, help="Everyone on this machine is an administrator, without a token."

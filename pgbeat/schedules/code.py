@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Set
-from datetime import timedelta
 from typing import Any
 
 from celery import Celery
@@ -11,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pgbeat.config import Settings
 from pgbeat.database import connections
-from pgbeat.schedules import entries, sync
+from pgbeat.schedules import entries, sync, writes
 from pgbeat.schedules.sync import SyncChanges
 
 logger = logging.getLogger("celery.beat.pgbeat")
@@ -29,11 +28,7 @@ def apply(
     locks as long as the session does.
     """
     wanted = entries.from_app(app, own)
-    defaults = {
-        "max_retries": settings.max_retries,
-        "retry_base": timedelta(seconds=settings.retry_base),
-        "retry_cap": timedelta(seconds=settings.retry_cap),
-    }
+    defaults = writes.defaults(settings)
     name = entries.app_name(app, settings)
     try:
         with connections.transaction(connection):

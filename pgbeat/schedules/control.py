@@ -26,7 +26,7 @@ class Switched(NamedTuple):
 
 def add(unit: UnitOfWork, name: str, **values: Any) -> Schedule:
     """Adds a schedule. Raises `InvalidSchedule` or `AlreadyExists`."""
-    source = str(unit.actor.origin)
+    source, values = str(unit.actor.origin), writes.defaults(unit.settings) | values
     row = writes.add(unit.connection, name, source=source, namespace=unit.namespace, **values)
     unit.record("create", None, row)
     return row

@@ -1,11 +1,13 @@
 """Writes of schedules: values are checked, and the database's refusals become errors."""
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, insert, update
 from sqlalchemy.exc import DBAPIError
 
+from pgbeat.config import Settings
 from pgbeat.database.tables import schedules
 from pgbeat.errors import AlreadyExists, InvalidJob, InvalidSchedule, InvalidTimetable, Problem
 from pgbeat.jobs import placeholders
@@ -25,6 +27,17 @@ EDITABLE = frozenset(
         "metadata",
     }
 )  # fmt: skip
+
+
+def defaults(settings: Settings) -> dict[str, Any]:
+    """Returns the columns of a new schedule that the settings decide."""
+    return {
+        "max_retries": settings.max_retries,
+        "retry_base": timedelta(seconds=settings.retry_base),
+        "retry_cap": timedelta(seconds=settings.retry_cap),
+    }
+
+
 #: Checks of single columns of a timetable, which raise `InvalidTimetable`.
 PARSERS: dict[str, Callable[[str], object]] = {
     "cron": parse_cron,

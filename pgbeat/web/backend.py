@@ -3,8 +3,7 @@
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 from celery import Celery
 from fastapi import Depends, Request
@@ -60,16 +59,6 @@ class Backend:
         """The time zone of schedules without one."""
         zone = self.celery.timezone
         return str(getattr(zone, "key", None) or zone)
-
-    @property
-    def schedule_defaults(self) -> dict[str, Any]:
-        """The defaults of new schedules."""
-        s = self.settings
-        return {
-            "max_retries": s.max_retries,
-            "retry_base": timedelta(seconds=s.retry_base),
-            "retry_cap": timedelta(seconds=s.retry_cap),
-        }
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:

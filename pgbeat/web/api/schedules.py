@@ -86,7 +86,7 @@ def create_schedule(backend: TheBackend, caller: TheAdmin, body: NewSchedule) ->
     require_call(caller, values.get("task"), values.get("options", {}))
     _try_condition(backend, values)
     with backend.unit(caller) as unit:
-        row = schedule_control.add(unit, name, **(backend.schedule_defaults | values))
+        row = schedule_control.add(unit, name, **values)
         check(backend.celery, row)
         health = healths(backend, unit.connection, [row])[row.id]
     return _found(row, health)
