@@ -21,7 +21,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from pgbeat.config import postgres_url
-from pgbeat.testing.databases import Databases, Server
+from pgbeat.testing.databases import Databases, TemporaryServer
 from tests.support import query_plans as plans
 from tests.support.web import Web
 
@@ -133,7 +133,7 @@ def main() -> int:
     options = parse(sys.argv[1:])
     console = Console(width=None if sys.stdout.isatty() else 120)
     progress = Console(stderr=True)
-    server = Server()
+    server = TemporaryServer()
     databases = Databases(server.dsn)
     try:
         with databases.lent() as dsn:

@@ -13,7 +13,7 @@ from celery import Celery
 
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.schedules import calendars, exclusions
-from pgbeat.testing.databases import Server, in_database
+from pgbeat.testing.databases import TemporaryServer, in_database
 from tests.support.broker_sessions import Sessions, sessions
 from tests.support.child_process import Child
 from tests.support.databases import broker_url, rows_of
@@ -42,9 +42,9 @@ def server(pgbeat_server: str) -> str:
 
 
 @pytest.fixture
-def own_server() -> Iterator[Server]:
+def own_server() -> Iterator[TemporaryServer]:
     """An embedded server for one test, which may do with it as it likes."""
-    own = Server()
+    own = TemporaryServer()
     yield own
     own.remove()
 

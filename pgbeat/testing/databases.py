@@ -18,7 +18,7 @@ from pgbeat.database import connections, migrate
 from pgbeat.testing import embedded
 
 
-class Server:
+class TemporaryServer:
     """An embedded Postgres (extra `embedded`) in a temporary folder."""
 
     def __init__(self) -> None:

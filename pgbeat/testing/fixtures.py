@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import pytest
 from celery import Celery
 
-from pgbeat.testing.databases import Databases, Server
+from pgbeat.testing.databases import Databases, TemporaryServer
 from pgbeat.testing.scheduler import Scheduler
 
 
@@ -31,7 +31,7 @@ def pgbeat_server() -> Iterator[str]:
     if given:
         yield given
         return
-    own = Server()
+    own = TemporaryServer()
     yield own.dsn
     own.remove()
 

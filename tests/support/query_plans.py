@@ -36,7 +36,7 @@ from pgbeat.jobs.lanes import model as lanes
 from pgbeat.jobs.model import Filter
 from pgbeat.monitoring import counters, gauges, statistics
 from pgbeat.schedules import ticks
-from pgbeat.testing.databases import Databases, Server
+from pgbeat.testing.databases import Databases, TemporaryServer
 from pgbeat.webhooks import deliveries
 from pgbeat.webhooks import outbox as webhook_outbox
 
@@ -494,7 +494,7 @@ def _page(found: Mapping[str, list[Plan]], rows: int, version: str) -> str:
 
 def main(path: str, rows: int = 1_000_000) -> None:
     """Writes the page."""
-    server = Server()
+    server = TemporaryServer()
     databases = Databases(server.dsn)
     try:
         with databases.lent() as dsn:

@@ -13,7 +13,7 @@ import pytest
 from pgbeat.beat.scheduler import Scheduler
 from pgbeat.config import postgres_url
 from pgbeat.database import migrate
-from pgbeat.testing.databases import Server
+from pgbeat.testing.databases import TemporaryServer
 from tests.support import killed_beats
 from tests.support.databases import rows_of
 from tests.support.processes import Process, Processes, until
@@ -170,7 +170,9 @@ def test_backends_terminated_at_random(processes: Processes, sql: Sql) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "immediate"])
-def test_the_database_restarts(own_server: Server, tmp_path: Path, sign: signal.Signals) -> None:
+def test_the_database_restarts(
+    own_server: TemporaryServer, tmp_path: Path, sign: signal.Signals
+) -> None:
     """Two beats wait for it, calmly, and go on; what was committed is there, once."""
     migrate.upgrade(postgres_url(own_server.dsn))
     processes = Processes(own_server.dsn, tmp_path)
@@ -207,7 +209,9 @@ def test_the_database_restarts(own_server: Server, tmp_path: Path, sign: signal.
 
 
 @pytest.mark.slow
-def test_a_beat_that_starts_before_its_database(tmp_path: Path, own_server: Server) -> None:
+def test_a_beat_that_starts_before_its_database(
+    tmp_path: Path, own_server: TemporaryServer
+) -> None:
     """It waits for the server, says so once, and begins when it is there."""
     migrate.upgrade(postgres_url(own_server.dsn))
     processes = Processes(own_server.dsn, tmp_path)

@@ -15,7 +15,7 @@ from kombu.exceptions import OperationalError
 
 from pgbeat.config import postgres_url
 from pgbeat.database import migrate
-from pgbeat.testing.databases import Server
+from pgbeat.testing.databases import TemporaryServer
 from tests.support.processes import Process, until
 from tests.support.threads import repeating
 from tests.support.transport_workers import Entry, Fleet
@@ -28,7 +28,7 @@ LIMIT = {"broker_transport_options": {"polling_interval": 600, "delivery_limit":
 
 
 @pytest.fixture
-def own_fleet(own_server: Server, tmp_path: Path) -> Iterator[Fleet]:
+def own_fleet(own_server: TemporaryServer, tmp_path: Path) -> Iterator[Fleet]:
     """Workers on a server that the test may stop."""
     migrate.upgrade(postgres_url(own_server.dsn))
     fleet = Fleet(own_server.dsn, tmp_path)
@@ -199,7 +199,7 @@ def test_a_task_that_kills_its_worker_ends_as_a_dead_letter(fleet: Fleet) -> Non
     [pytest.param(signal.SIGINT, id="fast"), pytest.param(signal.SIGQUIT, id="immediate")],
 )
 def test_the_server_goes_away_and_comes_back(
-    own_server: Server, own_fleet: Fleet, sign: signal.Signals
+    own_server: TemporaryServer, own_fleet: Fleet, sign: signal.Signals
 ) -> None:
     """Workers of three loops wait for it, calmly, and go on with what they had."""
     fleet = own_fleet
@@ -264,7 +264,9 @@ def connections(fleet: Fleet, worker: Process) -> list[int]:
 
 
 @pytest.mark.slow
-def test_publishing_while_the_server_restarts(own_server: Server, own_fleet: Fleet) -> None:
+def test_publishing_while_the_server_restarts(
+    own_server: TemporaryServer, own_fleet: Fleet
+) -> None:
     """With a retry policy every message arrives; without one, the caller gets an error."""
     fleet = own_fleet
     policy = {"max_retries": None, "interval_start": 0.05, "interval_step": 0, "interval_max": 0.05}
@@ -392,7 +394,7 @@ class History:
             self.fleet.sql("SELECT pg_terminate_backend(%s, 5000)", pid)
         self._note("terminate", [worker], begin)
 
-    def restart(self, server: Server, workers: list[Process]) -> None:
+    def restart(self, server: TemporaryServer, workers: list[Process]) -> None:
         """The server crashes, and recovers."""
         begin = time.time()
         server.stop(signal.SIGQUIT)
@@ -424,7 +426,7 @@ class History:
                 ), f"ran again though nothing happened: {entries}, {self.disruptions}"
 
 
-def lose_nothing(server: Server, fleet: Fleet, tasks: int, rounds: int) -> None:
+def lose_nothing(server: TemporaryServer, fleet: Fleet, tasks: int, rounds: int) -> None:
     """In each round a worker is killed, or both, or their server crashes; and sessions are cut."""
     workers = [fleet.begin("-c", "2"), fleet.begin("-c", "2")]
     fleet.await_ready(*workers)
@@ -447,12 +449,12 @@ def lose_nothing(server: Server, fleet: Fleet, tasks: int, rounds: int) -> None:
     assert fleet.sql("SELECT count(*) FROM kombu_message_dead") == [(0,)]
 
 
-def test_nothing_is_lost(own_server: Server, own_fleet: Fleet) -> None:
+def test_nothing_is_lost(own_server: TemporaryServer, own_fleet: Fleet) -> None:
     """Late acknowledged tasks; worker groups killed, sessions cut, the server crashed."""
     lose_nothing(own_server, own_fleet, 400, 4)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_nothing_is_lost_of_two_thousand(own_server: Server, own_fleet: Fleet) -> None:
+def test_nothing_is_lost_of_two_thousand(own_server: TemporaryServer, own_fleet: Fleet) -> None:
     lose_nothing(own_server, own_fleet, 2000, 16)

@@ -19,7 +19,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pgbeat.config import postgres_url
 from pgbeat.database import migrate
-from pgbeat.testing.databases import Server
+from pgbeat.testing.databases import TemporaryServer
 from tests.support.databases import rows_of
 from tests.support.processes import Process, Processes, until
 
@@ -48,7 +48,7 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.server = Server()
+        self.server = TemporaryServer()
         with self._connect("postgres", "postgres") as admin:
             for role in (*BEATS, *WORKERS, "pooler", "walk"):
                 admin.execute(f"CREATE ROLE {role} SUPERUSER LOGIN")

@@ -8,7 +8,7 @@ import pytest
 
 from pgbeat.config import postgres_url
 from pgbeat.database import migrate
-from pgbeat.testing.databases import Server
+from pgbeat.testing.databases import TemporaryServer
 from tests.support.processes import until
 from tests.support.recorded_workers import Crew
 
@@ -255,7 +255,9 @@ def test_which_tasks_are_recorded(crew: Crew) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_the_database_goes_and_comes_back(own_server: Server, tmp_path: Path, pool: str) -> None:
+def test_the_database_goes_and_comes_back(
+    own_server: TemporaryServer, tmp_path: Path, pool: str
+) -> None:
     """While tasks run: they end as usual, and all is recorded afterwards."""
     migrate.upgrade(postgres_url(own_server.dsn))
     crew = Crew(own_server.dsn, tmp_path)
@@ -265,7 +267,7 @@ def test_the_database_goes_and_comes_back(own_server: Server, tmp_path: Path, po
         crew.close()
 
 
-def _outage(crew: Crew, server: Server, pool: str) -> None:
+def _outage(crew: Crew, server: TemporaryServer, pool: str) -> None:
     worker = crew.start("-P", pool, "-c", "2")
     held = crew.launch("hold", "a", count=2)
     for job_id in held:

@@ -27,7 +27,7 @@ from pgbeat.jobs import model as jobs
 from pgbeat.jobs.executions import ExecutionRecord
 from pgbeat.jobs.job_reports import JobReport
 from pgbeat.jobs.rescue import Rescuer
-from pgbeat.testing.databases import Server
+from pgbeat.testing.databases import TemporaryServer
 from pgbeat.worker.attempts import Attempt
 from pgbeat.worker.heartbeat import Heartbeat
 from pgbeat.worker.recorder import Recorder
@@ -454,7 +454,7 @@ def check_all(crew: Crew, made: list[str]) -> Counter[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGQUIT, signal.SIGKILL], ids=["immediate", "killed"])
 def test_two_hundred_jobs_while_the_database_restarts(
-    own_server: Server, tmp_path: Path, sign: signal.Signals
+    own_server: TemporaryServer, tmp_path: Path, sign: signal.Signals
 ) -> None:
     migrate.upgrade(postgres_url(own_server.dsn))
     crew = Crew(own_server.dsn, tmp_path)
