@@ -24,7 +24,7 @@ class Advancer:
 
     def after(
         self, evaluation: Evaluation, tick: Tick, now: datetime
-    ) -> tuple[Decision, due.Advance | None]:
+    ) -> tuple[Decision, due.RunState | None]:
         """Returns the decision that a tick is, and what it changes in its schedule, if anything."""
         row, launched = evaluation.schedule, tick.outcome == "launched"
         if evaluation.trigger == "backfill":
@@ -32,7 +32,7 @@ class Advancer:
         if evaluation.trigger == "manual":
             # A person's trigger neither moves the timetable nor counts as a failure in a row.
             retry_count = 0 if launched else row.retry_count
-            advance = due.Advance(
+            advance = due.RunState(
                 row.id, tick.outcome, row.next_run, retry_count, tick.error, evaluation.cursor,
                 row.due_at, None if row.waiting_for is None else str(row.waiting_for),
                 row.upstream_ended,
@@ -42,7 +42,7 @@ class Advancer:
             return self._after_failure(evaluation, tick, now)
         following, disabled = self._following(evaluation, launched, now)
         next_run, due_at = (None, None) if following is None else following[1:]
-        advance = due.Advance(
+        advance = due.RunState(
             row.id, tick.outcome, next_run, 0, tick.error, evaluation.cursor, due_at,
             runs=int(launched),
         )  # fmt: skip
@@ -51,13 +51,13 @@ class Advancer:
 
     def _after_failure(
         self, evaluation: Evaluation, tick: Tick, now: datetime
-    ) -> tuple[Decision, due.Advance]:
+    ) -> tuple[Decision, due.RunState]:
         row = evaluation.schedule
         retry_count, next_run, disabled = row.retry_count + 1, now + row.backoff(), None
         if retry_count >= row.max_retries:
             disabled = f"failed {retry_count} times in a row; last: {tick.error}"
         # The retry must find what was not launched after all.
-        advance = due.Advance(
+        advance = due.RunState(
             row.id, "failed", next_run, retry_count, tick.error,
             due_at=evaluation.then, upstream_ended=row.upstream_ended,
         )  # fmt: skip
@@ -90,9 +90,9 @@ class Advancer:
         return now + min(max(snooze, self._snooze_min), self._snooze_max)
 
 
-def waiting(row: Schedule, job_id: str, now: datetime) -> due.Advance:
+def waiting(row: Schedule, job_id: str, now: datetime) -> due.RunState:
     """Returns the change of a schedule whose due time waits for a job's end."""
-    return due.Advance(
+    return due.RunState(
         row.id, "waiting", now + _RECHECK, row.retry_count, due_at=row.due_at or row.next_run,
         waiting_for=job_id, upstream_ended=row.upstream_ended,
     )  # fmt: skip

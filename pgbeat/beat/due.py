@@ -17,7 +17,7 @@ from pgbeat.names import NAMESPACE
 from pgbeat.schedules.model import ACTIVE, SELECT, Schedule
 
 
-class Snapshot(NamedTuple):
+class DueSnapshot(NamedTuple):
     """What is due now and next, from one statement."""
 
     #: The database's clock.
@@ -64,10 +64,10 @@ _SNAPSHOT = """
 
 def snapshot(
     connection: Connection, held: Iterable[int] = (), *, namespace: str = NAMESPACE
-) -> Snapshot:
+) -> DueSnapshot:
     """Returns the clock and the next due time, leaving out the `held` ids."""
     values = {"namespace": namespace, "held": list(held)}
-    return Snapshot(*connection.exec_driver_sql(_SNAPSHOT, values).one())
+    return DueSnapshot(*connection.exec_driver_sql(_SNAPSHOT, values).one())
 
 
 _DUE = (
@@ -141,7 +141,7 @@ def lock(connection: Connection, batch: Sequence[Schedule]) -> set[int]:
     return set(connection.scalars(_LOCK, {"ids": ids, "versions": versions}))
 
 
-class Advance(NamedTuple):
+class RunState(NamedTuple):
     """What a decision does to a schedule's run state."""
 
     id: int
@@ -181,7 +181,7 @@ _ADVANCE = text(
 )
 
 
-def advance(connection: Connection, batch: Sequence[Advance], now: datetime) -> None:
+def advance(connection: Connection, batch: Sequence[RunState], now: datetime) -> None:
     """Writes the run state that a batch of decisions, made at `now`, leaves behind."""
     if batch:
         connection.execute(_ADVANCE, {"batch": recordset(batch), "now": now})
@@ -204,7 +204,7 @@ _SET_NEXT = text(
 
 
 class Next(NamedTuple):
-    """When a schedule is due next; `due_at` as in `Advance`."""
+    """When a schedule is due next; `due_at` as in `RunState`."""
 
     schedule: Schedule
     next_run: datetime

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from pgbeat.beat import due
 from pgbeat.beat.condition_pool import ConditionPool
-from pgbeat.beat.due import Snapshot
+from pgbeat.beat.due import DueSnapshot
 from pgbeat.beat.enqueuer import Written
 from pgbeat.beat.evaluation import Evaluation
 from pgbeat.beat.evaluator import Evaluator
@@ -65,7 +65,11 @@ class DueSchedules:
         )
 
     def evaluate(
-        self, connection: Connection, rows: Sequence[Schedule], snapshot: Snapshot, held: list[int]
+        self,
+        connection: Connection,
+        rows: Sequence[Schedule],
+        snapshot: DueSnapshot,
+        held: list[int],
     ) -> list[Evaluation]:
         """Evaluates schedules that are due, and starts to evaluate those with a condition.
 

@@ -1,5 +1,6 @@
 """Builds the jobs that a decision launches, and their messages, without writing anything."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery import Celery
@@ -15,7 +16,7 @@ from pgbeat.jobs import prepare
 from pgbeat.jobs.defaults import JobDefaults
 from pgbeat.jobs.new_jobs import NewJob
 from pgbeat.jobs.placeholders import Facts
-from pgbeat.jobs.policies import stored
+from pgbeat.jobs.policies import JobPolicy, stored
 from pgbeat.jobs.prepare import PreparedJob
 from pgbeat.jobs.task_checks import check_task
 from pgbeat.schedules.launchers import JobRequest
@@ -38,21 +39,10 @@ def _build(
     `facts` fill in placeholders. Raises `PgbeatError` for whatever is wrong with the row.
     """
     row = evaluation.schedule
-    prepare.check_call(request.args, request.kwargs, request.options)
-    policy = job_policies.parse(row.job_policy)
     job_id = row.job_id(evaluation.due_at, request.run_key)
     if request.run_key is not None:
         facts = facts._replace(job_id=job_id)
-    args, kwargs, queue = request.args, request.kwargs, row.queue
-    options = {**row.options, **request.options}
-    if stock is not None:
-        if policy.template is not None:
-            template = stock.template(policy.template)
-            args, kwargs = prepare.fill_template(template, args or None, kwargs, facts)
-            options, queue = {**template.options, **options}, queue or template.queue
-        policy = stock.policy(policy)
-    if policy.priority is not None:
-        options.setdefault("priority", policy.priority)
+    args, kwargs, options, queue, policy = _call(row, request, facts, stock)
     _check_task(app, row, request.task, {} if queue is None else {"queue": queue}, options)
     job = NewJob(
         id=job_id,
@@ -83,6 +73,25 @@ def _build(
     if stock is not None:
         job = stock.apply(job, policy)
     return PreparedJob(job, message, policy.unique_for)
+
+
+def _call(
+    row: Schedule, request: JobRequest, facts: Facts, stock: JobDefaults | None
+) -> tuple[Sequence[Any], Mapping[str, Any], dict[str, Any], str | None, JobPolicy]:
+    """Returns args, kwargs, options, queue and policy, with what its template adds."""
+    prepare.check_call(request.args, request.kwargs, request.options)
+    policy = job_policies.parse(row.job_policy)
+    args, kwargs, queue = request.args, request.kwargs, row.queue
+    options = {**row.options, **request.options}
+    if stock is not None:
+        if policy.template is not None:
+            template = stock.template(policy.template)
+            args, kwargs = prepare.fill_template(template, args or None, kwargs, facts)
+            options, queue = {**template.options, **options}, queue or template.queue
+        policy = stock.policy(policy)
+    if policy.priority is not None:
+        options.setdefault("priority", policy.priority)
+    return args, kwargs, options, queue, policy
 
 
 def _check_task(

@@ -30,18 +30,25 @@ class Missed:
     pending: int
 
 
-def _due_times(row: Schedule, timezone: str) -> Timetable:
-    """Returns the timetable by which a schedule was due.
-
-    Raises `InvalidSchedule` for one that has none.
-    """
+def _due_times(
+    row: Schedule, start: datetime, end: datetime, timezone: str, most: int
+) -> Timetable:
+    """Returns the timetable by which a schedule was due, at most so often in the period."""
     timetable = None if row.after is not None else row.timetable(timezone)
-    if timetable is not None:
-        return timetable
-    why = "has its timetable in the app's code, which doesn't say when it was due"
-    if row.after is not None:
-        why = f"comes after {row.after} and has no times of its own"
-    raise InvalidSchedule.of("", "no_times", f"schedule {row.name!r} {why}")
+    if timetable is None:
+        why = "has its timetable in the app's code, which doesn't say when it was due"
+        if row.after is not None:
+            why = f"comes after {row.after} and has no times of its own"
+        raise InvalidSchedule.of("", "no_times", f"schedule {row.name!r} {why}")
+    total = timetable.count(start - _INSTANT, end)
+    if total > most:
+        raise InvalidSchedule.of(
+            "start",
+            "out_of_range",
+            f"schedule {row.name!r} was due {total:,} times then, more than the {most:,} that are "
+            "looked at; give a shorter period",
+        )
+    return timetable
 
 
 def check_period(start: datetime, end: datetime, now: datetime) -> None:
@@ -76,18 +83,10 @@ def find(
     Raises `InvalidSchedule` for more due times than `most`, for more than `limit` that were not
     launched, for a schedule without a timetable, and for an invalid calendar.
     """
-    timetable = _due_times(row, timezone)
+    start = max(start, _EARLIEST)
+    timetable = _due_times(row, start, end, timezone, most)
     named = [row.calendar] if row.calendar else []
     known = calendars.load(connection, named, namespace=row.namespace)
-    start = max(start, _EARLIEST)
-    total = timetable.count(start - _INSTANT, end)
-    if total > most:
-        raise InvalidSchedule.of(
-            "start",
-            "out_of_range",
-            f"schedule {row.name!r} was due {total:,} times then, more than the {most:,} that are "
-            "looked at; give a shorter period",
-        )
     found = Missed([], 0, 0, 0)
     launched = _launched(connection, row, start, end)
     excluded = exclusion(known, row, timezone)

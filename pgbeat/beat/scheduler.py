@@ -16,7 +16,7 @@ from sqlalchemy.pool import QueuePool
 from pgbeat.beat import due
 from pgbeat.beat.app_schedules import AppSchedules
 from pgbeat.beat.condition_pool import ConditionPool
-from pgbeat.beat.due import Snapshot
+from pgbeat.beat.due import DueSnapshot
 from pgbeat.beat.due_schedules import DueSchedules
 from pgbeat.beat.enqueuer import Enqueuer
 from pgbeat.beat.evaluation import Decision
@@ -48,7 +48,7 @@ class Pass(NamedTuple):
 
     decisions: list[Decision]
     #: What was due at its start, by the database's clock.
-    snapshot: Snapshot
+    snapshot: DueSnapshot
     #: Whether there was nothing to decide.
     is_idle: bool
     #: Seconds until there is something to do; 0 if there may be more at once.
@@ -302,10 +302,10 @@ class Scheduler(celery.beat.Scheduler):
         wake_in = self._wake_in(snapshot) if is_idle else 0.0
         return Pass([], snapshot, is_idle, wake_in)
 
-    def _snapshot(self, connection: Connection, held: list[int]) -> Snapshot:
+    def _snapshot(self, connection: Connection, held: list[int]) -> DueSnapshot:
         return due.snapshot(connection, held, namespace=self.settings.namespace)
 
-    def _probe(self, connection: Connection, snapshot: Snapshot) -> bool:
+    def _probe(self, connection: Connection, snapshot: DueSnapshot) -> bool:
         """Tries schedules again that were disabled for their failures, once it is time.
 
         Returns whether it was.
@@ -316,7 +316,7 @@ class Scheduler(celery.beat.Scheduler):
             logger.info("Schedule '%s' was disabled for its failures, and is tried again", name)
         return True
 
-    def _wake_in(self, snapshot: Snapshot | None) -> float:
+    def _wake_in(self, snapshot: DueSnapshot | None) -> float:
         """Returns the seconds until there is something to do.
 
         In the snapshot nothing was due. Without one, a condition may have been decided by then.
@@ -333,7 +333,7 @@ class Scheduler(celery.beat.Scheduler):
     def _maintain(
         self,
         connection: Connection,
-        snapshot: Snapshot,
+        snapshot: DueSnapshot,
         lanes: Set[tuple[str, str]],
         *,
         is_idle: bool,

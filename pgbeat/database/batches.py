@@ -32,7 +32,7 @@ class Parted(NamedTuple, Generic[T, R]):
 
     #: What `write` returned for each part.
     results: list[R]
-    #: Items that there was no time for.
+    #: Items that were not tried, for lack of time.
     late: list[T]
     #: Items that failed by themselves, with the error.
     failed: list[tuple[T, Exception]]
@@ -89,7 +89,7 @@ def each_unlocked(
     """Writes items as `in_parts`, where `write` limits its waiting for locks.
 
     Returns what `write` returned for each part, and the items that are still to be written: first
-    those that there was no time for, then those that are locked.
+    those that were not tried, then those that are locked.
     """
     done = in_parts(items, write, key=key, budget=budget)
     return done.results, done.late + [item for item, _ in done.failed]

@@ -6,7 +6,7 @@ from sqlalchemy import Connection, text
 
 
 class OpenTransaction(NamedTuple):
-    """A transaction in which nothing has happened for a while."""
+    """A transaction that has been idle."""
 
     #: The session's process on the server.
     pid: int

@@ -7,7 +7,7 @@ from celery import Celery
 from sqlalchemy import Connection
 
 from pgbeat.beat import scheduler
-from pgbeat.beat.due import Snapshot
+from pgbeat.beat.due import DueSnapshot
 from pgbeat.beat.scheduler import Pass
 from pgbeat.schedules.ticks import Tick
 from pgbeat.timetables import parse_duration
@@ -63,7 +63,7 @@ class Scheduler(scheduler.Scheduler):
             return None
         return self._snapshot(self._leader.connect(), []).next
 
-    def _snapshot(self, connection: Connection, held: list[int]) -> Snapshot:
+    def _snapshot(self, connection: Connection, held: list[int]) -> DueSnapshot:
         snapshot = super()._snapshot(connection, held)
         return snapshot if self.now is None else snapshot._replace(now=self.now)
 

@@ -27,9 +27,11 @@ class Three(Launcher):
     """Asks for three jobs each time."""
 
     def check_conditions(self, ctx: Context) -> bool:
+        """Launches always."""
         return True
 
     def prepare_job_data(self, ctx: Context) -> list[JobRequest]:
+        """Asks for two jobs."""
         return [JobRequest(kwargs={"x": key}, run_key=key) for key in ("a", "b", "c")]
 
 

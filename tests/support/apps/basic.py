@@ -45,11 +45,13 @@ class TableLauncher(Launcher):
     task = "tests.note"
 
     def check_conditions(self, ctx: Context) -> bool | Skip:
+        """Launches while there is work."""
         driver = ctx.connection.connection.driver_connection
         assert driver is not None
         row = driver.execute("SELECT count(*) FROM work WHERE NOT done").fetchone()
         return bool(row[0]) or Skip("no work")
 
     def prepare_job_data(self, ctx: Context) -> dict[str, object]:
+        """Numbers the launches."""
         ctx.cursor = (ctx.cursor or 0) + 1
         return {"launch": ctx.cursor}
