@@ -36,14 +36,14 @@ _WORKERS = "The end of a job is known if its worker tracks (pgbeat_track)."
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class _Explanation:
     """Why a schedule is where it is: a word for programs, a sentence, and what to do."""
 
     cause: str
     summary: str
     advice: str = ""
 
-    def with_job(self, job: "UnfinishedJob") -> "Explanation":
+    def with_job(self, job: "_UnfinishedJob") -> "_Explanation":
         """Adds why the schedule's job has not ended, unless it is as it should be."""
         if self.cause == "overlap":
             said = f"{self.summary} That one {line(job.where.sentence)}."
@@ -53,7 +53,7 @@ class Explanation:
         said = f"{self.summary} The job that it launched {line(job.where.sentence)}."
         return replace(self, summary=said)._advised(job.where.advice)
 
-    def with_health(self, health: Health) -> "Explanation":
+    def with_health(self, health: Health) -> "_Explanation":
         """Adds what is wrong with the schedule's jobs: they may fail although it is on time."""
         if health.code not in ("failing", "waiting", "never_launched"):
             return self
@@ -70,12 +70,12 @@ class Explanation:
             summary = f"{self.summary} But {line(health.summary)}."
         return replace(self, summary=summary)._advised(advice, last)
 
-    def _advised(self, *advice: str | None) -> "Explanation":
+    def _advised(self, *advice: str | None) -> "_Explanation":
         return replace(self, advice=" ".join(filter(None, (self.advice, *advice))))
 
 
 @dataclass(frozen=True, slots=True)
-class UnfinishedJob:
+class _UnfinishedJob:
     """The job that is waited for, or that of the last tick, and why it has not ended."""
 
     job: Job
@@ -88,7 +88,7 @@ class UnfinishedJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class _Situation:
     """What a schedule's state depends on, in one snapshot."""
 
     row: Schedule
@@ -96,7 +96,7 @@ class Situation:
     #: The last tick.
     last: Entry | None
     #: The job that has not ended.
-    job: UnfinishedJob | None
+    job: _UnfinishedJob | None
     health: Health
     #: The beat that leads.
     leader: LockHolder | None
@@ -109,7 +109,7 @@ class Situation:
     upstream: str
 
     @classmethod
-    def read(cls, connection: Connection, name: str, settings: Settings) -> "Situation":
+    def read(cls, connection: Connection, name: str, settings: Settings) -> "_Situation":
         """Reads the situation of a schedule. Raises `NotFound`."""
         now = connections.now(connection)
         row = schedules.get(connection, name, namespace=settings.namespace)
@@ -137,8 +137,8 @@ class Situation:
 def explain_command(target: Target, name: str) -> None:
     """Say why a schedule did or didn't run, and what to do about it."""
     with target.transaction() as connection:
-        situation = Situation.read(connection, name, target.settings)
-    found = explain(situation)
+        situation = _Situation.read(connection, name, target.settings)
+    found = _explain(situation)
     if situation.job is not None:
         found = found.with_job(situation.job)
     found = found.with_health(situation.health)
@@ -152,7 +152,7 @@ def explain_command(target: Target, name: str) -> None:
     _show(situation, target.timezone)
 
 
-def _json(situation: Situation, found: Explanation) -> dict[str, Any]:
+def _json(situation: _Situation, found: _Explanation) -> dict[str, Any]:
     return {
         "schedule": situation.row.name,
         "cause": found.cause,
@@ -166,7 +166,7 @@ def _json(situation: Situation, found: Explanation) -> dict[str, Any]:
     }
 
 
-def _show(situation: Situation, timezone: str) -> None:
+def _show(situation: _Situation, timezone: str) -> None:
     row, now, last = situation.row, situation.now, situation.last
     waits = row.enabled and row.paused_at is None
     printing.show_facts(
@@ -183,14 +183,14 @@ def _show(situation: Situation, timezone: str) -> None:
     )
 
 
-def explain(situation: Situation) -> Explanation:
+def _explain(situation: _Situation) -> _Explanation:
     """Returns the first reason that applies: the row's own, then the beat's, then the time."""
     row, now = situation.row, situation.now
     if not row.enabled:
         return _disabled(row, now)
     if row.paused_at is not None:
         why = "" if row.paused_reason is None else f": {line(row.paused_reason)}"
-        return Explanation(
+        return _Explanation(
             "paused",
             f"it is paused, since {when(row.paused_at, now)}{why}.",
             f"`pgbeat resume {row.name}` lets it go on.",
@@ -198,21 +198,21 @@ def explain(situation: Situation) -> Explanation:
     is_due = row.next_run is not None and row.next_run <= now
     if situation.leader is None:
         due = f"it has been due for {span(now - (row.next_run or now))}, but"
-        return Explanation(
+        return _Explanation(
             "no_beat",
             f"{due if is_due else 'it waits:'} no beat runs (no session holds lock "
             f"{situation.lock_key}).",
             "Start one: celery -A APP beat -S pgbeat.Scheduler",
         )
     if row.waiting_for is not None:
-        return Explanation(
+        return _Explanation(
             "overlap",
             f"it has been due for {span(now - (row.due_at or now))}, and waits for the job before "
             f"it, {row.waiting_for}, to end (overlap {row.overlap}).",
             _WORKERS,
         )
     if row.next_run is None and row.after is not None:
-        return Explanation("after", situation.upstream, _WORKERS)
+        return _Explanation("after", situation.upstream, _WORKERS)
     if row.next_run is None:
         return _new(row, now)
     return _late(situation) if is_due else _early(row, row.next_run, now)
@@ -220,7 +220,7 @@ def explain(situation: Situation) -> Explanation:
 
 def _unfinished(
     connection: Connection, row: Schedule, last: Entry | None, now: datetime
-) -> UnfinishedJob | None:
+) -> _UnfinishedJob | None:
     """Returns the job that the schedule waits for, else its last one, unless that has ended."""
     job_id = row.waiting_for
     if job_id is None and last is not None:
@@ -228,10 +228,10 @@ def _unfinished(
     job = None if job_id is None else retries.last_attempt(connection, job_id)
     if job is None or job.has_ended:
         return None
-    return UnfinishedJob(job, whereabouts.of_job(connection, job, now))
+    return _UnfinishedJob(job, whereabouts.of_job(connection, job, now))
 
 
-def _disabled(row: Schedule, now: datetime) -> Explanation:
+def _disabled(row: Schedule, now: datetime) -> _Explanation:
     reason, name = line(row.disabled_reason or "no reason given"), row.name
     if row.completed is not None:
         again = f"`pgbeat enable {name}` lets it begin again."
@@ -240,11 +240,11 @@ def _disabled(row: Schedule, now: datetime) -> Explanation:
                 f"`pgbeat update {name}` gives it another time, then `pgbeat enable {name}` "
                 "enables it."
             )
-        return Explanation("completed", f"it is done: {line(row.completed)}.", again)
+        return _Explanation("completed", f"it is done: {line(row.completed)}.", again)
     advice = f"`pgbeat enable {name}` enables it."
     if row.probe_at is not None:
         advice = f"It is tried again {relative(row.probe_at, now)}. {advice}"
-    return Explanation("disabled", f"it is disabled: {reason}.", advice)
+    return _Explanation("disabled", f"it is disabled: {reason}.", advice)
 
 
 def _upstream(connection: Connection, row: Schedule, now: datetime) -> str:
@@ -267,48 +267,48 @@ def _upstream(connection: Connection, row: Schedule, now: datetime) -> str:
     return f"{waits}, which has not been due yet."
 
 
-def _new(row: Schedule, now: datetime) -> Explanation:
+def _new(row: Schedule, now: datetime) -> _Explanation:
     if now - row.updated_at <= _PROMPT:
-        return Explanation("new", "it has just been changed; the beat will compute its next time.")
-    return Explanation(
+        return _Explanation("new", "it has just been changed; the beat will compute its next time.")
+    return _Explanation(
         "behind",
         f"the beat has not computed its next time, {span(now - row.updated_at)} after the change.",
         "It is busy, or hangs: see its log, and `pgbeat doctor`.",
     )
 
 
-def _early(row: Schedule, next_run: datetime, now: datetime) -> Explanation:
+def _early(row: Schedule, next_run: datetime, now: datetime) -> _Explanation:
     soon = relative(next_run, now)
     if row.retry_count:
-        return Explanation(
+        return _Explanation(
             "retry",
             f"it failed {row.retry_count} of {row.max_retries} times in a row and is tried "
             f"again {soon}: {line(row.last_error)}",
             f"`pgbeat trigger {row.name}` tries it now.",
         )
     if row.due_at is not None and row.due_at <= now:
-        return Explanation(
+        return _Explanation(
             "jitter",
             f"its time was {span(now - row.due_at)} ago, and its jitter (up to "
             f"{span(row.jitter)}) delays it; it comes {soon}.",
         )
-    return Explanation("not_due", f"it is not due yet; next {soon}.")
+    return _Explanation("not_due", f"it is not due yet; next {soon}.")
 
 
-def _late(situation: Situation) -> Explanation:
+def _late(situation: _Situation) -> _Explanation:
     row, patience = situation.row, situation.patience
     late = situation.now - (row.next_run or situation.now)
     if late <= _PROMPT:
-        return Explanation("due", "it is due this moment.")
+        return _Explanation("due", "it is due this moment.")
     conditional = row.launcher != "GenericLauncher" or row.condition_sql is not None
     if conditional and late <= patience + _PROMPT:
-        return Explanation(
+        return _Explanation(
             "condition",
             f"it has been due for {span(late)}; its condition is being checked, for "
             f"{span(patience)} at most.",
         )
     others = f"; {situation.backlog} schedules are due" if situation.backlog > 1 else ""
-    return Explanation(
+    return _Explanation(
         "behind",
         f"it has been due for {span(late)}, and the beat has not decided it{others}.",
         "The beat is busy, or hangs, or another session has locked the row: see its log, and "
@@ -328,7 +328,7 @@ def _last(last: Entry | None, now: datetime) -> str | Text:
     )
 
 
-def _job(last: Entry | None, job: UnfinishedJob | None) -> str | Text | None:
+def _job(last: Entry | None, job: _UnfinishedJob | None) -> str | Text | None:
     if last is None or last.job_id is None:
         return None
     if len(last.jobs) > 1:

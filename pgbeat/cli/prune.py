@@ -53,7 +53,7 @@ def prune_command(target: Target, days: float | None, count: int | None, dry_run
         click.echo("Everything is kept: pgbeat_retention_days is 0. --days overrides it.")
     else:
         click.echo(
-            f"There is nothing to delete: kept are {counted_days(days)}, and of each schedule the "
+            f"There is nothing to delete: kept are {_counted_days(days)}, and of each schedule the "
             f"newest {number}."
         )
 
@@ -78,7 +78,7 @@ def _prune(
     return done
 
 
-def counted_days(days: float) -> str:
+def _counted_days(days: float) -> str:
     """Returns a number of days: `30 days`, `1 day`, `0.5 days`."""
     return "1 day" if days == 1 else f"{days:g} days"
 

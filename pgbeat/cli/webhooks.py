@@ -195,11 +195,11 @@ def remove_command(target: Target, name: str, yes: bool, dry_run: bool) -> None:
     with target.transaction() as connection:
         webhooks.get(connection, name, namespace=target.namespace)
         count = sum(deliveries.counts(connection, namespace=target.namespace)[name].values())
-    rest = f" and the log of {counted_deliveries(count)}" if count else ""
+    rest = f" and the log of {_counted_deliveries(count)}" if count else ""
     remove(target, "webhook", name, control.remove, yes=yes, dry_run=dry_run, rest=rest)
 
 
-def counted_deliveries(count: int) -> str:
+def _counted_deliveries(count: int) -> str:
     """Returns a number of deliveries: `1 delivery`, `2 deliveries`."""
     return counted(count, "delivery", "deliveries")
 
@@ -218,7 +218,7 @@ def enable_command(target: Target, name: str) -> None:
     printing.result(_json(row, count), said)
     if failed:
         printing.note(
-            f"{counted_deliveries(failed)} failed; `pgbeat webhooks redeliver --failed {name}` "
+            f"{_counted_deliveries(failed)} failed; `pgbeat webhooks redeliver --failed {name}` "
             "sends them again."
         )
 
@@ -238,7 +238,7 @@ def disable_command(target: Target, name: str, reason: str | None) -> None:
     already = f"Webhook {name!r} is disabled already."
     printing.result(_json(row, count), f"Disabled webhook {name!r}." if was_enabled else already)
     if pending:
-        printing.note(f"{counted_deliveries(pending)} that waited failed.")
+        printing.note(f"{_counted_deliveries(pending)} that waited failed.")
 
 
 @webhooks_command.command("test")

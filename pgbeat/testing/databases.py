@@ -117,21 +117,23 @@ def in_database(dsn: str, name: str) -> str:
 
 _TERMINATE = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s"
 #: Changes with every table, column, function, trigger, constraint and setting, and the version.
-_CATALOG = " UNION ALL ".join(
-    f"(SELECT md5(string_agg(xmin::text || ctid::text, ',' ORDER BY ctid)) FROM {catalog} "  # noqa: S608
-    f"WHERE {condition})"
-    for catalog, condition in {
-        "pg_class": "relnamespace::regnamespace::text NOT LIKE 'pg_%'",
-        "pg_attribute": "attrelid >= 16384",
-        "pg_proc": "oid >= 16384",
-        "pg_trigger": "true",
-        "pg_constraint": "true",
-        "pg_namespace": "nspname NOT LIKE 'pg_%temp%'",
-        "pgbeat.migrations": "true",
-        "pg_db_role_setting": "setdatabase IN (0, (SELECT oid FROM pg_database "
-        "WHERE datname = current_database()))",
-    }.items()
-)
+_CATALOG = """
+SELECT part, md5(string_agg(version, ',' ORDER BY version)) FROM (
+    SELECT 'class', xmin::text || ctid::text
+      FROM pg_class WHERE relnamespace::regnamespace::text NOT LIKE 'pg_%'
+    UNION ALL SELECT 'attribute', xmin::text || ctid::text
+      FROM pg_attribute WHERE attrelid >= 16384
+    UNION ALL SELECT 'proc', xmin::text || ctid::text FROM pg_proc WHERE oid >= 16384
+    UNION ALL SELECT 'trigger', xmin::text || ctid::text FROM pg_trigger
+    UNION ALL SELECT 'constraint', xmin::text || ctid::text FROM pg_constraint
+    UNION ALL SELECT 'namespace', xmin::text || ctid::text
+      FROM pg_namespace WHERE nspname NOT LIKE 'pg_%temp%'
+    UNION ALL SELECT 'migrations', xmin::text || ctid::text FROM pgbeat.migrations
+    UNION ALL SELECT 'setting', xmin::text || ctid::text FROM pg_db_role_setting
+      WHERE setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+) versions (part, version)
+GROUP BY part ORDER BY part
+"""
 _EMPTY = """
 DO $$
 DECLARE
