@@ -106,10 +106,10 @@ def connect_integrations() -> None:
     import_module("pgbeat.integrations.django").connect()
 
 
-def settle_discarded(connection: "Connection") -> None:
-    """Ends the jobs whose messages the open transaction has discarded, if they stand alone.
+def end_discarded_jobs(connection: "Connection") -> None:
+    """Ends jobs without lane and group whose messages the open transaction has discarded.
 
-    It is here for the broker, which knows nothing of jobs.
+    The broker calls it: it lies below the jobs and can't import them.
     """
     import_module("pgbeat.jobs.discarded_messages").end_own_jobs(connection)
 

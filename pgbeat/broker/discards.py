@@ -5,7 +5,7 @@ A message that would have started a job leaves a row in `pgbeat.message_ends`; i
 
 from sqlalchemy import Connection
 
-from pgbeat import settle_discarded
+from pgbeat import end_discarded_jobs
 from pgbeat.broker import message_ends, queues
 from pgbeat.broker.messages import BrokerTables
 
@@ -14,7 +14,7 @@ def purge(connection: Connection, tables: BrokerTables, name: str) -> int:
     """Deletes a queue's waiting and delayed messages and cancels their jobs; returns how many."""
     count = queues.purge(connection, tables, name)
     if count:
-        settle_discarded(connection)
+        end_discarded_jobs(connection)
     return count
 
 
@@ -28,7 +28,7 @@ def delete_queue(
 ) -> int:
     """Deletes a queue with its messages and cancels their jobs; returns how many had waited."""
     count = queues.delete(connection, tables, name, if_unused=if_unused, if_empty=if_empty)
-    settle_discarded(connection)
+    end_discarded_jobs(connection)
     return count
 
 
@@ -47,4 +47,4 @@ def expire(connection: Connection, tables: BrokerTables) -> None:
     """Deletes expired messages and queues, and cancels the messages' jobs."""
     connection.execute(tables.text(_EXPIRE, how="'expired'", note=message_ends.NOTE))
     queues.delete_expired(connection, tables)
-    settle_discarded(connection)
+    end_discarded_jobs(connection)

@@ -115,11 +115,7 @@ class _Expression(NamedTuple):
 
 def in_use(value: Any) -> bool:
     """Returns whether a JSON value has a placeholder, or something like one."""
-    if isinstance(value, str):
-        return "{{" in value
-    if isinstance(value, list | tuple):
-        return any(map(in_use, value))
-    return isinstance(value, Mapping) and any(map(in_use, value.values()))
+    return any("{{" in text for _, text in _texts(value, ""))
 
 
 def fill(value: Any, facts: Facts, path: str = "") -> Any:
@@ -128,13 +124,7 @@ def fill(value: Any, facts: Facts, path: str = "") -> Any:
     A text that is only a placeholder becomes its value, which may be a number or null. In a longer
     text, the value becomes text, and must be known. Raises `InvalidPlaceholder`.
     """
-    if isinstance(value, str):
-        return _filled(value, facts, path) if "{{" in value else value
-    if isinstance(value, list | tuple):
-        return [fill(each, facts, f"{path}[{number}]") for number, each in enumerate(value)]
-    if isinstance(value, Mapping):
-        return {key: fill(each, facts, _below(path, key)) for key, each in value.items()}
-    return value
+    return _map(value, path, lambda text, at: _filled(text, facts, at) if "{{" in text else text)
 
 
 def check(args: Any, kwargs: Any) -> None:
@@ -146,28 +136,34 @@ def check(args: Any, kwargs: Any) -> None:
 
 def problems(value: Any, path: str) -> Iterator[Problem]:
     """Yields the problems of a value's placeholders."""
-    if isinstance(value, str):
+    for at, text in _texts(value, path):
         try:
-            _parsed(value)
+            _parsed(text)
         except (ValueError, InvalidTimetable) as error:
-            yield Problem(path, "malformed", f"{path}: {error}")
-    elif isinstance(value, list | tuple):
-        for number, each in enumerate(value):
-            yield from problems(each, f"{path}[{number}]")
-    elif isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from problems(each, _below(path, key))
+            yield Problem(at, "malformed", f"{at}: {error}")
 
 
 def escape(value: Any) -> Any:
     """Returns the value with its braces escaped, so that filling it in gives the same value."""
+    return _map(value, "", lambda text, _: text.replace("{{", "{{ '{{' }}"))
+
+
+def _map(value: Any, path: str, change: Callable[[str, str], Any]) -> Any:
+    """Returns the value with each text in it replaced by `change(text, path of the text)`."""
     if isinstance(value, str):
-        return value.replace("{{", "{{ '{{' }}")
+        return change(value, path)
     if isinstance(value, list | tuple):
-        return [escape(each) for each in value]
+        return [_map(each, f"{path}[{number}]", change) for number, each in enumerate(value)]
     if isinstance(value, Mapping):
-        return {key: escape(each) for key, each in value.items()}
+        return {key: _map(each, _below(path, key), change) for key, each in value.items()}
     return value
+
+
+def _texts(value: Any, path: str) -> list[tuple[str, str]]:
+    """Returns the path and the text of each text in a value."""
+    found: list[tuple[str, str]] = []
+    _map(value, path, lambda text, at: found.append((at, text)))
+    return found
 
 
 def _below(path: str, key: Any) -> str:

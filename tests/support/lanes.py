@@ -57,6 +57,10 @@ class Lanes:
         assert len(fresh) == count
         return fresh
 
+    def retry_in(self) -> float | None:
+        """Dispatches the lane; returns after how many seconds its rate allows more."""
+        return dispatch_lane(self.connection, self.publisher, "default", "l").retry_in
+
     def messages(self) -> list[str]:
         """Returns the jobs of all messages, in their order."""
         return messages(self.sql)

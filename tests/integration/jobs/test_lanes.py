@@ -189,11 +189,11 @@ def test_a_rate_limits_what_is_handed_out_in_a_period(floor: Lanes) -> None:
     assert floor.dispatch() == []
 
     moment(floor, 45, first)
-    again = dispatch_lane(floor.connection, floor.publisher, "default", "l").retry_in
+    again = floor.retry_in()
     assert again is not None and 10 < again <= 15
     moment(floor, 61, first)
     assert floor.dispatch() == [third]
-    again = dispatch_lane(floor.connection, floor.publisher, "default", "l").retry_in
+    again = floor.retry_in()
     assert again is not None and 50 < again <= 60
     assert fourth not in floor.messages()
 
@@ -201,7 +201,7 @@ def test_a_rate_limits_what_is_handed_out_in_a_period(floor: Lanes) -> None:
 def test_a_rate_asks_for_no_other_look_while_nobody_waits(floor: Lanes) -> None:
     floor.lane(rate_limit=2, rate_period=timedelta(minutes=1))
     floor.add(2)
-    assert dispatch_lane(floor.connection, floor.publisher, "default", "l").retry_in is None
+    assert floor.retry_in() is None
 
 
 def test_the_limit_counts_beside_the_rate(floor: Lanes) -> None:
@@ -224,7 +224,7 @@ def test_a_rate_is_counted_by_the_values_of_its_key(floor: Lanes) -> None:
     assert floor.dispatch() == [a, *b, none, number]
     moment(floor, 40, a)
     moment(floor, 50, *b)  # for whom nobody waits
-    again = dispatch_lane(floor.connection, floor.publisher, "default", "l").retry_in
+    again = floor.retry_in()
     assert again is not None and 15 < again <= 20
     moment(floor, 61, a, none)
     assert floor.dispatch() == [a2, none2]
@@ -271,16 +271,6 @@ def test_the_limit_counts_beside_the_policy(floor: Lanes) -> None:
     heavy, _ = floor.add(2, tags=["heavy"])
     light, _ = floor.add(2)
     assert floor.dispatch() == [heavy, light]
-
-
-def test_resources_are_summed(floor: Lanes) -> None:
-    floor.lane(policy="resources", options='{"gpu": 2}')
-    one = floor.add(resources={"gpu": 0.5})
-    two = floor.add(resources={"gpu": 2})
-    three = floor.add(resources={"gpu": 1.5, "disk": 10})
-    assert floor.dispatch() == [*one, *three]
-    floor.end(*one, *three)
-    assert floor.dispatch() == two
 
 
 def test_a_job_far_down_the_line_is_found(floor: Lanes) -> None:
