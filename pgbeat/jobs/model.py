@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, func, select, text, tuple_
 
 from pgbeat.database.tables import jobs
 from pgbeat.errors import NotFound
+from pgbeat.jobs import ids
 from pgbeat.names import NAMESPACE
 
 State = Literal[
@@ -113,10 +114,7 @@ def get(
     for_update: bool = False,
 ) -> Job:
     """Returns a job. Raises `NotFound`, also for an invalid id."""
-    try:
-        wanted = UUID(str(job_id))
-    except ValueError:
-        raise NotFound(f"{job_id!r} is not the id of a job; ids are UUIDs") from None
+    wanted = ids.parse(job_id, "job")
     query = select(*_COLUMNS).where(jobs.c.id == wanted)
     if namespace is not None:
         query = query.where(jobs.c.namespace == namespace)

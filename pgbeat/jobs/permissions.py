@@ -13,8 +13,8 @@ from sqlalchemy import Connection, select
 from pgbeat.access.actors import Actor
 from pgbeat.database.tables import jobs as jobs_table
 from pgbeat.errors import Forbidden
+from pgbeat.jobs import ids
 from pgbeat.jobs import model as jobs
-from pgbeat.jobs import short_ids
 from pgbeat.jobs.groups.model import Group
 from pgbeat.jobs.model import Filter, Job
 
@@ -124,12 +124,13 @@ def find(
     Raises `NotFound`, and `Forbidden` if the actor may not see the job. The message says that they
     can't do what the `verb` says.
     """
-    lowest, highest = short_ids.bounds(beginning, "job")
-    ids = jobs_table.c.id
-    query = select(ids).where(ids.between(lowest, highest), jobs_table.c.namespace == namespace)
+    lowest, highest = ids.bounds(beginning, "job")
+    query = select(jobs_table.c.id).where(
+        jobs_table.c.id.between(lowest, highest), jobs_table.c.namespace == namespace
+    )
     found = jobs.find(connection, list(connection.scalars(query.limit(50))))
     own = [job for job in found if actor.is_admin or job.created_by == actor.name]
-    job = short_ids.require_one(own or found, beginning, "job")
+    job = ids.require_one(own or found, beginning, "job")
     reason = _objection(actor, "show", job)
     if reason is not None:
         raise _for_admins(f"can't {verb} job {job.id}: {reason}")

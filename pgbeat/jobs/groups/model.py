@@ -12,7 +12,7 @@ from sqlalchemy import Connection, func, insert, select, text, tuple_, update
 
 from pgbeat.database.tables import groups
 from pgbeat.errors import InvalidJob, NotFound
-from pgbeat.jobs import short_ids
+from pgbeat.jobs import ids
 from pgbeat.jobs.model import COLUMNS, ENDED, UNFINISHED, Job
 from pgbeat.storable import is_storable
 
@@ -73,10 +73,7 @@ def create(connection: Connection, **values: Any) -> Group:
 
 def get(connection: Connection, group_id: str | UUID, *, namespace: str | None = None) -> Group:
     """Returns a group. Raises `NotFound`, also for an invalid id."""
-    try:
-        wanted = UUID(str(group_id))
-    except ValueError:
-        raise NotFound(f"{group_id!r} is not the id of a group; ids are UUIDs") from None
+    wanted = ids.parse(group_id, "group")
     query = select(*_COLUMNS).where(groups.c.id == wanted)
     if namespace is not None:
         query = query.where(groups.c.namespace == namespace)
@@ -88,12 +85,12 @@ def get(connection: Connection, group_id: str | UUID, *, namespace: str | None =
 
 def find(connection: Connection, beginning: str, *, namespace: str) -> Group:
     """Returns the group whose id begins so, with 4 characters or more. Raises `NotFound`."""
-    lowest, highest = short_ids.bounds(beginning, "group")
+    lowest, highest = ids.bounds(beginning, "group")
     query = select(*_COLUMNS).where(
         groups.c.namespace == namespace, groups.c.id.between(lowest, highest)
     )
     rows = connection.execute(query.order_by(groups.c.id).limit(6))
-    return short_ids.require_one([Group(*row) for row in rows], beginning, "group")
+    return ids.require_one([Group(*row) for row in rows], beginning, "group")
 
 
 def listing(

@@ -166,7 +166,7 @@ BAD_TEMPLATES: list[tuple[Any, str]] = [
     ({"task": "jobs.add", "args": {}}, "args"),
     ({"task": "jobs.add", "kwargs": []}, "kwargs"),
     ({"task": "jobs.add", "options": {"prio": 1}}, "no publish option"),
-    ({"task": "jobs.add", "options": {"eta": 1}}, "says when"),
+    ({"task": "jobs.add", "options": {"eta": 1}}, "each job has its own time"),
     ({"task": "jobs.add", "job_policy": {"lanes": "x"}}, "did you mean 'lane'?"),
     ({"task": "jobs.add", "job_policy": {"lane": "x"}}, "there is no lane 'x'"),
     ({"task": "jobs.add", "job_policy": {"template": "x"}}, "not made from another"),

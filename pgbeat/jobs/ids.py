@@ -1,4 +1,4 @@
-"""Finds rows by the beginning of their id."""
+"""Reads ids, and finds rows by the beginning of their id."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -7,6 +7,14 @@ from uuid import UUID
 from pgbeat.errors import NotFound
 
 Row = TypeVar("Row", bound=Any)
+
+
+def parse(text: str | UUID, noun: str) -> UUID:
+    """Returns the id of a job or another `noun`. Raises `NotFound` for an invalid one."""
+    try:
+        return UUID(str(text))
+    except ValueError:
+        raise NotFound(f"{text!r} is not the id of a {noun}; ids are UUIDs") from None
 
 
 def bounds(beginning: str, noun: str) -> tuple[UUID, UUID]:
