@@ -175,6 +175,14 @@ def rows(connection: Connection, statement: str, **values: Any) -> list[tuple[An
     return [tuple(row) for row in connection.execute(TABLES.text(statement), values)]
 
 
+def state(connection: Connection) -> dict[str, tuple[Any, ...]]:
+    """Returns for each message: visible, claimed by, deliveries, redelivered."""
+    found = rows(
+        connection, "SELECT payload, visible, claimed_by, deliveries, redelivered FROM {message}"
+    )
+    return {payload: tuple(rest) for payload, *rest in found}
+
+
 def depths(connection: Connection) -> dict[str, int]:
     """Messages waiting in each queue that a test has made."""
     return {q: count for q, count in TABLES.depths(connection).items() if q != "celery"}
