@@ -56,6 +56,17 @@ def terminate_others(sql: Callable[..., Any]) -> None:
     )
 
 
+def others(sql: Callable[..., Any]) -> list[str]:
+    """Returns the names of the other sessions in the test's database."""
+    return [
+        name
+        for (name,) in sql(
+            "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() "
+            "AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+    ]
+
+
 class Inbox:
     """A consumer on a channel of its own, and what it got."""
 

@@ -1,12 +1,10 @@
-"""The transport through kombu: publish, deliver, acknowledge, reject, requeue."""
+"""The transport through kombu: publish, deliver, acknowledge, requeue, expire and delay."""
 
 import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import partial
 from typing import Any
 
 import kombu
@@ -18,7 +16,6 @@ from tests.support.child_process import Child
 from tests.support.command_line import Sql
 from tests.support.kombu_connections import Connect, Inbox, publish
 from tests.support.processes import until
-from tests.support.threads import together
 
 
 def count(sql: Sql, condition: str = "true") -> int:
@@ -401,91 +398,3 @@ def test_an_eta_is_kept_in_the_table(connection: Any, sql: Sql) -> None:
     assert inbox.bodies(seconds=10) == ["later"]
     ((then,),) = sql("SELECT extract(epoch FROM clock_timestamp())::float8")
     assert 0.6 <= float(then) - float(now) < 5
-
-
-# -- threads --------------------------------------------------------------------------------------
-
-
-def test_acknowledged_by_other_threads(connection: Any, sql: Sql) -> None:
-    """The returned credit is used at once, though only they know of it."""
-    inbox = Inbox(connection, "q", prefetch=2)
-    publish(connection, "q", *range(30))
-    start, pool = time.monotonic(), ThreadPoolExecutor(2)
-    for n in range(0, 30, 2):
-        found = inbox.get(2, seconds=10)
-        assert [m.payload for m in found] == [n, n + 1]
-        for message in found:
-            pool.submit(message.ack)
-    pool.shutdown()
-    assert time.monotonic() - start < 30
-    assert until(lambda: count(sql) == 0)
-
-
-def test_acknowledged_while_another_thread_waits(connection: Any, sql: Sql) -> None:
-    inbox = Inbox(connection, "q", prefetch=1)
-    publish(connection, "q", 1, 2)
-    (first,) = inbox.get()
-    with ThreadPoolExecutor(1) as pool:
-        arrived = pool.submit(inbox.get, seconds=20)
-        until(lambda: connection.transport._is_waiting)
-        start = time.monotonic()
-        first.ack()
-        assert [m.payload for m in arrived.result()] == [2]
-    assert time.monotonic() - start < 5
-
-
-def test_many_connections_and_threads_of_a_process(connect: Connect, sql: Sql) -> None:
-    """Each thread has a connection and consumes two queues, one of them shared."""
-    names = ["shared", *(f"own{n}" for n in range(4))]
-    inboxes = [Inbox(connect(), "shared", f"own{n}", prefetch=3) for n in range(4)]
-    got: list[list[Any]] = [[] for _ in inboxes]
-    total = 40 * len(names)
-    deadline = time.monotonic() + 30
-
-    def consume(inbox: Inbox, mine: list[Any]) -> None:
-        while sum(map(len, got)) < total and time.monotonic() < deadline:
-            inbox.drain(1, 0.2)
-            mine += inbox.bodies(len(inbox.messages))
-
-    def produce(connection: Any, name: str) -> None:
-        publish(connection, name, *[[name, n] for n in range(40)])
-
-    together(
-        [
-            *(partial(consume, *each) for each in zip(inboxes, got, strict=True)),
-            *(partial(produce, connect(), name) for name in names),
-        ]
-    )
-    wanted = sorted([name, n] for name in names for n in range(40))
-    assert sorted(m for mine in got for m in mine) == wanted
-    for n, mine in enumerate(got):
-        assert [m for m in mine if m[0] == f"own{n}"] == [[f"own{n}", k] for k in range(40)]
-    assert until(lambda: count(sql) == 0)
-
-
-def test_threads_that_wait_are_woken_in_time(connect: Connect) -> None:
-    """Two connections of a process share a session: what one reads for the other it passes on."""
-    inboxes = [Inbox(connect(), f"q{n}") for n in range(2)]
-    publisher = connect()
-    slow: list[float] = []
-    answered = [threading.Semaphore(0) for _ in inboxes]
-    rounds = 60
-
-    def consume(n: int) -> None:
-        for _ in range(rounds):
-            inboxes[n].bodies(seconds=10)
-            answered[n].release()
-
-    with ThreadPoolExecutor(2) as pool:
-        consumed = [pool.submit(consume, n) for n in range(2)]
-        for round in range(rounds):
-            start = time.monotonic()
-            for n in range(2):
-                publish(publisher, f"q{n}", round)
-            for n in range(2):
-                assert answered[n].acquire(timeout=15), (consumed, round)
-            slow.append(time.monotonic() - start)
-        for each in consumed:
-            each.result()
-    # The timer by which it would come anyhow goes off after 0.6 seconds and more.
-    assert sorted(slow)[-3] < 0.5
