@@ -10,7 +10,9 @@ import pytest
 from pgbeat.jobs import executions
 from pgbeat.testing.databases import Databases
 from pgbeat.worker import recorder_session
-from tests.support.query_plans import QUERIES, explained, fill, most
+from tests.support.explained_plans import most
+from tests.support.many_rows import fill
+from tests.support.query_plans import QUERIES, explained
 
 
 @pytest.mark.timeout(3600)

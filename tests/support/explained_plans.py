@@ -1,0 +1,119 @@
+"""Explains the statements that are sent, as Postgres plans them with and without parameters."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from psycopg._queries import PostgresQuery
+from psycopg.adapt import Transformer
+from psycopg.pq import TransactionStatus
+from sqlalchemy import Connection, event
+
+from pgbeat.database import connections
+from tests.support.many_rows import BIG
+
+
+class Scan(NamedTuple):
+    """A look at a big table in a plan."""
+
+    kind: str
+    table: str
+    by: str | None
+    #: Rows that it met, those too that it left aside.
+    rows: int
+
+
+class Plan(NamedTuple):
+    """What a statement did."""
+
+    statement: str
+    scans: list[Scan]
+    #: Of the server, of 8 kB; indexes' too.
+    pages: int
+    #: Of the plan that Postgres would keep for any parameters, if it were the cheaper one.
+    kept: list[Scan]
+    milliseconds: float
+
+
+class Explained:
+    """Explains all that a connection sends to the big tables."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.plans: list[Plan] = []
+        event.listen(connection, "before_cursor_execute", self._note)
+
+    def of(self, what: Callable[..., Any], *args: Any) -> list[Plan]:
+        """Returns the plans of what a call sends; it gets the connection last."""
+        self.plans = []
+        what(*args, self.connection)
+        return self.plans
+
+    def _note(self, _: Any, __: Any, statement: str, parameters: Any, ___: Any, many: bool) -> None:
+        if many or not any(f"pgbeat.{table}" in statement for table in BIG):
+            return
+        raw = connections.driver(self.connection)
+        inside = raw.info.transaction_status == TransactionStatus.INTRANS
+        raw.execute("SAVEPOINT explained" if inside else "BEGIN")
+        began = time.perf_counter()
+        try:
+            [(plan,)] = raw.execute(
+                f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}".encode(), parameters
+            ).fetchall()
+            took = (time.perf_counter() - began) * 1000
+            kept = self._kept(raw, statement, parameters, plan[0]["Plan"]["Total Cost"])
+        finally:
+            raw.execute("ROLLBACK TO explained" if inside else "ROLLBACK")
+        scans = list(_scans(plan[0]["Plan"]))
+        took = min(took, plan[0]["Planning Time"] + plan[0]["Execution Time"])
+        top = plan[0]["Plan"]
+        pages = top["Shared Hit Blocks"] + top["Shared Read Blocks"]
+        self.plans.append(Plan(statement, scans, pages, kept, took))
+
+    def _kept(self, raw: Any, statement: str, parameters: Any, cost: float) -> list[Scan]:
+        """Explains a statement without parameters too, as Postgres may plan a prepared one."""
+        if raw.info.server_version < 160000:
+            return []
+        query = PostgresQuery(Transformer(raw))
+        query.convert(statement, parameters)
+        result = raw.pgconn.exec_(b"EXPLAIN (GENERIC_PLAN, FORMAT JSON) " + query.query)
+        assert result.get_value(0, 0) is not None, result.error_message
+        import json
+
+        [plan] = json.loads(result.get_value(0, 0))
+        # What planning costs, by choose_custom_plan in Postgres's plancache.c.
+        tables = len({node["Alias"] for node in _nodes(plan["Plan"]) if "Alias" in node})
+        if plan["Plan"]["Total Cost"] >= cost + 2.5 * (tables + 1):
+            return []
+        return list(_scans(plan["Plan"]))
+
+
+def _nodes(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield node
+    for child in node.get("Plans", ()):
+        yield from _nodes(child)
+
+
+def _scans(plan: Mapping[str, Any]) -> Iterator[Scan]:
+    for node in _nodes(plan):
+        table = node.get("Relation Name")
+        # A bitmap's rows are met by its index scans, which have no table.
+        if node["Node Type"] == "Bitmap Index Scan":
+            table = node["Index Name"].split("_")[0]
+        if table not in BIG or not node["Node Type"].endswith("Scan"):
+            continue
+        met = sum(
+            node.get(key, 0)
+            for key in ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Index Recheck")
+        )
+        rows = round(met * node.get("Actual Loops", 1))
+        yield Scan(node["Node Type"], table, node.get("Index Name"), rows)
+
+
+def most(plan: Mapping[str, Any]) -> int:
+    """Returns the most rows that a node of a plan met, with those that it left aside."""
+    met = ("Actual Rows", "Rows Removed by Filter", "Rows Removed by Join Filter")
+    return max(
+        round(sum(float(node.get(key, 0)) for key in met) * float(node.get("Actual Loops", 1)))
+        for node in _nodes(plan)
+    )
