@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 import psycopg
 from sqlalchemy import Connection, text
 
+from pgbeat import plugins
 from pgbeat.errors import ConditionError, UnknownLauncher
 from pgbeat.jobs import placeholders
 from pgbeat.jobs.placeholders import Facts
 from pgbeat.jobs.task_exceptions import Skip
 from pgbeat.storable import is_storable
-from pgbeat.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from pgbeat.schedules.model import Schedule
@@ -311,26 +311,7 @@ def launcher(cls_or_name: Any, /) -> Any:
     Beat imports the modules called `launchers` beside the app's `tasks`, by Celery's
     autodiscovery.
     """
-    if isinstance(cls_or_name, str):
-        return lambda cls: _register(cls, cls_or_name)
-    return _register(cls_or_name, cls_or_name.__name__)
-
-
-def _register(cls: Any, name: str) -> Any:
-    if not (isinstance(cls, type) and issubclass(cls, Launcher)):
-        raise TypeError(f"@launcher is for subclasses of pgbeat.Launcher, not {cls!r}")
-    known = _path(_registry.get(name, cls))
-    if known != _path(cls):
-        raise ValueError(
-            f"two launchers are called {name!r}: {known} and {_path(cls)}; "
-            "give one another name with @launcher('name')"
-        )
-    _registry[name] = cls
-    return cls
-
-
-def _path(cls: type) -> str:
-    return f"{cls.__module__}.{cls.__qualname__}"
+    return plugins.register(_registry, Launcher, "launcher", cls_or_name)
 
 
 def registered() -> list[str]:
@@ -343,9 +324,8 @@ def find(name: str) -> type[Launcher]:
     try:
         return _registry[name]
     except KeyError:
-        hint = did_you_mean(name, _registry)
-        said = f"launcher {name!r} is not registered; {hint + ' ' if hint else ''}registered: "
-        raise UnknownLauncher.of("launcher", "unknown", said + ", ".join(registered())) from None
+        said = plugins.unknown(_registry, "launcher", name)
+        raise UnknownLauncher.of("launcher", "unknown", said) from None
 
 
 def read_only(connection: Connection, timeout: float) -> None:

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, overload
 
+from pgbeat import plugins
 from pgbeat.errors import InvalidJob
 from pgbeat.suggest import did_you_mean
 
@@ -159,27 +160,7 @@ def concurrency_policy(cls_or_name: Any, /) -> Any:
     The app's workers and its beat must import the module that has
     `@concurrency_policy` or `@concurrency_policy("name")`.
     """
-    if isinstance(cls_or_name, str):
-        return lambda cls: _register(cls, cls_or_name)
-    return _register(cls_or_name, cls_or_name.__name__)
-
-
-def _register(cls: Any, name: str) -> Any:
-    if not (isinstance(cls, type) and issubclass(cls, ConcurrencyPolicy)):
-        raise TypeError(
-            f"@concurrency_policy needs a subclass of pgbeat.ConcurrencyPolicy, got {cls!r}"
-        )
-    known = _registry.get(name)
-    if known is not None and (known.__module__, known.__qualname__) != (
-        cls.__module__,
-        cls.__qualname__,
-    ):
-        raise ValueError(
-            f"two policies are called {name!r}: {known.__module__}.{known.__qualname__} and "
-            f"{cls.__module__}.{cls.__qualname__}; rename one with @concurrency_policy('name')"
-        )
-    _registry[name] = cls
-    return cls
+    return plugins.register(_registry, ConcurrencyPolicy, "concurrency_policy", cls_or_name)
 
 
 def registered() -> list[str]:
@@ -192,13 +173,8 @@ def find(name: str) -> type[ConcurrencyPolicy]:
     try:
         return _registry[name]
     except KeyError:
-        hint = did_you_mean(name, _registry)
-        raise InvalidJob.of(
-            "policy",
-            "unknown",
-            f"concurrency policy {name!r} is not registered; {hint + ' ' if hint else ''}"
-            f"registered: {', '.join(registered())}",
-        ) from None
+        said = plugins.unknown(_registry, "concurrency policy", name)
+        raise InvalidJob.of("policy", "unknown", said) from None
 
 
 def make(name: str, options: Mapping[str, Any]) -> ConcurrencyPolicy:

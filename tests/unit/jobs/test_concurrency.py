@@ -108,7 +108,7 @@ def test_two_policies_cant_have_one_name() -> None:
         def can_dispatch(self, job: Work) -> bool | str:
             return True
 
-    with pytest.raises(ValueError, match=r"two policies are called 'tasks': .*TaskLimits and .*Ot"):
+    with pytest.raises(ValueError, match=r"two classes are called 'tasks': .*TaskLimits and .*Ot"):
         concurrency_policy("tasks")(Other)
     assert concurrency.find("tasks") is concurrency.TaskLimits
 

@@ -60,17 +60,17 @@ def test_two_launchers_have_two_names() -> None:
 
     launcher(Always)
     other = others()
-    with pytest.raises(ValueError, match="two launchers are called 'Always': ") as raised:
+    with pytest.raises(ValueError, match="two classes are called 'Always': ") as raised:
         launcher(other)
     assert "test_launchers.Always and " in str(raised.value)
-    assert str(raised.value).endswith("give one another name with @launcher('name')")
+    assert str(raised.value).endswith("rename one with @launcher('name')")
     assert launchers.find("Always") is Always
     launcher("Other")(other)
     assert launchers.find("Other") is other
 
 
 def test_the_name_of_the_generic_launcher_is_taken() -> None:
-    with pytest.raises(ValueError, match="two launchers are called 'GenericLauncher'"):
+    with pytest.raises(ValueError, match="two classes are called 'GenericLauncher'"):
         launcher("GenericLauncher")(Always)
 
 
@@ -89,7 +89,7 @@ def test_a_module_that_is_imported_again_registers_the_new_class() -> None:
 
 @pytest.mark.parametrize("thing", [int, object(), Always(), lambda ctx: True])
 def test_only_launchers_are_registered(thing: Any) -> None:
-    with pytest.raises(TypeError, match=r"@launcher is for subclasses of pgbeat\.Launcher, not "):
+    with pytest.raises(TypeError, match=r"@launcher needs a subclass of pgbeat\.Launcher, got "):
         launcher("thing")(thing)
 
 
