@@ -174,5 +174,5 @@ def revoke(connection: Connection, token_id: str, *, namespace: str) -> Token:
 
 
 def _hash(secret: str) -> bytes:
-    # A quick hash is enough: nobody can guess 256 random bits.
+    # A quick hash is enough: 256 random bits can't be guessed.
     return sha256(secret.encode()).digest()

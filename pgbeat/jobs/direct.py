@@ -178,7 +178,7 @@ class DirectExecution:
     def _has_started(self, connection: Connection, reservation: int) -> bool:
         found = reservations.has_started(connection, reservation)
         if found is None:
-            raise NoSlot(f"the reservation in lane {self._lane!r} was deleted by somebody")
+            raise NoSlot(f"the reservation in lane {self._lane!r} was deleted")
         return found
 
     def _sleep(self, connection: Connection, seconds: float) -> None:

@@ -32,7 +32,7 @@ def bounds(beginning: str, noun: str) -> tuple[UUID, UUID]:
 
 
 def require_one(found: Sequence[Row], beginning: str, noun: str) -> Row:
-    """Returns the only row found. Raises `NotFound` if there is none, or several."""
+    """Returns the only row. Raises `NotFound` if there are none or several."""
     if not found:
         dots = "" if len(beginning.replace("-", "")) == 32 else "…"
         raise NotFound(f"there is no {noun} {beginning}{dots}")

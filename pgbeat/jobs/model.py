@@ -66,7 +66,7 @@ class Job(NamedTuple):
     approved_at: datetime | None
     cancel_requested_by: str | None
     cancel_requested_at: datetime | None
-    #: The error to end with, if it was running when somebody cancelled it.
+    #: The error with which to end a job that was cancelled while it ran.
     cancel_reason: str | None
     checkpoint: Any
     job_source: str

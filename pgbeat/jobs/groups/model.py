@@ -38,7 +38,7 @@ class Group(NamedTuple):
     is_system_job: bool
     created_at: datetime
     finished_at: datetime | None
-    #: When somebody cancelled it, the name of the actor, and the time.
+    #: The actor who cancelled it, and when.
     cancelled_by: str | None
     cancelled_at: datetime | None
 

@@ -71,7 +71,7 @@ class _Amounts(ConcurrencyPolicy):
     """Limits the total amount for each name."""
 
     noun = ""
-    #: Whether the limit for `*` holds for each name that has none of its own.
+    #: Whether the limit for `*` holds for each name without a limit.
     has_others = True
 
     def __init__(self, /, **limits: float) -> None:

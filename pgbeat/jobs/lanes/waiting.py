@@ -14,7 +14,7 @@ from pgbeat.jobs.model import COLUMNS, Job, of_known
 
 Where = Literal["front", "back", "before", "after"]
 
-#: Places are counted up to here: nobody needs the exact number further back.
+#: Places are counted up to here: the exact number further back is of no use.
 MOST = 10_000
 
 _LINE = f"FROM pgbeat.jobs j WHERE namespace = :namespace AND lane = :lane AND {IS_WAITING}"

@@ -235,7 +235,7 @@ def test_a_reservation_that_somebody_deletes_is_an_error(
     result = background.submit(run_direct, "tests.add", lane="l", app=app)
     waiting(floor)
     floor.sql("DELETE FROM pgbeat.reservations")
-    with pytest.raises(NoSlot, match="was deleted by somebody"):
+    with pytest.raises(NoSlot, match="was deleted"):
         result.result(60)
 
 
