@@ -63,16 +63,11 @@ def log(lines: Sequence[LogLine]) -> None:
 def _of_execution(connection: Connection, execution_id: UUID, job: Job, now: datetime) -> LogLine:
     execution = executions.get(connection, execution_id)
     age = span(now - execution.started_at)
-    message = f"Execution {execution.number} of job {job.id} ({job.task}) is lost after {age}: "
-    fields = {
-        "execution_id": str(execution.id),
-        "worker": execution.worker,
-        "lock_age": age,
-        **_fields(job),
-    }
-    return LogLine(
-        logging.WARNING, message + (execution.error or "").removeprefix("lost: "), fields
-    )
+    error = (execution.error or "").removeprefix("lost: ")
+    what = f"Execution {execution.number} of job {job.id} ({job.task})"
+    fields = {"execution_id": str(execution.id), "worker": execution.worker, "lock_age": age}
+    message = f"{what} is lost after {age}: {error}"
+    return LogLine(logging.WARNING, message, {**fields, **_fields(job)})
 
 
 def _of_job(job: Job, retry: Job | None, now: datetime) -> LogLine:
@@ -99,10 +94,10 @@ def _of_lanes(ended: Sequence[Job]) -> Iterator[LogLine]:
         yield LogLine(logging.WARNING, f"{message} free again", {"lane": lane, "slots": count})
 
 
+_FIELDS = ("namespace", "task", "state", "schedule", "lane", "attempt", "max_attempts", "error")
+
+
 def _fields(job: Job) -> dict[str, Any]:
-    fields = {
-        "namespace": job.namespace, "job_id": str(job.id), "task": job.task, "state": job.state,
-        "schedule": job.schedule, "lane": job.lane, "attempt": job.attempt,
-        "max_attempts": job.max_attempts, "error": job.error,
-    }  # fmt: skip
-    return {name: value for name, value in fields.items() if value is not None}
+    values = {name: getattr(job, name) for name in _FIELDS}
+    known = {name: value for name, value in values.items() if value is not None}
+    return {"job_id": str(job.id), **known}
